@@ -1,12 +1,12 @@
-"""Parts of the model, and PEFT adapters for one of them: by default the scorer, so that a user trains nothing else.
+"""Parts of the model, and PEFT adapters for them: by default for the scorer alone.
 
-`adapt(model)`, or `get_peft_model(model, scorer_lora_config(model))`, gives an adapter of a few hundred KB at the
-published size. Call `.train()` before training: in evaluation mode, in which `from_pretrained` leaves a model, the
+`adapt(model)`, or `get_peft_model(model, scorer_lora_config(model))`, adds an adapter of a few hundred KB at the
+published size. Call `.train()` before training: in evaluation mode, in which `from_pretrained` returns a model, the
 answer's loss does not reach the scorer. The adapter loads with `PeftModel.from_pretrained`, `model.load_adapter` or
 `AutoPeftModelForCausalLM` like any other.
 
-Parts are trained, frozen, adapted and given learning rates apart from each other. A parameter belongs to exactly one
-part, whatever wraps the model (PEFT, DDP): its name says which.
+Parts can be trained, frozen, adapted and given learning rates separately. Each parameter belongs to exactly one part,
+by its name, also in a wrapped model (PEFT, DDP).
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ PARTS = {
     "encoder": r"vision_tower\.",
     "language": r"language_model\.|lm_head\.",
 }
-"""Part -> pattern of its parameters' names; the first that matches counts. What the fetcher holds beside scorers is the
-allocator's; the compressor belongs to the grid encoder."""
+"""Part -> pattern of its parameters' names; the first match counts. Parameters of the fetcher outside scorers belong
+to the allocator; the compressor belongs to the grid encoder."""
 
 _PATTERNS = {part: re.compile(rf"(?:^|\.)(?:{pattern})") for part, pattern in PARTS.items()}
 
 
 def part_of_parameter(name: str) -> str:
-    """The part that a parameter belongs to.
+    """The part of a parameter.
 
     Raises:
         ValueError: no part has a parameter of that name.
@@ -50,7 +50,7 @@ def part_of_parameter(name: str) -> str:
 
 
 def in_parts(name: str, parts: Iterable[str]) -> bool:
-    """Whether a parameter belongs to one of the parts, among which "scorer.realizer" is one scorer.
+    """Whether a parameter belongs to one of the parts; "scorer.realizer" is one scorer.
 
     Raises:
         ValueError: no part has a parameter of that name.
@@ -61,11 +61,11 @@ def in_parts(name: str, parts: Iterable[str]) -> bool:
 
 
 def check_parts(parts: Iterable[str], what: str, *, scorers: bool = False) -> None:
-    """Refuses names that are no part's.
+    """Refuses unknown parts.
 
     Args:
         parts: names to check against `PARTS`.
-        what: the setting that names them, for the error.
+        what: the setting with these names, for the error.
         scorers: whether single scorers are parts too, as "scorer.realizer".
 
     Raises:
@@ -77,7 +77,7 @@ def check_parts(parts: Iterable[str], what: str, *, scorers: bool = False) -> No
 
 
 LANGUAGE_ADAPTER = "language_adapter"
-"""Folder in a trained model's folder that holds an adapter of its language model alone."""
+"""Folder of an adapter of the language model alone, in a trained model's folder."""
 
 
 def linear_layers(model: nn.Module, part: str) -> list[str]:
@@ -104,16 +104,16 @@ def _linear_layers(model: nn.Module, part: str) -> list[str]:
     unwrapped = getattr(model, "get_base_model", None)
     model = model if unwrapped is None else unwrapped()
     inside = re.compile(rf"(?:^|\.)scorers\.{re.escape(member)}\." if member else "")
-    # Subclasses are left out: they are linear layers with a meaning of their own, such as a temperature. So is the
-    # vocabulary's head, which may be the embeddings themselves.
+    # Subclasses are left out: they are linear layers with a special purpose, such as a temperature. So is the
+    # vocabulary head, which may share the embeddings.
     weights = {f"{place}.weight": place for place in _plain_linear(model) if place.rpartition(".")[2] != "lm_head"}
     return [place for weight, place in weights.items() if part_of_parameter(weight) == name and inside.search(weight)]
 
 
 def _plain_linear(module: nn.Module, place: str = "") -> Iterator[str]:
-    """Names of `nn.Linear` layers as they are without adapters: PEFT's layers stand for the one that they wrap.
+    """Names of `nn.Linear` layers as without adapters: PEFT's layers have the name of the layer that they wrap.
 
-    What PEFT trains as a copy (`modules_to_save`) has none.
+    Copies that PEFT trains (`modules_to_save`) are left out.
     """
     if hasattr(module, "modules_to_save") and hasattr(module, "original_module"):
         return
@@ -156,9 +156,9 @@ def scorer_lora_config(
             raise ValueError(f"{name}: expected {own} in its place; got {settings[name]!r}")
     parts = [part] if isinstance(part, str) else part
     targets = [name for each in parts for name in linear_layers(model, each)]
-    # One expression over full names: a list of last names would hit layers of the language model too.
+    # One expression over full names: a list of last names would also match layers of the language model.
     names = "|".join(re.escape(name) for name in dict.fromkeys(targets))
-    if hasattr(model, "prepare_inputs_for_generation"):  # the model without its vocabulary's head has no such task
+    if hasattr(model, "prepare_inputs_for_generation"):  # the model without its vocabulary head has no such task
         settings.setdefault("task_type", TaskType.CAUSAL_LM)
     return LoraConfig(r=r, lora_alpha=2 * r if alpha is None else alpha, target_modules=f"(?:{names})", **settings)
 
@@ -184,13 +184,13 @@ def adapt(model: PreTrainedModel, parts: str | Sequence[str] = "scorer", r: int 
 
 
 def save_adapter(adapted: PeftModel, folder: str | Path) -> int:
-    """Writes the adapters (one that is not called "default" to a folder of its name), and nothing of the base.
+    """Writes the adapters (one with a name other than "default" to a folder of its name), without the base model.
 
     Returns:
         The size in bytes of all files.
 
     Raises:
-        ValueError: something was trained that an adapter does not hold, and would be lost.
+        ValueError: trained weights outside the adapters, which would be lost.
     """
     from peft import get_peft_model_state_dict
 
@@ -202,6 +202,6 @@ def save_adapter(adapted: PeftModel, folder: str | Path) -> int:
     lost = [n for n, weight in adapted.named_parameters() if weight.requires_grad and weight.data_ptr() not in held]
     if lost:
         raise ValueError(f"adapter: expected to hold all that is trained (modules_to_save); got {lost[0]} beside it")
-    # "auto" would look the base's vocabulary up on the Hub; no part here holds embeddings.
+    # "auto" would look the base's vocabulary up on the Hub; no part here has embeddings.
     adapted.save_pretrained(str(folder), save_embedding_layers=False)
     return sum(path.stat().st_size for path in Path(folder).rglob("*") if path.is_file())

@@ -1,7 +1,7 @@
-"""Which class each of transformers' Auto classes gives for `model_type` "arr_coc", and when they learn it.
+"""Registers the classes for `model_type` "arr_coc" with transformers' Auto classes, on demand.
 
-`import arr_coc` loads neither torch nor transformers. The classes register as soon as a program imports transformers
-or `arr_coc.modeling`, whichever comes first, so `import arr_coc` is all that `AutoModel.from_pretrained` needs.
+`import arr_coc` loads neither torch nor transformers. The classes register as soon as a program imports transformers or
+`arr_coc.modeling`, whichever comes first, so `import arr_coc` is all that `AutoModel.from_pretrained` needs.
 """
 
 import importlib.abc
@@ -31,7 +31,7 @@ def register() -> None:
 
 
 def register_with_transformers() -> None:
-    """Registers the classes now, where transformers is imported already, or right after its import."""
+    """Registers the classes now if transformers is imported already, else right after its import."""
     if "transformers" in sys.modules:
         register()
     else:
@@ -56,7 +56,7 @@ class _AfterImport(importlib.abc.MetaPathFinder):
 
 
 class _RegisteringLoader(importlib.abc.Loader):
-    """Loads a module as `loader` does, and calls `register`."""
+    """Loads a module with `loader`, and calls `register`."""
 
     def __init__(self, loader: importlib.abc.Loader) -> None:
         self.loader = loader

@@ -1,7 +1,7 @@
-"""Files: JSON and YAML of the types declared, outputs that appear whole or not at all, one writer at a time.
+"""Files: JSON and YAML with declared types, outputs that appear complete or not at all, one writer at a time.
 
-Whoever writes a folder or a file holds a lock beside it, which a killed process loses. Others may have changed files,
-so what comes from them is checked. Mistakes of whoever runs a program are told in one line.
+A process that writes a folder or a file holds a lock beside it, which is released when it is killed. Content of files
+is checked when it is read. Users' mistakes give an error of one line.
 """
 
 import json
@@ -36,11 +36,11 @@ def sole_writer(out: Path, *, patience: float | None = None) -> Iterator[None]:
     """Keeps every other process from writing `out` until the block ends.
 
     Args:
-        out: a folder or a file, there or not yet; the lock is `.NAME.lock` beside it.
-        patience: how long to wait for a process that holds it, s; None: `PATIENCE`.
+        out: a folder or a file, which may not exist yet; the lock is `.NAME.lock` beside it.
+        patience: seconds to wait for the process that holds the lock; None: `PATIENCE`.
 
     Raises:
-        ValueError: another process still writes there; the message says which one, and since when.
+        ValueError: another process still writes there; the message names it and its start.
     """
     path = out.absolute().parent / f".{out.absolute().name}.lock"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -53,8 +53,8 @@ def sole_writer(out: Path, *, patience: float | None = None) -> Iterator[None]:
         path.write_text(f"process {os.getpid()} on {platform.node()} since {datetime.now():%Y-%m-%d %H:%M:%S}", "utf-8")
         yield
     finally:
-        with suppress(OSError):  # Windows keeps a file that is open; it is locked anew then
-            path.unlink()  # while we hold it: who opened it meanwhile sees that it is gone, and starts over
+        with suppress(OSError):  # Windows keeps a file that is open; it is locked again then
+            path.unlink()  # while the lock is held: a process that opened it meanwhile notices, and starts over
         lock.release()
 
 
@@ -66,11 +66,11 @@ def _holder(lock: Path) -> str:
 
 
 _WRITERS = ("while serializing", "inline_container")
-"""How errors of safetensors' and of PyTorch's writers are known; the latter name a file of its source."""
+"""Messages of the errors of safetensors' and PyTorch's writers; the latter name a file of its source."""
 
 
 def cache_folder() -> Path:
-    """Where what was downloaded or converted is kept for a user: `arr-coc` in `$XDG_CACHE_HOME`, or in `~/.cache`."""
+    """A user's folder for downloaded and converted files: `arr-coc` in `$XDG_CACHE_HOME`, or in `~/.cache`."""
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser().absolute() / "arr-coc"
 
 
@@ -90,7 +90,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """The JSON object in a file.
 
     Raises:
-        ValueError: the file holds no JSON, or something else than an object.
+        ValueError: the file holds no JSON, or anything but an object.
     """
     content = parse_json(path)
     if not isinstance(content, dict):
@@ -111,21 +111,21 @@ def read_yaml(path: Path) -> Any:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes all of a file or nothing (see `fresh_file`)."""
+    """Writes a whole file or nothing (see `fresh_file`)."""
     with fresh_file(path) as beside:
         beside.write_text(text, encoding="utf-8")
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Writes JSON for people to read, all of the file or nothing."""
+    """Writes readable JSON, the whole file or nothing."""
     write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
 
 def check_free(out: Path, force: bool = False) -> None:
-    """Refuses an output folder that is a file, or that has files and is not to be replaced.
+    """Refuses an output folder that is a file, or that has files and must not be replaced.
 
     Raises:
-        ValueError: `out` is a file, or holds files without `force`.
+        ValueError: `out` is a file, or has files without `force`.
     """
     if out.exists() and not out.is_dir():
         raise ValueError(f"{out}: expected a folder to make; got a file")
@@ -135,16 +135,16 @@ def check_free(out: Path, force: bool = False) -> None:
 
 @contextmanager
 def fresh_folder(out: Path, *, force: bool = False) -> Iterator[Path]:
-    """A folder beside `out` to write into, which becomes `out` when the block ends without an error, else goes away.
+    """A folder beside `out` to write into; it becomes `out` when the block ends without an error, else it is deleted.
 
-    One process at a time does so. What a killed one left is put right first: see `replace_folder`.
+    One process at a time may do so. Remains of a killed process are repaired first: see `replace_folder`.
 
     Args:
         out: an absolute path.
-        force: replace `out` if it is there and not empty.
+        force: replace `out` if it exists and is not empty.
 
     Raises:
-        ValueError: `out` is in the way (`check_free`), or another process writes it.
+        ValueError: `out` exists (`check_free`), or another process writes it.
     """
     check_free(out, force)
     with sole_writer(out):
@@ -162,13 +162,13 @@ def fresh_folder(out: Path, *, force: bool = False) -> Iterator[Path]:
 
 
 def replace_folder(beside: Path, out: Path) -> None:
-    """Moves what was written to `beside` into the place of `out`, whose old content goes only when the new is there.
+    """Moves `beside` to the place of `out`, whose old content is deleted only when the new one is there.
 
-    Killed at any moment it leaves the new folder or the old one, this perhaps beside, where the next call (and
+    If killed at any moment it leaves the new folder or the old one, perhaps beside its place, where the next call (and
     `fresh_folder`) finds it and puts it back.
 
     Raises:
-        OSError: it cannot be moved; `out` is as it was.
+        OSError: it cannot be moved; `out` is unchanged.
     """
     _recover(out)
     if not out.exists():
@@ -185,9 +185,10 @@ def replace_folder(beside: Path, out: Path) -> None:
 
 
 def _recover(out: Path) -> None:
-    """Ends what a process began that was killed while it replaced `out`: puts the old content back, or clears it away.
+    """Repairs the remains of a process that was killed while it replaced `out`: puts the old content back, or deletes
+    it.
 
-    The new content may be whole too, but only the killed process could know.
+    The new content may be complete, too, but only the killed process could know.
     """
     old = _beside(out, "old")
     if old.is_dir() and not out.exists():
@@ -197,10 +198,10 @@ def _recover(out: Path) -> None:
 
 @contextmanager
 def fresh_file(path: Path) -> Iterator[Path]:
-    """A path beside `path` to write to, which takes its place when the block ends without an error, else goes away.
+    """A path beside `path` to write to; it replaces `path` when the block ends without an error, else it is deleted.
 
-    It has the same ending, for writers that go by it. A link stays and what it leads to is replaced; a device or a
-    pipe is written to directly.
+    It has the same ending, which some writers depend on. A link stays and its target is replaced; a device or a pipe is
+    written to directly.
 
     Raises:
         ValueError: another process writes the file.
@@ -220,10 +221,10 @@ def fresh_file(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def disk_faults(out: Path) -> Iterator[None]:
-    """Turns what PyTorch and safetensors raise where a disk takes no more into the OSError that it is.
+    """Turns errors of PyTorch and safetensors about a full disk into an OSError.
 
     Raises:
-        OSError: something could not be written; the message names `out`.
+        OSError: the file could not be written; the message names `out`.
     """
     try:
         yield
@@ -240,7 +241,7 @@ def _beside(path: Path, what: str) -> Path:
 
 
 def check_types(settings: Any) -> None:
-    """Refuses values of other types than a dataclass declares. A whole number passes as a number, a list as a tuple.
+    """Refuses values of other types than a dataclass declares. A whole number is a valid float, a list a valid tuple.
 
     Raises:
         ValueError: the message names the field.
@@ -251,10 +252,10 @@ def check_types(settings: Any) -> None:
 
 
 def check_entries(content: Any, schema: type, where: str) -> None:
-    """As `check_types`, of a mapping with a `TypedDict` for schema; it may hold other entries too.
+    """As `check_types`, for a mapping with a `TypedDict` as its schema; other entries are allowed.
 
     Raises:
-        ValueError: no mapping, or an entry is missing or of another type; the message begins with `where`.
+        ValueError: not a mapping, or a missing entry or one of another type; the message begins with `where`.
     """
     hints = get_type_hints(schema)
     if not isinstance(content, dict) or not set(hints) <= set(content):
@@ -274,7 +275,7 @@ def _check_type(name: str, value: Any, hint: Any) -> None:
 
 
 def _as_read(hint: Any) -> Any:
-    """The type that a value has as YAML and JSON give it, for what is declared as `hint`."""
+    """The type from YAML and JSON for a declared type `hint`."""
     origin, parts = get_origin(hint), tuple(_as_read(part) for part in get_args(hint) if part is not ...)
     if hint is float:
         return int | float
@@ -289,9 +290,9 @@ def _as_read(hint: Any) -> Any:
 
 
 def fault_of_input(error: Exception) -> str | None:
-    """One line about what was asked for, a file, or a disk; None where the fault is ours.
+    """One line for an error in a request, a file or a disk; None for a bug.
 
-    Our own code raises ValueError and OSError. The others are how libraries speak of damaged files.
+    This package raises ValueError and OSError for them. The other types are those of libraries for damaged files.
     """
     from huggingface_hub.errors import StrictDataclassError
 
@@ -302,7 +303,7 @@ def fault_of_input(error: Exception) -> str | None:
 
 
 def run_module(main: Callable[[], object]) -> None:
-    """What `python -m` does of a module with a `main`: exit code 2 and one line for a mistake in what was asked for."""
+    """Runs the `main` of a `python -m` module: exit code 2 and one line for a user's mistake."""
     try:
         main()
     except Exception as error:

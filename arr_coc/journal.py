@@ -1,7 +1,7 @@
-"""Append-only files of entries, each whole or absent whatever kills the process that writes it.
+"""Append-only files of entries, each complete or absent even if the writing process is killed.
 
-FOLDER/NAME-TIME-PROCESS.jsonl: an entry per line, in files that one process each writes and none goes on with. A line
-without its end is what a killed process left; it is the last of its file, and no entry.
+FOLDER/NAME-TIME-PROCESS.jsonl: one entry per line, in files that one process each writes. A line without its end is
+what a killed process left; it is the last of its file, and not an entry.
 """
 
 import json
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 _SEGMENTS = 8
-"""Files that a bounded journal is spread over: where it is full, an eighth of it goes."""
+"""Number of files of a bounded journal: when it is full, an eighth of it is deleted."""
 
 
 class Entry(NamedTuple):
@@ -31,18 +31,18 @@ class Entry(NamedTuple):
 
 
 class JournalFull(OSError):
-    """The entry does not fit into a journal that gives up nothing."""
+    """The entry does not fit into a journal that deletes nothing."""
 
 
 class Journal:
     """Writes entries; any number of processes may write to one folder. Threads may share it.
 
     Args:
-        folder: made where there is none.
+        folder: created if it does not exist.
         name: of the journal; a folder may hold several.
         limit: bytes of all its files.
-        forgets: whether the oldest file goes where the limit is reached; else nothing is taken any more.
-        durable: whether an entry is on the disk, not with the operating system alone, when `append` returns.
+        forgets: whether the oldest file is deleted at the limit; else further entries are refused.
+        durable: whether an entry is on the disk when `append` returns, not only with the operating system.
     """
 
     def __init__(self, folder: Path, name: str, *, limit: int, forgets: bool, durable: bool) -> None:
@@ -57,7 +57,7 @@ class Journal:
         """Writes one entry.
 
         Raises:
-            JournalFull: it would be more than the journal may hold.
+            JournalFull: it would exceed the limit.
             OSError: it cannot be written.
         """
         line = json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
@@ -66,13 +66,13 @@ class Journal:
             try:
                 self._write(line)
             except BaseException:
-                self._end_file()  # it may end within the line: no other is to follow there
+                self._end_file()  # it may end within the line: no other line may follow there
                 raise
             if self._written >= self.limit // _SEGMENTS:
                 self._end_file()
 
     def close(self) -> None:
-        """Ends the file; a later entry begins another."""
+        """Closes the file; a later entry starts another."""
         with self._lock:
             self._end_file()
 
@@ -80,7 +80,7 @@ class Journal:
         if self._stream is None:
             path = self.folder / f"{self.name}-{time.time_ns():020d}-{os.getpid()}.jsonl"
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND
-            self._stream = os.open(path, flags, 0o600)  # what people asked is nobody else's
+            self._stream = os.open(path, flags, 0o600)  # questions of users are private
         rest = memoryview(line)
         while rest:
             rest = rest[os.write(self._stream, rest) :]
@@ -99,16 +99,16 @@ class Journal:
         if total > self.limit and (not self.forgets or size > self.limit):
             raise JournalFull(f"{self.folder}: expected at most {self.limit} bytes of {self.name}; got {total}")
         if total > self.limit:
-            self._end_file()  # it may be the oldest itself
+            self._end_file()  # this may be the oldest file itself
         for path, length in held.items():
             if total <= self.limit:
                 return
-            path.unlink(missing_ok=True)  # another process may have come to the same end
+            path.unlink(missing_ok=True)  # another process may delete the same file
             total -= length
 
 
 def _sizes(paths: list[Path]) -> dict[Path, int]:
-    """Bytes of the files that are still there: another process may give one up meanwhile."""
+    """Bytes of the existing files: another process may delete one meanwhile."""
     sizes = {}
     for path in paths:
         with suppress(FileNotFoundError):
@@ -125,7 +125,7 @@ def read_journal(folder: Path, name: str) -> Iterator[Entry]:
     """The entries of a journal, the oldest file first.
 
     Raises:
-        ValueError: there is no such journal, or a whole line is no entry.
+        ValueError: no such journal, or a complete line that is not an entry.
     """
     files = journal_files(folder, name)
     if not files:
@@ -140,11 +140,11 @@ def read_journal(folder: Path, name: str) -> Iterator[Entry]:
 
 
 def read_entry(path: Path, offset: int) -> Entry:
-    """One entry again, where `read_journal` found it.
+    """Reads an entry again, at its place from `read_journal`.
 
     Raises:
-        ValueError: there is none.
-        OSError: the file is gone.
+        ValueError: no entry there.
+        OSError: the file was deleted.
     """
     with path.open("rb") as stream:
         stream.seek(offset)

@@ -1,4 +1,4 @@
-"""Models by name: a folder, or a repository on the Hub; the device they go to."""
+"""Loads models by name: a folder, or a repository on the Hub; and chooses their device."""
 
 import re
 from collections.abc import Iterator
@@ -15,16 +15,16 @@ from .modeling.pretrained import WEIGHTS, WEIGHTS_INDEX, check_finite, weight_fi
 from .modeling.processing_arr_coc import load_processor
 
 SHIPPED = Path("hub_configs") / "arr-coc-tiny-2"
-"""The model that a checkout of the repository holds."""
+"""The shipped model of a checkout of the repository."""
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
-"""Types that weights are published in, by the names that configurations have for them."""
+"""dtypes of published weights, by their names in configurations."""
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
 def find_model(name: str | None) -> str:
-    """An absolute path for a folder, so that nothing is ever looked up on the Hub for it; or a name on the Hub.
+    """An absolute path for a folder, so that nothing is looked up on the Hub; or a name on the Hub.
 
     Raises:
         ValueError: a path to nothing or to a file, or no name and no shipped model.
@@ -40,7 +40,7 @@ def find_model(name: str | None) -> str:
         return str(path.absolute())
     if path.exists():
         raise ValueError(f"model: expected a folder or org/name; got a file: {name}")
-    # "hub_configs/typo" has the form of a Hub name, but whoever has that folder means it.
+    # "hub_configs/typo" has the form of a Hub name, but users with that folder mean the folder.
     if not _HUB_NAME.fullmatch(name) or path.parent.is_dir():
         raise ValueError(f"model: expected a folder, or org/name on the Hub; got {name!r}, which does not exist")
     return name
@@ -50,7 +50,7 @@ def load_config(name: str) -> ArrCocConfig:
     """The config of a folder or Hub name (see `find_model`).
 
     Raises:
-        ValueError: there is no config.json, or one of another kind of model.
+        ValueError: no config.json, or one of another kind of model.
     """
     with refused(name):
         config = AutoConfig.from_pretrained(name)
@@ -60,10 +60,10 @@ def load_config(name: str) -> ArrCocConfig:
 
 
 def load_model(name: str | None, device: str | None = None) -> ArrCocForConditionalGeneration:
-    """The model and its processor, by this package's own classes: no code of the folder runs.
+    """The model and its processor, with this package's own classes: no code of the folder runs.
 
     Raises:
-        ValueError: no such model, weights that are damaged or not the config's, no processor, no such device.
+        ValueError: no such model, weights that are damaged or do not match the config, no processor, no such device.
     """
     source = find_model(name)
     config = load_config(source)
@@ -83,11 +83,11 @@ def load_model(name: str | None, device: str | None = None) -> ArrCocForConditio
 
 
 def check_checkpoint(folder: Path) -> None:
-    """Refuses a checkpoint that does not load whole; at most one of its tensors is in memory at a time.
+    """Refuses a damaged checkpoint; at most one of its tensors is in memory at a time.
 
     Raises:
-        ValueError: config, processor or weights are damaged, weights are not the config's or no finite numbers, or the
-            index of their shards does not tell the truth.
+        ValueError: damaged config, processor or weights; weights that do not match the config or are not finite; or a
+            wrong index of their shards.
     """
     config = load_config(str(folder))
     load_processor(config)
@@ -105,7 +105,7 @@ def check_checkpoint(folder: Path) -> None:
 
 
 def find_device(name: str | None) -> torch.device:
-    """The device called `name`; None: CUDA where there is one, else the CPU.
+    """The device called `name`; None: CUDA if there is one, else the CPU.
 
     Raises:
         ValueError: this machine has no such device.
@@ -122,10 +122,10 @@ def find_device(name: str | None) -> torch.device:
 
 @contextmanager
 def refused(name: str) -> Iterator[None]:
-    """Whatever loaders stumble over in a damaged or missing checkpoint, as a ValueError that names it."""
+    """Turns errors of loaders for a damaged or missing checkpoint into a ValueError that names it."""
     try:
         yield
-    except Exception as error:  # transformers, safetensors, tokenizers and pickle each have kinds of their own
+    except Exception as error:  # transformers, safetensors, tokenizers and pickle raise errors of their own types
         if str(error).startswith(f"{name}: expected"):
             raise
         raise ValueError(f"{name}: expected an ARR-COC checkpoint; got {_line(error)}") from error

@@ -1,11 +1,11 @@
-"""How right an answer is, by the rules of each benchmark: one registry, scores in 0..1.
+"""Metrics of answers, by the rules of each benchmark: one registry, scores in 0..1.
 
-And what was fetched: recall of boxed patches, and how far two fetches are apart.
+Also metrics of fetched patches: recall of boxed patches, and the distance of two fetches.
 
-Answers are normalised as the VQA scorers do, faults included, so that scores are comparable. Source: the rules of the
+Answers are normalised as by the VQA scorers, errors included, so that scores are comparable. Source: the rules of the
 VQA evaluation code (Antol et al. 2015, visualqa.org/evaluation) and of the TextVQA scorer (Singh et al. 2019), which
-puts a step of its own in front. Faults that are kept: a full stop goes wherever no digit follows it, also behind a
-digit; at most 32 full stops go; "none" is 0; one comma between digits anywhere decides how every sign of the answer is
+adds a step before them. Errors that are kept: a full stop is removed unless a digit follows, also behind a digit; at
+most 32 full stops are removed; "none" is 0; one comma between digits anywhere decides how every sign of the answer is
 treated.
 """
 
@@ -53,12 +53,12 @@ _STOPS = 32
 
 
 def strip_spaces(text: str) -> str:
-    """Line breaks and tabs as spaces, none at the ends."""
+    """Line breaks and tabs as spaces, without spaces at the ends."""
     return text.replace("\n", " ").replace("\t", " ").strip()
 
 
 def _strip_signs(text: str) -> str:
-    """A sign that is beside a space somewhere goes; any other becomes a space. Then full stops go."""
+    """Removes a sign that is next to a space somewhere, and replaces others by a space; then removes full stops."""
     glued = _THOUSANDS.search(text) is not None
     out = text
     for sign in SIGNS:
@@ -84,18 +84,18 @@ def normalise_textvqa(text: str) -> str:
 
 
 ANLS_THRESHOLD = 0.5
-"""Less similar answers score 0; exactly this counts (Biten et al. 2019, in the reference code's reading)."""
+"""Less similar answers score 0; this value itself counts (Biten et al. 2019, as in the reference code)."""
 
 RELAXED_TOLERANCE = 0.05
-"""Share of the target that a number may be off (Masry et al. 2022, after Methani et al. 2020)."""
+"""Tolerance of a number, as a share of the target (Masry et al. 2022, after Methani et al. 2020)."""
 
 FEWEST_HUMANS = 4
-"""VQA accuracy needs three others who say the same: with fewer answers no prediction could score 1."""
+"""VQA accuracy needs three other people with the same answer: with fewer answers no prediction could score 1."""
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A way to score an answer against the right ones.
+    """A function that scores an answer against the right ones.
 
     Attributes:
         score: (the model's answer, the right answers) -> 0..1.
@@ -120,25 +120,26 @@ def _metric(name: str, title: str, *, graded: bool) -> Callable[[Callable[..., f
 
 
 def normalise(text: str) -> str:
-    """What exact match compares: stripped, runs of white space as one space; case matters."""
+    """The text that exact match compares: stripped, runs of white space as one space; case matters."""
     return " ".join(text.split())
 
 
 @_metric("exact_match", "exact match", graded=False)
 def exact_match(text: str, answers: Iterable[str]) -> bool:
-    """Whether `text` is one of `answers`, but for white space."""
+    """Whether `text` is one of `answers`, except for white space."""
     return normalise(text) in {normalise(answer) for answer in answers}
 
 
 @_metric("caseless_match", "exact match but for case", graded=False)
 def caseless_match(text: str, answers: Iterable[str]) -> bool:
-    """Whether `text` is one of `answers`, but for case and white space."""
+    """Whether `text` is one of `answers`, except for case and white space."""
     return normalise(text).lower() in {normalise(answer).lower() for answer in answers}
 
 
 @_metric("alnum_match", "match of letters and digits", graded=False)
 def alnum_match(text: str, answers: Iterable[str]) -> bool:
-    """Whether `text` is one of `answers` by letters and digits in lower case; where a text has none, by all of it."""
+    """Whether `text` equals one of `answers` in its letters and digits in lower case; a text without any is compared
+    whole."""
     return _alnum(text) in {_alnum(answer) for answer in answers}
 
 
@@ -148,10 +149,10 @@ def _alnum(text: str) -> str:
 
 @_metric("gqa_accuracy", "GQA accuracy", graded=False)
 def gqa_accuracy(text: str, answers: Iterable[str]) -> bool:
-    """Whether `text` is one of `answers`, but for case, white space and a full stop at its end (GQA).
+    """Whether `text` is one of `answers`, except for case, white space and a full stop at its end (GQA).
 
-    The scorer (Hudson and Manning 2019) compares strings, and its answers are in lower case without a full stop; those
-    who publish numbers bring what a model says into that form first.
+    The scorer (Hudson and Manning 2019) compares strings, and its answers are in lower case without a full stop;
+    published results bring a model's answer into that form first.
     """
     return _plain(text) in {_plain(answer) for answer in answers}
 
@@ -162,9 +163,9 @@ def _plain(text: str) -> str:
 
 @_metric("vqa_accuracy", "VQA accuracy", graded=True)
 def vqa_accuracy(text: str, answers: Sequence[str]) -> float:
-    """Mean over the people asked of min(1, how many of the others said `text` / 3) (Antol et al. 2015).
+    """Mean over the annotators of min(1, number of the others with the answer `text` / 3) (Antol et al. 2015).
 
-    As the scorer does it, answers are normalised only where they are not all the same.
+    As in the scorer, answers are normalised only if they are not all the same.
 
     Raises:
         ValueError: fewer than `FEWEST_HUMANS` answers.
@@ -195,8 +196,8 @@ def _agreement(said: str, humans: Sequence[str], metric: str) -> float:
 def anls(text: str, answers: Iterable[str]) -> float:
     """Similarity to the nearest answer: 1 - edit distance / length, 0 below `ANLS_THRESHOLD` (Biten et al. 2019).
 
-    Case and runs of white space do not count in the distance; the length is that of the longer string as it was given,
-    in upper case, as in the reference code.
+    The distance ignores case and runs of white space; the length is that of the longer original string, in upper case,
+    as in the reference code.
     """
     shares = []
     for answer in answers:
@@ -208,7 +209,7 @@ def anls(text: str, answers: Iterable[str]) -> float:
 
 
 def edit_distance(first: str, second: str) -> int:
-    """Fewest insertions, deletions and substitutions that make one of the other (Levenshtein 1966)."""
+    """The least number of insertions, deletions and substitutions between two texts (Levenshtein 1966)."""
     if len(first) < len(second):
         first, second = second, first
     row = list(range(len(second) + 1))
@@ -221,7 +222,7 @@ def edit_distance(first: str, second: str) -> int:
 
 @_metric("relaxed_accuracy", "relaxed accuracy", graded=False)
 def relaxed_accuracy(text: str, answers: Iterable[str]) -> bool:
-    """Whether a number is within `RELAXED_TOLERANCE` of an answer, or a text equals one but for case (ChartQA).
+    """Whether a number is within `RELAXED_TOLERANCE` of an answer, or a text equals one except for case (ChartQA).
 
     A target of 0 is compared as text, as in the reference code; "12%" is 0.12.
     """
@@ -244,9 +245,9 @@ def _number(text: str) -> float | None:
 
 @_metric("token_f1", "token F1", graded=True)
 def token_f1(text: str, answers: Iterable[str]) -> float:
-    """Harmonic mean of precision and recall of words, of the best answer (SQuAD 2.0, Rajpurkar et al. 2018).
+    """Harmonic mean of precision and recall of words, for the best answer (SQuAD 2.0, Rajpurkar et al. 2018).
 
-    Case, ASCII punctuation and articles do not count; where nothing is left of either, only nothing is right.
+    It ignores case, ASCII punctuation and articles; if nothing is left of either, both must be empty.
     """
     return max(_f1(_words(text), _words(answer)) for answer in answers)
 
@@ -271,9 +272,9 @@ def patch_recall(fetched: Iterable[int], boxed: np.ndarray) -> float:
 
 
 def fetch_distances(fetched: Tensor) -> Tensor:
-    """Jaccard distances [n, n] between sets of patches, bool [n, N]: 0 the same, 1 none shared; NaN of two empty ones.
+    """Jaccard distances [n, n] between sets of patches, bool [n, N]: 0 equal, 1 disjoint; NaN for two empty sets.
 
-    The one formula of query dependence: the mean of these over pairs of questions about one image.
+    Query dependence is the mean of these over pairs of questions about one image.
     """
     sets = fetched.float()
     shared, sizes = sets @ sets.T, sets.sum(1)

@@ -1,7 +1,7 @@
-"""What a model is made of and what it costs, from its config alone: as numbers, and as text for people.
+"""Parts and costs of a model, from its config alone: as numbers, and as text.
 
 Parameters and floating-point operations are counted on the meta device: no weights are read. `stage_statistics` runs a
-model on an image made on the spot: a fingerprint of weights and arithmetic.
+model on a generated image: a fingerprint of weights and arithmetic.
 
 Notation: N patches, M base tokens, K fetched patches, L question tokens, D language-model width.
 """
@@ -91,7 +91,9 @@ def count_flops(
     image_size = image_size or config.vision_config.image_size
     base, num_fetched = config.vision_tokens(image_size, budget)
     if body.language_model._can_set_experts_implementation():
-        body.language_model.set_experts_implementation("batched_mm")  # the one that meta runs in float32; the same work
+        body.language_model.set_experts_implementation(
+            "batched_mm"
+        )  # that of the meta device in float32; the work is the same
     flops: dict[str, int] = {}
 
     def counted(stage: str, work: Callable[[], Any]) -> Any:
@@ -130,8 +132,8 @@ def count_scorers(
 ) -> dict[str, dict[str, int]]:
     """Every registered scorer, as if the checkpoint held it: its "parameters", and its "flops" for one question.
 
-    FLOPs as in `count_flops`, of scoring alone; textures are made once per image. For "attention" they are those of the
-    language model's reading of the question behind the base, whose own reading the answer reuses.
+    FLOPs as in `count_flops`, of scoring alone; textures are computed once per image. For "attention" they are those of
+    the language model for the question behind the base tokens, whose prefill the answer reuses.
 
     Args:
         config: of the model; its scorers do not matter.
@@ -159,8 +161,8 @@ def count_scorers(
 
 @torch.no_grad()
 def count_allocators(config: ArrCocConfig, *, question_tokens: int = 16) -> dict[str, dict[str, int]]:
-    """Every registered allocator's "parameters" and "flops" for one question, with all that the configuration can have
-    it learn: the classifier of "tiers". Choosing multiplies no matrices."""
+    """The "parameters" and "flops" of every registered allocator for one question, with the largest trained part
+    that the configuration allows: the classifier of "tiers". Choosing needs no matrix products."""
     config = ArrCocConfig.from_dict(config.to_dict())
     config.fetcher_config.tier_choice = "classifier"
     model = on_meta(config)
@@ -182,10 +184,10 @@ def count_allocators(config: ArrCocConfig, *, question_tokens: int = 16) -> dict
 def _fetching(
     model: ArrCocForConditionalGeneration, selected: SelectedSlots, strategy: str, base: int
 ) -> Callable[[], FetchResult]:
-    """What `ArrCocModel.fetch` does on a real device, as far as it has arithmetic, for an image of `base` positions."""
+    """The arithmetic of `ArrCocModel.fetch` for an image with `base` positions."""
     kind, cache = SCORERS[strategy], DynamicCache(config=model.config.text_config)
     if kind.reads_attention:
-        _read(model, base, cache)  # here already, as the answer's prefill counts it
+        _read(model, base, cache)  # before the counter starts: the answer's prefill counts it
     # The most that an allocator may fetch, as what it chooses from values is not to be had on meta; nor is what has no
     # arithmetic of its own: random numbers, boxes and attention that was read.
     plain = strategy in ("random", "oracle") or kind.reads_attention
@@ -200,7 +202,7 @@ def _fetching(
 
 
 def _read(model: ArrCocForConditionalGeneration, length: int, cache: DynamicCache) -> Tensor:
-    """The language model's states [1, length, D] of so many tokens behind those in the cache."""
+    """The language model's states [1, length, D] for `length` tokens behind those in the cache."""
     embeds = _empty(model, length, model.config.text_config.hidden_size)
     read: Tensor = model.model.language_model(inputs_embeds=embeds, use_cache=True, **{CACHE: cache}).last_hidden_state
     return read
@@ -214,7 +216,7 @@ def _empty(model: ArrCocForConditionalGeneration, *shape: int) -> Tensor:
 def _selected_slots(
     model: ArrCocForConditionalGeneration, encoding: ImageEncoding, question_tokens: int, num_fetched: int
 ) -> SelectedSlots:
-    """What a question of so many tokens about one image sees, whatever the prompt around it."""
+    """The image slot of a question with so many tokens about one image, without the prompt around it."""
     query = _empty(model, question_tokens, model.config.text_config.hidden_size)
     query_mask = torch.ones(1, question_tokens, dtype=torch.bool, device="meta")
     seen = (encoding.features, encoding.textures, encoding.patch_mask)
@@ -225,7 +227,7 @@ def _selected_slots(
 
 @contextmanager
 def _plain_attention() -> Iterator[None]:
-    """Attention as matrix products: the counter does not know every fused kernel."""
+    """Attention as matrix products, as the counter does not know every fused kernel."""
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
         yield
 
@@ -275,7 +277,7 @@ def describe_scorers(
 
 
 def report(description: dict[str, Any]) -> str:
-    """`describe_model`'s answer for people."""
+    """The result of `describe_model` as text."""
     geometry, fetching, tokens = description["geometry"], description["fetching"], description["tokens"]
     budgets = ", ".join(f"{name} {count}" for name, count in fetching["budgets"].items())
     trained = ", ".join(fetching["trained_scorers"]) or "none"
@@ -350,7 +352,7 @@ QUESTION = "What is written here?"
 
 
 def generated_image(side: int) -> Image.Image:
-    """A square RGB image of `side` px, the same everywhere: colours that change slowly, and dark marks in rows."""
+    """A square RGB image of `side` px, the same on every machine: slowly changing colours, and dark marks in rows."""
     y, x = np.meshgrid(np.arange(side), np.arange(side), indexing="ij")
     pixels = np.stack((255 * y // side, 255 * x // side, 255 * (y + x) // (2 * side)), -1)
     marks = (y // 8 % 3 == 1) & ((x // 4 * 7 + y // 24 * 5) % 3 > 0)
@@ -365,7 +367,8 @@ def question_inputs(
     budget: int | str | None = None,
     image_size: int | None = None,
 ) -> dict[str, Tensor]:
-    """What `model.generate(**inputs)` takes for `QUESTION` about `generated_image`; the model's defaults where None."""
+    """The arguments of `model.generate(**inputs)` for `QUESTION` about `generated_image`; None gives the model's
+    defaults."""
     side = model.config.vision_config.image_size if image_size is None else image_size
     text = model.processor.prompt(QUESTION)
     settings = {"strategy": strategy, "budget": budget, "size": {"height": side, "width": side}}
@@ -380,7 +383,7 @@ def stage_statistics(
 ) -> dict[str, Statistics]:
     """Runs `model`, with its processor, on `generated_image` (side `image_size` px) and one question.
 
-    Strategy "oracle" has nothing to go by here: such a model fetches by "saliency".
+    Strategy "oracle" has no boxes here, so "saliency" replaces it.
     """
     strategy = model.config.fetcher_config.strategy
     strategy = "saliency" if strategy == "oracle" else strategy
@@ -401,5 +404,5 @@ def stage_statistics(
 
 
 def expected_range(stage: str) -> Range:
-    """Where the values of a stage of `stage_statistics` are expected."""
+    """The expected range of the values of a stage of `stage_statistics`."""
     return EXPECTED.get(stage, Range())

@@ -1,6 +1,6 @@
-"""A picture of what the model looked at: the image, its base grid, the fetched patches, and the relevance of the rest.
+"""Pictures of an answer: the image, its base grid, the fetched patches, and the relevance of all patches.
 
-Of a document a contact sheet: pages that were fetched from, large and outlined, and thumbnails.
+For a document it is a contact sheet: pages with fetched patches, large and outlined, and thumbnails of the others.
 
 Notation: G side of the fine grid, N = G*G patches, K fetched patches. Positions are (y, x), row-major.
 """
@@ -21,7 +21,7 @@ from .modeling.image_processing_arr_coc import Placement, fit_square, load_image
 from .modeling.joint_allocation import JointFetch
 
 SHORTEST, LONGEST = 768, 1536
-"""Bounds on the longer side of the image as drawn, px."""
+"""Bounds on the longer side of the drawn image, px."""
 
 VIRIDIS = (
     "440154", "482878", "3e4989", "31688e", "26828e", "1f9e89", "35b779", "6ece58", "b5de2b", "fde725",
@@ -29,7 +29,7 @@ VIRIDIS = (
 """Ten evenly spaced colours of matplotlib's viridis (CC0), low to high: perceptually even, also in grey."""
 
 CLEAREST, DENSEST = 0.15, 0.6
-"""Opacity of the heat map at relevance 0 and 1: what does not matter stays readable."""
+"""Opacity of the heat map at relevance 0 and 1: irrelevant parts stay readable."""
 
 GRID_COLOUR, SEAM_COLOUR = (128, 128, 128, 130), (255, 64, 0, 110)
 OUTLINE_COLOUR, HALO_COLOUR = (255, 64, 0, 255), (255, 255, 255, 200)
@@ -38,7 +38,7 @@ MARGIN, BAR_HEIGHT, NARROWEST = 16, 14, 520  # px
 
 
 def draw_answer(image: Any, answer: Answer, *, question: str) -> Image.Image:
-    """`draw_fetch` of what `generate(..., return_fetch=True)` returned for one image and one question."""
+    """`draw_fetch` for the result of `generate(..., return_fetch=True)`, for one image and one question."""
     return draw_fetch(image, answer.fetch, question=question, text=answer.text, probability=answer.probability)
 
 
@@ -55,7 +55,7 @@ def draw_fetch(
 
     Args:
         image: the source image, in any form that `generate` takes (the padding to a square is undone here).
-        fetch: what was fetched from it; one item (`FetchResult.select` cuts one out).
+        fetch: the fetched patches of this image; one item (see `FetchResult.select`).
         question, text, probability: for the caption; `text` is the answer, `probability` in 0..1.
         with_relevance: draw the heat map; without it, outlines only.
 
@@ -108,7 +108,7 @@ def _heat(relevance: np.ndarray, cell: int, placed: Placement) -> Image.Image:
 
 
 def _lines(boxes: Sequence[tuple[int, ...]], side: int, cell: int, placed: Placement) -> Image.Image:
-    """The base grid, faint, and an outline around what was fetched, as a layer over the image inside the square.
+    """The base grid, faint, and an outline around the fetched patches, as a layer over the image inside the square.
 
     `boxes`: x0, y0, x1, y1 of each token in px of the square.
     """
@@ -124,11 +124,11 @@ def _lines(boxes: Sequence[tuple[int, ...]], side: int, cell: int, placed: Place
 
 
 def outline(layer: Image.Image, boxes: Sequence[tuple[int, ...]], width: int) -> None:
-    """Draws a line of `width` px around what boxes (x0, y0, x1, y1) cover together."""
+    """Draws a line of `width` px around the union of boxes (x0, y0, x1, y1)."""
     inside = np.zeros(layer.size[::-1], dtype=bool)
     for x0, y0, x1, y1 in boxes:
         inside[max(0, y0) : y1, max(0, x0) : x1] = True
-    for colour, reach in ((HALO_COLOUR, width + 1), (OUTLINE_COLOUR, width)):  # a halo: seen on any background
+    for colour, reach in ((HALO_COLOUR, width + 1), (OUTLINE_COLOUR, width)):  # a halo, visible on any background
         layer.paste(colour, mask=Image.fromarray(inside & ~_eroded(inside, reach)))
 
 
@@ -151,14 +151,15 @@ def _window(placed: Placement) -> tuple[int, int, int, int]:
 
 
 def caption_below(picture: Image.Image, answer: Answer, *, question: str) -> Image.Image:
-    """A picture on paper with question, answer, confidence and what was fetched below it."""
+    """A picture on paper with question, answer, confidence and a summary of the fetched patches below it."""
     return _with_caption(picture, answer.fetch, question, answer.text, answer.probability, heated=False)
 
 
 def _with_caption(
     picture: Image.Image, fetch: FetchResult, question: str, text: str | None, probability: float | None, heated: bool
 ) -> Image.Image:
-    """The picture on paper; below it a colour bar if `heated`, question, answer, confidence and what was fetched."""
+    """The picture on paper; below it a colour bar if `heated`, question, answer, confidence and a summary of the
+    fetched patches."""
     width = max(picture.width, NARROWEST)
     large: Any = ImageFont.load_default(size=22)
     small: Any = ImageFont.load_default(size=16)
@@ -187,9 +188,9 @@ def _said(question: str, text: str | None, probability: float | None) -> list[st
 
 
 def describe(fetch: FetchResult) -> str:
-    """One sentence: strategy, budget, and how many of the fetched patches are padding."""
+    """One sentence: strategy, budget, and the number of padding patches among the fetched ones."""
     patches = fetch.relevance.shape[-1]
-    base = getattr(fetch, "base", patches // COMPRESSION**2)  # of a published model as many as it has views
+    base = getattr(fetch, "base", patches // COMPRESSION**2)  # a published model may have several views
     if not fetch.budget:
         return f"strategy {fetch.strategy}: the {base} base tokens only, nothing fetched of {patches} patches"
     padding = int((fetch.is_padding & fetch.used).sum())
@@ -210,7 +211,7 @@ def describe(fetch: FetchResult) -> str:
 
 
 def _amount(fetch: FetchResult) -> str:
-    """How much was fetched, and at which levels of detail."""
+    """The number of fetched tokens, and their levels of detail."""
     if fetch.levels is None:
         return f"{int(fetch.counts.sum())} patches"
     levels = fetch.levels[fetch.used]
@@ -220,14 +221,14 @@ def _amount(fetch: FetchResult) -> str:
 
 
 def _draw_bar(page: Image.Image, y: int, width: int, font: Any) -> None:
-    """A horizontal colour bar with 0, 0.5 and 1 under it, and what it measures."""
+    """A horizontal colour bar with 0, 0.5 and 1 under it, and the name of its quantity."""
     draw = ImageDraw.Draw(page)
     label = "relevance"
     start = MARGIN + round(draw.textlength(label, font)) + 12
     length = min(320, width + MARGIN - start - 16)
     draw.text((MARGIN, y + BAR_HEIGHT / 2), label, SOFT_INK, font, anchor="lm")
     strip = Image.fromarray(np.repeat(heat(np.linspace(0, 1, length))[None], BAR_HEIGHT, 0))
-    page.paste(strip, (start, y), strip)  # as it looks over white
+    page.paste(strip, (start, y), strip)  # as over white
     draw.rectangle((start - 1, y - 1, start + length, y + BAR_HEIGHT), outline=SOFT_INK)
     for value in (0.0, 0.5, 1.0):
         at = (start + value * (length - 1), y + BAR_HEIGHT + 3)
@@ -253,15 +254,15 @@ def wrap(text: str, font: Any, width: float) -> list[str]:
 LARGE, SMALL = 900, 180  # px of the longer side of a page
 COLUMNS = 3  # large pages beside one another
 WIDEST = 40
-"""Thumbnails in a sheet; more pages are said, but not drawn."""
+"""Thumbnails in a sheet; the number of further pages is given as text."""
 
 
 def draw_sheet(sources: Sequence[Source], answer: Answer, *, question: str) -> Image.Image:
-    """The sheet: pages that the answer's patches came from, then the others, and below them question and answer.
+    """The sheet: pages with the answer's patches, then the others, and below them question and answer.
 
     Args:
-        sources: what was asked about, all pages or frames of it (`ImageEncoding.sources`).
-        answer: of `generate(..., return_fetch=True)`.
+        sources: all pages or frames (`ImageEncoding.sources`).
+        answer: from `generate(..., return_fetch=True)`.
         question: for the caption.
 
     Raises:

@@ -1,9 +1,8 @@
-"""The command line: `arr-coc COMMAND ...`. Commands that go together share a module; `COMMANDS` lists all.
+"""The command line: `arr-coc COMMAND ...`. Related commands share a module; `COMMANDS` lists all.
 
-A command's `run` imports what it needs, so that `--version` and every `--help` answer without importing torch.
+A command's `run` imports its modules, so that `--version` and every `--help` answer without importing torch.
 
-Exit codes: 0 done, 1 a fault of ours (with a traceback), 2 a mistake in what was asked for (one line on standard
-error), 130 interrupted.
+Exit codes: 0 done, 1 a bug (with a traceback), 2 a user's mistake (one line on standard error), 130 interrupted.
 """
 
 import argparse
@@ -41,13 +40,13 @@ COMMANDS: tuple[Command, ...] = (
 )
 
 SETTING = re.compile(r"[^-=][^=]*=.*", re.DOTALL)
-"""NAME=VALUE, as commands with settings take them."""
+"""NAME=VALUE, for commands with settings."""
 
 DESCRIPTION = "Ask a vision-language model that fetches the image patches that a question needs (running back)."
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, without the usage text."""
+    """Reports an error in one line, without the usage text."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"arr-coc: error: {message} (see {self.prog} --help)\n")
@@ -82,12 +81,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit code."""
     try:
         args, rest = parser().parse_known_args(argv)
-        # argparse takes no positional arguments behind an option that is among them.
+        # argparse takes no positional arguments behind an option among them.
         if rest and (not hasattr(args, "settings") or not all(SETTING.fullmatch(part) for part in rest)):
             parser().error(f"unrecognized arguments: {' '.join(rest)}")
         if rest:
             args.settings += rest
-    except SystemExit as stop:  # argparse has said what it had to say
+    except SystemExit as stop:  # argparse has printed its message
         return int(stop.code or 0)
     try:
         with quiet():
@@ -95,8 +94,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:  # the reader of our output left; nothing may be written to it at exit either
-        with suppress(OSError):  # where standard output is no file
+    except BrokenPipeError:  # the reader of the output has closed it; nothing may be written at exit either
+        with suppress(OSError):  # standard output is not a file
             output = sys.stdout.fileno()
             os.dup2(os.open(os.devnull, os.O_WRONLY), output)
         return 1

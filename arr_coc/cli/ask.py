@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> None:
     from arr_coc.viewing import draw_answer, draw_sheet
 
     picture = None if args.picture is None else writable(args.picture, "--picture", PICTURES)
-    if os.path.isfile(args.question):  # also where it is too long for a path
+    if os.path.isfile(args.question):  # also if it is too long for a path
         raise ValueError(f"QUESTION: expected a question behind the images; got a file: {args.question}")
     if len(args.image) > 1 and args.box:
         raise ValueError(f"--box: expected one image, which it is on; got {len(args.image)}")
@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> None:
     strategy = args.strategy or model.config.fetcher_config.strategy
     if args.box and strategy != "oracle":
         raise ValueError(f"--box: expected strategy oracle, which fetches what is in it; got {strategy}")
-    logging.enable_progress_bar()  # of pages and tiles, where encoding them takes long
+    logging.enable_progress_bar()  # for pages and tiles, whose encoding may take long
     seen = model.encode_image([images] if len(images) > 1 else images[0], tiles=args.tiles)
     answer = model.generate(
         seen,
@@ -92,11 +92,11 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _ask_published(args: argparse.Namespace, reader: AttachedReader, images: list[Any]) -> tuple[list[Source], Any]:
-    """What was asked about and the answer of a published model, to which running back is attached."""
+    """The sources and the answer of a published model with running back."""
     from arr_coc.attached.placing import share_or_number
 
     for name in ("allocator", "passes", "tiles"):
-        if (value := getattr(args, name)) not in (None, 1):  # one pass is what there is
+        if (value := getattr(args, name)) not in (None, 1):  # a published model has one pass
             raise ValueError(f"--{name}: expected none with a {reader.model.config.model_type} model; got {value}")
     budget: dict[str, Any] = {} if args.budget is None else {"budget": share_or_number(args.budget)}
     seen = reader.encode_image([images])

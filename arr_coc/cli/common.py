@@ -1,4 +1,4 @@
-"""What the commands share: their form, common arguments, where questions come from, files that can be written."""
+"""Code that commands share: their form, common arguments, sources of questions, checks of output files."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ METRICS = (
     "exact_match, caseless_match, alnum_match, gqa_accuracy, vqa_accuracy, textvqa_accuracy, anls, relaxed_accuracy, "
     "token_f1"
 )
-"""Registered names, as help shows them: to ask the registries, `--help` would have to import the library."""
+"""Registered names for help texts: `--help` must not import the library."""
 
 
 @dataclass(frozen=True)
 class Command:
-    """A subcommand: `examples` are whole command lines, `arr-coc --help` shows the first one too."""
+    """A subcommand: `examples` are whole command lines; `arr-coc --help` shows the first one."""
 
     name: str
     summary: str
@@ -37,7 +37,7 @@ class Command:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Libraries report errors only and draw no progress bars of their own; as before afterwards."""
+    """Libraries report errors only and draw no progress bars within the context."""
     from transformers.utils import logging as library
 
     verbosity, bars = library.get_verbosity(), library.is_progress_bar_enabled()
@@ -52,7 +52,7 @@ def quiet() -> Iterator[None]:
 
 @contextmanager
 def training_log() -> Iterator[None]:
-    """Trainings tell of their progress on standard error."""
+    """Trainings report their progress on standard error."""
     handler, logger = logging.StreamHandler(), logging.getLogger("arr_coc.training")
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     logger.addHandler(handler)
@@ -112,7 +112,7 @@ def add_tiles_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def tiles_of(text: str) -> str | int:
-    """What --tiles says: a number, or a word that `ViewOptions` checks."""
+    """The value of --tiles: a number, or a word that `ViewOptions` checks."""
     return int(text) if text.isdecimal() else text
 
 
@@ -129,7 +129,7 @@ def split_names(text: str, option: str) -> list[str]:
     """The names in a text with commas between them.
 
     Raises:
-        ValueError: there is none.
+        ValueError: no names.
     """
     names = [name.strip() for name in text.split(",") if name.strip()]
     if not names:
@@ -141,8 +141,8 @@ def writable(name: str, option: str, endings: tuple[str, ...] | None = None) -> 
     """The path of a file to write, checked before the work starts.
 
     Raises:
-        ValueError: its folder does not exist, it is a folder itself, it may not be written, or its name has
-            another ending than `endings`.
+        ValueError: its folder does not exist, it is a folder itself, it may not be written, or its name has an ending
+            outside `endings`.
     """
     path = Path(name).expanduser()
     if path.is_dir():
@@ -174,12 +174,12 @@ def find_source(data: Any, kind: str | None, settings: Sequence[str] | None) -> 
     """The source that the arguments name.
 
     Args:
-        data: a path; a YAML file that says format, path and the rest, its paths relative to it; or a source.
+        data: a path; a YAML file with format, path and other fields, its paths relative to it; or a source.
         kind: the format's name.
         settings: NAME=VALUE, see `add_data_arguments`.
 
     Raises:
-        ValueError: see `open_source`; or a YAML file beside options that it stands for.
+        ValueError: see `open_source`; or a YAML file together with options that it replaces.
     """
     from arr_coc.data.formats import DEFAULT_FORMAT, FORMATS, Format, open_source
 
@@ -215,7 +215,7 @@ def _number_or_text(value: str) -> int | float | str:
 
 
 def read_source(path: Path) -> Format:
-    """The source that a YAML file describes.
+    """The source in a YAML file.
 
     Raises:
         ValueError: no YAML, or see `open_source`.
@@ -230,6 +230,6 @@ def read_source(path: Path) -> Format:
 
 
 def reading(on_error: Any, max_errors: Any) -> dict[str, Any]:
-    """The arguments of `Format.read` that were given."""
+    """The arguments of `Format.read` among the options."""
     options = {"on_error": on_error, "max_errors": max_errors}
     return {name: value for name, value in options.items() if value is not None}

@@ -1,4 +1,4 @@
-"""`arr-coc evaluate` and `arr-coc measure`: how well a model answers, by strategy, or all that a card says of it."""
+"""`arr-coc evaluate` and `arr-coc measure`: accuracy by strategy, or all numbers of a card."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def usable_strategies(model: ArrCocForConditionalGeneration | AttachedReader, *, oracle: bool) -> list[str]:
-    """The strategies that this checkpoint can run, fixed rules and trained scorers, in the registry's order."""
+    """The strategies that this checkpoint can run, without weights and trained, in the registry's order."""
     from arr_coc.attached import AttachedReader
     from arr_coc.evaluation import attached
     from arr_coc.modeling.scorers import SCORERS
@@ -118,7 +118,7 @@ def usable_strategies(model: ArrCocForConditionalGeneration | AttachedReader, *,
 
 
 def table(strategies: dict[str, dict[str, Any]], metric: str = "exact_match") -> str:
-    """The results as aligned text, intervals in brackets."""
+    """The results as aligned text, with intervals in brackets."""
     from arr_coc.evaluation.calibration import LEGEND, calibration_table
     from arr_coc.evaluation.reporting import to_text
     from arr_coc.metrics import METRICS

@@ -1,7 +1,7 @@
-"""`arr-coc experiment` and `arr-coc ablate`: does running back help, and what does each part bring?
+"""`arr-coc experiment` and `arr-coc ablate`: comparisons of strategies, and of the parts of a model.
 
-The ladder, baselines, bounds, a decision by rules made before; every budget, scorer, allocator and bridge that a
-checkpoint can run, one changed at a time.
+The ladder, baselines, bounds, a decision under pre-registered criteria; every budget, scorer, allocator and bridge that
+a checkpoint can run, one changed at a time.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PLACES = ("model", "data", "out", "rules")
 """Keys of the YAML file that are paths, relative to it; `rules` may be the rules themselves, `data` a source."""
 
 ERRORS = ("on_error", "max_errors")
-"""Keys that say what to do about bad records."""
+"""Keys with the handling of bad records."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_run_arguments(parser: argparse.ArgumentParser) -> None:
-    """What is asked, of which model, and where to: the same for experiments and ablations."""
+    """The data, the model and the output folder: the same for experiments and ablations."""
     config = "YAML file with any of the options below by name (batch_size: 32); options override it"
     parser.add_argument("config", metavar="CONFIG.yaml", nargs="?", help=config)
     parser.add_argument("--data", metavar="DATA", help="the questions, as for arr-coc evaluate")
@@ -115,13 +115,13 @@ def conduct(
     model_name = options.pop("model", None)
     errors = reading(options.pop("on_error", None), options.pop("max_errors", None))
     settings = make_settings({"metric": source.metric, **options})
-    records = list(source.read(limit=settings.limit, **errors))  # rendered ones are drawn at every look
+    records = list(source.read(limit=settings.limit, **errors))  # rendered records are drawn on every access
     if args.rescore:
         check_data(read_plan(out), source, records)
         with sole_writer(out):
             conclude(out, records, options.get("metric"))
         return
-    # Without being told, accelerate takes each of several processes on a machine without accelerators for a single one.
+    # By default accelerate takes each of several processes on a machine without accelerators for a single one.
     state = PartialState(cpu=args.device == "cpu" or not torch.accelerator.is_available())
     many = state.num_processes > 1
     device = str(state.device) if many and args.device is None else args.device
@@ -144,7 +144,7 @@ def conduct(
 
 
 def _check_rescoring(args: argparse.Namespace) -> None:
-    """Refuses options that predictions have already been made by."""
+    """Refuses options that differ from those of existing predictions."""
     told = {"config", "data", "format", "fields", "out", "limit", "metric", "debug", "rescore", *ERRORS}
     given = {name for name, value in vars(args).items() if value not in (None, False) and not callable(value)}
     if args.rescore and (late := sorted(given - told - {"command"})):
@@ -153,7 +153,7 @@ def _check_rescoring(args: argparse.Namespace) -> None:
 
 
 Answering = tuple[Callable[..., dict[str, Any]], Callable[..., int], Callable[..., Any]]
-"""How a plan is made, how it is answered, and which models its arms are asked of."""
+"""Functions that make a plan and answer it, and the models of its arms."""
 
 
 def _one_model(name: str | None, device: str | None, plan_for: Callable[..., dict[str, Any]]) -> Answering:
@@ -166,7 +166,7 @@ def _one_model(name: str | None, device: str | None, plan_for: Callable[..., dic
 
 
 def _contest(name: str | None, device: str | None, entries: Sequence[Entry]) -> Answering:
-    """Every arm is answered for by models of its own."""
+    """Each arm is answered by models of its own."""
     from arr_coc.experiments.contest import first_models, plan_contest, predict_contest
     from arr_coc.loading import load_model
 
@@ -189,10 +189,10 @@ def finish(out: Path, records: Any, metric: str | None) -> None:
 
 
 def read_config(name: str | None) -> dict[str, Any]:
-    """The settings in a YAML file, paths in it made relative to where we are.
+    """The settings in a YAML file; paths in it become relative to the current folder.
 
     Raises:
-        ValueError: no YAML, or keys that mean nothing.
+        ValueError: no YAML, or unknown keys.
     """
     from arr_coc.data.formats import Format, open_source
     from arr_coc.experiments.experiment import Settings

@@ -1,4 +1,4 @@
-"""`arr-coc look`, `analyse` and `info`: why patches were fetched, in which ways, and what a model is made of."""
+"""`arr-coc look`, `analyse` and `info`: figures of an answer, patterns in a data set, parts and costs of a model."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def run_look(args: argparse.Namespace) -> None:
 def _look(
     args: argparse.Namespace, model: ArrCocForConditionalGeneration, encoding: ImageEncoding, out: Path, number: int
 ) -> dict[str, Any]:
-    """Draws the figures of one question; its numbers for look.json."""
+    """Draws the figures of one question; returns its numbers for look.json."""
     from arr_coc.explaining.evidence import TEXTURES_SHOWN, evidence_json, gather_evidence, see, see_part
     from arr_coc.explaining.figures import draw_evidence, draw_passes, draw_strategies, save
     from arr_coc.modeling.fetcher import FetchChoices

@@ -1,4 +1,4 @@
-"""`arr-coc learn`, `replay` and `reference`: from the use of a server to a better scorer, or to the reason why not."""
+"""`arr-coc learn`, `replay` and `reference`: from feedback and logs of a server to a better scorer."""
 
 import argparse
 from collections import Counter

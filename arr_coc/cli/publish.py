@@ -77,7 +77,7 @@ def run_assemble(args: argparse.Namespace) -> None:
     if out is not None:
         check_free(out, args.force)
     scorers = tuple(name.strip() for name in args.scorer.split(","))
-    BRIDGES[args.bridge]  # a ValueError before anything is downloaded
+    BRIDGES[args.bridge]  # a ValueError before any download
     for name in scorers:
         SCORERS[name]
     request = Request(
@@ -100,7 +100,7 @@ def run_assemble(args: argparse.Namespace) -> None:
 
 
 def _complete(args: argparse.Namespace) -> None:
-    """With FOLDER: completes it, or writes to it what was trained."""
+    """With FOLDER: completes it, or writes trained parts into it."""
     from huggingface_hub.utils import enable_progress_bars
 
     from arr_coc.assembling import complete, find_language_model, take_trained
@@ -119,7 +119,7 @@ def _complete(args: argparse.Namespace) -> None:
         print("\n".join(f"{path.stat().st_size:>12,}  {path}" for path in files))
         return
     if not args.new:
-        trained_files(folder)  # a ValueError before anything is downloaded
+        trained_files(folder)  # a ValueError before any download
     kept = cache_folder() / (f"{folder.name}-new" if args.new else folder.name)
     out = kept if args.out is None else Path(args.out).expanduser().absolute()
     if out == kept and not args.force and args.llm is None and is_complete(folder, out):
@@ -141,7 +141,7 @@ def _complete(args: argparse.Namespace) -> None:
 
 
 def _sources(args: argparse.Namespace) -> dict[str, Source]:
-    """By role; a source that is asked for twice is opened once, and its tensors are accounted for together."""
+    """Sources by role; a source with two roles is opened once, and its tensors are listed once."""
     from arr_coc.assembling import open_source
 
     opened: dict[tuple[str, str | None], Source] = {}
@@ -260,7 +260,7 @@ def listing(checked: Checked) -> str:
 
 @contextmanager
 def _bars_only() -> Iterator[None]:
-    """Progress bars of the upload where somebody watches, without notes on retries, which name signed addresses."""
+    """Shows progress bars of the upload in a terminal, without notes on retries, which contain signed addresses."""
     from huggingface_hub import constants
     from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars, logging
 
