@@ -31,7 +31,7 @@ CONTEST: dict[str, dict[str, Any]] = {
 }
 RULES = {
     "rules": [{"decision": "GO", "if": {"arm": "running", "above": ["floor", "bare"], "by": 2}}],
-    "otherwise": {"decision": "CANNOT SAY"},
+    "otherwise": {"decision": "INCONCLUSIVE"},
 }
 
 

@@ -56,7 +56,7 @@ def test_the_commands_know_it_by_name(darkness: None, cli: Cli, checkpoint: Path
     code, out, err = cli("evaluate", tmp_path / "data.jsonl", "--strategies", "darkness", "--allocators", "all", *model)
     assert code == 0 and all(f"darkness+{name}" in out for name in ALLOCATORS), err
     rule = {"decision": "GO", "if": {"arm": "darkness", "above": "none", "by": 2}}
-    rules = {"rules": [rule], "otherwise": {"decision": "CANNOT SAY"}}
+    rules = {"rules": [rule], "otherwise": {"decision": "INCONCLUSIVE"}}
     plan = {"data": "data.jsonl", "out": "run", "arms": ["none", "darkness"], "timed": 1, "rounds": 1, "rules": rules}
     (tmp_path / "plan.yaml").write_text(yaml.safe_dump(plan))
     code, out, err = cli("experiment", tmp_path / "plan.yaml", *model)

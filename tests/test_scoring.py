@@ -358,10 +358,10 @@ OTHERS = ("none", "random", "saliency", "uniform", "larger", "smaller", "patches
     ("intervals", "decision"),
     [
         ({}, "GO"),
-        *(({name: (1.9, 9.0)}, "CANNOT SAY") for name in OTHERS),  # above, but not by two points
+        *(({name: (1.9, 9.0)}, "INCONCLUSIVE") for name in OTHERS),  # above, but not by two points
         *(({name: NOTHING}, "NO-GO") for name in OTHERS[1:]),
         (dict.fromkeys(OTHERS, OPEN) | {"none": NOTHING}, "STOP"),
-        (dict.fromkeys(OTHERS, OPEN), "CANNOT SAY"),
+        (dict.fromkeys(OTHERS, OPEN), "INCONCLUSIVE"),
     ],
 )
 def test_the_interval_decides(intervals: dict[str, tuple[float, float]], decision: str) -> None:
@@ -455,7 +455,7 @@ def test_a_decision_says_what_was_measured(intervals: dict[str, tuple[float, flo
             {"decision": "GO", "if": {"arm": "realizer", "above": list(others), "by": 2}},
             *({"decision": "NO-GO", "if": {"arm": "realizer", "not_above": other}} for other in others),
         ],
-        "otherwise": {"decision": "CANNOT SAY"},
+        "otherwise": {"decision": "INCONCLUSIVE"},
     }
     check_rules(rules)
     compare = differences(**{**dict.fromkeys(others, CLEAR), **intervals})

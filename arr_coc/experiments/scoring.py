@@ -1,23 +1,23 @@
 """From the scores of an experiment's arms to its decisions: no model is needed.
 
-A curve shows scores against how much a page says: where does each arm fail, and how much does running back recover?
+A curve shows scores by the number of characters on a page, and the share of the gap that running back recovers.
 
 curve:
   by: density          # a tag of every record: visible characters on its page
-  arm: running         # whose tokens the characters are counted by, and who recovers
-  floor: floor         # who reads base tokens alone
-  ceiling: keep_all    # who sees everything
+  arm: running         # the arm that recovers, and whose tokens the characters are divided by
+  floor: floor         # the arm with base tokens only
+  ceiling: keep_all    # the arm with all patches
 
-Decision rules are written down before the run, and so are the arms of a contest.
+Decision rules and the arms of a contest are written down before the run (pre-registered).
 
 rules:                       # the first one that holds decides
   - decision: GO
     if: {arm: realizer, above: [random, saliency], by: 2}      # by more than so many points, also at the interval's end
   - decision: STOP
     if: {arm: realizer, not_above: none, by: 2}                # the interval ends at so many points, or below
-otherwise: {decision: CANNOT SAY}
-notes:                       # said beside the decision, each that holds
-  - if: {arm: realizer, not_above: larger}                     # by: 2 where nothing is said
+otherwise: {decision: INCONCLUSIVE}
+notes:                       # shown beside the decision if they hold
+  - if: {arm: realizer, not_above: larger}                     # by: 2 by default
 
 The 95 % interval of the difference decides, never its sign. Fewer than `FEWEST_IMAGES` images decide nothing. The
 sentences that say what a decision rests on are made from what was measured.
@@ -26,8 +26,8 @@ contest:                     # arms with weights of their own
   running: {arm: realizer, weights: [runs/running-0/model, runs/running-1/model]}    # trainings that differ by seed
   floor: {arm: larger, weights: [runs/floor-0/model, runs/floor-1/model]}
   keep_all: {arm: keep_all, weights: [runs/keep_all-0/model], bound: true}           # may read any number of tokens
-reference: running     # whom the others are compared with, and whose tokens they read; the first one by default
-tolerance: 0.1         # by which share an arm that is no bound may read more or fewer
+reference: running     # the arm of all comparisons and of the number of tokens; the first one by default
+tolerance: 0.1         # largest deviation of other arms' tokens from the reference's, unless they are bounds
 
 `arm` is any name that `make_arms` takes, resolved with the configuration of the arm's own models. In rules and reports
 arms go by the contest's names.
@@ -72,7 +72,7 @@ DEFAULT_RULES: dict[str, Any] = {
             for rival in RIVALS
         ),
     ],
-    "otherwise": {"decision": "CANNOT SAY"},
+    "otherwise": {"decision": "INCONCLUSIVE"},
     "notes": [{"if": {"arm": "saliency", "not_above": ["random"], "by": SMALLEST_DIFFERENCE}}],
 }
 

@@ -1,1 +1,1 @@
-"""Seeing why: figures of what led to an answer, and what is fetched for many questions, as a page."""
+"""Figures of the evidence for an answer, and a page about the fetched patches of many questions."""

@@ -1,7 +1,7 @@
-"""Analysis of a data set: in which ways its questions look at their images, and what each kind of question gets.
+"""Analysis of a data set: clusters of its questions by relevance map, and scores by kind of question.
 
-Relevance maps are clustered, and the result is one HTML file that needs nothing else, with its numbers as JSON beside
-it. Notation: n questions, S side of a map, D = S*S, K fetched patches. Positions are (y, x), 0..1 of the image.
+The result is one self-contained HTML file, with its numbers as JSON beside it. Notation: n questions, S side of a map,
+D = S*S, K fetched patches. Positions are (y, x), 0..1 of the image.
 """
 
 import io
@@ -48,17 +48,17 @@ from ..viewing import OUTLINE_COLOUR, colours, heat
 from .evidence import relevance_map, tokens_by_size
 
 MAP_SIDE = 16
-"""S: pages of all shapes are stretched to maps of this side, so that a place on one is a place on all."""
+"""S: pages of all shapes are stretched to maps of this side, so that places are comparable."""
 
 RESTARTS = 8
-"""Runs of k-means, of which the best counts."""
+"""Runs of k-means; the best one counts."""
 
 STEPS = 50
-"""Of one run, at most."""
+"""The most iterations of a run."""
 
 
 def on_page(relevance: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """Relevance [G, G] of a padded square -> [S, S] of the image alone, each the mean of what lies under it.
+    """Relevance [G, G] of a padded square -> [S, S] of the image alone, as means over patches.
 
     Args:
         relevance: float.
@@ -73,28 +73,28 @@ def on_page(relevance: np.ndarray, size: tuple[int, int]) -> np.ndarray:
 
 
 def as_distribution(maps: np.ndarray) -> np.ndarray:
-    """Maps [n, D], at least 0, as shares of their sums; a map of zeros stays one."""
+    """Maps [n, D], at least 0, divided by their sums; a map of zeros does not change."""
     total = maps.sum(1, keepdims=True)
     return np.divide(maps, total, out=np.zeros_like(maps, dtype=np.float64), where=total > 0)
 
 
 def effective_share(maps: np.ndarray) -> np.ndarray:
-    """[n] over how much of the page relevance [n, D] spreads: e to its entropy, over D. 1: evenly everywhere."""
+    """[n] the share of the page over which relevance [n, D] spreads: e to its entropy, over D. 1: uniform."""
     share = as_distribution(maps)
     logs = np.log(np.where(share > 0, share, 1.0))
     return np.exp(-(share * logs).sum(1)) / maps.shape[1]
 
 
 def cluster_maps(maps: np.ndarray, count: int, *, seed: int = 0) -> np.ndarray:
-    """Which cluster each map is in: int [n], 0 the largest cluster.
+    """The cluster of each map: int [n], 0 is the largest cluster.
 
-    k-means (scipy's, begun by k-means++) on the roots of the maps' shares, so that distances are Hellinger's and the
-    scale of a map does not count; the best of several runs, the same for the same seed.
+    k-means (scipy's, started by k-means++) on the square roots of the maps' shares, so that distances are Hellinger's
+    and the scale of a map has no effect; the best of several runs, the same for the same seed.
 
     Args:
         maps: float [n, D], at least 0.
-        count: clusters; fewer where fewer maps differ.
-        seed: of where the runs begin.
+        count: clusters; fewer if fewer maps differ.
+        seed: of the starts of the runs.
 
     Raises:
         ValueError: less than one cluster, or scipy is not installed.
@@ -111,7 +111,7 @@ def cluster_maps(maps: np.ndarray, count: int, *, seed: int = 0) -> np.ndarray:
 
 
 def _best_run(points: np.ndarray, count: int, seed: int) -> np.ndarray | None:
-    """Labels of the run whose clusters are tightest; None where each run left a cluster empty."""
+    """Labels of the run with the tightest clusters; None if every run left a cluster empty."""
     from scipy.cluster.vq import ClusterError, kmeans2
 
     draws: Any = np.random.default_rng(seed)
@@ -128,44 +128,45 @@ def _best_run(points: np.ndarray, count: int, seed: int) -> np.ndarray | None:
 
 
 def _largest_first(labels: np.ndarray) -> np.ndarray:
-    """Clusters renumbered by size; of equal ones that of the earliest member first."""
+    """Clusters renumbered by size; ties by the earliest member."""
     _, first, inverse, sizes = np.unique(labels, return_index=True, return_inverse=True, return_counts=True)
     order = np.lexsort((first, -sizes))
     return np.argsort(order)[inverse]
 
 
 def most_typical(maps: np.ndarray, members: np.ndarray, count: int) -> list[int]:
-    """Of a cluster's `members` (places in `maps` [n, D]) those nearest to its centre, the nearest first."""
+    """The `members` of a cluster (numbers in `maps` [n, D]) that are nearest to its centre, the nearest first."""
     points = np.sqrt(as_distribution(maps[members]))
     distances = np.square(points - points.mean(0)).sum(1)
     return [int(members[place]) for place in np.argsort(distances, kind="stable")[:count]]
 
 
 WORDS = "words of the question"
-"""What the table of words is called; a question is in a row for each of its words."""
+"""The title of the table of words; a question is in a row for each of its words."""
 
 MOST_WORDS = 24
 LEAST_SHARE, MOST_SHARE = 0.01, 0.5
-"""Of the questions that a word is in: rarer ones say little, others do not tell questions apart."""
+"""Shares of questions with a word: rarer and more frequent words are left out."""
 
 TYPICAL_WORDS = 4
-"""Named of a cluster."""
+"""The most words named for a cluster."""
 
 STANDS_OUT = 3.0
-"""Standard errors by which a word's share is above that of other clusters: one of many words may be so by chance."""
+"""The lead of a word's share over other clusters, in standard errors: among many words, smaller leads occur by
+chance."""
 
 
 @dataclass(frozen=True)
 class Trace:
-    """What is kept of an answer.
+    """The kept part of an answer.
 
     Attributes:
-        relevance: [S, S] of the source that most was fetched from.
-        source: that one's number.
-        fetched: bool [S, S], where something was fetched from any source.
-        boxes: float32 [K, 4] x0, y0, x1, y1 of what was fetched, 0..1 of its source.
+        relevance: [S, S] of the source with most fetched patches.
+        source: the number of this source.
+        fetched: bool [S, S], True on fetched parts of any source.
+        boxes: float32 [K, 4] x0, y0, x1, y1 of fetched tokens, 0..1 of their source.
         sources: int [K], the source of each.
-        sizes: tokens by how many patches they hold.
+        sizes: tokens by their number of patches.
     """
 
     relevance: np.ndarray
@@ -177,7 +178,7 @@ class Trace:
 
     @property
     def centres(self) -> np.ndarray:
-        """float [K, 2] of what was fetched."""
+        """float [K, 2] centres of fetched tokens."""
         return (self.boxes[:, [1, 0]] + self.boxes[:, [3, 2]]) / 2
 
 
@@ -201,15 +202,15 @@ def _cells(start: float, end: float) -> slice:
 
 @dataclass(frozen=True)
 class Analysis:
-    """What was found.
+    """The result of an analysis.
 
     Attributes:
         scored: the answers of the questions that count, with their scores.
         records: of these questions, n.
-        traces: likewise.
+        traces: of these questions.
         labels: int [n], each question's cluster.
-        numbers: all that the page says, as JSON.
-        examples: of each cluster the places of its most typical questions.
+        numbers: all numbers of the page, as JSON.
+        examples: numbers of the most typical questions of each cluster.
     """
 
     scored: Scored
@@ -220,11 +221,11 @@ class Analysis:
     examples: list[list[int]]
 
     def fetched_share(self, places: np.ndarray) -> np.ndarray:
-        """[S, S] of the questions at `places` the share that fetched there."""
+        """[S, S] the share of the questions at `places` that fetched each place."""
         return np.mean([self.traces[place].fetched for place in places], 0)
 
     def mean_relevance(self, places: np.ndarray) -> np.ndarray:
-        """[S, S] over the questions at `places`."""
+        """[S, S] mean relevance of the questions at `places`."""
         return np.mean([self.traces[place].relevance for place in places], 0)
 
 
@@ -296,7 +297,7 @@ def _examples(maps: np.ndarray, labels: np.ndarray, count: int) -> list[list[int
 
 
 def _summary(found: Analysis, places: np.ndarray) -> dict[str, Any]:
-    """Scores and what was fetched of the questions at `places`, at least one."""
+    """Scores and fetched patches of the questions at `places`, at least one."""
     scored, images = found.scored, found.scored.images[places]
     recall = scored.recall_of(places)
     traces = [found.traces[place] for place in places]
@@ -375,9 +376,9 @@ def question_words(question: str) -> set[str]:
 
 
 def word_groups(words: Sequence[set[str]]) -> dict[str, list[int]]:
-    """{words that are in the same questions: the places of these questions}, the most frequent words first.
+    """{words that are in the same questions: the numbers of these questions}, the most frequent words first.
 
-    `words`: of each question. Words that nearly none or most questions have are left out.
+    `words`: of each question. Words of nearly no or most questions are left out.
     """
     n, members = len(words), dict[str, list[int]]()
     for place, own in enumerate(words):
@@ -395,7 +396,7 @@ def word_groups(words: Sequence[set[str]]) -> dict[str, list[int]]:
 def typical_words(words: Sequence[set[str]], inside: np.ndarray) -> list[str]:
     """Words whose share of the questions `inside` (bool [n]) is well above that of the others, at most a few.
 
-    `words`: of each question. The lead is counted in standard errors of the difference of two proportions.
+    `words`: of each question. The lead is in standard errors of the difference of two proportions.
     """
     own = Counter(word for place in np.flatnonzero(inside).tolist() for word in words[place])
     rest = Counter(word for place in np.flatnonzero(~inside).tolist() for word in words[place])
@@ -415,22 +416,22 @@ MAP_WIDTH, THUMBNAIL = 192, 320
 """px of a map's side, and of a thumbnail's longer one."""
 
 TYPES_SHOWN = 12
-"""Maps of what kinds of questions fetched, of one table."""
+"""Maps of kinds of questions in one table."""
 
 FACTS = (
     "model", "data", "strategy", "allocator", "budget", "num_passes", "metric", "seed", "date", "versions", "machine",
 )  # fmt: skip
-"""Of the numbers those that say how they were made."""
+"""Fields of the numbers about their origin."""
 
 
 def write_analysis(out: Path, model: ArrCocForConditionalGeneration, found: Analysis, command: str) -> Path:
     """Writes analysis.html and analysis.json into a folder; returns the page's path.
 
     Args:
-        out: the folder, which is there.
-        model: that was asked: its processor opens the images of the examples.
-        found: what is told.
-        command: the command line that found it.
+        out: an existing folder.
+        model: its processor opens the images of the examples.
+        found: the result.
+        command: the command line of the analysis.
 
     Raises:
         ValueError: an image of an example that cannot be read any more.
@@ -513,7 +514,7 @@ def _kind_blocks(found: Analysis) -> list[Block]:
 
 
 def _table(by: str, rows: Sequence[dict[str, Any]], numbers: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """A head and rows of what was fetched and how well it was answered."""
+    """A head and rows of fetched patches and scores."""
     sizes = sorted({size for row in rows for size in row["share_of_tokens_by_patches"]})
     varies = any(row["tokens"]["least"] != row["tokens"]["greatest"] for row in rows)
     head = [by, "n", f"{METRICS[numbers['metric']].title} (%)", "recall (%)", "tokens"]
@@ -536,7 +537,7 @@ def _table(by: str, rows: Sequence[dict[str, Any]], numbers: dict[str, Any]) -> 
 
 
 def _map(name: str, values: np.ndarray, caption: str, *, whole: bool = False) -> Figure:
-    """PNG of a map [S, S], scaled to its own greatest value, or `whole`: to 1."""
+    """PNG of a map [S, S], scaled to its maximum, or with `whole` to 1."""
     most = 1.0 if whole else max(float(values.max()), 1e-9)
     drawn = Image.fromarray(colours(values / most)).resize((MAP_WIDTH, MAP_WIDTH), Image.Resampling.NEAREST)
     stream = io.BytesIO()
@@ -545,7 +546,7 @@ def _map(name: str, values: np.ndarray, caption: str, *, whole: bool = False) ->
 
 
 def _example(model: ArrCocForConditionalGeneration, found: Analysis, place: int) -> Figure:
-    """JPEG of the image of a question with its relevance, and what was fetched outlined."""
+    """JPEG of a question's image with its relevance, and outlines of the fetched patches."""
     record, said, own = found.records[place], found.scored.predictions[0][place], found.traces[place]
     image = open_sources(model, record)[0][own.source].load().convert("RGB")
     scale = THUMBNAIL / max(image.size)
@@ -556,7 +557,7 @@ def _example(model: ArrCocForConditionalGeneration, found: Analysis, place: int)
     fetched = Image.new("L", size)
     for x0, y0, x1, y1 in np.rint(own.boxes[own.sources == own.source] * (*size, *size)).tolist():
         ImageDraw.Draw(fetched).rectangle((x0, y0, max(x0, x1 - 1), max(y0, y1 - 1)), fill=255)
-    edge = ImageChops.subtract(fetched, fetched.filter(ImageFilter.MinFilter(3)))  # patches side by side are one
+    edge = ImageChops.subtract(fetched, fetched.filter(ImageFilter.MinFilter(3)))  # adjacent patches are merged
     drawn.paste(OUTLINE_COLOUR, mask=edge)
     stream = io.BytesIO()
     drawn.convert("RGB").save(stream, "JPEG", quality=75)

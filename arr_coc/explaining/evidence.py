@@ -1,8 +1,8 @@
-"""Evidence: all that led to an answer about one image, gathered for people to look at.
+"""Evidence for an answer about one image, for figures.
 
 For a document or an image in tiles, it shows the view that the question fetches most patches from.
 
-Nothing here is on the way of a question: what scorers decide by is asked of them once more, for the same context.
+This code is not on the path of a question: it runs scorers once more, with the same context.
 
 Notation: G side of the fine grid, N = G*G patches, T textures, K fetched tokens. Positions are (y, x).
 """
@@ -31,7 +31,7 @@ from ..modeling.scorers import FetchContext, Scorer
 from ..modeling.textures import RELEVANCE_MAPS, TEXTURE_SETS, textures
 
 TEXTURES_SHOWN = ("luminance", "saturation", "saliency", "edge_magnitude", "local_entropy", "eccentricity")
-"""Of the basic ones those that are neither parts of the image itself (its colours) nor of another one."""
+"""Basic textures that are neither channels of the image itself (its colours) nor parts of another texture."""
 
 
 @dataclass(frozen=True)
@@ -39,10 +39,10 @@ class PatchMap:
     """A number for each patch.
 
     Attributes:
-        name: what it is.
+        name: its title.
         values: float [G, G].
-        weight: how much it counts beside others, or None.
-        source: where it comes from, if not from the strategy that fetched.
+        weight: its weight among several maps, or None.
+        source: its origin, if not the strategy that fetched.
     """
 
     name: str
@@ -53,13 +53,13 @@ class PatchMap:
 
 @dataclass(frozen=True)
 class Part:
-    """The view that a question about several views fetched most from.
+    """The view with most fetched patches, of a question about several views.
 
     Attributes:
         box: x0, y0, x1, y1 of it in px of its source.
         page, second: of the source, see `Origin`.
-        views: how many there are.
-        share: of all that was fetched, what was fetched from this one, 0..1.
+        views: the number of views.
+        share: of all fetched patches, those of this view, 0..1.
         answer: to the question, over all views.
     """
 
@@ -82,10 +82,10 @@ class Seen:
     """An image without tiles, encoded once for all of its questions.
 
     Attributes:
-        image: as it was loaded.
-        encoding: of that one image.
+        image: the loaded image.
+        encoding: of this image.
         textures: [1, T, G, G], the set "basic", whatever the checkpoint's own scorers read.
-        part: which part of what was asked about it is, if not all of it.
+        part: the part of the sources that it is, if not all.
     """
 
     image: Image.Image
@@ -95,19 +95,19 @@ class Seen:
 
     @property
     def patch_mask(self) -> np.ndarray:
-        """bool [G, G], True on patches that hold some of the image."""
+        """bool [G, G], False on padding patches."""
         return self.encoding.patch_mask[0].cpu().numpy().reshape(self.encoding.side, -1)
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What led to one answer.
+    """The evidence for one answer.
 
     Attributes:
-        question: as asked.
-        answer: with what was fetched and, of several passes, their history.
+        question: the question.
+        answer: with the fetched patches and, with several passes, their history.
         uncertainty: of the answer, 0..1: see `answer_uncertainties`.
-        untrained: whether the scorer's weights are those that it began with.
+        untrained: whether the scorer's weights are untrained.
         textures: of the image.
         inner: the maps that the scorer decides by, with their weights; for a scorer without such maps, the three
             relevance maps.
@@ -124,12 +124,12 @@ class Evidence:
 
     @property
     def fetch(self) -> FetchResult:
-        """What was fetched, in all passes."""
+        """The fetched patches of all passes."""
         return self.answer.fetch
 
     @property
     def relevance(self) -> np.ndarray:
-        """float [G, G] in 0..1, the map that patches were chosen by."""
+        """float [G, G] in 0..1, the map by which patches were chosen."""
         return relevance_map(self.fetch)
 
 
@@ -146,7 +146,7 @@ def as_grid(values: Tensor) -> np.ndarray:
 
 @torch.no_grad()
 def see(model: ArrCocForConditionalGeneration, image: Any) -> Seen:
-    """Encodes an image (in any form that `load_image` takes) as a whole, and makes its basic textures.
+    """Encodes an image (in any form that `load_image` takes) without tiles, and computes its basic textures.
 
     Raises:
         ValueError: an image that cannot be read, or a document.
@@ -163,13 +163,13 @@ def see(model: ArrCocForConditionalGeneration, image: Any) -> Seen:
 
 @torch.no_grad()
 def see_part(model: ArrCocForConditionalGeneration, encoding: ImageEncoding, question: str, **choices: Any) -> Seen:
-    """The view, as an image of its own, that a question fetches most from.
+    """The view with most fetched patches of a question, as an image of its own.
 
     Args:
         model: with a processor.
         encoding: from `model.encode_image`, of one document or of an image in tiles.
         question: about it.
-        **choices: how patches are fetched, see `FetchChoices`; several passes are none of views.
+        **choices: how patches are fetched, see `FetchChoices`; views do not support several passes.
 
     Raises:
         ValueError: choices that `generate` refuses.
@@ -235,7 +235,7 @@ def _richest(model: ArrCocForConditionalGeneration, seen: Seen) -> Tensor:
 def _answer(
     model: ArrCocForConditionalGeneration, seen: Seen, question: str, choices: FetchChoices, boxes: Sequence[Box] | None
 ) -> tuple[Answer, float]:
-    """The answer and its uncertainty; of several passes, the last one's."""
+    """The answer and its uncertainty; with several passes, that of the last one."""
     answer = model.generate(
         seen.encoding, question, choices=choices, boxes=None if boxes is None else [list(boxes)], return_fetch=True,
         return_dict_in_generate=True, do_sample=False, num_beams=1,
@@ -254,30 +254,30 @@ _ENDS: dict[str, Any] = {"eos_token_id": [], "pad_token_id": -1}
 
 
 def _context(model: ArrCocForConditionalGeneration, seen: Seen, question: str, choices: FetchChoices) -> FetchContext:
-    """What the scorers saw of the image and the question, but for known relevance and attention."""
+    """The scorers' inputs for the image and the question, without given relevance and attention."""
     answer_generator, batch = AnswerGenerator(model, model.processor), QuestionBatch(seen.encoding, [[0]], [question])
     resolved = model.model.fetcher.resolve(replace(choices, num_passes=1))
     return answer_generator.select_slots(batch, resolved, (), {})[0].context
 
 
-# ---- what a scorer decides by -------------------------------------------------------------------------------------
+# ---- maps of a scorer -----------------------------------------------------------------------------------------------
 
 
 def inner_maps(
     model: ArrCocForConditionalGeneration, scorer: Scorer, strategy: str, context: FetchContext
 ) -> tuple[tuple[PatchMap, ...], str]:
-    """The maps that a scorer adds up, with their weights; of a scorer that has none, the three relevance maps.
+    """The maps that a scorer adds up, with their weights; for a scorer without maps, the three relevance maps.
 
-    Those are then the two that need no weights, and as the third the coupling of patch and question in the space that
-    `clip_query` was trained for, if the checkpoint holds it: no map is shown that nothing was trained for.
+    Two of these need no weights; the third is query similarity in the space of `clip_query`, if the checkpoint holds it
+    trained. No untrained map is shown.
 
     Args:
-        model: that holds the scorer.
-        scorer, strategy: the one that fetched, and its name.
+        model: holds the scorer.
+        scorer, strategy: the scorer that chose the patches, and its name.
         context: with textures of the set "basic" or larger.
 
     Returns:
-        The maps, and a sentence on what they are.
+        The maps, and a sentence about them.
     """
     if isinstance(scorer, MapScorer):
         maps = scorer.maps(context)
@@ -289,7 +289,7 @@ def inner_maps(
         gates = scorer.gates(context)[0]
         shares = gates[context.patch_mask[0].to(gates.device)].mean(0).tolist()
         named = zip(EXPERTS, gates.T, shares, strict=True)
-        note = "how much each expert has to say about a patch, and on average"
+        note = "the weight of each expert on a patch, and on average"
         return tuple(PatchMap(name, as_grid(values), share) for name, values, share in named), note
     fixed = zip(RELEVANCE_MAPS, fixed_maps(context), strict=False)  # the third needs weights
     shown = [PatchMap(name, as_grid(values[0]), source="a fixed function") for name, values in fixed]
@@ -304,7 +304,8 @@ def inner_maps(
 
 
 def is_untrained(scorer: Scorer) -> bool:
-    """Whether a scorer with weights is as it began: its normalisations, which any training moves, still do nothing."""
+    """Whether a scorer's weights are untrained: its normalisations, which any training changes, are still the
+    identity."""
     norms = [part for part in scorer.modules() if isinstance(part, nn.LayerNorm)]
     begun = [bool((norm.weight == 1).all()) and not bool(norm.bias.any()) for norm in norms]
     return scorer.trained and bool(norms) and all(begun)
@@ -343,7 +344,7 @@ def evidence_json(evidence: Evidence) -> dict[str, Any]:
 
 
 def fetched_json(fetch: FetchResult) -> dict[str, Any]:
-    """Allocator and budget, tokens by how many patches they hold, and their regions: y0, x0, y1, x1 in patches."""
+    """Allocator and budget, tokens by their number of patches, and their regions: y0, x0, y1, x1 in patches."""
     return {
         "allocator": fetch.allocator,
         "budget": int(fetch.counts.sum()),

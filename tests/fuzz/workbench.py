@@ -59,7 +59,7 @@ class Bench:
         self.recipe = root / "recipe.yaml"
         self.recipe.write_text(yaml.safe_dump({"model": "model", "start": "model", "stages": [phase]}))
         rule = {"if": {"arm": "realizer", "above": ["none"], "by": 2.0}, "decision": "GO"}
-        otherwise = {"decision": "CANNOT SAY"}
+        otherwise = {"decision": "INCONCLUSIVE"}
         self.rules = root / "rules.yaml"
         self.rules.write_text(yaml.safe_dump({"rules": [rule], "otherwise": otherwise}))
 
