@@ -418,7 +418,7 @@ def answered(learner: Learner, batch: Batch, token_source: TokenSource, strategy
 
 
 @pytest.mark.parametrize("strategy", ["oracle", "none"])
-def test_perfect_tokens_say_what_stands_there_whatever_the_picture_shows(
+def test_oracle_tokens_hold_the_ground_truth_whatever_the_picture_shows(
     learner: Learner, batch: Batch, config: ArrCocConfig, strategy: str
 ) -> None:
     """The encoder may place characters at edges, so it names the same nothing in both pictures here."""

@@ -60,7 +60,7 @@ def certain(batch: Batch) -> Tensor:
     return torch.cat([F.one_hot(n, words) for n, words in zip(said, PLACE_WORDS, strict=True)], -1).flatten(2).float()
 
 
-def test_words_that_are_known_make_perfect_tokens(spoken: ArrCocConfig, batch: Batch) -> None:
+def test_words_that_are_known_make_oracle_tokens(spoken: ArrCocConfig, batch: Batch) -> None:
     """All but the cell's position, which is the same whatever the cell says."""
     torch.manual_seed(0)
     model = ArrCocForConditionalGeneration(spoken)

@@ -1,4 +1,4 @@
-"""What people said of answers: right or wrong, the right answer, where it is. A journal holds it.
+"""Feedback on answers, kept in a journal: right or wrong, the right answer, and its place.
 
 What is learned and what is held out is told by the image alone, so that no page is ever in both, however much follows.
 """
@@ -58,7 +58,7 @@ class Feedback:
 
 
 def read_feedback(folder: Path, part: Part = "all") -> Iterator[Record]:
-    """Questions with the answers that people said are right; of several about one question the last counts.
+    """Questions with the right answers from feedback; of several about one question the last counts.
 
     Where it was only said that an answer is wrong, there is nothing to learn. Images are read when they are needed.
 

@@ -1,4 +1,4 @@
-"""An answer in the steps in which it comes, and what one visitor of the page has in hand and may choose."""
+"""The steps of an answer, and the session and choices of a visitor of the page."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace

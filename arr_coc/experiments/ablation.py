@@ -56,9 +56,9 @@ class Trial:
 
     Attributes:
         factor: "budget", "scorer", "peer", "allocator", "overlap", "compressor" or "bridge".
-        value: of it.
-        arm: name of the arm that runs it (see `make_arms`); "" where this checkpoint cannot.
-        note: why not, or what the value means here; that of the arm is reported beside it.
+        value: its value.
+        arm: name of its arm (see `make_arms`); "" if this checkpoint cannot run it.
+        note: the reason, or the meaning of the value; the arm's own note is reported beside it.
     """
 
     factor: str
@@ -96,7 +96,7 @@ def make_trials(config: ArrCocConfig, *, peers: bool = False, boxed: bool = True
 
 
 def _structure(config: ArrCocConfig, subject: str) -> list[Trial]:
-    """What the weights were made for: little of it can be changed afterwards."""
+    """Choices that the weights were trained for: few of them can be changed later."""
     compressor, bridge = config.vision_config.compressor, config.bridge_config.kind
     trials = [
         Trial("overlap", value, f"{subject}+{value}" if compressor == "mask" else "", "" if compressor == "mask" else
@@ -115,7 +115,7 @@ def _structure(config: ArrCocConfig, subject: str) -> list[Trial]:
 
 
 def trial_arms(config: ArrCocConfig, trials: Sequence[Trial]) -> list[str]:
-    """The arms that the trials need, each once; first the one that all are compared with: the config's own choices."""
+    """The arms of the trials, each once; first the arm of all comparisons: the config's own choices."""
     return list(dict.fromkeys([config.fetcher_config.strategy, *(trial.arm for trial in trials if trial.arm)]))
 
 
@@ -193,7 +193,7 @@ COLUMNS = (
     "factor", "value", "arm", "note", "score", "low", "high", "recall", "tokens", "gflop", "p50_ms", "p95_ms", "p99_ms",
     "peak_mb", "difference", "difference_low", "difference_high", "p_holm",
 )  # fmt: skip
-"""Of ablation.csv: scores and differences in shares; empty where there is none."""
+"""Columns of ablation.csv: scores and differences in shares; empty without a value."""
 
 
 def _write_csv(path: Path, rows: Sequence[dict[str, Any]]) -> None:

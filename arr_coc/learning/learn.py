@@ -1,8 +1,8 @@
-"""From feedback to a scorer in use: an adapter is trained, measured against the scorer in use, promoted or refused.
+"""Learning from feedback: an adapter of the scorer is trained, compared with the scorer in use, promoted or refused.
 
-Two paired tests decide, by flipping the signs of whole images. Better: on held-out feedback it answers more questions,
-and that is significant. Not worse: on the rest it loses less than a margin. That too is a test, whose null hypothesis
-is a loss of the whole margin: where there are too few questions to exclude it, nothing is promoted.
+Two paired tests decide, by flipping the signs of whole images. Better: significantly more right answers on held-out
+feedback. Not worse: a loss on the regression set below a margin. The null hypothesis of the second test is a loss of
+the whole margin: with too few questions to exclude it, nothing is promoted.
 """
 
 import hashlib
@@ -31,20 +31,20 @@ from ..training.recipe import Recipe, train_adapter
 from .versions import Versions, adapted_fetcher
 
 MARGIN = 0.01
-"""Largest loss on the rest that is put up with: a point."""
+"""Default margin: the largest accepted loss on the regression set, a point."""
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What two paired tests said.
+    """The result of two paired tests.
 
     Attributes:
-        promoted: whether both say so.
-        reasons: what does not, in words; empty where all is well.
+        promoted: whether both succeed.
+        reasons: failures, in words; empty if there are none.
         feedback, rest: comparisons of the new scorer (first) with the one in use, see `evaluation.scores.compare`, with
-            each one's score and the numbers of questions and images.
-        margin: of the rest.
-        p_margin: p of the test that the loss on the rest is less than the margin.
+            the score of each and the numbers of questions and images.
+        margin: of the regression set.
+        p_margin: p of the test that the loss on the regression set is less than the margin.
     """
 
     promoted: bool
@@ -55,11 +55,11 @@ class Decision:
     p_margin: float
 
     def content(self) -> dict[str, Any]:
-        """The decision as JSON has it."""
+        """The decision for JSON."""
         return asdict(self)
 
     def lines(self) -> list[str]:
-        """What was measured, and what came of it."""
+        """The measurements and the decision."""
         tested = (("held-out feedback", self.feedback), ("the rest", self.rest))
         excluded = f"a loss of {100 * self.margin:g} points on the rest is excluded with p {p_value(self.p_margin)}"
         measured = [f"{name}: {_measured(compared)}" for name, compared in tested]
@@ -79,9 +79,9 @@ def decide(
     """Compares a new scorer with the one in use.
 
     Args:
-        feedback: what the new one and the one in use answer to held-out feedback.
-        rest: likewise, to questions that shall not be forgotten.
-        margin: the loss on the rest that is put up with, in 0..1.
+        feedback: answers of both to held-out feedback.
+        rest: answers of both to the regression set.
+        margin: the accepted loss on the regression set, in 0..1.
         fewest: images below which nothing is promoted.
 
     Raises:
@@ -110,7 +110,7 @@ def _compared(new: Scored, used: Scored) -> dict[str, Any]:
 
 
 def _p_of_margin(new: Scored, used: Scored, margin: float) -> float:
-    """One-sided p of the loss being no less than the margin: sign flips of differences that are counted from there."""
+    """One-sided p of a loss of at least the margin: sign flips of the differences plus the margin."""
     above = new.mean_scores - used.mean_scores + margin
     if above.mean() <= 0:
         return 1.0
@@ -122,22 +122,22 @@ def _said(compared: dict[str, Any], p: float) -> str:
 
 
 _WORK = "training"
-"""Folder, among the versions, of checkpoints: the same command goes on with a training that was killed."""
+"""Folder of checkpoints among the versions: the same command resumes a killed training."""
 
 
 @dataclass(frozen=True)
 class Lesson:
-    """What is learned from, what is tested on, and how long.
+    """The data and the settings of a training.
 
     Attributes:
         feedback: folder of the journal.
-        original: questions of which it shall judge as it did, such as it learned from before; boxes are not looked at.
-        rest: questions that shall not be forgotten, always the same.
+        original: questions on which the scorer's relevance is kept, such as those of its first training; without boxes.
+        rest: the regression set, always the same.
         model: folder of the checkpoint.
         steps, batch_size, learning_rate, rank: of the training of the adapter.
-        retention: weight of that, beside the feedback's own loss.
-        margin: see `gate.decide`.
-        seed: of what is drawn.
+        retention: weight of the retention loss, beside the feedback's own loss.
+        margin: see `decide`.
+        seed: of all draws.
     """
 
     feedback: Path
@@ -155,18 +155,18 @@ class Lesson:
 
 @dataclass(frozen=True)
 class Learned:
-    """What came of a lesson: the decision, and the version that is in use since, or None."""
+    """The result of a lesson: the decision, and the version in use after it, or None."""
 
     decision: Decision
     version: str | None
 
 
 def learn(lesson: Lesson, versions: Versions, device: torch.device | str = "cpu") -> Learned:
-    """Trains an adapter anew on all feedback that is not held out, and promotes it if `gate.decide` says so.
+    """Trains a new adapter on the feedback that is not held out, and promotes it if `decide` does.
 
     Raises:
-        ValueError: no feedback to learn from or to test on, other data that cannot be read, or another process that
-            learns into the same versions.
+        ValueError: no feedback for training or for the test, other data that cannot be read, or another process with
+            the same versions.
     """
     folder = lesson.feedback.absolute()
     held_out, rest = FeedbackLog(folder, "held_out").read(), lesson.rest.read()
@@ -180,7 +180,7 @@ def learn(lesson: Lesson, versions: Versions, device: torch.device | str = "cpu"
         used = versions.current().version
         for other in work.glob("*"):
             if other != out:
-                shutil.rmtree(other)  # of other feedback: nobody will go on with it
+                shutil.rmtree(other)  # of other feedback: no run resumes it
         phase = replace(phase, cache=str(out.absolute() / "encoded"))
         recipe = Recipe(Path(lesson.model), (phase,), lesson.seed, Path(lesson.model))
         adapter = train_adapter(recipe, out, device, rank=lesson.rank)
@@ -195,13 +195,13 @@ def learn(lesson: Lesson, versions: Versions, device: torch.device | str = "cpu"
 
 
 def _phase(lesson: Lesson, learned: Format, strategy: str) -> AllocatorPhase:
-    """Every second question is feedback, the others hold the scorer to what it says without the adapter.
+    """A phase in which every second question is feedback, and the others keep the scorer's relevance.
 
-    To all that it says: as an answer is read from every patch that is fetched, those around the right ones count too.
+    It keeps the relevance of all patches, as an answer is read from all fetched patches, also those around the right
+    ones.
 
-    Boxes say where to look, patch by patch. Where every correction has some, they alone teach: through the answer the
-    scorer hears of what was fetched only, and that gradient, the larger one by far, comes from whatever the model
-    cannot read.
+    Boxes give the relevance of each patch. If every correction has boxes, only they train the scorer: the answer's loss
+    reaches fetched patches only, and its gradient, by far the larger one, comes from text that the model cannot read.
     """
     located = all(record.located for record in learned.read())
     return AllocatorPhase(
@@ -223,7 +223,7 @@ def _phase(lesson: Lesson, learned: Format, strategy: str) -> AllocatorPhase:
 def _scores(
     model: ArrCocForConditionalGeneration, adapters: Mapping[str, Path | None], data: Sequence[Sequence[Record]]
 ) -> list[tuple[Scored, Scored]]:
-    """Of each data set, what the new scorer and the one in use answer, fetched for as a server does it."""
+    """The answers of the new scorer and the one in use to each data set, with the server's settings."""
     fetchers = {name: adapted_fetcher(model.model.fetcher, adapter) for name, adapter in adapters.items()}
     scored = [score_fetchers(model, records, fetchers) for records in data]
     return [(of_records["new"], of_records["used"]) for of_records in scored]

@@ -247,7 +247,7 @@ def _check_card(folder: Path, strategy: str) -> None:
 def check_loads(folder: Path) -> int:
     """Loads the folder in a fresh, offline Python without this package; returns its number of parameters.
 
-    Config, processor and code run as they will for whoever downloads them; every weight is read and compared with the
+    Config, processor and code run as after a download; every weight is read and compared with the
     model's parameters by name and shape.
 
     Raises:

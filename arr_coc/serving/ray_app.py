@@ -108,7 +108,7 @@ class Replica:
                 yield message
             await request  # raises what it raised
         finally:
-            gone.set()  # as when the client goes; so does whoever cancels this generator
+            gone.set()  # as when the client disconnects; so does a caller that cancels this generator
             request.cancel()
             with suppress(asyncio.CancelledError, Exception):
                 await request
