@@ -141,8 +141,8 @@ def with_fetch(
     for number, (text, probability) in enumerate(zip(texts, probabilities, strict=True)):
         fetched = fetch.select(rows[number // repeats])
         sources = origins_of(fetched, encoding, images[number // repeats])
-        thinking, said = split_thinking(text)
-        answers.append(Answer(said, probability, fetched, sources, output=output, thinking=thinking))
+        thinking, answer_text = split_thinking(text)
+        answers.append(Answer(answer_text, probability, fetched, sources, output=output, thinking=thinking))
     return answers
 
 

@@ -180,9 +180,9 @@ class ArrCocModel(ArrCocPreTrainedModel):
         self, features: Tensor, patch_mask: Tensor, bypass: bool, pieces: Tensor | None = None
     ) -> ImageEncoding:
         """The parts of an encoding of grids [P, C, G, G] that their fetched tokens attend to; the others are empty."""
-        rest = {"textures": features[:, :0], "seeds": patch_mask.new_zeros(len(features), dtype=torch.int64)}
+        given_fields = {"textures": features[:, :0], "seeds": patch_mask.new_zeros(len(features), dtype=torch.int64)}
         grid = {"features": features, "pieces": pieces}
-        return self._encoded(None, patch_mask, grid, rest=rest, bypass=bypass)
+        return self._encoded(None, patch_mask, grid, given_fields=given_fields, bypass=bypass)
 
     def _encoded(
         self,
@@ -190,25 +190,25 @@ class ArrCocModel(ArrCocPreTrainedModel):
         patch_mask: Tensor | None,
         grid: Mapping[str, Tensor | None] = MappingProxyType({}),
         *,
-        rest: Mapping[str, Any] = MappingProxyType({}),
+        given_fields: Mapping[str, Any] = MappingProxyType({}),
         bypass: bool | None = None,
         pool: int = 1,
     ) -> ImageEncoding:
         """The encoding of images: through the vision tower, then base tokens through the bridge.
 
-        `rest`: fields of the encoding that the tower does not make; with "semantic" among them, the tower does not run.
+        `given_fields`: fields that the tower does not make. With "semantic" among them, the tower does not run.
         """
         # 1. The vision tower: features, textures and the states of base tokens.
-        seen = rest if "semantic" in rest else self.vision_tower(pixel_values, patch_mask, **grid)
-        seen = {**seen, **rest}
+        fields = given_fields if "semantic" in given_fields else self.vision_tower(pixel_values, patch_mask, **grid)
+        fields = {**fields, **given_fields}
         # 2. The bridge: base tokens for the language model, pooled before or behind it.
         bypass = self.config.bridge_config.bypass if bypass is None else bypass
-        states, projected = seen["semantic"], seen["compressed"].flatten(2).transpose(1, 2)
+        states, projected = fields["semantic"], fields["compressed"].flatten(2).transpose(1, 2)
         if pool > 1 and self.bridge.reads_pooled:
             states, projected = pool_cells(states, pool), pool_cells(projected, pool)
-        pieces, text_arguments = seen.get("pieces"), {}
+        pieces, text_arguments = fields.get("pieces"), {}
         if pieces is not None:
-            text_arguments = self._text_arguments(pieces, seen["features"])
+            text_arguments = self._text_arguments(pieces, fields["features"])
         bridged = self.bridge(states, projected, bypass=bypass, **text_arguments)
         tokens = bridged.tokens if self.bridge.reads_pooled or pool == 1 else pool_cells(bridged.tokens, pool)
         # 3. The layout: tokens between and around those of the image.
@@ -216,8 +216,8 @@ class ArrCocModel(ArrCocPreTrainedModel):
         if self.layout.adds:
             tokens, closing = self.layout(tokens, self.bridge.indicators(tokens.device))
         return ImageEncoding(
-            **seen, tokens=tokens, closing=closing, quality=bridged.quality, bridge_cache=bridged.cache, bypass=bypass,
-            pool=pool, bypassed=bridged.failed,
+            **fields, tokens=tokens, closing=closing, quality=bridged.quality, bridge_cache=bridged.cache,
+            bypass=bypass, pool=pool, bypassed=bridged.failed,
         )  # fmt: skip
 
     def with_bypass(self, encoding: ImageEncoding, bypass: bool | None) -> ImageEncoding:
@@ -234,8 +234,8 @@ class ArrCocModel(ArrCocPreTrainedModel):
 
     def bridge_again(self, encoding: ImageEncoding, bypass: bool) -> ImageEncoding:
         """The encoding with base tokens from the bridge's present weights; the vision tower does not run again."""
-        seen = {name: getattr(encoding, name) for name in SEEN}
-        bridged = self._encoded(None, None, rest=seen, bypass=bypass, pool=encoding.pool)
+        fields = {name: getattr(encoding, name) for name in SEEN}
+        bridged = self._encoded(None, None, given_fields=fields, bypass=bypass, pool=encoding.pool)
         return replace(bridged, **{name: getattr(encoding, name) for name in KNOWN})
 
     # ---- a question: select slots, fetch, place
@@ -466,7 +466,7 @@ class ArrCocModel(ArrCocPreTrainedModel):
         if joint and not torch.compiler.is_compiling() and self._in_views(selected, encoding, choices):
             shown = selected.rows.bincount(minlength=len(input_ids)).tolist()
             index = torch.arange(len(encoding)) if image_index is None else image_index.cpu()
-            numbers = [own.tolist() for own in index.split(shown)]
+            numbers = [numbers_of_prompt.tolist() for numbers_of_prompt in index.split(shown)]
             selected = select_views(self, selected, encoding, numbers, choices)
         return self.place(selected, self.fetch(selected, choices), **aligned)
 

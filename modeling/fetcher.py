@@ -81,9 +81,9 @@ class FetchChoices:
             return AS_CONFIGURED
         if not isinstance(choices, Mapping):
             raise refusal("choices", "FetchChoices, or a mapping of their names", choices)
-        known = [*cls.__dataclass_fields__]
-        if unknown := sorted(map(str, set(choices) - set(known))):
-            raise ValueError(f"choices: expected names among {', '.join(known)}; got {', '.join(unknown)}")
+        field_names = [*cls.__dataclass_fields__]
+        if unknown := sorted(map(str, set(choices) - set(field_names))):
+            raise ValueError(f"choices: expected names among {', '.join(field_names)}; got {', '.join(unknown)}")
         return cls(**choices)
 
 

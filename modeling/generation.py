@@ -69,7 +69,7 @@ class QuestionBatch:
     def captions(self) -> list[list[str]]:
         """The text before each image of each prompt."""
         captions = {row: source.caption for row, source in enumerate(self.encoding.sources or ())}
-        return [[captions.get(number, "") for number in own] for own in self.images]
+        return [[captions.get(number, "") for number in images] for images in self.images]
 
     def alone(self, number: int) -> "QuestionBatch":
         """The question with this number alone."""
@@ -421,8 +421,8 @@ def take_choices(kwargs: dict[str, Any]) -> tuple[FetchChoices, dict[str, Any]]:
     choices = kwargs.get("choices")
     if not isinstance(choices, FetchChoices):
         choices = AS_CONFIGURED if choices is None else FetchChoices.of(choices)
-    rest = {name: value for name, value in kwargs.items() if name not in names and name != "choices"}
-    return replace(choices, **named) if named else choices, rest
+    others = {name: value for name, value in kwargs.items() if name not in names and name != "choices"}
+    return replace(choices, **named) if named else choices, others
 
 
 def generation_setting(model: Answering, kwargs: dict[str, Any], name: str, default: Any = None) -> Any:

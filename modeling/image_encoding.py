@@ -290,7 +290,7 @@ def _join_views(every: list[ImageEncoding]) -> ImageEncoding:
 FORMAT = "arr_coc.encoding.1"
 
 _CACHES = ("semantic_cache", "bridge_cache")
-_SAID = ("bypass", "pool", "source_sizes", "documents")
+_METADATA = ("bypass", "pool", "source_sizes", "documents")
 
 
 def check_identity(name: str, made_by: str, identity: str) -> None:
@@ -308,10 +308,10 @@ def save_encoding(encoding: ImageEncoding, path: str | os.PathLike, identity: st
     if encoding.tiling is not None:
         expected = "an encoding that holds all of its tiles (a larger max_tiles, fewer tiles by a number, or none)"
         raise ValueError(f'tiles: expected {expected}; got one of tiles="asked", or of more than max_tiles')
-    said = {name: getattr(encoding, name) for name in _SAID}
+    metadata = {name: getattr(encoding, name) for name in _METADATA}
     if encoding.sources is not None:
-        said["places"] = [(source.page, source.second) for source in encoding.sources]
-    about = {"format": FORMAT, "identity": identity, "encoding": json.dumps(said)}
+        metadata["places"] = [(source.page, source.second) for source in encoding.sources]
+    about = {"format": FORMAT, "identity": identity, "encoding": json.dumps(metadata)}
     tensors = {name: tensor.detach().contiguous().cpu().clone() for name, tensor in _tensors(encoding)}
     safe_save_file(tensors, str(path), metadata=about)
 
@@ -354,22 +354,22 @@ def load_encoding(path: str | os.PathLike, made_by: tuple[str, str], device: tor
     return encoding
 
 
-def _rebuilt(tensors: dict[str, Tensor], said: dict[str, Any]) -> ImageEncoding:
+def _rebuilt(tensors: dict[str, Tensor], metadata: dict[str, Any]) -> ImageEncoding:
     whole: dict[str, Any] = {name: tensor for name, tensor in tensors.items() if "." not in name}
     for name in _CACHES:
         layers = sum(key.startswith(f"{name}.") for key in tensors) // 2
         pairs = [(tensors[f"{name}.{layer}.k"], tensors[f"{name}.{layer}.v"]) for layer in range(layers)]
         whole[name] = pairs or ([] if name == "semantic_cache" else None)
     tiles = {name.removeprefix("tiles."): tensor for name, tensor in tensors.items() if name.startswith("tiles.")}
-    places = said.pop("places", None)
-    if said["source_sizes"] is not None:
-        said["source_sizes"] = [(height, width) for height, width in said["source_sizes"]]
-    encoding = ImageEncoding(base_indices=whole.pop("base_indices", None), **whole, **said)
+    places = metadata.pop("places", None)
+    if metadata["source_sizes"] is not None:
+        metadata["source_sizes"] = [(height, width) for height, width in metadata["source_sizes"]]
+    encoding = ImageEncoding(base_indices=whole.pop("base_indices", None), **whole, **metadata)
     if tiles:
         apart = {name: tensor.cpu() if name in ("sources", "windows") else tensor for name, tensor in tiles.items()}
         encoding.tiles = Tiles(**apart)
     if places is not None:
-        sizes = said["source_sizes"]
+        sizes = metadata["source_sizes"]
         encoding.sources = [
             Source(height, width, no_pixels, page, second)
             for (height, width), (page, second) in zip(sizes, places, strict=True)

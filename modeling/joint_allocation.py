@@ -103,7 +103,7 @@ class JointFetch(FetchResult):
 def _of_views(view: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]:
     """The fetched tokens of the views `numbers` [n], by the `view` of each: [n, k], and bool, False on padding."""
     own = [(view == number).nonzero()[:, 0] for number in numbers]
-    return pad_sequence(own, True), pad_sequence([torch.ones_like(each) for each in own], True).bool()
+    return pad_sequence(own, True), pad_sequence([torch.ones_like(places) for places in own], True).bool()
 
 
 def fetch_over_views(fetcher: RunningBackFetcher, selected: SelectedSlots, choices: FetchChoices) -> JointFetch:

@@ -53,8 +53,8 @@ def relevance_loss(scores: Tensor, targets: Tensor, patch_mask: Tensor, positive
 
     Without known targets the loss is 0, and so is its gradient.
     """
-    known = patch_mask.any(1).to(scores.device) & (targets >= 0).all(1).to(scores.device)
-    return relevance_losses(scores, targets, patch_mask, positive_weight).sum() / known.sum().clamp(min=1)
+    has_targets = patch_mask.any(1).to(scores.device) & (targets >= 0).all(1).to(scores.device)
+    return relevance_losses(scores, targets, patch_mask, positive_weight).sum() / has_targets.sum().clamp(min=1)
 
 
 def relevance_losses(scores: Tensor, targets: Tensor, patch_mask: Tensor, positive_weight: float) -> Tensor:
@@ -267,8 +267,8 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
         """
         if relevance_targets is not None:
             choices = FetchChoices.of(choices)
-            known = choices.relevance is None and choices.patches is None
-            choices = replace(choices, all_scores=True, relevance=relevance_targets if known else choices.relevance)
+            unset = choices.relevance is None and choices.patches is None
+            choices = replace(choices, all_scores=True, relevance=relevance_targets if unset else choices.relevance)
         if not isinstance(logits_to_keep, int) and not _is_index(logits_to_keep):
             raise refusal("logits_to_keep", "an integer, or a tensor of them", logits_to_keep)
         sources, _ = (kwargs.pop(name, None) for name in ("image_sources", "source_sizes"))
@@ -278,8 +278,8 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
         counted = {name: kwargs.pop(name, None) for name in ("num_items_in_batch", "shift_labels")}
         taught = labels is not None or counted["shift_labels"] is not None
         if relevance_targets is not None and counted["num_items_in_batch"] is not None and not taught:
-            taken = "label_smoothing_factor and compute_loss_func take labels away, and the relevance loss with them"
-            raise ValueError(f"labels: expected beside relevance_targets; got none ({taken})")
+            cause = "label_smoothing_factor and compute_loss_func take labels away, and the relevance loss with them"
+            raise ValueError(f"labels: expected beside relevance_targets; got none ({cause})")
         outputs = self.model(
             input_ids, pixel_values, patch_mask, image_index, image_encoding, attention_mask, query_mask, position_ids,
             cache, inputs_embeds, labels, choices, return_dict=True, **kwargs,

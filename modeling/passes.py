@@ -306,7 +306,7 @@ def _passes(
         if not unseen:
             break
         selected = replace(selected, taken=taken, budget=min(selected.budget, unseen))
-    return output, text, merged([each.fetch for each in passes]), tuple(passes)
+    return output, text, merged([one_pass.fetch for one_pass in passes]), tuple(passes)
 
 
 def _most_passes(answer_generator: Asks, selected: SelectedSlots, choices: FetchChoices) -> int:

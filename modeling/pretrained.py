@@ -490,8 +490,8 @@ def model_identity(core: ArrCocPreTrainedModel) -> str:
         digest.update(json.dumps(settings, sort_keys=True, default=str).encode())
     for name, path in (("tower", "vision_tower"), ("bridge", "bridge"), ("layout", "layout")):
         module = core.get_submodule(path)
-        for key, said in sorted((key, _sampled(tensor)) for key, tensor in loaded_weights(module)):
-            digest.update(f"{name}.{key}".encode() + said)
+        for key, sample in sorted((key, _sampled(tensor)) for key, tensor in loaded_weights(module)):
+            digest.update(f"{name}.{key}".encode() + sample)
         for key, part in module.named_modules():
             if hasattr(part, "active_adapters") and hasattr(
                 part, "disable_adapters"

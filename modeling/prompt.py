@@ -344,12 +344,12 @@ def _fetched_planes(core: Core, context: FetchContext, fetched: FetchResult) -> 
     stack = core.deepstack
     assert stack is not None
 
-    def planes_of(seen: FetchContext, indices: Tensor, levels: Tensor | None) -> Tensor:
-        planes: Tensor = stack([states_at(grid, indices, levels) for grid in depth_grids(seen)])
-        maps = None if scorer is None else scorer.depth_maps(seen)
+    def planes_of(view_context: FetchContext, indices: Tensor, levels: Tensor | None) -> Tensor:
+        planes: Tensor = stack([states_at(grid, indices, levels) for grid in depth_grids(view_context)])
+        maps = None if scorer is None else scorer.depth_maps(view_context)
         if maps is None:
             return planes
-        share = states_at(maps.unflatten(2, (seen.side, seen.side)), indices, levels)  # [I, K, 3]
+        share = states_at(maps.unflatten(2, (view_context.side, view_context.side)), indices, levels)  # [I, K, 3]
         unchosen = share < share.mean(-1, keepdim=True)  # NaN chooses every depth
         return planes.masked_fill(unchosen[..., None].to(planes.device), 0.0)
 
