@@ -1,4 +1,4 @@
-"""Synthetic rendered documents: what they say, how they look, and what is asked about them."""
+"""Synthetic rendered documents: their texts, their appearance, and questions about them."""
 
 from ..modeling.image_processing_arr_coc import Box as Box
 from .domains.density import render_dense_page as render_dense_page

@@ -1,4 +1,4 @@
-"""Records -> batches to train on: the prompt that `generate(image, question)` builds, and the answer behind it.
+"""Records -> training batches: the prompt of `generate(image, question)`, and the answer behind it.
 
 Notation: B records, S their longest sequence, P distinct images, I = B image slots, N patches.
 """
@@ -22,10 +22,10 @@ Side = Literal["left", "right"]
 Choice = Literal["first", "random"]
 
 IGNORED = -100
-"""Label of a token that is not predicted: what transformers' losses leave out."""
+"""Label of a token that is not predicted, which transformers' losses ignore."""
 
 UNKNOWN = -1.0
-"""Relevance of every patch where it is not known which ones answer."""
+"""Relevance of every patch if the patches of the answer are unknown."""
 
 
 class QuestionCollator:
@@ -34,10 +34,10 @@ class QuestionCollator:
     Args:
         processor: of the model.
         config: the model's.
-        padding_side: where shorter sequences are filled up.
-        budget: fetched tokens that prompts hold placeholders for; the config's by default. Fewer are wanted in a step:
-            see `trim_placeholders`.
-        answer: which of a record's answers is learned, the first or a drawn one.
+        padding_side: the side of padding.
+        budget: placeholders for fetched tokens in prompts; the config's by default. A step may use fewer: see
+            `trim_placeholders`.
+        answer: the learned answer of a record, the first or a drawn one.
         seed: of that draw, with the record's line: the same record has the same answer in every epoch and process.
 
     Raises:
@@ -80,12 +80,12 @@ class QuestionCollator:
         Returns:
             input_ids, attention_mask, labels: int64 [B, S]; labels are the answer and its end, `IGNORED` elsewhere.
             query_mask: bool [B, S], True on the question's text, never on the answer.
-            pixel_values: float32 [P, 3, side, side], patch_mask: bool [P, N]; an image asked twice is there once.
+            pixel_values: float32 [P, 3, side, side], patch_mask: bool [P, N]; each distinct image once.
             image_index: int64 [I], the image of each record.
-            retained: bool [I], where any is: records that are to be judged as before.
+            retained: bool [I], if there are any: records on which the scorer's relevance is kept.
             relevance_targets: float32 [I, N], 1 on patches under the boxes of the answer and its label, 0 elsewhere;
-                all 0 where the image does not show what is asked for; rows of `UNKNOWN` where the boxes are unknown or
-                none reaches into the image, and of retained records.
+                all 0 for absent answers; rows of `UNKNOWN` for unknown boxes, boxes outside the image, and retained
+                records.
 
         Raises:
             ValueError: no records, an image that cannot be read, a sequence longer than the
@@ -102,7 +102,7 @@ class QuestionCollator:
         return batch | self._images(records)
 
     def _sequence(self, record: Record) -> dict[str, Tensor]:
-        """The tensors [S] of one record; the question is looked for in the prompt alone, so no answer leaks into it."""
+        """The tensors [S] of one record; the question is searched in the prompt alone, so no answer leaks into it."""
         prompt, answer = self._prompt(record), self._answer(record)
         if self.limit is not None and len(prompt) + len(answer) > self.limit:
             received = f"{len(prompt) + len(answer)}, {self.placeholders} of them the image's"
@@ -118,14 +118,14 @@ class QuestionCollator:
         }
 
     def _prompt(self, record: Record) -> Tensor:
-        """What `generate(image, question, history=...)` feeds the model."""
+        """The prompt of `generate(image, question, history=...)`."""
         prompts = self.processor.prompts(
             [record.question], images=[1], placeholders=self.placeholders, history=record.history
         )
         return prompts["input_ids"][0]
 
     def _answer(self, record: Record) -> Tensor:
-        """The answer's tokens and the one that ends the turn; what looks like a special token in it is spelt."""
+        """The answer's tokens and the end of the turn; a special token in the answer is spelt."""
         number = 0
         if self.answer == "random":
             number = int(np.random.default_rng((self.seed, record.line)).integers(len(record.answers)))
@@ -136,7 +136,7 @@ class QuestionCollator:
         return torch.tensor(self.processor.tokenizer(text, add_special_tokens=False, **kwargs)["input_ids"]).long()
 
     def _images(self, records: Sequence[Record]) -> dict[str, Tensor]:
-        """Pixels of the distinct images, which one each record asks about, and the patches that answer it."""
+        """Pixels of the distinct images, the image of each record, and the patches of its answer."""
         limit = self.processor.image_processor.max_image_pixels
         several = [record for record in records if record.others]
         if several:
@@ -181,7 +181,7 @@ def _loaded(record: Record, limit: int) -> Image.Image:
 
 
 def _opening(processor: ArrCocProcessor) -> str:
-    """The spaces that the chat template writes between the assistant's header and its answer."""
+    """The white space that the chat template writes between the assistant's header and its answer."""
     chat = [{"role": "user", "content": "x"}]
     header = processor.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
     turns = processor.apply_chat_template([*chat, {"role": "assistant", "content": "x"}], tokenize=False)

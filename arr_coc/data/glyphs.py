@@ -1,4 +1,4 @@
-"""Characters on a page: where each is, which patch it belongs to, and the text styles they are written with.
+"""Characters on a page: their boxes, their patches, and the text styles in which they are written.
 
 Boxes are (x0, y0, x1, y1) in pixels of the final image; grids are [grid, grid], row-major, (y, x).
 """
@@ -88,7 +88,7 @@ def glyph_targets(glyphs: Sequence[Glyph], *, size: int, grid: int, slots: int =
 
 
 def in_slots(patches: np.ndarray, classes: np.ndarray, x: np.ndarray, count: int, slots: int) -> np.ndarray:
-    """The classes of what each of `count` patches holds, by x; what is beyond `slots` is dropped.
+    """The classes of the characters in each of `count` patches, by x; characters beyond `slots` are dropped.
 
     Args:
         patches, classes, x: [n] of each character.
@@ -150,7 +150,7 @@ def check_page(size: int, split: str) -> None:
 
 @dataclass(frozen=True)
 class Styles:
-    """The text styles of a page before it is known how large they can be."""
+    """The text styles of a page before their size is known."""
 
     label: TextStyle
     value: TextStyle

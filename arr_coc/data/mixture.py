@@ -1,7 +1,7 @@
-"""Mixtures of pages that stages which train from scratch draw from, and pages without pixels.
+"""Mixtures of pages for the stages from scratch, and sketched pages without pixels.
 
-The latter say where the characters of a document would be, which is much cheaper than rendering. Widths are rough,
-and drawn anew for every page, so that nothing can be learnt by heart about one font.
+Sketched pages have the places of a document's characters, which is much cheaper than rendering. Widths are rough, and
+drawn for every page, so that nothing about one font can be memorised.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from .values import FIELDS, distinct, sample_pairs, unheard_name
 
 _UNHEARD = 12  # names of either sort that a page with unheard-of fields draws from
 BROWSER_PAGES = 2000
-"""Pages that a mixture has a browser set, which takes it longer than a training step: they come up again and again."""
+"""Browser pages of a mixture; setting one takes longer than a training step, so they come up again and again."""
 
 
 class Renderer(Protocol):
-    """What draws one kind of page."""
+    """Draws one kind of page."""
 
     def __call__(self, rng: np.random.Generator, *, size: int, split: Split) -> Document: ...
 
@@ -74,11 +74,11 @@ labels above their values, fields all over a page, few to many, lines of fields 
 page has, and A4 pages as the model sees them: a tile of one, and all of one in a view."""
 
 UNASKED = ("dense", "overview")
-"""Kinds that nothing is asked about: the one has no fields, the print of the other can mostly not be read."""
+"""Kinds without questions: one has no fields, the text of the other is mostly unreadable."""
 
 
 def check_asked(kinds: Collection[str]) -> None:
-    """Raises a ValueError if among kinds of pages there is one that nothing can be asked about."""
+    """Raises a ValueError if among kinds of pages there is one without questions."""
     unasked = [kind for kind in UNASKED if kind in kinds]
     if unasked:
         expected = "pages with fields that can be read, which can be asked about"

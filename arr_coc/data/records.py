@@ -1,16 +1,16 @@
 """Questions with known answers, one JSON object per line.
 
 `{"image": path, "question": str, "answers": [str], "boxes": [[x0, y0, x1, y1]], "label_box": [x0, y0, x1, y1]}`: the
-path is relative to the file, any of the answers is right. Optional, in px of the image, ends exclusive: `boxes` (where
-the answer is) and `label_box` (the words beside it that say it is the answer: strategy "oracle" fetches them too),
-or where there are several of the latter `label_boxes`, a list. Also optional: `absent`, true where the image does not
-show what is asked for, so that no part of it is relevant (the answer is then "not on the page", and there are no
-boxes); and `history`, a list of [question, answer], the turns of the chat before the question.
+path is relative to the file; any of the answers is right. Optional, in px of the image, ends exclusive: `boxes` (around
+the answer) and `label_box` (around the words beside it that name it: strategy "oracle" fetches them too), or for
+several of these `label_boxes`, a list. Also optional: `absent`, true if the image does not show the answer, so that no
+part of it is relevant (the answer is then "not on the page", and there are no boxes); and `history`, a list of
+[question, answer], the turns of the chat before the question.
 
-A question about several sources has `images`, a list of paths, in place of `image`; and a PDF, a TIFF or GIF of
-several pages or a video is an `image` of several. Sources are counted from 0: `box_sources` and `label_sources` say for
-each box which one it lies on (all on the first without them), `answer_sources` which answer, any one by itself.
-Any other fields that hold a string are tags: `arr-coc experiment` tells scores apart by them.
+A question about several sources has `images`, a list of paths, in place of `image`; a PDF, a TIFF or GIF of several
+pages or a video is one `image` with several sources. Sources are counted from 0: `box_sources` and `label_sources` are
+the source of each box (default: the first), `answer_sources` the sources that each have the answer. All other fields
+with a string are tags: `arr-coc experiment` reports scores by them.
 """
 
 import json
@@ -29,11 +29,11 @@ from ..modeling.image_processing_arr_coc import Box
 
 @dataclass(frozen=True)
 class HeldImage:
-    """An image that is no file of its own. Two are the same image where their keys are equal.
+    """An image that is not a file. Two are the same image if their keys are equal.
 
     Attributes:
-        key: tells the image from others.
-        make: gives the image: decodes, draws, or hands it over.
+        key: identifies the image.
+        make: returns the image: decodes, draws, or hands it over.
     """
 
     key: Hashable
@@ -42,7 +42,7 @@ class HeldImage:
 
 @dataclass(frozen=True, eq=False)
 class _Hand:
-    """Hands over an image in memory, which it keeps alive: its identity is the key."""
+    """An image in memory, which it keeps alive; its identity is the key."""
 
     image: Image.Image
 
@@ -51,12 +51,12 @@ class _Hand:
 
 
 def held(image: Image.Image) -> HeldImage:
-    """An image in memory; the same object asked twice is the same image."""
+    """An image in memory; the same object is the same image."""
     return HeldImage(("memory", id(image)), _Hand(image))
 
 
 def opened(image: Path | HeldImage) -> Any:
-    """What `load_image` takes: a path as it is, a held image made."""
+    """An argument of `load_image`: a path, or the image of a held one."""
     return image.make() if isinstance(image, HeldImage) else image
 
 
@@ -67,10 +67,10 @@ def shorten(value: Any, length: int = 60) -> str:
 
 
 def require(row: Any, *names: str) -> None:
-    """Refuses a row that is no mapping, or that lacks one of the fields `names`.
+    """Refuses a row that is not a mapping, or that lacks one of the fields `names`.
 
     Raises:
-        ValueError: the row is another thing, or the first field that it lacks.
+        ValueError: the row, or the first missing field.
     """
     if not isinstance(row, Mapping):
         raise ValueError(f"expected an object with {listed(names)}; got {shorten(row)}")
@@ -88,7 +88,7 @@ def text_of(row: Mapping[str, Any], name: str) -> str:
     """The string in the field `name`.
 
     Raises:
-        ValueError: the field holds another thing, or a blank string.
+        ValueError: another type, or a blank string.
     """
     value = row[name]
     if not isinstance(value, str) or not value.strip():
@@ -97,10 +97,10 @@ def text_of(row: Mapping[str, Any], name: str) -> str:
 
 
 def answers_of(value: Any, name: str = "answers") -> tuple[str, ...]:
-    """The right answers, from a list of strings of which at least one is not blank.
+    """The right answers, from a list of strings with at least one that is not blank.
 
     Raises:
-        ValueError: another thing, an empty list, or nothing but blanks, which a model without an answer would match.
+        ValueError: another type, an empty list, or only blank strings, which a model without an answer would match.
     """
     if not isinstance(value, list | tuple) or not value or not all(isinstance(answer, str) for answer in value):
         raise ValueError(f"{name}: expected a non-empty list of strings; got {shorten(value)}")
@@ -113,7 +113,7 @@ def said_by_people(value: Any, name: str = "answers") -> tuple[str, ...]:
     """The right answers, from a list of strings or of `{"answer": str}`.
 
     Raises:
-        ValueError: another thing, or an empty list.
+        ValueError: another type, or an empty list.
     """
     if isinstance(value, list | tuple):
         value = [said.get("answer") if isinstance(said, Mapping) else said for said in value]
@@ -124,7 +124,7 @@ def numbers_of(value: Any, name: str, count: int) -> list[float]:
     """A list of `count` finite numbers.
 
     Raises:
-        ValueError: another thing.
+        ValueError: another type.
     """
     numbers = isinstance(value, list | tuple) and all(type(number) in (int, float) for number in value)
     if not numbers or len(value) != count or not all(map(_is_finite, value)):
@@ -135,21 +135,21 @@ def numbers_of(value: Any, name: str, count: int) -> list[float]:
 def _is_finite(number: float) -> bool:
     try:
         return math.isfinite(number)
-    except OverflowError:  # a whole number that no float holds
+    except OverflowError:  # a whole number beyond the range of floats
         return False
 
 
 def numbers_in(row: Mapping[str, Any], name: str, count: int | None, length: int | None = None) -> tuple[int, ...]:
-    """Numbers of sources in the field `name`; none where it is missing.
+    """Numbers of sources in the field `name`; empty if it is missing.
 
     Args:
         row: the record's fields.
         name: of the field.
         count: of sources; None: not known.
-        length: how many numbers there must be; None: any number.
+        length: the expected number of entries; None: any.
 
     Raises:
-        ValueError: another thing, or a number of no source.
+        ValueError: another type, or a number outside the sources.
     """
     value = row.get(name)
     if value is None:
@@ -167,7 +167,7 @@ def boxes_of(value: Any, name: str = "boxes") -> tuple[Box, ...]:
     """Boxes from a list of [x0, y0, x1, y1]; none from None.
 
     Raises:
-        ValueError: another thing.
+        ValueError: another type.
     """
     if value is None:
         return ()
@@ -180,7 +180,7 @@ def box_of(box: Any, name: str) -> Box:
     """A box from [x0, y0, x1, y1].
 
     Raises:
-        ValueError: no four finite numbers, or it ends before it starts.
+        ValueError: not four finite numbers, or a box that ends before it starts.
     """
     try:
         x0, y0, x1, y1 = numbers_of(box, name, 4)
@@ -199,7 +199,7 @@ def image_file(folder: Path, *names: str) -> Path:
         ValueError: none of `names` is a file there.
     """
     for name in names:
-        path = os.path.join(os.getcwd(), folder, name)  # pathlib would take most of the time of a large file's reading
+        path = os.path.join(os.getcwd(), folder, name)  # pathlib would take most of the time of reading a large file
         if os.path.isfile(path):
             return Path(path)
     raise ValueError(f"image: expected a file, relative to {folder}; got {names[0]!r}")
@@ -210,10 +210,10 @@ logger = logging.get_logger(__name__)
 OnError = Literal["stop", "skip"]
 
 NOT_ON_THE_PAGE = "not on the page"
-"""The answer to a question about what an image does not show."""
+"""The answer to a question about an absent field."""
 
 MAX_ERRORS = 100
-"""Bad records that are skipped before reading stops after all."""
+"""The number of bad records that are skipped before reading stops."""
 
 _FIELDS = (
     "image", "images", "question", "answers", "boxes", "label_box", "label_boxes", "absent", "history", "box_sources",
@@ -223,16 +223,14 @@ _FIELDS = (
 
 @dataclass(frozen=True)
 class Record:
-    """One question: `image` as an absolute path or held, boxes empty where none are known, `line` counted from 1.
+    """One question: `image` as an absolute path or held, boxes empty if unknown, `line` counted from 1.
 
-    A PIL image is held. `line`: where the source has no lines, the record's number in it.
-    `tags`: other fields of the record that hold a string, by name.
-    `absent`: the image does not show what is asked for: no patch is relevant, and that is known.
-    `history`: earlier questions about the image and their answers.
-    `others`: further sources behind `image` that the question is about; without them `image` may be a document.
-    `box_sources`, `label_sources`: the source of each box, from 0; empty: all lie on the first.
-    `answer_sources`: any of these sources answers by itself; empty: not known, or it takes several.
-    `retained`: its boxes teach nothing, but that a scorer shall judge it as it did (loss "retention").
+    A PIL image is held. `line`: without lines, the record's number in its source. `tags`: other fields of the record
+    with a string, by name. `absent`: the image does not show the answer: no patch is relevant. `history`: earlier
+    questions about the image and their answers. `others`: further sources of the question behind `image`; without them
+    `image` may be a document. `box_sources`, `label_sources`: the source of each box, from 0; empty: the first.
+    `answer_sources`: each of these sources has the answer; empty: not known, or the answer needs several. `retained`:
+    its boxes are not used; the scorer's relevance is kept on it (loss "retention").
     """
 
     image: Path | HeldImage
@@ -256,16 +254,16 @@ class Record:
 
     @property
     def located(self) -> bool:
-        """Whether it is known which patches answer, be it that none does."""
+        """Whether the patches of the answer are known, or known to be none."""
         return self.absent or bool(self.boxes)
 
     @property
     def images(self) -> tuple[Path | HeldImage, ...]:
-        """All that the question is about, in order: what tells documents apart."""
+        """All sources of the question, in order; they identify a document."""
         return (self.image, *self.others)
 
     def boxes_on(self, source: int, *, labels: bool = False) -> tuple[Box, ...]:
-        """The boxes around the answer on a source, or around what leads to it."""
+        """The boxes on a source, around the answer or around its labels."""
         boxes, sources = (self.label_boxes, self.label_sources) if labels else (self.boxes, self.box_sources)
         return tuple(box for box, own in zip(boxes, sources or (0,) * len(boxes), strict=True) if own == source)
 
@@ -276,7 +274,7 @@ class Record:
 
 
 class Row(NamedTuple):
-    """What a source says of one record, unread: `where` it is (for errors), its `number` from 1, its content."""
+    """One unread record of a source: `where` it is (for errors), its `number` from 1, its content."""
 
     where: str
     number: int
@@ -295,13 +293,13 @@ def gather(
 
     Args:
         rows: the source's.
-        read: makes a record of a row; its ValueError says what is wrong, but not where.
-        limit: read the first so many records only.
+        read: makes a record of a row; its ValueError names the problem, but not its place.
+        limit: read only the first so many records.
         on_error: "skip" leaves out a bad record with a warning that names it.
-        max_errors: more bad records than this stop the reading after all.
+        max_errors: with more bad records than this, reading stops.
 
     Raises:
-        ValueError: a bad record, or too many of them; bad arguments.
+        ValueError: a bad record, or too many of them; invalid arguments.
     """
     if limit is not None and limit < 1:
         raise ValueError(f"limit: expected at least 1 record; got {limit}")
@@ -332,14 +330,14 @@ def gather(
 def read_records(
     path: str | Path, *, limit: int | None = None, on_error: OnError = "stop", max_errors: int = MAX_ERRORS
 ) -> list[Record]:
-    """The records of a JSONL file; empty lines are passed over.
+    """The records of a JSONL file; empty lines are ignored.
 
     Args:
         path: the file.
         limit, on_error, max_errors: see `gather`.
 
     Raises:
-        ValueError: an unreadable line, a missing image, no records at all; the message names file and line.
+        ValueError: an unreadable line, a missing image, no records; the message names file and line.
         OSError: the file cannot be read.
     """
     path = Path(path).absolute()

@@ -1,4 +1,4 @@
-"""Splits: what training, the choices made in training, and the final measurement may show.
+"""Splits: the content of training, of decisions during training, and of the final measurement.
 
 Words, names, wordings, formats and layouts of generated pages are held out too, each pool by its own list.
 """
@@ -26,20 +26,20 @@ _QUARTERS: tuple[Split, ...] = ("train", "train", "validation", "test")
 
 
 def check_split(split: str) -> None:
-    """Refuses what is no split.
+    """Refuses an unknown split.
 
     Raises:
-        ValueError: so.
+        ValueError: it is unknown.
     """
     if split not in SPLITS:
         raise ValueError(f"split: expected one of {', '.join(SPLITS)}; got {split!r}")
 
 
 def split_of(word: str) -> Split:
-    """The one split that shows a word of a pool: half of all words are for training, a quarter for each other split.
+    """The one split with a word of a pool: half of all words are for training, a quarter for each other split.
 
-    It depends on the word alone, in whatever case, so that one that is in two pools (Milan) is held out of both,
-    and a pool that grows moves none of its words.
+    It depends on the word alone, without case, so that a word in two pools (Milan) is held out of both, and a growing
+    pool keeps the splits of its words.
     """
     return _QUARTERS[zlib.crc32(word.casefold().encode()) % len(_QUARTERS)]
 

@@ -1,4 +1,4 @@
-"""Data sets by format: a class for each, and what a YAML file says about one to its records.
+"""Formats of data sets: a class for each, and the records of a source from a YAML file.
 
 `{format: textvqa, path: val.json, images: val, ocr: ocr.json}`: `format` is a name in `FORMATS`, the other keys are the
 fields of that format's class.

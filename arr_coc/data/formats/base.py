@@ -1,4 +1,4 @@
-"""What a format is: a class whose fields are what a user says about a source, and whose rows become records."""
+"""The base of formats: a class whose fields are a user's settings of a source, and whose rows become records."""
 
 import csv
 import hashlib
@@ -33,10 +33,10 @@ FORMATS: Registry[type["Format"]] = Registry("format")
 
 
 class Format(ABC):
-    """A source of records. Members are frozen dataclasses: their fields are what a user says of the source.
+    """A source of records. Members are frozen dataclasses: their fields are a user's settings of the source.
 
     Attributes:
-        metric: of `METRICS`, the one that the data's publishers use.
+        metric: of `METRICS`, that of the data's publishers.
         places: the fields that are paths.
         nested: the fields that are lists of sources.
     """
@@ -52,22 +52,22 @@ class Format(ABC):
 
     @property
     def files(self) -> list[Path]:
-        """The files that the records are read from, but for the images; empty where they come from elsewhere."""
+        """The files of the records, without images; empty if they come from elsewhere."""
         return []
 
     @property
     def filed(self) -> bool:
-        """Whether all records are read from `files`."""
+        """Whether all records come from `files`."""
         return bool(self.files)
 
     @abstractmethod
     def read(
         self, *, limit: int | None = None, on_error: OnError = "stop", max_errors: int = MAX_ERRORS
     ) -> Sequence[Record]:
-        """All records; arguments and errors as in `gather`. No records at all are an error."""
+        """All records; arguments and errors as in `gather`. A source without records is an error."""
 
     def digest(self, records: Sequence[Record]) -> str:
-        """sha256 of the files, and of what the records say where files do not: the same data, the same digest."""
+        """sha256 of the files, or of the records of sources without files: the same data gives the same digest."""
         content = hashlib.sha256()
         for path in self.files:
             content.update(path.read_bytes())
@@ -76,7 +76,7 @@ class Format(ABC):
                 said: tuple[Any, ...] = (
                     record.question, record.answers, record.boxes, record.label_boxes, record.tags
                 )  # fmt: skip
-                if record.absent or record.history:  # those of other records stay as they were
+                if record.absent or record.history:  # digests of other records do not change
                     said += (record.absent, record.history)
                 if record.others:
                     said += (record.box_sources, record.label_sources, record.answer_sources)
@@ -85,11 +85,11 @@ class Format(ABC):
 
 
 class RowFormat(Format):
-    """A source that holds something for each record, which may be bad."""
+    """A source with a row for each record, which may be bad."""
 
     @abstractmethod
     def rows(self) -> Iterator[Row]:
-        """Everything the source holds, unread.
+        """All unread rows.
 
         Raises:
             ValueError: a file is not of the format.
@@ -101,7 +101,7 @@ class RowFormat(Format):
         """Reads a row as a question with its image and answers.
 
         Raises:
-            ValueError: the row is bad; the message leaves out where it is, which `gather` knows.
+            ValueError: a bad row; the message does not name its place, which `gather` adds.
         """
 
     def read(
@@ -125,10 +125,10 @@ class FileFormat(RowFormat):
 
 
 def read_json(path: Path) -> Any:
-    """The content of a JSON file that a user named.
+    """The content of a JSON file of a user.
 
     Raises:
-        ValueError: there is no such file, or it is no JSON; the message names file, line and column.
+        ValueError: no such file, or no JSON; the message names file, line and column.
     """
     if not path.is_file():
         raise ValueError(f"expected a file; got {str(path)!r}")
@@ -136,7 +136,7 @@ def read_json(path: Path) -> Any:
 
 
 def list_in(path: Path, *keys: str) -> list[Any]:
-    """The list in a JSON file: all of it, or under the first of `keys`.
+    """The list in a JSON file: the whole content, or under the first of `keys`.
 
     Raises:
         ValueError: the file holds no list there.
@@ -167,7 +167,7 @@ def check_folder(path: Path, name: str) -> Path:
 
 
 def tags_of(row: Any, *names: str) -> tuple[tuple[str, str], ...]:
-    """The fields among `names` that hold a string, or strings (joined); none of what is no mapping."""
+    """The fields among `names` that hold a string, or strings (joined); none for a value that is not a mapping."""
     tags = []
     row = row if isinstance(row, Mapping) else {}
     for name in names:
@@ -305,10 +305,10 @@ def _answers(value: Any) -> tuple[str, ...]:
 
 
 def _as_written(path: Path) -> dict[str, Any]:
-    """How to load a CSV file so that every cell is the text that is there: no `12.0` for 12, no nothing for NA.
+    """Options that load a CSV file with every cell as its text: no `12.0` for 12, no missing value for NA.
 
     Raises:
-        ValueError: the file has no line that names its columns.
+        ValueError: the file has no line with the names of its columns.
     """
     import datasets
 

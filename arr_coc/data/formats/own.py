@@ -38,7 +38,7 @@ class Jsonl(FileFormat):
 @FORMATS.register("feedback")
 @dataclass(frozen=True)
 class FeedbackLog(Format):
-    """Feedback as `arr-coc serve --feedback` writes it.
+    """Feedback that `arr-coc serve --feedback` wrote.
 
     Attributes:
         path: the folder.
@@ -65,7 +65,7 @@ class FeedbackLog(Format):
     def read(
         self, *, limit: int | None = None, on_error: OnError = "stop", max_errors: int = MAX_ERRORS
     ) -> Sequence[Record]:
-        """The records; entries are whole or absent, so none is skipped: a damaged one is an error."""
+        """The records; entries are complete or absent, so a damaged one is an error."""
         records = list(islice(read_feedback(self.path, self.part), limit))
         if not records:
             raise ValueError(f"{self.title}: expected feedback with right answers; got none")
@@ -75,11 +75,11 @@ class FeedbackLog(Format):
 @FORMATS.register("mixed")
 @dataclass(frozen=True)
 class Mixed(Format):
-    """As many records of each source: a shorter one begins again until the longest has come to its end.
+    """Equally many records of each source: a shorter one starts again until the longest has ended.
 
     Attributes:
-        sources: what each says of itself, as a source of its own would.
-        retained: numbers, from 0, of sources whose records are only there so that nothing changes: see `Record`.
+        sources: the settings of each.
+        retained: numbers, from 0, of sources whose records keep the scorer's relevance: see `Record`.
     """
 
     sources: tuple[Format, ...]
@@ -109,7 +109,7 @@ class Mixed(Format):
     def read(
         self, *, limit: int | None = None, on_error: OnError = "stop", max_errors: int = MAX_ERRORS
     ) -> Sequence[Record]:
-        """The records in turn, numbered as they come."""
+        """The records in turn, renumbered."""
         sources = [source.read(limit=limit, on_error=on_error, max_errors=max_errors) for source in self.sources]
         records = _InTurn(sources, self.retained)
         return records if limit is None else records[:limit]
@@ -117,7 +117,7 @@ class Mixed(Format):
 
 @dataclass(frozen=True)
 class _InTurn(Sequence[Record]):
-    """Record n is the next one of source n modulo their number; none is made before it is taken."""
+    """Record n is the next one of source n modulo their number; records are made on demand."""
 
     sources: list[Sequence[Record]]
     retained: tuple[int, ...]
@@ -140,13 +140,13 @@ class _InTurn(Sequence[Record]):
 
 
 _DRAWN = 64
-"""Pages that are kept; others are drawn again when they are needed."""
+"""Pages that are kept in memory; others are drawn again on demand."""
 
 
 @FORMATS.register("rendered")
 @dataclass(frozen=True)
 class Rendered(Format):
-    """Pages of one or more domains, the same in every process and whatever is asked first.
+    """Pages of one or more domains, the same in every process and in any order of access.
 
     Attributes:
         pages: how many.
@@ -191,7 +191,7 @@ class Rendered(Format):
 
     @property
     def variations(self) -> Variations:
-        """What is done with the pages that the domains draw."""
+        """The variations of the domains' pages."""
         return Variations(self.photo, self.absent, self.turns, self.unheard)
 
     @property
@@ -201,7 +201,7 @@ class Rendered(Format):
     def read(
         self, *, limit: int | None = None, on_error: OnError = "stop", max_errors: int = MAX_ERRORS
     ) -> Sequence[Record]:
-        """The records, each drawn when it is taken: none can be bad."""
+        """The records, each drawn on demand: none can be bad."""
         return _Drawn(self, range(self.pages * self.questions)[:limit])
 
     def page(self, number: int) -> Page:
