@@ -168,7 +168,7 @@ def adapt(model: PreTrainedModel, parts: str | Sequence[str] = "scorer", r: int 
 
     Args:
         model: an ARR-COC model; changed in place, as PEFT does.
-        parts: one or several, see `linear_layers`; those that have none in this model are passed over.
+        parts: one or several, see `linear_layers`; parts without any in this model are skipped.
         r, settings: see `scorer_lora_config`.
 
     Raises:

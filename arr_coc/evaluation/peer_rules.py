@@ -1,8 +1,8 @@
 """Peers: published training-free pruning rules, re-created from their descriptions over the same tokens and weights.
 
-Base tokens always stay, as in every arm; a rule says which K of an image's patches go beside them. Rules that prune
-inside the language model choose here before it: what they keep is read anew, alone. No code of the authors was used;
-the rules do what it does, and `Peer.differs` says where they do not.
+Base tokens always stay, as in every arm; a rule chooses K of an image's patches beside them. Rules that prune
+inside the language model choose here before it: the language model then reads the kept patches alone. No code of the
+authors was used; `Peer.differs` names differences from it.
 
 Notation: n candidates, K chosen of them, S prompt length, L question tokens, D language-model width.
 """
@@ -135,7 +135,7 @@ def least_duplicated(states: Tensor, pivots: Tensor, text: Tensor, count: int) -
     Args:
         states: [n, D].
         pivots: places of the image's pivots, at most K.
-        text: [t, D], the text's pivots; they are no part of the choice.
+        text: [t, D], the text's pivots, which are not part of the choice.
         count: K.
     """
     unit = F.normalize(states.float(), dim=-1)

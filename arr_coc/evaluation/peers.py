@@ -1,7 +1,7 @@
-"""What a peer is, what it sees, and how its choice becomes what the fetcher fetches.
+"""Peers: the inputs of published pruning rules, and their choices as patches for the fetcher.
 
-Notation: n candidates (patches that hold some of the image and are no base tokens), K chosen of them, N patches, S
-prompt length, L question tokens, T text tokens behind the image, D language-model width, C feature channels.
+Notation: n candidates (real patches that are not base tokens), K chosen of them, N patches, S prompt length, L question
+tokens, T text tokens behind the image, D language-model width, C feature channels.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -27,8 +27,8 @@ class Reading:
     Attributes:
         attention: [S, S] float32, row i attends to column j: weights of the last of these layers, mean over heads.
         keys: [S, H * d] float32, its keys.
-        hidden: [S, D], what it puts out.
-        normed: [S, D], that behind the normalisation with which the language model ends.
+        hidden: [S, D], its outputs.
+        normed: [S, D], its outputs behind the last normalisation of the language model.
     """
 
     attention: Tensor
@@ -75,7 +75,7 @@ def _last_norm(language_model: PreTrainedModel) -> nn.Module:
 
 @contextmanager
 def _stopping(behind: nn.Module, tensors: dict[str, Tensor]) -> Iterator[None]:
-    """Ends the pass where the module `behind` would begin, and writes what it would read into `tensors`."""
+    """Ends the forward pass at the module `behind`, and writes its inputs into `tensors`."""
 
     def stop(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         tensors["hidden"] = args[0] if args else kwargs["hidden_states"]
@@ -158,7 +158,7 @@ class Peer:
 
     @property
     def note(self) -> str:
-        """What a report says of this peer: which paper it re-creates, and how it differs."""
+        """The description of this peer in a report: its paper, and the differences from it."""
         return f"a re-creation of {self.title} (arXiv {self.arxiv}); {self.differs}"
 
 

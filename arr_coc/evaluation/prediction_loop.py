@@ -144,7 +144,7 @@ def predict_all(
         tiles: see `views.ViewOptions`; None: a single view of each image, but views of documents and several images.
         fetchers: by the arm's name, what fetches for it in place of the model's own fetcher.
         progress: show a progress bar (on standard error).
-        on_answer: called with the record's place, the whole answer, of which a prediction keeps little, and the
+        on_answer: called with the record's number, the whole answer (a prediction keeps only a part of it), and the
             (height, width) of each source that the prompt showed, px.
 
     Raises:

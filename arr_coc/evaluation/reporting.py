@@ -1,4 +1,4 @@
-"""What reports are made of: blocks as HTML, Markdown or text; numbers as text; when and with what they were made.
+"""Blocks of reports as HTML, Markdown or text; numbers as text; date, versions and machine.
 
 Intervals are {"value", "low", "high"} in shares.
 """

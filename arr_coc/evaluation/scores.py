@@ -279,7 +279,7 @@ class Scored:
 
     @cached_property
     def refused(self) -> np.ndarray:
-        """bool [R, n], True on answers that say that it is not on the page."""
+        """bool [R, n], True on answers "not on the page"."""
         answers = [[" ".join(prediction.answer.split()) for prediction in row] for row in self.predictions]
         return np.array(answers) == NOT_ON_THE_PAGE
 

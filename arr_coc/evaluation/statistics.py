@@ -1,8 +1,8 @@
 """Intervals, paired comparisons and tests, and how far trainings of one arm differ.
 
-Questions about one image are not independent: they are drawn together. Few trainings of each arm say little about
-their spread, many arms together more. Scores are shares, which spread less near 0 and 1; on the scale
-2 arcsin sqrt(share) they spread alike at any height (Bartlett 1936), and are pooled there.
+Questions about one image are not independent: they are drawn together. A few trainings of each arm give a poor estimate
+of their spread; those of many arms together give a better one. Scores are shares, which spread less near 0 and 1; on
+the scale 2 arcsin sqrt(share) they spread alike at any height (Bartlett 1936), and are pooled there.
 """
 
 import math
@@ -25,7 +25,7 @@ SIGNIFICANCE = 0.02
 six or more that are called different; at 0.02, three points on 2,000 questions are still found nearly always."""
 
 FEWEST_IMAGES = 20
-"""With fewer images nothing is called significant and no verdict is given: an interval that draws them says little."""
+"""With fewer images nothing is called significant and no verdict is given: such an interval means little."""
 
 ROUNDING = 1e-9
 """Less spread than this is of rounding: 0.9 - 0.3, summed in two ways, is not always the same number."""

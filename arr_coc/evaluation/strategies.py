@@ -42,7 +42,8 @@ def evaluate(
     Args:
         model: with a processor; or a reader of a published model, without allocators, passes and tiles: see
             `attached.attached_arms` for its strategies.
-        records: the questions; "oracle" needs boxes in all of them, and fetches what they and the labels' boxes cover.
+        records: the questions; "oracle" needs boxes in all of them, and fetches the patches under them and the labels'
+            boxes.
         strategies: names of scorers, or STRATEGY+ALLOCATOR; see `with_allocators`.
         batch_size: questions answered at a time, and images encoded at a time.
         budget, allocator: for every strategy that names none; the checkpoint's by default.
@@ -233,9 +234,9 @@ def measures(scored: Scored) -> dict[str, Any]:
     """{metric: interval, "recall": interval or None where no question came with boxes, "tokens", "n", "calibration":
     see `calibration.calibration`}.
 
-    And where some questions are about what their image does not show "not_on_the_page": {"precision", "recall"}, each
-    an interval; the precision of a strategy that never says so is None. Where some say which of their sources answers
-    "pages": {"best", "most"}, see `Scored.right_pages`.
+    With questions about absent fields also "not_on_the_page": {"precision", "recall"}, each
+    an interval; the precision of a strategy without such answers is None. If some questions have known sources of the
+    answer "pages": {"best", "most"}, see `Scored.right_pages`.
     """
     recall, refusals, pages = scored.recall, scored.refusals, scored.right_pages
     return {

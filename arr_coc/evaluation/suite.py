@@ -123,8 +123,8 @@ def measure_suite(
     Returns:
         {"sets": {name: {"data", "metric", "images", "arms": {arm: see `measures`}, "by": [{"by", "rows"}] of `buckets`,
         "swaps": [{"arm", "changed", "difference"}]}}, "model", "date", "versions", "machine"}. A swap, where an arm's
-        own base tokens and those of another page ("other_base") were both read, says which share of the answers
-        changed, and by how much the score did.
+        own base tokens and those of another page ("other_base") were both read, has the share of changed answers
+        and the change of the score.
 
     Raises:
         ValueError: see `make_arms` and `evaluate`; `batch_size` below 1, a set that can not be asked, or a tag in `by`

@@ -1,4 +1,4 @@
-"""Processes that download and decode images which strangers sent: what goes wrong costs that process only.
+"""Processes that download and decode images of clients: a failure ends that process only.
 
 Three kinds of process: the server has a `WorkerPool`, whose workers are each in use by one request at a time; what
 hangs or dies is replaced. Workers are forked from a nursery, which has imported what they need and never sees an image:

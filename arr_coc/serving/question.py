@@ -96,16 +96,16 @@ class EngineBusy(Exception):
 
 @dataclass(eq=False)
 class Ticket:
-    """A question that the engine took. Threads push, the event loop reads.
+    """A question in the engine. Threads push progress, the event loop reads it.
 
     Attributes:
-        question: that was asked.
+        question: the question.
         number: its name in the batch.
-        fetch: what was fetched, a row per image; known with the first `Progress`.
+        fetch: the fetched patches, a row per image; known with the first `Progress`.
         prompt_tokens: known with the first `Progress`.
-        cancelled: nobody waits for the answer.
+        cancelled: the client does not wait for the answer any more.
         version: of the scorer that fetched.
-        passes: the runs back, where several were asked for.
+        passes: the passes, if there were several.
     """
 
     question: Question
@@ -147,14 +147,14 @@ FAILED = ("failed", "late")
 
 @dataclass(frozen=True)
 class Ended:
-    """One answer, however it ended.
+    """An answer that has ended.
 
     Attributes:
         number: of the completion, without "chatcmpl-".
-        ticket: with the question and, where it came so far, what was fetched.
+        ticket: with the question and, if it came so far, the fetched patches.
         stops: strings that end the answer.
-        finish: "stop", "length", "cancelled" (the client went), "refused", "failed", "late" (it took too long).
-        answer: its text and the probability of its tokens, or None where there are none.
+        finish: "stop", "length", "cancelled" (the client disconnected), "refused", "failed", "late" (it took too long).
+        answer: its text and the probability of its tokens, or None without any.
     """
 
     number: str

@@ -1,4 +1,4 @@
-"""Questions that wait for an engine, and the thread that takes them: those that go together at once."""
+"""The queue of an engine's questions, and the thread that takes those that fit into one batch."""
 
 import itertools
 import logging
@@ -104,7 +104,7 @@ class QuestionQueue(ABC):
         return ticket
 
     def cancel(self, ticket: Ticket) -> None:
-        """Ends a question whose answer nobody waits for; one that has ended stays as it is."""
+        """Cancels a question; one that has ended does not change."""
         with self._changed:
             ticket.cancelled = True  # it may be with the thread that takes questions
             for queue in self._queues:
@@ -184,7 +184,7 @@ class QuestionQueue(ABC):
         return
 
     def _end(self, number: str) -> Any:
-        """Takes a question out of a batch and gives back what it held."""
+        """Removes a question from a batch and frees its resources."""
         return None
 
     @abstractmethod

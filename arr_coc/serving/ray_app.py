@@ -5,7 +5,7 @@
 A gateway takes requests (keys, limits, a whole body in time), finds which image they are about, and hands them to a
 replica: the same application as `arr-coc serve`, whose guard, chat and engine answer. Ray starts, watches, replaces and
 scales replicas; deploying again with other arguments replaces them one after the other, each when it has answered what
-it took. A request whose replica dies before the first byte of its answer is asked of another one.
+it took. If a replica dies before the first byte of its answer, another one gets the request.
 """
 
 import asyncio
@@ -32,20 +32,20 @@ from .protocol import error_body
 from .settings import ServerSettings
 
 ATTEMPTS = 5
-"""Replicas that are asked before a request fails: several may die."""
+"""The most replicas that one request tries: several may die."""
 
 PAUSE = 0.5
-"""Seconds before another is asked: Ray takes a moment to notice."""
+"""Seconds before the next try: Ray needs a moment to notice a dead replica."""
 
 REPLICA = b"x-arr-coc-replica"
-"""The header that says which replica answered."""
+"""The header with the name of the replica that answered."""
 
 _SCOPE = ("type", "http_version", "method", "path", "raw_path", "query_string", "headers", "scheme")
 """What of a request's scope goes to a replica; the rest are objects of the gateway's process."""
 
 
 class AffinityRouter(RequestRouter):
-    """Ranks replicas by the key that comes first among a call's arguments; full or dead ones are passed over."""
+    """Ranks replicas by the key in the first argument of a call; full or dead ones are skipped."""
 
     async def choose_replicas(
         self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None
@@ -207,7 +207,7 @@ class RayArguments(BaseModel):
         cpus, gpus: that a replica takes.
         surge_percent: replicas beyond the number needed while all are replaced, in percent of it: old ones serve until
             new ones are ready. 0 where there is no room for more: then one ends before its successor starts.
-        secret: handles are told from it. Without one each deployment draws its own, which replaces all replicas.
+        secret: the key of handles. Without one each deployment draws its own, which replaces all replicas.
         version: change it to replace replicas though nothing else has changed, when the folder holds other weights.
     """
 

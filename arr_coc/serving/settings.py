@@ -1,4 +1,4 @@
-"""What a server allows (limits, keys, hosts), and what it keeps of its use (examples, feedback, versions)."""
+"""Settings of a server: its limits, keys and hosts, and the logs of its use (examples, feedback, versions)."""
 
 import math
 from dataclasses import dataclass

@@ -1,8 +1,8 @@
 """All that a server keeps of its use and takes from it: examples, feedback, versions of its scorer.
 
 `ExampleLog` keeps a sample of all answers, and all that failed or are improbable. Answers never wait for it: a thread
-writes, and what it cannot keep up with is dropped and counted. `VersionWatch` has the engine fetch with the version of
-the scorer that is in use.
+writes, and entries that it is too slow for are dropped and counted. `VersionWatch` has the engine fetch with the
+version of the scorer that is in use.
 """
 
 import logging
@@ -142,7 +142,7 @@ class VersionWatch:
         folder: of the versions.
         seconds: between looks.
         weights: SHA-256 of the checkpoint's files, which an adapter has to be of.
-        registry: where the version in use is told.
+        registry: of the metric with the version in use.
 
     Raises:
         ValueError: versions that are damaged or another model's: a server does not start with those. Later they are

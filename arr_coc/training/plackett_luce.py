@@ -2,7 +2,7 @@
 
 Patches are drawn one after the other, each with probability softmax(logits) among those that are left. Adding Gumbel
 noise to the logits and taking the K largest draws exactly so (Yellott 1977; Kool et al. 2019, "Stochastic Beams").
-Where the allocator chooses how many patches it fetches, that number is drawn too, from what it deems likely.
+Where the allocator chooses how many patches it fetches, that number is drawn too, from its probabilities.
 
 Notation: N patches, K of them drawn (of sizes: at most), I image slots, G draws; `...` leading dimensions (items,
 draws), the same everywhere in one call. A rank r counts from 0.

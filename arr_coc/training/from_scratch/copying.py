@@ -123,8 +123,7 @@ class Copying(nn.Module):
             budget: patch tokens per question, where patches are read.
             generator: of what is fetched beside the oracle's patches.
             read: see `Read`.
-            blurred: whether tokens are between what they are with each line a little elsewhere, in two ways that are
-                drawn.
+            blurred: whether tokens are the means of two drawn versions with each line shifted a little.
             scattered: whether the patches beside the answer's are any of text, not those of the oracle's lines.
 
         Returns:

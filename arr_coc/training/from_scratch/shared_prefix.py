@@ -75,12 +75,12 @@ def pointer_loss(attention: Tensor, match: Tensor) -> Tensor:
 
 
 class ReadPrompts(NamedTuple):
-    """What the language model makes of the texts behind images.
+    """The outputs of the language model for the texts behind images.
 
     Attributes:
         states: [I, L - 1, D] those that predict all tokens of a text but its first one.
-        attention: [I, L - 1, T] that the pointing heads pay to the image's tokens there; where none is
-            asked for, to no tokens.
+        attention: [I, L - 1, T] that the pointing heads pay to the image's tokens there; without a
+            `layer`, to no tokens.
     """
 
     states: Tensor
@@ -97,7 +97,7 @@ def read_prompts(
         before: [I, *] ids, the same for all that read the same tokens.
         tokens: [R, T, D] of images, each group for I / R prompts that follow each other.
         after: [I, L] ids, padded on the right; nothing predicts their first.
-        layer: whose pointing heads' attention is asked for; None: none.
+        layer: the layer of the pointing heads; None: no attention is returned.
     """
     core, embed = model.model, model.get_input_embeddings()
     repeats, start = len(after) // len(tokens), before.shape[1]

@@ -50,7 +50,7 @@ class Loop:
         name: in the log.
         module: all that is trained; its state and the optimiser's make a checkpoint.
         optimizer: of its parameters, see `OPTIMIZERS`.
-        path: the checkpoint, written at every measurement; a killed run goes on from it. Losses and measurements are
+        path: the checkpoint, written at every measurement; a killed run resumes from it. Losses and measurements are
             written beside it too, to `*.jsonl`, a line of {"step": ..., name: value} each.
         steps, warmup: of the schedule.
         evaluate_every: steps between measurements; there is one before the first step too.
