@@ -23,7 +23,7 @@ from .configuration_arr_coc import TIERS, ArrCocFetcherConfig, scaled_budget
 from .grid_encoder import pool_regions, region_boxes, spread_regions
 from .image_encoding import Rows
 from .relevance_maps import ContextNetwork
-from .scorers import FetchContext
+from .scorers import SCORERS, FetchContext
 
 SOFTNESS = 0.02
 """How wide the soft edge of "adaptive" is, as a share of the mass; only gradients see it."""
@@ -114,6 +114,11 @@ class FetchResult(Rows):
     def own_relevance(self) -> Tensor:
         """[B, K] the relevance of each of them."""
         return self.relevance.gather(1, self.indices)
+
+    def predicted_relevance(self) -> Tensor | None:
+        """[B, K] the same where a trained scorer predicted it or the ground truth is known, else None."""
+        trained = self.strategy == "oracle" or (self.strategy in SCORERS and SCORERS[self.strategy].trained)
+        return self.own_relevance() if trained else None
 
     def ranks(self) -> Tensor:
         """[B, K] the rank of each by its relevance, from 0; what is not fetched comes behind."""

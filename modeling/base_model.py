@@ -350,19 +350,21 @@ class ArrCocModel(ArrCocPreTrainedModel):
         used: Tensor | None = None,
         levels: Tensor | None = None,
         rank: Tensor | None = None,
+        relevance: Tensor | None = None,
     ) -> Bridged:
         """Fetched patches [I, K] of the encoded images, one each, on the language model's side: tokens [I, K, D].
 
         `used` [I, K]: False on those that only fill the rectangle, which the others are not to see; None: all are.
         `levels` [I, K]: of detail, where they are regions (grid_encoder.py).
         `rank` [I, K]: theirs by relevance, from 0, for bridges that order tokens by it; None: all are first.
+        `relevance` [I, K]: in 0..1, for bridges that mark tokens by it; None: no token is marked.
         """
         states, projected = self.vision_tower.saccades(encoding, indices, used, levels)
         known = {}
         if encoding.pieces is not None:
             rank = torch.zeros_like(indices) if rank is None else rank
             pieces = encoding.pieces.take_along_dim(indices[..., None, None], 1)
-            known = self._read(pieces, encoding.features, indices=indices, rank=rank)
+            known = self._read(pieces, encoding.features, indices=indices, rank=rank, relevance=relevance)
         base, bypass = encoding.bridge_cache or [], encoding.bypass
         return self.bridge(states, projected, base=base, bypass=bypass, used=used, **known)
 
@@ -371,7 +373,7 @@ class ArrCocModel(ArrCocPreTrainedModel):
         table = embedding_table(self.get_input_embeddings(), self.config.text_config.vocab_size, self.input_device)
         return table.to(device)
 
-    def _read(self, pieces: Tensor, features: Tensor, **fetched: Tensor) -> dict[str, ReadPatches]:
+    def _read(self, pieces: Tensor, features: Tensor, **fetched: Tensor | None) -> dict[str, ReadPatches]:
         """What a bridge that places tokens is told of patches."""
         return {"patches": ReadPatches(pieces, self._table(pieces.device), features.shape[-1], **fetched)}
 
@@ -391,8 +393,8 @@ class ArrCocModel(ArrCocPreTrainedModel):
             if isinstance(fetched, JointFetch):
                 bridged = bridge_over_views(self, encoding, fetched)
             else:
-                rank = None if encoding.pieces is None else fetched.ranks()
-                bridged = self.bridge_saccades(encoding, fetched.indices, used, fetched.levels, rank)
+                order = () if encoding.pieces is None else (fetched.ranks(), fetched.predicted_relevance())
+                bridged = self.bridge_saccades(encoding, fetched.indices, used, fetched.levels, *order)
             if bridged.failed is not None:
                 fetched.bypassed = fetched.bypassed | bridged.failed.to(fetched.bypassed.device)
             saccades, weights = bridged.tokens, fetched.weights

@@ -289,12 +289,14 @@ def bridge_over_views(model: Core, encoding: ImageEncoding, fetched: JointFetch)
     failed = torch.zeros_like(fetched.counts, dtype=torch.bool)
     source = torch.full_like(fetched.indices, -1) if model.bridge.places_tokens and not encoding.bypass else None
     every = fetched.ranks()
-    ranks = every[slots, places]
+    ranks, predicted = every[slots, places], fetched.predicted_relevance()
+    relevance = None if predicted is None else predicted[slots, places]
     for numbers in view.unique().split(VIEWS_AT_ONCE):
         at, used = _of_views(view, numbers)
         base = _bases(model, encoding, views, numbers.cpu())
         detail = None if levels is None else levels[at].where(used, 0)
-        bridged = model.bridge_saccades(base, indices[at].where(used, 0), used, detail, ranks[at])
+        marks = None if relevance is None else relevance[at]
+        bridged = model.bridge_saccades(base, indices[at].where(used, 0), used, detail, ranks[at], marks)
         stand = (slots[at[used]], places[at[used]])
         tokens = tokens.index_put(stand, bridged.tokens[used])
         if quality is not None and bridged.quality is not None:

@@ -268,7 +268,7 @@ def _half_rows(words: list[Word], count: int) -> list[int]:
 
 class Places(nn.Module):
     """Where on the page a token stands, as an embedding: its half row of patches, its column, and whether it begins a
-    line or a cell of a table (`line_breaks`)."""
+    line or a cell of a table (`line_breaks`). `mark` is for its relevance: it starts as nothing."""
 
     def __init__(self, side: int, text_size: int) -> None:
         super().__init__()
@@ -276,9 +276,11 @@ class Places(nn.Module):
         self.rows = nn.Embedding(2 * side, text_size)
         self.columns = nn.Embedding(side, text_size)
         self.line_break = nn.Parameter(torch.zeros(text_size))
+        self.mark = nn.Parameter(torch.zeros(text_size))
 
     def start_weights(self, std: float) -> None:
         nn.init.zeros_(self.line_break)
+        nn.init.zeros_(self.mark)
 
     def forward(self, half_rows: Tensor, columns: Tensor, side: int, breaks: Tensor | None = None) -> Tensor:
         """Half rows [...] and columns [...] of a grid of `side` patches, and `breaks` bool [...] -> [..., D]."""
@@ -286,6 +288,10 @@ class Places(nn.Module):
             half_rows, columns = half_rows * self.side // side, columns * self.side // side
         placed: Tensor = self.rows(half_rows) + self.columns(columns)
         return placed if breaks is None else placed + breaks[..., None] * self.line_break
+
+    def marked(self, relevance: Tensor) -> Tensor:
+        """Relevance [...] in 0..1 -> [..., D], to be added to tokens."""
+        return relevance[..., None] * self.mark
 
 
 def line_breaks(half_rows: Tensor, columns: Tensor) -> Tensor:

@@ -200,7 +200,7 @@ class EndToEnd(Task):
         scores = by_scorer[self.config.fetcher_config.strategy]
         wanted = scores.detach().float().sigmoid().amax(0).masked_fill(~mask[0], -1.0)
         if oracle:
-            wanted = wanted + 2 * page.relevance.to(wanted).amax(0).clamp(min=0)
+            wanted = wanted + 2 * (page.relevance.to(wanted).amax(0) > 0)
         patches = wanted.topk(self.budget).indices.sort().values
         rank = wanted[patches].argsort(descending=True, stable=True).argsort()
         bridged = self.core.bridge_saccades(encoding, patches[None], rank=rank[None])
@@ -209,7 +209,9 @@ class EndToEnd(Task):
         base, fetched, held = encoding.tokens[0], bridged.tokens[0][stand], patches[bridged.source[0][stand]]
         best = wanted.new_full(scores.shape, -torch.inf).index_copy(1, patches, scores.detach().float()[:, patches])
         own = best.topk(min(FOREMOST, self.budget)).indices.sort(1).values
-        several = self.core.bridge_saccades(encoding.select(torch.zeros(len(own), dtype=torch.long)), own)
+        predicted = scores.float().sigmoid().gather(1, own)
+        pages = encoding.select(torch.zeros(len(own), dtype=torch.long))
+        several = self.core.bridge_saccades(pages, own, relevance=predicted)
         assert several.source is not None
         foremost = [tokens[source >= 0] for tokens, source in zip(several.tokens, several.source, strict=True)]
         again = [torch.isin(held, each) for each in own]

@@ -109,7 +109,7 @@ class AskedBatches(Batches[QuestionBatch]):
             if asked:
                 break
         asked = asked[: self.stage.questions]
-        whole = sketch(page, [(*q.boxes, *q.label_boxes) for q in asked], self.config.grid_size, self.cut)
+        whole = sketch(page, asked, self.config.grid_size, self.cut)
         whole = slipped(rng, whole, self.stage.slips * rng.random(), self.vocabulary)
         row, held = Row(), []
         row.add(self.prompting.before)
@@ -120,11 +120,12 @@ class AskedBatches(Batches[QuestionBatch]):
             return row, held, [question.kind for question in asked]
         words = [self.prompting.ids(f" {question.text}") for question in asked]
         last = [foremost(rng, whole, number, own) for number, own in enumerate(words)]
-        missed = (whole.near & ~np.stack(last, 1)).any(1)
+        missed = (whole.near & ~np.stack([own for own, _ in last], 1)).any(1)
         shown, start = fetched(rng, whole, missed, self.stage.budget), len(row.ids)
         at = start + shown.cumsum() - 1  # of each wordpiece that is shown
         row.add_sketch(whole.only(shown))
-        row.ask(asked, self.prompting, [Again(whole.only(own), at[own & shown].tolist()) for own in last])
+        again = [Again(whole.only(own), at[own & shown].tolist(), predicted[own]) for own, predicted in last]
+        row.ask(asked, self.prompting, again)
         return row, held, [question.kind for question in asked]
 
     def _order(self, rng: np.random.Generator, questions: Sequence[Question]) -> list[Question]:
@@ -184,7 +185,7 @@ class QuestionAnswering(Task):
         first = batch.fetched & ~F.pad(batch.fetched, (1, 0))[:, :-1]
         breaks = batch.fetched & (first | line_breaks(batch.half_rows, batch.columns))
         placed = self.places(batch.half_rows, batch.columns, side, breaks) * (batch.fetched | batch.base)[..., None]
-        return rows + placed
+        return rows + placed + self.places.marked(batch.relevance)
 
     @cached_property
     def _unseen(self) -> dict[str, list[QuestionBatch]]:
