@@ -207,14 +207,14 @@ class EndToEnd(Task):
         assert bridged.source is not None
         stand = bridged.source[0] >= 0
         base, fetched, held = encoding.tokens[0], bridged.tokens[0][stand], patches[bridged.source[0][stand]]
-        best = wanted.new_full(scores.shape, -torch.inf).index_copy(1, patches, scores.detach().float()[:, patches])
-        own = best.topk(min(FOREMOST, self.budget)).indices.sort(1).values
-        predicted = scores.float().sigmoid().gather(1, own)
-        pages = encoding.select(torch.zeros(len(own), dtype=torch.long))
-        several = self.core.bridge_saccades(pages, own, relevance=predicted)
+        predicted = scores.float().sigmoid()[:, patches]  # [Q, K]
+        ranks = predicted.argsort(dim=1, descending=True, stable=True).argsort(dim=1)
+        pages = encoding.select(torch.zeros(len(ranks), dtype=torch.long))
+        several = self.core.bridge_saccades(pages, patches.expand_as(ranks), rank=ranks, relevance=predicted)
         assert several.source is not None
-        foremost = [tokens[source >= 0] for tokens, source in zip(several.tokens, several.source, strict=True)]
-        again = [torch.isin(held, each) for each in own]
+        first = (several.source >= 0) & (ranks.gather(1, several.source.clamp(min=0)) < FOREMOST)
+        foremost = [tokens[own] for tokens, own in zip(several.tokens, first, strict=True)]
+        again = [torch.isin(held, patches[own < FOREMOST]) for own in ranks]
         every = torch.stack(list(by_scorer.values()))
         relevance = page.relevance_loss(every, self.config.relevance_positive_weight)
         return Seen(base, fetched, patches, foremost, again, grid["pieces"], scores, relevance)
