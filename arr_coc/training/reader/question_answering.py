@@ -151,9 +151,10 @@ class QuestionAnswering(Task):
         self.places = Places(self.config.grid_size, run.model.config.text_config.hidden_size)
         for each in (self.places.rows, self.places.columns):
             nn.init.normal_(each.weight, std=PLACES_STD)
-        with torch.no_grad():  # starts as half of the embedding of a newline
-            newline = torch.tensor(self.prompting.ids("\n")[0], device=run.device)
-            self.places.line_break.copy_(self.language.table(newline) / 2)
+        with torch.no_grad():  # what starts as nothing is not noticed for hundreds of steps
+            for part, like in ((self.places.line_break, "\n"), (self.places.mark, " answer")):
+                token = torch.tensor(self.prompting.ids(like)[0], device=run.device)
+                part.copy_(self.language.table(token) / 2)
         if "places" in run.learner:
             self.places.load_state_dict(run.learner["places"])
         self.module = nn.ModuleDict({"adapter": self.language.adapter, "places": self.places}).to(run.device)
