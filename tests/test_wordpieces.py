@@ -26,6 +26,7 @@ from arr_coc.modeling.wordpieces import (
     SPELLED,
     TextReader,
     Word,
+    placed,
 )
 from arr_coc.training.from_scratch.patch_language import speaks_words
 from arr_coc.training.reader.targets import Wordpieces, class_of, spelled
@@ -36,7 +37,7 @@ WORDPIECES = {**READS_WORDS, "text": LARGE_TEXT}
 def reads(model: Any, least: int, most: int) -> Any:
     """The model, which finds between `least` and `most` wordpieces in every patch."""
 
-    def read(stem: torch.Tensor) -> torch.Tensor:
+    def read(stem: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         pieces = torch.full((len(stem), stem.shape[-1] ** 2 // 4, 2, PIECE_SLOTS), -1, dtype=torch.int32)
         for page, features in zip(pieces, stem, strict=True):
             generator = torch.Generator().manual_seed(int(features.double().abs().mean() * 1000))
@@ -46,7 +47,8 @@ def reads(model: Any, least: int, most: int) -> Any:
                 page[:, slot % 2, slot // 2] = torch.where(slot < counts, ids + slot, -1)
             if not least:
                 page[::3] = -1  # so there are fewer than patches are fetched
-        return pieces
+        counts = (pieces >= 0).flatten(2).sum(-1).float()
+        return pieces, torch.stack((counts, counts / 2), -1)
 
     model.model.vision_tower.text_reader.read = read
     return model
@@ -260,7 +262,7 @@ def test_words_of_a_line_along_an_edge_stay_in_one_half_row() -> None:
     words = [Word(CHARACTERS[0], (18.0,), 3.9), Word(CHARACTERS[0], (34.0,), 4.1), Word(CHARACTERS[0], (120.0,), 4.1)]
     expected = [(2, 3, 1), (2, 3, 2), (2, 4, 7)]
     for order in (words, words[::-1]):
-        assert [place for place in reader.pieces_of(order, 8) if place[0] == 2] == expected
+        assert [place for place in reader.pieces_of(placed(order, 16), 8) if place[0] == 2] == expected
 
 
 def test_words_are_cut_as_the_tokenizer_cuts_them() -> None:
