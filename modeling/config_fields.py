@@ -305,7 +305,7 @@ def markers() -> Any:
     return knob(f"ids {', '.join(turns)} (or None) and lists of ids {', '.join(texts)}", holds, default=None)
 
 
-def calibration() -> Any:
+def calibration_weights() -> Any:
     """A field for the weights of `answers.calibrated`."""
     lows = {"logit": 0.0, "legibility": 0.0, "not_on_the_page": -1e3, "bias": -1e3}
 

@@ -20,7 +20,7 @@ from .config_fields import (
     MAX_SIDE,
     MAX_WIDTH,
     KnobConfig,
-    calibration,
+    calibration_weights,
     choice,
     epsilon,
     knob,
@@ -423,7 +423,7 @@ class ArrCocConfig(KnobConfig):
     tie_word_embeddings: bool = False
     relevance_loss_weight: int | float = number(0.0, 1e6, default=1.0)
     relevance_positive_weight: int | float = number(0.0, 1e6, default=4.0)
-    calibration: dict[str, Any] | None = calibration()
+    calibration: dict[str, Any] | None = calibration_weights()
     least_legibility: int | float = number(0.0, 1.0, default=0.5)
     initializer_range: int | float = spread(0.02)
 

@@ -263,15 +263,16 @@ def words_of(word: Tensor, column: Tensor, letter: Tensor, middle: Tensor, score
         some, unread = known & (owner == number), other & (owner == number)
         text = "".join(CHARACTERS[each - 1] for each in letters[some].tolist())
         confidence = float(score[some].mean().exp()) if text else 0.0
-        places = (tuple(centre[each].tolist()) for each in (some, unread))
-        words.append(Word(text, next(places), float(middle[word == number].mean()), confidence, next(places)))
+        row, columns, others = float(middle[word == number].mean()), centre[some].tolist(), centre[unread].tolist()
+        words.append(Word(text, tuple(columns), row, confidence, tuple(others)))
     return words
 
 
 def _count_characters(held: np.ndarray, word: Word) -> None:
     """Adds the characters of a word to what each patch of its row holds [G, 2], see `TextReader.read`."""
     for columns, value in ((word.columns, (1.0, word.confidence)), (word.unread, (1.0, 0.0))):
-        np.add.at(held, [min(int(at) // COLUMNS, len(held) - 1) for at in columns], value)
+        patches = np.array(columns, np.float32).astype(np.int64) // COLUMNS
+        np.add.at(held, patches.clip(max=len(held) - 1), value)
 
 
 def placed(words: list[Word], count: int) -> list[tuple[Word, int]]:
