@@ -145,6 +145,10 @@ class FetchResult(Rows):
         levels = torch.zeros_like(self.indices) if self.levels is None else self.levels
         return spread_regions(values, self.indices, levels, (side, side))
 
+    def fetched_characters(self, characters: Tensor) -> Tensor:
+        """[B, 2] `ImageEncoding.characters` [B, N, 2] of the images, summed over what was fetched."""
+        return (characters * self.covered()[..., None].to(characters)).sum(1)
+
     def covered(self) -> Tensor:
         """bool [B, N], True on the patches that were fetched."""
         return self.on_patches(self.used.float()) > 0

@@ -20,6 +20,7 @@ from .config_fields import (
     MAX_SIDE,
     MAX_WIDTH,
     KnobConfig,
+    calibration_weights,
     choice,
     epsilon,
     knob,
@@ -393,6 +394,10 @@ class ArrCocConfig(KnobConfig):
             (`processing_arr_coc.query_markers`). With it the model finds the question where no `query_mask` comes.
         relevance_loss_weight: weight of the scorers' relevance loss where `relevance_targets` are passed.
         relevance_positive_weight: how much more a relevant patch weighs in it than any other: relevant ones are few.
+        calibration: weights by which the probability of an answer follows from its tokens' and from how well its
+            patches could be read (`answers.calibrated`); None: it is its tokens' alone.
+        least_legibility: `Answer.legibility` below which answers come with a warning. 0.5: there the model gives the
+            characters that it reads, on average, less than even odds of being right.
     """
 
     model_type = "arr_coc"
@@ -418,6 +423,8 @@ class ArrCocConfig(KnobConfig):
     tie_word_embeddings: bool = False
     relevance_loss_weight: int | float = number(0.0, 1e6, default=1.0)
     relevance_positive_weight: int | float = number(0.0, 1e6, default=4.0)
+    calibration: dict[str, Any] | None = calibration_weights()
+    least_legibility: int | float = number(0.0, 1.0, default=0.5)
     initializer_range: int | float = spread(0.02)
 
     def __post_init__(self, **kwargs: Any) -> None:

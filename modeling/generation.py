@@ -356,7 +356,8 @@ class Asker:
             return [THINKING.sub("", text) for text in texts]  # without what was thought before
         probabilities = answer_probabilities(self.model, output, *self.answer_span(inputs, kwargs))
         whole_output = output if whole else None
-        return with_fetch(texts, probabilities, prompt.fetch, encoding, asked.images, whole_output)
+        config = self.model.config
+        return with_fetch(texts, probabilities, prompt.fetch, encoding, asked.images, whole_output, config)
 
     def generated(self, inputs: dict[str, Tensor], kwargs: dict[str, Any], *, logits: bool) -> tuple[Any, list[str]]:
         """What transformers' `generate` returns for embedded prompts, with `logits` if wanted, and what it wrote."""

@@ -6,7 +6,7 @@ feature channels, T texture channels, D' semantic width, D language-model width.
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from math import isqrt
 from pathlib import Path
@@ -79,6 +79,7 @@ class Tiles(Rows):
         windows: [R, 4] int64, x0, y0, x1, y1 in px of the source.
         depths: [R, 2, W, G, G] like the features, where the model keeps depths (`ImageEncoding.depths`), else None.
         pieces: [R, N, 2, S] int32 where the model reads text (`ImageEncoding.pieces`), else None.
+        characters: [R, N, 2] float32, likewise (`ImageEncoding.characters`).
     """
 
     features: Tensor
@@ -89,6 +90,7 @@ class Tiles(Rows):
     windows: Tensor
     depths: Tensor | None = None
     pieces: Tensor | None = None
+    characters: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.sources)
@@ -96,7 +98,7 @@ class Tiles(Rows):
 
 SEEN = (
     "features", "textures", "patch_mask", "seeds", "compressed", "base_indices", "semantic", "semantic_cache", "depths",
-    "pieces",
+    "pieces", "characters",
 )  # fmt: skip
 """What of an `ImageEncoding` comes from the vision tower; the rest is the language model's side of it."""
 
@@ -136,6 +138,8 @@ class ImageEncoding(Rows):
             scorer of the model reads them, nor its language model (deepstack).
         pieces: [P, N, 2, S] int32, the wordpieces that begin in the upper and lower half of each patch, -1 in empty
             slots (`wordpieces.TextReader`); None: a model that does not read text so.
+        characters: [P, N, 2] float32, how many characters were read in each patch, and the sum of their confidence, to
+            which what cannot be read adds 0; None like `pieces`, and in files of earlier versions.
         bypassed: [P] bool, True where the bridge's adapter failed, so that `tokens` are its linear projection's; None
             from bridges without an adapter.
         made_by: the model that made it (`ArrCocModel.maker`), or None where that is not known.
@@ -164,6 +168,7 @@ class ImageEncoding(Rows):
     tiling: Any = field(default=None, metadata={"shared": True})
     depths: Tensor | None = None
     pieces: Tensor | None = None
+    characters: Tensor | None = None
     bypassed: Tensor | None = None
     made_by: tuple[str, str] | None = field(default=None, metadata={"shared": True})
 
@@ -231,6 +236,23 @@ class ImageEncoding(Rows):
         middle = ((start + (start + self.pool).clamp(max=rows)) * (self.side // rows) - 1) / 2
         return torch.cartesian_prod(middle, middle).view(1, -1, 2).expand(len(self), -1, -1)
 
+    def legibility(self, images: Sequence[int] | None = None) -> float | None:
+        """How well the model can read some of the images, all by default: the mean confidence of their characters.
+
+        0..1; 0 where no character was read, None from models that do not read text. An image that is seen in tiles is
+        read in these; of tiles that questions ask for, those that were encoded so far count.
+        """
+        if self.characters is None:
+            return None
+        total = self.characters.new_zeros(2)
+        for row in range(len(self)) if images is None else images:
+            views = self.characters[row : row + 1]
+            if self.tiles is not None and self.tiles.characters is not None:
+                own = (self.tiles.sources == row).nonzero()[:, 0]
+                views = self.tiles.characters[own.to(views.device)] if len(own) else views
+            total += views.sum((0, 1))
+        return confidence_of(total)
+
     def check_fits(self, config: Any) -> None:
         """Raises a ValueError where a model of another width made this: `config` is an `ArrCocConfig`."""
         widths = [self.features.shape[1], self.semantic.shape[-1], self.tokens.shape[-1]]
@@ -249,6 +271,12 @@ class ImageEncoding(Rows):
         """
         quality = None if self.quality is None else self.quality[:, :0]
         return replace(self.without_prefix(), tokens=self.tokens[:, :0], closing=None, quality=quality)
+
+
+def confidence_of(characters: Tensor) -> float:
+    """The mean confidence of characters of which [2] is said how many they are and the sum; 0 of none."""
+    count, total = characters.tolist()
+    return min(1.0, total / count) if count else 0.0
 
 
 def _same(first: Tensor | None, second: Tensor | None) -> bool:

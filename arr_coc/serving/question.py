@@ -106,6 +106,7 @@ class Ticket:
         cancelled: nobody waits for the answer.
         version: of the scorer that fetched.
         passes: the runs back, where several were asked for.
+        legibility: of what was fetched, see `Answer.fetched_legibility`.
     """
 
     question: Question
@@ -116,6 +117,7 @@ class Ticket:
     cancelled: bool = False
     version: str = ""
     passes: tuple[Pass, ...] = ()
+    legibility: float | None = None
     _arrived: "asyncio.Queue[Progress | Exception]" = field(default_factory=asyncio.Queue)
 
     def push(self, news: Progress | Exception) -> None:
