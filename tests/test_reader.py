@@ -72,7 +72,8 @@ def page(rng: np.random.Generator, split: str = "train") -> TextPage:
         for each in (label, value):
             draw.rectangle([*map(float, each.boxes[0, :2]), *map(float, each.boxes[-1, 2:])], fill="black")
         boxes = [(*map(float, each.boxes[0, :2]), *map(float, each.boxes[-1, 2:])) for each in (label, value)]
-        questions.append(Question(f"{name}?", (value.text,), (boxes[1],), (boxes[0],), "detail"))
+        kind = "detail" if row else "total"
+        questions.append(Question(f"{name}?", (value.text,), (boxes[1],), (boxes[0],), kind))
     return TextPage(image, image.size, tuple(lines), tuple(questions), kind="fields")
 
 
@@ -262,10 +263,16 @@ def test_base_tokens_average_what_their_cell_holds(cut: Wordpieces) -> None:
 # ---- questions about a page
 
 
-def asked_batches(cut: Wordpieces, reads: str = "both") -> AskedBatches:
-    stage = QuestionAnsweringStage(pages={"fields": 1.0}, pages_per_step=2, slips=0.0)
+def asked_batches(cut: Wordpieces, reads: str = "both", kinds: tuple[str, ...] = ()) -> AskedBatches:
+    stage = QuestionAnsweringStage(pages={"fields": 1.0}, pages_per_step=2, slips=0.0, kinds=kinds)
     config = SimpleNamespace(grid_size=16)
     return AskedBatches(stage, config, cut, Prompting(cut.tokenizer), split="train", reads={reads: 1.0})  # type: ignore[arg-type]
+
+
+def test_questions_of_some_kinds_alone_are_asked(cut: Wordpieces, fields: None) -> None:
+    every = asked_batches(cut).batch(0).kinds
+    assert len(set(every)) > 1
+    assert set(asked_batches(cut, kinds=(every[0],)).batch(0).kinds) == {every[0]}
 
 
 def test_each_question_sees_the_page_and_itself(fields: None, cut: Wordpieces) -> None:

@@ -49,6 +49,7 @@ class QuestionAnsweringStage(ScratchStage):
     Attributes:
         pages_per_step: pages of a step.
         questions: most questions about a page.
+        kinds: of questions that are asked, see `Question.kind`; none: all.
         pages: how often each source comes up, see `Sources`.
         budget: most fetched wordpieces of a page.
         reads: how often the pages of a step come with both kinds of token, fetched ones alone and base tokens alone.
@@ -65,6 +66,7 @@ class QuestionAnsweringStage(ScratchStage):
 
     pages_per_step: int = 4
     questions: int = 8
+    kinds: Sequence[str] = ()
     pages: Mapping[str, float] = field(default_factory=lambda: {"laid_out": 1.0})
     budget: int = 273
     reads: Mapping[str, float] = field(default_factory=lambda: {"both": 0.4, "fetched": 0.5, "base": 0.1})
@@ -105,7 +107,7 @@ class AskedBatches(Batches[QuestionBatch]):
         """A page with its questions, what its base tokens hold, and the kinds of question."""
         while True:
             page = self.sources.page(rng)
-            asked = [q for q in self._order(rng, page.questions) if self.prompting.short(q)]
+            asked = [q for q in self._order(rng, page.questions) if self._asks(q)]
             if asked:
                 break
         asked = asked[: self.stage.questions]
@@ -127,6 +129,9 @@ class AskedBatches(Batches[QuestionBatch]):
         again = [Again(whole.only(own), at[own & shown].tolist(), predicted[own]) for own, predicted in last]
         row.ask(asked, self.prompting, again)
         return row, held, [question.kind for question in asked]
+
+    def _asks(self, question: Question) -> bool:
+        return self.prompting.short(question) and (not self.stage.kinds or question.kind in self.stage.kinds)
 
     def _order(self, rng: np.random.Generator, questions: Sequence[Question]) -> list[Question]:
         return [questions[int(number)] for number in rng.permutation(len(questions))]
