@@ -23,7 +23,7 @@ from .configuration_arr_coc import TIERS, ArrCocFetcherConfig, scaled_budget
 from .grid_encoder import pool_regions, region_boxes, spread_regions
 from .image_encoding import Rows
 from .relevance_maps import ContextNetwork
-from .scorers import FetchContext
+from .scorers import SCORERS, FetchContext
 
 SOFTNESS = 0.02
 """Width of the soft edge of "adaptive", as a share of the mass; only gradients depend on it."""
@@ -115,6 +115,11 @@ class FetchResult(Rows):
         """[B, K] the relevance of each index."""
         return self.relevance.gather(1, self.indices)
 
+    def predicted_relevance(self) -> Tensor | None:
+        """`own_relevance` if a trained scorer predicted it or it is the ground truth, else None."""
+        trained = self.strategy == "oracle" or (self.strategy in SCORERS and SCORERS[self.strategy].trained)
+        return self.own_relevance() if trained else None
+
     def ranks(self) -> Tensor:
         """[B, K] the rank of each index by relevance, from 0; those that are not fetched come last."""
         relevance = self.own_relevance().masked_fill(~self.used, float("-inf"))
@@ -139,6 +144,10 @@ class FetchResult(Rows):
         side = math.isqrt(self.scores.shape[1])
         levels = torch.zeros_like(self.indices) if self.levels is None else self.levels
         return spread_regions(values, self.indices, levels, (side, side))
+
+    def fetched_characters(self, characters: Tensor) -> Tensor:
+        """[B, 2] `ImageEncoding.characters` [B, N, 2] of the images, summed over the fetched patches."""
+        return (characters * self.covered()[..., None].to(characters)).sum(1)
 
     def covered(self) -> Tensor:
         """bool [B, N], True on the patches that were fetched."""

@@ -5,7 +5,7 @@ Notation: B prompts, I image slots, K fetched patches, S prompt length, T tokens
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,9 +13,11 @@ import torch
 from torch import Tensor
 
 from .allocators import FetchResult
-from .image_encoding import ImageEncoding
+from .configuration_arr_coc import ArrCocConfig
+from .image_encoding import ImageEncoding, confidence_of
 from .image_processing_arr_coc import Box
 from .joint_allocation import JointFetch
+from .prompt_format import NOT_ON_THE_PAGE
 from .views import Views, square_of
 
 THINKS, THOUGHT = "<think>", "</think>"
@@ -86,7 +88,8 @@ class Pass:
     """One of several passes for a question, and its answer.
 
     Attributes:
-        text, probability: of the answer, as in `Answer`.
+        text: of the answer, as in `Answer`.
+        probability: of the whole output, the product of its tokens' probabilities; never calibrated.
         uncertainty: of the whole output, thinking included, 0..1: see `answer_uncertainties`.
         share: of patches drawn at random: see `passes.EXPLORATION`.
         fetch: the patches of this pass, and the map by which they were chosen (`fetch.relevance`).
@@ -105,13 +108,17 @@ class Answer:
 
     Attributes:
         text: the answer.
-        probability: of the whole answer, thinking and end included: the product of its tokens' probabilities.
+        probability: of the whole answer, thinking and end included: the product of its tokens' probabilities; from a
+            calibrated model, the value of `calibrated` for it.
         fetch: the fetched patches, one row per image of the prompt.
         sources: the place of each fetched token, in px of its source; see `Origin`.
         passes: the passes in order, with `num_passes` above 1; `fetch` is that of all passes.
         output: with `return_dict_in_generate=True` the output of transformers' `generate`, a row for each answer.
         thinking: the text between <think> and </think> before the answer; "": none. If the tokens ran out within it,
             `text` is "".
+        legibility: of the images, 0..1 (`ImageEncoding.legibility`), and `fetched_legibility`, that of the fetched
+            patches alone, or of all if no character was fetched; None from models without a text reader.
+        warning: in words, if `legibility` is below the model's `least_legibility`; else "".
     """
 
     text: str
@@ -121,6 +128,66 @@ class Answer:
     passes: tuple[Pass, ...] = field(default=(), repr=False)
     output: Any = field(default=None, repr=False)
     thinking: str = field(default="", repr=False)
+    legibility: float | None = None
+    fetched_legibility: float | None = None
+    warning: str = ""
+
+
+# ---- probability and legibility --------------------------------------------------------------------------------------
+
+SUREST = 1e-6
+"""The least distance of a probability from 0 and from 1, as files keep six digits."""
+
+
+def calibrated(
+    probability: float, weights: Mapping[str, float] | None, *, text: str, legibility: float | None
+) -> float:
+    """The probability that an answer is right, by Platt scaling (Platt, 1999) of the probability of its tokens.
+
+    sigmoid(`logit` * logit(probability) + `legibility` * (legibility - 1) + `not_on_the_page` + `bias`): it grows with
+    the probability, and with the legibility of what was fetched.
+
+    Args:
+        probability: the product of the tokens' probabilities.
+        weights: `ArrCocConfig.calibration`; None: the probability stays as it is.
+        text: the answer; `not_on_the_page` counts where it says so.
+        legibility: `Answer.fetched_legibility`; None, from models without a text reader, counts as 1.
+    """
+    if weights is None:
+        return probability
+    sure = min(max(probability, SUREST), 1 - SUREST)
+    total = weights["logit"] * math.log(sure / (1 - sure)) + weights["bias"]
+    total += weights["legibility"] * ((1.0 if legibility is None else legibility) - 1)
+    total += weights["not_on_the_page"] * (" ".join(text.split()) == NOT_ON_THE_PAGE)
+    return 1 / (1 + math.exp(-min(max(total, -700.0), 700.0)))
+
+
+def legibility_warning(legibility: float | None, least: float, pages: int = 1) -> str:
+    """The warning if the `legibility` of `pages` pages is below `least`; "" otherwise."""
+    if legibility is None or legibility >= least:
+        return ""
+    shown = "this page is" if pages == 1 else "these pages are"
+    return f"{shown} hard to read for the model (legibility {legibility:.2f}): the answer may be wrong"
+
+
+def legibilities(
+    fetch: FetchResult, encoding: ImageEncoding, images: Sequence[Sequence[int]]
+) -> list[tuple[float, float] | None]:
+    """`Answer.legibility` and `Answer.fetched_legibility` of each prompt; None from models without a text reader.
+
+    `fetch`: of all prompts; `images`: the sources of each prompt.
+    """
+    tiles = encoding.tiles
+    if encoding.characters is None or (tiles is not None and tiles.characters is None):
+        return [None] * len(images)
+    shown = torch.tensor([number for own in images for number in own], device=encoding.characters.device)
+    fetched = fetch.fetched_characters(encoding.characters[shown]).split([len(own) for own in images])
+    found: list[tuple[float, float] | None] = []
+    for own, held in zip(images, fetched, strict=True):
+        page = encoding.legibility(own) or 0.0
+        total = held.sum(0)
+        found.append((page, confidence_of(total) if total[0] else page))
+    return found
 
 
 def with_fetch(
@@ -130,19 +197,36 @@ def with_fetch(
     encoding: ImageEncoding,
     images: Sequence[Sequence[int]],
     output: Any,
+    config: ArrCocConfig,
 ) -> list[Answer]:
     """Answers, equally many for each prompt, with the patches fetched for it.
 
-    `texts`: the whole outputs; `images`: the sources of each prompt.
+    `texts`: the whole outputs; `probabilities`: of the whole outputs; `images`: the sources of each prompt.
     """
     repeats = len(texts) // len(images)
+    read = legibilities(fetch, encoding, images)
     rows = torch.arange(sum(map(len, images))).split([len(own) for own in images])
     answers = []
     for number, (text, probability) in enumerate(zip(texts, probabilities, strict=True)):
         fetched = fetch.select(rows[number // repeats])
         sources = origins_of(fetched, encoding, images[number // repeats])
         thinking, answer_text = split_thinking(text)
-        answers.append(Answer(answer_text, probability, fetched, sources, output=output, thinking=thinking))
+        page, legible = read[number // repeats] or (None, None)
+        sure = calibrated(probability, config.calibration, text=answer_text, legibility=legible)
+        warning = legibility_warning(page, config.least_legibility, len(images[number // repeats]))
+        answers.append(
+            Answer(
+                answer_text,
+                sure,
+                fetched,
+                sources,
+                output=output,
+                thinking=thinking,
+                legibility=page,
+                fetched_legibility=legible,
+                warning=warning,
+            )  # fmt: skip
+        )
     return answers
 
 

@@ -363,19 +363,23 @@ class ArrCocModel(ArrCocPreTrainedModel):
         used: Tensor | None = None,
         levels: Tensor | None = None,
         rank: Tensor | None = None,
+        relevance: Tensor | None = None,
     ) -> Bridged:
         """Fetched patches [I, K], one row for each encoded image -> tokens [I, K, D] for the language model.
 
         `used` [I, K]: False on entries that only fill the rectangle: no token attends to them; None: all are used.
         `levels` [I, K]: levels of detail of regions (grid_encoder.py).
         `rank` [I, K]: rank by relevance, from 0, for bridges that order tokens by it; None: all are first.
+        `relevance` [I, K]: in 0..1, for bridges that mark tokens by it; None: no token is marked.
         """
         states, projected = self.vision_tower.fetched_states(encoding, indices, used, levels)
         text_arguments = {}
         if encoding.pieces is not None:
             rank = torch.zeros_like(indices) if rank is None else rank
             pieces = encoding.pieces.take_along_dim(indices[..., None, None], 1)
-            text_arguments = self._text_arguments(pieces, encoding.features, indices=indices, rank=rank)
+            text_arguments = self._text_arguments(
+                pieces, encoding.features, indices=indices, rank=rank, relevance=relevance
+            )
         base, bypass = encoding.bridge_cache or [], encoding.bypass
         return self.bridge(states, projected, base=base, bypass=bypass, used=used, **text_arguments)
 
@@ -384,7 +388,7 @@ class ArrCocModel(ArrCocPreTrainedModel):
         table = embedding_table(self.get_input_embeddings(), self.config.text_config.vocab_size, self.input_device)
         return table.to(device)
 
-    def _text_arguments(self, pieces: Tensor, features: Tensor, **fetched: Tensor) -> dict[str, ReadPatches]:
+    def _text_arguments(self, pieces: Tensor, features: Tensor, **fetched: Tensor | None) -> dict[str, ReadPatches]:
         """The argument `patches` of a bridge that places tokens."""
         return {"patches": ReadPatches(pieces, self._table(pieces.device), features.shape[-1], **fetched)}
 
@@ -405,8 +409,8 @@ class ArrCocModel(ArrCocPreTrainedModel):
             if isinstance(fetched, JointFetch):
                 bridged = bridge_over_views(self, encoding, fetched)
             else:
-                rank = None if encoding.pieces is None else fetched.ranks()
-                bridged = self.bridge_fetched(encoding, fetched.indices, used, fetched.levels, rank)
+                order = () if encoding.pieces is None else (fetched.ranks(), fetched.predicted_relevance())
+                bridged = self.bridge_fetched(encoding, fetched.indices, used, fetched.levels, *order)
             if bridged.failed is not None:
                 fetched.bypassed = fetched.bypassed | bridged.failed.to(fetched.bypassed.device)
             fetched_tokens, weights = bridged.tokens, fetched.weights

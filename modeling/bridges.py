@@ -21,7 +21,7 @@ from .config_fields import Registry
 from .configuration_arr_coc import COMPRESSION, INDICATORS, ArrCocBridgeConfig, ArrCocSemanticConfig
 from .image_encoding import KeyValue
 from .vision_tower import LevelEmbedding, SemanticLayer, run_layers
-from .wordpieces import PIECE_SLOTS, Places, line_breaks, reading_order
+from .wordpieces import FOREMOST, PIECE_SLOTS, Places, line_breaks, reading_order
 
 logger = logging.get_logger(__name__)
 
@@ -61,6 +61,7 @@ class ReadPatches:
         side: G.
         indices: [B, K] numbers of fetched patches, row-major.
         rank: [B, K] their rank by relevance, from 0.
+        relevance: [B, K] in 0..1, predicted by a trained scorer; None: not known.
     """
 
     pieces: Tensor
@@ -68,6 +69,7 @@ class ReadPatches:
     side: int
     indices: Tensor | None = None
     rank: Tensor | None = None
+    relevance: Tensor | None = None
 
 
 def embedding_table(embed: nn.Module, rows: int, device: torch.device) -> Tensor:
@@ -391,7 +393,8 @@ class WordpieceBridge(Bridge):
 
     Several wordpieces or none may begin in a patch: the tokens of K patches are the filled slots of all, in reading
     order, at most K. A base token is the mean of the wordpieces of its cell. The embedding of its place on the page is
-    added to each token, and a projection of its states (`rest`), which starts at zero.
+    added to each token, and a projection of its states (`rest`), which starts at zero. A mark times the relevance of
+    the patch is added to tokens of the `FOREMOST` most relevant patches.
     """
 
     reads_pooled: ClassVar[bool] = False
@@ -435,6 +438,9 @@ class WordpieceBridge(Bridge):
         source = chosen // slots
         tokens = patches.table[ids.clamp(min=0)].to(rest) + rest.take_along_dim(source[..., None], 1)
         tokens = tokens + self.places(half_rows, columns, side, line_breaks(half_rows, columns))
+        if patches.relevance is not None:
+            relevance = (patches.relevance * (patches.rank < FOREMOST)).gather(1, source)
+            tokens = tokens + self.places.marked(relevance.to(tokens))
         return Bridged(tokens * filled_slots[..., None], source=source.masked_fill(~filled_slots, -1))
 
     def mixtures(self, patches: ReadPatches, cells: int) -> Tensor:

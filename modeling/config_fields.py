@@ -305,6 +305,18 @@ def markers() -> Any:
     return checked_field(f"ids {', '.join(turns)} (or None) and lists of ids {', '.join(texts)}", holds, default=None)
 
 
+def calibration_weights() -> Any:
+    """A field for the weights of `answers.calibrated`."""
+    lows = {"logit": 0.0, "legibility": 0.0, "not_on_the_page": -1e3, "bias": -1e3}
+
+    def holds(value: dict[str, Any]) -> bool:
+        numbers = all(isinstance(weight, int | float) and not isinstance(weight, bool) for weight in value.values())
+        return set(value) == set(lows) and numbers and all(low <= value[name] <= 1e3 for name, low in lows.items())
+
+    expected = f"a number up to 1000 for each of {', '.join(lows)}, the first two from 0, the others from -1000"
+    return checked_field(expected, holds, default=None)
+
+
 LIMITS: dict[str, tuple[float, float]] = {
     "vocab_size": (1, 2**22),
     "hidden_size": (1, 2**15),

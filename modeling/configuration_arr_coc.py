@@ -20,6 +20,7 @@ from .config_fields import (
     MAX_SIDE,
     MAX_WIDTH,
     ValidatedConfig,
+    calibration_weights,
     checked_field,
     choice,
     epsilon,
@@ -398,6 +399,10 @@ class ArrCocConfig(ValidatedConfig):
             the model finds the question without a `query_mask`.
         relevance_loss_weight: weight of the scorers' relevance loss, if `relevance_targets` are given.
         relevance_positive_weight: weight of relevant patches in this loss, as few patches are relevant; others have 1.
+        calibration: weights of `answers.calibrated`, which computes an answer's probability from that of its tokens and
+            from the legibility of its patches; None: it is that of its tokens.
+        least_legibility: `Answer.legibility` below which answers have a warning. At 0.5 the mean probability of the
+            predicted characters is one half.
     """
 
     model_type = "arr_coc"
@@ -423,6 +428,8 @@ class ArrCocConfig(ValidatedConfig):
     tie_word_embeddings: bool = False
     relevance_loss_weight: int | float = number(0.0, 1e6, default=1.0)
     relevance_positive_weight: int | float = number(0.0, 1e6, default=4.0)
+    calibration: dict[str, Any] | None = calibration_weights()
+    least_legibility: int | float = number(0.0, 1.0, default=0.5)
     initializer_range: int | float = spread(0.02)
 
     def __post_init__(self, **kwargs: Any) -> None:

@@ -367,7 +367,8 @@ class AnswerGenerator:
             return [THINKING.sub("", text) for text in texts]  # without thinking
         probabilities = answer_probabilities(self.model, output, *self.answer_span(inputs, kwargs))
         whole_output = output if whole else None
-        return with_fetch(texts, probabilities, prompt.fetch, encoding, batch.images, whole_output)
+        config = self.model.config
+        return with_fetch(texts, probabilities, prompt.fetch, encoding, batch.images, whole_output, config)
 
     def generated(self, inputs: dict[str, Tensor], kwargs: dict[str, Any], *, logits: bool) -> tuple[Any, list[str]]:
         """The output of transformers' `generate` for embedded prompts, with `logits` on demand, and its texts."""

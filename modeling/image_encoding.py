@@ -6,7 +6,7 @@ feature channels, T texture channels, D' semantic width, D language-model width.
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from math import isqrt
 from pathlib import Path
@@ -79,6 +79,7 @@ class Tiles(Rows):
         windows: [R, 4] int64, x0, y0, x1, y1 in px of the source.
         depths: [R, 2, W, G, G] in the same dtype (`ImageEncoding.depths`), or None.
         pieces: [R, N, 2, S] int32 (`ImageEncoding.pieces`), or None.
+        characters: [R, N, 2] float32 (`ImageEncoding.characters`), or None.
     """
 
     features: Tensor
@@ -89,6 +90,7 @@ class Tiles(Rows):
     windows: Tensor
     depths: Tensor | None = None
     pieces: Tensor | None = None
+    characters: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.sources)
@@ -96,7 +98,7 @@ class Tiles(Rows):
 
 SEEN = (
     "features", "textures", "patch_mask", "seeds", "compressed", "base_indices", "semantic", "semantic_cache", "depths",
-    "pieces",
+    "pieces", "characters",
 )  # fmt: skip
 """Fields of an `ImageEncoding` from the vision tower; the others come from the bridge and the language model."""
 
@@ -136,6 +138,8 @@ class ImageEncoding(Rows):
             scorer nor the language model (deepstack) reads them.
         pieces: [P, N, 2, S] int32, the wordpieces that begin in the upper and lower half of each patch, -1 in empty
             slots (`wordpieces.TextReader`); None from models without a text reader.
+        characters: [P, N, 2] float32, the number of characters in each patch and the sum of their confidence, 0 for
+            characters without a class; None from models without a text reader, and in files of earlier versions.
         bypassed: [P] bool, True where the linear projection replaced the bridge's failed adapter; None from bridges
             without an adapter.
         made_by: the model that made it (`ArrCocModel.maker`), or None if that is not known.
@@ -164,6 +168,7 @@ class ImageEncoding(Rows):
     tiling: Any = field(default=None, metadata={"shared": True})
     depths: Tensor | None = None
     pieces: Tensor | None = None
+    characters: Tensor | None = None
     bypassed: Tensor | None = None
     made_by: tuple[str, str] | None = field(default=None, metadata={"shared": True})
 
@@ -232,6 +237,23 @@ class ImageEncoding(Rows):
         middle = ((start + (start + self.pool).clamp(max=rows)) * (self.side // rows) - 1) / 2
         return torch.cartesian_prod(middle, middle).view(1, -1, 2).expand(len(self), -1, -1)
 
+    def legibility(self, images: Sequence[int] | None = None) -> float | None:
+        """How well the model can read some of the images, all by default: the mean confidence of their characters.
+
+        0..1; 0 where no character was read, None from models that do not read text. An image that is seen in tiles is
+        read in these; of tiles that questions ask for, those that were encoded so far count.
+        """
+        if self.characters is None:
+            return None
+        total = self.characters.new_zeros(2)
+        for row in range(len(self)) if images is None else images:
+            views = self.characters[row : row + 1]
+            if self.tiles is not None and self.tiles.characters is not None:
+                own = (self.tiles.sources == row).nonzero()[:, 0]
+                views = self.tiles.characters[own.to(views.device)] if len(own) else views
+            total += views.sum((0, 1))
+        return confidence_of(total)
+
     def check_fits(self, config: Any) -> None:
         """Raises a ValueError if a model of another width made the encoding: `config` is an `ArrCocConfig`."""
         widths = [self.features.shape[1], self.semantic.shape[-1], self.tokens.shape[-1]]
@@ -250,6 +272,12 @@ class ImageEncoding(Rows):
         """
         quality = None if self.quality is None else self.quality[:, :0]
         return replace(self.without_prefix(), tokens=self.tokens[:, :0], closing=None, quality=quality)
+
+
+def confidence_of(characters: Tensor) -> float:
+    """The mean confidence of characters, from their number and the sum of their confidence [2]; 0 without any."""
+    count, total = characters.tolist()
+    return min(1.0, total / count) if count else 0.0
 
 
 def _same(first: Tensor | None, second: Tensor | None) -> bool:

@@ -17,6 +17,7 @@ from .allocators import FetchResult, PatchesOf, positions_of
 from .bridges import Bridged
 from .detail_allocators import ALLOCATORS
 from .fetcher import FetchChoices, RunningBackFetcher
+from .grid_encoder import spread_regions
 from .image_encoding import ImageEncoding
 from .prompt import Core, SelectedSlots
 from .scorers import FetchContext, SaliencyScorer, is_uninformative, saliency, unit_range, warn_of_fallback
@@ -92,6 +93,20 @@ class JointFetch(FetchResult):
             made = made.index_put((slots[at[used]], places[at[used]]), part[used])
         assert made is not None, "called where something was fetched"
         return made
+
+    def fetched_characters(self, characters: Tensor) -> Tensor:
+        """As `FetchResult.fetched_characters`, of all views: `characters` are those of the overviews of all slots."""
+        side, views = math.isqrt(self.scores.shape[1]), self.seen.views
+        slots, _, view, indices, levels = self._listed()
+        levels = torch.zeros_like(indices) if levels is None else levels
+        total = characters.new_zeros(len(self.indices), 2)
+        for number in view.unique():
+            own = view == number
+            ones = torch.ones(1, int(own.sum()), device=view.device)
+            covered = spread_regions(ones, indices[own][None], levels[own][None], (side, side))[0] > 0
+            held = views.pick(characters, "characters", number.cpu()[None])[0]
+            total[slots[own][0]] += held[covered.to(held.device)].sum(0)
+        return total
 
     def _listed(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:
         """Slot, place in its row, view, index and level (or None) of each of the n fetched tokens."""
@@ -287,12 +302,14 @@ def bridge_over_views(model: Core, encoding: ImageEncoding, fetched: JointFetch)
     failed = torch.zeros_like(fetched.counts, dtype=torch.bool)
     source = torch.full_like(fetched.indices, -1) if model.bridge.places_tokens and not encoding.bypass else None
     every = fetched.ranks()
-    ranks = every[slots, places]
+    ranks, predicted = every[slots, places], fetched.predicted_relevance()
+    relevance = None if predicted is None else predicted[slots, places]
     for numbers in view.unique().split(VIEWS_AT_ONCE):
         at, used = _of_views(view, numbers)
         base = _bases(model, encoding, views, numbers.cpu())
         detail = None if levels is None else levels[at].where(used, 0)
-        bridged = model.bridge_fetched(base, indices[at].where(used, 0), used, detail, ranks[at])
+        marks = None if relevance is None else relevance[at]
+        bridged = model.bridge_fetched(base, indices[at].where(used, 0), used, detail, ranks[at], marks)
         entries = (slots[at[used]], places[at[used]])
         tokens = tokens.index_put(entries, bridged.tokens[used])
         if quality is not None and bridged.quality is not None:

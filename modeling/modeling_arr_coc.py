@@ -42,6 +42,7 @@ from .image_processing_arr_coc import Box
 from .pretrained import ArrCocPreTrainedModel
 from .processing_arr_coc import ArrCocProcessor, load_processor
 from .prompt import EmbeddedPrompt, deepstack_arguments
+from .scorers import EMPTY
 from .transformers_releases import CACHE, CacheOutput, by_either_name, warn_of_later_release
 from .views import VIEW_OPTIONS
 
@@ -60,7 +61,8 @@ def relevance_loss(scores: Tensor, targets: Tensor, patch_mask: Tensor, positive
 def relevance_losses(scores: Tensor, targets: Tensor, patch_mask: Tensor, positive_weight: float) -> Tensor:
     """[I] the mean binary cross-entropy over each slot's patches and all scorers.
 
-    It is 0 for slots whose targets are -1: the place of the answer is not known.
+    Patches with the logit `EMPTY` do not count. It is 0 for slots whose targets are -1: the place of the answer is not
+    known.
 
     Args:
         scores: logits [scorers, I, N].
@@ -70,7 +72,7 @@ def relevance_losses(scores: Tensor, targets: Tensor, patch_mask: Tensor, positi
     """
     scores = scores.float()
     target = targets.to(scores).expand_as(scores)
-    mask = patch_mask.to(scores.device) & (target[0] >= 0).all(1, keepdim=True)
+    mask = patch_mask.to(scores.device) & (target[0] >= 0).all(1, keepdim=True) & (scores > EMPTY)
     weight = torch.full((), positive_weight, device=scores.device)
     losses = F.binary_cross_entropy_with_logits(scores, target.clamp(min=0), pos_weight=weight, reduction="none")
     return ((losses * mask).sum(-1) / mask.sum(-1).clamp(min=1)).mean(0)

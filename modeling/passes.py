@@ -267,8 +267,9 @@ def ask_in_passes(
         own_choices = replace(choices, relevance=None if relevance is None else relevance[number : number + 1])
         output, text, fetched, passes = _passes(answer_generator, own, own_choices, turns, on_fetch, kwargs)
         (answer,) = with_fetch(
-            [text], [passes[-1].probability], fetched, batch.encoding, own.images, output if whole else None
-        )
+            [text], [passes[-1].probability], fetched, batch.encoding, own.images, output if whole else None,
+            answer_generator.model.config,
+        )  # fmt: skip
         answers.append(replace(answer, passes=passes))
     return answers if return_fetch or whole else [answer.text for answer in answers]
 

@@ -55,6 +55,7 @@ class Core(Protocol):
         used: Tensor | None = None,
         levels: Tensor | None = None,
         rank: Tensor | None = None,
+        relevance: Tensor | None = None,
     ) -> Bridged: ...
 
     def place(self, selected: "SelectedSlots", fetched: FetchResult, **aligned: Tensor | None) -> "EmbeddedPrompt": ...

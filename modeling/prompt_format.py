@@ -21,6 +21,9 @@ from .config_fields import Registry
 
 QUESTION_ROLE = "user"
 
+NOT_ON_THE_PAGE = "not on the page"
+"""The answer to a question about what an image does not show."""
+
 # Blocks of a message in the order given; one placeholder per image, expanded later.
 _RENDER = """\
 {%- macro render(content) -%}

@@ -345,11 +345,16 @@ class PatchLayer(nn.Module):
         half = torch.arange(size) // (size // 2)
         return torch.stack([torch.diag((half == head % 2).float()) for head in range(heads)])
 
-    def forward(self, x: Tensor, side: int) -> Tensor:
+    def forward(self, x: Tensor, side: int, index: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
+        """States [B, N, H] of a grid of `side` patches -> their new states.
+
+        With `index` [B, n] they are states [B, n, H] of these patches alone, whose keys are not averaged; no patch
+        attends to those at which `mask` [B, n] is False.
+        """
         batch, _, width = x.shape
         normed = self.layer_norm(x)
         pooled = normed
-        if self.pool > 1:
+        if self.pool > 1 and index is None:
             grid = normed.transpose(1, 2).unflatten(2, (side, side))
             pooled = F.avg_pool2d(grid, (1, self.pool), ceil_mode=True).flatten(2).transpose(1, 2)
         key, value = self.key_value(pooled).chunk(2, -1)
@@ -358,20 +363,25 @@ class PatchLayer(nn.Module):
         )
         size, scale = self.query_position.shape[-1], (width // self.heads) ** -0.5
         code = position_code(side, size, device=x.device).to(x.dtype)
-        cells = position_code(side, size, device=x.device, pool=self.pool).to(x.dtype)
-        query = torch.cat((query * scale, (code @ self.query_position).expand(batch, -1, -1, -1)), -1)
-        key = torch.cat((key, (cells @ self.key_position).expand(batch, -1, -1, -1)), -1)
-        out = F.scaled_dot_product_attention(query, key, F.pad(value, (0, size)), scale=1.0)
+        if index is None:
+            places = code.expand(batch, 1, -1, -1)
+            cells = position_code(side, size, device=x.device, pool=self.pool).to(x.dtype).expand(batch, 1, -1, -1)
+        else:
+            places = cells = code[index][:, None]
+        query = torch.cat((query * scale, places @ self.query_position), -1)
+        key = torch.cat((key, cells @ self.key_position), -1)
+        visible = None if mask is None else mask[:, None, None]
+        out = F.scaled_dot_product_attention(query, key, F.pad(value, (0, size)), attn_mask=visible, scale=1.0)
         x = x + self.out(out[..., : width // self.heads].transpose(1, 2).flatten(2))
         return x + self.feed_forward(x)
 
 
-EMPTY = 20.0
-"""Evaluation subtracts this from the scores of patches in which no wordpiece begins: they give no token."""
+EMPTY = -20.0
+"""The logit of patches in which no wordpiece begins: they give no token."""
 
 
 class WordMatch(nn.Module):
-    """Similarity of the wordpieces in a patch to the question's tokens, added to the patch's state.
+    """The meaning of the wordpieces in a patch, and their similarity to the question's tokens, added to its state.
 
     It is the largest cosine of a wordpiece in the patch with a token of the question, times a learned weight of that
     token. Attention over the question cannot express it: its weights sum to 1 even if nothing matches. The space of the
@@ -382,7 +392,8 @@ class WordMatch(nn.Module):
         super().__init__()
         self.token = nn.Linear(text_size, match_size, bias=False)
         self.weight = nn.Linear(text_size, 1)
-        self.out = nn.Linear(2, size)
+        self.meaning = nn.Linear(text_size, size, bias=False)
+        self.out = nn.Linear(1, size)
 
     def forward(self, pieces: Tensor, table: Tensor, question: Tensor, mask: Tensor, norm: nn.Module) -> Tensor:
         """Wordpieces in patches -> [B, N, H].
@@ -393,17 +404,21 @@ class WordMatch(nn.Module):
             norm: the layer that normalised them.
         """
         ids = pieces.flatten(1).long()
-        if torch.compiler.is_compiling():  # no shape may depend on data
-            shown, place = ids.clamp(min=0).flatten(), torch.arange(ids.numel(), device=ids.device).view_as(ids)
+        shown = F.pad(ids.clamp(min=0).flatten(), (1, 0))  # id 0, which is never read, stands for empty slots
+        if torch.compiler.is_compiling() or ids.is_meta:  # no shape may depend on data
+            place = torch.arange(1, len(shown), device=ids.device).view_as(ids) * (ids > 0)
         else:
-            shown, place = ids.clamp(min=0).unique(return_inverse=True)
-        words = F.normalize(self.token(norm(table[shown].to(question))), dim=-1)
+            shown, place = shown.unique(return_inverse=True)
+            place = place[1:].view_as(ids)
+        vectors = norm(table[shown].to(question))
+        words = F.normalize(self.token(vectors), dim=-1)
         weighed = F.normalize(self.token(question), dim=-1) * (self.weight(question).sigmoid() * mask[..., None])
         alike = F.pad(torch.einsum("um,blm->bul", words, weighed), (0, 1)).amax(-1)  # a question may be empty
         alike = alike.gather(1, place) * (ids >= 0)
-        best = alike.unflatten(1, (pieces.shape[1], -1)).amax(-1)
-        held = (pieces >= 0).flatten(2).any(-1)
-        return self.out(torch.stack((best, held.to(best)), -1))
+        best = alike.unflatten(1, (pieces.shape[1], -1)).amax(-1, keepdim=True)
+        bags = place.view(-1, pieces.flatten(2).shape[2])
+        meaning = F.embedding_bag(bags, self.meaning(vectors).float(), mode="mean", padding_idx=0)
+        return self.out(best) + meaning.view(*pieces.shape[:2], -1).to(best)
 
 
 @SCORERS.register("realizer")
@@ -411,7 +426,8 @@ class Realizer(Scorer):
     """The default: patches read the question, then relevance travels over the page.
 
     Normalised patches cross-attend to the question's normalised tokens (and to one learned "nothing" token), then pass
-    `num_layers` self-attention layers over patches with an explicit 2-D position term.
+    `num_layers` self-attention layers over patches with an explicit 2-D position term. In a model that reads text these
+    are the patches in which a wordpiece begins, and `WordMatch` is added to them.
     """
 
     trained = True
@@ -441,8 +457,13 @@ class Realizer(Scorer):
         initialization.normal_(self.nothing, std=std)
 
     def forward(self, context: FetchContext) -> Tensor:
-        normed = self.patch_norm(context.features.flatten(2).transpose(1, 2))
-        patches = self.patch_projection(normed)
+        features, index, held = context.features.flatten(2).transpose(1, 2), None, None
+        if self.match is not None:
+            if context.pieces is None or context.table is None:
+                raise ValueError("fetcher_config.match_size: expected an encoding with wordpieces; got one without")
+            index, held = patches_with_text(context.pieces)
+            features = features.take_along_dim(index[..., None], 1)
+        patches = self.patch_projection(self.patch_norm(features))
         mask = context.query_mask.to(patches.device)
         question = self.question_layer(self.text_projection(self.text_norm(context.query)), mask)
         question = torch.cat((question, self.nothing.expand(question.shape[0], -1, -1)), 1)
@@ -450,18 +471,33 @@ class Realizer(Scorer):
         key, value = self.cross_key_value(question).chunk(2, -1)
         question_states = attend(self.cross_query(patches), key, value, self.heads, mask)
         x = patches + self.couple(torch.cat((patches, question_states, patches * question_states), -1))
-        if self.match is not None:
-            if context.pieces is None or context.table is None:
-                raise ValueError("fetcher_config.match_size: expected an encoding with wordpieces; got one without")
+        if self.match is not None and index is not None:
+            assert context.pieces is not None and context.table is not None
+            pieces = context.pieces.take_along_dim(index[..., None, None], 1)
             words = self.text_norm(context.query), context.query_mask.to(x.device)
-            x = x + self.match(context.pieces, context.table, *words, self.text_norm)
+            x = x + self.match(pieces, context.table, *words, self.text_norm)
+        visible = None if held is None else held | ~held.any(1, keepdim=True)
         for layer in self.layers:
-            x = layer(x, context.side)
+            x = layer(x, context.side, index, visible)
         scores: Tensor = self.head(self.final_norm(x)).squeeze(-1).float()
-        if self.match is None or self.training:
+        if index is None or held is None:
             return scores
-        assert context.pieces is not None
-        return scores - EMPTY * (context.pieces < 0).flatten(2).all(-1).to(scores.device)
+        scores = scores.masked_fill(~held, EMPTY)
+        return scores.new_full(context.patch_mask.shape, EMPTY).scatter(1, index, scores)
+
+
+def patches_with_text(pieces: Tensor) -> tuple[Tensor, Tensor]:
+    """Numbers [B, n] of the patches in which a wordpiece begins, and bool [B, n], False on others that fill rows.
+
+    Args:
+        pieces: [B, N, 2, S], -1 in empty slots.
+    """
+    held = (pieces >= 0).flatten(2).any(-1)
+    if torch.compiler.is_compiling() or held.is_meta:  # no shape may depend on data
+        return torch.arange(held.shape[1], device=held.device).expand_as(held), held
+    most = max(1, int(held.sum(1).amax())) if len(held) else 1
+    index = (~held).to(torch.uint8).argsort(dim=1, stable=True)[:, :most]
+    return index, held.gather(1, index)
 
 
 class Temperature(nn.Linear):

@@ -219,19 +219,20 @@ class ArrCocVisionTower(nn.Module):
         features = grid["features"]
         kept = features.dtype if features.dtype.itemsize == 2 else torch.bfloat16
         grid["textures"] = textures(pixel_values, features.shape[-1], self.texture_set)
-        tiles = {name: field.to(kept) if field.is_floating_point() else field for name, field in grid.items()}
+        whole = ("pieces", "characters")
+        tiles = {name: field if name in whole else field.to(kept) for name, field in grid.items()}
         return {**tiles, "seeds": checksums(pixel_values)}
 
     def encode_grid(self, pixel_values: Tensor) -> dict[str, Tensor]:
         """The grid encoder's "features" [P, C, G, G]; its "depths" [P, 2, W, G, G] if they are kept; "pieces" [P, N, 2,
-        S] if there is a text reader, see `TextReader.read`."""
+        S] and "characters" [P, N, 2] if there is a text reader, see `TextReader.read`."""
         pixel_values = pixel_values.to(self.saccade_projection.weight.dtype)
         also = ["depths"] * self.keeps_depths + ["stem"] * (self.text_reader is not None)
         if not also:
             return {"features": self.grid_encoder(pixel_values)}
         grid: dict[str, Tensor] = self.grid_encoder(pixel_values, also)
         if self.text_reader is not None:
-            grid["pieces"] = self.text_reader.read(grid.pop("stem"))
+            grid["pieces"], grid["characters"] = self.text_reader.read(grid.pop("stem"))
         return grid
 
     def fetched_states(

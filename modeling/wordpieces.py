@@ -69,11 +69,16 @@ class Word:
         text: its characters.
         columns: the middle of each character, in columns.
         row: the middle of its line, in half rows.
+        confidence: 0..1, exp of the mean log probability of its characters. That of one character is the mean over its
+            columns, so that large print does not get less than small print.
+        unread: the middle of each character without a class of its own, in columns.
     """
 
     text: str
     columns: tuple[float, ...]
     row: float
+    confidence: float = 1.0
+    unread: tuple[float, ...] = ()
 
 
 class TextReader(nn.Module):
@@ -110,23 +115,34 @@ class TextReader(nn.Module):
         return classes.unflatten(-1, (CELL_COLUMNS, CLASSES))
 
     @torch.no_grad()
-    def read(self, stem: Tensor) -> Tensor:
-        """Features [B, C, R, R] of the stem -> int32 [B, N, 2, S]: the wordpieces that begin in the upper and in the
-        lower half of each patch, from left to right, -1 in empty slots."""
+    def read(self, stem: Tensor) -> tuple[Tensor, Tensor]:
+        """Features [B, C, R, R] of the stem -> wordpieces, and the confidence of characters.
+
+        Returns:
+            int32 [B, N, 2, S]: the wordpieces that begin in the upper and in the lower half of each patch, from left to
+            right, -1 in empty slots; and float32 [B, N, 2] of each patch: the number of characters whose middle it
+            holds, and the sum of their words' confidence, 0 for characters without a class.
+        """
         side = stem.shape[-1] // 2
         pieces = np.full((len(stem), side * side, 2, PIECE_SLOTS), -1, np.int32)
-        if stem.is_meta:
-            return torch.from_numpy(pieces).to(stem.device)
-        for page, words in zip(pieces, self.words(stem), strict=True):
-            for token, half_row, column in self.pieces_of(words, side):
+        characters = np.zeros((len(stem), side * side, 2), np.float32)
+        for page, held, words in zip(pieces, characters, [] if stem.is_meta else self._pages(stem), strict=False):
+            rows = placed(words, 2 * side)
+            for token, half_row, column in self.pieces_of(rows, side):
                 slots = page[half_row // 2 * side + column, half_row % 2]
                 if (free := np.flatnonzero(slots < 0)).size:
                     slots[free[0]] = token
-        return torch.from_numpy(pieces).to(stem.device)
+            for word, half_row in rows:
+                _count_characters(held.reshape(side, side, 2)[half_row // 2], word)
+        return torch.from_numpy(pieces).to(stem.device), torch.from_numpy(characters).to(stem.device)
 
     @torch.no_grad()
     def words(self, stem: Tensor) -> list[list[Word]]:
         """Features [B, C, R, R] of the stem -> the words on each of B pages."""
+        return [[word for word in words if word.text] for words in self._pages(stem)]
+
+    def _pages(self, stem: Tensor) -> list[list[Word]]:
+        """`words`, and those without a predicted character."""
         lines = self(stem)
         pages = zip(lines.present.float().cpu(), lines.middles.float().cpu(), stem, strict=True)
         return [self._words(*page) for page in pages]
@@ -146,14 +162,17 @@ class TextReader(nn.Module):
         covered = (cell_of[own] * height + row).unique()  # each half row of a cell counts once
         part, row = covered // height, covered % height
         features = _means(stem[:, row, cell[part] % width].t().float(), part, len(cell))
-        letters = self.characters(features.to(stem)).argmax(-1).cpu()
-        return words_of(word, column, letters[cell_of, column % CELL_COLUMNS], _means(middles[on], own, len(at)))
+        best = self.characters(features.to(stem)).float().log_softmax(-1).max(-1)
+        score, letter = (each.cpu()[cell_of, column % CELL_COLUMNS] for each in best)
+        return words_of(word, column, letter, _means(middles[on], own, len(at)), score)
 
-    def pieces_of(self, words: list[Word], side: int) -> Iterator[tuple[int, int, int]]:
-        """The id, half row and column of patches of each wordpiece, from left to right, on a grid of `side` patches."""
-        words = sorted(words, key=lambda word: word.columns[0])
-        for word, half_row in zip(words, _half_rows(words, 2 * side), strict=True):
-            for token, start in self.cut(word.text):
+    def pieces_of(self, rows: list[tuple[Word, int]], side: int) -> Iterator[tuple[int, int, int]]:
+        """The id, half row and column of patches of each wordpiece, from left to right, on a grid of `side` patches.
+
+        `rows`: what `placed` returned.
+        """
+        for word, half_row in rows:
+            for token, start in self.cut(word.text) if word.text else ():
                 yield token, half_row, min(int(word.columns[start]) // COLUMNS, side - 1)
 
     def cut(self, word: str) -> list[tuple[int, int]]:
@@ -225,7 +244,7 @@ def _means(values: Tensor, group: Tensor, count: int) -> Tensor:
     return total.index_add_(0, group, values) / size.view(-1, *[1] * (values.dim() - 1))
 
 
-def words_of(word: Tensor, column: Tensor, letter: Tensor, middle: Tensor) -> list[Word]:
+def words_of(word: Tensor, column: Tensor, letter: Tensor, middle: Tensor, score: Tensor) -> list[Word]:
     """The words of one page: the best path of each.
 
     Args:
@@ -233,44 +252,56 @@ def words_of(word: Tensor, column: Tensor, letter: Tensor, middle: Tensor) -> li
         column: [n] the number of each column on the page, ascending within a word.
         letter: [n] its class.
         middle: [n] of its line, in half rows from the top.
+        score: [n] log probability of its class.
     """
     new = torch.ones_like(word, dtype=torch.bool)
     new[1:] = (word[1:] != word[:-1]) | (letter[1:] != letter[:-1])
     run = new.cumsum(0) - 1
-    centre, letters, owner = _means(column + 0.5, run, int(run[-1]) + 1), letter[new], word[new]
-    known = (letters > 0) & (letters < CLASSES - 1)
+    count, letters, owner = int(run[-1]) + 1, letter[new], word[new]
+    centre, score = _means(column + 0.5, run, count), _means(score, run, count)
+    known, other = (letters > 0) & (letters < CLASSES - 1), letters == CLASSES - 1
     words = []
-    for number in owner[known].unique().tolist():
-        some = known & (owner == number)
+    for number in owner[letters > 0].unique().tolist():
+        some, unread = known & (owner == number), other & (owner == number)
         text = "".join(CHARACTERS[each - 1] for each in letters[some].tolist())
-        words.append(Word(text, tuple(centre[some].tolist()), float(middle[word == number].mean())))
+        confidence = float(score[some].mean().exp()) if text else 0.0
+        row, columns, others = float(middle[word == number].mean()), centre[some].tolist(), centre[unread].tolist()
+        words.append(Word(text, tuple(columns), row, confidence, tuple(others)))
     return words
 
 
-def _half_rows(words: list[Word], count: int) -> list[int]:
-    """The half row of each word: that of its middle, or that of the word before it in its line if it is near.
+def _count_characters(held: np.ndarray, word: Word) -> None:
+    """Adds the characters of a word to the counts of each patch in its row [G, 2], see `TextReader.read`."""
+    for columns, value in ((word.columns, (1.0, word.confidence)), (word.unread, (1.0, 0.0))):
+        patches = np.array(columns, np.float32).astype(np.int64) // COLUMNS
+        np.add.at(held, patches.clip(max=len(held) - 1), value)
 
-    Otherwise a line along the border of two half rows would be divided between them, and read in the wrong order.
+
+def placed(words: list[Word], count: int) -> list[tuple[Word, int]]:
+    """Words from left to right, each with its half row of `count`; then those without a predicted character.
+
+    The half row is that of the word's middle, or that of the word before it in its line if it is near. Otherwise a line
+    along the border of two half rows would be divided between them, and read in the wrong order.
     """
-    rows = [0] * len(words)
+    read = sorted((word for word in words if word.text), key=lambda word: word.columns[0])
+    ordered = [*read, *(word for word in words if not word.text)]
+    rows = [min(max(int(word.row), 0), count - 1) for word in ordered]
     start, end, middle = (
-        np.array([each[n] for each in ((w.columns[0], w.columns[-1], w.row) for w in words)]) for n in range(3)
+        np.array([each[n] for each in ((w.columns[0], w.columns[-1], w.row) for w in read)]) for n in range(3)
     )
-    for number in np.argsort(start, kind="stable"):
-        word = words[number]
-        rows[number] = min(max(int(word.row), 0), count - 1)
+    for number, word in enumerate(read):
         gap = start[number] - end
         before = (gap > 0) & (gap < _WORDS_APART) & (abs(middle - word.row) < 0.5)
         if before.any():
             kept = rows[int(np.where(before, gap, np.inf).argmin())]
             if kept - 0.3 < word.row < kept + 1.3:
                 rows[number] = kept
-    return rows
+    return list(zip(ordered, rows, strict=True))
 
 
 class Places(nn.Module):
     """Embedding of a token's place: its half row, its column, and whether it begins a line or a table cell
-    (`line_breaks`)."""
+    (`line_breaks`). `mark` is added in proportion to a token's relevance; it starts at zero."""
 
     def __init__(self, side: int, text_size: int) -> None:
         super().__init__()
@@ -278,9 +309,11 @@ class Places(nn.Module):
         self.rows = nn.Embedding(2 * side, text_size)
         self.columns = nn.Embedding(side, text_size)
         self.line_break = nn.Parameter(torch.zeros(text_size))
+        self.mark = nn.Parameter(torch.zeros(text_size))
 
     def start_weights(self, std: float) -> None:
         nn.init.zeros_(self.line_break)
+        nn.init.zeros_(self.mark)
 
     def forward(self, half_rows: Tensor, columns: Tensor, side: int, breaks: Tensor | None = None) -> Tensor:
         """Half rows [...] and columns [...] of a grid of `side` patches, and `breaks` bool [...] -> [..., D]."""
@@ -288,6 +321,10 @@ class Places(nn.Module):
             half_rows, columns = half_rows * self.side // side, columns * self.side // side
         placed: Tensor = self.rows(half_rows) + self.columns(columns)
         return placed if breaks is None else placed + breaks[..., None] * self.line_break
+
+    def marked(self, relevance: Tensor) -> Tensor:
+        """Relevance [...] in 0..1 -> [..., D], to be added to tokens."""
+        return relevance[..., None] * self.mark
 
 
 def line_breaks(half_rows: Tensor, columns: Tensor) -> Tensor:

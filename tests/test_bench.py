@@ -1,12 +1,13 @@
 """A bench of real pages: read, asked by any reader, scored by each record's own rule."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from attached_models import published
-from helpers import Cli, tiny_checkpoint, tiny_model
+from helpers import READS_WORDS, Cli, tiny_checkpoint, tiny_model
 from PIL import Image
 from transformers.generation.streamers import BaseStreamer
 
@@ -100,6 +101,19 @@ def test_match_says_what_is_right(match: str, said: str, answer: str, right: boo
     assert is_right(said, record) is right
 
 
+def test_how_well_pages_could_be_read_stands_beside_exact_match(bench: Path) -> None:
+    questions = read_bench(bench, ["forms", "charts"])
+    answers = ask_bench(Told(SAID), "told", questions, progress=False)
+    assert "legibility" not in bench_text(score_bench(questions, answers))
+    read = [replace(each, legibility=value) for each, value in zip(answers, (0.9, 0.5, 0.9, 0.3, 0.3), strict=True)]
+    result = score_bench(questions, read)
+    found = [each["legibility"] for each in (*result["sources"].values(), result["mean"])]
+    assert found == pytest.approx([0.7, 0.3, 0.5])  # of pages, not of questions
+    head, *rows = bench_text(result).splitlines()[:4]
+    assert head.index("exact match") < head.index("legibility") < head.index("ANLS")
+    assert all(f"  {value}  " in row for value, row in zip(("0.70", "0.30", "0.50"), rows, strict=True))
+
+
 def test_without_right_or_wrong_answers_there_is_no_auroc(bench: Path) -> None:
     questions = read_bench(bench, ["charts"], limit=1)
     result = score_bench(questions, ask_bench(Told({"How many?": ("200", 0.5)}), "told", questions, progress=False))
@@ -143,7 +157,10 @@ def test_a_model_answers_as_its_user_would_see(bench: Path) -> None:
     told = [model.generate(image, text, tiles="never", return_fetch=True) for text in ("How many?", "Which?")]
     assert [first.answer, second.answer] == [answer.text for answer in told]
     assert first.probability == pytest.approx(told[0].probability, abs=1e-4)
-    assert first.first_token < first.seconds and not second.first
+    assert first.first_token < first.seconds and not second.first and first.legibility is None
+    reader = tiny_model(**READS_WORDS)
+    first, _ = ask_bench(ModelReader(reader, tiles="never"), "tiny", questions, progress=False)
+    assert first.legibility == reader.encode_image(image, tiles="never").legibility()
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ def told(bridge: Bridge, count: int, base: bool = False) -> dict[str, Any]:
     rank = torch.arange(count).flip(0).expand(2, -1)
     pieces = torch.full((2, count, 2, PIECE_SLOTS), -1)
     pieces[:, :, 0, 0] = 3
-    return {"patches": ReadPatches(pieces, table, 8, indices, rank)}
+    return {"patches": ReadPatches(pieces, table, 8, indices, rank, torch.full(rank.shape, 0.5))}
 
 
 def test_every_bridge_is_tested() -> None:
@@ -303,6 +303,20 @@ def test_of_more_wordpieces_than_patches_the_most_relevant_patches_stay() -> Non
     used = torch.tensor([[True] * 4 + [False], [True, True, False, False, False]])
     out = bridge(*tokens(), base=[], used=used, patches=patches)
     assert out.source.tolist() == [[1, 3, 3, 3, -1], [1, 1, -1, -1, -1]]
+
+
+def test_only_the_most_relevant_patches_are_marked_by_their_relevance(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks are 4, 3, 2, 1, 0: patches 3 and 4 come last and are marked."""
+    monkeypatch.setattr("arr_coc.modeling.wordpieces.FOREMOST", 2)
+    monkeypatch.setattr("arr_coc.modeling.bridges.FOREMOST", 2)
+    bridge, patches = wordpieces([1, 0, 1, 1, 1])
+    torch.nn.init.normal_(bridge.places.mark)
+    relevance = torch.tensor([[0.1, 0.2, 0.3, 0.9, 0.5]] * 2)
+    plain = bridge(*tokens(), base=[], patches=replace(patches, relevance=None))
+    marked = bridge(*tokens(), base=[], patches=replace(patches, relevance=relevance))
+    assert plain.source.tolist() == marked.source.tolist() == [[0, 2, 3, 4, -1]] * 2
+    added = torch.tensor([0.0, 0.0, 0.9, 0.5, 0.0])[:, None] * bridge.places.mark
+    torch.testing.assert_close(marked.tokens - plain.tokens, added.expand(2, -1, -1))
 
 
 def test_no_projection_stands_in_for_wordpieces() -> None:

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import tiny_model
+from helpers import tiny_checkpoint, tiny_model
 from PIL import Image
 
 import arr_coc
+from arr_coc import ArrCocForConditionalGeneration
 from arr_coc.cli import main
 from arr_coc.cli.evaluate import table
 from arr_coc.data.records import NOT_ON_THE_PAGE, read_records
@@ -26,6 +27,7 @@ from arr_coc.evaluation.statistics import bootstrap_mean, wilson
 from arr_coc.evaluation.strategies import score_fetchers, score_strategies, with_allocators
 from arr_coc.metrics import exact_match, patch_recall
 from arr_coc.modeling.allocators import ALLOCATORS
+from arr_coc.modeling.answers import calibrated
 
 QUESTIONS = ["What is it?", "Why?", "How many of them are there?"]
 SIZES = [(60, 90), (80, 40), (50, 50)]  # height, width
@@ -136,6 +138,41 @@ def test_the_command_prints_strategies_with_allocators(
         assert [line.split()[0] for line in rows.splitlines()[1:]] == ["none", "saliency+topk", "saliency+knapsack"]
     assert main([*asked, "--allocators", "all", "--allocator", "topk"]) == 2
     assert "--allocators: expected it without --allocator; got both" in capsys.readouterr().err
+
+
+def test_the_command_fits_the_calibration_into_the_models_folder(
+    lines: list[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, model = tiny_checkpoint(tmp_path / "model"), tiny_model()
+    for line in lines[:5]:
+        line["answers"] = [model.generate(tmp_path / line["image"], line["question"])]
+    data, before = str(write(tmp_path, lines)), json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    asked = ["evaluate", data, "--model", str(folder), "--fit-calibration"]
+    assert main([*asked, "--json", str(tmp_path / "fit.json")]) == 0
+    after, fit = (
+        json.loads(path.read_text(encoding="utf-8")) for path in (folder / "config.json", tmp_path / "fit.json")
+    )
+    assert after == {**before, "calibration": fit["weights"]} and fit["n"] == 9
+    printed = capsys.readouterr().out
+    assert [line.split()[0] for line in printed.splitlines()[1:3]] == ["before", "after"]
+    assert f"Written to {folder / 'config.json'}: logit " in printed
+    first, question = tmp_path / lines[0]["image"], lines[0]["question"]
+    plain, fitted = (
+        each.generate(first, question, return_fetch=True)
+        for each in (model, ArrCocForConditionalGeneration.from_pretrained(folder))
+    )
+    expected = calibrated(plain.probability, fit["weights"], text=plain.text, legibility=None)
+    assert fitted.text == plain.text and fitted.probability == pytest.approx(expected, rel=1e-3)
+    assert main([*asked, "--json", str(tmp_path / "again.json")]) == 0  # of the probabilities of tokens, as before
+    again = json.loads((tmp_path / "again.json").read_text(encoding="utf-8"))
+    assert again["weights"] == pytest.approx(fit["weights"])
+    capsys.readouterr()
+    for arguments, message in (
+        (["--strategies", "none,saliency"], "expected one strategy, that of users; got none,saliency"),
+        (["--model", "none/here"], "expected --model FOLDER, which it is written into; got none/here"),
+    ):
+        assert main([*asked, *arguments]) == 2
+        assert f"--fit-calibration: {message}" in capsys.readouterr().err
 
 
 def test_fetchers_are_compared_on_images_that_are_encoded_once(

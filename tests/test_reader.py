@@ -2,6 +2,7 @@
 
 import json
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -35,6 +36,7 @@ from arr_coc.training.reader.recognition import (
 )
 from arr_coc.training.reader.relevance import RelevanceStage
 from arr_coc.training.reader.targets import (
+    LEADS,
     Piece,
     Print,
     Sketch,
@@ -70,7 +72,8 @@ def page(rng: np.random.Generator, split: str = "train") -> TextPage:
         for each in (label, value):
             draw.rectangle([*map(float, each.boxes[0, :2]), *map(float, each.boxes[-1, 2:])], fill="black")
         boxes = [(*map(float, each.boxes[0, :2]), *map(float, each.boxes[-1, 2:])) for each in (label, value)]
-        questions.append(Question(f"{name}?", (value.text,), (boxes[1],), (boxes[0],), "detail"))
+        kind = "detail" if row else "total"
+        questions.append(Question(f"{name}?", (value.text,), (boxes[1],), (boxes[0],), kind))
     return TextPage(image, image.size, tuple(lines), tuple(questions), kind="fields")
 
 
@@ -207,19 +210,19 @@ def test_sources_are_checked_before_a_page_is_drawn() -> None:
 
 def test_a_sketch_is_in_reading_order_with_places_on_the_padded_square(cut: Wordpieces) -> None:
     drawn = page(np.random.default_rng(0))
-    asked = [(*question.boxes, *question.label_boxes) for question in drawn.questions]
-    found = sketch(drawn, asked, 16, cut)  # 128 x 96 px on 16 x 16 patches of 8 px: 2 rows of padding above
+    found = sketch(drawn, drawn.questions, 16, cut)  # 128 x 96 px on 16 x 16 patches of 8 px: 2 rows of padding above
     ids = cut.tokenizer.convert_tokens_to_ids
     assert found.pieces[:4].tolist() == [ids("Ġ"), ids("t"), ids("a"), ids("x")]
     assert found.half_rows[0] == 2 * 2 + 2 * 13 // 8  # the first line's middle is 13 px down
     assert found.columns[:4].tolist() == [1, 1, 2, 3]
     assert found.near[:4, 0].all() and not found.near[:4, 1:].any()
+    assert set(found.relevance[:, 0].tolist()) == {0.0, np.float32(LEADS), 1.0}  # others, the label, the answer
     assert (np.diff(found.half_rows) >= 0).all()
 
 
 def test_fetched_tokens_hold_what_is_wanted(cut: Wordpieces) -> None:
     drawn = page(np.random.default_rng(0))
-    whole = sketch(drawn, [(drawn.questions[1].boxes[0],)], 16, cut)
+    whole = sketch(drawn, [replace(drawn.questions[1], label_boxes=())], 16, cut)
     for seed in range(10):
         part = fetched(np.random.default_rng(seed), whole, whole.near.any(1), budget=12)
         assert part[whole.near.any(1)].all() and part.sum() <= 12
@@ -227,10 +230,15 @@ def test_fetched_tokens_hold_what_is_wanted(cut: Wordpieces) -> None:
 
 def test_foremost_tokens_hold_what_a_question_asks_for_but_in_some() -> None:
     half, columns = np.repeat(np.arange(32), 8), np.tile(np.arange(0, 16, 2), 32)
-    whole = Sketch(np.arange(256), half, columns, (half == 20)[:, None] & (columns < 6)[:, None], 16)
-    found = [foremost(np.random.default_rng(seed), whole, 0, [7]) for seed in range(60)]
-    assert 40 < sum(bool(each[whole.near[:, 0]].all()) for each in found) < 60
-    assert all(len(np.unique(whole.patches[each])) <= FOREMOST for each in found)
+    asked = ((half == 20)[:, None] & (columns < 6)[:, None]).astype(np.float32)
+    whole = Sketch(np.arange(256), half, columns, asked, 16)
+    drawn = [foremost(np.random.default_rng(seed), whole, 0, [7]) for seed in range(60)]
+    found = [chosen for chosen, _ in drawn if chosen[whole.near[:, 0]].all()]
+    assert 40 < len(found) < 60
+    assert all(len(np.unique(whole.patches[chosen])) <= FOREMOST for chosen, _ in drawn)
+    predicted = np.stack([predicted for chosen, predicted in drawn if chosen[whole.near[:, 0]].all()])
+    assert predicted.min() >= 0 and predicted.max() <= 1
+    assert predicted[:, whole.near[:, 0]].mean() > 0.7 > 0.3 > predicted[:, ~whole.near[:, 0]].mean()
 
 
 def test_the_most_relevant_patches_come_last_in_reading_order() -> None:
@@ -241,13 +249,13 @@ def test_the_most_relevant_patches_come_last_in_reading_order() -> None:
 
 
 def test_slips_change_a_share_of_the_tokens(cut: Wordpieces) -> None:
-    whole = sketch(page(np.random.default_rng(0)), [()], 16, cut)
+    whole = sketch(page(np.random.default_rng(0)), [], 16, cut)
     assert np.array_equal(slipped(np.random.default_rng(0), whole, 0.0, 50).pieces, whole.pieces)
     assert not np.array_equal(slipped(np.random.default_rng(0), whole, 0.9, 50).pieces, whole.pieces)
 
 
 def test_base_tokens_average_what_their_cell_holds(cut: Wordpieces) -> None:
-    whole = sketch(page(np.random.default_rng(0)), [()], 16, cut)
+    whole = sketch(page(np.random.default_rng(0)), [], 16, cut)
     cells, weights = base_mixture(whole)
     assert np.allclose(np.bincount(cells, weights)[np.unique(cells)], 1.0)
 
@@ -255,10 +263,16 @@ def test_base_tokens_average_what_their_cell_holds(cut: Wordpieces) -> None:
 # ---- questions about a page
 
 
-def asked_batches(cut: Wordpieces, reads: str = "both") -> AskedBatches:
-    stage = QuestionAnsweringStage(pages={"fields": 1.0}, pages_per_step=2, slips=0.0)
+def asked_batches(cut: Wordpieces, reads: str = "both", kinds: tuple[str, ...] = ()) -> AskedBatches:
+    stage = QuestionAnsweringStage(pages={"fields": 1.0}, pages_per_step=2, slips=0.0, kinds=kinds)
     config = SimpleNamespace(grid_size=16)
     return AskedBatches(stage, config, cut, Prompting(cut.tokenizer), split="train", reads={reads: 1.0})  # type: ignore[arg-type]
+
+
+def test_questions_of_some_kinds_alone_are_asked(cut: Wordpieces, fields: None) -> None:
+    every = asked_batches(cut).batch(0).kinds
+    assert len(set(every)) > 1
+    assert set(asked_batches(cut, kinds=(every[0],)).batch(0).kinds) == {every[0]}
 
 
 def test_each_question_sees_the_page_and_itself(fields: None, cut: Wordpieces) -> None:
@@ -449,7 +463,7 @@ def test_end_to_end_sees_what_the_model_sees(fields: None) -> None:
     prompt = core.embed_images(ids, encoding, query_mask=(ids != image).long())
     assert side == asked.pixels.shape[-1]
     assert torch.equal(prompt.fetch.indices[0], seen_page.patches)
-    own = torch.cat((seen_page.base, seen_page.fetched))
+    own = torch.cat((seen_page.base, seen_page.foremost[0]))  # fewer than 48: all of them
     assert torch.allclose(prompt.embeds[prompt.inputs["input_ids"] == image], own, atol=1e-6)
 
 

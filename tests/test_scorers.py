@@ -9,6 +9,7 @@ import torch.nn.functional as F
 
 from arr_coc.modeling.configuration_arr_coc import ArrCocFetcherConfig
 from arr_coc.modeling.scorers import (
+    EMPTY,
     SCORERS,
     FetchContext,
     PatchLayer,
@@ -410,3 +411,27 @@ def test_word_match_reads_the_question_alone_and_may_find_none() -> None:
     assert torch.equal(scorer(whole), scorer(other))
     empty = replace(whole, query=whole.query[:, :0], query_mask=whole.query_mask[:, :0])
     assert scorer(empty).isfinite().all()
+
+
+@torch.no_grad()
+def test_only_patches_with_text_are_scored_and_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    scorer, (toy, _) = build("realizer", match_size=8), named_pages(3, torch.randn(90, D), torch.Generator())
+    assert toy.pieces is not None
+    some = torch.rand(toy.pieces.shape[:2], generator=torch.Generator().manual_seed(1)) < 0.4
+    some[2] = False  # a page without text
+    toy = replace(
+        toy, pieces=toy.pieces.masked_fill(~some[..., None, None], -1), features=torch.randn(3, C, SIDE, SIDE)
+    )
+    scores = scorer(toy)
+    assert torch.equal(scores > EMPTY, some) and (scores[~some] == EMPTY).all()
+    noise = torch.randn(3, C, SIDE, SIDE) * ~some.view(3, 1, SIDE, SIDE)
+    assert torch.equal(scorer(replace(toy, features=toy.features + noise)), scores)
+    alone = FetchContext(
+        **{
+            name: value[:1] if torch.is_tensor(value) and name != "table" else value
+            for name, value in vars(toy).items()
+        }
+    )
+    torch.testing.assert_close(scorer(alone), scores[:1])
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)  # where data may not decide shapes
+    torch.testing.assert_close(scorer(toy), scores)

@@ -1,11 +1,14 @@
 """A model whose fetched patches are wordpieces: tokens and patches are not one to one."""
 
+import json
+import math
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from helpers import READS_WORDS, open_reader, stem_of, tiny_model, tiny_tokenizer
+from helpers import READS_WORDS, Cli, open_reader, stem_of, tiny_checkpoint, tiny_model, tiny_tokenizer
 from serving_client import chat, serving
 from test_compiling import Asking, tokens_of, vision
 from test_modeling import CARD, PAGE, QUESTION, loud_model, prompt
@@ -14,9 +17,12 @@ from test_views import LARGE_TEXT
 from test_views import PAGE as SCAN
 
 from arr_coc import ArrCocConfig, ArrCocForConditionalGeneration
+from arr_coc.demo.steps import answer_in_steps
 from arr_coc.modeling import joint_allocation, wordpieces
+from arr_coc.modeling.answers import calibrated
 from arr_coc.modeling.fetcher import FetchChoices
 from arr_coc.modeling.generation import AnswerGenerator, QuestionBatch
+from arr_coc.modeling.image_encoding import confidence_of
 from arr_coc.modeling.joint_allocation import bridge_over_views
 from arr_coc.modeling.wordpieces import (
     CHARACTERS,
@@ -26,6 +32,7 @@ from arr_coc.modeling.wordpieces import (
     SPELLED,
     TextReader,
     Word,
+    placed,
 )
 from arr_coc.training.from_scratch.patch_language import speaks_words
 from arr_coc.training.reader.targets import Wordpieces, class_of, spelled
@@ -36,7 +43,7 @@ WORDPIECES = {**READS_WORDS, "text": LARGE_TEXT}
 def reads(model: Any, least: int, most: int) -> Any:
     """The model, which finds between `least` and `most` wordpieces in every patch."""
 
-    def read(stem: torch.Tensor) -> torch.Tensor:
+    def read(stem: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         pieces = torch.full((len(stem), stem.shape[-1] ** 2 // 4, 2, PIECE_SLOTS), -1, dtype=torch.int32)
         for page, features in zip(pieces, stem, strict=True):
             generator = torch.Generator().manual_seed(int(features.double().abs().mean() * 1000))
@@ -46,7 +53,8 @@ def reads(model: Any, least: int, most: int) -> Any:
                 page[:, slot % 2, slot // 2] = torch.where(slot < counts, ids + slot, -1)
             if not least:
                 page[::3] = -1  # so there are fewer than patches are fetched
-        return pieces
+        counts = (pieces >= 0).flatten(2).sum(-1).float()
+        return pieces, torch.stack((counts, counts / 2), -1)
 
     model.model.vision_tower.text_reader.read = read
     return model
@@ -203,7 +211,7 @@ def test_an_answer_says_how_many_tokens_it_read(model: Any) -> None:
 
 def test_a_server_answers_as_generate_does() -> None:
     """It gives every token of a prompt an id: a prompt holds fewer of them than patches were fetched."""
-    openai, model = pytest.importorskip("openai"), reads(loud_model(**WORDPIECES), 0, 1)
+    openai, model = pytest.importorskip("openai"), reads(loud_model(**WORDPIECES, least_legibility=0.6), 0, 1)
     questions = ["What is it?", "Who?", "When was that?"]
     with (
         serving(model, SETTINGS) as (_, address),
@@ -211,8 +219,75 @@ def test_a_server_answers_as_generate_does() -> None:
     ):
         said = [client.chat.completions.create(model="tiny", messages=chat(q, *URLS[:2])) for q in questions]
     expected = model.generate([IMAGES[:2]], questions, return_fetch=True)
+    for page in said[0].arr_coc["images"]:
+        assert page["legibility"] == 0.5 and page["warnings"] == [
+            "this page is hard to read for the model (legibility 0.50): the answer may be wrong"
+        ]
     assert [each.choices[0].message.content for each in said] == [answer.text for answer in expected]
     assert any(int(answer.fetch.tokens.sum()) < int(answer.fetch.counts.sum()) for answer in expected)
+
+
+def test_an_answer_says_how_well_its_page_and_its_patches_were_read(model: Any) -> None:
+    encoding = model.encode_image(PAGE)
+    fetched = model.generate(encoding, QUESTION, budget=8, return_fetch=True).fetch.indices[0]
+    encoding.characters = torch.tensor([1.0, 0.2]).repeat(1, 256, 1)
+    encoding.characters[0, fetched, 1] = 0.9
+    ask = partial(model.generate, encoding, QUESTION, budget=8, return_fetch=True)
+    answer, page = ask(), (8 * 0.9 + 248 * 0.2) / 256
+    assert (answer.legibility, answer.fetched_legibility) == (pytest.approx(page), pytest.approx(0.9))
+    assert answer.warning == (
+        f"this page is hard to read for the model (legibility {page:.2f}): the answer may be wrong"
+    )
+    *_, step = answer_in_steps(model, encoding, QUESTION, budget=8)
+    assert step.warning == answer.warning
+    nothing = model.generate(encoding, QUESTION, strategy="none", return_fetch=True)
+    assert nothing.fetched_legibility == pytest.approx(page)
+    encoding.characters[0, :, 1] = 0.6
+    assert ask().warning == ""
+    encoding.characters.zero_()
+    assert (ask().legibility, ask().fetched_legibility) == (0.0, 0.0)
+    encoding.characters = None  # of an earlier version
+    assert (ask().legibility, ask().fetched_legibility, ask().warning) == (None, None, "")
+
+
+def test_what_is_seen_in_tiles_is_as_legible_as_they_are(model: Any) -> None:
+    encoding = model.encode_image([[SCAN, PAGE]], tiles="all")
+    assert set(encoding.tiles.sources.tolist()) == {0} and encoding.tiles.characters.dtype == torch.float32
+    encoding.characters = torch.tensor([1.0, 0.25]).repeat(2, 256, 1)
+    encoding.tiles.characters = torch.tensor([1.0, 0.75]).repeat(len(encoding.tiles), 256, 1)
+    tiled = 256 * len(encoding.tiles)
+    assert [encoding.legibility([number]) for number in (0, 1)] == [0.75, 0.25]
+    (answer,) = model.generate(encoding, [QUESTION], return_fetch=True)
+    assert answer.legibility == pytest.approx((0.75 * tiled + 0.25 * 256) / (tiled + 256))
+    fetch = answer.fetch
+    confidence = torch.where(fetch.view < 2, 0.25, 0.75)[fetch.used]
+    assert answer.fetched_legibility == pytest.approx(float(confidence.mean()))
+
+
+def test_the_probability_follows_from_the_calibration(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    encoding = model.encode_image(PAGE)
+    ask = partial(model.generate, encoding, QUESTION, return_fetch=True, max_new_tokens=1)
+    plain = ask()
+    assert 1e-5 < plain.probability < 1 - 1e-5
+    weights = {"logit": 0.5, "legibility": 3.0, "not_on_the_page": 0.0, "bias": 0.2}
+    monkeypatch.setattr(model.config, "calibration", weights)
+    sure = ask()
+    assert sure.text == plain.text and sure.fetched_legibility == pytest.approx(0.5)
+    logit = math.log(plain.probability / (1 - plain.probability))
+    assert sure.probability == pytest.approx(1 / (1 + math.exp(-(0.5 * logit - 1.5 + 0.2))), rel=1e-4)
+    passes = ask(num_passes=2, budget=8)
+    assert passes.probability == pytest.approx(
+        calibrated(passes.passes[-1].probability, weights, text=passes.text, legibility=passes.fetched_legibility)
+    )
+
+
+def test_a_page_that_is_hard_to_read_is_said_by_the_command(tmp_path: Path, picture: Path, cli: Cli) -> None:
+    """Random weights are sure of no character."""
+    options = ("--model", tiny_checkpoint(tmp_path / "model", **READS_WORDS))
+    code, _, err = cli("ask", picture, QUESTION, *options)
+    assert code == 0 and "warning: this page is hard to read for the model (legibility 0." in err
+    found = json.loads(cli("ask", picture, QUESTION, *options, "--json")[1])
+    assert 0 <= found["legibility"] < 0.5 and found["warning"] in err
 
 
 def test_what_expects_a_token_for_each_patch_is_refused(model: Any) -> None:
@@ -258,13 +333,33 @@ def test_half_rows_of_a_large_line_are_one_word() -> None:
     assert word.text == "Sum" and word.row == 3.5
 
 
+def test_how_well_characters_were_read_is_counted_by_patch() -> None:
+    classes, present, middles = shown([("tall", 1, 3, 2), ("ox", 5, 13, 4), ("?", 7, 40, 4)])
+    classes[0, 5] /= 3
+    classes[0, 7, 40:44] = 9.0 * torch.eye(CLASSES)[-1]  # another character than those that have a class
+    reader = open_reader()
+    _, characters = reader.read(stem_of(classes, present, middles))
+
+    def sure(logit: float) -> float:
+        return math.exp(logit) / (math.exp(logit) + CLASSES - 1)
+
+    expected = torch.zeros(1, 16, 2)
+    expected[0, 0] = torch.tensor([4.0, 4 * sure(9)])
+    expected[0, 8:10] = torch.tensor([1.0, sure(3)])  # its columns are those of two patches
+    expected[0, 14] = torch.tensor([1.0, 0.0])
+    torch.testing.assert_close(characters, expected)
+    assert confidence_of(characters.sum((0, 1))) == pytest.approx((4 * sure(9) + 2 * sure(3)) / 7)
+    assert [word.text for word in reader.words(stem_of(classes, present, middles))[0]] == ["tall", "ox"]
+    assert not reader.read(stem_of(*shown([])))[1].any() and confidence_of(torch.zeros(2)) == 0
+
+
 def test_words_of_a_line_along_an_edge_stay_in_one_half_row() -> None:
     reader = TextReader(4, 3)
     reader.spellings[1, 0], reader.spellings[2, 0] = SPACE, 1
     words = [Word(CHARACTERS[0], (18.0,), 3.9), Word(CHARACTERS[0], (34.0,), 4.1), Word(CHARACTERS[0], (120.0,), 4.1)]
     expected = [(2, 3, 1), (2, 3, 2), (2, 4, 7)]
     for order in (words, words[::-1]):
-        assert [place for place in reader.pieces_of(order, 8) if place[0] == 2] == expected
+        assert [place for place in reader.pieces_of(placed(order, 16), 8) if place[0] == 2] == expected
 
 
 def test_words_are_cut_as_the_tokenizer_cuts_them() -> None:
@@ -305,7 +400,9 @@ def test_what_is_read_is_kept_with_an_encoding(tmp_path: Path) -> None:
     assert encoding.pieces.shape == (1, 256, 2, PIECE_SLOTS) and (encoding.pieces >= 0).any()
     encoding.save(tmp_path / "page.safetensors", model)
     again = type(encoding).load(tmp_path / "page.safetensors", model)
-    assert torch.equal(again.pieces, encoding.pieces)
+    assert torch.equal(again.pieces, encoding.pieces) and torch.equal(again.characters, encoding.characters)
+    assert again.legibility() == encoding.legibility() == encoding.select(torch.tensor([0, 0])).legibility()
+    assert 0 < again.legibility() < 1 and again.join(encoding).legibility([1]) == pytest.approx(again.legibility())
     assert model.generate(again, QUESTION) == model.generate(PAGE, QUESTION)
 
 

@@ -123,6 +123,8 @@ def _report(
     fallbacks = "".join(f"; {part} fell back" for part, count in answer.fetch.fallbacks.items() if count)
     said = f"{describe(answer.fetch)}{passes}{fallbacks}{drawn}"
     print(f"confidence {answer.probability:.1%}; {said}", file=sys.stderr)
+    if answer.warning:
+        print(f"warning: {answer.warning}", file=sys.stderr)
 
 
 def _as_json(args: argparse.Namespace, model: Any, answer: Answer, base: int) -> dict[str, Any]:
@@ -132,6 +134,8 @@ def _as_json(args: argparse.Namespace, model: Any, answer: Answer, base: int) ->
     return {
         "answer": answer.text,
         "confidence": answer.probability,
+        "legibility": answer.legibility,
+        "warning": answer.warning,
         "image": images[0] if len(images) == 1 else images,
         "question": args.question,
         "model": model.config._name_or_path,

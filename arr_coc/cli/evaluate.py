@@ -47,6 +47,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch-size", metavar="N", type=int, default=32, help="questions per batch (default: 32)")
     parser.add_argument("--limit", metavar="N", type=int, help="ask only the first N questions (default: all)")
     parser.add_argument("--seed", metavar="N", type=int, help="seed of random relevance (default: one per question)")
+    fit = (
+        "fit the probability of answers to how many are right, and write the weights into config.json of --model; DATA "
+        "has to be a validation set"
+    )
+    parser.add_argument("--fit-calibration", action="store_true", help=fit)
     parser.add_argument("--json", metavar="FILE", help="file for the results (default: none)")
     add_device_argument(parser)
 
@@ -67,9 +72,19 @@ def run(args: argparse.Namespace) -> None:
     if args.allocators is not None and args.allocator is not None:
         raise ValueError("--allocators: expected it without --allocator; got both")
     target = None if args.json is None else writable(args.json, "--json")
+    if args.fit_calibration:
+        _check_fit(args)
     records = list(source.read(limit=args.limit, **reading(args.on_error, args.max_errors)))
     model = load_model_or_reader(args.model, args.device)
     budget = args.budget
+    if args.fit_calibration:
+        if isinstance(model, AttachedReader):
+            raise ValueError(f"--fit-calibration: expected an ARR-COC model; got {model.model.config.model_type}")
+        result, text = _fit(args, model, records, metric)
+        print(text)
+        if target is not None:
+            write_json(target, result)
+        return
     if isinstance(model, AttachedReader):
         if args.allocators is not None:
             kind = model.model.config.model_type
@@ -102,6 +117,36 @@ def run(args: argparse.Namespace) -> None:
     print(table(result["strategies"], metric))
     if target is not None:
         write_json(target, result)
+
+
+def _check_fit(args: argparse.Namespace) -> None:
+    """Refuses what there is nothing to fit for, or nowhere to write to."""
+    if args.model is None or not Path(args.model, "config.json").is_file():
+        raise ValueError(f"--fit-calibration: expected --model FOLDER, which it is written into; got {args.model}")
+    if "," in args.strategies or args.allocators is not None:
+        got = args.strategies if args.allocators is None else f"--allocators {args.allocators}"
+        raise ValueError(f"--fit-calibration: expected one strategy, that of users; got {got}")
+
+
+def _fit(
+    args: argparse.Namespace, model: ArrCocForConditionalGeneration, records: list[Any], metric: str
+) -> tuple[dict[str, Any], str]:
+    """Fits the calibration, writes it into the model's folder, and says how far confidence was off before and after."""
+    from arr_coc.evaluation.calibration import LEGEND, calibration_table
+    from arr_coc.evaluation.reporting import to_text
+    from arr_coc.evaluation.strategies import fit_to_records
+    from arr_coc.files import read_json, write_json
+
+    strategy = model.config.fetcher_config.strategy if args.strategies == "all" else args.strategies
+    result = fit_to_records(
+        model, records, strategy, metric, batch_size=args.batch_size, budget=args.budget, allocator=args.allocator,
+        seed=args.seed, num_passes=args.passes, tiles=args.tiles,
+    )  # fmt: skip
+    path = Path(args.model, "config.json")
+    write_json(path, {**read_json(path), "calibration": result["weights"]})
+    table = calibration_table([([name], result[name]) for name in ("before", "after")], [""])
+    weights = ", ".join(f"{name} {weight:.3f}" for name, weight in result["weights"].items())
+    return result, "\n".join([to_text(table.head, table.rows), LEGEND, f"Written to {path}: {weights}."])
 
 
 def usable_strategies(model: ArrCocForConditionalGeneration | AttachedReader, *, oracle: bool) -> list[str]:
@@ -172,6 +217,7 @@ COMMAND = Command(
         "arr-coc evaluate out/invoices/data.jsonl --strategies none,realizer --tiles asked",
         "arr-coc evaluate my.jsonl --model Qwen/Qwen3-VL-2B-Instruct --strategies keep_all,attention@0.25,none",
         "arr-coc evaluate val.json --format textvqa --with images=train_images --with ocr=rosetta.json",
+        "arr-coc evaluate validation.jsonl --model ./my-model --fit-calibration",
     ),
     add_arguments=add_arguments,
     run=run,

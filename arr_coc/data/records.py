@@ -25,6 +25,7 @@ from PIL import Image
 from transformers.utils import logging
 
 from ..modeling.image_processing_arr_coc import Box
+from ..modeling.prompt_format import NOT_ON_THE_PAGE as NOT_ON_THE_PAGE
 
 
 @dataclass(frozen=True)
@@ -208,9 +209,6 @@ def image_file(folder: Path, *names: str) -> Path:
 logger = logging.get_logger(__name__)
 
 OnError = Literal["stop", "skip"]
-
-NOT_ON_THE_PAGE = "not on the page"
-"""The answer to a question about an absent field."""
 
 MAX_ERRORS = 100
 """The number of bad records that are skipped before reading stops."""

@@ -58,18 +58,27 @@ class Sheet:
         tables = levels * (len(self.image.getbands()) // len(levels))
         self.image = self.image.point(np.concatenate(tables).clip(0, 255).astype(np.uint8).tolist())
 
-    def warp(self, matrix: np.ndarray, ground: int) -> None:
-        """Moves the picture and the points on it by a homography; what comes into view has the ground's level."""
+    def warp(self, matrix: np.ndarray, ground: int | Image.Image) -> None:
+        """Moves the picture and the points on it by a homography; what comes into view is the ground, a level or a
+        picture."""
         back = np.linalg.inv(matrix)
         coefficients = (back / back[2, 2]).ravel()[:8].tolist()
         straight = coefficients[6:] == [0, 0]
-        self.image = self.image.transform(
-            self.size,
-            Image.Transform.AFFINE if straight else Image.Transform.PERSPECTIVE,
-            coefficients[:6] if straight else coefficients,
-            Image.Resampling.BILINEAR,
-            fillcolor=ground if self.image.mode == "L" else (ground,) * 3,
-        )
+
+        def moved(image: Image.Image, level: int) -> Image.Image:
+            return image.transform(
+                self.size,
+                Image.Transform.AFFINE if straight else Image.Transform.PERSPECTIVE,
+                coefficients[:6] if straight else coefficients,
+                Image.Resampling.BILINEAR,
+                fillcolor=level if image.mode == "L" else (level,) * 3,
+            )
+
+        if isinstance(ground, int):
+            self.image = moved(self.image, ground)
+        else:
+            page = moved(Image.new("L", self.size, 255), 0)
+            self.image = Image.composite(moved(self.image.convert("RGB"), 0), ground.convert("RGB"), page)
         self.matrix = matrix @ self.matrix
 
 
@@ -308,6 +317,49 @@ def _curve(knots: Sequence[Sequence[float]]) -> list[tuple[float, float]]:
     return [(x, y) for x, y in curve.tolist()]
 
 
+def _picture(rng: np.random.Generator, size: tuple[int, int]) -> Image.Image:
+    """Something to see that is no text: hills of several sizes in two colours, and lines, boxes and discs."""
+    mixed = np.zeros((size[1], size[0]), np.float32)
+    for cells in rng.choice((2, 4, 8, 16, 32, 64, 128), int(rng.integers(1, 5)), replace=False):
+        mixed += np.asarray(_field(rng, size, min(int(cells), *size))) * rng.uniform(0.2, 1)
+    low, high = float(mixed.min()), max(float(mixed.max()), float(mixed.min()) + 1)
+    levels = Image.fromarray(((mixed - low) * (255 / (high - low))).astype(np.uint8))
+    colours = [tuple(rng.integers(0, 256, 3).tolist()) for _ in range(2)]
+    picture = ImageOps.colorize(levels, *colours) if rng.random() < 0.7 else levels.convert("RGB")
+    draw = ImageDraw.Draw(picture)
+    for _ in range(int(rng.integers(0, 25))):
+        x0, x1 = sorted(rng.uniform(0, size[0], 2).tolist())
+        y0, y1 = sorted(rng.uniform(0, size[1], 2).tolist())
+        colour = tuple(rng.integers(0, 256, 3).tolist())
+        kind, width = int(rng.integers(5)), int(rng.integers(1, 4))
+        if kind < 2:
+            draw.line((x0, y0, x1, y1) if kind else (x0, y1, x1, y0), fill=colour, width=width)
+        elif kind < 4:
+            (draw.rectangle if kind == 2 else draw.ellipse)((x0, y0, x1, y1), outline=colour, width=width)
+        else:
+            draw.ellipse((x0, y0, x0 + (x1 - x0) / 4, y0 + (y1 - y0) / 4), fill=colour)
+    return picture
+
+
+@_kind("illustrated", 1.6)
+def _illustrate(rng: np.random.Generator, sheet: Sheet, strength: float) -> None:
+    """Pictures where there is no text."""
+    (width, height), most = sheet.size, round(2 + 6 * strength)
+    boxes = np.concatenate([line.boxes for line in sheet.lines]) if sheet.lines else np.zeros((0, 4))
+    sheet.image = sheet.image.convert("RGB") if sheet.image.mode == "L" else sheet.image.copy()
+    for _ in range(40):
+        wide, tall = (int(side * _between(rng, 0.04, 0.5)) + 2 for side in sheet.size)
+        x, y = int(rng.integers(0, max(width - wide, 1))), int(rng.integers(0, max(height - tall, 1)))
+        margin = sheet.unit / 2
+        clear = (boxes[:, 0] > x + wide + margin) | (boxes[:, 2] < x - margin)
+        clear |= (boxes[:, 1] > y + tall + margin) | (boxes[:, 3] < y - margin)
+        if clear.all():
+            sheet.image.paste(_picture(rng, (wide, tall)), (x, y))
+            most -= 1
+        if not most:
+            break
+
+
 @_kind("folded", 0.7)
 def _fold(rng: np.random.Generator, sheet: Sheet, strength: float) -> None:
     """Folds across and along the page: a narrow dark line each, with shade on one side."""
@@ -345,6 +397,14 @@ def _tilt(rng: np.random.Generator, sheet: Sheet, strength: float) -> None:
     quad = (quad - (left, top)) * (width / (right - left), height / (bottom - top))
     level = int(rng.integers(30, 256))
     sheet.warp(homography(corners_of((0, 0, width, height)), quad), level)
+
+
+@_kind("on a desk", 1.2)
+def _lay_on_desk(rng: np.random.Generator, sheet: Sheet, strength: float) -> None:
+    """Smaller than the picture, with something else around it."""
+    share = 1 - _between(rng, 0.05, 0.3) * strength
+    x, y = (side * (1 - share) * rng.random() for side in sheet.size)
+    sheet.warp(np.array([(share, 0, x), (0, share, y), (0, 0, 1)]), _picture(rng, sheet.size))
 
 
 @_kind("unevenly lit", 0.8)

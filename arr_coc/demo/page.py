@@ -49,7 +49,8 @@ class Side:
         fetch = step.fetch
         fetched = f"{int(fetch.counts.sum())} of {fetch.relevance.shape[-1]} patches fetched"
         confidence = "" if step.probability is None else f", confidence {step.probability:.1%}"
-        return {self.answer: step.text, self.note: f"{fetched}{confidence}"}
+        warning = f"; {step.warning}" if step.warning else ""
+        return {self.answer: step.text, self.note: f"{fetched}{confidence}{warning}"}
 
 
 class Page:

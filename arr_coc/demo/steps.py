@@ -33,11 +33,13 @@ class Step:
         fetch: which patches the question gets; one row.
         text: the answer so far.
         probability: of the whole answer, in 0..1; None until it is whole.
+        warning: see `Answer.warning`.
     """
 
     fetch: FetchResult
     text: str = ""
     probability: float | None = None
+    warning: str = ""
 
 
 def answer_in_steps(
@@ -95,7 +97,7 @@ def _steps(news: SimpleQueue[Any]) -> Iterator[Step]:
         if step is None:
             step = Step(item)
         elif isinstance(item, Answer):
-            step = replace(step, text=item.text, probability=item.probability)
+            step = replace(step, text=item.text, probability=item.probability, warning=item.warning)
         else:
             step = replace(step, text=item)
         yield step

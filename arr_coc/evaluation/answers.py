@@ -326,6 +326,7 @@ def view_prediction(line: int, answer: Answer, encoding: ImageEncoding, digest: 
         sources=len(encoding),
         fetched=tuple((origin.source, *(round(edge, 1) for edge in origin.box)) for origin in answer.sources),
         best=_best_source(answer),
+        legibility=answer.fetched_legibility,
     )
 
 

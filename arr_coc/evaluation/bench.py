@@ -8,7 +8,7 @@ rule; the default ignores case and white space. ANLS compares the text itself.
 import json
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,6 +20,7 @@ from transformers.generation.streamers import BaseStreamer
 from ..attached import AttachedReader
 from ..data.records import NOT_ON_THE_PAGE, Record, Row, gather, lines, parse, shorten
 from ..metrics import METRICS
+from ..modeling.image_encoding import ImageEncoding
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from .calibration import LEGEND, calibration, calibration_table
 from .prediction_loop import new_tokens
@@ -55,6 +56,7 @@ class BenchAnswer:
         first: whether the page was read for this question; the seconds then include it.
         first_token: seconds until the first token of the answer.
         seconds: until its last token.
+        legibility: of the page (`ImageEncoding.legibility`), from readers that tell it.
     """
 
     reader: str
@@ -66,6 +68,7 @@ class BenchAnswer:
     first: bool
     first_token: float
     seconds: float
+    legibility: float | None = None
 
 
 class ModelReader:
@@ -196,6 +199,7 @@ def _ask_page(reader: Reader, name: str, source: str, records: Sequence[Record])
         yield BenchAnswer(
             name, source, record.line, record.question, answer, round(probability, 6), number == 0,
             round(first_token - began, 4), round(ended - began, 4),
+            page.legibility() if isinstance(page, ImageEncoding) else None,
         )  # fmt: skip
 
 
@@ -233,9 +237,10 @@ def score_bench(bench: Bench, answers: Sequence[BenchAnswer]) -> dict[str, Any]:
         answers: of `ask_bench`, in the same order.
 
     Returns:
-        {"sources": {name: {"exact", "anls": intervals drawn by pages, "questions", "pages", "seconds"}}, "mean":
-        {"exact", "anls": of the sources' means, "questions", "pages", "seconds"}, "confidence": {"auroc", "right",
-        "wrong"}, "calibration": see `calibration.calibration`}. `seconds`: {"first_token": median of the first question
+        {"sources": {name: {"exact", "anls": intervals drawn by pages, "legibility": mean over pages, None from readers
+        that do not say it, "questions", "pages", "seconds"}}, "mean": {"exact", "anls", "legibility": of the sources'
+        means, "questions", "pages", "seconds"}, "confidence": {"auroc", "right", "wrong"}, "calibration": see
+        `calibration.calibration`}. `seconds`: {"first_token": median of the first question
         about a page, "next": the same of later questions, None without any, "mean": of all questions to the last
         token}. `auroc`: the share of pairs of a right and a wrong answer in which the right one has the higher
         probability, ties half; None without any.
@@ -257,6 +262,7 @@ def score_bench(bench: Bench, answers: Sequence[BenchAnswer]) -> dict[str, Any]:
         sources[name] = {
             "exact": asdict(score_interval(np.array(exact, dtype=float), pages)),
             "anls": asdict(score_interval(anls, pages)),
+            "legibility": _mean_of_known([answer.legibility for answer in own], pages),
             "questions": len(records),
             "pages": int(pages.max()) + 1,
             "seconds": _seconds(own),
@@ -270,7 +276,12 @@ def score_bench(bench: Bench, answers: Sequence[BenchAnswer]) -> dict[str, Any]:
     refused = np.array([" ".join(answer.answer.split()) == NOT_ON_THE_PAGE for answer in answers])
     return {
         "sources": sources,
-        "mean": {**mean, **counts, "seconds": _seconds(answers)},
+        "mean": {
+            **mean,
+            "legibility": _mean_of_known([row["legibility"] for row in sources.values()], range(len(sources))),
+            **counts,
+            "seconds": _seconds(answers),
+        },
         "confidence": _confidence(probabilities, np.array(right)),
         "calibration": calibration(probabilities, np.array(right), refused),
     }
@@ -280,6 +291,12 @@ def is_right(answer: str, record: Record) -> bool:
     """Whether an answer is right by the record's own rule."""
     match = dict(record.tags).get("match", "")
     return bool(METRICS[MATCHES[match]].score(answer, record.answers))
+
+
+def _mean_of_known(values: Sequence[float | None], groups: Iterable[int]) -> float | None:
+    """The mean over groups, of which all values are equal, where they are known; None without any."""
+    known = {group: value for group, value in zip(groups, values, strict=True) if value is not None}
+    return statistics.mean(known.values()) if known else None
 
 
 def _seconds(answers: Sequence[BenchAnswer]) -> dict[str, float | None]:
@@ -306,6 +323,10 @@ def bench_text(result: Mapping[str, Any]) -> str:
     head = ["source", "exact match, %", "ANLS, %", "questions", "pages", "first token, s", "next, s", "a question, s"]
     rows = [_row(name, row) for name, row in result["sources"].items()]
     rows.append(_row(f"mean of {len(rows)} sources", result["mean"]))
+    if result["mean"]["legibility"] is not None:
+        head.insert(2, "legibility")
+        for cells, row in zip(rows, (*result["sources"].values(), result["mean"]), strict=True):
+            cells.insert(2, "-" if row["legibility"] is None else f"{row['legibility']:.2f}")
     found = result["confidence"]
     auroc = "not known" if found["auroc"] is None else f"{found['auroc']:.3f}"
     notes = [

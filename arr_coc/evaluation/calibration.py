@@ -1,13 +1,17 @@
-"""Calibration: the agreement of answers' probabilities with their accuracy.
+"""Calibration: the agreement of answers' probabilities with their accuracy, and weights that improve it.
 
 The expected calibration error (Guo et al., 2017, https://arxiv.org/abs/1706.04599) in bins of equal width.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
 
+from ..modeling.answers import SUREST
 from .reporting import Table
 
 BINS = 5
@@ -39,6 +43,63 @@ def calibration(probabilities: np.ndarray, right: np.ndarray, refused: np.ndarra
         "bins": bins,
         "refused": _means(probabilities, right, refused),
     }
+
+
+_RIDGE = 1e-4
+"""Weight of the distance from `_IDENTITY` in the loss; it keeps weights finite if a line separates right from wrong."""
+
+_IDENTITY = {"logit": 1.0, "legibility": 0.0, "not_on_the_page": 0.0, "bias": 0.0}
+"""Weights of `answers.calibrated` that leave probabilities as they are."""
+
+
+def fit_calibration(
+    probabilities: np.ndarray, right: np.ndarray, refused: np.ndarray, legibility: Sequence[float | None]
+) -> dict[str, float]:
+    """The weights of `answers.calibrated` under which n answers are the likeliest to be right as they are.
+
+    Logistic regression. Neither a higher probability nor a better legibility may make an answer less sure: a weight of
+    them below 0 becomes 0.
+
+    Args:
+        probabilities: of their tokens, 0..1.
+        right: their scores, 0..1, or bool.
+        refused: bool, the answers "not on the page".
+        legibility: of what was fetched for each; None where that is not known.
+
+    Raises:
+        ValueError: fewer than two answers, or all of them right, or all wrong.
+    """
+    if len(right) < 2 or right.min() == right.max():
+        raise ValueError(f"calibration: expected right and wrong answers; got {len(right)}, alike")
+    sure = torch.tensor(probabilities, dtype=torch.float64).clamp(SUREST, 1 - SUREST).logit()
+    read = torch.tensor([0.0 if each is None else each - 1 for each in legibility], dtype=torch.float64)
+    features = torch.stack((sure, read, torch.tensor(refused).double(), torch.ones_like(sure)), 1)
+    free = torch.ones(len(_IDENTITY), dtype=torch.bool)
+    while True:
+        weights = _likeliest(features, torch.tensor(right, dtype=torch.float64), free)
+        below = weights < 0
+        below[2:] = False
+        if not below.any():
+            return dict(zip(_IDENTITY, weights.tolist(), strict=True))
+        free &= ~below
+
+
+def _likeliest(features: Tensor, right: Tensor, free: Tensor) -> Tensor:
+    """The weights [4] of features [n, 4] under which n answers are `right`, 0 where they are not `free`."""
+    usual = torch.tensor([*_IDENTITY.values()], dtype=torch.float64)
+    weights = (usual * free).requires_grad_()
+    search = torch.optim.LBFGS([weights], max_iter=500, tolerance_grad=1e-9, line_search_fn="strong_wolfe")
+
+    def loss() -> Tensor:
+        search.zero_grad()
+        total = F.binary_cross_entropy_with_logits(features @ (weights * free), right)
+        total = total + _RIDGE * ((weights - usual)[free] ** 2).sum()
+        total.backward()
+        return total
+
+    with torch.enable_grad():
+        search.step(loss)
+    return weights.detach() * free
 
 
 def _means(probabilities: np.ndarray, right: np.ndarray, among: np.ndarray) -> dict[str, Any]:

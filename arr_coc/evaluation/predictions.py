@@ -50,6 +50,7 @@ class Prediction:
         sources: that the prompt showed.
         fetched: of an answer over views, where `patches` is "": source, x0, y0, x1, y1 of each patch, px of its source.
         best: the source of the fetched patch with the highest relevance, or -1.
+        legibility: `Answer.fetched_legibility`.
     """
 
     line: int
@@ -63,6 +64,7 @@ class Prediction:
     sources: int = 1
     fetched: tuple[tuple[float, ...], ...] = ()
     best: int = -1
+    legibility: float | None = None
 
     @property
     def over_views(self) -> bool:
@@ -95,6 +97,7 @@ def prediction(line: int, answer: Answer, encoding: ImageEncoding, image: Image.
         size=(image.height, image.width),
         patches=base64.b64encode(np.packbits(bits).tobytes()).decode(),
         image=image_digest(image),
+        legibility=answer.fetched_legibility,
     )
 
 
@@ -170,8 +173,9 @@ def append(path: Path, predictions: Iterable[Prediction]) -> None:
 
 
 def _entry(said: Prediction) -> dict[str, Any]:
-    """Its fields; without those of views for an answer about one view."""
-    return {name: value for name, value in asdict(said).items() if said.over_views or name not in _OF_VIEWS}
+    """Its fields; without those of views for an answer about one view, and without an unknown legibility."""
+    unused = (*(() if said.over_views else _OF_VIEWS), *(("legibility",) if said.legibility is None else ()))
+    return {name: value for name, value in asdict(said).items() if name not in unused}
 
 
 def mend(path: Path) -> None:

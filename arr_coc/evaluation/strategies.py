@@ -5,16 +5,20 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ..attached import AttachedReader
 from ..attached.reader import BUDGET
 from ..data.records import Record
 from ..modeling.allocators import ALLOCATORS
+from ..modeling.answers import calibrated
 from ..modeling.configuration_arr_coc import resolve_budget
 from ..modeling.fetcher import FetchChoices, RunningBackFetcher
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..modeling.scorers import SCORERS
 from .arms import Arm
 from .attached import attached_arms, predict_attached
+from .calibration import calibration, fit_calibration
 from .prediction_loop import predict_all
 from .predictions import Prediction
 from .reporting import environment, p_value, percent, points, require_extra, shown
@@ -129,6 +133,35 @@ def score_strategies(
         choices = FetchChoices(strategy, own or allocator, budget, seed, num_passes=num_passes)
         arms.append(replace(strategy_arm(model, choices), name=name))
     return score_arms(model, records, arms, metric, batch_size=batch_size, tiles=tiles, progress=progress)[0]
+
+
+def fit_to_records(
+    model: ArrCocForConditionalGeneration, records: Sequence[Record], strategy: str, metric: str, **settings: Any
+) -> dict[str, Any]:
+    """Fits `config.calibration` to the model's answers to all questions; they are those of a validation set.
+
+    Args:
+        model: whose config gets the weights.
+        records, metric, settings: as in `evaluate`.
+        strategy: that the model is asked with.
+
+    Returns:
+        {"weights": see `calibration.fit_calibration`, "n": answers, "before", "after": their `calibration`}.
+
+    Raises:
+        ValueError: see `evaluate` and `fit_calibration`.
+    """
+    model.config.calibration = None
+    scored = score_strategies(model, records, [strategy], metric=metric, **settings)[strategy]
+    said, right, refused = scored.predictions[0], scored.scores[0], scored.refused[0]
+    told = np.array([each.probability for each in said])
+    weights = fit_calibration(told, right, refused, [each.legibility for each in said])
+    model.config.calibration = weights
+    fitted = np.array(
+        [calibrated(each.probability, weights, text=each.answer, legibility=each.legibility) for each in said]
+    )
+    after = calibration(fitted, right, refused)
+    return {"weights": weights, "n": len(said), "before": scored.calibration, "after": after}
 
 
 def score_attached(

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from ..modeling.answers import calibrated
 from ..modeling.generation import checked_questions
 from .answers import AnswerText, Field, as_json
 from .encodings import EncodingStore
@@ -148,13 +149,18 @@ class Answering:
             self._finish = "late"
         self._count(ticket)
         text = self._text.text(self._latest.tokens)
-        answer = (text, self.probability) if self._latest.tokens else None
+        answer = (text, self._probability(ticket)) if self._latest.tokens else None
         self.chat.on_end(Ended(self.number, ticket, tuple(self.request.stops), self._finish, answer))
 
     @property
     def probability(self) -> float:
-        """The sum over all tokens so far."""
-        return math.exp(sum(self._latest.logprobs))
+        """The product over all tokens so far, calibrated like that of an `Answer`."""
+        assert self._ticket is not None
+        return self._probability(self._ticket)
+
+    def _probability(self, ticket: Ticket) -> float:
+        text, weights = self._text.text(self._latest.tokens), self.chat.engine.calibration
+        return calibrated(math.exp(sum(self._latest.logprobs)), weights, text=text, legibility=ticket.legibility)
 
     def _count(self, ticket: Ticket) -> None:
         metrics = self.chat.metrics

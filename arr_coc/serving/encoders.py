@@ -11,6 +11,7 @@ from PIL import Image
 
 from ..attached import AttachedReader
 from ..attached.encoding import AttachedEncoding
+from ..modeling.answers import legibility_warning
 from ..modeling.image_encoding import ImageEncoding, no_pixels
 from ..modeling.image_loading import Source
 from ..modeling.image_processing_arr_coc import FAR_SHRUNK, ArrCocImageProcessor, is_blank, least_scale
@@ -23,7 +24,7 @@ from .image_workers import PreparedImage
 
 Seen = tuple[dict[str, Any], ...]
 """For each page its size in px, its number of views and its warnings; for our own models also the views' finest
-scale, px of the model's square per px of the page."""
+scale, px of the model's square per px of the page, and for those with a text reader its legibility."""
 
 
 class Encoder(Protocol):
@@ -50,6 +51,7 @@ class ModelEncoder:
 
     def __init__(self, model: ArrCocForConditionalGeneration) -> None:
         self.model, self.processor = model.model, model.processor.image_processor
+        self.least_legibility = model.config.least_legibility
 
     @torch.no_grad()
     def encode(self, prepared: Sequence[PreparedImage]) -> tuple[ImageEncoding, Seen]:
@@ -65,7 +67,7 @@ class ModelEncoder:
             inputs = processor(images, return_tensors="pt").to(self.model.input_device)
             encoding = self.model.encode_image(inputs["pixel_values"], inputs["patch_mask"])
             encoding.source_sizes = [(images[0].height, images[0].width)]
-        return encoding, seen_pages(encoding, images, processor)
+        return encoding, seen_pages(encoding, images, processor, self.least_legibility)
 
     def share_a_prompt(self, encodings: Sequence[ImageEncoding]) -> bool:
         """Whether their base tokens are pooled as those of one prompt are."""
@@ -132,8 +134,10 @@ def bounded_tiles(sources: Sequence[Source], processor: ArrCocImageProcessor, op
     return options if count <= options.max_tiles else replace(options, tiles=max(1, options.max_tiles // len(sources)))
 
 
-def seen_pages(encoding: ImageEncoding, images: Sequence[Image.Image], processor: ArrCocImageProcessor) -> Seen:
-    """The views of each page."""
+def seen_pages(
+    encoding: ImageEncoding, images: Sequence[Image.Image], processor: ArrCocImageProcessor, least_legibility: float
+) -> Seen:
+    """The views of each page; a page with a legibility below `least_legibility` has a warning."""
     side, seen = processor.size["height"], list[dict[str, Any]]()
     for number, image in enumerate(images):
         windows = [] if encoding.tiles is None else encoding.tiles.windows[encoding.tiles.sources == number].tolist()
@@ -143,5 +147,8 @@ def seen_pages(encoding: ImageEncoding, images: Sequence[Image.Image], processor
         if scale < FAR_SHRUNK and processor.readable_px is not None:
             warnings.append(f"letters lower than {math.ceil(processor.readable_px / scale)} px are not read")
         page = {**_size(image), "views": 1 + len(windows), "scale": round(scale, 3)}
+        if (legibility := encoding.legibility([number])) is not None:
+            page["legibility"] = round(legibility, 3)
+            warnings += filter(None, [legibility_warning(legibility, least_legibility)])
         seen.append({**page, "warnings": warnings})
     return tuple(seen)

@@ -21,6 +21,7 @@ from torch import Tensor
 from transformers.generation.continuous_batching import ContinuousBatchingManager
 
 from ..modeling.allocators import FetchResult
+from ..modeling.answers import legibilities
 from ..modeling.fetcher import FetchChoices, RunningBackFetcher
 from ..modeling.generation import Answer, AnswerGenerator, QuestionBatch
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
@@ -68,7 +69,7 @@ def answer_in_passes(answer_generator: AnswerGenerator, ticket: Ticket) -> Progr
     )
     output = answer.output
     ticket.prompt_tokens = output.sequences.shape[1] - len(output.logits)
-    ticket.fetch, ticket.passes = answer.fetch, answer.passes
+    ticket.fetch, ticket.passes, ticket.legibility = answer.fetch, answer.passes, answer.fetched_legibility
     tokens = output.sequences[0, ticket.prompt_tokens :]
     logprobs = torch.cat(list(output.logits)).float().log_softmax(-1).gather(1, tokens[:, None])[:, 0]
     return Progress(tokens.tolist(), logprobs.tolist(), finished=True)
@@ -127,7 +128,7 @@ class Engine(QuestionQueue):
             on_embedded,
         )
         self.tokenizer, self.control_tokens = model.processor.tokenizer, model.processor.control_tokens
-        self.generation_config = model.generation_config
+        self.generation_config, self.calibration = model.generation_config, model.config.calibration
         text = model.config.text_config
         self.positions = int(settings.cache_tokens * USABLE) // PAGE * PAGE
         self.longest = min(getattr(text, "max_position_embeddings", None) or self.positions, self.positions)
@@ -207,8 +208,10 @@ class Engine(QuestionQueue):
             prompt = self.answer_generator.embed(asked, choices, history, max_new_tokens=questions[0].max_tokens)
         self.on_embedded(prompt)
         slots = torch.arange(len(asked.slots)).split([len(images) for images in shown])
+        read = legibilities(prompt.fetch, asked.encoding, shown)
         for row, ticket in enumerate(batch):
             ticket.fetch, ticket.version = prompt.fetch.select(slots[row]), version
+            ticket.legibility = (read[row] or (None, None))[1]
             try:
                 self._hand_on(ticket, prompt, row)
             except Exception as error:  # the others were cancelled

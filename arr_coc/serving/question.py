@@ -106,6 +106,7 @@ class Ticket:
         cancelled: the client does not wait for the answer any more.
         version: of the scorer that fetched.
         passes: the passes, if there were several.
+        legibility: of the fetched patches, see `Answer.fetched_legibility`.
     """
 
     question: Question
@@ -116,6 +117,7 @@ class Ticket:
     cancelled: bool = False
     version: str = ""
     passes: tuple[Pass, ...] = ()
+    legibility: float | None = None
     _arrived: "asyncio.Queue[Progress | Exception]" = field(default_factory=asyncio.Queue)
 
     def push(self, news: Progress | Exception) -> None:

@@ -7,7 +7,7 @@ import time
 from abc import ABC, abstractmethod
 from asyncio import get_running_loop
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -33,6 +33,7 @@ class QuestionQueue(ABC):
     Attributes:
         tokenizer, generation_config: the model's.
         control_tokens: text that no question may consist of.
+        calibration: see `ArrCocConfig.calibration`.
         alive: whether it answers.
         version: of the scorer that fetches.
     """
@@ -40,6 +41,7 @@ class QuestionQueue(ABC):
     tokenizer: Any
     generation_config: Any
     control_tokens: Sequence[str]
+    calibration: Mapping[str, float] | None = None
 
     def __init__(self, settings: ServerSettings, device: torch.device, on_alone: Callable[[], None]) -> None:
         self.settings, self.device, self.on_alone = settings, device, on_alone

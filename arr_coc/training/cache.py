@@ -145,7 +145,8 @@ class CachedEncoder:
         except (SafetensorError, OSError, ValueError) as error:
             logger.warning(f"{path}: expected a whole cached encoding; got {error}; it is made again")
             return None
-        return tensors if ("tokens" if whole else "features") in tensors else None
+        needed = {"tokens" if whole else "features", *(["characters"] if "pieces" in tensors else [])}
+        return tensors if needed <= set(tensors) else None
 
     def _keep(self, path: Path, tensors: dict[str, Tensor]) -> None:
         """Writes a file beside its place and moves it there, so that no reader gets a part of it."""

@@ -200,19 +200,21 @@ class EndToEnd(Task):
         scores = by_scorer[self.config.fetcher_config.strategy]
         wanted = scores.detach().float().sigmoid().amax(0).masked_fill(~mask[0], -1.0)
         if oracle:
-            wanted = wanted + 2 * page.relevance.to(wanted).amax(0).clamp(min=0)
+            wanted = wanted + 2 * (page.relevance.to(wanted).amax(0) > 0)
         patches = wanted.topk(self.budget).indices.sort().values
         rank = wanted[patches].argsort(descending=True, stable=True).argsort()
         bridged = self.core.bridge_fetched(encoding, patches[None], rank=rank[None])
         assert bridged.source is not None
         stand = bridged.source[0] >= 0
         base, fetched, held = encoding.tokens[0], bridged.tokens[0][stand], patches[bridged.source[0][stand]]
-        best = wanted.new_full(scores.shape, -torch.inf).index_copy(1, patches, scores.detach().float()[:, patches])
-        own = best.topk(min(FOREMOST, self.budget)).indices.sort(1).values
-        several = self.core.bridge_fetched(encoding.select(torch.zeros(len(own), dtype=torch.long)), own)
+        predicted = scores.float().sigmoid()[:, patches]  # [Q, K]
+        ranks = predicted.argsort(dim=1, descending=True, stable=True).argsort(dim=1)
+        pages = encoding.select(torch.zeros(len(ranks), dtype=torch.long))
+        several = self.core.bridge_fetched(pages, patches.expand_as(ranks), rank=ranks, relevance=predicted)
         assert several.source is not None
-        foremost = [tokens[source >= 0] for tokens, source in zip(several.tokens, several.source, strict=True)]
-        again = [torch.isin(held, each) for each in own]
+        first = (several.source >= 0) & (ranks.gather(1, several.source.clamp(min=0)) < FOREMOST)
+        foremost = [tokens[own] for tokens, own in zip(several.tokens, first, strict=True)]
+        again = [torch.isin(held, patches[own < FOREMOST]) for own in ranks]
         every = torch.stack(list(by_scorer.values()))
         relevance = page.relevance_loss(every, self.config.relevance_positive_weight)
         return Seen(base, fetched, patches, foremost, again, grid["pieces"], scores, relevance)

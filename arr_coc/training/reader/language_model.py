@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
+import numpy as np
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
 from safetensors.torch import save_file
@@ -63,6 +64,7 @@ class QuestionBatch:
         positions: [P, S] places in the prompt, from 0; each question goes on where the page ends.
         question: [P, S] number of the question, -1 on the page, -2 on padding.
         answer: [P, S] bool, True where the next token is part of an answer.
+        relevance: [P, S] as predicted for the question of a fetched token; 0 on others.
         hidden: [P, Q, S] bool, tokens of the page that a question does not see, as it has them again.
         kinds: of each question in order.
     """
@@ -78,6 +80,7 @@ class QuestionBatch:
     positions: Tensor
     question: Tensor
     answer: Tensor
+    relevance: Tensor
     hidden: Tensor
     kinds: tuple[str, ...]
 
@@ -94,10 +97,12 @@ class Again:
     Attributes:
         tokens: the wordpieces, or the number of tokens whose embeddings are known.
         at: where in the row they stand too.
+        relevance: of each, as predicted; None where it is part of known embeddings.
     """
 
     tokens: Sketch | int
     at: list[int]
+    relevance: np.ndarray | None = None
 
 
 @dataclass
@@ -112,6 +117,7 @@ class Row:
     positions: list[int] = field(default_factory=list)
     question: list[int] = field(default_factory=list)
     answer: list[bool] = field(default_factory=list)
+    relevance: list[float] = field(default_factory=list)
     hidden: list[list[int]] = field(default_factory=list)
 
     def add(
@@ -128,6 +134,7 @@ class Row:
         self.positions += range(start, start + count)
         self.question += [question] * count
         self.answer += answer if answer is not None else [False] * count
+        self.relevance += [0.0] * count
 
     def add_sketch(self, page: Sketch | int, *, question: int = -1, start: int | None = None) -> None:
         """Fetched tokens: wordpieces with their places, or a number of tokens whose embeddings are known."""
@@ -155,6 +162,8 @@ class Row:
             if foremost is not None:
                 again, length = foremost[number], len(self.ids)
                 self.add_sketch(again.tokens, question=number, start=start)
+                if again.relevance is not None:
+                    self.relevance[length:] = again.relevance.tolist()
                 self.hidden.append(again.at)
                 start += len(self.ids) - length
             before, answer = prompting.question(question.text), prompting.answer(question.answers[0])
@@ -166,7 +175,7 @@ def stacked(pages: Sequence[tuple[Row, list[tuple[int, int, float]], list[str]]]
     """Pages of different lengths as one batch, padded at the end."""
     longest = max(len(row.ids) for row, _, _ in pages)
 
-    def padded(name: str, fill: int | bool) -> Tensor:
+    def padded(name: str, fill: float) -> Tensor:
         rows = [getattr(row, name) for row, _, _ in pages]
         return torch.tensor([[*row, *[fill] * (longest - len(row))] for row in rows])
 
@@ -174,6 +183,7 @@ def stacked(pages: Sequence[tuple[Row, list[tuple[int, int, float]], list[str]]]
     cells, pieces, weights = (list(column) for column in zip(*held, strict=True)) if held else ([], [], [])
     columns = {name: padded(name, False) for name in ("fetched", "base", "answer")}
     columns |= {name: padded(name, 0) for name in ("ids", "half_rows", "columns", "positions")}
+    columns["relevance"] = padded("relevance", 0.0)
     hidden = torch.zeros(len(pages), max(len(kinds) for _, _, kinds in pages), longest, dtype=torch.bool)
     for page, (row, _, _) in enumerate(pages):
         for number, at in enumerate(row.hidden):

@@ -34,7 +34,7 @@ from ..from_scratch.stage import Batches
 from ..from_scratch.targets import pixels
 from ..stages import Run
 from .language_model import Prompting
-from .targets import Print, printed
+from .targets import LEADS, Print, printed
 
 Draw = Callable[[np.random.Generator, Split], TextPage]
 
@@ -299,7 +299,7 @@ class AskedPage:
         patch_mask: bool [N], True on patches that hold some of the page.
         questions: Q of them.
         ids: [Q, L] tokens of the questions; `mask` [Q, L] where there are any.
-        relevance: [Q, N], 1 on the patches of the answer and of what leads to it; -1 where nobody knows.
+        relevance: [Q, N], 1 on the patches of the answer, `LEADS` on those of what leads to it; -1 if it is not known.
         answer: bool [Q, N], those of the answer alone.
     """
 
@@ -395,7 +395,7 @@ class AskedPages(Batches[AskedPage]):
         placed = fit_square(tall, wide, self.side)
         answer = np.stack([self._patches(question.boxes, tall, wide) for question in asked])
         leads = np.stack([self._patches(question.label_boxes, tall, wide) for question in asked])
-        relevance = np.where(answer.any(1, keepdims=True), answer | leads, -1.0).astype(np.float32)
+        relevance = np.where(answer.any(1, keepdims=True), np.maximum(answer, LEADS * leads), -1.0).astype(np.float32)
         tokens = self.tokenizer(
             [question.text for question in asked], add_special_tokens=False, padding=True, return_tensors="pt"
         )

@@ -49,6 +49,7 @@ class QuestionAnsweringStage(ScratchStage):
     Attributes:
         pages_per_step: pages of a step.
         questions: most questions about a page.
+        kinds: of questions that are asked, see `Question.kind`; none: all.
         pages: how often each source comes up, see `Sources`.
         budget: most fetched wordpieces of a page.
         reads: how often the pages of a step come with both kinds of token, fetched ones alone and base tokens alone.
@@ -65,6 +66,7 @@ class QuestionAnsweringStage(ScratchStage):
 
     pages_per_step: int = 4
     questions: int = 8
+    kinds: Sequence[str] = ()
     pages: Mapping[str, float] = field(default_factory=lambda: {"laid_out": 1.0})
     budget: int = 273
     reads: Mapping[str, float] = field(default_factory=lambda: {"both": 0.4, "fetched": 0.5, "base": 0.1})
@@ -105,11 +107,11 @@ class AskedBatches(Batches[QuestionBatch]):
         """A page with its questions, what its base tokens hold, and the kinds of question."""
         while True:
             page = self.sources.page(rng)
-            asked = [q for q in self._order(rng, page.questions) if self.prompting.short(q)]
+            asked = [q for q in self._order(rng, page.questions) if self._asks(q)]
             if asked:
                 break
         asked = asked[: self.stage.questions]
-        whole = sketch(page, [(*q.boxes, *q.label_boxes) for q in asked], self.config.grid_size, self.cut)
+        whole = sketch(page, asked, self.config.grid_size, self.cut)
         whole = slipped(rng, whole, self.stage.slips * rng.random(), self.vocabulary)
         row, held = Row(), []
         row.add(self.prompting.before)
@@ -120,12 +122,16 @@ class AskedBatches(Batches[QuestionBatch]):
             return row, held, [question.kind for question in asked]
         words = [self.prompting.ids(f" {question.text}") for question in asked]
         last = [foremost(rng, whole, number, own) for number, own in enumerate(words)]
-        missed = (whole.near & ~np.stack(last, 1)).any(1)
+        missed = (whole.near & ~np.stack([own for own, _ in last], 1)).any(1)
         shown, start = fetched(rng, whole, missed, self.stage.budget), len(row.ids)
         at = start + shown.cumsum() - 1  # of each wordpiece that is shown
         row.add_sketch(whole.only(shown))
-        row.ask(asked, self.prompting, [Again(whole.only(own), at[own & shown].tolist()) for own in last])
+        again = [Again(whole.only(own), at[own & shown].tolist(), predicted[own]) for own, predicted in last]
+        row.ask(asked, self.prompting, again)
         return row, held, [question.kind for question in asked]
+
+    def _asks(self, question: Question) -> bool:
+        return self.prompting.short(question) and (not self.stage.kinds or question.kind in self.stage.kinds)
 
     def _order(self, rng: np.random.Generator, questions: Sequence[Question]) -> list[Question]:
         return [questions[int(number)] for number in rng.permutation(len(questions))]
@@ -150,9 +156,10 @@ class QuestionAnswering(Task):
         self.places = Places(self.config.grid_size, run.model.config.text_config.hidden_size)
         for each in (self.places.rows, self.places.columns):
             nn.init.normal_(each.weight, std=PLACES_STD)
-        with torch.no_grad():  # starts as half of the embedding of a newline
-            newline = torch.tensor(self.prompting.ids("\n")[0], device=run.device)
-            self.places.line_break.copy_(self.language.table(newline) / 2)
+        with torch.no_grad():  # what starts as nothing is not noticed for hundreds of steps
+            for part, like in ((self.places.line_break, "\n"), (self.places.mark, " answer")):
+                token = torch.tensor(self.prompting.ids(like)[0], device=run.device)
+                part.copy_(self.language.table(token) / 2)
         if "places" in run.learner:
             self.places.load_state_dict(run.learner["places"])
         self.module = nn.ModuleDict({"adapter": self.language.adapter, "places": self.places}).to(run.device)
@@ -184,7 +191,7 @@ class QuestionAnswering(Task):
         first = batch.fetched & ~F.pad(batch.fetched, (1, 0))[:, :-1]
         breaks = batch.fetched & (first | line_breaks(batch.half_rows, batch.columns))
         placed = self.places(batch.half_rows, batch.columns, side, breaks) * (batch.fetched | batch.base)[..., None]
-        return rows + placed
+        return rows + placed + self.places.marked(batch.relevance)
 
     @cached_property
     def _unseen(self) -> dict[str, list[QuestionBatch]]:

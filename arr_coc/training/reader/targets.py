@@ -17,13 +17,14 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from arr_coc.data.domains.page import Line, TextPage
+from arr_coc.data.domains.page import Line, Question, TextPage
 from arr_coc.modeling.configuration_arr_coc import COMPRESSION
-from arr_coc.modeling.image_processing_arr_coc import Box
 from arr_coc.modeling.wordpieces import CHARACTERS, CLASSES, COLUMNS, FOREMOST, SPACE, SPELLED
 
 LEAST = 0.01
 """Scores of sketched patches that stand out."""
+LEADS = 0.3
+"""Relevance of what leads to an answer, such as its label; that of the answer is 1."""
 FOUND = 7 / 8
 """Share of questions whose patches are among the most relevant ones: scorers miss some."""
 
@@ -182,15 +183,22 @@ class Sketch:
         pieces: [n] ids.
         half_rows: [n] half row of patches, 0 to 2G - 1.
         columns: [n] column of patches.
-        near: [n, q] whether the patch of each is one that question q asks for.
+        relevance: [n, q] of the patch of each for question q: 1 where its answer stands, `LEADS` where what leads to
+            it does, else 0.
         side: G.
     """
 
     pieces: np.ndarray
     half_rows: np.ndarray
     columns: np.ndarray
-    near: np.ndarray
+    relevance: np.ndarray
     side: int
+
+    @property
+    def near(self) -> np.ndarray:
+        """[n, q] whether the patch of each is one that question q asks for."""
+        wanted: np.ndarray = self.relevance > 0
+        return wanted
 
     @property
     def patches(self) -> np.ndarray:
@@ -199,15 +207,15 @@ class Sketch:
 
     def only(self, kept: np.ndarray) -> "Sketch":
         """Those of the wordpieces, by mask or index."""
-        return Sketch(self.pieces[kept], self.half_rows[kept], self.columns[kept], self.near[kept], self.side)
+        return Sketch(self.pieces[kept], self.half_rows[kept], self.columns[kept], self.relevance[kept], self.side)
 
 
-def sketch(page: TextPage, boxes: Sequence[Sequence[Box]], side: int, cut: Wordpieces) -> Sketch:
+def sketch(page: TextPage, questions: Sequence[Question], side: int, cut: Wordpieces) -> Sketch:
     """The wordpieces of a page that is fitted into a square of `side` x `side` patches, centred.
 
     Args:
         page: with text.
-        boxes: of each question those around its answer and what leads to it, px.
+        questions: about it, with boxes around the answer and what leads to it, px.
         side: G.
         cut: words into wordpieces.
     """
@@ -225,14 +233,14 @@ def sketch(page: TextPage, boxes: Sequence[Sequence[Box]], side: int, cut: Wordp
     x, half = table[:, 1].clip(0, side - 1e-3), (2 * table[:, 2]).clip(0, 2 * side - 1e-3).astype(np.int64)
     order = np.lexsort((np.arange(len(x)), x, half))
     column = x.astype(np.int64)
-    near = np.zeros((len(x), len(boxes)), bool)
-    for number, each in enumerate(boxes):
-        for box in each:
-            x0, y0, x1, y1 = (end * scale + shift[axis % 2] for axis, end in enumerate(box))
-            row = half // 2
-            within = (column >= int(x0)) & (column <= int(x1)) & (row >= int(y0)) & (row <= int(y1))
-            near[:, number] |= within
-    return Sketch(table[order, 0].astype(np.int64), half[order], column[order], near[order], side)
+    row, relevance = half // 2, np.zeros((len(x), len(questions)), np.float32)
+    for number, question in enumerate(questions):
+        for value, boxes in ((LEADS, question.label_boxes), (1.0, question.boxes)):
+            for box in boxes:
+                x0, y0, x1, y1 = (end * scale + shift[axis % 2] for axis, end in enumerate(box))
+                within = (column >= int(x0)) & (column <= int(x1)) & (row >= int(y0)) & (row <= int(y1))
+                relevance[within, number] = value
+    return Sketch(table[order, 0].astype(np.int64), half[order], column[order], relevance[order], side)
 
 
 def fetched(rng: np.random.Generator, page: Sketch, wanted: np.ndarray, budget: int) -> np.ndarray:
@@ -254,8 +262,11 @@ def fetched(rng: np.random.Generator, page: Sketch, wanted: np.ndarray, budget: 
     return kept & ((score > LEAST) | (rng.random() < 0.5))
 
 
-def foremost(rng: np.random.Generator, page: Sketch, question: int, words: Collection[int]) -> np.ndarray:
-    """bool [n], True on the wordpieces of the patches that a scorer might find the most relevant for a question.
+def foremost(
+    rng: np.random.Generator, page: Sketch, question: int, words: Collection[int]
+) -> tuple[np.ndarray, np.ndarray]:
+    """The wordpieces of the patches that a scorer might find the most relevant for a question, bool [n], and the
+    relevance [n] that it might predict of each.
 
     They are those that it asks for, but in one of eight questions; where its own words stand; and blocks of others.
 
@@ -272,12 +283,18 @@ def foremost(rng: np.random.Generator, page: Sketch, question: int, words: Colle
     for at in rng.permutation(known)[:5]:
         y, x, wide = page.half_rows[at] // 2, page.columns[at], int(rng.integers(2, 12))
         grid[y, max(0, x - 1) : x + wide] += 1.5 * rng.random()
+    predicted = rng.beta(0.4, 4.0, grid.size) * rng.random() + 0.5 * rng.random() * grid.ravel().clip(0, 1)
     if rng.random() < FOUND:
-        grid.ravel()[page.patches[page.near[:, question]]] += 10.0
+        wanted = np.zeros(grid.size)
+        np.maximum.at(wanted, page.patches, page.relevance[:, question])
+        near, blur = wanted > 0, rng.beta(1.0, 6.0)
+        grid.ravel()[near] += 10.0
+        predicted[near] = wanted[near] * (1 - blur) + rng.normal(0, 0.05 + 0.3 * blur, int(near.sum()))
     score, held = grid.ravel(), np.unique(page.patches)
     held = held[score[held] > LEAST]
     room = int(rng.integers(FOREMOST // 2, FOREMOST + 1))
-    return np.isin(page.patches, held[np.argsort(-score[held], kind="stable")[:room]])
+    chosen = np.isin(page.patches, held[np.argsort(-score[held], kind="stable")[:room]])
+    return chosen, predicted.clip(0, 1)[page.patches].astype(np.float32)
 
 
 def _raise_block(rng: np.random.Generator, grid: np.ndarray, tall: tuple[int, int], wide: tuple[int, int]) -> None:
@@ -292,7 +309,7 @@ def slipped(rng: np.random.Generator, page: Sketch, rate: float, vocabulary: int
     kind = rng.random(len(page.pieces)) / max(rate, 1e-9)
     pieces = np.where(kind < 0.4, rng.integers(vocabulary, size=len(kind)), page.pieces)
     columns = np.where((kind >= 0.4) & (kind < 0.7), page.columns + rng.choice([-1, 1], len(kind)), page.columns)
-    moved = Sketch(pieces, page.half_rows, columns.clip(0, page.side - 1), page.near, page.side)
+    moved = Sketch(pieces, page.half_rows, columns.clip(0, page.side - 1), page.relevance, page.side)
     return moved.only((kind < 0.7) | (kind >= 1))
 
 
