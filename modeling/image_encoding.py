@@ -238,10 +238,10 @@ class ImageEncoding(Rows):
         return torch.cartesian_prod(middle, middle).view(1, -1, 2).expand(len(self), -1, -1)
 
     def legibility(self, images: Sequence[int] | None = None) -> float | None:
-        """How well the model can read some of the images, all by default: the mean confidence of their characters.
+        """The mean confidence, 0..1, of the characters in some of the images, all by default.
 
-        0..1; 0 where no character was read, None from models that do not read text. An image that is seen in tiles is
-        read in these; of tiles that questions ask for, those that were encoded so far count.
+        0 without any character, None from models without a text reader. For an image with tiles, the characters are
+        those of its tiles, as far as these are encoded.
         """
         if self.characters is None:
             return None

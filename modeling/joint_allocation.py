@@ -95,7 +95,7 @@ class JointFetch(FetchResult):
         return made
 
     def fetched_characters(self, characters: Tensor) -> Tensor:
-        """As `FetchResult.fetched_characters`, of all views: `characters` are those of the overviews of all slots."""
+        """`FetchResult.fetched_characters` over all views; `characters` are those of the overviews of all slots."""
         side, views = math.isqrt(self.scores.shape[1]), self.seen.views
         slots, _, view, indices, levels = self._listed()
         levels = torch.zeros_like(indices) if levels is None else levels

@@ -324,8 +324,8 @@ def _picture(rng: np.random.Generator, size: tuple[int, int]) -> Image.Image:
         mixed += np.asarray(_field(rng, size, min(int(cells), *size))) * rng.uniform(0.2, 1)
     low, high = float(mixed.min()), max(float(mixed.max()), float(mixed.min()) + 1)
     levels = Image.fromarray(((mixed - low) * (255 / (high - low))).astype(np.uint8))
-    colours = [tuple(rng.integers(0, 256, 3).tolist()) for _ in range(2)]
-    picture = ImageOps.colorize(levels, *colours) if rng.random() < 0.7 else levels.convert("RGB")
+    dark, light = (tuple(rng.integers(0, 256, 3).tolist()) for _ in range(2))
+    picture = ImageOps.colorize(levels, dark, light) if rng.random() < 0.7 else levels.convert("RGB")
     draw = ImageDraw.Draw(picture)
     for _ in range(int(rng.integers(0, 25))):
         x0, x1 = sorted(rng.uniform(0, size[0], 2).tolist())

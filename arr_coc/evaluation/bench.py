@@ -294,7 +294,7 @@ def is_right(answer: str, record: Record) -> bool:
 
 
 def _mean_of_known(values: Sequence[float | None], groups: Iterable[int]) -> float | None:
-    """The mean over groups, of which all values are equal, where they are known; None without any."""
+    """The mean over groups with a known value, equal within each group; None without any."""
     known = {group: value for group, value in zip(groups, values, strict=True) if value is not None}
     return statistics.mean(known.values()) if known else None
 

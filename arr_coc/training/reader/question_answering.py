@@ -156,7 +156,7 @@ class QuestionAnswering(Task):
         self.places = Places(self.config.grid_size, run.model.config.text_config.hidden_size)
         for each in (self.places.rows, self.places.columns):
             nn.init.normal_(each.weight, std=PLACES_STD)
-        with torch.no_grad():  # what starts as nothing is not noticed for hundreds of steps
+        with torch.no_grad():  # from zero they would have no effect for hundreds of steps
             for part, like in ((self.places.line_break, "\n"), (self.places.mark, " answer")):
                 token = torch.tensor(self.prompting.ids(like)[0], device=run.device)
                 part.copy_(self.language.table(token) / 2)

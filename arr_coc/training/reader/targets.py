@@ -183,8 +183,8 @@ class Sketch:
         pieces: [n] ids.
         half_rows: [n] half row of patches, 0 to 2G - 1.
         columns: [n] column of patches.
-        relevance: [n, q] of the patch of each for question q: 1 where its answer stands, `LEADS` where what leads to
-            it does, else 0.
+        relevance: [n, q] of the patch of each for question q: 1 in the boxes of its answer, `LEADS` in its
+            `label_boxes`, else 0.
         side: G.
     """
 
@@ -196,7 +196,7 @@ class Sketch:
 
     @property
     def near(self) -> np.ndarray:
-        """[n, q] whether the patch of each is one that question q asks for."""
+        """[n, q] whether the patch of each is relevant for question q."""
         wanted: np.ndarray = self.relevance > 0
         return wanted
 
