@@ -287,12 +287,24 @@ class ArrCocModel(ArrCocPreTrainedModel):
             generator=choices.generator,
             depths=encoding.depths,
             pieces=encoding.pieces,
-            table=None if encoding.pieces is None else self._table(encoding.pieces.device),
+            **self._vocabulary(input_ids, query_mask, rows, encoding),
         )
         taken = encoding.base_indices if (choices.overlap or fetcher.overlap) == "exclude" else None
         return SelectedSlots(
             input_ids, query_mask, embeds, encoding, rows, budget, context, taken, attention_mask, prefix, image_index
         )
+
+    def _vocabulary(
+        self, input_ids: Tensor, query_mask: Tensor, rows: Tensor, encoding: ImageEncoding
+    ) -> dict[str, Tensor]:
+        """What a scorer needs to compare the text of a page with the question; nothing where no text is read."""
+        if encoding.pieces is None:
+            return {}
+        known = {"table": self._table(encoding.pieces.device)}
+        if (reader := self.vision_tower.text_reader) is not None:
+            ids = pack_questions(input_ids[..., None], query_mask, rows)[0][..., 0]
+            known |= {"query_ids": ids, "spellings": reader.spellings}
+        return known
 
     def _slots(self, input_ids: Tensor, encoding: ImageEncoding, choices: FetchChoices) -> tuple[Tensor, int]:
         """The prompt of each image slot [I], and K, from the placeholders."""

@@ -22,6 +22,7 @@ from .configuration_arr_coc import ArrCocFetcherConfig
 from .image_encoding import Rows
 from .textures import TEXTURE_SETS, TEXTURES, clear_of_padding
 from .vision_tower import key_value_projection
+from .wordpieces import spelling_match
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,8 @@ class FetchContext(Rows):
             or None.
         pieces: [B, N, 2, S] wordpieces that begin in each patch, if the model has a `wordpieces.TextReader`; else None.
         table: [V, D] the language model's embeddings, beside `pieces`; else None.
+        query_ids: [B, L] the tokens of `query`, where text is read.
+        spellings: [V, ...] of the vocabulary (`wordpieces.TextReader`), where text is read.
     """
 
     features: Tensor
@@ -57,6 +60,8 @@ class FetchContext(Rows):
     attention: Tensor | None = None
     pieces: Tensor | None = None
     table: Tensor | None = field(default=None, metadata={"shared": True})
+    query_ids: Tensor | None = None
+    spellings: Tensor | None = field(default=None, metadata={"shared": True})
 
     @property
     def side(self) -> int:
@@ -393,9 +398,15 @@ class WordMatch(nn.Module):
         self.token = nn.Linear(text_size, match_size, bias=False)
         self.weight = nn.Linear(text_size, 1)
         self.meaning = nn.Linear(text_size, size, bias=False)
-        self.out = nn.Linear(1, size)
+        self.out = nn.Linear(3, size)
 
-    def forward(self, pieces: Tensor, table: Tensor, question: Tensor, mask: Tensor, norm: nn.Module) -> Tensor:
+    def start_weights(self, std: float) -> None:
+        initialization.normal_(self.meaning.weight, std=std / 4)
+        initialization.normal_(self.out.weight, std=1.0)  # with `std` the matches would drown in what patches look like
+
+    def forward(
+        self, pieces: Tensor, table: Tensor, question: Tensor, mask: Tensor, spelled: Tensor, norm: nn.Module
+    ) -> Tensor:
         """Wordpieces in patches -> [B, N, H].
 
         Args:
@@ -418,7 +429,7 @@ class WordMatch(nn.Module):
         best = alike.unflatten(1, (pieces.shape[1], -1)).amax(-1, keepdim=True)
         bags = place.view(-1, pieces.flatten(2).shape[2])
         meaning = F.embedding_bag(bags, self.meaning(vectors).float(), mode="mean", padding_idx=0)
-        return self.out(best) + meaning.view(*pieces.shape[:2], -1).to(best)
+        return self.out(torch.cat((best, spelled.to(best)), -1)) + meaning.view(*pieces.shape[:2], -1).to(best)
 
 
 @SCORERS.register("realizer")
@@ -474,8 +485,9 @@ class Realizer(Scorer):
         if self.match is not None and index is not None:
             assert context.pieces is not None and context.table is not None
             pieces = context.pieces.take_along_dim(index[..., None, None], 1)
-            words = self.text_norm(context.query), context.query_mask.to(x.device)
-            x = x + self.match(pieces, context.table, *words, self.text_norm)
+            mask = context.query_mask.to(x.device)
+            spelled = _spelling_match(context).take_along_dim(index[..., None], 1)
+            x = x + self.match(pieces, context.table, self.text_norm(context.query), mask, spelled, self.text_norm)
         visible = None if held is None else held | ~held.any(1, keepdim=True)
         for layer in self.layers:
             x = layer(x, context.side, index, visible)
@@ -484,6 +496,14 @@ class Realizer(Scorer):
             return scores
         scores = scores.masked_fill(~held, EMPTY)
         return scores.new_full(context.patch_mask.shape, EMPTY).scatter(1, index, scores)
+
+
+def _spelling_match(context: FetchContext) -> Tensor:
+    """[B, N, 2] of `wordpieces.spelling_match`; 0 where the tokens of the question are not known."""
+    assert context.pieces is not None
+    if context.query_ids is None or context.spellings is None:
+        return torch.zeros(*context.pieces.shape[:2], 2, device=context.pieces.device)
+    return spelling_match(context.pieces, context.query_ids, context.query_mask, context.spellings)
 
 
 def patches_with_text(pieces: Tensor) -> tuple[Tensor, Tensor]:

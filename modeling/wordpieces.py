@@ -13,8 +13,11 @@ Notation: B batch, K fetched patches, S slots of half a patch, G side of the fin
 the stem, D width of the language model, V rows of its embedding table, R half rows (2G), W columns (16G).
 """
 
+import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import isqrt
+from string import ascii_lowercase, digits
 
 import numpy as np
 import torch
@@ -358,3 +361,78 @@ def reading_order(filled: Tensor, rank: Tensor, place: Tensor, room: Tensor) -> 
     behind = place + (rank < FOREMOST)[..., None] * (place.amax() + 1 if place.numel() else 0)
     order = behind.flatten(1).gather(1, chosen).masked_fill(~filled_slots, last).argsort(stable=True)
     return chosen.gather(1, order), filled_slots.gather(1, order)
+
+
+def _folded() -> np.ndarray:
+    """[256] each character class without case and accents: 1 to 26 for letters, 27 to 36 for digits, else 0."""
+    codes = np.zeros(256, np.int64)
+    for number, character in enumerate(CHARACTERS, 1):
+        plain = unicodedata.normalize("NFD", character)[0].lower()
+        if plain in ascii_lowercase:
+            codes[number] = ord(plain) - ord("a") + 1
+        elif plain in digits:
+            codes[number] = ord(plain) - ord("0") + 27
+    return codes
+
+
+_FOLDED = _folded()
+_CODES = 37
+_REACH = 9
+"""Characters over which matches are averaged."""
+
+
+def spelling_match(pieces: Tensor, question_ids: Tensor, question_mask: Tensor, spellings: Tensor) -> Tensor:
+    """How much of the text about each patch is spelled as in the question: [B, N, 2] in 0..1.
+
+    The unit is three neighbouring letters or digits, so that a match survives other wordpieces, such as those of
+    capitals, and characters that are read wrongly. The first channel is the share of matches about a patch; in the
+    second a match counts less the more often its letters are on the page. A patch gets the greatest value of its
+    characters. In a compiled graph, whose shapes no data may decide, nothing matches.
+
+    Args:
+        pieces: [B, N, 2, S] wordpieces of a page, -1 in empty slots.
+        question_ids: [B, L] tokens of the question, where `question_mask` [B, L] is True.
+        spellings: [V, SPELLED], see `TextReader`.
+    """
+    count, patches, _, slots = pieces.shape
+    if torch.compiler.is_compiling() or pieces.is_meta:
+        return torch.zeros(count, patches, 2, device=pieces.device)
+    side, table = isqrt(patches), spellings.cpu().numpy()
+    order = np.arange(patches).reshape(side, 1, side, 1)
+    patch = np.broadcast_to(order, (side, 2, side, slots)).ravel()  # of the slots in reading order
+    rows = pieces.view(count, side, side, 2, slots).transpose(2, 3).flatten(1).cpu().numpy()
+    matches = np.zeros((count, patches, 2), np.float32)
+    asked = (question_ids * question_mask).cpu().numpy()
+    for row, question, out in zip(rows, asked, matches, strict=True):
+        filled = np.flatnonzero(row >= 0)
+        codes, owner = _codes(table[row[filled]])
+        wanted, _ = _codes(table[question])
+        if len(codes) < 3 or len(wanted) < 3:
+            continue
+        units = _trigrams(codes)
+        _, same, often = np.unique(units, return_inverse=True, return_counts=True)
+        hits = np.isin(units, _trigrams(wanted)) & (units >= 0)
+        at = patch[filled[owner]]
+        for channel, weight in enumerate((np.ones(len(units)), often[same] ** -0.5)):
+            begins = np.pad(hits * weight, (0, 2))  # a unit covers three characters
+            covers = np.maximum(begins, np.maximum(np.roll(begins, 1), np.roll(begins, 2)))
+            about = np.convolve(covers, np.full(_REACH, 1 / _REACH), "same")[: len(at)]
+            np.maximum.at(out[:, channel], at, about * (covers > 0))
+    return torch.from_numpy(matches).to(pieces.device)
+
+
+def _codes(spelled: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Folded characters of wordpieces [n, SPELLED], one 0 for all that stands between words, and whose each is."""
+    written = spelled > 0
+    codes, owner = _FOLDED[spelled[written]], np.repeat(np.arange(len(spelled)), written.sum(1))
+    kept = np.ones(len(codes), bool)
+    kept[1:] = (codes[1:] > 0) | (codes[:-1] > 0)
+    return codes[kept], owner[kept]
+
+
+def _trigrams(codes: np.ndarray) -> np.ndarray:
+    """[n - 2] a number for each three neighbours; -1 where two of them are no letters or digits."""
+    first, middle, last = codes[:-2], codes[1:-1], codes[2:]
+    numbers = (first * _CODES + middle) * _CODES + last
+    few = np.minimum(first, 1) + np.minimum(middle, 1) + np.minimum(last, 1) < 2
+    return np.where(few, -1, numbers)

@@ -33,6 +33,7 @@ from arr_coc.modeling.wordpieces import (
     TextReader,
     Word,
     placed,
+    spelling_match,
 )
 from arr_coc.training.from_scratch.patch_language import speaks_words
 from arr_coc.training.reader.targets import Wordpieces, class_of, spelled
@@ -411,3 +412,23 @@ def test_only_a_convolutional_stem_is_read() -> None:
         tiny_model(bridge={"kind": "wordpieces"})
     with pytest.raises(ValueError, match='match_size: expected 0 with bridge "linear", which reads no words; got 8'):
         tiny_model(fetcher={"match_size": 8})
+
+
+def test_spellings_match_across_wordpieces_capitals_and_mistakes() -> None:
+    """Wordpieces of capitals are others than those of small letters (issue 37)."""
+    letters = {character: number for number, character in enumerate(CHARACTERS, 1)}
+    spellings = torch.zeros(20, SPELLED, dtype=torch.uint8)
+    for token, text in enumerate(("S", "ENT", " BY", " Iota1", "xx", "What", " is", " sent", " by", "?"), 1):
+        codes = [SPACE if character == " " else letters[character] for character in text]
+        spellings[token, : len(codes)] = torch.tensor(codes, dtype=torch.uint8)
+    pieces = torch.full((2, 16, 2, PIECE_SLOTS), -1, dtype=torch.int32)
+    for patch, token in ((0, 1), (1, 2), (2, 3), (3, 5), (8, 4), (9, 5)):
+        pieces[0, patch, 0, 0] = token
+    question, mask = torch.tensor([[6, 7, 8, 9, 10]] * 2), torch.tensor([[False, False, True, True, True]] * 2)
+    match = spelling_match(pieces, question, mask, spellings)
+    assert match.shape == (2, 16, 2) and not match[1].any()
+    assert (match[0, :3, 0] > 0.4).all() and not match[0, 3:].any()
+    asked_all = spelling_match(pieces, question, torch.ones_like(mask), spellings)
+    assert torch.equal(asked_all[0, :3], match[0, :3])
+    batched = spelling_match(pieces.flip(0), question, mask, spellings)
+    assert torch.equal(batched[1], match[0])

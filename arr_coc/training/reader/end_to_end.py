@@ -195,7 +195,8 @@ class EndToEnd(Task):
         with torch.set_grad_enabled(torch.is_grad_enabled() and self.stage.encoder_rate > 0):
             grid = self.tower.encode_grid(images)
         encoding = self.core.encode_features(pixel_values=images, patch_mask=mask, **grid)
-        context = page.context(grid, self.table)
+        assert self.tower.text_reader is not None, "a bridge that names wordpieces has one"
+        context = page.context(grid, self.table, self.tower.text_reader.spellings)
         by_scorer = {name: scorer(context) for name, scorer in self.core.fetcher.scorers.items()}
         scores = by_scorer[self.config.fetcher_config.strategy]
         wanted = scores.detach().float().sigmoid().amax(0).masked_fill(~mask[0], -1.0)

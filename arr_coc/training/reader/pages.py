@@ -311,12 +311,13 @@ class AskedPage:
     relevance: Tensor
     answer: Tensor
 
-    def context(self, grid: Mapping[str, Tensor | None], embed: nn.Embedding) -> FetchContext:
+    def context(self, grid: Mapping[str, Tensor | None], embed: nn.Embedding, spellings: Tensor) -> FetchContext:
         """What a scorer sees of the questions.
 
         Args:
             grid: what `ArrCocVisionTower.encode_grid` returned of the page.
             embed: the language model's embeddings.
+            spellings: of its vocabulary, see `TextReader`.
         """
         features, pieces, count = grid["features"], grid.get("pieces"), len(self.questions)
         assert features is not None
@@ -330,6 +331,8 @@ class AskedPage:
             seeds=torch.zeros(count, dtype=torch.long, device=device),
             pieces=None if pieces is None else pieces.expand(count, -1, -1, -1),
             table=embed.weight,
+            query_ids=self.ids.to(device),
+            spellings=spellings,
         )
 
     def relevance_loss(self, scores: Tensor, positive_weight: float) -> Tensor:
