@@ -385,6 +385,13 @@ EMPTY = -20.0
 """The logit of patches in which no wordpiece begins: they give no token."""
 
 
+class Matches(nn.Linear):
+    """A projection of a few shares, which starts large: otherwise they drown in the features of patches."""
+
+    def start_weights(self, std: float) -> None:
+        initialization.normal_(self.weight, std=1.0)
+
+
 class WordMatch(nn.Module):
     """The meaning of the wordpieces in a patch, and their similarity to the question's tokens, added to its state.
 
@@ -398,11 +405,7 @@ class WordMatch(nn.Module):
         self.token = nn.Linear(text_size, match_size, bias=False)
         self.weight = nn.Linear(text_size, 1)
         self.meaning = nn.Linear(text_size, size, bias=False)
-        self.out = nn.Linear(3, size)
-
-    def start_weights(self, std: float) -> None:
-        initialization.normal_(self.meaning.weight, std=std / 4)
-        initialization.normal_(self.out.weight, std=1.0)  # with `std` the matches would drown in what patches look like
+        self.out = Matches(3, size)
 
     def forward(
         self, pieces: Tensor, table: Tensor, question: Tensor, mask: Tensor, spelled: Tensor, norm: nn.Module
