@@ -437,10 +437,10 @@ class WordpieceBridge(Bridge):
         ids, half_rows, columns = (values.flatten(1).gather(1, chosen) for values in (pieces, half_rows, columns))
         source = chosen // slots
         tokens = patches.table[ids.clamp(min=0)].to(rest) + rest.take_along_dim(source[..., None], 1)
-        tokens = tokens + self.places(half_rows, columns, side, line_breaks(half_rows, columns))
+        relevance = None
         if patches.relevance is not None:
-            relevance = (patches.relevance * (patches.rank < FOREMOST)).gather(1, source)
-            tokens = tokens + self.places.marked(relevance.to(tokens))
+            relevance = (patches.relevance * (patches.rank < FOREMOST)).gather(1, source).to(tokens)
+        tokens = tokens + self.places(half_rows, columns, side, line_breaks(half_rows, columns), relevance)
         return Bridged(tokens * filled_slots[..., None], source=source.masked_fill(~filled_slots, -1))
 
     def mixtures(self, patches: ReadPatches, cells: int) -> Tensor:

@@ -318,16 +318,18 @@ class Places(nn.Module):
         nn.init.zeros_(self.line_break)
         nn.init.zeros_(self.mark)
 
-    def forward(self, half_rows: Tensor, columns: Tensor, side: int, breaks: Tensor | None = None) -> Tensor:
-        """Half rows [...] and columns [...] of a grid of `side` patches, and `breaks` bool [...] -> [..., D]."""
+    def forward(
+        self, half_rows: Tensor, columns: Tensor, side: int, breaks: Tensor | None = None,
+        relevance: Tensor | None = None,
+    ) -> Tensor:  # fmt: skip
+        """Half rows [...] and columns [...] of a grid of `side` patches, `breaks` bool [...], and `relevance` [...] in
+        0..1 -> [..., D]."""
         if side != self.side:
             half_rows, columns = half_rows * self.side // side, columns * self.side // side
         placed: Tensor = self.rows(half_rows) + self.columns(columns)
-        return placed if breaks is None else placed + breaks[..., None] * self.line_break
-
-    def marked(self, relevance: Tensor) -> Tensor:
-        """Relevance [...] in 0..1 -> [..., D], to be added to tokens."""
-        return relevance[..., None] * self.mark
+        if breaks is not None:
+            placed = placed + breaks[..., None] * self.line_break
+        return placed if relevance is None else placed + relevance[..., None] * self.mark
 
 
 def line_breaks(half_rows: Tensor, columns: Tensor) -> Tensor:

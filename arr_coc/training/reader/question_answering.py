@@ -190,8 +190,8 @@ class QuestionAnswering(Task):
         side = self.config.grid_size
         first = batch.fetched & ~F.pad(batch.fetched, (1, 0))[:, :-1]
         breaks = batch.fetched & (first | line_breaks(batch.half_rows, batch.columns))
-        placed = self.places(batch.half_rows, batch.columns, side, breaks) * (batch.fetched | batch.base)[..., None]
-        return rows + placed + self.places.marked(batch.relevance)
+        placed = self.places(batch.half_rows, batch.columns, side, breaks, batch.relevance)
+        return rows + placed * (batch.fetched | batch.base)[..., None]
 
     @cached_property
     def _unseen(self) -> dict[str, list[QuestionBatch]]:
