@@ -1,5 +1,5 @@
-# `make demo` and `make test` need Python 3.11 or newer with pip, and make: they create .venv themselves.
-# Once .venv is there nothing is downloaded again, until setup.py, pyproject.toml or constraints.txt changes.
+# `make demo` and `make test` need Python 3.11 or newer with pip, and make. They create .venv.
+# Later runs download nothing, until setup.py, pyproject.toml or constraints.txt changes.
 
 PYTHON ?= python3
 WORKERS ?= logical
@@ -10,28 +10,28 @@ CONFORMANCE := $(VENV)/.conformance
 PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 EXTRAS := test,eval,train,serve,documents,video
 TYPING_LINK := build/typing/arr_coc/modeling
-# Workers of one thread each: threads of several workers would wait for each other. A worker takes about 1.5 GB.
+# Workers have one thread each, as threads of several workers would compete. A worker takes about 1.5 GB.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 4 --dist worksteal
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-slow versions versions-oldest versions-newest clients fuzz conformance lint format typing-link clean
 
-help: ## say what the targets do
+help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: $(INSTALLED) ## ask the tiny model about an A4 page; writes demo.png
+demo: $(INSTALLED) ## ask the tiny model about an A4 page; write demo.png
 	$(BIN)/arr-coc ask examples/images/invoice.jpg "What is the tax?" --model hub_configs/arr-coc-tiny-2 --picture demo.png
 
-test: $(INSTALLED) ## run the tests but the slow ones, on up to 4 cores (WORKERS=0: on one, in this process)
+test: $(INSTALLED) ## run all tests except the slow ones, on up to 4 cores (WORKERS=0: one core, in this process)
 	$(PYTEST) -m "not slow"
 
 test-slow: $(INSTALLED) ## run the tests that start servers, browsers and groups of processes, kill them, or train for long
 	$(PYTEST) -m slow
 
-versions: versions-oldest versions-newest ## run chosen tests with the oldest releases that setup.py states, and with the newest
+versions: versions-oldest versions-newest ## run selected tests with the oldest releases that setup.py allows, and with the newest
 
-# Environments beside .venv, new every time: `oldest` of the lower bounds in setup.py, `newest` of what pip finds today.
-# Where torch is several GB there is one release of it for both.
+# Two new environments: `oldest` has the lower bounds in setup.py, `newest` the releases that pip finds today.
+# Both have the same release of torch, which can be several GB.
 versions-oldest: VERSIONS := -c build/oldest.txt -e ".[$(EXTRAS)]"
 versions-newest: VERSIONS := -e ".[$(EXTRAS),trl]"
 versions-oldest versions-newest: versions-%: $(INSTALLED)
@@ -43,38 +43,38 @@ versions-oldest versions-newest: versions-%: $(INSTALLED)
 	OMP_NUM_THREADS=1 build/$*/bin/python -m pytest -n $(WORKERS) --maxprocesses 4 --dist worksteal -m versions \
 		$$(grep -l mark.versions tests/test_*.py)
 
-# Frameworks that ask a server, for tests/test_clients.py. LlamaIndex needs an older openai than `.venv` has.
-clients: ## put LangChain and LlamaIndex into build/clients, with which a slow test asks the server
+# Client frameworks for tests/test_clients.py. LlamaIndex needs an older openai than `.venv` has.
+clients: ## install LangChain and LlamaIndex in build/clients, for the slow tests of the server
 	$(PYTHON) -m venv --clear build/clients
 	build/clients/bin/python -m pip install --disable-pip-version-check --quiet --no-compile \
 		"langchain-openai==1.7.4" "llama-index-llms-openai-like==0.8.1"
 
-fuzz: $(INSTALLED) ## try thousands of odd inputs, each an answer or the promised error; prints counts
+fuzz: $(INSTALLED) ## try thousands of odd inputs, each with an answer or the documented error; print counts
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz
 
-conformance: $(CONFORMANCE) ## run transformers' own tests, which pip fetches once, on every combination of parts
+conformance: $(CONFORMANCE) ## run transformers' own tests (downloaded once) on every combination of parts
 	$(BIN)/python tests/conformance/distribution.py
 	$(BIN)/python -m pytest -c tests/conformance/pytest.ini -n 2 tests/conformance
 
-lint: $(INSTALLED) typing-link ## check format, style and types; changes nothing
+lint: $(INSTALLED) typing-link ## check format, style and types; change nothing
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-format: $(INSTALLED) ## format the code and repair what the linter can
+format: $(INSTALLED) ## format the code and apply the linter's fixes
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-typing-link: ## let mypy find modeling/ as arr_coc.modeling (pyproject.toml says why)
+typing-link: ## let mypy find modeling/ as arr_coc.modeling (see pyproject.toml)
 	@mkdir -p $(dir $(TYPING_LINK))
 	@ln -sfn ../../../modeling $(TYPING_LINK)
 
-clean: ## remove .venv and all that these targets write
+clean: ## remove .venv and all files that these targets write
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis demo.png
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# torch goes first and by itself: a machine may have a CPU build at hand in its pip configuration, and the packages
-# after it, which ask for any torch, then keep the one that is there.
+# torch is installed first: pip's configuration can name a CPU build, which the packages after it, which accept any
+# torch, then keep.
 $(INSTALLED): setup.py pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "ARR-COC needs Python 3.11 or newer, and \
 	$(PYTHON) is " + sys.version.split()[0] + ": make PYTHON=/path/to/python3.11 ...")'

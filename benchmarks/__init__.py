@@ -1,1 +1,1 @@
-"""Measurements beside what people would use instead. Run from the repository's root; benchmarks/README.md says how."""
+"""Measurements of the model and of its alternatives. Run them from the repository's root, see benchmarks/README.md."""

@@ -1,9 +1,9 @@
-"""How much memory does assembling take, against what it must hold?
+"""How much memory does assembling take, compared with the data that it must hold?
 
     python -m benchmarks.assembling [--max-shard-size 500MB] [--llm qwen3|deepseek] [--scale 1]
 
 Writes stand-ins of the published sizes (see `upstream.py`; `--scale 8` divides widths by 8), assembles them, and prints
-the growth of resident memory at its peak beside the largest tensor group and the largest file of the output.
+the peak growth of resident memory, the largest tensor group and the largest file of the output.
 """
 
 import argparse
@@ -25,14 +25,14 @@ from arr_coc.loading import find_model
 from . import upstream
 
 LIMIT = 1.3
-"""Peak memory may be this many times the largest tensor group and one file of the output together."""
+"""The largest allowed ratio of peak memory to the largest tensor group plus one file of the output."""
 SMALL = 64
-"""Published widths over this make the stand-in that is assembled first, unmeasured."""
+"""The published widths are divided by this for the stand-in of the warm-up."""
 
 
 @dataclass(frozen=True)
 class Footprint:
-    """Bytes: growth of resident memory at its peak; largest tensor group; largest file of the output; all files."""
+    """Bytes: peak growth of resident memory; largest tensor group; largest file of the output; all files."""
 
     peak: int
     group: int
@@ -41,24 +41,24 @@ class Footprint:
 
     @property
     def ratio(self) -> float:
-        """Peak over what must be held."""
+        """The peak, divided by the bytes that must be held."""
         return self.peak / (self.group + self.shard)
 
 
 def peak_growth(work: Callable[[], object]) -> int:
-    """Bytes by which resident memory grows while `work` runs, at its peak. Linux only.
+    """The peak growth of resident memory while `work` runs, bytes. Linux only.
 
     Raises:
-        OSError: the system does not let the peak be reset.
+        OSError: the system does not allow resetting the peak.
     """
-    Path("/proc/self/clear_refs").write_text("5")  # sets the peak to what is resident now
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak to the current value
     before = _status("VmRSS")
     work()
     return peak_memory() - before
 
 
 def peak_memory() -> int:
-    """Resident bytes of this process at their peak. Linux only."""
+    """The peak of this process's resident memory, bytes. Linux only."""
     return _status("VmHWM")
 
 
@@ -68,7 +68,7 @@ def _status(field: str) -> int:
 
 
 def footprint(plan: Plan, out: Path) -> Footprint:
-    """Writes `plan` to `out` and measures. A group: the published rows of one tensor, or a part that starts anew."""
+    """Writes `plan` to `out` and measures. A group is the published rows of one tensor, or a new part of the model."""
     new: Counter[str] = Counter()
     for name, target in plan.targets.items():
         if not target.rows:
@@ -83,7 +83,7 @@ def footprint(plan: Plan, out: Path) -> Footprint:
 
 
 def stand_ins(folder: Path, llm: str, scale: int) -> dict[str, Path]:
-    """Writes a vision encoder and a language model of the published sizes, widths divided by `scale`."""
+    """Writes a vision encoder and a language model of the published sizes, with widths divided by `scale`."""
     vision = upstream.deepseek_vision(
         width=768 // scale,
         channels=256 // scale,
@@ -104,7 +104,7 @@ def stand_ins(folder: Path, llm: str, scale: int) -> dict[str, Path]:
 
 
 def plan_of(paths: dict[str, Path], max_shard_size: str) -> Plan:
-    """The plan over `stand_ins`; a folder that holds both parts is opened once."""
+    """The plan for `stand_ins`; a folder with both parts is opened once."""
     opened = {path: Source(path) for path in paths.values()}
     sources = {part: opened[path] for part, path in paths.items()}
     return make_plan(Request(sources=sources, max_shard_size=max_shard_size))
@@ -116,14 +116,14 @@ def main() -> None:
     parser.add_argument("--llm", choices=("qwen3", "deepseek"), default="qwen3")
     parser.add_argument("--scale", type=int, default=1, help="divide the published widths by this (default: 1)")
     parser.add_argument("--max-shard-size", default="500MB")
-    parser.add_argument("--folder", help="where to write, which is cleared afterwards (default: the system's)")
+    parser.add_argument("--folder", help="folder for temporary files (default: the system's)")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=arguments.folder) as name:
         folder, llm, shard = Path(name), arguments.llm, arguments.max_shard_size
-        # In a process of its own: memory that this one has freed would be used again, and no growth be seen.
+        # In a separate process, since reuse of freed memory in this one would hide the growth.
         with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as other:
             small, whole = other.map(stand_ins, (folder / "a", folder / "b"), (llm, llm), (SMALL, arguments.scale))
-        write(plan_of(small, shard), folder / "first")  # what Python sets aside once is not the plan's
+        write(plan_of(small, shard), folder / "first")  # warm-up: Python's one-time allocations do not count
         plan = plan_of(whole, shard)
         memory = footprint(plan, folder / "out")
     print(f"{arguments.llm}, widths / {arguments.scale}, {len(plan.shards)} files")

@@ -1,11 +1,11 @@
-"""How much sooner does a published architecture say its first token, when running back is attached to it?
+"""How much sooner does a published architecture generate its first token with running back attached?
 
     python -m benchmarks.attached [qwen3-vl-2b] [--sides 1024 2048] [--budgets 0.25 0.1] [--rounds 1] [--threads 2]
 
-Random weights in the sizes of a published model; one A4 page. All take turns in one process, from the page's pixels in
-memory to the first token, preprocessing included: the plain model; the reader in each of its ways and budgets; and the
-next question about the same page. Beside the seconds is the most memory that tensors took at once in one more run
-of each, weights not counted.
+It uses random weights in the sizes of a published model, and one A4 page. All calls alternate in one process, and run
+from the page's pixels in memory to the first token, preprocessing included: the plain model; the reader in each of its
+ways and budgets; and the next question about the same page. It also prints the peak memory of tensors in another run of
+each, without weights.
 """
 
 import argparse
@@ -35,14 +35,14 @@ CHAT = (
     "{% for message in messages %}<user>{% for part in message['content'] %}{% if part['type'] == 'image' %}IMAGE"
     "{% else %}{{ part['text'] }}{% endif %}{% endfor %}\n{% endfor %}{% if add_generation_prompt %}<bot>{% endif %}"
 )
-"""A chat template; IMAGE stands for what the family writes in an image's place."""
+"""A chat template; IMAGE is replaced by the family's placeholder."""
 
 
-# ---- processors of transformers' own classes, without files ----------------------------------------------------------
+# ---- processors of transformers' classes, without files --------------------------------------------------------------
 
 
 def character_tokenizer(named: dict[str, str], others: Sequence[str] = ()) -> PreTrainedTokenizerFast:
-    """A tokenizer of single characters and special tokens, of which `named` become attributes."""
+    """A tokenizer of single characters and special tokens; `named` ones become attributes."""
     characters = ["<pad>", "</s>", "<s>", "<unk>", "\n", *map(chr, range(32, 127))]
     inner = Tokenizer(models.BPE({text: at for at, text in enumerate(characters)}, [], unk_token="<unk>"))
     inner.decoder = decoders.Fuse()
@@ -54,21 +54,21 @@ def character_tokenizer(named: dict[str, str], others: Sequence[str] = ()) -> Pr
 
 
 class NoVideos:
-    """Stands in for a video processor, which needs torchvision."""
+    """Replaces a video processor, which needs torchvision."""
 
     model_input_names: Sequence[str] = ()
     num_frames = fps = merge_size = 1
 
 
 def bare_processor(kind: type, images: Any, tokenizer: Any, placeholder: str, *videos: Any, **settings: Any) -> Any:
-    """A processor of transformers' class `kind` that does not ask what its parts are.
+    """A processor of transformers' class `kind` that does not check the types of its parts.
 
     Args:
-        kind: of the family.
+        kind: the family's class of processors.
         images: its image processor, without torchvision.
         tokenizer: with the family's special tokens.
-        placeholder: what the chat has in the place of an image.
-        videos: `NoVideos()`, where the family has a video processor.
+        placeholder: the text in place of an image in the chat.
+        videos: `NoVideos()`, if the family has a video processor.
         settings: further arguments of `kind`.
     """
     bare = type(kind.__name__, (kind,), {"check_argument_for_proper_class": lambda self, name, part: None})
@@ -76,7 +76,7 @@ def bare_processor(kind: type, images: Any, tokenizer: Any, placeholder: str, *v
 
 
 def qwen_tokenizer() -> tuple[PreTrainedTokenizerFast, dict[str, Any]]:
-    """With Qwen-VL's special tokens, and their ids as its config names them."""
+    """A tokenizer with Qwen-VL's special tokens, and their ids by their names in its config."""
     names = ("image", "video", "vision_start", "vision_end")
     texts = ("<|image_pad|>", "<|video_pad|>", "<|vision_start|>", "<|vision_end|>")
     tokenizer = character_tokenizer({}, texts)
@@ -96,7 +96,7 @@ def qwen_processor(kind: type, tokenizer: Any, patch: int, **sizes: Any) -> Any:
 
 
 def qwen3_vl_2b(layers: int = 28, depth: int = 24, width: int = 2048, vision: int = 1024) -> tuple[Any, Any]:
-    """Qwen3-VL-2B-Instruct (Bai et al., "Qwen3-VL Technical Report", 2025), as its config.json has it."""
+    """Qwen3-VL-2B-Instruct (Bai et al., "Qwen3-VL Technical Report", 2025), as in its config.json."""
     tokenizer, ids = qwen_tokenizer()
     text = {
         "vocab_size": 151936, "hidden_size": width, "intermediate_size": 3 * width, "num_hidden_layers": layers,
@@ -143,7 +143,7 @@ SIZES: dict[str, Callable[[], tuple[Any, Any]]] = {
 
 
 def random_reader(name: str, dtype: torch.dtype) -> AttachedReader:
-    """Attached to a model of the sizes called `name`, with random weights."""
+    """A reader attached to a model of the sizes called `name`, with random weights."""
     config, processor = SIZES[name]()
     torch.manual_seed(0)
     model: Any = transformers.AutoModelForImageTextToText.from_config(config, dtype=dtype)
@@ -151,13 +151,13 @@ def random_reader(name: str, dtype: torch.dtype) -> AttachedReader:
     return arr_coc.attach(model.eval(), processor)
 
 
-# ---- what is timed ---------------------------------------------------------------------------------------------------
+# ---- timed calls -----------------------------------------------------------------------------------------------------
 
 
 def calls(
     reader: AttachedReader, image: Image.Image, budgets: Sequence[float], strategy: str
 ) -> dict[str, Callable[[], object]]:
-    """What is timed, by name; the first is the plain model."""
+    """The timed calls by name; the first is the plain model."""
     one: dict[str, Any] = {"max_new_tokens": 1, "do_sample": False}
     asked: dict[str, Any] = {"strategy": strategy, **one}
     timed: dict[str, Callable[[], object]] = {"plain": partial(plain, reader, image, **one)}
@@ -174,14 +174,14 @@ def calls(
 
 @torch.no_grad()
 def plain(reader: AttachedReader, image: Image.Image, **settings: Any) -> object:
-    """The first token of the model as it is, by its own processor."""
+    """Generates the first token of the plain model, with its own processor."""
     text = reader.writer.chat(1, QUESTIONS[0])
     inputs = reader.processor(text=[text], images=[[image]], return_tensors="pt")
     return reader.model.generate(**inputs, **settings)
 
 
 def peaks(timed: dict[str, Callable[[], object]]) -> dict[str, int]:
-    """Bytes of the tensors that each call makes, at most at once."""
+    """Peak bytes of the tensors that each call creates."""
     found = {}
     for name, call in timed.items():
         with LiveTensors() as live:
@@ -191,7 +191,7 @@ def peaks(timed: dict[str, Callable[[], object]]) -> dict[str, int]:
 
 
 def with_memory(seconds: dict[str, Seconds], memory: dict[str, int]) -> str:
-    """The table of seconds, with MB at the end of each line."""
+    """The table of seconds, with peak MB at the end of each line."""
     head, *lines = table(seconds, next(iter(seconds))).splitlines()
     sizes = [f"{memory[name] / 1e6:>9.0f} MB" for name in seconds]
     return "\n".join([f"{head}{'tensors':>12}", *(line + size for line, size in zip(lines, sizes, strict=True))])
@@ -201,14 +201,20 @@ def main(arguments: list[str] | None = None) -> None:
     """Runs the measurement from the command line."""
     summary = (__doc__ or "").split("\n")[0]
     parser = argparse.ArgumentParser(prog="python -m benchmarks.attached", description=summary)
-    parser.add_argument("sizes", nargs="?", default="qwen3-vl-2b", choices=SIZES, help="of the model (qwen3-vl-2b)")
-    parser.add_argument("--image", default="examples/images/invoice.jpg", help="a page (default: an A4 one)")
-    parser.add_argument("--sides", nargs="+", type=int, default=[1024, 2048], help="longer side, px (1024 2048)")
+    parser.add_argument(
+        "sizes", nargs="?", default="qwen3-vl-2b", choices=SIZES, help="sizes of the model (default: qwen3-vl-2b)"
+    )
+    parser.add_argument("--image", default="examples/images/invoice.jpg", help="a page (default: an A4 page)")
+    parser.add_argument(
+        "--sides", nargs="+", type=int, default=[1024, 2048], help="longer sides, px (default: 1024 2048)"
+    )
     parser.add_argument("--budgets", nargs="+", type=float, default=[0.25, 0.1], help="shares of tokens (0.25 0.1)")
-    parser.add_argument("--strategy", default="attention", help="what says where to run back to (default: attention)")
-    parser.add_argument("--rounds", type=int, default=1, help="turns of each, after one that warms up (default: 1)")
-    parser.add_argument("--threads", type=int, default=2, help="of PyTorch (default: 2)")
-    parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float32"), help="(default: bfloat16)")
+    parser.add_argument("--strategy", default="attention", help="strategy of fetching (default: attention)")
+    parser.add_argument("--rounds", type=int, default=1, help="timed rounds, after a warm-up (default: 1)")
+    parser.add_argument("--threads", type=int, default=2, help="threads of PyTorch (default: 2)")
+    parser.add_argument(
+        "--dtype", default="bfloat16", choices=("bfloat16", "float32"), help="dtype of the weights (default: bfloat16)"
+    )
     clock = "wall, or cpu where other programs share the cores: seconds of all threads (default: wall)"
     parser.add_argument("--clock", default="wall", choices=CLOCKS, help=clock)
     args = parser.parse_args(arguments)
@@ -219,10 +225,10 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Times all of them for each side and prints seconds, ratios and memory.
+    """Times all calls for each side and prints seconds, ratios and memory.
 
     Raises:
-        ValueError: fewer than one round, thread or px, or what the reader refuses.
+        ValueError: fewer than one round, thread or px, or the reader refuses the arguments.
     """
     for name in ("rounds", "threads"):
         if getattr(args, name) < 1:

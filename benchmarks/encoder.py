@@ -1,13 +1,13 @@
-"""How fast is the grid encoder, and how much memory does it take, against other ways to the same numbers?
+"""How fast is the grid encoder, and how much memory does it take, compared with equivalent implementations?
 
     python -m benchmarks.encoder [CONFIG] [--dtype bfloat16] [--image-size 1024] [--rounds 5] [--backward]
         [--batch-size 1] [--clock wall]
 
-Three arms take turns in one process, with the same random weights: attention in blocks, as on a CPU; in PyTorch's fused
-kernel, as on other devices; and transformers' SAM, which makes a bias of [N, N] for every head. Memory is the peak of
-the tensors that a pass makes, beside the weights. The stem is SAM's, whatever CONFIG's is. `--backward`: a training
-step's forward and backward pass, under autocast for another dtype than float32. `--clock cpu` counts CPU seconds,
-where other programs share the cores.
+Three arms alternate in one process with the same random weights: attention in blocks, as on a CPU; PyTorch's fused
+kernel, as on other devices; and transformers' SAM, which has a bias of [N, N] for every head. Memory is the peak of the
+tensors that a pass creates, without the weights. The stem is SAM's, independent of CONFIG. `--backward` measures
+forward and backward pass of a training step, under autocast unless the dtype is float32. `--clock cpu` counts CPU
+seconds, for machines with other load.
 """
 
 import copy
@@ -33,7 +33,7 @@ from .timing import CLOCKS, Seconds, alternate, argument_parser, table
 
 @dataclass(frozen=True)
 class EncoderCosts:
-    """By arm: seconds of a pass, peak bytes of its tensors, and what came out, [B, C, G, G] in float32."""
+    """By arm: seconds of a pass, peak bytes of its tensors, and the output [B, C, G, G] in float32."""
 
     seconds: dict[str, Seconds]
     peaks: dict[str, int]
@@ -49,7 +49,7 @@ def sam_of(config: ArrCocVisionConfig) -> SamVisionEncoder:
 
 
 def random_encoder(config: ArrCocVisionConfig) -> GridEncoder:
-    """With position terms that are not zero, as those would agree with anything."""
+    """An encoder with random position terms, as terms of zero would hide differences."""
     encoder = GridEncoder(config)
     for parameter in encoder.parameters():
         if parameter.ndim > 1:
@@ -74,14 +74,14 @@ def encoder_costs(
     backward: bool = False,
     clock: Callable[[], float] = time.perf_counter,
 ) -> EncoderCosts:
-    """Times `rounds` passes of each arm over noise, the arms alternating.
+    """Times `rounds` alternating passes of each arm on noise.
 
     Args:
         config: sizes, `image_size` included.
-        dtype: of weights and pixels, or with `backward` of autocast.
-        rounds: timed, after one that warms up.
-        batch: images in a pass.
-        backward: forward and backward, else forward alone.
+        dtype: of weights and pixels, or of autocast with `backward`.
+        rounds: number of timed rounds, after a warm-up.
+        batch: images per pass.
+        backward: whether to time forward and backward pass, not only forward.
         clock: see `alternate`.
     """
     torch.manual_seed(0)
@@ -125,7 +125,7 @@ def encoder_costs(
 def main() -> None:
     """Runs the measurement from the command line."""
     parser = argument_parser(__doc__, "hub_configs/arr-coc-qwen3-1.7b", rounds=5, clock="wall", dtype="bfloat16")
-    parser.add_argument("--image-size", type=int, help="px; default: the config's")
+    parser.add_argument("--image-size", type=int, help="side of the image, px (default: the config's)")
     parser.add_argument("--batch-size", type=int, default=1)
     parser.add_argument("--backward", action="store_true", help="measure training")
     arguments = parser.parse_args()

@@ -1,10 +1,10 @@
-"""The tables of scorers and allocators: what each costs at the model's sizes, and how well the model answers.
+"""The tables of scorers and allocators: the cost of each at the model's sizes, and the accuracy of the answers.
 
     arr-coc evaluate DATA --strategies all --allocators all --limit 300 --json runs/families.json
     python -m benchmarks.families runs/families.json [--model MODEL] [--write FILE.md]
 
-Parameters and FLOPs are counted from the config. The metric of a scorer is that with the model's own allocator, of an
-allocator that with the model's own strategy. Without --write the cells are printed.
+Parameters and FLOPs are computed from the config. The metric of a scorer is with the model's allocator, that of an
+allocator with the model's strategy. Without --write the cells are printed.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from arr_coc.modeling.configuration_arr_coc import ArrCocConfig
 from arr_coc.modeling.scorers import SCORERS
 
 Cells = dict[str, str]
-"""Column -> cell of one row."""
+"""The cells of one row by column."""
 
 UNMEASURED = "-"
 
@@ -33,7 +33,7 @@ def family_cells(config: ArrCocConfig, evaluation: Mapping[str, Any] | None = No
 
     Args:
         config: of the model.
-        evaluation: what `evaluate` returned for STRATEGY+ALLOCATOR; None: without the metric's column.
+        evaluation: the result of `evaluate` for STRATEGY+ALLOCATOR; None: omit the metric's column.
     """
     fetcher = config.fetcher_config
     strategies: dict[str, Cells] = {}
@@ -44,7 +44,7 @@ def family_cells(config: ArrCocConfig, evaluation: Mapping[str, Any] | None = No
     allocators: dict[str, Cells] = {}
     for name, of in count_allocators(config).items():
         cells = {"parameters": f"{of['parameters']:,}", "FLOPs": three_digits(of["flops"])}
-        if of["parameters"]:  # only where the configuration has it learn
+        if of["parameters"]:  # only if the configuration makes it trainable
             cells = {column: f"0, or {cell}" for column, cell in cells.items()}
         allocators[name] = cells
     if evaluation is not None:
@@ -57,7 +57,7 @@ def family_cells(config: ArrCocConfig, evaluation: Mapping[str, Any] | None = No
 
 
 def _share(evaluation: Mapping[str, Any], strategy: str, allocator: str, unit: str = " %") -> str:
-    """The metric with its interval; a strategy that fetches nothing has no allocator."""
+    """The metric with its interval; strategies that fetch nothing have no allocator."""
     measured = evaluation["strategies"]
     row = measured.get(f"{strategy}+{allocator}", measured.get(strategy))
     if row is None:
@@ -76,13 +76,13 @@ def three_digits(count: int) -> str:
 
 
 def updated(text: str, families: Mapping[str, Mapping[str, Cells]]) -> str:
-    """Markdown with the cells of its tables of families replaced.
+    """Markdown with updated cells in its tables of families.
 
-    A table of a family has its noun in backticks at the head of its first column, and a name in backticks at the
-    beginning of each row. Columns that a table has not stay out.
+    A table of a family has its noun in backticks as the head of its first column, and a name in backticks at the
+    start of each row. Columns that a table does not have are omitted.
 
     Raises:
-        ValueError: no such table, or one whose rows are not the family's members.
+        ValueError: a table is missing, or its rows are not the family's members.
     """
     lines, missing = text.splitlines(), set(families)
     for number, line in enumerate(lines):
@@ -120,8 +120,8 @@ def _named(row: str) -> str:
 def main() -> None:
     """Prints the cells, or writes them."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("evaluation", metavar="JSON", type=Path, help="what arr-coc evaluate --json wrote")
-    parser.add_argument("--model", help="whose config counts (default: the shipped one)")
+    parser.add_argument("evaluation", metavar="JSON", type=Path, help="output of arr-coc evaluate --json")
+    parser.add_argument("--model", help="model whose config is used (default: the shipped one)")
     parser.add_argument("--write", metavar="FILE", type=Path, help="Markdown whose tables are updated")
     arguments = parser.parse_args()
     config = load_config(find_model(arguments.model))

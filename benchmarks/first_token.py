@@ -1,11 +1,11 @@
-"""How long is the time to the first token about one A4 page, beside what people would use instead?
+"""How long is the time to the first token for one A4 page, compared with alternatives?
 
     python -m benchmarks.first_token [MODEL] [--image PAGE] [--rounds 3] [--threads 2] [--peers ocr smolvlm donut]
 
-All take turns in one process, from the page's pixels in memory to the first token, preprocessing included: our model
-(a folder without weights gets random ones) about a page and again about the same page; OCR with SmolLM2-135M-Instruct
-likewise; the architectures of SmolVLM-256M and Donut-base with random weights, at their own preprocessing. Each runs in
-bfloat16 or float32, whichever is faster here.
+All calls alternate in one process, and run from the page's pixels in memory to the first token, preprocessing included:
+our model (a folder without weights gets random ones) with a new page, and with the same page again; OCR with
+SmolLM2-135M-Instruct likewise; the architectures of SmolVLM-256M and Donut-base with random weights and their own
+preprocessing. Each runs in the faster of bfloat16 and float32.
 """
 
 import argparse
@@ -37,15 +37,15 @@ from benchmarks.views import random_model
 
 QUESTIONS = ("What is the total?", "What is the date?")
 QUESTION_TOKENS = 16
-"""Of the peers with random weights: the question with the words of the chat around it."""
+"""Tokens of the peers with random weights: the question and the words of the chat template."""
 
 Call = Callable[[], object]
 Peer = Callable[[Image.Image, torch.dtype], dict[str, Call]]
-"""An image and a dtype -> what is timed, by name; the first is the time to the first token of a new page."""
+"""Maps an image and a dtype to the timed calls by name; the first call is for a new page."""
 
 
 def ours(model: str, tiles: str | int | None, image: Image.Image, dtype: torch.dtype) -> dict[str, Call]:
-    """A folder's model, with random weights where it holds none."""
+    """A folder's model, with random weights if it has none."""
     folder = Path(model)
     whole = any((folder / name).is_file() for name in (WEIGHTS, WEIGHTS_INDEX))
     asked: Any = load_model(model, "cpu") if whole else random_model(folder)
@@ -72,7 +72,7 @@ def ocr(image: Image.Image, dtype: torch.dtype) -> dict[str, Call]:
 
 
 def smolvlm_config() -> SmolVLMConfig:
-    """SmolVLM-256M (Marafioti et al., "SmolVLM", 2025), as its config.json has it."""
+    """SmolVLM-256M (Marafioti et al., "SmolVLM", 2025), as in its config.json."""
     text = {
         "model_type": "llama", "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30,
         "num_attention_heads": 9, "num_key_value_heads": 3, "head_dim": 64, "vocab_size": 49280,
@@ -86,7 +86,7 @@ def smolvlm_config() -> SmolVLMConfig:
 
 
 def smolvlm(image: Image.Image, dtype: torch.dtype) -> dict[str, Call]:
-    """SmolVLM-256M: tiles of 512 px of an image of 2048 px, and the whole of it once more; 64 tokens each."""
+    """SmolVLM-256M: tiles of 512 px of an image of 2048 px, and the whole image; 64 tokens each."""
     model = _random(SmolVLMForConditionalGeneration, smolvlm_config(), dtype)
     sizes: dict[str, Any] = {"size": {"longest_edge": 2048}, "max_image_size": {"longest_edge": 512}}
     processor: Any = SmolVLMImageProcessorPil(**sizes)
@@ -102,15 +102,14 @@ def smolvlm(image: Image.Image, dtype: torch.dtype) -> dict[str, Call]:
 
 
 def smolvlm_prompt(rows: int, columns: int, *, image_token: int = 49190) -> torch.Tensor:
-    """[1, n] the tokens of rows x columns tiles, of the whole image and of a question; what words they are costs the
-    same."""
+    """[1, n]: the tokens of rows x columns tiles, of the whole image and of a question; all words cost the same."""
     tile = [1, 2, *[image_token] * 64]  # <fake_token_around_image><row_1_col_1>
     row = [*tile * columns, 3]  # a line break
     return torch.tensor([[*row * rows, 3, *tile, 1, *range(10, 10 + QUESTION_TOKENS)]])
 
 
 def donut_config() -> Any:
-    """Donut-base (Kim et al., "OCR-free Document Understanding Transformer", 2022), as its config.json has it."""
+    """Donut-base (Kim et al., "OCR-free Document Understanding Transformer", 2022), as in its config.json."""
     encoder = DonutSwinConfig(
         image_size=[2560, 1920], embed_dim=128, depths=[2, 2, 14, 2], num_heads=[4, 8, 16, 32], window_size=10
     )
@@ -122,7 +121,7 @@ def donut_config() -> Any:
 
 
 def donut(image: Image.Image, dtype: torch.dtype) -> dict[str, Call]:
-    """Donut-base: a Swin encoder of 2560 x 1920 px, and four layers of mBART's decoder that read all of it."""
+    """Donut-base: a Swin encoder for 2560 x 1920 px, and four layers of mBART's decoder, which read all features."""
     model = _random(VisionEncoderDecoderModel, donut_config(), dtype)
     model.generation_config.pad_token_id, model.generation_config.decoder_start_token_id = 1, 0
     processor = DonutImageProcessorPil()
@@ -149,7 +148,7 @@ def _first_token(model: Any, **inputs: Any) -> object:
 
 
 def faster(peer: Peer, image: Image.Image, clock: Callable[[], float]) -> tuple[str, dict[str, Call]]:
-    """The name of the dtype in which a new page is quicker, and what is timed in it; each runs once, and once more."""
+    """The name of the dtype in which a new page is faster, and its timed calls; each dtype runs twice."""
     tried = {}
     for dtype in (torch.bfloat16, torch.float32):
         calls = peer(image, dtype)
@@ -169,14 +168,16 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument(
         "model", nargs="?", default="hub_configs/arr-coc-tiny-2", help="folder of a checkpoint or config"
     )
-    parser.add_argument("--image", default="examples/images/invoice.jpg", help="a page (default: an A4 one at 150 dpi)")
     parser.add_argument(
-        "--peers", nargs="*", choices=PEERS, default=list(PEERS), help="beside our model (default: all)"
+        "--image", default="examples/images/invoice.jpg", help="a page (default: an A4 page at 150 dpi)"
+    )
+    parser.add_argument(
+        "--peers", nargs="*", choices=PEERS, default=list(PEERS), help="alternatives to time (default: all)"
     )
     tiles = "of our model: auto, all, asked, never, or a number (default: the model's)"
     parser.add_argument("--tiles", metavar="T", type=lambda text: int(text) if text.isdecimal() else text, help=tiles)
-    parser.add_argument("--rounds", type=int, default=3, help="turns of each (default: 3)")
-    parser.add_argument("--threads", type=int, default=2, help="of PyTorch and of the OCR (default: 2)")
+    parser.add_argument("--rounds", type=int, default=3, help="timed rounds (default: 3)")
+    parser.add_argument("--threads", type=int, default=2, help="threads of PyTorch and of the OCR (default: 2)")
     clock = "wall, or cpu where other programs share the cores: seconds of all threads (default: wall)"
     parser.add_argument("--clock", default="wall", choices=CLOCKS, help=clock)
     args = parser.parse_args(arguments)
@@ -187,10 +188,10 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Times all of them and prints seconds and ratios.
+    """Times all calls and prints seconds and ratios.
 
     Raises:
-        ValueError: no such model, no such page, fewer than one round or thread.
+        ValueError: no such model or page, or fewer than one round or thread.
     """
     for name in ("rounds", "threads"):
         if getattr(args, name) < 1:

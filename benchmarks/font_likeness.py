@@ -1,6 +1,6 @@
-"""How alike two fonts are, letter by letter: finds a held-out family that goes by another name in training.
+"""Compares fonts letter by letter, to find held-out families that have another name in the training split.
 
-python -m benchmarks.font_likeness    # the pairs of installed families that are most alike across two splits
+python -m benchmarks.font_likeness    # the most similar pairs of installed families of two splits
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from arr_coc.data.splits import SPLITS
 from arr_coc.files import run_module
 
 LIMIT = 0.94
-"""Families of two splits that are as alike as this do not both belong in the table.
+"""Families of two splits with this similarity must not both be in the table.
 
-Clones under other names come to 0.945 and more (Arimo and Liberation Sans 0.96, Carlito and Lato 0.95, Heebo and
-Roboto 0.96), other designs of one kind to 0.93 at most (Spline Sans and Roboto).
+Clones under other names have 0.945 and more (Arimo and Liberation Sans 0.96, Carlito and Lato 0.95, Heebo and
+Roboto 0.96), different designs of one kind 0.93 at most (Spline Sans and Roboto).
 """
 
 _LETTERS = string.digits + string.ascii_letters
 _PIXELS, _SIDE = 72, 20  # per em when drawn, and per letter when compared
-_ORIGIN = (60, 130)  # of a letter's baseline on the canvas that it is drawn on, px
+_ORIGIN = (60, 130)  # start of a letter's baseline on the canvas, px
 
 
 def letter_shapes(face: FontFace) -> np.ndarray:
-    """A face's digits and letters, each stretched to the same square: sizes and widths do not matter, shapes do.
+    """A face's digits and letters, each stretched to the same square, so that only shapes are compared.
 
     Returns:
         float32 [62 * 20 * 20] of norm 1: the product of two faces' shapes is the mean correlation of their letters.
@@ -46,7 +46,7 @@ def letter_shapes(face: FontFace) -> np.ndarray:
 
 
 def plainest_faces(faces: Sequence[FontFace]) -> list[FontFace]:
-    """One face of each family: upright and of regular weight where there is one."""
+    """One face of each family, upright and of regular weight if possible."""
     plainest: dict[str, FontFace] = {}
     for face in sorted(faces, key=lambda face: (face.bold, face.italic, face.style.lower() == "medium")):
         plainest.setdefault(face.family, face)
@@ -54,16 +54,16 @@ def plainest_faces(faces: Sequence[FontFace]) -> list[FontFace]:
 
 
 def likenesses(first: Sequence[FontFace], second: Sequence[FontFace]) -> np.ndarray:
-    """How alike each face of one list is to each of another: float32 [len(first), len(second)], 1 for the same."""
+    """The similarity of each face of one list to each of another: float32 [len(first), len(second)], 1 if equal."""
     left, right = (np.stack([letter_shapes(face) for face in faces]) for faces in (first, second))
     alike: np.ndarray = left @ right.T
     return alike
 
 
 def main() -> None:
-    """Prints the pairs that are most alike across splits."""
+    """Prints the most similar pairs across splits."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--pairs", type=int, default=10, help="listed for each two splits (default: 10)")
+    parser.add_argument("--pairs", type=int, default=10, help="pairs to print for each two splits (default: 10)")
     count = parser.parse_args().pairs
     faces = {split: plainest_faces(find_fonts(split)) for split in SPLITS}
     for number, left in enumerate(SPLITS):

@@ -1,13 +1,13 @@
-"""Where a model trained from scratch loses answers: in its encoder, in its bridge, or in its language model?
+"""Where does a model trained from scratch lose answers: in its encoder, its bridge or its language model?
 
     python -m benchmarks.lost_answers MODEL [--kinds document browser] [--questions 96] [--split validation]
         [--strategies oracle realizer none] [--seed 0]
 
-The same questions are asked with the same patches, read in three ways: as the bridge says them; in oracle tokens of
-what the grid encoder names there; in oracle tokens of the ground-truth text. What the second reads better than the
-first the bridge loses, or the language model does not follow it; what the third reads better than the second the
-encoder misreads; what the third does not read the language model cannot. Answers are teacher-forced. MODEL is a folder
-with what training left beside the weights, `learner.safetensors`.
+It asks the same questions with the same patches in three kinds of tokens: those of the bridge; oracle tokens of the
+text that the grid encoder recognizes; oracle tokens of the ground-truth text. Answers lost between the first and the
+second are errors of the bridge, or of the language model's use of it; between the second and the third, of the encoder;
+in the third, of the language model. Answers are teacher-forced. MODEL is a folder with `learner.safetensors`, which
+training writes beside the weights.
 """
 
 import argparse
@@ -32,17 +32,18 @@ from arr_coc.training.from_scratch.learner import TokenSource
 from arr_coc.training.stages import Run
 
 WAYS: tuple[TokenSource, ...] = get_args(TokenSource)
-"""In which tokens the language model reads."""
+"""The kinds of tokens that the language model reads."""
 
 
 @dataclass(frozen=True)
 class Lost:
-    """How often one strategy's answers about one kind of page are exact, by the tokens that are read.
+    """The accuracy of one strategy on one kind of page, by kind of tokens.
 
     Attributes:
-        kind, strategy: of pages, and of what was fetched.
-        questions: about what the pages show.
-        exact: by `WAYS`, with intervals that draw whole pages.
+        kind: kind of page.
+        strategy: strategy of the fetch.
+        questions: number of questions about fields on the pages.
+        exact: shares of exact answers by `WAYS`; intervals draw whole pages.
     """
 
     kind: str
@@ -62,10 +63,10 @@ HEADER = f"{'pages':10} {'strategy':10} {'questions':>9}  " + "  ".join(f"{name:
 
 @torch.no_grad()
 def lost_answers(task: Answering) -> Iterator[Lost]:
-    """What the stage's held-out pages are answered, kind by kind.
+    """Measures the answers on the stage's held-out pages, kind by kind.
 
     Raises:
-        ValueError: a bridge that puts tokens of its own around an image's, which oracle tokens lack.
+        ValueError: the bridge puts layout tokens around an image's tokens, which oracle tokens lack.
     """
     learner, stage = task.module, task.stage
     layout = learner.model.config.bridge_config.layout
@@ -79,7 +80,7 @@ def lost_answers(task: Answering) -> Iterator[Lost]:
         for strategy in stage.evaluate_strategies:
             exact: dict[TokenSource, Interval] = {}
             for way in WAYS:
-                generator = torch.Generator().manual_seed(stage.seed)  # the same patches whichever way they are read
+                generator = torch.Generator().manual_seed(stage.seed)  # the same patches for all kinds of tokens
                 num_fetched = 0 if strategy == "none" else budget
                 right = torch.cat(
                     [
@@ -103,8 +104,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("model", metavar="MODEL", type=Path)
     asked = [kind for kind in KINDS if kind not in UNASKED]
     parser.add_argument("--kinds", nargs="+", choices=asked, default=["document", "browser", "stacked", "tile"])
-    parser.add_argument("--questions", type=int, default=96, help="about each kind, rounded up to whole batches of 24")
-    parser.add_argument("--split", choices=SPLITS, default="validation", help="decide nothing on test")
+    parser.add_argument("--questions", type=int, default=96, help="questions per kind, rounded up to batches of 24")
+    parser.add_argument(
+        "--split", choices=SPLITS, default="validation", help="split of the pages; use test only to report"
+    )
     parser.add_argument("--strategies", nargs="+", default=["oracle", "realizer", "none"])
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args(arguments)

@@ -1,10 +1,10 @@
-"""What people would use instead on a CPU: OCR, and a small language model that reads its text.
+"""The alternative on a CPU: OCR, and a small language model that reads the OCR's text.
 
     python -m benchmarks.ocr_pipeline BENCH [--sources sroie funsd] [--limit 10] [--predictions FILE] [--json FILE]
 
-rapidocr finds and reads the lines of a page; SmolLM2-135M-Instruct is shown them in reading order and asked. Questions,
-answers' form and scores are those of `arr-coc measure --bench`. The OCR's text and the language model's cache of it are
-kept for the next question about the page. `--adapter` adds a LoRA of the language model (PEFT).
+rapidocr reads the lines of a page; SmolLM2-135M-Instruct gets them in reading order with the question. Questions, the
+form of answers and scores are those of `arr-coc measure --bench`. The OCR's text and the language model's cache of it
+are kept for the next question about the page. `--adapter` adds a LoRA of the language model (PEFT).
 """
 
 import argparse
@@ -33,27 +33,27 @@ PROMPT = (
     f"<|im_start|>system\n{_SYSTEM}<|im_end|>\n<|im_start|>user\nDocument:\n",
     '\nQuestion: {question}<|im_end|>\n<|im_start|>assistant\nThe answer is "',
 )
-"""What is before the text of a page and behind it; the answer ends with a quotation mark.
+"""The prompt before and after the text of a page; the answer ends with a quotation mark.
 
-The best of eight that were tried on 15 to 20 questions about receipts, forms and screens: without an opened quotation
-the model writes sentences or, shown examples, repeats those.
+It is the best of eight prompts on 15 to 20 questions about receipts, forms and screens. Without the opening quotation
+mark the model writes sentences, or repeats the examples if there are any.
 """
 
 TRAINED = ("<|im_start|>user\n", "\n{question}<|im_end|>\n<|im_start|>assistant\n")
-"""The same for a language model with an adapter, which learned what an answer is (`train_ocr_peer`)."""
+"""The prompt for a language model with an adapter, which has learned the form of answers (`train_ocr_peer`)."""
 
 MAX_PAGE_TOKENS = 6000
-"""Of a page's text; the rest of the context of 8,192 is for the question and its answer."""
+"""The most tokens of a page's text; the rest of the context of 8,192 is for the question and its answer."""
 
 MAX_NEW_TOKENS = 64
-"""Of an answer: an address on three lines takes 50."""
+"""The most tokens of an answer; an address on three lines needs 50."""
 
 
 def in_reading_order(boxes: Any, texts: Any) -> str:
-    """The text of a page: rows from top to bottom, in each row from left to right with two spaces between.
+    """The text of a page: rows from top to bottom, and pieces from left to right, joined by two spaces.
 
     Args:
-        boxes: [n, 4, 2] (x, y) of the corners of each piece of text, px.
+        boxes: [n, 4, 2], (x, y) of the corners of each piece of text, px.
         texts: n strings.
     """
     rows: list[list[tuple[float, float, float, str]]] = []
@@ -69,13 +69,13 @@ def in_reading_order(boxes: Any, texts: Any) -> str:
 
 
 def without_label(answer: str, question: str) -> str:
-    """The value of "LABEL: value", where the question names the label; another answer as it is."""
+    """The value of "LABEL: value" if the question names the label; other answers unchanged."""
     label, _, value = answer.partition(":")
     return value.strip() if value.strip() and label.strip().lower() in question.lower() else answer
 
 
 class Ocr:
-    """rapidocr with the weights in its wheel, on as many threads as PyTorch has."""
+    """rapidocr with the weights in its wheel, on as many threads as PyTorch."""
 
     def __init__(self) -> None:
         from rapidocr import RapidOCR
@@ -86,7 +86,7 @@ class Ocr:
         self.engine = RapidOCR(params={**options, "Global.log_level": "error"})
 
     def text(self, image: Image.Image | Path) -> str:
-        """All text of a page in reading order; "" where there is none."""
+        """All text of a page in reading order; "" if there is none."""
         opened = image if isinstance(image, Image.Image) else Image.open(image)
         upright = ImageOps.exif_transpose(opened).convert("RGB")
         found: Any = self.engine(np.asarray(upright)[..., ::-1])  # BGR
@@ -95,7 +95,7 @@ class Ocr:
 
 @dataclass(frozen=True)
 class ReadPage:
-    """A page's text, its tokens with what is before them [1, n], and the language model's cache of these."""
+    """A page's text, its tokens with the prompt before them [1, n], and the language model's cache of these tokens."""
 
     text: str
     ids: torch.Tensor
@@ -106,9 +106,9 @@ class OcrPipeline:
     """OCR and a language model, as a `Reader` of `arr_coc.evaluation.bench`.
 
     Args:
-        folder: of the language model; None: SmolLM2-135M-Instruct.
-        adapter: folder of a LoRA for it (PEFT), merged in.
-        dtype: of the language model.
+        folder: folder of the language model; None: SmolLM2-135M-Instruct.
+        adapter: folder of a LoRA for it (PEFT), which is merged.
+        dtype: dtype of the language model.
     """
 
     def __init__(
@@ -131,12 +131,12 @@ class OcrPipeline:
 
     @torch.no_grad()
     def read(self, image: Image.Image | Path) -> ReadPage:
-        """Reads a page and lets the language model read its text."""
+        """Reads a page and prefills the language model with its text."""
         return self.read_text(self.ocr.text(image))
 
     @torch.no_grad()
     def read_text(self, text: str) -> ReadPage:
-        """`read` of a page whose text is known."""
+        """`read` for a page with known text."""
         before, _ = self.prompt
         page = self._ids(text)[:, :MAX_PAGE_TOKENS]
         ids = torch.cat((self._ids(before), page, self._ids("\n")), 1)
@@ -147,7 +147,7 @@ class OcrPipeline:
     def ask(
         self, page: ReadPage, question: str, streamer: BaseStreamer | None = None, *, most: int = MAX_NEW_TOKENS
     ) -> tuple[str, float]:
-        """The greedy answer up to its first line's end, and the product of its tokens' probabilities, its end's too."""
+        """The first line of the greedy answer, and the product of its tokens' probabilities, end token included."""
         _, behind = self.prompt
         ids = torch.cat((page.ids, self._ids(behind.format(question=question))), 1)
         output = self.model.generate(
@@ -171,7 +171,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.ocr_pipeline", description=(__doc__ or "").split("\n")[0]
     )
-    parser.add_argument("bench", metavar="BENCH", type=Path, help="a folder of sources, as of arr-coc measure --bench")
+    parser.add_argument("bench", metavar="BENCH", type=Path, help="a folder of sources, as for arr-coc measure --bench")
     parser.add_argument("--sources", metavar="NAME", nargs="+", help="only these sources")
     parser.add_argument("--limit", metavar="N", type=int, help="only the first N questions of each source")
     answers = "JSONL of all answers, written one by one; what it holds already is not asked again"
@@ -179,8 +179,10 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--json", metavar="FILE", type=Path, help="write the results to this file")
     model = "folder of a causal language model (default: SmolLM2-135M-Instruct, fetched by pip)"
     parser.add_argument("--language-model", metavar="M", type=Path, help=model)
-    parser.add_argument("--adapter", metavar="FOLDER", type=Path, help="of a LoRA for it, see train_ocr_peer.py")
-    parser.add_argument("--threads", metavar="N", type=int, help="of PyTorch and of the OCR (default: PyTorch's)")
+    parser.add_argument(
+        "--adapter", metavar="FOLDER", type=Path, help="folder of a LoRA, see train_ocr_peer.py (default: none)"
+    )
+    parser.add_argument("--threads", metavar="N", type=int, help="threads of PyTorch and OCR (default: PyTorch's)")
     args = parser.parse_args(arguments)
     try:
         run(args)
@@ -189,10 +191,10 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Asks the pipeline about a bench and prints the table.
+    """Asks the pipeline the questions of a bench and prints the table.
 
     Raises:
-        ValueError: no bench, no such folder of a language model or adapter.
+        ValueError: no bench, or no such folder of a language model or adapter.
     """
     for name, folder in (("--language-model", args.language_model), ("--adapter", args.adapter)):
         if folder is not None and not folder.is_dir():

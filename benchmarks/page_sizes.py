@@ -1,13 +1,13 @@
-"""One page at many sizes: exact match and seconds do not depend on how many pixels show the same print.
+"""One page at many sizes: do exact match and seconds depend on the resolution of the same page?
 
     python -m benchmarks.page_sizes [MODEL] [--pages 12] [--questions 3] [--sizes 256 384 ... 4096] [--dpi 72 ... 600]
         [--kinds document photo density receipt] [--tiles auto] [--seed 7] [--split test] [--json FILE]
     python -m benchmarks.page_sizes --pages 4 --questions 2 --sizes 256 1024 --dpi 150     # minutes on a CPU
 
-Pages of each kind are drawn at the side of the model's square, so that their print can be read at every size; each is
-then asked about at each size (its longer side, px), and as a PDF page of 11 inches at each resolution. A page is
-encoded once and asked all its questions. It passes where no size, over all kinds, is more than 3 points below the best,
-and none takes more than 4 times the seconds of the best.
+Pages of each kind are drawn at the side of the model's square, so that their print is legible at every size. The model
+then reads them at each size (longer side, px), and as a PDF page of 11 inches at each resolution. A page is encoded
+once for all its questions. The test passes if no size, over all kinds, is more than 3 points below the best, and none
+takes more than 4 times the seconds of the best.
 """
 
 import argparse
@@ -34,10 +34,10 @@ from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 SIZES = (256, 384, 512, 768, 1024, 1536, 2048, 4096)
 RESOLUTIONS = (72, 150, 300, 600)
 INCHES = 11.0
-"""The longer side of a PDF page."""
+"""The longer side of a PDF page, inches."""
 
 BELOW, TIMES = 3.0, 4.0
-"""Points that a size may be below the best, and times that it may take of the seconds of the best."""
+"""Limits: points below the best size, and the ratio of seconds to the best size."""
 
 KINDS: dict[str, tuple[str, Variations]] = {
     "document": ("document", AS_DRAWN),
@@ -50,7 +50,7 @@ KINDS: dict[str, tuple[str, Variations]] = {
 
 @dataclass(frozen=True)
 class Shown:
-    """One page at one size: what is asked about, and with which options of `encode_image`."""
+    """One page at one size, with the options of `encode_image`."""
 
     name: str
     source: Any
@@ -59,14 +59,14 @@ class Shown:
 
 @dataclass(frozen=True)
 class Line:
-    """What was measured at one size.
+    """The measurements at one size.
 
     Attributes:
         name: "1024 px" or "300 dpi".
         exact: share of exact answers with its interval, drawn by pages.
-        by_kind: the shares.
-        seconds: mean of a page, its encoding and all questions.
-        views: mean number that the grid encoder ran on.
+        by_kind: the share of each kind of page.
+        seconds: mean seconds per page, for its encoding and all questions.
+        views: mean number of views that the grid encoder encodes.
     """
 
     name: str
@@ -77,13 +77,13 @@ class Line:
 
 
 def shown_at(page: Image.Image, sizes: Sequence[int], resolutions: Sequence[int]) -> Iterator[Shown]:
-    """A page enlarged or reduced to each size, and as a PDF page, rendered at each resolution."""
+    """A page resized to each size, and as a PDF page rendered at each resolution."""
     for size in sizes:
         scale = size / max(page.size)
         resized = page.resize([max(1, round(side * scale)) for side in page.size], Image.Resampling.LANCZOS)
         yield Shown(f"{size} px", resized, {})
     stream = BytesIO()
-    whole = page.resize([4 * side for side in page.size], Image.Resampling.LANCZOS)  # as sharp as 600 dpi would show it
+    whole = page.resize([4 * side for side in page.size], Image.Resampling.LANCZOS)  # sharp enough for 600 dpi
     whole.save(stream, "PDF", resolution=max(whole.size) / INCHES, quality=95)
     for resolution in resolutions:
         yield Shown(f"{resolution} dpi", stream.getvalue(), {"dpi": resolution})
@@ -105,15 +105,16 @@ def page_sizes(
 
     Args:
         model: with a processor.
-        pages: of all kinds together, which take turns.
-        questions: about each page, at most.
-        sizes, resolutions: of a page's longer side in px; dpi.
+        pages: number of pages; the kinds alternate.
+        questions: the most questions per page.
+        sizes: longer sides of a page, px.
+        resolutions: resolutions of a PDF page, dpi.
         kinds: names of `KINDS`.
         tiles: see `ViewOptions`.
-        seed, split: of the pages.
+        seed, split: seed and split of the pages.
 
     Raises:
-        ValueError: no page of each kind, no size, or no such kind.
+        ValueError: fewer pages than kinds, no size, or an unknown kind.
     """
     if pages < len(kinds) or questions < 1 or not (sizes or resolutions):
         expected = f"a page for each of {len(kinds)} kinds, a question and a size"
@@ -134,7 +135,7 @@ def page_sizes(
 def _asked(
     model: ArrCocForConditionalGeneration, shown: Shown, questions: Sequence[Question], tiles: str
 ) -> tuple[list[float], float, int]:
-    """Scores of the answers, seconds of all of it, and views that were encoded."""
+    """Scores of the answers, total seconds, and the number of encoded views."""
     began = time.perf_counter()
     encoding = model.encode_image(shown.source, tiles=tiles, **shown.options)
     answers = model.generate(encoding, [question.text for question in questions])
@@ -162,13 +163,13 @@ def _line(name: str, rows: Sequence[tuple[str, int, list[float], float, int]]) -
 
 @dataclass(frozen=True)
 class Verdict:
-    """Of all sizes.
+    """The comparison of all sizes.
 
     Attributes:
-        best, worst: lines of the highest and the lowest share of exact answers; of equal ones the first.
+        best, worst: lines with the highest and the lowest share of exact answers.
         below: points between them.
-        slowest: the line that takes longest.
-        times: its seconds over those of the best line.
+        slowest: the slowest line.
+        times: its seconds relative to those of the best line.
     """
 
     best: Line
@@ -179,12 +180,12 @@ class Verdict:
 
     @property
     def passed(self) -> bool:
-        """Whether both limits are kept."""
+        """Whether both limits hold."""
         return self.below <= BELOW + 1e-9 and self.times <= TIMES
 
 
 def verdict(lines: Sequence[Line]) -> Verdict:
-    """The best of the lines is the one with the highest share of exact answers, of equal ones the fastest."""
+    """Compares the lines; the best one has the highest share of exact answers, and of equal ones is the fastest."""
     best = min(lines, key=lambda line: (-line.exact["value"], line.seconds))
     worst = min(lines, key=lambda line: line.exact["value"])
     slowest = max(lines, key=lambda line: line.seconds)
@@ -217,10 +218,12 @@ def report(lines: Sequence[Line], count: int) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", metavar="MODEL", nargs="?", default="hub_configs/arr-coc-tiny-2")
-    parser.add_argument("--pages", type=int, default=12, help="pages of all kinds together (default: %(default)s)")
-    parser.add_argument("--questions", type=int, default=3, help="questions about each (default: %(default)s)")
-    parser.add_argument("--sizes", type=int, nargs="*", default=SIZES, metavar="PX", help="longer sides")
-    parser.add_argument("--dpi", type=int, nargs="*", default=RESOLUTIONS, metavar="DPI", help="resolutions of PDFs")
+    parser.add_argument("--pages", type=int, default=12, help="pages of all kinds (default: %(default)s)")
+    parser.add_argument("--questions", type=int, default=3, help="questions per page (default: %(default)s)")
+    parser.add_argument("--sizes", type=int, nargs="*", default=SIZES, metavar="PX", help="longer sides, px")
+    parser.add_argument(
+        "--dpi", type=int, nargs="*", default=RESOLUTIONS, metavar="DPI", help="resolutions of PDFs, dpi"
+    )
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), help="kinds of pages")
     parser.add_argument("--tiles", default="auto", help="auto, asked, all or never (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=7)

@@ -1,10 +1,10 @@
-"""What does a further pass cost, against asking the question afresh with as many patches?
+"""What does a further pass cost, compared with asking again with as many patches?
 
     python -m benchmarks.passes [MODEL] [--rounds 15] [--budget 53] [--clock cpu]
 
-One: `generate(encoding, question)` with the budget; two: with `num_passes=2`, without exploration; all: with twice the
-budget in one pass; all on an image that is encoded already; fresh: the last with the image itself. The further pass is
-two - one. The four alternate in one process; the figures are medians.
+It compares four calls. One: `generate(encoding, question)` with the budget. Two: with `num_passes=2`, without
+exploration. All: with twice the budget in one pass. Fresh: as all, but with the image itself; the others use an encoded
+image. The further pass costs two - one. The calls alternate in one process; figures are medians.
 """
 
 import time
@@ -24,7 +24,7 @@ from .timing import CLOCKS, alternate, argument_parser
 
 @dataclass(frozen=True)
 class PassCost:
-    """Median seconds of one pass, of two, of one with the patches of both, and of that from the image on."""
+    """Median seconds of one pass, of two, of one with the patches of both, and of the last including the encoder."""
 
     one: float
     two: float
@@ -45,13 +45,13 @@ def cost_of_a_pass(
     rounds: int = 15,
     clock: Callable[[], float] = time.perf_counter,
 ) -> PassCost:
-    """Times the four, the first three on an encoded image, one token each.
+    """Times the four calls with one token each.
 
     Args:
         model: with its processor.
-        image: to ask about.
-        budget: patches of a pass.
-        rounds: of all three.
+        image: the image.
+        budget: patches per pass.
+        rounds: number of timed rounds.
         clock: see `alternate`.
     """
     seen = model.encode_image(image, tiles="never")

@@ -1,9 +1,9 @@
-"""Which files of the model a question visits on its way, in the order of the calls.
+"""Which files of the model does a question visit, in the order of the calls?
 
     python -m benchmarks.path [MODEL] [--calls]
 
-A reader follows the code as the calls do: the fewer files, and the fewer changes from one to another, the easier.
-Traced are `generate(image, question, max_new_tokens=1)`, and one more question about the image once it is encoded.
+A reader follows the code in the order of the calls, so fewer files and fewer changes of file are easier to read. It
+traces `generate(image, question, max_new_tokens=1)`, and a further question about the encoded image.
 """
 
 import sys
@@ -32,22 +32,22 @@ class Trace:
 
     @property
     def visits(self) -> list[str]:
-        """The files in the order in which they were entered, none twice in a row."""
+        """The files in the order of the calls, without direct repetitions."""
         return [file for file, _ in groupby(file for file, _ in self.calls)]
 
     @property
     def files(self) -> list[str]:
-        """The files that were entered, in the order of their first call."""
+        """The distinct files in the order of their first call."""
         return list(dict.fromkeys(self.visits))
 
     @property
     def changes(self) -> int:
-        """How often a call went to another file than the call before it."""
+        """The number of calls into another file than the call before."""
         return max(0, len(self.visits) - 1)
 
 
 def trace(call: Callable[[], object]) -> Trace:
-    """Runs `call` and records every Python function of modeling/ that is entered meanwhile."""
+    """Runs `call` and records every call of a Python function of modeling/."""
     folder, calls = str(Path(arr_coc.modeling.__file__ or "").parent), []
 
     def on_event(frame: FrameType, event: str, argument: Any) -> None:
@@ -65,7 +65,7 @@ def trace(call: Callable[[], object]) -> Trace:
 
 
 def question_traces(model: ArrCocForConditionalGeneration) -> dict[str, Trace]:
-    """The first question about an image file, and a further one on its encoding; `model` with a processor."""
+    """Traces the first question about an image file, and a further one about its encoding; `model` has a processor."""
     with TemporaryDirectory() as folder:
         image = Path(folder, "page.png")
         generated_image(model.config.vision_config.image_size).save(image)
@@ -73,7 +73,7 @@ def question_traces(model: ArrCocForConditionalGeneration) -> dict[str, Trace]:
 
 
 def _traces(model: ArrCocForConditionalGeneration, image: Path) -> dict[str, Trace]:
-    model.generate(image, QUESTIONS[0], max_new_tokens=1)  # what only a first call does is no part of the path
+    model.generate(image, QUESTIONS[0], max_new_tokens=1)  # warm-up: one-time work is not part of the path
     encoding = model.encode_image(image)
     return {
         "first question": trace(lambda: model.generate(image, QUESTIONS[0], max_new_tokens=1)),

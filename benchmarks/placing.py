@@ -1,9 +1,9 @@
-"""How much memory does a model take, placed in several ways, and is its answer always the same?
+"""How much memory does a model take with several placements, and is its answer always the same?
 
     python -m benchmarks.placing MODEL [--dtype bfloat16] [--new-tokens 8] [--max-shard-size 500MB]
 
-Each way has a process of its own, whose resident memory at its peak is printed, imports included: the model as a whole;
-`device_map="auto"`; its language model on disk; exported in shards and loaded from them. Linux only.
+Each placement runs in a separate process; the peak of its resident memory is printed, imports included. Placements: the
+whole model; `device_map="auto"`; its language model on disk; exported in shards and loaded from them. Linux only.
 """
 
 import tempfile
@@ -30,7 +30,7 @@ ON_DISK = ("model.language_model", "lm_head")
 
 @dataclass(frozen=True)
 class Asked:
-    """What every process is told: folders of model and scratch files, type, length of the answer, size of a shard."""
+    """The arguments of every process: folders of model and scratch files, dtype, length of the answer, shard size."""
 
     model: Path
     scratch: Path
@@ -79,7 +79,7 @@ WAYS: dict[str, Callable[[Asked], ArrCocForConditionalGeneration]] = {
 
 
 def place(way: str, asked: Asked) -> Placed:
-    """Loads the model that way and lets it answer one question about `generated_image`."""
+    """Loads the model with this placement and answers one question about `generated_image`."""
     began = time.perf_counter()
     model = WAYS[way](asked)
     inputs: Any = question_inputs(model)
@@ -93,9 +93,7 @@ def main() -> None:
     parser = argument_parser(__doc__, None, dtype="bfloat16")
     parser.add_argument("--new-tokens", type=int, default=8)
     parser.add_argument("--max-shard-size", default="500MB")
-    parser.add_argument(
-        "--folder", help="for offloaded and exported weights, cleared afterwards (default: the system's)"
-    )
+    parser.add_argument("--folder", help="folder for temporary weights (default: the system's)")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=arguments.folder) as scratch:
         asked = Asked(

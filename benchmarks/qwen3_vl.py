@@ -1,12 +1,12 @@
-"""How long is the time to the first token, against a model of Qwen3-VL's architecture with the same language model?
+"""How long is the time to the first token, compared with Qwen3-VL's architecture with the same language model?
 
     python -m benchmarks.qwen3_vl [CONFIG] [--dtype bfloat16] [--image-size 1024] [--rounds 3]
         [--clock wall]
 
-Both have random weights and take turns in one process: `generate` of one token from pixels and a prompt of placeholders
-and `--question-tokens` words. Qwen3-VL's sizes are those of Qwen3-VL-2B, with the language model's taken from CONFIG.
-Pictures are prepared beforehand; the random scorer costs what a trained one does. `--clock cpu` counts CPU seconds,
-where other programs share the cores.
+Both have random weights and alternate in one process: `generate` of one token from pixels and a prompt of placeholders
+and `--question-tokens` words. Sizes are those of Qwen3-VL-2B, with the language model of CONFIG. Images are
+preprocessed before. A random scorer costs as much as a trained one. `--clock cpu` counts CPU seconds, for machines with
+other load.
 """
 
 import time
@@ -28,7 +28,7 @@ QWEN3_VL_VISION: dict[str, Any] = {
     "spatial_merge_size": 2, "temporal_patch_size": 2, "num_position_embeddings": 2304,
     "deepstack_visual_indexes": [5, 11, 17],
 }  # fmt: skip
-"""The vision encoder of Qwen3-VL-2B, as its config.json has it."""
+"""The vision encoder of Qwen3-VL-2B, as in its config.json."""
 
 _SHARED = (
     "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim",
@@ -37,7 +37,7 @@ _SHARED = (
 
 
 def qwen3_vl_config(text: Any, vision: dict[str, Any] | None = None) -> Qwen3VLConfig:
-    """Qwen3-VL around the language model of `text`, a Qwen3 config; placeholders' ids are the vocabulary's last."""
+    """Qwen3-VL around the language model of `text`, a Qwen3 config; placeholders have the vocabulary's last ids."""
     half = text.head_dim // 2
     sections = [half - 2 * (half * 5 // 16), half * 5 // 16, half * 5 // 16]  # [24, 20, 20] of 64, as published
     rotary = {"rope_type": "default", "rope_theta": 5e6, "mrope_section": sections, "mrope_interleaved": True}
@@ -62,7 +62,7 @@ def _prompt(image_token: int, count: int, question_tokens: int) -> dict[str, Any
 
 
 def our_inputs(config: ArrCocConfig, image_size: int, question_tokens: int) -> dict[str, Any]:
-    """What `generate` takes for a square image of noise, of `image_size` px, and a question, in the default budget."""
+    """Inputs of `generate` for a square image of noise of `image_size` px and a question, with the default budget."""
     base, fetched = config.vision_tokens(image_size)
     inputs = _prompt(config.image_token_id, base + fetched, question_tokens)
     patches = (image_size // config.vision_config.patch_size) ** 2
@@ -74,7 +74,7 @@ def our_inputs(config: ArrCocConfig, image_size: int, question_tokens: int) -> d
 
 
 def qwen3_vl_inputs(config: Qwen3VLConfig, image_size: int, question_tokens: int) -> dict[str, Any]:
-    """The same for Qwen3-VL, which takes pixels patch by patch."""
+    """The same inputs for Qwen3-VL, which takes pixels patch by patch."""
     vision: Any = config.vision_config
     side = image_size // vision.patch_size
     inputs = _prompt(config.image_token_id, (side // vision.spatial_merge_size) ** 2, question_tokens)
@@ -96,7 +96,7 @@ def first_token(
     rounds: int = 3,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, Seconds]:
-    """Seconds to the first token of both models, alternating, by name: "arr-coc" and "qwen3-vl"."""
+    """Seconds to the first token of the alternating models, by name: "arr-coc" and "qwen3-vl"."""
     size = image_size or config.vision_config.image_size
     torch.manual_seed(0)
     models: dict[str, tuple[PreTrainedModel, dict[str, Any]]] = {
@@ -119,7 +119,7 @@ def first_token(
 def main() -> None:
     """Runs the measurement from the command line."""
     parser = argument_parser(__doc__, "hub_configs/arr-coc-qwen3-1.7b", rounds=3, clock="wall", dtype="bfloat16")
-    parser.add_argument("--image-size", type=int, help="px; default: the config's")
+    parser.add_argument("--image-size", type=int, help="side of the image, px (default: the config's)")
     parser.add_argument("--question-tokens", type=int, default=16)
     arguments = parser.parse_args()
     config = ArrCocConfig.from_pretrained(arguments.model)

@@ -1,9 +1,9 @@
-"""How long does the next question about an image take, against the first?
+"""How long does the next question about an image take, compared with the first?
 
     python -m benchmarks.second_question [MODEL] [--rounds 15] [--new-tokens 1]
 
-First: `model.generate(image, question)`, all of it. Second: `model.generate(encoding, question)` on what `encode_image`
-returned. The two alternate in one process; the figures are medians and the median of the ratios, pair by pair.
+First: `model.generate(image, question)`. Second: `model.generate(encoding, question)` with the result of
+`encode_image`. The two alternate in one process; figures are medians, and the median of the ratios of pairs.
 """
 
 from dataclasses import dataclass
@@ -39,13 +39,13 @@ def second_question(
     new_tokens: int = 1,
     strategy: str | None = None,
 ) -> SecondQuestion:
-    """Times both, alternating, after one warm-up of each.
+    """Times both alternately, after a warm-up of each.
 
     Args:
         model: with its processor.
-        image: to ask about.
-        rounds: pairs.
-        new_tokens: tokens generated; 1 is the time to the first token.
+        image: the image.
+        rounds: number of pairs.
+        new_tokens: generated tokens; 1 gives the time to the first token.
         strategy: the scorer; None: the model's.
     """
     settings: dict[str, Any] = {"max_new_tokens": new_tokens, "min_new_tokens": new_tokens, "strategy": strategy}
@@ -64,9 +64,9 @@ def second_question(
 def main() -> None:
     """Runs the measurement from the command line."""
     parser = argument_parser(__doc__, "hub_configs/arr-coc-tiny-2", rounds=15)
-    parser.add_argument("--image", help="default: grey noise of the model's own side")
+    parser.add_argument("--image", help="an image (default: grey noise of the model's side)")
     parser.add_argument("--new-tokens", type=int, default=1)
-    parser.add_argument("--strategy", help="default: the model's")
+    parser.add_argument("--strategy", help="the scorer (default: the model's)")
     arguments = parser.parse_args()
     model = ArrCocForConditionalGeneration.from_pretrained(Path(arguments.model)).eval()
     side = model.config.vision_config.image_size

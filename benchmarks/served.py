@@ -1,4 +1,4 @@
-"""A server in a process of its own, and clients that ask it: what the benchmarks of serving share."""
+"""A server in a separate process, and its clients: common code of the serving benchmarks."""
 
 import argparse
 import base64
@@ -25,18 +25,20 @@ from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from .timing import argument_parser
 
 NAME = "benchmark"
-"""What the model is served as."""
+"""The served model's name."""
 
 
 def serving_parser(doc: str | None, rounds: int | None = None) -> argparse.ArgumentParser:
-    """The arguments of a benchmark of serving: which model, and the data set whose questions are asked."""
+    """The arguments of a serving benchmark: the model, and the data set with the questions."""
     parser = argument_parser(doc, "hub_configs/arr-coc-tiny-2", rounds=rounds)
-    parser.add_argument("--data", default="examples/held_out/data.jsonl", help="questions, as for `arr-coc evaluate`")
+    parser.add_argument(
+        "--data", default="examples/held_out/data.jsonl", help="questions, JSONL as for `arr-coc evaluate`"
+    )
     return parser
 
 
 def serve_command(model: str, *options: str) -> list[str]:
-    """What Python runs to serve `model` as `NAME` on the CPU; without a `--port` it is 8000."""
+    """The arguments of Python to serve `model` as `NAME` on the CPU; the port is 8000 by default."""
     return ["-m", "arr_coc.cli", "serve", model, "--name", NAME, "--device", "cpu", *options]
 
 
@@ -49,7 +51,7 @@ class Case:
     expected: str
 
     def body(self, **options: Any) -> bytes:
-        """The request that asks it."""
+        """The request body."""
         parts = [
             {"type": "image_url", "image_url": {"url": self.url}},
             {"type": "text", "text": self.question},
@@ -59,7 +61,7 @@ class Case:
 
 @torch.no_grad()
 def cases(model: ArrCocForConditionalGeneration, records: Sequence[Record]) -> list[Case]:
-    """The questions of the records with the model's own answers, asked one at a time."""
+    """The questions of the records, with the model's answers, asked one at a time."""
     return [
         Case(record.question, data_url(record.image), model.generate(record.image, record.question))
         for record in records
@@ -73,13 +75,13 @@ def data_url(image: Path) -> str:
 
 
 class ServedProcess:
-    """`arr-coc serve`, or another command that prints its URL, until the block ends.
+    """Runs `arr-coc serve`, or another command that prints its URL, until the block ends.
 
     Args:
-        command: what Python runs.
+        command: arguments of Python.
 
     Raises:
-        RuntimeError: it ended before it was ready.
+        RuntimeError: the server ended before it was ready.
     """
 
     def __init__(self, command: Sequence[str]) -> None:
@@ -97,17 +99,17 @@ class ServedProcess:
         self.end()
 
     def end(self, seconds: float = 180.0) -> int:
-        """SIGTERM; its exit code, once it has answered what it took."""
+        """Sends SIGTERM; returns the exit code after the server has answered its open requests."""
         self.process.send_signal(signal.SIGTERM)
         with self.process:  # closes its output
             return self.process.wait(seconds)
 
     def descendants(self) -> list[int]:
-        """Ids of the processes it started, and of those that they started (Linux)."""
+        """Ids of its child processes and their descendants (Linux)."""
         return list(_children(self.process.pid))
 
     def memory(self) -> int:
-        """Resident bytes of the server itself (Linux)."""
+        """Resident bytes of the server process (Linux)."""
         with suppress(OSError):
             for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
                 if line.startswith("VmRSS:"):
@@ -125,7 +127,7 @@ def _children(process: int) -> Iterator[int]:
 
 @dataclass(frozen=True)
 class Reply:
-    """What a server answered: status (0: nothing), text, seconds to the first token and to the last."""
+    """A server's reply: status (0: none), text, seconds to the first and to the last token."""
 
     status: int
     text: str = ""
@@ -134,17 +136,17 @@ class Reply:
 
 
 def ask(url: str, body: bytes, *, stream: bool = False, pause: float = 0.0, seconds: float = 120.0) -> Reply:
-    """Asks on a connection of its own.
+    """Sends one request on a new connection.
 
     Args:
-        url: the API's.
+        url: URL of the API.
         body: the request.
-        stream: whether it asks for a stream, which is read event by event.
+        stream: whether the request is for a stream, which is read event by event.
         pause: seconds between the quarters of the body.
-        seconds: for each read.
+        seconds: timeout of each read.
 
     Raises:
-        OSError, http.client.HTTPException: there is no server, or it went away.
+        OSError, http.client.HTTPException: there is no server, or it disconnected.
     """
     began, parts = time.perf_counter(), urlsplit(url)
     connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=seconds)
@@ -194,7 +196,7 @@ def _paused(body: bytes, pause: float) -> Iterator[bytes]:
 
 
 def leave(url: str, body: bytes, *, part: float, after: float) -> None:
-    """Sends a part of a request (1: all of it) and goes after so many seconds, whatever the server says."""
+    """Sends a part of a request (1: all of it), and disconnects `after` seconds later without reading the reply."""
     parts = urlsplit(url)
     head = f"POST {parts.path}/chat/completions HTTP/1.1\r\nHost: {parts.netloc}\r\nContent-Type: application/json\r\n"
     with suppress(OSError), socket.create_connection((parts.hostname or "", parts.port), timeout=30) as connection:
@@ -203,6 +205,6 @@ def leave(url: str, body: bytes, *, part: float, after: float) -> None:
 
 
 def percentile(values: Sequence[float], part: float) -> float:
-    """The value that `part` of all are not above; 0 where there is none."""
+    """The smallest value that `part` of all values do not exceed; 0 without values."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(part * len(ordered)))] if ordered else 0.0

@@ -2,10 +2,10 @@
 
     python -m benchmarks.serving_load [MODEL] [--requests 10000] [--clients 32] [--questions 72]
 
-Many clients ask about the pages of a data set; some vanish, send slowly, break images, or send too much. After a
-quarter of the requests an image worker is killed, after half of them the server gets SIGTERM and another takes its
-place: clients try again. Every answer has to be the one that `generate` gave before, in this process. The exit code is
-1 where an answer is lost, another's, or broken off, where something right is refused, or where memory grows.
+Many clients ask about the pages of a data set; some disconnect, send slowly, or send broken images or too much data.
+After a quarter of the requests an image worker is killed. After half of them the server gets SIGTERM and another one
+replaces it; clients try again. Every answer must equal the one of `generate` in this process. The exit code is 1 if an
+answer is lost, mixed up or incomplete, if a valid request is refused, or if memory grows.
 """
 
 import http.client
@@ -25,27 +25,27 @@ from arr_coc.loading import load_model
 from .served import Case, Reply, ServedProcess, ask, cases, leave, percentile, serve_command, serving_parser
 
 BODY_LIMIT = 1
-"""MiB, of the server; requests that are too large are twice that."""
+"""The server's limit of a request, MiB; requests that are too large have twice that."""
 
 KINDS = {"plain": 46, "streamed": 40, "slow": 4, "vanishing": 4, "half": 2, "broken": 3, "oversized": 1}
-"""What clients do, and how often: slow bodies are whole in the end; half ones never."""
+"""Kinds of clients and their frequencies. Slow bodies are complete in the end; half bodies are never complete."""
 
 GROWTH = 1.10
-"""Memory at the end, over that after the first fifth of what a server answered."""
+"""The largest ratio of a server's memory at the end to that after a fifth of its requests."""
 
 
 @dataclass
 class Report:
-    """What happened.
+    """The results of a run.
 
     Attributes:
         ended: requests by kind.
-        lost: questions that got no answer, however often they were asked.
-        crossed: answers that are not those of `generate`.
-        broken: answers that broke off or never came though a server was there.
-        wrong: statuses that a request should not get, by kind.
-        retries: requests that were sent again, by what was answered (0: nothing, as a server was ending).
-        first, total: seconds to the first token of streamed answers, and to the last of all.
+        lost: questions without an answer after all retries.
+        crossed: answers that differ from those of `generate`.
+        broken: incomplete or missing answers while a server was running.
+        wrong: unexpected statuses, by kind.
+        retries: repeated requests by status (0: no reply, as a server was ending).
+        first, total: seconds to the first token of streamed answers, and to the last token of all.
         memory: resident bytes of each server after a fifth of its requests and at its end.
     """
 
@@ -62,16 +62,16 @@ class Report:
 
     @property
     def growth(self) -> float:
-        """The most that a server's memory grew, as a ratio."""
+        """The largest growth of a server's memory, as a ratio."""
         return max((end / start for start, end in self.memory if start), default=1.0)
 
     @property
     def good(self) -> bool:
-        """Whether nothing was lost, mixed up or leaked."""
+        """Whether nothing is lost, mixed up or leaked."""
         return not (self.lost or self.crossed or self.broken or self.wrong) and self.growth <= GROWTH
 
     def text(self) -> str:
-        """A line per figure."""
+        """The results, one per line."""
         count = sum(self.ended.values())
         kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(self.ended.items()))
         p50, p95 = (percentile(self.first, part) for part in (0.5, 0.95))
@@ -88,14 +88,14 @@ class Report:
 
 
 class Load:
-    """All clients of one run, and the servers they ask.
+    """All clients of one run, and their servers.
 
     Args:
-        command: starts a server at a free port, or at the one appended to it.
+        command: starts a server on a free port, or on the port that is appended.
         asked: the questions.
-        requests: how many.
-        clients: at once.
-        seed: of what clients do.
+        requests: number of requests.
+        clients: number of concurrent clients.
+        seed: seed of the clients' behaviour.
     """
 
     def __init__(self, command: list[str], asked: list[Case], requests: int, clients: int, seed: int = 0) -> None:
@@ -105,11 +105,11 @@ class Load:
         kinds = die.choices([*KINDS], [*KINDS.values()], k=requests)
         self._plan = iter([(kind, die.choice(asked), die.random()) for kind in kinds])
         self._oversized = b'{"padding": "' + b"x" * (2 * BODY_LIMIT * 2**20) + b'"}'
-        self._changing = threading.Event()  # a server is ending: connections may be refused
+        self._changing = threading.Event()  # set while a server is ending: connections can be refused
         self._done = 0
 
     def run(self) -> Report:
-        """Runs to the end."""
+        """Runs all requests."""
         self.server = ServedProcess([*self.command, "--port", "0"])
         self.url, began = self.server.url, time.perf_counter()
         threads = [threading.Thread(target=self._client) for _ in range(self.clients)]
@@ -174,13 +174,13 @@ class Load:
                 self.report.first += [reply.first] * (kind == "streamed" and reply.status == 200)
 
     def _expect(self, kind: str, status: int, send: Callable[[], Reply]) -> Reply:
-        """Sends until there is a server that takes it."""
+        """Sends a request until a server accepts it."""
         for _ in range(1000):
             changing = self._changing.is_set()
             try:
                 reply = send()
             except (OSError, http.client.HTTPException, ValueError) as error:
-                # A server may close while a body that it has refused is still being sent.
+                # A server can close the connection while a refused body is still being sent.
                 if kind == "oversized" and isinstance(error, ConnectionError):
                     return Reply(status)
                 with self._lock:
@@ -205,7 +205,9 @@ def main() -> int:
     parser = serving_parser(__doc__)
     parser.add_argument("--requests", type=int, default=10_000)
     parser.add_argument("--clients", type=int, default=32)
-    parser.add_argument("--questions", type=int, default=72, help="different ones (the first of the data)")
+    parser.add_argument(
+        "--questions", type=int, default=72, help="number of different questions (the first of the data)"
+    )
     args = parser.parse_args()
     records = list(islice(open_records({"path": args.data}), args.questions))
     asked = cases(load_model(args.model, "cpu"), records)

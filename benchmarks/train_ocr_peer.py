@@ -1,10 +1,10 @@
-"""Trains the language model of the OCR pipeline as ours is trained: a LoRA, on the plain text of the same pages.
+"""Trains a LoRA for the language model of the OCR pipeline, as for our model, on the plain text of the same pages.
 
     python -m benchmarks.train_ocr_peer OUT [--pages laid_out=1] [--steps 400] [--pages-per-step 4] [--rank 32]
 
-Pages, questions, adapter and learning rate are those of the stage `question_answering`; what stands for a page is its
-lines in reading order as text, as `ocr_pipeline` shows them. The questions about a page share its tokens; each sees the
-page and itself. `ocr_pipeline --adapter OUT` asks the result.
+Pages, questions, adapter and learning rate are those of the stage `question_answering`. A page is represented by the
+text of its lines in reading order, as in `ocr_pipeline`. The questions about a page share its tokens; each attends to
+the page and itself. `ocr_pipeline --adapter OUT` uses the result.
 """
 
 import argparse
@@ -34,14 +34,14 @@ from .ocr_pipeline import TRAINED, in_reading_order
 from .smollm2 import smollm2_folder
 
 MOST_TOKENS = 1500
-"""Of a page's text; questions about what lies behind are not asked."""
+"""The most tokens of a page's text; questions about the text after them are skipped."""
 
 _SHOWN = 20
 """Steps between two lines of progress."""
 
 
 def text_of(page: TextPage) -> str:
-    """The text of a page, as OCR without errors would give it."""
+    """The text of a page, as from OCR without errors."""
     boxes = []
     for line in page.lines:
         (x0, y0), (x1, y1) = line.boxes[:, :2].min(0), line.boxes[:, 2:].max(0)
@@ -50,12 +50,12 @@ def text_of(page: TextPage) -> str:
 
 
 class Batch(NamedTuple):
-    """P pages with their questions behind them, S tokens each, padded at the end.
+    """P pages, each followed by its questions, S tokens each, padded at the end.
 
     Attributes:
         ids: [P, S].
-        positions: [P, S], from 0; each question goes on where the page ends.
-        question: [P, S] number of the question, -1 on the page, -2 on padding.
+        positions: [P, S], from 0; each question continues from the end of the page.
+        question: [P, S], index of the question, -1 on the page, -2 on padding.
         answer: [P, S] bool, True where the next token is part of an answer.
     """
 
@@ -66,13 +66,13 @@ class Batch(NamedTuple):
 
     @property
     def seen(self) -> Tensor:
-        """bool [P, 1, S, S]: a token sees those before it on the page and in its own question."""
+        """bool [P, 1, S, S]: a token attends to earlier tokens of the page and of its question."""
         own = (self.question[:, :, None] == self.question[:, None]) | (self.question[:, None] == -1)
         return own.tril()[:, None]
 
 
 def row_of(prompting: Prompting, text: str, asked: Sequence[tuple[str, str]]) -> Batch:
-    """A page and questions with their answers about it, as a batch without its first dimension."""
+    """A page with questions and answers, as a batch without its first dimension."""
     before, behind = TRAINED
     page = [*prompting.ids(before), *prompting.ids(text)[:MOST_TOKENS], *prompting.ids("\n")]
     parts = [(page, list(range(len(page))), [-1] * len(page), [False] * len(page))]
@@ -148,12 +148,12 @@ def main(arguments: list[str] | None = None) -> None:
     pages = "how often each source of pages comes up, as NAME=SHARE (default: laid_out=1)"
     parser.add_argument("--pages", metavar="P", nargs="+", default=["laid_out=1"], help=pages)
     parser.add_argument("--pdf-folder", metavar="DIR", type=Path, help='pages of the source "pdf"')
-    parser.add_argument("--steps", metavar="N", type=int, default=400, help="default: 400")
-    parser.add_argument("--pages-per-step", metavar="N", type=int, default=4, help="default: 4")
-    parser.add_argument("--rank", metavar="R", type=int, default=32, help="of the LoRA (default: 32)")
-    parser.add_argument("--seed", metavar="N", type=int, default=0, help="default: 0")
-    parser.add_argument("--device", metavar="D", help="cpu, cuda, ... (default: cuda where there is one)")
-    parser.add_argument("--threads", metavar="N", type=int, help="of PyTorch (default: its own)")
+    parser.add_argument("--steps", metavar="N", type=int, default=400, help="training steps (default: 400)")
+    parser.add_argument("--pages-per-step", metavar="N", type=int, default=4, help="pages per step (default: 4)")
+    parser.add_argument("--rank", metavar="R", type=int, default=32, help="rank of the LoRA (default: 32)")
+    parser.add_argument("--seed", metavar="N", type=int, default=0, help="seed of pages and weights (default: 0)")
+    parser.add_argument("--device", metavar="D", help="cpu, cuda, ... (default: cuda if available)")
+    parser.add_argument("--threads", metavar="N", type=int, help="threads of PyTorch (default: PyTorch's)")
     args = parser.parse_args(arguments)
     try:
         run(args)
@@ -165,7 +165,7 @@ def run(args: argparse.Namespace) -> None:
     """Trains and saves an adapter.
 
     Raises:
-        ValueError: a folder that is in the way, sources that mean nothing, fewer than one step.
+        ValueError: the folder exists, sources are invalid, or there are fewer than one step.
     """
     check_free(args.out)
     if args.steps < 1:
@@ -182,10 +182,10 @@ def run(args: argparse.Namespace) -> None:
 
 
 def shares_of(texts: Sequence[str]) -> dict[str, float]:
-    """NAME=SHARE -> shares by name.
+    """Parses texts NAME=SHARE into shares by name.
 
     Raises:
-        ValueError: another thing, or a share that is not above 0.
+        ValueError: a text of another form, or a share that is not above 0.
     """
     shares = {}
     for text in texts:

@@ -2,11 +2,10 @@
 
     python -m benchmarks.training [MODEL] [--steps 6] [--batch-size 8] [--processes 2]
 
-One run, all arms on the same rendered questions: everything trained; the scorer alone (so that the encoder runs
-without a gradient); the scorer alone with cached encoder outputs. Figures are medians over steps, each the whole of
-collating, forward, backward and optimiser step; memory is the peak of what a step makes (activations, gradients),
-weights and optimiser state aside. With --processes the first arm is also run by so many processes (DDP over gloo, one
-thread each) and by one.
+All arms use the same rendered questions: all parts trained; the scorer only (the encoder runs without a gradient); the
+scorer only, with cached encoder outputs. Figures are medians over steps, each with collating, forward, backward and
+optimiser step. Memory is the peak of a step's tensors (activations, gradients), without weights and optimiser state.
+--processes also compares the first arm in several processes (DDP over gloo, one thread each) with one.
 """
 
 import argparse
@@ -45,12 +44,12 @@ ARMS: dict[str, tuple[tuple[str, ...], bool]] = {
     "scorer": (("scorer",), False),
     "scorer, cached": (("scorer",), True),
 }
-"""Name -> trained parts, and whether encoder outputs are cached."""
+"""Trained parts by name, and whether encoder outputs are cached."""
 
 
 @dataclass(frozen=True)
 class Throughput:
-    """Items per second (all processes together), median seconds per step, and peak bytes of one process's step."""
+    """Items per second over all processes, median seconds per step, and peak bytes of a step in one process."""
 
     items: float
     seconds: float
@@ -58,17 +57,17 @@ class Throughput:
 
 
 def measure(model_path: str | Path, arm: str, records: Sequence[Record], *, batch_size: int, steps: int) -> Throughput:
-    """Trains `steps` steps of an arm after one that warms up (and fills the cache) and one whose memory is counted.
+    """Trains `steps` timed steps of an arm, after a warm-up step (which fills the cache) and one that measures memory.
 
     Args:
-        model_path: a checkpoint's folder; loaded anew, so that every arm begins alike.
+        model_path: a checkpoint's folder; reloaded, so that all arms start equally.
         arm: a name in `ARMS`.
-        records: questions; each process takes its share.
+        records: the questions; each process uses its share.
         batch_size: items per step and process.
         steps: number of timed steps.
     """
     parts, cached = ARMS[arm]
-    unused = DistributedDataParallelKwargs(find_unused_parameters=True)  # a step need not use every scorer
+    unused = DistributedDataParallelKwargs(find_unused_parameters=True)  # a step can skip scorers
     accelerator = Accelerator(cpu=True, kwargs_handlers=[unused])
     model = ArrCocForConditionalGeneration.from_pretrained(model_path)
     train_only(model, parts)
@@ -104,10 +103,10 @@ def measure(model_path: str | Path, arm: str, records: Sequence[Record], *, batc
 
 
 def launched(arguments: argparse.Namespace, processes: int) -> Throughput:
-    """The first arm, by `processes` processes of one thread each.
+    """The first arm in `processes` processes of one thread each.
 
     Raises:
-        RuntimeError: the processes failed; the message ends as their standard error did.
+        RuntimeError: the processes failed; the message is the end of their standard error.
     """
     command = [
         sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes),
@@ -130,10 +129,10 @@ def _row(name: str, measured: Throughput, base: Throughput) -> str:
 def main() -> None:
     """Runs the measurement from the command line."""
     parser = argument_parser(__doc__, "hub_configs/arr-coc-tiny-2")
-    parser.add_argument("--steps", type=int, default=6, help="timed, per arm")
+    parser.add_argument("--steps", type=int, default=6, help="timed steps per arm (default: 6)")
     parser.add_argument("--batch-size", type=int, default=8, help="questions per step and process")
-    parser.add_argument("--pages", type=int, default=16, help="rendered, with 2 questions each")
-    parser.add_argument("--processes", type=int, default=0, help="also compare so many processes with one")
+    parser.add_argument("--pages", type=int, default=16, help="rendered pages, with 2 questions each (default: 16)")
+    parser.add_argument("--processes", type=int, default=0, help="also compare this number of processes with one")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     model = find_model(arguments.model)

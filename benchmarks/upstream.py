@@ -1,4 +1,4 @@
-"""Stand-ins for published checkpoints: their names, shapes and configs at any size, with random weights.
+"""Stand-ins for published checkpoints: the same tensor names and configs at any size, with random weights.
 
 The defaults are the published sizes: DeepSeek-OCR's vision encoder and language model, Qwen3-0.6B, Ovis2.5-2B and
 Qwen3-VL-2B's vision encoders.
@@ -40,7 +40,7 @@ def _norm(name: str, width: int) -> Shapes:
 def _grid_encoder(
     side: int, patch: int, width: int, layers: int, heads: int, whole: tuple[int, ...], window: int
 ) -> Shapes:
-    """SAM's encoder over `side` x `side` patches: layers in `whole` attend over all of them, others in windows."""
+    """SAM's encoder for `side` x `side` patches: layers in `whole` use global attention, others windows."""
     sam = "model.sam_model."
     shapes: Shapes = {
         sam + "pos_embed": (1, side, side, width),
@@ -57,7 +57,7 @@ def _grid_encoder(
 
 
 def _compressor(width: int, channels: int, compressed: tuple[int, int]) -> Shapes:
-    """The grid encoder's neck and the two stride-2 convolutions behind it."""
+    """The grid encoder's neck and the two stride-2 convolutions after it."""
     sam = "model.sam_model."
     return {
         sam + "neck.0.weight": (channels, width, 1, 1),
@@ -70,7 +70,7 @@ def _compressor(width: int, channels: int, compressed: tuple[int, int]) -> Shape
 
 
 def _semantic_encoder(width: int, layers: int, grid: int) -> Shapes:
-    """CLIP's encoder, with the patch embedding that it never uses."""
+    """CLIP's encoder, with its unused patch embedding."""
     clip = "model.vision_model."
     shapes: Shapes = {
         clip + "embeddings.class_embedding": (width,),
@@ -190,7 +190,7 @@ def qwen3(
     tied: bool = True,
     stored_head: bool = True,
 ) -> Upstream:
-    """Qwen3; `groups`: key-value heads; `tied`: the embeddings stand for the head; `stored_head`: it is in the file."""
+    """Qwen3; `groups`: key-value heads; `tied`: the embeddings are the head; `stored_head`: the file has a head."""
     shapes: Shapes = {"model.embed_tokens.weight": (vocabulary, width), "model.norm.weight": (width,)}
     if stored_head:
         shapes["lm_head.weight"] = (vocabulary, width)
@@ -215,7 +215,7 @@ def qwen3(
 def ovis(
     language: Upstream, *, width: int = 1152, layers: int = 27, inner: int = 4304, side: int = 32, rows: int = 65536
 ) -> Upstream:
-    """Ovis2.5 around `qwen3(prefix="llm.", stored_head=False)`; `width`: of its own encoder; `rows`: of its table."""
+    """Ovis2.5 around `qwen3(prefix="llm.", stored_head=False)`; `width`: of its encoder; `rows`: of its table."""
     vit, head = "visual_tokenizer.vit.vision_model.", "visual_tokenizer.head."
     shapes: Shapes = {
         head + "0.weight": (rows - 4, 4 * width),
@@ -240,9 +240,9 @@ def qwen3_vl(
     language: Upstream, *, width: int = 1024, layers: int = 24, heads: int = 16, inner: int = 4096, grid: int = 48,
     depths: tuple[int, ...] = (5, 11, 17), experts: tuple[int, int, int] | None = None,
 ) -> Upstream:  # fmt: skip
-    """Qwen3-VL around `qwen3(stored_head=False)`; `width`: of its encoder, whose layers `depths` make planes.
+    """Qwen3-VL around `qwen3(stored_head=False)`; `width`: of its encoder, whose layers `depths` give planes.
 
-    `experts`: their number, those of a token, and their width, of the mixture of experts.
+    `experts`: for a mixture of experts, the number of experts, experts per token, and their width.
     """
     visual, text = "model.visual.", dict(language.config)
     wide = text["hidden_size"]
@@ -305,13 +305,13 @@ def write_upstream(
     """Writes a stand-in with random weights, one shard in memory at a time; returns `folder`.
 
     Args:
-        folder: to make.
-        upstream: its config and the shapes of its tensors.
-        tokenizer: a folder whose tokenizer it gets.
+        folder: the folder to write.
+        upstream: config and tensor shapes.
+        tokenizer: a folder whose tokenizer is copied.
         special_tokens: entries of its tokenizer_config.json, as {"bos_token": "<s>"}.
-        dtype: of the weights.
-        max_shard_size: bytes, or text such as "5GB".
-        std: of the weights; norms' are around 1.
+        dtype: dtype of the weights.
+        max_shard_size: bytes, or a text as "5GB".
+        std: standard deviation of the weights; those of norms are around 1.
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(upstream.config))
@@ -321,7 +321,7 @@ def write_upstream(
         settings = json.loads((folder / "tokenizer_config.json").read_text()) | (special_tokens or {})
         (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     split = split_state_dict_into_shards_factory(
-        dict(sorted(upstream.shapes.items())),  # shapes stand for tensors here
+        dict(sorted(upstream.shapes.items())),  # the splitter needs shapes only
         get_storage_size=lambda shape: torch.Size(shape).numel() * dtype.itemsize,
         filename_pattern="model{suffix}.safetensors",
         max_shard_size=max_shard_size,

@@ -1,11 +1,11 @@
-"""What the model makes of A4 pages, PDFs of ten pages, pairs of pages and clips of 30 frames: one table.
+"""Accuracy on A4 pages, PDFs of ten pages, pairs of pages and clips of 30 frames, as one table.
 
     python -m benchmarks.view_report [MODEL] --out FOLDER [--questions 200] [--seed 7] [--split test]
         [--only invoices documents pairs clips]
 
-Pages are rendered into FOLDER, where they are not there yet. Of A4 pages "encoder" is the share of views that the grid
-encoder ran on when only tiles that a question asks for are encoded. A pair's comparisons are asked apart from the
-questions that one of its pages answers.
+Pages are rendered into FOLDER if they do not exist. "encoder" of A4 pages is the share of views that the grid encoder
+encodes if it encodes only the tiles that a question needs. Comparisons of a pair of pages are separate from questions
+that one page answers.
 """
 
 import argparse
@@ -34,11 +34,12 @@ class Measured:
     """One line of the table.
 
     Attributes:
-        name: what was asked about, and how.
-        count: questions.
-        exact, right: shares of exact answers, and of questions of which the patch of the highest relevance came from a
-            source that answers, each with its interval; None where there are several or one.
-        views: that the grid encoder ran on.
+        name: data set and options.
+        count: number of questions.
+        exact: share of exact answers, with its interval.
+        right: share of questions whose patch of the highest relevance came from a source with the answer, with its
+            interval; None if not applicable.
+        views: number of views that the grid encoder encoded.
     """
 
     name: str
@@ -50,7 +51,7 @@ class Measured:
 
 @contextmanager
 def counting_views(model: ArrCocForConditionalGeneration) -> Iterator[list[int]]:
-    """A list of one number: the views that the grid encoder runs on within."""
+    """A context that counts the views that the grid encoder encodes, in a list of one number."""
     count = [0]
 
     def counted(module: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -75,7 +76,7 @@ def measured(
 
 
 def rendered(out: Path, name: str, questions: int, seed: int, split: Split, **how: Any) -> list[Record]:
-    """As many questions about pages that are drawn into `out / name`, if they are not there."""
+    """The questions about the pages in `out / name`, which are drawn if they do not exist."""
     each, domain = how.pop("each"), how.pop("domain")
     path = out / f"{name}-{how['size']}-{split}-{seed}-{questions}"
     if not (path / DATA).exists():
@@ -87,13 +88,13 @@ def rendered(out: Path, name: str, questions: int, seed: int, split: Split, **ho
 def view_report(
     model: ArrCocForConditionalGeneration, out: Path, *, questions: int, seed: int, split: Split, only: Sequence[str]
 ) -> list[Measured]:
-    """The lines of the table, each as soon as it is measured.
+    """Yields the lines of the table, each after its measurement.
 
     Args:
         model: with a processor.
         out: folder of the pages.
-        questions: of each kind.
-        seed, split: of the pages.
+        questions: number of questions of each kind.
+        seed, split: seed and split of the pages.
         only: names of `DATA_SETS`.
     """
     lines: list[Measured] = []
@@ -127,13 +128,13 @@ DATA_SETS: dict[str, dict[str, Any]] = {
     "pairs": {"domain": "pair", "size": None, "each": 4},
     "clips": {"domain": "clip", "size": None, "sources": 30, "each": 4},
 }
-"""What is rendered, by name: `each` questions about each page or document; no size: that of the model's square."""
+"""Settings of rendering by name: `each` questions per page or document; the default size is the model's square."""
 
 HEADER = f"{'':28} {'n':>4} {'exact':>22} {'right source':>22} {'views':>6} encoder"
 
 
 def line_of(line: Measured, before: Sequence[Measured]) -> str:
-    """A line of the table; tiles asked for are compared with all tiles, which are before."""
+    """A line of the table; it compares requested tiles with all tiles, which are an earlier line."""
     whole = [other for other in before if other.name == "invoices, all tiles"]
     share = f"{line.views / whole[0].views:7.1%}" if whole and line.name == "invoices, tiles asked for" else ""
     return f"{line.name:28} {line.count:4} {_percent(line.exact):>22} {_percent(line.right):>22} {line.views:6} {share}"

@@ -2,9 +2,9 @@
 
     python -m benchmarks.views [MODEL] [--views 1 4 16 64] [--rounds 3] [--random]
 
-An image of noise is as large as its tiles need: none for 1, k * k for others, beside the overview. Seconds are medians,
-all from one run; memory is counted tensor by tensor: what the encoding holds (its features and the rest of it), and the
-most that was alive while it was made.
+The image is noise of the size that its tiles need: no tiles for one view, else k * k tiles and the overview. Seconds
+are medians of one run. Memory is counted tensor by tensor: the size of the encoding (features and rest), and the peak
+while encoding.
 """
 
 import math
@@ -36,9 +36,9 @@ from .timing import argument_parser
 
 @dataclass(frozen=True)
 class ViewCosts:
-    """Of one image: `views` that were encoded, `tokens` of the language model's, seconds and bytes.
+    """The costs of one image: number of encoded `views`, `tokens` of the language model, seconds and bytes.
 
-    `fetch`: scoring and joint allocation; `prefill`: placing what was fetched and the language model's reading of it;
+    `fetch`: scoring and joint allocation; `prefill`: placing the fetched patches and the language model's prefill;
     `first`: encoding and the time to the first token; `second`: the time to the first token of another question.
     """
 
@@ -66,7 +66,7 @@ def random_model(folder: Path) -> ArrCocForConditionalGeneration:
 
 
 def image_of(model: ArrCocForConditionalGeneration, columns: int) -> Image.Image:
-    """Noise that takes `columns` x `columns` tiles; for one column it takes none."""
+    """Noise that needs `columns` x `columns` tiles; with one column, none."""
     config = model.config.vision_config
     step = math.floor(config.patch_size / AS_SEEN.tile_scale)
     window, overlap = step * config.grid_size, step * COMPRESSION
@@ -76,7 +76,7 @@ def image_of(model: ArrCocForConditionalGeneration, columns: int) -> Image.Image
 
 
 def held_bytes(encoding: ImageEncoding) -> int:
-    """Bytes of all tensors of an encoding but the language model's prefix."""
+    """Bytes of all tensors of an encoding except the language model's prefix cache."""
 
     def size(value: Any) -> int:
         if isinstance(value, Tensor):
@@ -99,7 +99,7 @@ def view_costs(model: ArrCocForConditionalGeneration, views: int, *, rounds: int
     """Measures an image of `views` views, a square number.
 
     Raises:
-        ValueError: no square number.
+        ValueError: `views` is not a square number.
     """
     columns = math.isqrt(views)
     if views < 1 or columns**2 != views:
@@ -129,7 +129,7 @@ def view_costs(model: ArrCocForConditionalGeneration, views: int, *, rounds: int
     finally:
         del core.fetch
     answer = model.generate(encoding, QUESTIONS[0], max_new_tokens=1, return_fetch=True)
-    medians = {name: statistics.median(values[1:]) for name, values in times.items()}  # the first round warms up
+    medians = {name: statistics.median(values[1:]) for name, values in times.items()}  # without the warm-up round
     tokens = encoding.base_positions + int(answer.fetch.tokens.sum())
     count = 1 + (0 if encoding.tiles is None else len(encoding.tiles))
     return ViewCosts(views=count, tokens=tokens, held=held_bytes(encoding), peak=counter.peak, **medians)
@@ -138,9 +138,7 @@ def view_costs(model: ArrCocForConditionalGeneration, views: int, *, rounds: int
 def main() -> None:
     parser = argument_parser(__doc__, "hub_configs/arr-coc-tiny-2", rounds=3)
     parser.add_argument("--views", type=int, nargs="+", default=[1, 4, 16, 64])
-    parser.add_argument(
-        "--random", action="store_true", help="random weights, of a MODEL that has a configuration alone"
-    )
+    parser.add_argument("--random", action="store_true", help="use random weights, for a MODEL that has only a config")
     arguments = parser.parse_args()
     make = random_model if arguments.random else ArrCocForConditionalGeneration.from_pretrained
     model = make(Path(arguments.model)).eval()

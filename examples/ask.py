@@ -1,4 +1,4 @@
-"""Ask one question about one image, and save the picture of what was fetched for it.
+"""Ask one question about one image, and save a picture of the fetched patches.
 
 python examples/ask.py [IMAGE] [QUESTION] [--model hub_configs/arr-coc-tiny-2] [--picture fetched.png]
 """

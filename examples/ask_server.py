@@ -1,4 +1,4 @@
-"""Ask a running server with OpenAI's client: one image, encoded once, several questions, answers as they are written.
+"""Ask a running server with OpenAI's client: one image, encoded once, several questions, streamed answers.
 
 arr-coc serve hub_configs/arr-coc-tiny-2                    (in another terminal)
 python examples/ask_server.py examples/images/receipt.png "What is the total?" "What is the date?"

@@ -1,12 +1,12 @@
-"""Fine-tune only the scorer (where to look) with LoRA, on your own questions; minutes on a CPU.
+"""Fine-tune only the scorer with LoRA on your own questions; takes minutes on a CPU.
 
     python examples/finetune_scorer_lora.py --data my.jsonl --held-out held.jsonl --out adapter
 
 my.jsonl holds one JSON object per line: {"image": path, "question": str, "answers": [str], "boxes": [[x0, y0, x1, y1]],
-"label_box": [x0, y0, x1, y1]}, boxes in px, both optional: without them only answers teach. No weight of the model
-changes; the adapter loads with `PeftModel.from_pretrained(model, "adapter")`.
+"label_box": [x0, y0, x1, y1]}. Boxes are in px and optional: without them only the answers train the scorer. The
+model's weights do not change; the adapter loads with `PeftModel.from_pretrained(model, "adapter")`.
 
-To try it on pages whose field names the model does not know, 200 to learn from and 60 to test on:
+To try it on pages whose field names the model does not know, with 200 pages to train on and 60 to test on:
 
     python examples/finetune_scorer_lora.py --render vendor,balance,deposit,branch,refund,mileage --out adapter
 """
@@ -31,7 +31,7 @@ from arr_coc.training.from_scratch.optimizers import warmup_cosine
 
 
 def train(adapted: PeftModel, records: Sequence[Record], arguments: argparse.Namespace, cache: Path) -> None:
-    """Minimises the model's loss: of the answer, through what was fetched, and of relevance where boxes are known."""
+    """Minimises the model's loss: of the answer, through the fetched patches, and of relevance if there are boxes."""
     model, steps = adapted.get_base_model(), arguments.steps
     collate, encoder = QuestionCollator(model.processor, model.config), CachedEncoder(model, cache)
     trained = [weight for weight in adapted.parameters() if weight.requires_grad]
@@ -55,17 +55,19 @@ def train(adapted: PeftModel, records: Sequence[Record], arguments: argparse.Nam
 
 parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
 source = parser.add_mutually_exclusive_group(required=True)
-source.add_argument("--data", help="questions to learn from, JSONL")
-source.add_argument("--render", metavar="FIELDS", help="render pages with these field names, four at least, by commas")
+source.add_argument("--data", help="questions to train on, JSONL")
+source.add_argument(
+    "--render", metavar="FIELDS", help="render pages with these field names: at least four, comma-separated"
+)
 parser.add_argument("--held-out", help="questions to test on before and after, JSONL")
-parser.add_argument("--pages", type=int, nargs=2, default=(200, 60), help="rendered, to learn from and to test on")
+parser.add_argument("--pages", type=int, nargs=2, default=(200, 60), help="rendered pages to train on and to test on")
 parser.add_argument("--out", default="adapter", help="folder of the adapter")
 parser.add_argument("--model", default="hub_configs/arr-coc-tiny-2")
 parser.add_argument("--rank", type=int, default=8)
 parser.add_argument("--steps", type=int, default=200)
 parser.add_argument("--batch-size", type=int, default=8)
 parser.add_argument("--rate", type=float, default=3e-3, help="AdamW's learning rate")
-parser.add_argument("--cache", help="folder that keeps encoded images for the next run; a temporary one by default")
+parser.add_argument("--cache", help="folder that keeps encoded images for the next run (default: temporary)")
 arguments = parser.parse_args()
 
 model = ArrCocForConditionalGeneration.from_pretrained(arguments.model).eval()

@@ -1,12 +1,12 @@
-"""A server's users correct answers about fields that the model does not know, and its scorer learns them.
+"""Users of a server correct answers about fields that the model does not know, and the scorer learns these fields.
 
     python examples/learn_from_feedback.py --out runs/feedback
 
-Pages with new field names are rendered, and a simulated user says of every answer whether it is right, what would be,
-and where that is, the field's name beside it included. About 100 of the corrections are learned, the other third is
-held out; `arr-coc learn` promotes the scorer if it is better on those and no worse on the fields that the model knew.
-Then it is measured on further pages, in fonts that training never saw: of the split in which decisions are made, so
-that the test split stays unseen. Killed, the same command goes on.
+It renders pages with new field names. A simulated user marks every answer as right or wrong, and gives the right answer
+with the boxes of the value and of its label. About 100 of the corrections are used for training, the other third is
+held out. `arr-coc learn` promotes the scorer if it is better on held-out feedback and not worse on the fields that the
+model knew. The result is measured on further pages, in fonts of the validation split, so that the test split stays
+unseen. After a kill, the same command resumes.
 """
 
 import argparse
@@ -26,12 +26,12 @@ from arr_coc.modeling.image_loading import load_image
 parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
 parser.add_argument("--out", default="runs/feedback", help="folder of the feedback and of the scorer's versions")
 parser.add_argument("--model", default="hub_configs/arr-coc-tiny-2")
-parser.add_argument("--fields", default="vendor,balance,deposit,branch,refund,mileage", help="four at least, by commas")
-parser.add_argument("--feedback", type=int, default=150, help="answers that the user speaks of, a page each")
+parser.add_argument("--fields", default="vendor,balance,deposit,branch,refund,mileage", help="at least four names")
+parser.add_argument("--feedback", type=int, default=150, help="answers with feedback, one per page")
 parser.add_argument("--steps", type=int, default=400)
 parser.add_argument("--rest", type=int, default=200, help="pages of the regression set, eight questions each")
-parser.add_argument("--pages", type=int, default=60, help="to measure on at the end, four questions each")
-parser.add_argument("--seed", type=int, default=41, help="of all pages")
+parser.add_argument("--pages", type=int, default=60, help="pages to measure on at the end, four questions each")
+parser.add_argument("--seed", type=int, default=41, help="seed of all pages")
 arguments = parser.parse_args()
 
 model = ArrCocForConditionalGeneration.from_pretrained(arguments.model).eval()
@@ -41,13 +41,13 @@ out = Path(arguments.out)
 
 
 def correct(record: Record, log: Journal) -> None:
-    """What the user says of one answer."""
+    """Records the user's feedback on one answer."""
     stream = io.BytesIO()
     image = load_image(record.picture)
     image.save(stream, "PNG")
     heard, truth = model.generate(image, record.question), record.answers[0]
     answer = None if heard == truth else truth
-    boxes = (*record.boxes, *record.label_boxes)  # without the name the value cannot be told from others
+    boxes = (*record.boxes, *record.label_boxes)  # without the label the value cannot be distinguished from others
     feedback = Feedback(stream.getvalue(), record.question, heard == truth, heard, answer, boxes)
     log.append(feedback.content())
 

@@ -2,8 +2,8 @@
 
     python examples/make_invoice.py [FOLDER]
 
-The page is the first of its seed, not the best: of the first six, the shipped weights read the total on five. Needs the
-fonts that the validation split draws with; with others installed the pages look otherwise.
+The page is the first of its seed, not the best: the shipped weights read the total on five of the first six. It needs
+the fonts of the validation split; with other fonts the pages look different.
 """
 
 import sys

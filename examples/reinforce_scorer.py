@@ -1,12 +1,12 @@
-"""Teach a scorer where to look from answers alone: no box is ever shown. Minutes on a CPU.
+"""Train a scorer from answers only, without boxes; takes minutes on a CPU.
 
     python examples/reinforce_scorer.py [--steps 50]
 
-The shipped scorer's last layer is drawn anew, so that it fetches no better than chance would; then sets of patches are
-drawn from it, the frozen model answers from each, and what was answered better is made more likely. Printed before and
-after, on pages that training did not show: exact match, and recall of the patches that hold the answer.
+The last layer of the shipped scorer is re-initialised, so that it fetches at random. Then sets of patches are sampled
+from it, the frozen model answers with each set, and sets with better answers become more likely. The script prints
+exact match and recall of the patches with the answer before and after training, on held-out pages.
 
-On a whole scorer and from the command line: arr-coc train examples/reinforce.yaml --out runs/reinforced
+To train a whole scorer from the command line: arr-coc train examples/reinforce.yaml --out runs/reinforced
 """
 
 import argparse
@@ -26,10 +26,10 @@ STRATEGY = "realizer"
 parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
 parser.add_argument("--model", default="hub_configs/arr-coc-tiny-2")
 parser.add_argument("--steps", type=int, default=50)
-parser.add_argument("--questions", type=int, default=6, help="per step")
+parser.add_argument("--questions", type=int, default=6, help="questions per step")
 parser.add_argument("--draws", type=int, default=12, help="sets of patches per question")
 parser.add_argument("--rate", type=float, default=0.03, help="AdamW's learning rate")
-parser.add_argument("--pages", type=int, nargs=2, default=(30, 40), help="to learn from, to test on")
+parser.add_argument("--pages", type=int, nargs=2, default=(30, 40), help="pages to train on and to test on")
 arguments = parser.parse_args()
 logging.basicConfig(level=logging.INFO, format="%(message)s")
 

@@ -1,11 +1,11 @@
-"""Fine-tune with TRL's SFTTrainer and LoRA on all linear layers, on chats; minutes on a CPU.
+"""Fine-tune with TRL's SFTTrainer and LoRA on all linear layers, on chats; takes minutes on a CPU.
 
     pip install "arr-coc[trl]"
     python examples/sft_trl.py --out adapter
 
-It teaches the shipped checkpoint to answer "it says 12.50" where it says "12.50", on rendered pages.
-Chats are what TRL calls "messages": the question as the user's turn, the answer as the assistant's, the image beside
-them. The adapter loads with `PeftModel.from_pretrained(model, "adapter")`.
+It trains the shipped checkpoint to answer "it says 12.50" instead of "12.50", on rendered pages. A chat is a list of
+TRL's "messages" (the question is the user's turn, the answer the assistant's) and an image. The adapter loads with
+`PeftModel.from_pretrained(model, "adapter")`.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from arr_coc.evaluation.strategies import describe, describe_change, score_strat
 
 
 def in_words(record: Record) -> Record:
-    """The record with the answer that is to be learned."""
+    """The record with the answer to learn."""
     return replace(record, answers=tuple(f"it says {answer}" for answer in record.answers))
 
 
@@ -36,13 +36,13 @@ def chat(record: Record) -> dict[str, object]:
 
 @torch.no_grad()
 def batch_loss(trainer: SFTTrainer, batch: dict[str, Tensor]) -> float:
-    """TRL's loss of a batch, which it changes: of a copy."""
+    """TRL's loss of a batch; computed on a copy, as TRL changes the batch."""
     return trainer.compute_loss(trainer.model.eval(), dict(batch)).item()
 
 
 parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
 parser.add_argument("--model", default="hub_configs/arr-coc-tiny-2")
-parser.add_argument("--pages", type=int, nargs=2, default=(60, 10), help="rendered, to learn from and to test on")
+parser.add_argument("--pages", type=int, nargs=2, default=(60, 10), help="rendered pages to train on and to test on")
 parser.add_argument("--steps", type=int, default=30)
 parser.add_argument("--batch-size", type=int, default=8)
 parser.add_argument("--rate", type=float, default=5e-3, help="AdamW's learning rate")

@@ -1,4 +1,4 @@
-"""Published weights of several models -> one ARR-COC checkpoint."""
+"""Assembles one ARR-COC checkpoint from published weights of several models."""
 
 from . import published  # noqa: F401  they register themselves
 from .families import FAMILIES as FAMILIES

@@ -1,7 +1,7 @@
-"""Upstream families: what each publishes, which tensors become which of ours, and which are left out on purpose.
+"""Upstream families: the mapping of their published tensors to ours, and the tensors that are left out.
 
-Every target is made of rows of published tensors, one after another: a renamed tensor of all its rows, a third of a
-fused projection of some of them, a stack of experts of the rows of many. So one rule writes them all, and streams.
+Every target consists of rows of published tensors, one after another: a renamed tensor has all rows of one, a third of
+a fused projection has some rows, a stack of experts has rows of many. So one rule can stream them all.
 """
 
 import re
@@ -17,14 +17,14 @@ from ..modeling.processing_arr_coc import IMAGE_TOKEN, TURN_END, TURN_START, VIS
 from .sources import Source, TensorInfo
 
 BLOCK_ROWS = 4096
-"""Rows of a table that are read at a time where it is read row by row."""
+"""Rows per block when a table is read in blocks."""
 
 
 @dataclass(frozen=True)
 class Rows:
     """Rows `start` to `stop` (exclusive) along the first axis of a published tensor.
 
-    `transposed`: with its other two axes swapped.
+    `transposed`: whether the other two axes are swapped.
     """
 
     source: Source
@@ -47,30 +47,30 @@ class Rows:
         return self.start == 0 and self.stop == self.info.shape[0]
 
     def blocks(self) -> Iterator[tuple[int, Tensor]]:
-        """The values, `BLOCK_ROWS` rows at a time, each with the number of its first row."""
+        """Yields blocks of `BLOCK_ROWS` rows, each with the index of its first row."""
         path = self.source.file(self.info.file)
         for first in range(self.start, self.stop, BLOCK_ROWS):
-            with safe_open(path, framework="pt") as opened:  # anew for each: what was read before leaves memory
+            with safe_open(path, framework="pt") as opened:  # reopened for each block, to free memory
                 yield first, opened.get_slice(self.name)[first : min(first + BLOCK_ROWS, self.stop)]
 
 
 @dataclass
 class Mapping:
-    """Of one source: `loaded`, our names and the rows they are made of; `left_out`, published names and why."""
+    """The mapping of one source. `loaded`: rows by our names; `left_out`: reasons by published names."""
 
     source: Source
     loaded: dict[str, tuple[Rows, ...]] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
 
     def matching(self, pattern: str) -> Iterable[tuple[str, re.Match[str]]]:
-        """Published names that match as a whole."""
+        """The published names that match `pattern` completely."""
         for name in self.source.tensors:
             match = re.fullmatch(pattern, name)
             if match is not None:
                 yield name, match
 
     def take(self, target: str, *names: str, transposed: bool = False) -> None:
-        """`target` is these published tensors, one after another, each with its last two of three axes swapped or not.
+        """Maps these published tensors, one after another, to `target`; `transposed` swaps the last two of three axes.
 
         Raises:
             ValueError: the checkpoint lacks one of the published tensors.
@@ -79,13 +79,13 @@ class Mapping:
         self.loaded[target] = tuple(Rows(self.source, name, 0, shapes[name][0], transposed) for name in names)
 
     def rename(self, names: dict[str, str]) -> None:
-        """Patterns of published names -> our names, in which \\1, \\2, ... stand for the pattern's groups."""
+        """Maps patterns of published names to our names, in which \\1, \\2, ... are the pattern's groups."""
         for pattern, target in names.items():
             for name, match in self.matching(pattern):
                 self.take(match.expand(target), name)
 
     def split(self, pattern: str, targets: Iterable[str]) -> None:
-        """Every tensor that matches is cut along its first axis into equal parts, one for each of `targets`."""
+        """Splits every matching tensor along its first axis into equal parts, one for each of `targets`."""
         targets = list(targets)
         for name, match in self.matching(pattern):
             rows = self.source.shape(name)[0]
@@ -96,28 +96,28 @@ class Mapping:
                 self.loaded[match.expand(target)] = (Rows(self.source, name, part * step, (part + 1) * step),)
 
     def leave_out(self, pattern: str, reason: str) -> None:
-        """Every tensor that matches is left out, unless it is loaded."""
+        """Leaves out every matching tensor that is not loaded."""
         used = self.used
         self.left_out.update({name: reason for name, _ in self.matching(pattern) if name not in used})
 
     @property
     def used(self) -> set[str]:
-        """Published names that some target is made of."""
+        """The published names from which targets are made."""
         return {rows.name for parts in self.loaded.values() for rows in parts}
 
 
 Shapes = dict[str, tuple[int, ...]]
-"""Our names and shapes of everything that a checkpoint of the planned config holds."""
+"""Names and shapes of all tensors of a checkpoint with the planned config."""
 
 EMBEDDINGS, HEAD = "model.language_model.embed_tokens.weight", "lm_head.weight"
 
 
 @dataclass(frozen=True)
 class Prompting:
-    """What prompts to a language model are made of.
+    """The tokens and the template of a language model's prompts.
 
-    `needed`: tokens that its tokenizer must hold; `added`: tokens that it gets where it lacks them; `chat_template`:
-    None for ChatML.
+    `needed`: tokens that its tokenizer must have; `added`: tokens that are added if missing; `chat_template`: None for
+    ChatML.
     """
 
     image_token: str = IMAGE_TOKEN
@@ -127,21 +127,21 @@ class Prompting:
 
 
 class Family:
-    """One upstream family. A family overrides what belongs to its `roles`, the options that it can be given to."""
+    """One upstream family. Its `roles` are the options that accept it; it overrides the methods of these roles."""
 
     roles: ClassVar[tuple[str, ...]] = ()
     prompting: ClassVar[Prompting] = Prompting()
 
     def vision_configs(self, source: Source) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Fields of `vision_config` and `semantic_config`, from tensors and published config, which must agree."""
+        """Fields of `vision_config` and `semantic_config` from tensors and published config, which must agree."""
         raise NotImplementedError
 
     def text_config(self, source: Source) -> dict[str, Any]:
-        """Fields of `text_config`, its model_type among them."""
+        """Fields of `text_config`, including its model_type."""
         raise NotImplementedError
 
     def bridge_config(self, source: Source, kind: str) -> dict[str, Any]:
-        """Fields of `bridge_config` that follow from the language model, for a bridge of this kind."""
+        """Fields of `bridge_config` that depend on the language model, for a bridge of this kind."""
         if kind == "vet":
             raise ValueError(
                 'bridge "vet": expected a language model with a visual embedding table (Ovis2.5); '
@@ -150,7 +150,7 @@ class Family:
         return {}
 
     def map(self, source: Source, roles: set[str], wanted: Shapes) -> Mapping:
-        """Where the tensors of `source` go when it is asked for `roles`."""
+        """The mapping of the tensors of `source` in these `roles`."""
         raise NotImplementedError
 
 
@@ -161,7 +161,7 @@ def family_of(source: Source) -> Family:
     """The family of a source, by its config's model_type.
 
     Raises:
-        ValueError: unknown.
+        ValueError: the model_type is unknown.
     """
     model_type = str(source.field("model_type"))
     try:
@@ -174,14 +174,14 @@ _NOT_MODEL = (
     "architectures", "auto_map", "dtype", "torch_dtype", "transformers_version", "_name_or_path", "use_cache",
     "_model_name_or_path",
 )  # fmt: skip
-"""Fields of a published config that say how it was saved, not what the model is."""
+"""Fields of a published config that describe how it was saved, not the model."""
 
 
 def inner_config(source: Source, name: str, model_type: str) -> dict[str, Any]:
-    """The config of a language model that a published config holds as its field `name`.
+    """The language model's config in the field `name` of a published config.
 
     Raises:
-        ValueError: none there, or one of another type.
+        ValueError: the field is missing, or has another model_type.
     """
     published = source.field(name)
     if not isinstance(published, dict) or published.get("model_type") != model_type:
@@ -191,15 +191,15 @@ def inner_config(source: Source, name: str, model_type: str) -> dict[str, Any]:
 
 
 def as_text_config(published: dict[str, Any], model_type: str) -> dict[str, Any]:
-    """A published causal language model's config as `text_config`."""
+    """The config of a published causal language model as `text_config`."""
     fields = {name: value for name, value in published.items() if name not in _NOT_MODEL}
     return {**fields, "model_type": model_type}
 
 
 def map_decoder(mapping: Mapping, wanted: Shapes, prefix: str = "", decoder: str = "model.") -> None:
-    """A decoder-only language model under `prefix`, without single experts, and its vocabulary head unless tied.
+    """Maps a decoder-only language model under `prefix`, without single experts, and its vocabulary head unless tied.
 
-    `decoder`: what is before its parts, behind the prefix.
+    `decoder`: the prefix of its parts after `prefix`.
     """
     dotted, held = re.escape(prefix), re.escape(decoder)
     parts = held + r"((?:embed_tokens|norm|layers\.\d+)\.(?!mlp\.experts\.).+)"

@@ -1,7 +1,7 @@
-"""The whole plan of a checkpoint, made from headers and configs alone; whatever does not fit is refused here.
+"""The plan of a checkpoint, from headers and configs only; refuses sources that do not fit.
 
-Afterwards every published tensor is loaded or left out for a reason, and every tensor of ours is loaded, or new with a
-recipe. The tokenizer gets the tokens that images need.
+In a plan every published tensor is loaded, or left out for a reason. Every tensor of the checkpoint is loaded, or is
+new and has a recipe. The tokenizer gets the tokens for images.
 """
 
 import re
@@ -28,19 +28,19 @@ from .published import CLIP_RECIPE, CLIP_TEXT, QUESTION, WORDS, words_in_common
 from .sources import Source
 
 FILES = ("tokenizer_config.json", "special_tokens_map.json")
-"""Read beside tokenizer.json where they are."""
+"""Optional files that are read with tokenizer.json."""
 
 ANSWER_TOKENS = 512
-"""Tokens of an answer where a call does not say: a dense paragraph of a document."""
+"""The default limit of an answer's tokens, enough for a dense paragraph."""
 
 
 def load_tokenizer(source: Source, prompting: Prompting) -> PreTrainedTokenizerFast:
-    """The tokenizer of `source`, with `prompting.added` in it.
+    """Loads the tokenizer of `source` and adds the tokens `prompting.added`.
 
     Raises:
-        ValueError: `source` has no tokenizer, or one that cannot be read or lacks a token that prompts need.
+        ValueError: `source` has no tokenizer, or the tokenizer cannot be read or lacks a token that prompts need.
     """
-    with tempfile.TemporaryDirectory() as folder:  # apart from a config.json that names classes of its own
+    with tempfile.TemporaryDirectory() as folder:  # without config.json, which can name custom classes
         shutil.copyfile(source.file("tokenizer.json"), Path(folder) / "tokenizer.json")
         for name in FILES:
             path = source.optional(name)
@@ -52,7 +52,7 @@ def load_tokenizer(source: Source, prompting: Prompting) -> PreTrainedTokenizerF
             reason = " ".join(str(error).split())
             raise ValueError(f"{source}: expected a tokenizer that can be read; got {reason}") from error
     tokenizer.name_or_path = ""
-    for name in ("is_local", "local_files_only"):  # how it was read, which transformers would save
+    for name in ("is_local", "local_files_only"):  # arguments of loading, which transformers would save
         tokenizer.init_kwargs.pop(name, None)
     known = tokenizer.get_vocab()
     missing = [token for token in prompting.needed if token not in known]
@@ -71,7 +71,7 @@ def load_tokenizer(source: Source, prompting: Prompting) -> PreTrainedTokenizerF
 
 
 def make_processor(config: ArrCocConfig, tokenizer: PreTrainedTokenizerFast, prompting: Prompting) -> ArrCocProcessor:
-    """The processor that goes with `config`."""
+    """The processor for `config`."""
     vision = config.vision_config
     size = {"height": vision.image_size, "width": vision.image_size}
     tokenizer.model_max_length = min(tokenizer.model_max_length, config.text_config.max_position_embeddings)
@@ -87,7 +87,7 @@ def make_processor(config: ArrCocConfig, tokenizer: PreTrainedTokenizerFast, pro
 
 
 def make_generation_config(source: Source, tokenizer: PreTrainedTokenizerFast) -> GenerationConfig:
-    """Greedy answers; where they end is the language model's own business."""
+    """Greedy decoding, with the language model's end tokens."""
     path = source.optional("generation_config.json")
     published: dict[str, Any] = {} if path is None else read_json(path)
     names = ("eos_token_id", "bos_token_id", "pad_token_id")
@@ -97,7 +97,7 @@ def make_generation_config(source: Source, tokenizer: PreTrainedTokenizerFast) -
 
 
 _STORED = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32, "F64": torch.float64}
-"""Types that weights may be published in, by safetensors' names."""
+"""Supported types of published weights, by safetensors' names."""
 
 NEW = {
     r"model\.vision_tower\.saccade_projection\.weight": "the compressor's two convolutions as one matrix",
@@ -107,20 +107,20 @@ NEW = {
     r"model\.deepstack\.levels\.\w+\.fc2\.(weight|bias)": "zero: nothing is added to the language model's layers",
     r"model\.(bridge|deepstack|fetcher)\..+": "the model's own random start",
 }
-"""What may be new, and its recipe; the first pattern that matches counts."""
+"""Patterns of tensors that can be new, and their recipes; the first match counts."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """What `make_plan` shall put together, and how it is to be stored.
+    """The arguments of `make_plan`.
 
     Attributes:
-        sources: by role: "vision", "llm", and for scorer "clip_query" maybe "clip-text".
+        sources: sources by role: "vision", "llm", and optionally "clip-text" for scorer "clip_query".
         bridge: a registered bridge.
-        scorers: registered scorers, the first one is the default strategy.
-        dtype: a name in `DTYPES`; None: as the vision encoder is stored.
-        max_shard_size: bytes, or text such as "5GB".
-        seed: of the weights that start at random.
+        scorers: registered scorers; the first one is the default strategy.
+        dtype: a name in `DTYPES`; None: the type of the vision encoder.
+        max_shard_size: bytes, or a text as "5GB".
+        seed: seed of the randomly initialised weights.
     """
 
     sources: dict[str, Source]
@@ -133,10 +133,10 @@ class Request:
 
 @dataclass(frozen=True)
 class Target:
-    """A tensor of the checkpoint to write, and what it is made of.
+    """A tensor of the checkpoint to write, and its origin.
 
-    `rows`: the published rows that it is made of, none where it is new; `recipe`: how it starts where it is new;
-    `extra_rows`: rows behind the published ones, for added tokens, each the mean of those.
+    `rows`: the published rows; empty if the tensor is new. `recipe`: the initialisation of a new tensor. `extra_rows`:
+    the number of rows after the published ones, for added tokens; each is the mean of the published rows.
     """
 
     name: str
@@ -156,13 +156,13 @@ class Target:
 
     @property
     def input_nbytes(self) -> int:
-        """Bytes of the published rows that it is made of."""
+        """Bytes of its published rows."""
         return sum(torch.Size(part.shape).numel() * _STORED[part.info.dtype].itemsize for part in self.rows)
 
 
 @dataclass
 class Plan:
-    """Everything that `writer.write` needs, and `plan_report.report` shows.
+    """The plan that `writer.write` carries out and `report` shows.
 
     `targets`: in the order of the state dict; `shards`: file names and the targets in each; `left_out`: source, name,
     reason.
@@ -192,16 +192,16 @@ def skeleton(config: ArrCocConfig) -> ArrCocForConditionalGeneration:
 
 
 def make_plan(request: Request) -> Plan:
-    """Plans a checkpoint; reads headers, configs and the tokenizer, no weights.
+    """Plans a checkpoint; reads headers, configs and the tokenizer, but no weights.
 
     Raises:
-        ValueError: whatever would keep the result from being a whole and right checkpoint.
+        ValueError: the result would not be a complete and correct checkpoint.
     """
     families = {role: _family(role, source) for role, source in request.sources.items()}
     llm = request.sources["llm"]
     prompting = families["llm"].prompting
     tokenizer = load_tokenizer(llm, prompting)
-    image_token_id: Any = tokenizer.convert_tokens_to_ids(prompting.image_token)  # of one token: a number
+    image_token_id: Any = tokenizer.convert_tokens_to_ids(prompting.image_token)  # one token gives a number
     config = _config(request, families, len(tokenizer), image_token_id)
     config.query_markers = query_markers(tokenizer, prompting.image_token)
     model = skeleton(config)
@@ -216,7 +216,7 @@ def make_plan(request: Request) -> Plan:
         for name, shape in wanted.items()
     }
     if CLIP_TEXT in request.sources:
-        words_in_common(request.sources[CLIP_TEXT], tokenizer)  # refuses now what fitting would refuse later
+        words_in_common(request.sources[CLIP_TEXT], tokenizer)  # raises now an error that fitting would raise later
         targets[QUESTION] = replace(targets[QUESTION], recipe=CLIP_RECIPE)
     shards = split_state_dict_into_shards_factory(
         targets,
@@ -266,7 +266,7 @@ def _config(request: Request, families: dict[str, Family], tokens: int, image_to
             bridge_config=bridge,
             image_token_id=image_token_id,
         )
-    except (TypeError, AttributeError, KeyError) as error:  # a published config of another form than its family's
+    except (TypeError, AttributeError, KeyError) as error:  # the config does not have the form of its family
         raise ValueError(f"{llm}: expected a config of {text['model_type']}; got {error}") from error
     config.dtype = DTYPES[request.dtype] if request.dtype else _stored_dtype(vision)
     config.architectures = [ArrCocForConditionalGeneration.__name__]
@@ -274,10 +274,10 @@ def _config(request: Request, families: dict[str, Family], tokens: int, image_to
 
 
 def _vocabulary(llm: Source, text: dict[str, Any], tokens: int) -> int:
-    """Rows of the embeddings: as published where that is enough for the tokenizer, else as many as it has tokens.
+    """Rows of the embeddings: the published number if it covers the tokenizer, else the number of tokens.
 
     Raises:
-        ValueError: config.json says nothing of it, or the table has other sizes than config.json says.
+        ValueError: config.json lacks the number, or does not match the table.
     """
     for name in ("vocab_size", "hidden_size"):
         if not isinstance(text.get(name), int):
@@ -288,7 +288,7 @@ def _vocabulary(llm: Source, text: dict[str, Any], tokens: int) -> int:
 
 
 def _stored_dtype(source: Source) -> torch.dtype:
-    """The type that most weights of `source` are stored in."""
+    """The type of most weights of `source`."""
     counts: Counter[str] = Counter()
     for info in source.tensors.values():
         counts[info.dtype] += info.numel
@@ -297,10 +297,10 @@ def _stored_dtype(source: Source) -> torch.dtype:
 
 
 def _mappings(request: Request, families: dict[str, Family], wanted: dict[str, tuple[int, ...]]) -> list[Mapping]:
-    """One mapping for each source; a source that is asked for twice is mapped once.
+    """One mapping for each distinct source.
 
     Raises:
-        ValueError: a published tensor that is neither loaded nor left out, or that goes where there is no place.
+        ValueError: a published tensor is neither loaded nor left out, or its target does not exist.
     """
     mappings = []
     for source in dict.fromkeys(request.sources.values()):
@@ -340,10 +340,10 @@ def _recipe(name: str) -> str | None:
 
 
 def _target(name: str, shape: tuple[int, ...], dtype: torch.dtype, rows: tuple[Rows, ...] | None) -> Target:
-    """Checks that the rows make up exactly this tensor, or (embeddings) all but the rows of added tokens.
+    """Checks that the rows form exactly this tensor, or (embeddings) all of it except rows of added tokens.
 
     Raises:
-        ValueError: the rows have another shape or number than the tensor, or a type that cannot be stored.
+        ValueError: the rows have another shape or number than the tensor, or an unsupported type.
     """
     if rows is None:
         return Target(name, shape, dtype, recipe=_recipe(name))
@@ -351,7 +351,7 @@ def _target(name: str, shape: tuple[int, ...], dtype: torch.dtype, rows: tuple[R
     if name in (EMBEDDINGS, HEAD) and first.whole and first.shape[1:] == shape[1:] and first.shape[0] < shape[0]:
         return Target(name, shape, dtype, rows, extra_rows=shape[0] - first.shape[0])
     expected = shape
-    if len(rows) > 1:  # a stack: equal parts of all rows below its first axis
+    if len(rows) > 1:  # a stack: each element of the first axis is an equal part of the rows
         expected = (shape[0] * shape[1] // len(rows), *shape[2:])
     for part in rows:
         if part.info.dtype not in _STORED:
@@ -378,11 +378,11 @@ ROWS = {
     "language model": "model.language_model.",
     "vocabulary head": "lm_head.",
 }
-"""Row of the report -> what the names of its tensors begin with."""
+"""Rows of the report, with the prefixes of their tensors' names."""
 
 
 def report(plan: Plan) -> str:
-    """Sources; tensors, parameters and bytes of each part; what is new; what is left out; the files."""
+    """A text with the sources; tensors, parameters and bytes of each part; new tensors; omitted tensors; files."""
     lines = ["sources"]
     lines += [f"  {role:<20}{source}" for role, source in plan.request.sources.items()]
     lines += ["", f"{'parts':<22}{'loaded':>8}{'new':>6}{'parameters':>17}{'bytes':>17}"]

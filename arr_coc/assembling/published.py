@@ -1,4 +1,4 @@
-"""The published models, each a family: CLIP's words, decoders, Qwen3-VL (dense and MoE), DeepSeek-OCR and Ovis2.5."""
+"""Families of published models: CLIP's words, decoders, Qwen3-VL (dense and MoE), DeepSeek-OCR and Ovis2.5."""
 
 import re
 from math import isqrt
@@ -15,13 +15,12 @@ from .sources import Source
 
 # ---- clip_text -------------------------------------------------------------------------------------------------------
 #
-# CLIP's words (openai/clip-vit-large-patch14): where scorer "clip_query" starts to read questions.
+# CLIP's word embeddings (openai/clip-vit-large-patch14) initialise the question's projection of scorer "clip_query".
 #
-# The scorer's shared space is trained; CLIP gives it a start in which words of like meaning lie together. The
-# question's projection is fitted so that the language model's embedding of a word leads to CLIP's embedding of the
-# same word.
+# The scorer's shared space is trained. CLIP's embeddings are a good start, as similar words are close together. The
+# projection is fitted to map the language model's embedding of a word to CLIP's embedding of the same word.
 #
-# Notation: W words in common, D language-model width, S width of the shared space, CLIP's.
+# Notation: W words in common, D language-model width, S width of the shared space (CLIP's).
 
 
 CLIP_TEXT = "clip-text"
@@ -35,7 +34,7 @@ RIDGE = 0.1
 
 @FAMILIES.register("clip")
 class Clip(Family):
-    """Read for its word embeddings; no tensor of it is in the checkpoint."""
+    """CLIP, of which only the word embeddings are read; the checkpoint holds none of its tensors."""
 
     roles = (CLIP_TEXT,)
 
@@ -56,7 +55,7 @@ def words_in_common(source: Source, tokenizer: Any) -> list[tuple[int, int]]:
     """(row of the language model, row of CLIP) of each lower-case word that is one token for both.
 
     Raises:
-        ValueError: the two know no word in common, or `source` has no tokenizer of CLIP's form.
+        ValueError: the two have no word in common, or `source` has no tokenizer of CLIP's form.
     """
     known = tokenizer.get_vocab()
     vocabulary = read_json(source.file("tokenizer.json")).get("model", {}).get("vocab", {})
@@ -71,7 +70,7 @@ def words_in_common(source: Source, tokenizer: Any) -> list[tuple[int, int]]:
 
 @torch.no_grad()
 def fit(source: Source, embeddings: Rows, tokenizer: Any) -> Tensor:
-    """[S, D] float32: leads the normalised embedding of a word to CLIP's, centred."""
+    """[S, D] float32: maps the normalised embedding of a word to CLIP's, centred."""
     pairs = torch.tensor(words_in_common(source, tokenizer))
     table = source.shape(WORDS)
     embedded = _gather(embeddings, pairs[:, 0])
@@ -86,7 +85,7 @@ def fit(source: Source, embeddings: Rows, tokenizer: Any) -> Tensor:
 
 
 def _gather(rows: Rows, wanted: Tensor) -> Tensor:
-    """Rows `wanted`, ascending, of a table: [W, width] float32, without ever holding the table."""
+    """Rows `wanted` (ascending) of a table as [W, width] float32, without loading the whole table."""
     gathered = torch.empty(len(wanted), rows.info.shape[1])
     for first, block in rows.blocks():
         here = (wanted >= first) & (wanted < first + len(block))
@@ -96,14 +95,14 @@ def _gather(rows: Rows, wanted: Tensor) -> Tensor:
 
 # ---- decoders --------------------------------------------------------------------------------------------------------
 #
-# Decoders whose names are transformers' own: Qwen3, Qwen2, and Llama and those of its form, as SmolLM2.
+# Decoders with transformers' own tensor names: Qwen3, Qwen2, Llama and models of its form, as SmolLM2.
 
 
 @FAMILIES.register("llama")
 @FAMILIES.register("qwen2")
 @FAMILIES.register("qwen3")
 class Decoder(Family):
-    """The language model, its tokenizer, its ChatML."""
+    """The language model, its tokenizer and ChatML."""
 
     roles = ("llm",)
 
@@ -118,15 +117,15 @@ class Decoder(Family):
 
 # ---- qwen3_vl --------------------------------------------------------------------------------------------------------
 #
-# Qwen3-VL (Qwen/Qwen3-VL-2B-Instruct, -4B-, ...): a text model that reads places (M-RoPE) and planes (DeepStack).
+# Qwen3-VL (Qwen/Qwen3-VL-2B-Instruct, -4B-, ...): a text model with 2-D positions (M-RoPE) and planes (DeepStack).
 #
-# Its vision encoder is left out, and with it the mergers of its planes: images are read by DeepSeek-OCR's, whose own
-# start anew, at zero.
+# Its vision encoder and the mergers of its planes are left out. DeepSeek-OCR's encoder reads images, with new mergers
+# that start at zero.
 
 
 @FAMILIES.register("qwen3_vl")
 class Qwen3Vl(Family):
-    """The language model under `model.language_model.`, its tokenizer, its ChatML; layout and planes go with it."""
+    """The language model under `model.language_model.`, its tokenizer, ChatML, layout and planes."""
 
     roles = ("llm",)
     text_type: ClassVar[str] = "qwen3_vl_text"
@@ -148,13 +147,13 @@ class Qwen3Vl(Family):
 
 @FAMILIES.register("qwen3_vl_moe")
 class Qwen3VlMoe(Qwen3Vl):
-    """The same with a mixture of experts (Qwen/Qwen3-VL-30B-A3B-Instruct, ...)."""
+    """Qwen3-VL with a mixture of experts (Qwen/Qwen3-VL-30B-A3B-Instruct, ...)."""
 
     text_type: ClassVar[str] = "qwen3_vl_moe_text"
 
     def map(self, source: Source, roles: set[str], wanted: Shapes) -> Mapping:
-        """Stacks of experts are published with inputs before outputs, [E, H, 2I] and [E, I, H]; transformers holds
-        [E, 2I, H] and [E, H, I]."""
+        """Transposes the stacks of experts, published as [E, H, 2I] and [E, I, H]; transformers has [E, 2I, H] and
+        [E, H, I]."""
         mapping = super().map(source, roles, wanted)
         for target in [name for name in wanted if name.endswith((".experts.gate_up_proj", ".experts.down_proj"))]:
             mapping.take(target, target, transposed=True)
@@ -194,7 +193,7 @@ VISION = {
 FUSED = _CLIP + r"transformer\.layers\.(\d+)\.self_attn\.qkv_proj\.(weight|bias)"
 SPLIT = [_SEMANTIC + rf"layers.\1.self_attn.{part}_proj.\2" for part in "qkv"]
 
-# Its prompts are plain: no roles, the image first. "<image>\nFree OCR." is what it was trained to read.
+# Its prompts are plain: no roles, the image first. It was trained on "<image>\nFree OCR."
 CHAT_TEMPLATE = (
     render_macro(r"<image>\n")
     + """\
@@ -214,7 +213,7 @@ CHAT_TEMPLATE = (
 
 @FAMILIES.register("deepseek_vl_v2")
 class DeepseekOcr(Family):
-    """Vision encoder with projector; language model with the embeddings that end an image's rows."""
+    """The vision encoder with projector, and the language model with the embeddings that end an image's rows."""
 
     roles = ("vision", "llm")
     prompting = Prompting(image_token="<image>", needed=(), added=("<image>",), chat_template=CHAT_TEMPLATE)
@@ -290,7 +289,7 @@ def _grid_config(source: Source) -> dict[str, Any]:
 
 
 def _semantic_config(source: Source) -> dict[str, Any]:
-    """Sizes of the semantic encoder; the head count alone is not to be seen in its tensors."""
+    """Sizes of the semantic encoder; only the number of heads cannot be derived from its tensors."""
     published = "vision_config.width.clip-l-14-224."
     prefix = "model.vision_model."
     rows, width = _ranked(source, prefix + "embeddings.position_embedding.weight", 2)
@@ -312,13 +311,13 @@ _TEXT = (
     "num_attention_heads", "num_key_value_heads", "n_routed_experts", "num_experts_per_tok", "n_shared_experts",
     "max_position_embeddings",
 )  # fmt: skip
-"""Fields of `language_config` that must be there."""
+"""Required fields of `language_config`."""
 _DEFAULTS = {
     "n_group": 1, "topk_group": 1, "topk_method": "greedy", "routed_scaling_factor": 1.0, "rms_norm_eps": 1e-6,
     "hidden_act": "silu", "attention_bias": False, "tie_word_embeddings": False, "bos_token_id": 0, "eos_token_id": 1,
     "pad_token_id": None,
 }  # fmt: skip
-"""Fields that may be, and what DeepSeek's own code takes where they are not."""
+"""Optional fields, with the defaults of DeepSeek's code."""
 
 
 def _text_config(source: Source) -> dict[str, Any]:
@@ -338,10 +337,10 @@ def _text_config(source: Source) -> dict[str, Any]:
 
 
 def _map_projector(mapping: Mapping, wanted: Shapes, *, own: bool) -> None:
-    """The projector, into a bridge that has its place and a language model that is as wide.
+    """Maps the projector, if the bridge has a place for it and the language model has its width.
 
     Raises:
-        ValueError: `own`, the language model is this source's too, and it is not as wide.
+        ValueError: the language model is also of this source (`own`), but has another width.
     """
     target = "model.bridge.projection.weight"
     rows, columns = mapping.source.shape("model.projector.layers.weight")
@@ -358,7 +357,7 @@ def _map_projector(mapping: Mapping, wanted: Shapes, *, own: bool) -> None:
 
 
 def _map_experts(mapping: Mapping, wanted: Shapes) -> None:
-    """Single experts -> stacks, as transformers holds them: [E, 2I, H] of gate above up, and [E, H, I] of down."""
+    """Maps single experts to transformers' stacks: [E, 2I, H] with gate above up, and [E, H, I] of down."""
     for target in [name for name in wanted if name.endswith((".experts.gate_up_proj", ".experts.down_proj"))]:
         path, _, kind = target.removeprefix("model.language_model.").rpartition(".")
         parts = ("gate_proj", "up_proj") if kind == "gate_up_proj" else ("down_proj",)
@@ -374,7 +373,7 @@ def _ranked(source: Source, name: str, rank: int) -> tuple[int, ...]:
 
 
 def _count(source: Source, pattern: str) -> int:
-    """How many layers follow one another from 0 on."""
+    """The number of consecutive layers from 0 on."""
     count = 0
     while pattern.format(count) in source.tensors:
         count += 1
@@ -387,8 +386,8 @@ def _count(source: Source, pattern: str) -> int:
 #
 # Ovis2.5 (AIDC-AI/Ovis2.5-2B, -9B): a Qwen3 language model and a visual embedding table.
 #
-# Its own vision encoder is left out: images are read by DeepSeek-OCR's. The table's head reads that encoder's
-# 2x2-merged features; it is loaded where ours are as wide, else it starts anew.
+# Its vision encoder is left out; DeepSeek-OCR's encoder reads images. The table's head reads 2x2-merged features of
+# Ovis's encoder; it is loaded if our features have the same width, else it is new.
 
 
 TABLE = "vte.weight"
@@ -397,7 +396,7 @@ HEAD = "model.bridge.head.0.weight"
 
 @FAMILIES.register("ovis2_5")
 class Ovis(Family):
-    """The language model under `llm.`, and for bridge "vet" the table and its head."""
+    """The language model under `llm.`, and the table and its head for bridge "vet"."""
 
     roles = ("llm",)
 

@@ -1,6 +1,6 @@
-"""Where published weights lie: a local folder, a GGUF file, or a repository on the Hub.
+"""Sources of published weights: a local folder, a GGUF file, or a repository on the Hub.
 
-Headers come first, bytes only when asked for.
+Headers are read first, weights only on demand.
 """
 
 import hashlib
@@ -32,14 +32,14 @@ from ..modeling.pretrained import WEIGHTS, WEIGHTS_INDEX, weight_files, weight_m
 
 _GGUF = b"GGUF"
 _TOKENIZER = ("tokenizer", "special_tokens", "chat_template")
-"""What names of a tokenizer's files begin with. It is read by itself: that takes longer than the weights do."""
+"""Prefixes of a tokenizer's files. The tokenizer is read separately, as this takes longer than reading weights."""
 
 _HUB_NAME = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@([\w./-]+))?")
 
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """What a header says of a tensor: its shape, its type by safetensors' name, and the file it lies in."""
+    """A tensor's entry in a header: its shape, its type by safetensors' name, and its file."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -57,7 +57,7 @@ class Source:
     """Published weights in a local folder.
 
     Attributes:
-        name: how errors and reports call it.
+        name: name in errors and reports.
         revision: the commit on the Hub; None for a folder.
     """
 
@@ -72,19 +72,19 @@ class Source:
 
     @property
     def published_name(self) -> str:
-        """A name fit for publishing: a folder's own name without its path."""
+        """The name to publish: a folder's name without its path."""
         return self.folder.name
 
     def optional(self, name: str) -> Path | None:
-        """The file called `name`, or None where there is none."""
+        """The file called `name`, or None."""
         path = self.folder / name
         return path if path.is_file() else None
 
     def file(self, name: str) -> Path:
-        """Path of the checkpoint's file `name` on this machine, fetched where it is not yet there.
+        """Local path of the checkpoint's file `name`, downloaded if necessary.
 
         Raises:
-            ValueError: the checkpoint has no such file, or it cannot be fetched.
+            ValueError: the checkpoint has no such file, or it cannot be downloaded.
         """
         path = self.optional(name)
         if path is None:
@@ -106,10 +106,10 @@ class Source:
 
     @cached_property
     def tensors(self) -> dict[str, TensorInfo]:
-        """Every tensor of every file, from the headers alone.
+        """All tensors of all files, from the headers only.
 
         Raises:
-            ValueError: a missing shard, a damaged file, an index that does not tell the truth.
+            ValueError: a shard is missing, a file is damaged, or the index does not match the files.
         """
         tensors: dict[str, TensorInfo] = {}
         for file in self.weight_files():
@@ -125,20 +125,20 @@ class Source:
         return tensors
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Shape of a tensor that must be there.
+        """The shape of a tensor.
 
         Raises:
-            ValueError: the checkpoint has no tensor of that name.
+            ValueError: the checkpoint has no tensor of this name.
         """
         if name not in self.tensors:
             raise ValueError(f"{self}: expected tensor {name}; got none")
         return self.tensors[name].shape
 
     def field(self, path: str, default: Any = ...) -> Any:
-        """A field of config.json; nested ones with dots.
+        """A field of config.json, with dots for nested fields.
 
         Raises:
-            ValueError: config.json lacks the field, and no default was said.
+            ValueError: config.json lacks the field, and there is no default.
         """
         value: Any = self.config
         for step in path.split("."):
@@ -150,7 +150,7 @@ class Source:
         return value
 
     def agree(self, what: str, tensors: Any, published: Any) -> Any:
-        """The value that tensors and config.json give alike.
+        """The value on which tensors and config.json agree.
 
         Raises:
             ValueError: tensors and config.json differ.
@@ -162,10 +162,10 @@ class Source:
         return tensors
 
     def fetch(self, names: set[str]) -> None:
-        """Brings the files of these tensors onto this machine and checks that they are what their headers said.
+        """Downloads the files of these tensors and compares them with their headers.
 
         Raises:
-            ValueError: a file cannot be fetched, is damaged, or changed since its header was read.
+            ValueError: a file cannot be downloaded, is damaged, or has changed since its header was read.
         """
         for file in sorted({self.tensors[name].file for name in names}):
             held = _local_header(self.file(file), file)
@@ -180,9 +180,9 @@ class Source:
 
 
 class HubSource(Source):
-    """Published weights on the Hub: files come through huggingface_hub's cache, headers without the bytes behind them.
+    """Published weights on the Hub: files are in huggingface_hub's cache, headers are read without the weights.
 
-    The commit is fixed by the first file: all others are of the same.
+    The first file determines the commit of all others.
     """
 
     def __init__(self, repo: str, revision: str | None = None) -> None:
@@ -199,7 +199,7 @@ class HubSource(Source):
     def optional(self, name: str) -> Path | None:
         try:
             return self._download(name)
-        except LocalEntryNotFoundError as error:  # "no such file" only where nobody was asked
+        except LocalEntryNotFoundError as error:  # means "no such file" only offline
             if constants.HF_HUB_OFFLINE:
                 return None
             raise ValueError(f"{self}: expected {name}; got {_reason(error)}") from error
@@ -236,13 +236,13 @@ class HubSource(Source):
 
 
 class GgufSource(Source):
-    """A language model in a GGUF file: transformers reads it once, and the user's cache keeps it, a folder in bfloat16.
+    """A language model in a GGUF file. transformers reads it once; the user's cache keeps it as a bfloat16 folder.
 
     Args:
-        path: of the file.
+        path: path of the file.
 
     Raises:
-        ValueError: the file is none of that form.
+        ValueError: the file is not a GGUF file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -266,7 +266,7 @@ class GgufSource(Source):
         return weight_files(self._read("model"))
 
     def _read(self, part: str) -> Path:
-        """The folder of the "model" or the "tokenizer", which is written where it is not yet there.
+        """The cached folder of the "model" or the "tokenizer", written if missing.
 
         Raises:
             ValueError: transformers cannot read the file.
@@ -276,7 +276,7 @@ class GgufSource(Source):
         if folder.is_dir():
             return folder
         folder.parent.mkdir(parents=True, exist_ok=True)
-        shown = nullcontext() if sys.stderr.isatty() else redirect_stderr(StringIO())  # the reader's own progress bar
+        shown = nullcontext() if sys.stderr.isatty() else redirect_stderr(StringIO())  # hides the reader's progress bar
         with fresh_folder(folder) as beside, shown:
             where, file = str(self.path.parent), self.path.name
             try:
@@ -285,21 +285,21 @@ class GgufSource(Source):
                 else:
                     unpacked = {"dtype": torch.bfloat16, "quantization_config": GgufConfig(dequantize=True)}
                     model = AutoModelForCausalLM.from_pretrained(where, gguf_file=file, **unpacked)
-                    vars(model.config).pop("quantization_config", None)  # they are no longer packed
+                    vars(model.config).pop("quantization_config", None)  # weights are no longer quantized
                     model.save_pretrained(beside)
             except OSError:
                 raise
-            except Exception as error:  # readers of damaged files raise what they like
+            except Exception as error:  # damaged files cause many kinds of errors
                 reason = " ".join(str(error).split()) or type(error).__name__
                 raise ValueError(f"{self}: expected a GGUF file that transformers reads; got {reason}") from error
         return folder
 
 
 def open_source(text: str, revision: str | None = None, *, option: str) -> Source:
-    """The weights that `text` names: a folder or GGUF file, or `org/name` or `org/name@revision` on the Hub.
+    """Opens the source `text`: a folder, a GGUF file, or `org/name` or `org/name@revision` on the Hub.
 
     Raises:
-        ValueError: neither, two revisions, or a repository that cannot be had; the message names `option`.
+        ValueError: none of these, two revisions, or an unavailable repository; the message names `option`.
     """
     path = Path(text).expanduser()
     packed = [path] if path.is_file() and path.suffix == ".gguf" else []

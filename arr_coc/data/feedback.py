@@ -1,6 +1,6 @@
 """Feedback on answers, kept in a journal: right or wrong, the right answer, and its place.
 
-What is learned and what is held out is told by the image alone, so that no page is ever in both, however much follows.
+The image alone determines whether feedback is for training or held out, so that no page is ever in both.
 """
 
 import base64
@@ -17,28 +17,28 @@ from ..modeling.image_processing_arr_coc import Box
 from .records import NOT_ON_THE_PAGE, HeldImage, Record, boxes_of, require, shorten, text_of
 
 JOURNAL = "feedback"
-"""The journal's name, which its files begin with."""
+"""The journal's name, with which the names of its files begin."""
 
 Part = Literal["all", "learned", "held_out"]
 
 _HELD_OUT = 3
-"""One image in so many is held out."""
+"""One image in this number is held out."""
 
 
 @dataclass(frozen=True)
 class Feedback:
-    """What somebody said of an answer.
+    """A user's feedback on an answer.
 
     Attributes:
-        image: its encoded content.
-        question: about it.
-        right: whether the model's answer was.
-        said: that answer, if it is known.
-        answer: the right one, if it is known.
-        boxes: where it is, and what says that it is the answer, px of the image; none where that is not known.
+        image: the image file.
+        question: the question.
+        right: whether the model's answer was right.
+        said: the model's answer, if known.
+        answer: the right answer, if known.
+        boxes: boxes of the right answer and of its label, px of the image; empty if unknown.
         history: earlier questions about the image and their answers.
-        time: in ISO 8601.
-        version: of the scorer that led to the answer.
+        time: time in ISO 8601.
+        version: version of the scorer.
     """
 
     image: bytes
@@ -52,18 +52,18 @@ class Feedback:
     version: str = ""
 
     def content(self) -> dict[str, Any]:
-        """The entry of a journal."""
+        """The content of its journal entry."""
         fields: dict[str, Any] = {**vars(self), "image": base64.b64encode(self.image).decode()}
         return fields
 
 
 def read_feedback(folder: Path, part: Part = "all") -> Iterator[Record]:
-    """Questions with the right answers from feedback; of several about one question the last counts.
+    """Questions with right answers from feedback; of several entries about one question, the last counts.
 
-    Where it was only said that an answer is wrong, there is nothing to learn. Images are read when they are needed.
+    Entries that only mark an answer as wrong are skipped. Images are read on demand.
 
     Raises:
-        ValueError: no such journal, or a damaged entry; the message says where it is.
+        ValueError: no such journal, or a damaged entry, whose place the message names.
     """
     latest: dict[Any, Record] = {}
     for number, entry in enumerate(read_journal(folder.absolute(), JOURNAL), 1):
@@ -78,7 +78,7 @@ def read_feedback(folder: Path, part: Part = "all") -> Iterator[Record]:
 
 
 def _record(entry: Entry, number: int) -> tuple[Record, str]:
-    """The entry as a record, without answers where none is known to be right; and its image's SHA-256."""
+    """The entry as a record, without answers if no right one is known; and its image's SHA-256."""
     content = entry.content
     try:
         require(content, "image", "question", "right")

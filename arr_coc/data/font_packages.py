@@ -1,10 +1,10 @@
 """The packages of the font families, from Debian and npm.
 
-    python -m arr_coc.data.font_packages              # the two commands that install all of them
+python -m arr_coc.data.font_packages              # prints the two commands that install all of them
     python -m arr_coc.data.font_packages --install    # runs them: Debian or Ubuntu as root, and npm
 
-Nothing is fetched at any other time, and pages are drawn with the families that are there. Debian's packages lie in
-/usr/share/fonts, those of npm in ~/.local/share/fonts/arr_coc (350 MB); both are where `find_fonts` looks.
+Nothing else downloads fonts; pages are drawn with the installed families. Debian's packages are in
+/usr/share/fonts, npm's in ~/.local/share/fonts/arr_coc (350 MB); `find_fonts` searches both.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .splits import SPLITS, Split
 
 
 def install_commands(splits: Collection[Split] = SPLITS) -> list[list[str]]:
-    """The commands that install the families of some splits, as lists of arguments: apt-get's and npm's."""
+    """The commands of apt-get and npm that install the families of some splits, as lists of arguments."""
     packages = sorted({family.package for family in font_families() if family.split in splits})
     debian, npm = (
         [package.removeprefix(kind) for package in packages if package.startswith(kind)] for kind in ("debian:", "npm:")
@@ -35,10 +35,12 @@ def install_commands(splits: Collection[Split] = SPLITS) -> list[list[str]]:
 
 
 def main() -> None:
-    """Prints or runs what installs the fonts."""
+    """Prints or runs the commands that install the fonts."""
     parser = argparse.ArgumentParser(description="Print the commands that install the fonts that pages are drawn in.")
     parser.add_argument("--install", action="store_true", help="run them (apt-get needs root)")
-    parser.add_argument("--split", choices=SPLITS, nargs="+", default=SPLITS, help="the families of these alone")
+    parser.add_argument(
+        "--split", choices=SPLITS, nargs="+", default=SPLITS, help="only the families of these splits (default: all)"
+    )
     arguments = parser.parse_args()
     for command in install_commands(arguments.split):
         if arguments.install:

@@ -1,6 +1,6 @@
 """Installed fonts by family; each family belongs to one split and to a package for `font_packages`.
 
-Split by family, a model is tested on letter shapes that it never saw in training.
+Families are split so that a model is tested on letter shapes that are not in training.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class FontFamily:
     """A row of font_families.csv.
 
     Attributes:
-        split: the one split whose pages show it.
-        name: as its files say.
-        package: `debian:NAME` or `npm:NAME@VERSION`; empty where neither has it.
-        licence: SPDX's short name where there is one.
+        split: the split whose pages use it.
+        name: the name in its files.
+        package: `debian:NAME` or `npm:NAME@VERSION`; empty if neither has it.
+        licence: SPDX's short name, if there is one.
     """
 
     split: Split
@@ -43,8 +43,8 @@ class FontFamily:
 def font_families() -> tuple[FontFamily, ...]:
     """All families, by split and name.
 
-    A family is for training or validation only if its letters are not those of a family held out under another name
-    (`benchmarks.font_likeness` compares them), and it has all of `CHARSET` with lower case apart from upper case.
+    A family is for training or validation only if its letters differ from all held-out families
+    (`benchmarks.font_likeness` compares them), and if it has all of `CHARSET` with distinct lower and upper case.
     """
     with _TABLE.open(encoding="utf-8", newline="") as table:
         return tuple(
@@ -63,26 +63,26 @@ def family_names(split: Split) -> frozenset[str]:
 
 logger = logging.getLogger(__name__)
 
-# Style names of usual weights, lower case, without the words for width. URW call their regular weights Light and Demi.
+# Style names of usual weights, lower case, without words for width. URW's regular weights are named Light and Demi.
 _REGULAR_STYLES = frozenset({"", "regular", "book", "roman", "medium", "bold"})
 _ITALIC_WORDS = frozenset({"italic", "oblique"})
 _URW_STYLES = {"URW Bookman": {"light": "regular", "demi": "bold"}, "URW Gothic": {"demi": "bold"}}
 
 FONT_PATH = "ARR_COC_FONT_PATH"
-"""The environment variable that names the folders to search instead of the usual ones, separated as in PATH."""
+"""The environment variable with the folders to search instead of the usual ones, separated as in PATH."""
 
 _PIP_FONTS = {"matplotlib": "mpl-data/fonts/ttf", "rendercv_fonts": ""}  # DejaVu; EB Garamond, Lato, Roboto and others
-_PACKAGES: dict[Split, str] = {  # some of each split, for who wants no more
+_PACKAGES: dict[Split, str] = {  # some families of each split, for a minimal installation
     "train": "fonts-dejavu fonts-liberation",
     "validation": "fonts-paratype fonts-vollkorn fonts-jetbrains-mono",
     "test": "fonts-liberation fonts-freefont-ttf fonts-roboto fonts-lato fonts-open-sans",
 }
-_MIN_PIXELS = 4.0  # FreeType refuses a size of zero; below this nothing is readable anyway
+_MIN_PIXELS = 4.0  # FreeType refuses a size of zero; smaller text is illegible anyway
 
 
 @dataclass(frozen=True, order=True)
 class FontFace:
-    """One font file: its family (widths count as families), whether it is bold and italic, and where it lies."""
+    """One font file: its family (each width is a family), whether it is bold and italic, and its path."""
 
     family: str
     bold: bool
@@ -92,20 +92,20 @@ class FontFace:
 
     @property
     def name(self) -> str:
-        """Family and style, for people."""
+        """Family and style as text."""
         return f"{self.family} {self.style}"
 
 
 @lru_cache(maxsize=1)
 def pip_font_directories() -> tuple[Path, ...]:
-    """The font folders of the installed Python packages that have some; the packages are not imported."""
+    """The font folders of installed Python packages, which are not imported."""
     specs = {folder: importlib.util.find_spec(package) for package, folder in _PIP_FONTS.items()}
     return tuple(Path(spec.origin).parent / folder for folder, spec in specs.items() if spec and spec.origin)
 
 
 def font_directories() -> tuple[Path, ...]:
-    """Directories that are scanned: those of `ARR_COC_FONT_PATH` if it is set, if only to nothing; else the system's,
-    then `pip_font_directories()`."""
+    """The directories to scan: those of `ARR_COC_FONT_PATH` if it is set (also if empty), else the system's and
+    `pip_font_directories()`."""
     setting = os.environ.get(FONT_PATH)
     if setting is not None:
         return tuple(Path(folder) for folder in setting.split(os.pathsep) if folder)
@@ -115,7 +115,7 @@ def font_directories() -> tuple[Path, ...]:
 
 
 def _read_face(path: Path) -> FontFace | None:
-    """The face in a file, or None if it is unreadable, in no list, or of an unusual weight."""
+    """The face in a file; None if it is unreadable, unlisted, or of an unusual weight."""
     try:
         family, style = ImageFont.truetype(str(path), 10, layout_engine=ImageFont.Layout.BASIC).getname()
     except (OSError, ValueError) as error:
@@ -140,7 +140,7 @@ def _scan(directories: tuple[Path, ...]) -> tuple[FontFace, ...]:
     for directory in directories:
         for path in sorted(directory.rglob("*")) if directory.is_dir() else ():
             if path.suffix.lower() in {".ttf", ".otf"} and (face := _read_face(path)) is not None:
-                faces.setdefault((face.family, face.style), face)  # the same face often lies in several places
+                faces.setdefault((face.family, face.style), face)  # the same face is often in several folders
     return tuple(sorted(faces.values()))
 
 
@@ -148,12 +148,12 @@ def find_fonts(split: Split, *, directories: Iterable[Path] | None = None) -> tu
     """Installed faces of a split, sorted by family, weight, slant and style.
 
     Args:
-        split: which families, see `arr_coc.data.fonts`.
-        directories: where to look instead of `font_directories()`; searched recursively, cached per process.
+        split: split of the families, see `arr_coc.data.fonts`.
+        directories: directories in place of `font_directories()`; searched recursively, cached per process.
 
     Raises:
         ValueError: an unknown split.
-        FileNotFoundError: none of the split's families is installed; names Debian packages that hold them.
+        FileNotFoundError: none of the split's families is installed; the message names packages.
     """
     check_split(split)
     searched = font_directories() if directories is None else tuple(directories)
@@ -184,7 +184,7 @@ def _by_family(faces: tuple[FontFace, ...]) -> tuple[tuple[FontFace, ...], ...]:
 
 
 def pick_face(rng: np.random.Generator, faces: tuple[FontFace, ...]) -> FontFace:
-    """A face: families uniformly, then 65 % upright and 65 % regular where the family has the choice."""
+    """A random face: families uniformly, then 65 % upright and 65 % regular if the family has the choice."""
     families = _by_family(faces)
     family = families[int(rng.integers(len(families)))]
     weights = np.array([(0.35 if face.bold else 0.65) * (0.35 if face.italic else 0.65) for face in family])
@@ -192,18 +192,18 @@ def pick_face(rng: np.random.Generator, faces: tuple[FontFace, ...]) -> FontFace
 
 
 def sibling(rng: np.random.Generator, face: FontFace, faces: tuple[FontFace, ...]) -> FontFace:
-    """Another face of the same family, or the same one if it is alone."""
+    """Another face of the same family, or the same face if there is no other."""
     family = next(members for members in _by_family(faces) if face in members)
     return family[int(rng.integers(len(family)))]
 
 
 @lru_cache(maxsize=256)
 def _load(path: str, pixels: float) -> ImageFont.FreeTypeFont:
-    # The basic engine: no ligatures, which would make one glyph of two characters, and it is faster.
+    # The basic engine has no ligatures, which would merge two characters into one glyph, and it is faster.
     return ImageFont.truetype(path, pixels, layout_engine=ImageFont.Layout.BASIC)
 
 
 def load_font(face: FontFace, pixels: float) -> ImageFont.FreeTypeFont:
-    """A PIL font of `pixels` px per em, rounded to half a pixel below 20 px and to one above; cached per process."""
+    """A PIL font of `pixels` px per em, rounded to 0.5 px below 20 px and to 1 px above; cached per process."""
     step = 0.5 if pixels < 20 else 1.0
     return _load(face.path, max(_MIN_PIXELS, round(pixels / step) * step))

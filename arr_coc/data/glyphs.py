@@ -1,4 +1,4 @@
-"""Characters on a page: their boxes, their patches, and the text styles in which they are written.
+"""Characters on a page: their boxes, their patches, and their text styles.
 
 Boxes are (x0, y0, x1, y1) in pixels of the final image; grids are [grid, grid], row-major, (y, x).
 """
@@ -21,7 +21,7 @@ from .splits import Split, check_split
 PUNCTUATION = ".,:$/-#&'"
 ALPHANUMERIC = string.digits + string.ascii_uppercase + string.ascii_lowercase
 CHARSET: str = ALPHANUMERIC + PUNCTUATION
-"""Every character other than the space that a page can show; its order defines the classes of `glyph_targets`."""
+"""All characters of pages except the space; the order defines the classes of `glyph_targets`."""
 
 _CLASS_OF = {char: index + 1 for index, char in enumerate(CHARSET)}
 
@@ -33,14 +33,14 @@ def class_of(char: str) -> int:
 
 @dataclass(frozen=True)
 class Glyph:
-    """A visible character: its advance cell horizontally, baseline to capital height vertically."""
+    """A visible character; its box is the advance cell horizontally, and baseline to capital height vertically."""
 
     char: str
     box: Box
 
 
 def glyphs_of(text: str, position: tuple[float, float], style: TextStyle, ends: np.ndarray) -> list[Glyph]:
-    """The visible characters of a text at (x of its start, y of its baseline); `ends`: of their advance cells, px."""
+    """The visible characters of a text at (x of start, y of baseline); `ends`: right ends of advance cells, px."""
     x, bottom = position
     top, rights = bottom - style.cap_height, (x + ends).tolist()
     return [
@@ -53,7 +53,7 @@ def glyphs_of(text: str, position: tuple[float, float], style: TextStyle, ends: 
 def write(
     ink: Ink, texts: list[str], xs: list[float], baselines: list[float], style: TextStyle
 ) -> tuple[list[Callable[[], Box]], list[Glyph]]:
-    """Draw texts; returns what gives each one's ink box once the layer is complete, and their glyphs."""
+    """Draws texts; returns functions for their ink boxes, valid when the layer is complete, and their glyphs."""
     boxes: list[Callable[[], Box]] = []
     glyphs: list[Glyph] = []
     for text, x, y in zip(texts, xs, baselines, strict=True):
@@ -69,7 +69,7 @@ def _check_grid(size: int, grid: int) -> None:
 
 
 def glyph_targets(glyphs: Sequence[Glyph], *, size: int, grid: int, slots: int = 3) -> np.ndarray:
-    """The characters whose box centre lies in each patch, left to right; those beyond `slots` are dropped.
+    """The characters whose box centre is in each patch, left to right, at most `slots`.
 
     Returns:
         int64 [grid, grid, slots], (y, x) row-major: 0 for none, else 1 + index in `CHARSET`.
@@ -88,10 +88,10 @@ def glyph_targets(glyphs: Sequence[Glyph], *, size: int, grid: int, slots: int =
 
 
 def in_slots(patches: np.ndarray, classes: np.ndarray, x: np.ndarray, count: int, slots: int) -> np.ndarray:
-    """The classes of the characters in each of `count` patches, by x; characters beyond `slots` are dropped.
+    """The classes of the characters in each of `count` patches, ordered by x, at most `slots`.
 
     Args:
-        patches, classes, x: [n] of each character.
+        patches, classes, x: [n], patch, class and position of each character.
 
     Returns:
         int64 [count, slots], 0 for none.
@@ -106,10 +106,10 @@ def in_slots(patches: np.ndarray, classes: np.ndarray, x: np.ndarray, count: int
 
 
 def box_targets(boxes: Sequence[Box], *, size: int, grid: int) -> np.ndarray:
-    """Which patches show part of any box: float32 [grid, grid], (y, x), 1 where they do.
+    """The patches that show part of any box: float32 [grid, grid], (y, x), 1 on these patches.
 
-    A patch counts if the box reaches into it by 20 % of the patch side or 1.5 px, whichever is less, on both axes, or
-    if it holds the box's centre line, so that very thin boxes count too.
+    A patch counts if the box overlaps it by 20 % of the patch side or 1.5 px, whichever is less, on both axes, or if it
+    contains the box's centre line, so that very thin boxes count too.
 
     Raises:
         ValueError: `size` or `grid` below 1.
@@ -123,7 +123,7 @@ def box_targets(boxes: Sequence[Box], *, size: int, grid: int) -> np.ndarray:
 
 
 def _covered(low: float, high: float, size: int, grid: int) -> np.ndarray:
-    """Which of `grid` equal intervals of [0, size] the range reaches into, bool [grid]."""
+    """bool [grid]: True for those of `grid` equal intervals of [0, size] that the range overlaps."""
     side = size / grid
     starts = np.arange(grid) * side
     covered: np.ndarray = np.minimum(high, starts + side) - np.maximum(low, starts) >= min(0.2 * side, 1.5)
@@ -150,7 +150,7 @@ def check_page(size: int, split: str) -> None:
 
 @dataclass(frozen=True)
 class Styles:
-    """The text styles of a page before their size is known."""
+    """The text styles of a page before their sizes are known."""
 
     label: TextStyle
     value: TextStyle
@@ -166,7 +166,7 @@ class Styles:
 
 
 def sample_pen(rng: np.random.Generator, split: Split) -> Pen:
-    """How a page is rasterised; training varies the weight of strokes, also unequally as in faces of high contrast."""
+    """A random pen; training varies the weight of strokes, also unequally as in high-contrast faces."""
     supersample = 2 if rng.random() < 0.45 else 1
     if split != "train" or rng.random() < 0.5:
         return Pen(supersample)
@@ -175,7 +175,7 @@ def sample_pen(rng: np.random.Generator, split: Split) -> Pen:
 
 
 def sample_style(rng: np.random.Generator, pen: Pen, size: int, split: Split) -> TextStyle:
-    """A text style; training distorts the letters so that unseen families fall within what was seen."""
+    """A random text style; training distorts letters, so that shapes of unseen families are covered."""
     face, pixels = pick_face(rng, find_fonts(split)), MIN_FONT * size / 256
     if split != "train":
         return TextStyle(face, pixels, pen.supersample)
@@ -203,15 +203,15 @@ def sample_styles(rng: np.random.Generator, pen: Pen, size: int, split: Split) -
 def flow(
     rng: np.random.Generator, widths: Sequence[float], *, width: float, rows: int, gap: float
 ) -> list[tuple[int, float]] | None:
-    """Row and x of every run, in reading order; None where they do not fit.
+    """Row and x of every run, in reading order; None if they do not fit.
 
-    A page with room to spare uses it: lines then break early, may be in any of the rows, and have wider gaps.
+    On a sparse page lines break early, can be in any of the rows, and have wider gaps.
 
     Args:
         rng: the only source of randomness.
-        widths: of the runs, each of which stays on one line.
-        width: of a line.
-        rows: how many lines there is room for.
+        widths: widths of the runs; a run stays on one line.
+        width: width of a line.
+        rows: the most lines.
         gap: least distance of two runs on a line.
     """
     least = sum(widths) / rows
@@ -230,7 +230,7 @@ def flow(
 
 
 def _broken(widths: Sequence[float], width: float, gap: float, *, enough: float) -> list[list[float]]:
-    """The runs in lines, each broken where it is full, or as soon as its runs are `enough` wide."""
+    """The runs in lines; a line breaks when it is full, or when its runs are `enough` wide."""
     lines: list[list[float]] = []
     for run in widths:
         line = lines[-1] if lines else []

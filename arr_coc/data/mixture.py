@@ -1,7 +1,7 @@
 """Mixtures of pages for the stages from scratch, and sketched pages without pixels.
 
-Sketched pages have the places of a document's characters, which is much cheaper than rendering. Widths are rough, and
-drawn for every page, so that nothing about one font can be memorised.
+Sketched pages have only the places of a document's characters, which is much faster than rendering. Widths are
+approximate and random for every page, so that no font can be memorised.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from .glyphs import Glyph
 from .splits import SPLITS, Split
 from .values import FIELDS, distinct, sample_pairs, unheard_name
 
-_UNHEARD = 12  # names of either sort that a page with unheard-of fields draws from
+_UNHEARD = 12  # number of known and of unknown names from which a page with unknown fields draws
 BROWSER_PAGES = 2000
-"""Browser pages of a mixture; setting one takes longer than a training step, so they come up again and again."""
+"""Number of browser pages of a mixture; they are reused, since rendering one takes longer than a training step."""
 
 
 class Renderer(Protocol):
@@ -37,14 +37,14 @@ class Renderer(Protocol):
 
 
 def _set_by_browser(rng: np.random.Generator, *, size: int, split: Split, stacked: bool = False) -> Document:
-    """One of `BROWSER_PAGES` pages of a split, which are kept; `stacked` ones have labels above their values."""
+    """One of `BROWSER_PAGES` cached pages of a split; `stacked`: labels above their values."""
     document, picture = _browser_page(int(rng.integers(BROWSER_PAGES)), size, split, stacked)
     return replace(document, image=Image.open(io.BytesIO(picture)).convert("RGB"))
 
 
 @lru_cache(maxsize=2 * BROWSER_PAGES)
 def _browser_page(number: int, size: int, split: Split, stacked: bool) -> tuple[Document, bytes]:
-    """A page without its picture, and that as PNG, a tenth of the size."""
+    """A page without its picture, and the picture as PNG, a tenth of the size."""
     rng, layouts = np.random.default_rng((number, SPLITS.index(split))), STACKED if stacked else LAYOUTS
     document = render_browser(rng, size=size, split=split, layouts=layouts)
     stream = io.BytesIO()
@@ -53,7 +53,7 @@ def _browser_page(number: int, size: int, split: Split, stacked: bool) -> tuple[
 
 
 def _with_unheard(rng: np.random.Generator, *, size: int, split: Split) -> Document:
-    """Lines of fields, half of which have names that `FIELDS` lacks."""
+    """A page of lines of fields; half of the fields have names that `FIELDS` lacks."""
     unheard = distinct(lambda: unheard_name(rng, split), _UNHEARD)
     known = (FIELDS[place] for place in rng.permutation(len(FIELDS))[:_UNHEARD])
     return render_document(rng, size=size, split=split, fields=tuple(dict.fromkeys((*known, *unheard))))
@@ -69,16 +69,16 @@ KINDS: Mapping[str, Renderer] = {
     "tile": render_tile,
     "overview": render_overview,
 }
-"""Kinds of pages by name: lines of fields, text without fields, lines of fields set by a browser, the same with
-labels above their values, fields all over a page, few to many, lines of fields half of which have names that no other
-page has, and A4 pages as the model sees them: a tile of one, and all of one in a view."""
+"""Kinds of pages by name: lines of fields; text without fields; lines of fields rendered by a browser; the same with
+labels above values; few to many fields all over a page; lines of fields of which half have unknown names; a tile of an
+A4 page; a whole A4 page in one view."""
 
 UNASKED = ("dense", "overview")
-"""Kinds without questions: one has no fields, the text of the other is mostly unreadable."""
+"""Kinds without questions: one has no fields, the text of the other is mostly illegible."""
 
 
 def check_asked(kinds: Collection[str]) -> None:
-    """Raises a ValueError if among kinds of pages there is one without questions."""
+    """Raises ValueError if a kind of pages has no questions."""
     unasked = [kind for kind in UNASKED if kind in kinds]
     if unasked:
         expected = "pages with fields that can be read, which can be asked about"
@@ -87,14 +87,14 @@ def check_asked(kinds: Collection[str]) -> None:
 
 @dataclass(frozen=True)
 class Mixture:
-    """Kinds of pages, and how often each is drawn.
+    """Kinds of pages and their weights.
 
     Attributes:
-        weights: of the names in `KINDS`.
-        photo: share of the pages that are photographed.
+        weights: weights of names in `KINDS`.
+        photo: share of photographed pages.
 
     Raises:
-        ValueError: an unknown kind, weights that are negative or all 0, or a share that is none.
+        ValueError: an unknown kind, weights that are negative or all 0, or a share outside 0..1.
     """
 
     weights: Mapping[str, float]
@@ -146,12 +146,12 @@ def _line(
 def sketch_document(
     rng: np.random.Generator, *, size: int = 256, pairs: Sequence[tuple[str, str]] | None = None
 ) -> Sketch:
-    """Entries and glyphs of a page of up to 14 lines, as `render_document` gives them.
+    """Entries and glyphs of a page of up to 14 lines, as from `render_document`.
 
     Args:
         rng: the only source of randomness.
         size: side of the page, px.
-        pairs: (field, value) of each line, of which those stay away that do not fit; None: drawn, of training words.
+        pairs: (field, value) of each line; pairs that do not fit are omitted. None: random, of training words.
     """
     scale = size / 256
     count = int(rng.integers(4, 15)) if pairs is None else len(pairs)
@@ -186,9 +186,9 @@ def sketch_document(
 
 
 def sketch_density(rng: np.random.Generator, *, size: int = 256) -> Sketch:
-    """Entries and glyphs of a page of any density, as `render_density` gives them, with training words.
+    """Entries and glyphs of a page of any density, as from `render_density`, with training words.
 
-    Arguments as in `sketch_document`.
+    Arguments are as in `sketch_document`.
     """
     levels = density.densities(size)
     wanted = levels[int(rng.integers(len(levels)))]

@@ -1,12 +1,12 @@
-"""PDFs that Debian's packages hold: pages with real typography, whose text is known.
+"""PDFs in Debian's packages: pages with real typography and known text.
 
-    python -m arr_coc.data.pdf_corpus --folder DIR              # the commands that fetch them, 2 GB
+    python -m arr_coc.data.pdf_corpus --folder DIR              # prints the commands that download them, 2 GB
     python -m arr_coc.data.pdf_corpus --folder DIR --install    # runs them: Debian or Ubuntu, not as root
-    python -m arr_coc.data.pdf_corpus --folder DIR --cache DIR2 --pages 4000 --split train    # draws pages ahead
+    python -m arr_coc.data.pdf_corpus --folder DIR --cache DIR2 --pages 4000 --split train    # renders pages in advance
 
-The packages are unpacked into the folder and nothing is installed. A package belongs to one split, so that no page of
-validation or test has the design of one that was trained on; pdf_packages.csv lists them with their licences. Nothing
-of them is part of this repository.
+The packages are unpacked into the folder, not installed. A package belongs to one split, so that no page of validation
+or test has a design of the training split. pdf_packages.csv lists packages and licences. This repository contains none
+of their files.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ from .pdf_reading import count_pdf_pages, is_readable, read_pdf_page
 from .splits import SPLITS, Split, check_split
 
 _DPI = (70.0, 200.0)
-_LONGEST = 2400  # px: larger pages than A4, such as posters, are drawn at fewer dpi
-_QUALITY = 95  # of JPEG, which pages with colours are; others are PNG, the fastest to decode
+_LONGEST = 2400  # px; larger pages than A4, such as posters, are rendered at a lower resolution
+_QUALITY = 95  # of JPEG, for pages with colours; others are PNG, which is faster to decode
 
 
 def cache_pages(pages: Sequence[tuple[Path, int]], folder: str | Path, *, limit: int, seed: int = 0) -> int:
-    """Draws pages of PDFs into a folder, each at a resolution of its own, 70 to 200 dpi.
+    """Renders pages of PDFs into a folder, each at a random resolution of 70 to 200 dpi.
 
-    What is there already is kept, so that it may be ended and called again; pages that are not readable are passed by.
+    Existing pages are kept, so an interrupted call can be repeated. Unreadable pages are skipped.
 
     Args:
         pages: files and pages from 0, in the order of their numbers in the folder.
-        folder: is made where it is missing.
-        limit: how many pages to have.
-        seed: of the resolutions.
+        folder: the folder, created if missing.
+        limit: the wanted number of pages.
+        seed: seed of the resolutions.
 
     Returns:
-        The number of pages in the folder: fewer than `limit` where there are no more.
+        The number of pages in the folder; fewer than `limit` if there are no more.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -70,7 +70,7 @@ def cache_pages(pages: Sequence[tuple[Path, int]], folder: str | Path, *, limit:
 
 
 def _store(path: Path, page: int, stored: Path, rng: np.random.Generator) -> None:
-    """Writes a page beside its text; an empty file stands for one that is not readable."""
+    """Writes a page and its text; an empty file marks an unreadable page."""
     dpi = math.exp(rng.uniform(math.log(_DPI[0]), math.log(_DPI[1])))
     drawn = read_pdf_page(path, page, dpi, longest=_LONGEST)
     if drawn.image is None or not is_readable(drawn):
@@ -92,13 +92,13 @@ def _store(path: Path, page: int, stored: Path, rng: np.random.Generator) -> Non
 
 
 class CachedPages:
-    """The pages that `cache_pages` drew into a folder, by index; their order never changes.
+    """The pages of `cache_pages` in a folder, by index; their order is fixed.
 
     Args:
-        folder: where they lie.
+        folder: the folder.
 
     Raises:
-        FileNotFoundError: it holds none.
+        FileNotFoundError: the folder has no pages.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -123,12 +123,12 @@ class CachedPages:
 
 
 _TABLE = Path(__file__).with_name("pdf_packages.csv")
-_PAGES_OF_FILE = 24  # at most: a manual of a thousand pages looks alike on all of them
+_PAGES_OF_FILE = 24  # at most, as pages of a long manual look alike
 
 
 @dataclass(frozen=True)
 class PdfPackage:
-    """A row of pdf_packages.csv: a Debian package that holds PDFs, the one split it is for, and their licence."""
+    """A row of pdf_packages.csv: a Debian package with PDFs, its split, and its licence."""
 
     package: str
     split: Split
@@ -148,16 +148,16 @@ def pdf_packages() -> tuple[PdfPackage, ...]:
 
 
 def fetch_commands(package: str, folder: Path) -> list[list[str]]:
-    """The commands that fetch a package into `folder` and unpack it into a folder of its name."""
+    """The commands that download a package into `folder` and unpack it into a folder of its name."""
     return [["apt-get", "download", package], ["sh", "-c", f"dpkg -x {package}_*.deb {shlex.quote(str(folder))}"]]
 
 
 def install(packages: Iterable[str], folder: str | Path) -> None:
-    """Fetches packages and keeps their PDFs: `folder`/PACKAGE/... Those that are there are left as they are.
+    """Downloads packages and keeps their PDFs: `folder`/PACKAGE/... Existing packages do not change.
 
     Raises:
-        FileNotFoundError: this is no Debian or Ubuntu.
-        subprocess.CalledProcessError: a package cannot be fetched.
+        FileNotFoundError: the system is not Debian or Ubuntu.
+        subprocess.CalledProcessError: a package cannot be downloaded.
     """
     for package in tqdm(list(packages), desc="packages", unit="package"):
         kept = Path(folder) / package
@@ -177,8 +177,8 @@ def _made(folder: str | Path) -> Path:
 
 
 def _keep_pdfs(folder: Path) -> None:
-    """Removes all but PDFs from a folder, and unpacks those that are compressed."""
-    for path in sorted(folder.rglob("*"), reverse=True):  # what a folder holds before the folder
+    """Removes all files except PDFs from a folder, and unpacks compressed PDFs."""
+    for path in sorted(folder.rglob("*"), reverse=True):  # the content of a folder before the folder
         if path.is_dir() and not path.is_symlink():
             if not any(path.iterdir()):
                 path.rmdir()
@@ -191,15 +191,15 @@ def _keep_pdfs(folder: Path) -> None:
 
 
 def pdf_pages(folder: str | Path, split: Split) -> list[tuple[Path, int]]:
-    """All pages of a split's packages that lie in a folder: (path, page from 0).
+    """All pages of a split's packages in a folder: (path, page from 0).
 
-    They are ordered so that any first part is varied: a package has a share that grows with the square root of its
-    number of files, and its files take turns. Of a file there are 24 pages at most. The order depends on the names of
-    the files alone. Whether a page has text that can be read is seen once it is read: `is_readable`.
+    The order makes every first part varied: a package's share grows with the square root of its number of files, and
+    its files alternate. A file has at most 24 pages. The order depends on the names of the files only. Pages are not
+    read here, so some can be unreadable (`is_readable`).
 
     Raises:
         ValueError: an unknown split.
-        FileNotFoundError: none of the packages is there; says what fetches them.
+        FileNotFoundError: there are no packages; the message names the command that downloads them.
         MissingPackage: pypdfium2 is not installed.
     """
     check_split(split)
@@ -220,12 +220,12 @@ def pdf_pages(folder: str | Path, split: Split) -> list[tuple[Path, int]]:
 
 
 def _turns(files: Iterable[Path], folder: Path) -> list[tuple[Path, int]]:
-    """Some pages of each file, the first of each before the second of any."""
+    """Pages of the files in turn."""
     rounds: defaultdict[int, list[tuple[Path, int]]] = defaultdict(list)
     for path in files:
         try:
             count = count_pdf_pages(path)
-        except ValueError:  # a few are broken or locked
+        except ValueError:  # a few are damaged or encrypted
             continue
         name = str(path.relative_to(folder))
         order = sorted(range(count), key=lambda page: zlib.crc32(f"{name}#{page}".encode()))
@@ -235,14 +235,16 @@ def _turns(files: Iterable[Path], folder: Path) -> list[tuple[Path, int]]:
 
 
 def main() -> None:
-    """Prints or runs what fetches the PDFs, and draws their pages ahead."""
-    parser = argparse.ArgumentParser(description="Fetch Debian's PDFs, and draw their pages ahead for training.")
-    parser.add_argument("--folder", type=Path, required=True, help="where the PDFs lie, a folder a package")
-    parser.add_argument("--install", action="store_true", help="fetch them (apt-get download, dpkg -x)")
-    parser.add_argument("--split", choices=SPLITS, help="of this split alone (default: all)")
-    parser.add_argument("--cache", type=Path, metavar="DIR", help="draw pages of --split into this folder")
-    parser.add_argument("--pages", type=int, default=1000, help="how many (default: 1000)")
-    parser.add_argument("--seed", type=int, default=0, help="of their resolutions (default: 0)")
+    """Prints or runs the commands that download the PDFs, and renders their pages in advance."""
+    parser = argparse.ArgumentParser(
+        description="Download Debian's PDFs, and render their pages in advance for training."
+    )
+    parser.add_argument("--folder", type=Path, required=True, help="folder of the PDFs, with a folder per package")
+    parser.add_argument("--install", action="store_true", help="download them (apt-get download, dpkg -x)")
+    parser.add_argument("--split", choices=SPLITS, help="only this split (default: all)")
+    parser.add_argument("--cache", type=Path, metavar="DIR", help="render pages of --split into this folder")
+    parser.add_argument("--pages", type=int, default=1000, help="number of pages to render (default: 1000)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of their resolutions (default: 0)")
     arguments = parser.parse_args()
     if arguments.cache and not arguments.split:
         parser.error("--cache: expected --split beside it, the split whose pages are drawn")

@@ -1,8 +1,7 @@
-"""Pages of PDFs as pictures with the text that is printed on them, from the PDF's text layer.
+"""Pages of PDFs as pictures, with their printed text from the PDF's text layer.
 
-A character that cannot be named is UNKNOWN: what the file gives no meaning, text that runs in other directions, and
-pictures set in the page, which may show text of their own. So its box says where nothing is known, and where neither
-is it nor another character, there is no text.
+UNKNOWN marks places with unknown text: characters without a code, text in other directions, and pictures in the page,
+which can show text. So a place without any character has no text.
 """
 
 from __future__ import annotations
@@ -26,24 +25,24 @@ from ..modeling.image_processing_arr_coc import Box
 from ..modeling.view_encoding import MissingPackage
 from .domains.page import UNKNOWN, Line, TextPage
 
-_CAP_SHARE = 0.68  # of the em: the height of a capital where a font shows nothing to tell it by
+_CAP_SHARE = 0.68  # share of the em: the height of a capital, if it cannot be measured
 _FLAT_CAPITALS, _ASCENDERS, _TALL_DIGITS, _LOW_LETTERS = "BDEFHIKLMNPRTXZ", "bdhkl", "68", "acemnorsuvwxz"
-_LOW_SHARE, _ASCENDER_SHARE = 0.7, 1.05  # of a capital's height: x-height, and the height of b and d
+_LOW_SHARE, _ASCENDER_SHARE = 0.7, 1.05  # shares of a capital's height: x-height, and the height of b and d
 
-# All in em, which here is the height of a capital divided by _CAP_SHARE.
-_SPACE = 0.13  # wider gaps are spaces, beyond the usual gap between the letters of the line
-_SET_SPACE = 0.05  # wider ones are where the file has a space as well
-_LINE_GAP = 1.2  # wider ones part two lines whose characters follow each other in the file
-_MERGE_GAP = 0.5  # wider ones part those that do not
-_BASELINES = 0.08  # baselines differ at most so much within a line
-_RAISED = 0.55  # but for superscripts and subscripts, which are beside their neighbour
-_TWICE = 0.06  # a character printed again as near as that is the same one, printed to look bold
+# All in em; an em here is the height of a capital divided by _CAP_SHARE.
+_SPACE = 0.13  # wider gaps are spaces, in addition to the usual gap between the letters of the line
+_SET_SPACE = 0.05  # the same, where the file also has a space
+_LINE_GAP = 1.2  # wider gaps separate lines whose characters are consecutive in the file
+_MERGE_GAP = 0.5  # wider gaps separate those that are not
+_BASELINES = 0.08  # largest difference of baselines within a line
+_RAISED = 0.55  # the same for superscripts and subscripts, which are beside their neighbour
+_TWICE = 0.06  # a repeated character this close is the same one, printed twice to look bold
 
-_PATTERN = 4000  # segments: where more are on a page they make a pattern, and no lines
-_FEW = 5  # letters, after which the gap between them is looked at
-_INK = 24  # of 255: darker and lighter pixels of a printed character differ by more
-_IMAGE_SHARE = 0.002  # of the page: smaller pictures are bullets, rules and letters
-_CAPTION = 20  # characters: a picture with more of them on it is a background
+_PATTERN = 4000  # segments; more of them on a page are a pattern, not lines
+_FEW = 5  # letters needed to measure the gap between letters
+_INK = 24  # of 255; darker and lighter pixels of a printed character differ by more
+_IMAGE_SHARE = 0.002  # share of the page; smaller pictures are bullets, rules and letters
+_CAPTION = 20  # characters; a picture with more of them is a background
 _SPACING_MARKS = {
     "`": "\u0300", "\u00b4": "\u0301", "\u02c6": "\u0302", "^": "\u0302", "\u02dc": "\u0303", "~": "\u0303",
     "\u00af": "\u0304", "\u02d8": "\u0306", "\u02d9": "\u0307", "\u00a8": "\u0308", "\u02da": "\u030a",
@@ -54,7 +53,7 @@ _DOTLESS = {"\u0131": "i", "\u0237": "j"}
 
 @dataclass
 class Character:
-    """A character as the file has it, in px of the picture: `left` to `right` is its advance."""
+    """A character of the file, px of the picture; `left` to `right` is its advance."""
 
     text: str
     left: float
@@ -64,7 +63,7 @@ class Character:
     font: int
     ink: Box
     upright: bool
-    spaced: bool  # a space of the file is before it
+    spaced: bool  # the file has a space before it
     cap: float = 0.0
 
     @property
@@ -82,10 +81,10 @@ def lines_of(
     """The lines of a page, in the order of the file.
 
     Args:
-        characters: all that the file has, in its order, without spaces.
+        characters: all characters of the file in its order, without spaces.
         pictures: boxes of pictures, px.
-        rules: boxes of what is drawn and may be an underscore, px.
-        image: the page as it is drawn.
+        rules: boxes of drawings that can be underscores, px.
+        image: the rendered page.
     """
     characters = _resolved(characters)
     _set_caps(characters)
@@ -100,16 +99,16 @@ def lines_of(
     return tuple(lines)
 
 
-# Characters that are several, several that are one
+# Split ligatures, merge accents and repetitions
 
 
 def _resolved(characters: Iterable[Character]) -> list[Character]:
-    """Ligatures divided, accents on their letters, characters that are printed twice once."""
+    """The characters with ligatures split, accents merged, and repetitions removed."""
     groups: list[list[Character]] = []
     for char in characters:
         last = groups[-1][-1] if groups else None
         if last is not None and (last.left, last.baseline, last.ink) == (char.left, char.baseline, char.ink):
-            groups[-1].append(char)  # the file gives one shape several characters
+            groups[-1].append(char)  # one shape with several characters in the file
         else:
             groups.append([char])
     kept: list[Character] = []
@@ -135,7 +134,7 @@ def _resolved(characters: Iterable[Character]) -> list[Character]:
 
 
 def _accented(characters: list[Character]) -> list[Character]:
-    """Accents that are printed over a letter of their own, as TeX's are, become one character with it."""
+    """Merges accents that are printed separately over a letter, as by TeX."""
     gone: set[int] = set()
     for index, accent in enumerate(characters):
         mark = accent.text if unicodedata.combining(accent.text) else _SPACING_MARKS.get(accent.text)
@@ -159,7 +158,7 @@ def _same_line(one: Character, other: Character) -> bool:
 
 
 def _set_caps(characters: Iterable[Character]) -> None:
-    """Tells each character the height of a capital in its font, from what the page shows of the font."""
+    """Sets the height of capitals of each character's font, measured on the page."""
     by_font: dict[int, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     characters = list(characters)
     for char in characters:
@@ -188,7 +187,7 @@ def _cap_share(tops: dict[str, list[float]]) -> float:
 
 
 def _segments(characters: Iterable[Character]) -> list[list[Character]]:
-    """Characters that follow each other in the file, side by side."""
+    """Segments of characters that are consecutive in the file and side by side."""
     segments: list[list[Character]] = []
     for char in characters:
         last = segments[-1][-1] if segments else None
@@ -200,13 +199,13 @@ def _segments(characters: Iterable[Character]) -> list[list[Character]]:
 
 
 def _beside(one: Character, other: Character, gap: float) -> bool:
-    """Whether a character is right of another, at most so many em away."""
+    """Whether `other` is right of `one`, at most `gap` em away."""
     em = max(one.em, other.em)
     return -0.5 * em < other.left - one.right < gap * em and other.left > one.left - 0.05 * em
 
 
 def _merged(segments: list[list[Character]]) -> list[list[Character]]:
-    """Segments that the file has apart, though they are side by side on one baseline, as one."""
+    """Merges segments that are side by side on one baseline, but separate in the file."""
     if len(segments) > _PATTERN:
         return segments
     order = sorted(range(len(segments)), key=lambda index: segments[index][0].left)
@@ -224,7 +223,7 @@ def _merged(segments: list[list[Character]]) -> list[list[Character]]:
 
 
 def _line(segment: Sequence[Character], rules: np.ndarray) -> Line:
-    """A line's text, with single spaces where there are gaps, and underscores where there are rules [n, 4] in these."""
+    """A line's text, with single spaces for gaps, and underscores for gaps with rules [n, 4]."""
     gaps = [right.left - left.right for left, right in pairwise(segment)]
     letters = [
         gap / max(left.em, right.em)
@@ -246,7 +245,7 @@ def _line(segment: Sequence[Character], rules: np.ndarray) -> Line:
 
 
 def _underscored(gap: Box, em: float, rules: np.ndarray) -> bool:
-    """Whether a rule fills most of a gap between two characters, at the foot of them and no wider."""
+    """Whether a rule fills most of a gap between two characters, at their baseline and not wider."""
     x0, _, x1, base = gap
     inside = (
         (rules[:, 0] > x0 - 0.1 * em) & (rules[:, 2] < x1 + 0.1 * em) & (rules[:, 2] - rules[:, 0] > 0.5 * (x1 - x0))
@@ -254,11 +253,11 @@ def _underscored(gap: Box, em: float, rules: np.ndarray) -> bool:
     return bool((inside & (rules[:, 1] > base - 0.1 * em) & (rules[:, 3] < base + 0.35 * em)).any())
 
 
-# What the picture shows
+# Visible content
 
 
 def _printed(characters: list[Character], image: Image.Image) -> list[Character]:
-    """The characters that show: not those beyond the page's edges, behind something, or in the colour of the ground."""
+    """The visible characters, without those outside the page, covered ones, or ones in the background's colour."""
     grey = np.asarray(image.convert("L"))
     height, width = grey.shape
     kept = []
@@ -274,7 +273,7 @@ def _printed(characters: list[Character], image: Image.Image) -> list[Character]
 
 
 def _pictures_apart(pictures: Iterable[Box], characters: Sequence[Character], size: tuple[int, int]) -> list[Box]:
-    """The pictures that are no background, as hardly any of the file's text is on them."""
+    """The pictures that are not a background, as they have hardly any text of the file."""
     middles = np.array([((char.left + char.right) / 2, char.baseline - char.cap / 2) for char in characters])
     kept = []
     for picture in pictures:
@@ -298,30 +297,30 @@ _SYMBOLS = re.compile(  # fonts whose letters are drawings
     r"|semaf|pigpen|rune|hiero|karta|staves|umranda|fmvr|logos|flags|emoji",
     re.IGNORECASE,
 )
-_PATH, _IMAGE, _DEPTH = 2, 3, 4  # kinds of page objects, and in how many forms within forms they are looked for
-_RULE = (2.0, 12.0)  # pt: at most the height and the width of a rule that stands for an underscore, as in TeX
-_ENOUGH = 80  # characters of a page that is worth reading
-_GARBLED, _UNNAMED = 0.03, 0.1  # at most: shares of characters without a name, within lines and apart from them
+_PATH, _IMAGE, _DEPTH = 2, 3, 4  # kinds of page objects, and the depth of nested forms to search
+_RULE = (2.0, 12.0)  # pt; the largest height and width of a rule that is an underscore, as in TeX
+_ENOUGH = 80  # the fewest characters of a readable page
+_GARBLED, _UNNAMED = 0.03, 0.1  # the largest shares of unknown characters, within lines and outside them
 _LATIN, _VOWELS = frozenset(string.ascii_lowercase), frozenset("aeiouy")
-_LATIN_SHARE, _VOWEL_SHARE = 0.85, (0.2, 0.6)  # of letters; of Latin ones, where they make words
+_LATIN_SHARE, _VOWEL_SHARE = 0.85, (0.2, 0.6)  # least share of Latin letters; range of the share of vowels
 _PLAIN = {"\u00ad": "-", "\u0002": "-", "\ufffe": "-", "\u2010": "-", "\u2011": "-", "\r": " ", "\n": " ", "\t": " "}
 
 
 def read_pdf_page(path: str | Path, page: int, dpi: float, *, longest: int | None = None) -> TextPage:
-    """A page of a PDF, drawn, with its text.
+    """Renders a page of a PDF, with its text.
 
-    Lines are in the order of the file. Ligatures are the characters they stand for, each with its part of the box;
-    hyphens are where they are printed. Text that the picture does not show is left out.
+    Lines are in the order of the file. Ligatures are split into characters, each with its part of the box; hyphens stay
+    where they are printed. Invisible text is omitted.
 
     Args:
         path: the PDF file.
         page: counted from 0.
         dpi: px of the picture per inch of the page.
-        longest: px at most of the longer side; a page that would be larger is drawn at fewer dpi.
+        longest: the most px of the longer side; larger pages are rendered at a lower resolution.
 
     Raises:
         MissingPackage: pypdfium2 is not installed.
-        ValueError: the file is no PDF, or has no such page, or dpi is not above 0.
+        ValueError: the file is not a PDF, has no such page, or `dpi` is not above 0.
     """
     if not dpi > 0:
         raise ValueError(f"dpi: expected a number above 0; got {dpi}")
@@ -341,7 +340,7 @@ def read_pdf_page(path: str | Path, page: int, dpi: float, *, longest: int | Non
 
 
 def is_readable(page: TextPage) -> bool:
-    """Whether a page has text enough, most of it Latin letters that make words, and little that nobody can name."""
+    """Whether a page has enough text, mostly words of Latin letters, and few unknown characters."""
     lines = [line.text for line in page.lines if line.text.strip(UNKNOWN)]
     text = "".join(lines).replace(" ", "")
     elsewhere = sum(len(line.text) for line in page.lines) - sum(map(len, lines))
@@ -358,7 +357,7 @@ def count_pdf_pages(path: str | Path) -> int:
 
     Raises:
         MissingPackage: pypdfium2 is not installed.
-        ValueError: the file is no PDF.
+        ValueError: the file is not a PDF.
     """
     with _opened(path) as pdf:
         return len(pdf)
@@ -378,7 +377,7 @@ def _opened(path: str | Path) -> Any:
 
 @dataclass(frozen=True)
 class _Frame:
-    """Where points of a page, in its own units and upwards, lie in the picture."""
+    """Maps points of a page (PDF units, y upwards) to the picture."""
 
     left: float
     top: float
@@ -396,10 +395,10 @@ class _Frame:
 
 
 def _drawings(sheet: Any, frame: _Frame) -> tuple[list[Box], list[Box]]:
-    """The boxes of pictures, and of all that is drawn and as small as an underscore."""
+    """The boxes of pictures, and of drawings as small as an underscore."""
     pictures: dict[Box, None] = {}
     small: list[Box] = []
-    outermost: Any = None  # what is in a form has coordinates of its own: the form's box stands for it
+    outermost: Any = None  # objects in a form have other coordinates, so the form's box is used
     for item in sheet.get_objects(max_depth=_DEPTH):
         if item.level == 0:
             outermost = item
@@ -413,7 +412,7 @@ def _drawings(sheet: Any, frame: _Frame) -> tuple[list[Box], list[Box]]:
 
 
 def _characters(text_page: Any, frame: _Frame) -> Iterator[Character]:
-    """All visible characters of a page but spaces, in the order of the file."""
+    """All visible characters of a page except spaces, in the order of the file."""
     import pypdfium2.raw as pdfium
 
     raw = text_page.raw
@@ -463,7 +462,7 @@ def _font_name(font: Any) -> str:
 
 
 def _plain(code: int) -> str:
-    """A character by its number: spaces and hyphens of all kinds as plain ones, and as UNKNOWN what means nothing."""
+    """The character of a code, with plain spaces and hyphens; UNKNOWN for codes without a meaning."""
     char = chr(code) if code < 0x110000 else UNKNOWN
     char = _PLAIN.get(char, char)
     kind = unicodedata.category(char)

@@ -1,8 +1,8 @@
-"""Wordings of questions by split, and the tokenizer of checkpoints trained from scratch, which knows their words.
+"""Wordings of questions by split, and the tokenizer of checkpoints trained from scratch, which has their words.
 
-In the tokenizer answers are spelt: a value is read off the page character by character, so characters are its tokens.
-Question words are single tokens, so that a scorer can match them. A byte-level BPE does both: every merge begins with
-the space in front of a word, so only words after a space, in lower case, are merged.
+The tokenizer spells answers: a value is read character by character, so characters are its tokens. Question words are
+single tokens, so that a scorer can match them. It is a byte-level BPE whose merges all begin with the space before a
+word, so that only lower-case words after a space are merged.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _SHARED_SHARE: dict[Split, float] = {"train": 0.15, "validation": 0.15, "test": 
 def ask(rng: np.random.Generator, field: str, *, split: Split) -> str:
     """A question about `field` (lower case, one of `FIELDS`) in one of the split's wordings.
 
-    The wording that all share is drawn with probability 0.5 in the test split and about 0.15 in the others.
+    The wording that all splits share has a probability of 0.5 in the test split and about 0.15 in the others.
 
     Raises:
         ValueError: an unknown split.
@@ -78,18 +78,18 @@ def ask(rng: np.random.Generator, field: str, *, split: Split) -> str:
 
 @dataclass(frozen=True)
 class Wordings:
-    """Ways to put one question, other ones in the test split, with `{names}` to fill in."""
+    """Wordings of one question, with `{names}` to fill in; those of the test split differ."""
 
     train: tuple[str, ...]
     test: tuple[str, ...]
 
     def draw(self, rng: np.random.Generator, split: Split, **names: str) -> str:
-        """One of the split's wordings, filled in."""
+        """A random filled wording of the split."""
         return pick(rng, self.test if split == "test" else self.train).format(**names)
 
 
 DOCUMENT_WORDINGS = Wordings(QUESTION_TEMPLATES_TRAIN, QUESTION_TEMPLATES_TEST)
-"""What `ask` draws from, though not all alike."""
+"""The wordings of `ask`, which have different weights."""
 
 
 SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>")
@@ -98,10 +98,10 @@ _SPACE = "Ġ"  # byte-level BPE's sign for a space
 
 
 def question_words(wordings: Iterable[Wordings] = ()) -> list[str]:
-    """Lower-case words that training questions about documents are made of, fields included, sorted.
+    """The sorted lower-case words of training questions about documents, including fields.
 
     Args:
-        wordings: of domains, see `arr_coc.data.domains.WORDINGS`.
+        wordings: wordings of domains, see `arr_coc.data.domains.WORDINGS`.
     """
     templates = [*QUESTION_TEMPLATES_TRAIN, *(template for wording in wordings for template in wording.train)]
     text = re.sub(r"{\w+}", " ", " ".join(templates)).lower()
@@ -109,7 +109,7 @@ def question_words(wordings: Iterable[Wordings] = ()) -> list[str]:
 
 
 def build_tokenizer(model_max_length: int = 1024, wordings: Iterable[Wordings] = ()) -> PreTrainedTokenizerFast:
-    """Byte-level BPE over 256 bytes, role names, ChatML's and the image's special tokens, and `question_words`."""
+    """A byte-level BPE of 256 bytes, role names, special tokens of ChatML and images, and `question_words`."""
     merges: dict[tuple[str, str], None] = {}
     for word in question_words(wordings):
         for end in range(len(word)):

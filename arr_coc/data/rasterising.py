@@ -1,6 +1,6 @@
 """Ink on a page: text runs with distorted letter shapes, their boxes, and the colours, noise and blur around them.
 
-All positions are (x, y) in pixels of the final image, the form in which PIL takes them; boxes are (x0, y0, x1, y1).
+All positions are (x, y) in pixels of the final image, as in PIL; boxes are (x0, y0, x1, y1).
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ _MESH = 28  # cells of the mesh per side: about one per letter
 MIN_STRETCH = 0.8  # narrower letters would need a wider page to draw on
 _INK_THRESHOLD = 64  # of 255: fainter pixels (interpolation, dilation) do not count as visible ink
 _RAMP = np.linspace(0.0, 1.0, 256)  # the levels of coverage as fractions
-# Normal quantiles at the 256 byte values: noise by table lookup of random bytes is ten times faster than normal draws.
+# Normal quantiles at the 256 byte values: table lookup of random bytes is ten times faster than normal draws.
 _NORMAL = np.array([NormalDist().inv_cdf((byte + 0.5) / 256) for byte in range(256)], np.float32)
 
 
-# A line of text reaches this far above and below its baseline, in font sizes; their sum is the least line pitch.
+# Extent of a line of text above and below its baseline, in font sizes; their sum is the least line pitch.
 _ABOVE, _BELOW = 0.91, 0.25
 
 
 @dataclass(frozen=True)
 class Pen:
-    """How all the text of one page is rasterised.
+    """The rasterisation of all text of one page.
 
     Attributes:
         supersample: 1 draws hinted glyphs at the final size; 2 draws at twice the size and averages.
-        weight: strokes thickened (> 0) or thinned (< 0), across vertical and horizontal strokes; at most 1 in size.
+        weight: thickening (> 0) or thinning (< 0) of vertical and horizontal strokes, -1 to 1.
     """
 
     supersample: int = 1
@@ -54,7 +54,7 @@ class TextStyle:
     Attributes:
         face: the font.
         pixels: font size in px of the final image.
-        supersample: that of the pen it is drawn with, because the hinted widths of letters depend on it.
+        supersample: the pen's value, because the hinted widths of letters depend on it.
         stretch: horizontal scale of the letters.
         shear: px to the right per px upwards, about the middle of the line.
         spacing: extra px between letters.
@@ -85,7 +85,7 @@ class TextStyle:
         """Right ends of the characters' advance cells from the start of the text, px, float64 [len(text)]."""
         widths = np.cumsum(self._char_widths(text))
         if len(text) > 1 and not self.spacing:
-            widths *= self.font.getlength(text) / max(widths[-1], 1e-6)  # spreads kerning, a fraction of a pixel
+            widths *= self.font.getlength(text) / max(widths[-1], 1e-6)  # distributes kerning, a fraction of a pixel
         return widths * (self.stretch / self.supersample) + self.spacing * np.arange(1, len(text) + 1)
 
     def width(self, text: str) -> float:
@@ -93,7 +93,7 @@ class TextStyle:
         return sum(self._char_widths(text)) * self.stretch / self.supersample + self.spacing * len(text)
 
     def fitting(self, text: str, room: float) -> str:
-        """The longest beginning of `text` that is at most `room` px wide, less trailing spaces."""
+        """The longest prefix of `text` that is at most `room` px wide, without trailing spaces."""
         widths = np.asarray(self._char_widths(text)) * self.stretch / self.supersample + self.spacing
         return text[: int(np.searchsorted(np.cumsum(widths), room))].rstrip()
 
@@ -108,20 +108,20 @@ class TextStyle:
 
 @lru_cache(maxsize=8192)
 def _advances_of(path: str, pixels: float) -> dict[str, float]:
-    """A table, filled by its user, of the advances of a font at a size; it outlives the font in the cache of fonts."""
+    """A table of the advances of a font at a size, filled by its user; it outlives the font in the cache of fonts."""
     return {}
 
 
 class Ink:
     """A layer of coverage: 0 no ink, 255 full ink, uint8 [size, size].
 
-    Text is drawn straight and supersampled first; `finish` then bends all of it in one go.
+    Text is first drawn straight and supersampled; `finish` then stretches and slants all of it at once.
 
     Args:
         size: side, px.
-        pen: what text is drawn with.
-        window: (x, y) of the upper left corner, whole px of the page, where the layer is a part of it; positions and
-            boxes are the page's all the same, and boxes are not clipped.
+        pen: the pen.
+        window: (x, y) of the upper left corner, whole px of the page, if the layer is a part of it. Positions and boxes
+            remain relative to the page, and boxes are not clipped.
     """
 
     def __init__(self, size: int, pen: Pen | None = None, window: tuple[int, int] | None = None) -> None:
@@ -136,7 +136,7 @@ class Ink:
         self._coverage = np.zeros((0, 0), np.uint8)
 
     def text(self, text: str, position: tuple[float, float], style: TextStyle) -> np.ndarray:
-        """Draw `text` from `position` (x of its start, y of its baseline); returns `style.advances(text)`.
+        """Draws `text` from `position` (x of its start, y of its baseline); returns `style.advances(text)`.
 
         Texts on the same baseline must share stretch and shear.
         """
@@ -160,7 +160,7 @@ class Ink:
         return ends
 
     def rectangle(self, x0: float, y0: float, x1: float, y1: float, level: int) -> None:
-        """Fill a rectangle of a layer without text, corners included, px."""
+        """Fills a rectangle of a layer without text, corners included, px."""
         assert self.pen.supersample == 1 and not self._lines
         (left, top), (right, bottom) = self._here((x0, y0)), self._here((x1, y1))
         self._draw.rectangle((left, top, right, bottom), level)
@@ -170,7 +170,7 @@ class Ink:
         return position[0] - self._corner[0], position[1] - self._corner[1]
 
     def _shows(self, left: float, right: float, top: int, bottom: int, slack: float) -> bool:
-        """Whether any of a text may show on the layer."""
+        """Whether a part of a text can be visible on the layer."""
         return top < min(self.size, bottom) and right > -slack and left < self.size + slack
 
     def finish(self) -> Image.Image:
@@ -192,14 +192,14 @@ class Ink:
             width, y0, y1 = size * scale / stretch, top * scale, bottom * scale
             quad = (left_top, y0, left_bottom, y1, left_bottom + width, y1, left_top + width, y0)
             strips.append(((0, top, size, bottom), quad))
-        # From two times the size, bilinear samples between four pixels average them.
+        # At twice the size, bilinear samples between four pixels average them.
         resample = Image.Resampling.BICUBIC if scale == 1 else Image.Resampling.BILINEAR
         return raw.transform((size, size), Image.Transform.MESH, strips, resample=resample)
 
     def box(self, position: tuple[float, float], style: TextStyle, width: float) -> Box:
-        """Where the visible ink of a drawn text of that advance width is, px; a pixel of slack, clipped to the page.
+        """The box of the visible ink of a text of this advance width, px, with a pixel of slack, clipped to the page.
 
-        Of a text that a layer with a window does not show whole: its advance cells.
+        If a layer with a window shows only a part of the text, it is the box of its advance cells.
         """
         self.finish()
         (x, y), overhang = self._here(position), 0.15 * style.pixels + 1
@@ -211,7 +211,7 @@ class Ink:
         return left + x0, top + y0, left + x1, top + y1
 
     def _ink_box(self, x0: float, y0: float, x1: float, y1: float) -> Box:
-        """Where the layer has visible ink in a box."""
+        """The box of visible ink of the layer within a box."""
         left, right, top, bottom = max(0, math.floor(x0)), math.ceil(x1), max(0, math.floor(y0)), math.ceil(y1)
         ink = self._coverage[top:bottom, left:right] >= _INK_THRESHOLD
         columns, rows = np.flatnonzero(ink.any(axis=0)), np.flatnonzero(ink.any(axis=1))
@@ -226,7 +226,7 @@ class Ink:
 
 
 def _reweigh(image: Image.Image, weight: tuple[float, float]) -> Image.Image:
-    """Blend coverage with itself moved by a pixel: the lighter of both thickens strokes, the darker thins them."""
+    """Blends coverage with a copy moved by a pixel: the maximum of both thickens strokes, the minimum thins them."""
     for amount, shift in zip(weight, ((1, 0), (0, 1)), strict=True):
         if amount:
             combine = ImageChops.lighter if amount > 0 else ImageChops.darker
@@ -254,7 +254,7 @@ def luminance(colour: np.ndarray | Colour) -> float:
 
 
 def _ink_colour(rng: np.random.Generator, paper: np.ndarray, dark: bool, contrast: float) -> np.ndarray:
-    """A grey or coloured ink whose luminance differs from the paper's by at least `contrast`."""
+    """A random grey or coloured ink whose luminance differs from the paper's by at least `contrast`."""
     grey = rng.uniform(0, 70) if dark else rng.uniform(185, 255)
     colour = _tinted(rng, float(grey), float(rng.choice([0, 25, 90], p=[0.4, 0.3, 0.3])))
     end = 0.0 if dark else 255.0
@@ -291,13 +291,13 @@ def _shading(rng: np.random.Generator, size: int, strength: float) -> np.ndarray
 def _blurred(image: Image.Image, sigma: float) -> Image.Image:
     if sigma > 0.9:
         return image.filter(ImageFilter.GaussianBlur(sigma))
-    side = math.exp(-0.5 / sigma**2)  # a 3x3 kernel is as good for such a small sigma, and much faster
+    side = math.exp(-0.5 / sigma**2)  # a 3x3 kernel is sufficient for such a small sigma, and much faster
     row = (side, 1.0, side)
     return image.filter(ImageFilter.Kernel((3, 3), [a * b for a in row for b in row]))
 
 
 def _unevenness(rng: np.random.Generator, size: int, train: bool) -> np.ndarray | None:
-    """What is added to a page: shading of the paper and sensor noise, int16 [size, size, 1 or 3]; None for nothing."""
+    """Shading of the paper and sensor noise to add to a page, int16 [size, size, 1 or 3]; None for nothing."""
     total: np.ndarray | None = None
     if rng.random() < 0.6:
         channels = 3 if rng.random() < 0.35 else 1
@@ -310,7 +310,7 @@ def _unevenness(rng: np.random.Generator, size: int, train: bool) -> np.ndarray 
 
 
 def _warped(rng: np.random.Generator, page: Image.Image, strength: float, cells: int) -> Image.Image:
-    """The page with every letter bent a little differently: a mesh whose corners move by about `strength` px."""
+    """The page with every letter distorted differently, by a mesh whose corners move by about `strength` px."""
     size = page.width
     at = np.linspace(0, size, cells + 1)
     corners = np.stack(np.meshgrid(at, at), -1)
@@ -335,10 +335,10 @@ def compose(
     unit: float | None = None,
     part: float = 1.0,
 ) -> Image.Image:
-    """The RGB page: ink layers, first at the bottom, over the paper; blurred, then `degrade`d.
+    """The RGB page: ink layers, the first at the bottom, over the paper; blurred, then `degrade`d.
 
-    `unit` is how much larger than on a page of 256 px text is (and so how much blur and bending it tolerates); by
-    default as much larger as the page. `part`: the layers' side as a share of the page's.
+    `unit` is the scale of text relative to a page of 256 px, which determines blur and distortion; by default the scale
+    of the page. `part`: the layers' side as a share of the page's.
     """
     train = split == "train"
     unit = layers[0][0].size / 256 if unit is None else unit
@@ -365,7 +365,7 @@ def compose(
 def degrade(
     rng: np.random.Generator, page: Image.Image, *, split: Split, unit: float, part: float = 1.0
 ) -> Image.Image:
-    """The square RGB page, or a part of it, with shading and noise; in training also bent letters and JPEG."""
+    """The square RGB page, or a part of it, with shading and noise; in training also distorted letters and JPEG."""
     train = split == "train"
     uneven = _unevenness(rng, page.width, train)
     if uneven is not None:
@@ -386,9 +386,9 @@ def _as_bytes(colour: Colour) -> tuple[int, int, int]:
 
 
 class Ruler:
-    """Draws the ruling lines of a page in one hand: their width, and whether they are solid, dashed or dotted.
+    """Draws the ruling lines of a page in one style: width, and solid, dashed or dotted.
 
-    `unit` is how much larger lengths are than on a page of 256 px; by default as much larger as the page.
+    `unit` is the scale of lengths relative to a page of 256 px; by default the scale of the page.
     """
 
     def __init__(self, rng: np.random.Generator, ink: Ink, unit: float | None = None) -> None:
@@ -402,15 +402,15 @@ class Ruler:
         self.level = int(rng.integers(120, 256))
 
     def horizontal(self, x0: float, x1: float, y: float) -> None:
-        """A line from x0 to x1 at height y, px."""
+        """Draws a line from x0 to x1 at height y, px."""
         self._line(x0, x1, lambda a, b: (a, round(y), b, round(y) + self.width - 1))
 
     def vertical(self, y0: float, y1: float, x: float) -> None:
-        """A line from y0 to y1 at x, px."""
+        """Draws a line from y0 to y1 at x, px."""
         self._line(y0, y1, lambda a, b: (round(x), a, round(x) + self.width - 1, b))
 
     def dots(self, x0: float, x1: float, baseline: float, step: float) -> None:
-        """A dotted leader on a baseline."""
+        """Draws a dotted leader on a baseline."""
         for x in np.arange(x0, x1, step).tolist():
             top = round(baseline) - self.width
             self.ink.rectangle(round(x), top, round(x) + self.width - 1, top + self.width - 1, self.level)

@@ -1,16 +1,15 @@
 """Questions with known answers, one JSON object per line.
 
 `{"image": path, "question": str, "answers": [str], "boxes": [[x0, y0, x1, y1]], "label_box": [x0, y0, x1, y1]}`: the
-path is relative to the file; any of the answers is right. Optional, in px of the image, ends exclusive: `boxes` (around
-the answer) and `label_box` (around the words beside it that name it: strategy "oracle" fetches them too), or for
-several of these `label_boxes`, a list. Also optional: `absent`, true if the image does not show the answer, so that no
-part of it is relevant (the answer is then "not on the page", and there are no boxes); and `history`, a list of
-[question, answer], the turns of the chat before the question.
+path is relative to the file; any of the answers is right. Optional, in px of the image, ends exclusive: `boxes` of the
+answer, and `label_box` of its label (strategy "oracle" also fetches it), or `label_boxes`, a list. Also optional:
+`absent`, true if the image does not show the answer, so that no part of it is relevant (the answer is then "not on the
+page", without boxes); and `history`, a list of [question, answer], the earlier turns of the chat.
 
 A question about several sources has `images`, a list of paths, in place of `image`; a PDF, a TIFF or GIF of several
 pages or a video is one `image` with several sources. Sources are counted from 0: `box_sources` and `label_sources` are
 the source of each box (default: the first), `answer_sources` the sources that each have the answer. All other fields
-with a string are tags: `arr-coc experiment` reports scores by them.
+with a string are tags, by which `arr-coc experiment` reports scores.
 """
 
 import json
@@ -34,7 +33,7 @@ class HeldImage:
 
     Attributes:
         key: identifies the image.
-        make: returns the image: decodes, draws, or hands it over.
+        make: returns the image; can decode or draw it.
     """
 
     key: Hashable
@@ -43,7 +42,7 @@ class HeldImage:
 
 @dataclass(frozen=True, eq=False)
 class _Hand:
-    """An image in memory, which it keeps alive; its identity is the key."""
+    """Keeps an image in memory alive, whose identity is the key."""
 
     image: Image.Image
 
@@ -52,12 +51,12 @@ class _Hand:
 
 
 def held(image: Image.Image) -> HeldImage:
-    """An image in memory; the same object is the same image."""
+    """Holds an image in memory; the same object is the same image."""
     return HeldImage(("memory", id(image)), _Hand(image))
 
 
 def opened(image: Path | HeldImage) -> Any:
-    """An argument of `load_image`: a path, or the image of a held one."""
+    """An argument of `load_image`: the path, or the image of a held one."""
     return image.make() if isinstance(image, HeldImage) else image
 
 
@@ -136,7 +135,7 @@ def numbers_of(value: Any, name: str, count: int) -> list[float]:
 def _is_finite(number: float) -> bool:
     try:
         return math.isfinite(number)
-    except OverflowError:  # a whole number beyond the range of floats
+    except OverflowError:  # an integer beyond the range of floats
         return False
 
 
@@ -146,7 +145,7 @@ def numbers_in(row: Mapping[str, Any], name: str, count: int | None, length: int
     Args:
         row: the record's fields.
         name: of the field.
-        count: of sources; None: not known.
+        count: number of sources; None: unknown.
         length: the expected number of entries; None: any.
 
     Raises:
@@ -200,7 +199,7 @@ def image_file(folder: Path, *names: str) -> Path:
         ValueError: none of `names` is a file there.
     """
     for name in names:
-        path = os.path.join(os.getcwd(), folder, name)  # pathlib would take most of the time of reading a large file
+        path = os.path.join(os.getcwd(), folder, name)  # pathlib would dominate the time of reading a large file
         if os.path.isfile(path):
             return Path(path)
     raise ValueError(f"image: expected a file, relative to {folder}; got {names[0]!r}")
@@ -221,14 +220,14 @@ _FIELDS = (
 
 @dataclass(frozen=True)
 class Record:
-    """One question: `image` as an absolute path or held, boxes empty if unknown, `line` counted from 1.
+    """One question: `image` is an absolute path or held, boxes are empty if unknown, `line` is counted from 1.
 
     A PIL image is held. `line`: without lines, the record's number in its source. `tags`: other fields of the record
-    with a string, by name. `absent`: the image does not show the answer: no patch is relevant. `history`: earlier
-    questions about the image and their answers. `others`: further sources of the question behind `image`; without them
-    `image` may be a document. `box_sources`, `label_sources`: the source of each box, from 0; empty: the first.
-    `answer_sources`: each of these sources has the answer; empty: not known, or the answer needs several. `retained`:
-    its boxes are not used; the scorer's relevance is kept on it (loss "retention").
+    with a string, by name. `absent`: the image does not show the answer, so no patch is relevant. `history`: earlier
+    questions about the image and their answers. `others`: further sources of the question after `image`; without them
+    `image` can be a document. `box_sources`, `label_sources`: the source of each box, from 0; empty: the first.
+    `answer_sources`: each of these sources has the answer; empty: unknown, or the answer needs several. `retained`: the
+    scorer's relevance is retained on it (loss "retention"), and its boxes are not used.
     """
 
     image: Path | HeldImage
@@ -252,12 +251,12 @@ class Record:
 
     @property
     def located(self) -> bool:
-        """Whether the patches of the answer are known, or known to be none."""
+        """Whether the patches of the answer are known, or there are none."""
         return self.absent or bool(self.boxes)
 
     @property
     def images(self) -> tuple[Path | HeldImage, ...]:
-        """All sources of the question, in order; they identify a document."""
+        """All sources of the question in order; they identify a document."""
         return (self.image, *self.others)
 
     def boxes_on(self, source: int, *, labels: bool = False) -> tuple[Box, ...]:
@@ -267,12 +266,12 @@ class Record:
 
     @property
     def picture(self) -> Any:
-        """The image in a form that `load_image` takes."""
+        """The image in a form that `load_image` accepts."""
         return opened(self.image)
 
 
 class Row(NamedTuple):
-    """One unread record of a source: `where` it is (for errors), its `number` from 1, its content."""
+    """One unread record of a source: its place `where` for errors, its `number` from 1, its content."""
 
     where: str
     number: int
@@ -287,13 +286,13 @@ def gather(
     on_error: OnError = "stop",
     max_errors: int = MAX_ERRORS,
 ) -> list[Record]:
-    """The records of all rows.
+    """Reads the records of all rows.
 
     Args:
-        rows: the source's.
-        read: makes a record of a row; its ValueError names the problem, but not its place.
-        limit: read only the first so many records.
-        on_error: "skip" leaves out a bad record with a warning that names it.
+        rows: the source's rows.
+        read: converts a row into a record; its ValueError names the problem, but not its place.
+        limit: the most records, from the first on; None: all.
+        on_error: "skip" skips bad records with a warning that names them.
         max_errors: with more bad records than this, reading stops.
 
     Raises:
@@ -348,10 +347,10 @@ def read_records(
 
 
 def lines(path: Path) -> Iterator[Row]:
-    """The lines of a file that are not blank, unread.
+    """The non-blank lines of a file, unparsed.
 
     Raises:
-        ValueError: no UTF-8.
+        ValueError: the file is not UTF-8.
         OSError: the file cannot be read.
     """
     try:
@@ -367,7 +366,7 @@ def parse(row: Row, folder: Path) -> Record:
     """The record of a line; its image's path is relative to `folder`.
 
     Raises:
-        ValueError: no JSON object, missing fields, fields of another kind, no such image.
+        ValueError: not a JSON object, missing fields, fields of another type, or no such image.
     """
     try:
         content = json.loads(row.content)

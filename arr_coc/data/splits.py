@@ -1,6 +1,6 @@
-"""Splits: the content of training, of decisions during training, and of the final measurement.
+"""Splits: the content of training, of validation, and of the test.
 
-Words, names, wordings, formats and layouts of generated pages are held out too, each pool by its own list.
+Words, names, wordings, formats and layouts of generated pages are also held out, pool by pool.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from random import Random
 from typing import Literal, TypeVar, get_args
 
 Split = Literal["train", "validation", "test"]
-"""What pages are drawn from.
+"""A split of the content of pages.
 
-`train` and `test` share no font family, layout, wording or word of a pool. `validation` has families and words of its
-own too, in the layouts and wordings of training: decisions are made on it, so that nothing is ever chosen on `test`.
+`train` and `test` share no font family, layout, wording or word of a pool. `validation` has other families and words
+than both, in the layouts and wordings of training. Decisions are made on it, so that nothing is chosen on `test`.
 """
 
 SPLITS: tuple[Split, ...] = get_args(Split)
@@ -29,24 +29,24 @@ def check_split(split: str) -> None:
     """Refuses an unknown split.
 
     Raises:
-        ValueError: it is unknown.
+        ValueError: the split is unknown.
     """
     if split not in SPLITS:
         raise ValueError(f"split: expected one of {', '.join(SPLITS)}; got {split!r}")
 
 
 def split_of(word: str) -> Split:
-    """The one split with a word of a pool: half of all words are for training, a quarter for each other split.
+    """The split of a word of a pool: half of all words are for training, a quarter for each other split.
 
-    It depends on the word alone, without case, so that a word in two pools (Milan) is held out of both, and a growing
-    pool keeps the splits of its words.
+    It depends on the word only, ignoring case, so that a word in two pools (Milan) has one split, and words keep their
+    split when a pool grows.
     """
     return _QUARTERS[zlib.crc32(word.casefold().encode()) % len(_QUARTERS)]
 
 
 @lru_cache(maxsize=256)
 def part(pool: tuple[str, ...], split: Split) -> tuple[str, ...]:
-    """The words of a pool that a split shows, in the pool's order."""
+    """A split's words of a pool, in the pool's order."""
     return tuple(word for word in pool if split_of(word) == split)
 
 
@@ -55,19 +55,19 @@ def part(pool: tuple[str, ...], split: Split) -> tuple[str, ...]:
 
 T = TypeVar("T")
 
-_HELD_OUT = 6  # one item in so many, rounded, is for validation, another for the test; at least one each
+_HELD_OUT = 6  # one item in this number, rounded, is for validation, another for the test; at least one each
 
 
 def share(pool: Sequence[T], split: Split, salt: str, core: int = 0) -> tuple[T, ...]:
-    """The items of a pool that a split shows, in the pool's order.
+    """A split's items of a pool, in the pool's order.
 
     Args:
-        pool: items with a stable text (`str(item)`), at least `core` + 3 of them.
-        salt: the pool's name, so that an item may be held out of one pool and not of another.
-        core: how many at its beginning are always for training: what every user's pages say.
+        pool: at least `core` + 3 items with a stable text (`str(item)`).
+        salt: the pool's name, so that an item can have different splits in different pools.
+        core: the number of first items that are always for training, as all users' pages have them.
 
     Raises:
-        ValueError: an unknown split, or a pool that is too small for three parts.
+        ValueError: an unknown split, or a pool that is too small.
     """
     check_split(split)
     return _share(tuple(pool), split, salt, core)
@@ -89,7 +89,7 @@ def _share(pool: tuple[T, ...], split: Split, salt: str, core: int) -> tuple[T, 
 
 
 def named(text: str) -> dict[str, tuple[str, ...]]:
-    """Lines of `key: item; item; ...` as a table; a key's items may go on in lines that are indented."""
+    """Parses lines of `key: item; item; ...`; a key's items can continue in indented lines."""
     table: dict[str, tuple[str, ...]] = {}
     for line in re.sub(r"\n\s+", " ", text.strip()).splitlines():
         key, items = line.split(":", 1)
@@ -128,21 +128,21 @@ _CODAS = ["", "", "", *"b ck d f g l ll m n nd ng p r rt s sk ss st t tt x".spli
 
 
 class Words:
-    """English words of a split, and made-up ones."""
+    """Draws English words of a split, and made-up words."""
 
     def __init__(self, random: Random, split: Split) -> None:
         self.random, self.split = random, split
 
     def noun(self) -> str:
-        """In lower case, singular or what the list holds."""
+        """A noun in lower case, mostly singular."""
         return self.random.choice(share(_nouns(), self.split, "noun"))
 
     def adjective(self) -> str:
-        """In lower case."""
+        """An adjective in lower case."""
         return self.random.choice(share(_adjectives(), self.split, "adjective"))
 
     def verb(self) -> str:
-        """In lower case, in its base form."""
+        """A verb in lower case, in its base form."""
         return self.random.choice(share(_verbs(), self.split, "verb"))
 
     def made_up(self) -> str:
@@ -152,7 +152,7 @@ class Words:
         return "".join(parts).ljust(3, "n")[:9]
 
     def thing(self) -> str:
-        """One or two words that may name anything: "harvest", "quiet engine", "plorn"."""
+        """One or two words that can name anything: "harvest", "quiet engine", "plorn"."""
         draw = self.random.random()
         if draw < 0.12:
             return self.made_up()
@@ -169,7 +169,7 @@ class Words:
         return text[0].upper() + text[1:]
 
     def text(self, sentences: int) -> str:
-        """So many sentences."""
+        """A text of `sentences` sentences."""
         return " ".join(self.sentence() for _ in range(sentences))
 
 

@@ -1,4 +1,4 @@
-"""What synthetic documents say: pools of words, names of fields, and seeded generators of values by kind.
+"""The texts of synthetic documents: pools of words, names of fields, and seeded generators of values by kind.
 
 Each word of a pool belongs to one split: see `arr_coc.data.splits`.
 """
@@ -16,7 +16,7 @@ from .splits import Split, part
 
 
 def phrases(text: str) -> tuple[str, ...]:
-    """The phrases of a running text, which commas part and line ends do not."""
+    """The phrases of a running text, separated by commas, not by line ends."""
     return tuple(" ".join(phrase.split()) for phrase in text.split(","))
 
 
@@ -278,7 +278,7 @@ FIELDS: tuple[str, ...] = tuple(
     unit account""".split()
 )
 
-_MADE_UP = 0.5  # share of training words and unheard-of fields that are in no pool, so that reading is not guessing
+_MADE_UP = 0.5  # share of training words and unknown fields that are in no pool, so that words cannot be guessed
 _ONSETS = "b c d f g h j k l m n p q r s t v w x y z br ch cl cr dr fl gr kn pl pr sh sl sp st str th tr wh".split()
 _VOWELS = "a e i o u y ai au ea ee ei ia ie oa oo ou".split()
 _CODAS = ("", "", "", *"b ck d f g l ll m n nd ng p r rt s sk ss st t tt v x z".split())
@@ -295,7 +295,7 @@ def letters(rng: np.random.Generator, alphabet: str, length: int) -> str:
 
 
 def distinct(draw: Callable[[], str], count: int) -> list[str]:
-    """`count` texts, no two alike, drawn until there are as many."""
+    """`count` distinct texts."""
     texts: dict[str, None] = {}
     while len(texts) < count:
         texts[draw()] = None
@@ -311,7 +311,7 @@ def made_up_word(rng: np.random.Generator) -> str:
 
 
 def unheard_name(rng: np.random.Generator, split: Split) -> str:
-    """A field's name that `FIELDS` lacks, in lower case: one of the split's, in training half of the time no word."""
+    """A field's name that `FIELDS` lacks, in lower case: a word of the split, in training half of the time made up."""
     if split == "train" and rng.random() < _MADE_UP:
         return made_up_word(rng).lower()
     return pick(rng, part(UNHEARD_FIELDS, split))
@@ -381,7 +381,7 @@ KINDS: dict[str, Callable[[np.random.Generator, Split], str]] = {
 }  # fmt: skip
 KIND_NAMES: tuple[str, ...] = tuple(KINDS)
 _TRAINED_KINDS = (*KIND_NAMES, *("name", "city", "company") * 2)
-"""What training draws from where any kind may come: words are the hardest to spell, as a model guesses them."""
+"""Kinds of values for training if any kind is possible; with more words, which a model tends to guess."""
 
 _PLAUSIBLE: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("total", "subtotal", "tax", "tip", "price"), ("amount",)),
@@ -397,12 +397,12 @@ _PLAUSIBLE: dict[str, tuple[str, ...]] = {
 
 
 def plausible_kinds(field: str) -> tuple[str, ...]:
-    """The kinds a reader would expect of a field; fields without an entry are plain numbers."""
+    """The plausible kinds of a field's value; fields without an entry have plain numbers."""
     return _PLAUSIBLE.get(field, ("number",))
 
 
 def sample_value(rng: np.random.Generator, field: str, *, split: Split) -> str:
-    """A value for `field`: of a plausible kind half of the time, else of any kind, so that values cannot be guessed."""
+    """A value for `field`: half of the time of a plausible kind, else of any kind, so that values cannot be guessed."""
     kinds = plausible_kinds(field) if rng.random() < 0.5 else _TRAINED_KINDS if split == "train" else KIND_NAMES
     return KINDS[pick(rng, kinds)](rng, split)
 
@@ -554,7 +554,7 @@ TRADES: tuple[str, ...] = tuple(
 )
 
 OPEN_POOLS: tuple[tuple[str, ...], ...] = (ITEMS, SHOPS, REGIONS, DEPARTMENTS, PRODUCTS, STREETS, TRADES)
-"""Pools whose words are held out; those of the other pools (months, sizes) are so few that every split shows them."""
+"""Pools with held-out words; other pools (months, sizes) are so small that all splits share them."""
 _SHOWN_BY_ALL = (MONTHS, DAYS, QUARTERS, SIZES, MEASURES)
 _MADE_UP_WORDS = 0.3  # share of training words that are in no pool
 
@@ -562,9 +562,9 @@ _MADE_UP_WORDS = 0.3  # share of training words that are in no pool
 def sample_words(
     rng: np.random.Generator, pool: tuple[str, ...], count: int, split: Split, *, made_up: bool = True
 ) -> list[str]:
-    """Up to `count` distinct words of a split's part of a pool, in a drawn order.
+    """Up to `count` distinct words of a split's part of a pool, in random order.
 
-    With `made_up`, three in ten words of training are in no pool, so that reading does not become guessing.
+    With `made_up`, three in ten words of training are in no pool, so that words cannot be guessed.
     """
     words = pool if pool in _SHOWN_BY_ALL else part(pool, split)
     chosen = [words[i] for i in rng.permutation(len(words))[:count]]

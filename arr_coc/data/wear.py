@@ -1,7 +1,6 @@
-"""Wear: what printing, carrying, scanning and photographing do to a page. Text and questions keep their places.
+"""Wear: the effects of printing, handling, scanning and photographing on a page. Boxes of text and questions follow.
 
-Kinds of wear are a family: each is drawn with its weight, and those that were drawn come in the order they are listed
-in here, from the print to the scanner.
+Kinds of wear are drawn by weight, and applied in the order of this file, from the print to the scanner.
 """
 
 from __future__ import annotations
@@ -20,20 +19,20 @@ from .domains.page import UNKNOWN, Line, TextPage
 from .domains.photo import bounds_of, corners_of, homography, project, sample_quad
 
 _MOST = 4  # kinds of wear on a page
-_PLAIN_TEXT = 10.0  # px: height of capitals where a page has none
+_PLAIN_TEXT = 10.0  # px: height of capitals if a page has no text
 _TURN, _BEND = 3.0, 0.03  # at most: degrees of skew, share of the sides by which corners move
 _INKS = ((20, 30, 120), (25, 60, 160), (15, 15, 20), (160, 20, 30), (20, 100, 60), (90, 30, 120))
 
 
 @dataclass
 class Sheet:
-    """A page that wears: its picture, always of one size, and where points of the page have moved.
+    """A page under wear: its picture, of constant size, and the movement of its points.
 
     Attributes:
-        image: as it looks by now, L while it has no colours (a third of the work), else RGB.
-        unit: px, height of most capitals.
-        matrix: the homography, float64 [3, 3], from the page as it came.
-        lines: the text as it came, but UNKNOWN for characters that have vanished.
+        image: the current picture, mode L while it has no colours (a third of the work), else RGB.
+        unit: height of most capitals, px.
+        matrix: the homography, float64 [3, 3], from the original page.
+        lines: the original text, with UNKNOWN for characters that have become invisible.
     """
 
     image: Image.Image
@@ -47,20 +46,19 @@ class Sheet:
         return self.image.size
 
     def multiply(self, light: Image.Image) -> None:
-        """Darkens the picture by a light of its size, L or RGB."""
+        """Multiplies the picture by a light map of its size, L or RGB."""
         mode = "RGB" if "RGB" in (light.mode, self.image.mode) else "L"
         self.image = ImageChops.multiply(self.image.convert(mode), light.convert(mode))
 
     def map_levels(self, *levels: np.ndarray) -> None:
-        """Maps the 256 levels of all channels, or of red, green and blue, to others."""
+        """Maps the 256 levels of all channels, or of red, green and blue, to other levels."""
         if len(levels) == 3:
             self.image = self.image.convert("RGB")
         tables = levels * (len(self.image.getbands()) // len(levels))
         self.image = self.image.point(np.concatenate(tables).clip(0, 255).astype(np.uint8).tolist())
 
     def warp(self, matrix: np.ndarray, ground: int | Image.Image) -> None:
-        """Moves the picture and the points on it by a homography; what comes into view is the ground, a level or a
-        picture."""
+        """Warps the picture and its points by a homography; `ground`, a level or a picture, fills uncovered parts."""
         back = np.linalg.inv(matrix)
         coefficients = (back / back[2, 2]).ravel()[:8].tolist()
         straight = coefficients[6:] == [0, 0]
@@ -84,14 +82,14 @@ class Sheet:
 
 @dataclass(frozen=True)
 class Wear:
-    """A kind of wear: how often it is drawn, as a weight, and what it does to a sheet, at a strength of 0 to 1."""
+    """A kind of wear: its weight, and its effect on a sheet at a strength of 0 to 1."""
 
     weight: float
     apply: Callable[[np.random.Generator, Sheet, float], None]
 
 
 WEARS: Registry[Wear] = Registry("wear")
-"""All kinds, in the order in which they come over a page."""
+"""All kinds, in the order in which they are applied."""
 
 
 def _kind(name: str, weight: float) -> Callable[[Callable[[np.random.Generator, Sheet, float], None]], None]:
@@ -104,20 +102,20 @@ def _kind(name: str, weight: float) -> Callable[[Callable[[np.random.Generator, 
 def wear(
     rng: np.random.Generator, page: TextPage, strength: float = 1.0, *, kinds: Iterable[str] | None = None
 ) -> TextPage:
-    """A page after some wear, of the same size.
+    """A worn copy of a page, of the same size.
 
-    Boxes are upright ones around where they have moved, clipped to the picture. Characters that have left it are gone
-    from their lines; those that a scan in black and white has swallowed are UNKNOWN.
+    Boxes are axis-aligned around the moved ones, clipped to the picture. Characters outside the picture are removed
+    from their lines; characters that a black and white scan has erased are UNKNOWN.
 
     Args:
         rng: the only source of randomness.
-        page: with an image; it is left as it is.
-        strength: 0 to 1; at 0 nothing happens, at 1 there are up to four kinds of wear, each as strong as still leaves
-            usual text legible.
-        kinds: those of `WEARS` that come over the page, instead of drawn ones.
+        page: a page with an image; not changed.
+        strength: 0 to 1; at 0 there is no wear, at 1 up to four kinds, each with the largest strength that leaves usual
+            text legible.
+        kinds: kinds of `WEARS` to apply, instead of random ones.
 
     Raises:
-        ValueError: a page that is not drawn, a strength that is not within 0 to 1, an unknown kind.
+        ValueError: a page without an image, a strength outside 0..1, or an unknown kind.
     """
     if page.image is None:
         raise ValueError("page: expected one with an image; got one that was laid out and not drawn")
@@ -161,7 +159,7 @@ def _unit(lines: Sequence[Line]) -> float:
 
 
 def _moved(sheet: Sheet) -> tuple[Line, ...]:
-    """The lines where they show."""
+    """The lines with moved boxes."""
     moved = []
     for line in sheet.lines:
         boxes = _project_boxes(sheet.matrix, line.boxes)
@@ -177,14 +175,14 @@ def _moved(sheet: Sheet) -> tuple[Line, ...]:
 
 
 def _project_boxes(matrix: np.ndarray, boxes: np.ndarray) -> np.ndarray:
-    """Upright boxes [n, 4] around where a homography takes boxes [n, 4]."""
+    """Axis-aligned boxes [n, 4] around boxes [n, 4] mapped by a homography."""
     corners = project(matrix, boxes[:, [0, 1, 2, 1, 2, 3, 0, 3]].reshape(-1, 2).astype(np.float64)).reshape(-1, 4, 2)
     around: np.ndarray = np.concatenate([corners.min(1), corners.max(1)], 1)
     return around
 
 
 def _vanished(sheet: Sheet) -> tuple[Line, ...]:
-    """The lines with UNKNOWN for characters in whose boxes a picture in black and white is all black or all white."""
+    """The lines with UNKNOWN for characters whose boxes are all black or all white in a black and white picture."""
     if not sheet.lines:
         return ()
     counts = np.zeros((sheet.size[1] + 1, sheet.size[0] + 1), np.int32)
@@ -205,7 +203,7 @@ def _between(rng: np.random.Generator, low: float, high: float) -> float:
 
 
 def _field(rng: np.random.Generator, size: tuple[int, int], cells: int) -> Image.Image:
-    """Smooth random levels over the picture, L, with about so many hills along its sides."""
+    """Smooth random levels over the picture, mode L, with about `cells` hills along its sides."""
     coarse = rng.integers(0, 256, (cells, cells), dtype=np.uint8)
     return Image.fromarray(coarse).resize(size, Image.Resampling.BICUBIC)
 
@@ -215,14 +213,14 @@ def _field(rng: np.random.Generator, size: tuple[int, int], cells: int) -> Image
 
 @_kind("inverted", 0.6)
 def _invert(rng: np.random.Generator, sheet: Sheet, strength: float) -> None:
-    """Light on dark, in two colours."""
+    """Inverts to light on dark, in two colours."""
     dark, light = rng.uniform(0, 70, 3), rng.uniform(255 - 70 * strength, 255, 3)
     sheet.map_levels(*(np.linspace(high, low, 256) for low, high in zip(dark, light, strict=True)))
 
 
 @_kind("bled", 0.8)
 def _bleed(rng: np.random.Generator, sheet: Sheet, strength: float) -> None:
-    """Ink that ran: strokes are up to a pixel wider to the right and downwards."""
+    """Ink bleed: strokes are up to a pixel wider to the right and downwards."""
     wide = ImageChops.darker(sheet.image, ImageChops.offset(sheet.image, 1, 0))
     wide = ImageChops.darker(wide, ImageChops.offset(wide, 0, 1))
     sheet.image = Image.blend(sheet.image, wide, _between(rng, 0.3, 1) * strength * min(sheet.unit / 12, 1))
@@ -230,14 +228,14 @@ def _bleed(rng: np.random.Generator, sheet: Sheet, strength: float) -> None:
 
 @_kind("eroded", 0.6)
 def _erode(rng: np.random.Generator, sheet: Sheet, strength: float) -> None:
-    """Ink that is missing from the edges of strokes."""
+    """Ink missing at the edges of strokes."""
     thin = ImageChops.lighter(sheet.image, ImageChops.offset(sheet.image, 1, 0))
     sheet.image = Image.blend(sheet.image, thin, _between(rng, 0.2, 0.7) * strength * min(sheet.unit / 14, 1))
 
 
 @_kind("faded", 1.0)
 def _fade(rng: np.random.Generator, sheet: Sheet, strength: float) -> None:
-    """Thermal print: paler here than there, with columns that the head has not heated."""
+    """Thermal print: unevenly pale, with blank columns."""
     width, height = sheet.size
     most, least = _between(rng, 0.3, 0.75) * strength, _between(rng, 0, 0.3) * strength
     mask = np.asarray(_field(rng, sheet.size, int(rng.integers(2, 5)))) * (most - least) + 255 * least
@@ -249,7 +247,7 @@ def _fade(rng: np.random.Generator, sheet: Sheet, strength: float) -> None:
     sheet.image = Image.composite(white, sheet.image, faded)
 
 
-# The paper and what people do with it
+# The paper and its handling
 
 
 @_kind("tinted", 1.0)
@@ -296,7 +294,7 @@ def _stamp(rng: np.random.Generator, sheet: Sheet, strength: float) -> None:
 
 @_kind("scribbled", 0.8)
 def _scribble(rng: np.random.Generator, sheet: Sheet, strength: float) -> None:
-    """Strokes of a pen: underlines, ticks, loops and what looks like a signature."""
+    """Strokes of a pen: underlines, ticks, loops and scribbles like signatures."""
     sheet.image = sheet.image.convert("RGB") if sheet.image.mode == "L" else sheet.image.copy()
     draw = ImageDraw.Draw(sheet.image)
     for _ in range(int(rng.integers(1, 2 + round(3 * strength)))):
@@ -318,7 +316,7 @@ def _curve(knots: Sequence[Sequence[float]]) -> list[tuple[float, float]]:
 
 
 def _picture(rng: np.random.Generator, size: tuple[int, int]) -> Image.Image:
-    """Something to see that is no text: hills of several sizes in two colours, and lines, boxes and discs."""
+    """A picture without text: hills of several sizes in two colours, and lines, boxes and discs."""
     mixed = np.zeros((size[1], size[0]), np.float32)
     for cells in rng.choice((2, 4, 8, 16, 32, 64, 128), int(rng.integers(1, 5)), replace=False):
         mixed += np.asarray(_field(rng, size, min(int(cells), *size))) * rng.uniform(0.2, 1)
@@ -343,7 +341,7 @@ def _picture(rng: np.random.Generator, size: tuple[int, int]) -> Image.Image:
 
 @_kind("illustrated", 1.6)
 def _illustrate(rng: np.random.Generator, sheet: Sheet, strength: float) -> None:
-    """Pictures where there is no text."""
+    """Pictures in places without text."""
     (width, height), most = sheet.size, round(2 + 6 * strength)
     boxes = np.concatenate([line.boxes for line in sheet.lines]) if sheet.lines else np.zeros((0, 4))
     sheet.image = sheet.image.convert("RGB") if sheet.image.mode == "L" else sheet.image.copy()
@@ -374,12 +372,12 @@ def _fold(rng: np.random.Generator, sheet: Sheet, strength: float) -> None:
     sheet.multiply(Image.fromarray(levels.astype(np.uint8)))
 
 
-# How it lies before the lens
+# Geometry and light
 
 
 @_kind("skewed", 1.2)
 def _skew(rng: np.random.Generator, sheet: Sheet, strength: float) -> None:
-    """Turned by up to three degrees, as a sheet is drawn into a scanner."""
+    """Rotation by up to three degrees, as by a scanner's feeder."""
     angle = math.radians(_between(rng, -_TURN, _TURN) * strength)
     width, height = sheet.size
     cos, sin, x, y = math.cos(angle), math.sin(angle), width / 2, height / 2
@@ -390,7 +388,7 @@ def _skew(rng: np.random.Generator, sheet: Sheet, strength: float) -> None:
 
 @_kind("tilted", 0.7)
 def _tilt(rng: np.random.Generator, sheet: Sheet, strength: float) -> None:
-    """Seen at a slight angle, all of it in view."""
+    """Perspective at a slight angle, with the whole page visible."""
     width, height = sheet.size
     quad = sample_quad(rng, width, height, turn=_TURN / 2 * strength, skew=_BEND * strength)
     left, top, right, bottom = bounds_of(quad)
@@ -401,7 +399,7 @@ def _tilt(rng: np.random.Generator, sheet: Sheet, strength: float) -> None:
 
 @_kind("on a desk", 1.2)
 def _lay_on_desk(rng: np.random.Generator, sheet: Sheet, strength: float) -> None:
-    """Smaller than the picture, with something else around it."""
+    """The page smaller than the picture, with a background around it."""
     share = 1 - _between(rng, 0.05, 0.3) * strength
     x, y = (side * (1 - share) * rng.random() for side in sheet.size)
     sheet.warp(np.array([(share, 0, x), (0, share, y), (0, 0, 1)]), _picture(rng, sheet.size))
@@ -409,7 +407,7 @@ def _lay_on_desk(rng: np.random.Generator, sheet: Sheet, strength: float) -> Non
 
 @_kind("unevenly lit", 0.8)
 def _light(rng: np.random.Generator, sheet: Sheet, strength: float) -> None:
-    """Light that is not white, nor the same everywhere."""
+    """Coloured, uneven light."""
     levels = _field(rng, sheet.size, int(rng.integers(2, 5)))
     bright = rng.uniform(255 - 40 * strength, 255, 3)
     dark = bright * (1 - _between(rng, 0.1, 0.45) * strength)
@@ -419,7 +417,7 @@ def _light(rng: np.random.Generator, sheet: Sheet, strength: float) -> None:
 
 @_kind("shadowed", 0.8)
 def _shadow(rng: np.random.Generator, sheet: Sheet, strength: float) -> None:
-    """The soft or sharp edge of something that keeps light off."""
+    """A shadow with a soft or sharp edge."""
     at = np.linspace(-1, 1, 128)
     angle, softness = _between(rng, 0, 2 * math.pi), _between(rng, 0.02, 0.4)
     away = math.cos(angle) * at[None] + math.sin(angle) * at[:, None] - _between(rng, -0.8, 0.8)
@@ -429,7 +427,7 @@ def _shadow(rng: np.random.Generator, sheet: Sheet, strength: float) -> None:
 
 @_kind("pale", 1.0)
 def _pale(rng: np.random.Generator, sheet: Sheet, strength: float) -> None:
-    """Less contrast: black is grey, white is less than white."""
+    """Less contrast: grey black and dim white."""
     low, high = _between(rng, 0, 110) * strength, 255 - _between(rng, 0, 70) * strength
     sheet.map_levels(np.linspace(low, high, 256))
 
@@ -439,14 +437,14 @@ def _pale(rng: np.random.Generator, sheet: Sheet, strength: float) -> None:
 
 @_kind("blurred", 0.9)
 def _blur(rng: np.random.Generator, sheet: Sheet, strength: float) -> None:
-    """Out of focus, by up to a tenth of a capital's height."""
+    """Defocus by up to a tenth of a capital's height."""
     radius = min(_between(rng, 0.02, 0.1) * strength * sheet.unit, 3)
     sheet.image = sheet.image.filter(ImageFilter.GaussianBlur(radius))
 
 
 @_kind("coarse", 0.9)
 def _coarsen(rng: np.random.Generator, sheet: Sheet, strength: float) -> None:
-    """Taken at fewer px, at least 7 a capital, and enlarged."""
+    """Low resolution, at least 7 px per capital, enlarged."""
     share = min(_between(rng, 7, 7 + 8 / strength) / sheet.unit, 1)
     small = sheet.image.resize([max(round(side * share), 1) for side in sheet.size], Image.Resampling.BOX)
     sheet.image = small.resize(sheet.size, Image.Resampling.BILINEAR)
@@ -454,7 +452,7 @@ def _coarsen(rng: np.random.Generator, sheet: Sheet, strength: float) -> None:
 
 @_kind("noisy", 0.9)
 def _noise(rng: np.random.Generator, sheet: Sheet, strength: float) -> None:
-    """Noise of a sensor, the same in all channels."""
+    """Sensor noise, equal in all channels."""
     width, height = sheet.size
     spread = _between(rng, 2, 18) * strength
     levels = np.sort(rng.standard_normal(256)) * spread + 128
@@ -465,13 +463,13 @@ def _noise(rng: np.random.Generator, sheet: Sheet, strength: float) -> None:
 
 @_kind("grey", 1.0)
 def _grey(rng: np.random.Generator, sheet: Sheet, strength: float) -> None:
-    """Without colours."""
+    """Conversion to grey."""
     sheet.image = sheet.image.convert("L")
 
 
 @_kind("black and white", 1.0)
 def _black_and_white(rng: np.random.Generator, sheet: Sheet, strength: float) -> None:
-    """A scan of one bit a pixel: against one level, against what is around, or as dots."""
+    """A one-bit scan: by a global threshold, a local threshold, or dithered."""
     grey = sheet.image.convert("L")
     kind = rng.random()
     if kind < 0.15:
@@ -491,7 +489,7 @@ def _black_and_white(rng: np.random.Generator, sheet: Sheet, strength: float) ->
 
 @_kind("faxed", 0.6)
 def _fax(rng: np.random.Generator, sheet: Sheet, strength: float) -> None:
-    """A fax: black and white, of half as many rows as columns, at least 7 a capital."""
+    """A fax: black and white, with half the vertical resolution, at least 7 px per capital."""
     width, height = sheet.size
     rows = min(_between(rng, 7, 10) / sheet.unit, 1)
     low = sheet.image.convert("L").resize(
@@ -520,7 +518,7 @@ def _speckle(rng: np.random.Generator, sheet: Sheet, strength: float) -> None:
 
 @_kind("compressed", 1.2)
 def _compress(rng: np.random.Generator, sheet: Sheet, strength: float) -> None:
-    """JPEG of a quality of 30 to 90."""
+    """JPEG with a quality of 30 to 90."""
     buffer = io.BytesIO()
     sheet.image.save(buffer, "JPEG", quality=round(_between(rng, 90 - 60 * strength, 90)))
     sheet.image = Image.open(buffer)

@@ -16,10 +16,10 @@ from .splits import Split
 JPEG_QUALITY = 92
 
 DPI = 150
-"""Pixels per inch of the pages of a PDF: what they are rendered at unless another number is asked for."""
+"""Pixels per inch of the pages of a PDF, the default resolution of rendering."""
 
 DATA = "data.jsonl"
-"""The file of questions, beside the folder of images."""
+"""Name of the file of questions, beside the folder of images."""
 
 
 def write_questions(
@@ -38,30 +38,30 @@ def write_questions(
     """Renders `pages` pages and asks up to `questions` questions about each.
 
     Every line of the file is `{"image", "question", "answers", "boxes", "label_box" or "label_boxes", "domain", "kind",
-    "difficulty", "layout", "font"}` and the page's own tags; boxes are (x0, y0, x1, y1) in px: `boxes` around the
-    answer, `label_box`, or `label_boxes` where there are several, around what leads to it. With variations there are
-    also `absent` and `history`, where they apply, see `arr_coc.data.records`. A question about several images has
-    `images`, one about a document a PDF as `image`; both say which boxes lie where. The same arguments and fonts give
-    the same files.
+    "difficulty", "layout", "font"}` and the page's tags. Boxes are (x0, y0, x1, y1) in px: `boxes` around the answer,
+    `label_box` or `label_boxes` around its labels. With variations there are also `absent` and `history`, see
+    `arr_coc.data.records`. A question about several images has `images`; one about a document has a PDF as `image`;
+    both have the sources of boxes. The same arguments and fonts give the same files.
 
     Args:
-        out: folder for `data.jsonl` and `images/`; it appears in one step or not at all.
-        pages, questions: how many.
-        seed: of everything drawn.
+        out: folder for `data.jsonl` and `images/`, written atomically.
+        pages: number of pages.
+        questions: the most questions per page.
+        seed: seed of all random draws.
         size: side of a page, px.
-        split: fonts, layouts, wordings and words, see `arr_coc.data.splits`.
-        domains: names in `DOMAINS`, which take turns.
-        sources: pages, images or frames of domains that draw several; None: drawn.
-        variations: what is done with the pages and their questions.
-        force: replace `out` if it is there and not empty.
+        split: split of fonts, layouts, wordings and words, see `arr_coc.data.splits`.
+        domains: names in `DOMAINS`, which alternate.
+        sources: number of pages, images or frames, for domains with several; None: random.
+        variations: variations of the pages and their questions.
+        force: whether to replace `out` if it exists and is not empty.
 
     Returns:
         The JSONL file's path.
 
     Raises:
-        FileNotFoundError: no font of the split is installed; `out` is left as it was.
-        ValueError: fewer than one page or question, an unknown domain or none, and what `draw_page` refuses; `out` has
-            files (without `force`), or another process writes it.
+        FileNotFoundError: no font of the split is installed; `out` does not change.
+        ValueError: fewer than one page or question, an unknown domain or none, or arguments that `draw_page` refuses;
+            `out` has files (without `force`), or another process writes to it.
     """
     for option, count in (("pages", pages), ("questions", questions)):
         if count < 1:
@@ -69,7 +69,7 @@ def write_questions(
     if not domains:
         raise ValueError(f"domains: expected at least one of {', '.join(sorted(DOMAINS))}; got none")
     for domain in domains:
-        DOMAINS[domain]  # a ValueError where it is unknown
+        DOMAINS[domain]  # raises ValueError if unknown
     lines = []
     with fresh_folder(out.absolute(), force=force) as beside:
         (beside / "images").mkdir()
@@ -85,11 +85,11 @@ def write_questions(
 
 
 def _write_images(folder: Path, stem: str, page: Page, *, paged: bool) -> dict[str, Any]:
-    """Writes a page's sources, as a PDF where they are `paged`; what a line says of where they are."""
+    """Writes a page's sources, as a PDF if `paged`; returns the fields of a line that name them."""
     sources = [source.convert("RGB") for source in page.sources]
     if paged:
         first, *rest = sources
-        epoch = gmtime(0)  # else the hour of writing would be in the file
+        epoch = gmtime(0)  # a fixed time, so that equal data gives equal files
         first.save(
             folder / f"{stem}.pdf", save_all=True, append_images=rest, resolution=DPI, quality=JPEG_QUALITY,
             creationDate=epoch, modDate=epoch,

@@ -1,1 +1,1 @@
-"""A page in the browser: drop an image, ask about it, see which patches each question fetched."""
+"""A page in the browser: upload an image, ask about it, see which patches each question fetches."""

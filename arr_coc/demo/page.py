@@ -1,6 +1,6 @@
-"""The page itself: its parts, and what happens when a visitor uses them.
+"""The demo page: its parts and their event handlers.
 
-It is served without a request that leaves the machine, neither the server's nor the page's.
+Neither the server nor the page sends requests to other machines.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ IDLE = 3600
 """Seconds after which a visitor's image is forgotten, and files are deleted."""
 
 TO_ANSWERS = "() => { if (innerWidth < 700) document.getElementById('answers').scrollIntoView() }"
-"""Where the answers are below the questions, they come into sight."""
+"""Scrolls to the answers if they are below the questions."""
 
 Updates = dict[Any, Any]
-"""New values of parts of the page, by part."""
+"""New values by part of the page."""
 
 
 @dataclass(frozen=True)
 class Side:
-    """Where one strategy's answer is: the column, the picture, the answer, a note below it."""
+    """The parts that show one strategy's answer: a column with a picture, the answer and a note below it."""
 
     column: Any
     picture: Any
@@ -54,13 +54,13 @@ class Side:
 
 
 class Page:
-    """A Gradio page about one model. Whatever belongs to a visitor is in that visitor's `Session`.
+    """A Gradio page for one model. Each visitor has a `Session` for everything else.
 
     Args:
-        model: the one that is asked.
+        model: the model.
 
     Attributes:
-        blocks: what Gradio launches.
+        blocks: the Gradio app.
     """
 
     def __init__(self, model: ArrCocForConditionalGeneration) -> None:
@@ -80,7 +80,7 @@ class Page:
     # ---- parts ----------------------------------------------------------------------------------------------------
 
     def _lay_out_questions(self) -> list[tuple[Any, Example]]:
-        """The left column; returns the examples' buttons."""
+        """Lays out the left column; returns the examples' buttons."""
         fetcher = self.model.config.fetcher_config
         names = strategies(self.model.config)
         self.file = gr.File(label="Image", file_types=["image"], type="binary", height=130, elem_id="file")
@@ -109,7 +109,7 @@ class Page:
             return [(gr.Button(f"{e.name}: {e.question}", size="sm", min_width=200), e) for e in examples]
 
     def _lay_out_answers(self) -> None:
-        """The right column: two sides, of which the second shows with a second strategy; what was asked before."""
+        """Lays out the right column: two sides, of which the second is for a second strategy, and earlier answers."""
         self.message = gr.HTML(visible=False, elem_id="message")
         with gr.Row():
             self.sides = (self._side("first", visible=True), self._side("second", visible=False))
@@ -128,10 +128,10 @@ class Page:
             note = gr.Markdown(elem_id=f"{name}-note")
         return Side(column, picture, answer, note)
 
-    # ---- what happens ---------------------------------------------------------------------------------------------
+    # ---- events ---------------------------------------------------------------------------------------------------
 
     def _connect(self, examples: list[tuple[Any, Example]]) -> None:
-        # The model answers one question at a time: each is then as quick as the machine allows, and others wait.
+        # The model answers one question at a time, so that each is as fast as the machine allows; others wait.
         alone: Any = {"concurrency_id": "model", "concurrency_limit": 1, "api_visibility": "private"}
         shown = [self.message, self.session, self.asked]
         for side in self.sides:
@@ -155,7 +155,7 @@ class Page:
         gr.on([*asks, *(button.click for button, _ in examples)], None, js=TO_ANSWERS)
 
     def open(self, content: bytes | None) -> Updates:
-        """An uploaded file becomes the image that questions are about."""
+        """Makes an uploaded file the image of the questions."""
         if content is None:
             return self.forget()
         try:
@@ -165,20 +165,20 @@ class Page:
         return {**self.forget(), self.session: session, self.sides[0].picture: session.image}
 
     def forget(self) -> Updates:
-        """Nothing is shown any more."""
+        """Clears the page."""
         updates: Updates = {self.message: _no_problem(), self.session: None, self.asked: gr.Gallery([], visible=False)}
         for side in self.sides:
             updates |= {**side.cleared(), side.picture: None}
         return updates
 
     def begin(self, example: Example) -> Updates:
-        """An example takes the place of the visitor's file and question."""
+        """Replaces the visitor's file and question by an example."""
         return {**self.open(example.path.read_bytes()), self.file: None, self.question: example.question}
 
     def ask(
         self, session: Session | None, question: str, strategy: str, other: str, budget: str | None
     ) -> Iterator[Updates]:
-        """Updates as the answers come: the picture once patches are fetched, the text with every token."""
+        """Yields updates while the model answers: the picture after the fetch, the text with every token."""
         names = [strategy] if other == NO_OTHER else [strategy, other]
         try:
             if session is None:
@@ -197,8 +197,8 @@ class Page:
     def _answer(
         self, side: Side, session: Session, question: str, strategy: str, budget: str | None
     ) -> Generator[Updates, None, Step]:
-        """Updates of one side; returns the whole answer."""
-        # What is as configured is left to the model, whose allocator may choose the budget.
+        """Yields updates of one side; returns the last step."""
+        # Configured values are not passed, so that the model's allocator can choose the budget.
         configured = str(self.model.config.fetcher_config.budget)
         chosen = None if budget in (None, "", configured) else budget
         steps = answer_in_steps(self.model, session.encoding, question, strategy=strategy, budget=chosen)
@@ -209,7 +209,7 @@ class Page:
         return step
 
     def _asking(self, session: Session, names: list[str]) -> Updates:
-        """The image alone on each side that a strategy will fill; the other side away."""
+        """Shows the plain image on each side that a strategy will fill, and hides the other side."""
         updates: Updates = {self.message: _no_problem()}
         for number, side in enumerate(self.sides):
             name = names[number] if number < len(names) else None
@@ -219,7 +219,7 @@ class Page:
 
 
 def _problem(error: ValueError) -> Any:
-    """One line, which screen readers say at once."""
+    """One line, which screen readers announce at once."""
     line = html.escape(" ".join(str(error).split()))
     return gr.HTML(f'<p role="alert">{line}</p>', visible=True)
 
@@ -229,13 +229,13 @@ def _no_problem() -> Any:
 
 
 POLICY = "default-src 'self' data: blob: 'unsafe-inline' 'unsafe-eval'; base-uri 'self'; form-action 'self'"
-"""What the browser may load: Gradio's own files, whatever they name."""
+"""The Content-Security-Policy: the browser can load Gradio's files only, whatever URLs they contain."""
 
 MAX_UPLOAD = 32 * 2**20
-"""Bytes of a file."""
+"""The most bytes of a file."""
 
 VISITORS = 64
-"""Visitors whose images are held; beyond it the one who was idle longest starts anew."""
+"""The most visitors whose images are kept; beyond it, the visitor idle for longest loses the session."""
 
 STYLE = """
 html { overflow-anchor: none; }
@@ -248,7 +248,7 @@ footer { display: none !important; }
 
 
 class OwnFilesOnly:
-    """Tells the browser with every answer to load nothing from elsewhere, and to tell nobody where it was."""
+    """Adds headers that forbid the browser to load from other hosts or to send a referrer."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -268,13 +268,13 @@ def run(page: Page, host: str, port: int, ready: Callable[[str], None]) -> None:
     """Serves a page until the process is interrupted.
 
     Args:
-        page: what to serve.
-        host: address to listen at.
-        port: to listen at.
-        ready: called with the page's URL once it answers.
+        page: the page to serve.
+        host: address to listen on.
+        port: port to listen on.
+        ready: called with the page's URL when the server is ready.
 
     Raises:
-        OSError: the port is taken.
+        OSError: the port is in use.
     """
     theme = gr.themes.Default(primary_hue="blue")
     theme.set(button_primary_background_fill="*primary_700", button_primary_background_fill_hover="*primary_800")

@@ -1,4 +1,4 @@
-"""The steps of an answer, and the session and choices of a visitor of the page."""
+"""The steps of an answer, and a visitor's session and choices."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -27,12 +27,12 @@ from ..viewing import draw_fetch
 
 @dataclass(frozen=True)
 class Step:
-    """How far an answer has come.
+    """The state of an answer during generation.
 
     Attributes:
-        fetch: which patches the question gets; one row.
+        fetch: the fetched patches, one row.
         text: the answer so far.
-        probability: of the whole answer, in 0..1; None until it is whole.
+        probability: probability of the whole answer, 0..1; None until the answer is complete.
         warning: see `Answer.warning`.
     """
 
@@ -45,18 +45,18 @@ class Step:
 def answer_in_steps(
     model: ArrCocForConditionalGeneration, encoding: ImageEncoding, question: str, **choices: Any
 ) -> Iterator[Step]:
-    """The steps of an answer about one encoded image; the last one has its probability.
+    """Yields the steps of an answer about one encoded image; the last step has the probability.
 
-    The first step comes before the first token. Generation ends at the next token once the steps are no longer read.
+    The first step is before the first token. If the caller stops reading steps, generation ends at the next token.
 
     Args:
-        model: the one that answers.
-        encoding: what its `encode_image` returned.
+        model: the model.
+        encoding: from its `encode_image`.
         question: one question.
-        **choices: `strategy`, `budget` and the like, as `generate` takes them.
+        **choices: `strategy`, `budget` and others of `generate`.
 
     Raises:
-        ValueError: what `generate` refuses.
+        ValueError: `generate` refuses the arguments.
     """
     news: SimpleQueue[FetchResult | str | Answer | Exception] = SimpleQueue()
     left = Event()
@@ -88,7 +88,7 @@ def answer_in_steps(
 
 
 def _steps(news: SimpleQueue[Any]) -> Iterator[Step]:
-    """One step for each piece of news, up to the whole answer."""
+    """One step for each item of the queue, up to the whole answer."""
     step: Step | None = None
     while step is None or step.probability is None:
         item = news.get()
@@ -104,11 +104,11 @@ def _steps(news: SimpleQueue[Any]) -> Iterator[Step]:
 
 
 class _TextQueue(BaseStreamer):
-    """Puts the text so far into a queue with every token; transformers' streamers wait for whole words."""
+    """Puts the text so far into a queue at every token; transformers' streamers wait for whole words."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, queue: SimpleQueue[Any]) -> None:
         self._tokenizer, self._queue = tokenizer, queue
-        self._tokens: list[int] | None = None  # until the prompt came
+        self._tokens: list[int] | None = None  # None until the prompt has arrived
 
     def put(self, value: Tensor) -> None:
         if self._tokens is None:
@@ -117,24 +117,24 @@ class _TextQueue(BaseStreamer):
         self._tokens += value.flatten().tolist()
         (text,) = self._tokenizer.batch_decode([self._tokens], skip_special_tokens=True)
         said = split_thinking(text.strip())[1]
-        self._queue.put(said.rstrip("\N{REPLACEMENT CHARACTER}"))  # a character whose bytes are not all there
+        self._queue.put(said.rstrip("\N{REPLACEMENT CHARACTER}"))  # a character with missing bytes
 
     def end(self) -> None:
-        """The answer itself says that it is whole."""
+        """Does nothing; the queue ends with the whole answer."""
 
 
 REMEMBERED = 12
-"""Answers whose pictures are kept."""
+"""The most answers whose pictures are kept."""
 
 
 @dataclass(frozen=True)
 class Session:
-    """An image and what was asked about it. It never changes: a further answer gives a further session.
+    """An image and the answers about it. A session is immutable: a further answer gives a new session.
 
     Attributes:
         image: upright, RGB.
-        encoding: what the model made of it.
-        asked: a picture and a caption of each of the last answers, the newest first.
+        encoding: the model's encoding of the image.
+        asked: picture and caption of each of the last answers, the newest first.
     """
 
     image: Image.Image
@@ -146,7 +146,7 @@ class Session:
         """Decodes and encodes an uploaded file.
 
         Raises:
-            ValueError: it is no image, a broken one, or one that is too large.
+            ValueError: the file is not an image, is damaged or too large.
         """
         try:
             image = load_image(content)
@@ -159,7 +159,7 @@ class Session:
         return draw_fetch(self.image, fetch)
 
     def answered(self, question: str, steps: Sequence[Step]) -> Self:
-        """The session after a question and its whole answers, one of each strategy."""
+        """The session after a question, with the whole answer of each strategy."""
         pictures = [
             draw_fetch(self.image, step.fetch, question=question, text=step.text, probability=step.probability)
             for step in steps
@@ -169,13 +169,13 @@ class Session:
 
 
 def strategies(config: ArrCocConfig) -> list[str]:
-    """Those that a page can offer: "oracle" needs boxes, and trained scorers their weights."""
+    """The strategies that a page can offer: "oracle" needs boxes, and trained scorers need their weights."""
     held = config.fetcher_config.scorers
     return [name for name, scorer in SCORERS.items() if name != "oracle" and (not scorer.trained or name in held)]
 
 
 def budgets(config: ArrCocConfig) -> list[tuple[str, str]]:
-    """Labels, which say how many patches that is, and names; the configured one is among them."""
+    """Labels with the number of patches, and names of the budgets, including the configured one."""
     names = dict.fromkeys((*NAMED_BUDGETS, "all", str(config.fetcher_config.budget)))
     counts = {name: config.vision_tokens(budget=name)[1] for name in names if name != AUTO}
     labels = [(name if name == str(count) else f"{name}: {count} patches", name) for name, count in counts.items()]
@@ -194,9 +194,9 @@ class Example:
     """An image and a question about it.
 
     Attributes:
-        name: what the image shows.
-        path: of the image.
-        question: about it.
+        name: a description of the image.
+        path: path of the image.
+        question: a question about it.
     """
 
     name: str
@@ -205,7 +205,7 @@ class Example:
 
 
 def find_examples() -> Iterator[Example]:
-    """Those whose images are here: beside the package or in the working directory."""
+    """The examples whose images exist beside the package or in the working directory."""
     roots = (Path(__file__).resolve().parents[2], Path.cwd())
     for name, image, question in _EXAMPLES:
         path = next((root / image for root in roots if (root / image).is_file()), None)

@@ -1,6 +1,7 @@
-"""Answers of one arm: images are encoded at the arm's size, patches fetched, tokens decoded greedily.
+"""Answers of one arm: it encodes images at the arm's size, fetches patches and decodes tokens greedily.
 
-Several sources, or views of one, are encoded once for all questions and arms and share one budget, see docs/views.md.
+Several sources, or several views of one, are encoded once for all questions and arms. They share one budget
+(docs/views.md).
 
 Notation: G side of the fine grid, K fetched patches, S sources. Positions are (y, x).
 """
@@ -79,10 +80,10 @@ def ask(
     choices: "PeerChoices | None" = None,
     **settings: Any,
 ) -> list[Answer]:
-    """The arm's answers, greedily decoded; `encoding` holds one image per record, at the arm's side.
+    """The arm's greedily decoded answers; `encoding` holds one image per record, at the arm's side.
 
-    An item's draws depend on its pixels, its question and `seed`, never on the batch, so an interrupted run resumes
-    with the same answers. `choices`: shared by peers with the same questions.
+    An item's random draws depend on its pixels, its question and `seed`, never on the batch, so an interrupted run
+    resumes with the same answers. `choices` is shared by peers with the same questions.
     """
     encoding, fetching = _choose(model, arm, records, encoding, choices or PeerChoices(model, [arm]))
     fetching = replace(
@@ -95,7 +96,7 @@ def ask(
 
 
 class PeerChoices:
-    """The choices of the peers among `arms` for a few questions; the first arm of a peer computes them for all.
+    """The patches that the peers among `arms` choose for a few questions; a peer's first arm computes them for all.
 
     Args:
         model: with a processor.
@@ -108,7 +109,7 @@ class PeerChoices:
         self._kept: dict[tuple[Path | HeldImage, str], dict[str, Kept]] = {}
 
     def of(self, arm: Arm, records: Sequence[Record], encoding: ImageEncoding) -> list[Kept]:
-        """The choice of `arm` for each record; `encoding` holds one image per record."""
+        """The patches that `arm` keeps for each record; `encoding` holds one image per record."""
         asked = [(record.image, record.question) for record in records]
         for number, key in enumerate(asked):
             if key not in self._kept:
@@ -125,7 +126,7 @@ def _choose(
     encoding: ImageEncoding,
     choices: PeerChoices,
 ) -> tuple[ImageEncoding, FetchChoices]:
-    """The encodings, changed by peers that merge tokens, and the choices for fetching."""
+    """The encoding, changed by peers that merge tokens, and the fetch choices."""
     fetching = FetchChoices(strategy=arm.strategy, allocator=arm.allocator, budget=arm.budget)
     if arm.rule == "uniform":
         return encoding, replace(fetching, patches=_filled(encoding, _lattices(encoding, arm.budget), arm.budget))
@@ -139,7 +140,7 @@ def _choose(
 
 
 def _boxed(model: ArrCocForConditionalGeneration, records: Sequence[Record], encoding: ImageEncoding) -> Tensor:
-    """[I, N] 1 on the patches under the boxes of each record's answer and its label."""
+    """[I, N]: 1 on the patches under the boxes of each record's answer and of its label, else 0."""
     assert encoding.source_sizes is not None, "the images were given as files"
     rows, patch = [], model.config.vision_config.patch_size
     for record, size in zip(records, encoding.source_sizes, strict=True):
@@ -149,7 +150,7 @@ def _boxed(model: ArrCocForConditionalGeneration, records: Sequence[Record], enc
 
 
 def _filled(encoding: ImageEncoding, patches: Sequence[Sequence[int]], budget: int) -> Tensor:
-    """[I, K] the patches of each image; if there are fewer than K, further real patches by lower index."""
+    """[I, K]: the patches of each image, filled up to K with the real patches of the lowest index."""
     wanted = encoding.patch_mask.float()
     for row, chosen in zip(wanted, patches, strict=True):
         row[list(chosen)] = 2.0
@@ -157,7 +158,7 @@ def _filled(encoding: ImageEncoding, patches: Sequence[Sequence[int]], budget: i
 
 
 def lattice(rows: int, columns: int, count: int) -> list[tuple[int, int]]:
-    """`count` distinct cells (y, x), spread evenly over `rows` x `columns`; all cells if there are no more."""
+    """`count` distinct cells (y, x), spread evenly over `rows` x `columns`; all cells if there are fewer."""
     if count >= rows * columns:
         return [(y, x) for y in range(rows) for x in range(columns)]
     # As square as the area allows; no row has more points than cells.
@@ -181,7 +182,7 @@ def _lattices(encoding: ImageEncoding, count: int) -> list[list[int]]:
 
 
 def question_room(model: ArrCocForConditionalGeneration, records: Sequence[Record], new_tokens: int) -> int | None:
-    """Image tokens that the context holds beside the longest question and its answer; None: no limit."""
+    """The image tokens that fit into the context with the longest question and its answer; None: no limit."""
     limit = getattr(model.config.text_config, "max_position_embeddings", None)
     if limit is None:
         return None
@@ -195,7 +196,7 @@ _HEAD = 1024
 
 
 def needs_views(records: Sequence[Record], tiles: str | int | None) -> bool:
-    """Whether tiles are on, or a record has several images, a PDF, a video, or a TIFF or GIF of several pages."""
+    """Whether tiles are on, or a record has several images, a PDF, a video, or a TIFF or GIF with several pages."""
     files = {record.image for record in records if isinstance(record.image, Path)}
     return tiles is not None or any(record.others for record in records) or any(map(_is_document, files))
 
@@ -208,14 +209,14 @@ def _is_document(path: Path) -> bool:
             with open_encoded(stream, str(path), MAX_IMAGE_PIXELS) as image:
                 return count_pages(image, str(path)) > 1
         except ValueError:
-            return False  # reading it raises the error, with its line
+            return False  # reading the image later raises the error, with the record's line
 
 
 def check_arms(arms: Sequence[Arm], side: int) -> None:
-    """Refuses arms for a single view: peers, another size of the image, halves, all patches.
+    """Refuses arms that need a single view: peers, halves, all patches, and other image sizes.
 
     Raises:
-        ValueError: such an arm.
+        ValueError: an arm needs a single view.
     """
     other = [arm.name for arm in arms if arm.rule not in SCORERS or arm.side != side]
     if other:
@@ -228,10 +229,10 @@ def check_arms(arms: Sequence[Arm], side: int) -> None:
 def open_sources(
     model: ArrCocForConditionalGeneration, record: Record, tiles: str | int | None = None
 ) -> tuple[list[Source], ViewOptions]:
-    """All images, pages or frames of a record, and the options of views with which they were opened.
+    """All images, pages or frames of a record, and the view options that opened them.
 
     Raises:
-        ValueError, OSError: one cannot be read.
+        ValueError, OSError: a source cannot be read.
     """
     processor = model.processor.image_processor
     options, _ = take_view_options({**processor.views, **({} if tiles is None else {"tiles": tiles})})
@@ -243,7 +244,7 @@ def open_sources(
 def encode_document(
     model: ArrCocForConditionalGeneration, record: Record, tiles: str | int | None
 ) -> tuple[ImageEncoding, str]:
-    """All sources of a record, encoded for one prompt, and a digest of them.
+    """The encoding of all sources of a record for one prompt, and a digest of the sources.
 
     Raises:
         ValueError: sources that cannot be read, or too many; the message names the record's line.
@@ -253,7 +254,7 @@ def encode_document(
         encoding = encode_sources(model.model, model.processor.image_processor, [sources], options)
     except (ValueError, OSError) as error:
         raise ValueError(f"line {record.line}: {error}") from error
-    if len(sources) == 1:  # a prompt begins with the base tokens of its first source only
+    if len(sources) == 1:  # a prefill covers the base tokens of the prompt's first source only
         encoding = model.prefilled(encoding)
     return encoding, digest_of(record.images)
 
@@ -305,12 +306,12 @@ def ask_views(
 
 
 def all_boxes(record: Record, source: int) -> list[Box]:
-    """The boxes of the answer and of its label on one source, px."""
+    """The boxes of the answer and of its label in one source, px."""
     return [*record.boxes_on(source), *record.boxes_on(source, labels=True)]
 
 
 def view_prediction(line: int, answer: Answer, encoding: ImageEncoding, digest: str) -> Prediction:
-    """The prediction for an answer about a document: the place of each patch, in px of its source."""
+    """The prediction for an answer about a document, with the place of each patch in px of its source."""
     fetch = answer.fetch
     assert encoding.source_sizes is not None, "sources were given"
     fetched = int(fetch.tokens.sum())

@@ -1,4 +1,4 @@
-"""The arms of an experiment: one way each of turning an image and a question into the language model's tokens.
+"""The arms of an experiment. An arm is one way to turn an image and a question into tokens of the language model.
 
 All arms answer the same questions, with the same weights or (in a contest) each with its own. Notation: M base tokens,
 K fetched tokens, N patches, G side of the fine grid. Positions are (y, x).
@@ -35,10 +35,10 @@ GROUPS = {
 """Names of groups of arms."""
 
 _RESIZED = {"larger": ("none", "fast"), "smaller": ("saliency", "all")}
-"""Strategy and budget of arms that see another size of the image."""
+"""Strategy and budget of the arms that resize the image."""
 TRAINABLE = ("larger", "smaller", "patches_only", "keep_all")
-"""Arms whose prompts the model reads well only if trained on such: another size, no base tokens, all patches at
-once."""
+"""Arms that are fair only if the model was trained on their prompts: another image size, no base tokens, all patches
+at once."""
 
 CHANGES: dict[str, dict[str, Any]] = {
     "allow": {"overlap": "allow"},
@@ -46,8 +46,8 @@ CHANGES: dict[str, dict[str, Any]] = {
     "bypass": {"bypass": True},
     **{f"passes{passes}": {"passes": passes} for passes in (2, 3, 4)},
 }
-"""The meanings of RULE+CHANGE: whether patches that are base tokens may be fetched again; the bridge's linear
-projection alone; the budget shared by several passes."""
+"""The settings of each CHANGE in RULE+CHANGE. "allow", "exclude": whether patches that are base tokens can be fetched
+again. "bypass": the bridge's linear projection alone. "passesP": the budget is shared by P passes."""
 
 
 @dataclass(frozen=True)
@@ -55,21 +55,21 @@ class Arm:
     """One way to fill the language model's prompt.
 
     Attributes:
-        name: unique; that of the strategy, the peer, of `BASELINES`, `HALVES` or `BOUNDS`; or RULE+CHANGE@K, see
+        name: unique; a strategy, a peer, a name of `BASELINES`, `HALVES` or `BOUNDS`, or RULE+CHANGE@K, see
             `make_arms`.
         role: "ladder", "baseline", "half", "bound", "peer", "ablation" or "contest".
-        strategy, budget, allocator: arguments of `generate`; budget is K (of each pass), or the most if K depends on
+        strategy, budget, allocator: arguments of `generate`. `budget` is K of each pass, or its maximum if K depends on
             the item.
-        side: px of the square that the image is fitted into.
-        tokens: positions of the image in the prompt, M + K (and those of the layout).
-        seeds: of random relevance; one run each. Other arms run once, with the config's own seed.
-        note: for the report.
-        overlap: "allow", "exclude" or "" as configured, see `ArrCocFetcherConfig`.
+        side: side of the square that the image is fitted into, px.
+        tokens: positions of the image in the prompt: M + K, and those of the layout.
+        seeds: seeds of random relevance, one run each. Other arms run once, with the config's seed.
+        note: a remark for the report.
+        overlap: "allow", "exclude", or "" for the configured value, see `ArrCocFetcherConfig`.
         bypass: whether the bridge uses its linear projection alone.
-        trained: whether the weights were trained on the prompts of the arm, or of the peer's rule.
-        rule: the strategy, peer, baseline, half or bound, without changes; by default the beginning of the name.
-        weights: for an arm of a contest its own models, with one run each.
-        passes: `num_passes` of `generate`; FLOPs are those of one pass with the patches of all passes.
+        trained: whether the weights were trained on the prompts of the arm or of the peer's rule.
+        rule: the strategy, peer, baseline, half or bound without changes; by default the start of the name.
+        weights: in a contest, the arm's own models, one run each.
+        passes: `num_passes` of `generate`. FLOPs count one pass with the patches of all passes.
     """
 
     name: str
@@ -94,13 +94,13 @@ class Arm:
 
     @property
     def runs(self) -> dict[str, int | None]:
-        """Name and seed of each run."""
+        """The seed of each run, by the run's name."""
         if self.weights:
             return {f"{self.name}.{number}": None for number in range(len(self.weights))}
         return {f"{self.name}.{seed}": seed for seed in self.seeds} if self.seeds else {self.name: None}
 
     def of_model(self, number: int) -> "Arm":
-        """The run of a contest's arm with its model of this number."""
+        """The arm of a contest, restricted to its model with this number."""
         return replace(self, name=f"{self.name}.{number}", weights=())
 
 
@@ -116,20 +116,22 @@ def make_arms(
     several: bool = True,
     trained_on: Sequence[str] = (),
 ) -> list[Arm]:
-    """The arms called `names`, in that order.
+    """Makes the arms called `names`, in that order.
 
     Args:
         config: of the model.
-        names: strategies, peers, `BASELINES`, `HALVES`, `BOUNDS`; RULE@K with K as for `budget` ("all": what the
-            context holds), of all passes together; RULE+ALLOCATOR and RULE+CHANGE of `CHANGES`, also together:
-            realizer+window@64; larger@TOKENS and smaller@TOKENS: images that give no fewer. A name of `GROUPS`: those
-            of the group that this checkpoint and these records can run. None: all groups but "peers".
+        names: strategies, peers, and names of `BASELINES`, `HALVES` and `BOUNDS`. RULE@K sets the budget of all passes
+            together; K is a value of `budget`, or "all" for as many as the context holds. RULE+ALLOCATOR and
+            RULE+CHANGE (of `CHANGES`) can be combined: realizer+window@64. larger@TOKENS and smaller@TOKENS resize the
+            image so that it gives at least TOKENS. A name of `GROUPS` stands for the arms of the group that this
+            checkpoint and these records can run. None: all groups but "peers".
         budget: see `resolve_budget`; the config's by default.
         allocator: the config's by default.
-        seeds: of "random".
-        room: image tokens that the language model's context holds beside the longest question; None: any number.
+        seeds: seeds of "random".
+        room: the most image tokens that fit into the language model's context with the longest question; None: no
+            limit.
         boxed: whether every record has boxes.
-        several: whether the records have more than one page.
+        several: whether the records are about more than one page.
         trained_on: arms of `TRAINABLE` that the weights were also trained on.
 
     Raises:
@@ -169,7 +171,7 @@ def _with_training(arm: Arm, trained_on: Sequence[str]) -> Arm:
 
 
 def _members(config: ArrCocConfig, group: str, boxed: bool, several: bool) -> list[str]:
-    """The arms of a group that can run."""
+    """The names of a group's arms that can run."""
     held = config.fetcher_config.scorers
     fit = [name for name in GROUPS[group] if name not in SCORERS or not SCORERS[name].trained or name in held]
     fit = [name for name in fit if several or not name.startswith("other_base")]
@@ -182,19 +184,19 @@ def _parse(name: str) -> tuple[str, list[str], str] | None:
     rule, *changes = head.split("+")
     changed = bool(at or changes)
     known = {*SCORERS, *PEERS} if changed else {*SCORERS, *PEERS, *BASELINES, "keep_all"}
-    if not changes:  # they change other parts of the prompt, or the size of the image
+    if not changes:  # these rules change other parts of the prompt, or the size of the image
         known |= {*HALVES, *_RESIZED}
         if head in _RESIZED and at and not budget.isdecimal():
             return None
     if rule not in known or bool(at) != bool(budget) or not {*changes} <= {*ALLOCATORS, *CHANGES}:
         return None
-    if rule in PEERS and any("passes" in CHANGES.get(change, {}) for change in changes):  # they choose patches once
+    if rule in PEERS and any("passes" in CHANGES.get(change, {}) for change in changes):  # peers choose patches once
         return None
     return rule, changes, budget
 
 
 class _Maker:
-    """Settings common to the arms of one experiment."""
+    """Makes arms from the settings of one experiment."""
 
     def __init__(self, config: ArrCocConfig, budget: int | str | None, allocator: str, room: int | None) -> None:
         self.config, self.wanted, self.allocator = config, budget, allocator
@@ -207,13 +209,12 @@ class _Maker:
         self.fetching = strategy if SCORERS[strategy].fetches else "saliency"
 
     def _most(self, overlap: str | None = None) -> int:
-        """Positions of an image with all its patches, as many as the context holds."""
+        """Positions of an image with all its patches, or with as many as the context holds."""
         everything = sum(self.config.vision_tokens(budget="all", strategy="oracle", overlap=overlap))
         return everything if self.room is None else min(everything, self.room)
 
     def arm(self, name: str, rule: str, changes: list[str], budget: str, seeds: tuple[int, ...]) -> Arm | None:
-        """The arm of a parsed name; None for a resized image without a possible size, at a budget of nearly all
-        patches."""
+        """The arm of a parsed name. None if no image size is possible, as at a budget of nearly all patches."""
         if rule in HALVES:
             return self._half(name, rule, budget)
         if rule in _RESIZED:
@@ -243,7 +244,7 @@ class _Maker:
         return plain
 
     def _half(self, name: str, rule: str, budget_name: str) -> Arm:
-        """An arm with the configured strategy's patches, and no base tokens or those of another page."""
+        """An arm with the patches of the configured strategy, and without base tokens or with those of another page."""
         asked = self.config.vision_tokens(budget=budget_name or self.wanted, strategy=self.fetching)[1]
         budget = min(asked, self.most - self.base)
         base = 0 if rule == "patches_only" else self.base
@@ -273,7 +274,7 @@ class _Maker:
         )  # fmt: skip
 
     def _resized(self, name: str, rule: str, wanted: int) -> Arm | None:
-        """The smallest image with at least `wanted` tokens: a baseline never gets fewer."""
+        """The arm with the smallest image that has at least `wanted` tokens, so that a baseline never gets fewer."""
         strategy, budget = _RESIZED[rule]
         side = self.unit
         while sum(self.config.vision_tokens(side, budget, strategy=strategy)) < wanted:

@@ -1,4 +1,4 @@
-"""Questions of a data set to a reader of a published model: answers and fetched tokens of each strategy."""
+"""Asks a reader of a published model the questions of a data set: answers and fetched tokens of each strategy."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from .prediction_loop import Item, by_image, new_tokens
 from .predictions import Prediction
 
 FIXED: Mapping[str, tuple[str, int | str]] = {"none": ("saliency", 0), "keep_all": ("saliency", "all")}
-"""Names beside those of strategies: base tokens only, and all tokens, as in the plain model."""
+"""Names besides those of strategies: base tokens only, and all tokens, as in the plain model."""
 
 
 @dataclass(frozen=True)
@@ -32,17 +32,17 @@ class AttachedArm:
 
     @property
     def arm(self) -> Arm:
-        """The arm for scores; the sizes of prompts come with each question."""
+        """The arm to score; the size of the prompt depends on the question."""
         return Arm(self.name, "ladder", self.strategy, int(self.budget != 0), "topk", side=0, tokens=0)
 
 
 def attached_arms(
     reader: AttachedReader, names: Sequence[str], budget: float | int | str | None, records: Sequence[Record]
 ) -> list[AttachedArm]:
-    """The arms called NAME or NAME@BUDGET, a strategy or one of `FIXED`.
+    """The arms called NAME or NAME@BUDGET; NAME is a strategy or one of `FIXED`.
 
     Raises:
-        ValueError: an unknown name or budget, "realizer" without a trained scorer, or "oracle" and records without
+        ValueError: an unknown name or budget, "realizer" without a trained scorer, or "oracle" with records without
             boxes.
     """
     arms = []
@@ -68,7 +68,7 @@ def attached_arms(
 
 
 def usable_strategies(reader: AttachedReader, *, oracle: bool) -> list[str]:
-    """All arms of a reader."""
+    """The names of all arms that a reader can run."""
     unusable = {name for name, usable in (("realizer", reader.scorer is not None), ("oracle", oracle)) if not usable}
     return [name for name in (*STRATEGIES, *FIXED) if name not in unusable]
 
@@ -82,9 +82,9 @@ def predict_attached(
     seed: int | None = None,
     progress: bool = True,
 ) -> Iterator[tuple[str, dict[int, Prediction]]]:
-    """Each arm's predictions by the record's number, part by part; the images of a question are encoded once.
+    """Yields parts of each arm's predictions by the record's number; the images of a question are encoded once.
 
-    The arguments are those of `prediction_loop.predict_all`; "random" draws for each question alone.
+    Arguments are as in `prediction_loop.predict_all`; "random" draws for each question alone.
 
     Raises:
         ValueError: an image that cannot be read, or boxes outside it; the message names the record's line.
@@ -110,7 +110,7 @@ def predict_attached(
 
 
 def _encoded(reader: AttachedReader, group: Sequence[Item]) -> AttachedEncoding:
-    """The images of a group of questions."""
+    """Encodes the images of a group of questions."""
     record = group[0].record
     try:
         encoding = reader.encode_image([[opened(image) for image in record.images]])

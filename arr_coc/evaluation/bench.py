@@ -1,8 +1,8 @@
-"""A bench: real pages with questions, for measuring only. All readers get the same questions and the same scoring.
+"""A bench: real pages with questions, used only to measure. All readers get the same questions and the same scoring.
 
-One folder holds a folder for each source, with `data.jsonl` (see `arr_coc.data.records`) and its images. A record's
-`match` names the comparison of its answers: "alnum" compares letters and digits in lower case, "relaxed" is ChartQA's
-rule; the default ignores case and white space. ANLS compares the text itself.
+Its folder has one folder per source, with `data.jsonl` (see `arr_coc.data.records`) and images. A record's `match`
+names the comparison of its answers: "alnum" compares letters and digits in lower case, "relaxed" is ChartQA's rule,
+and the default ignores case and white space. ANLS compares the unchanged text.
 """
 
 import json
@@ -28,20 +28,20 @@ from .reporting import percent, require_extra, to_text
 from .statistics import Interval, mean_of_intervals, score_interval
 
 MATCHES = {"": "caseless_match", "alnum": "alnum_match", "relaxed": "relaxed_accuracy"}
-"""`match` of a record -> the metric that decides whether an answer is right."""
+"""Maps the `match` of a record to the metric that decides whether an answer is right."""
 
 Bench = Mapping[str, Sequence[Record]]
 """The questions of each source, by the name of its folder."""
 
 
 class Reader(Protocol):
-    """The measured system: it reads a page once and answers questions about it."""
+    """The measured system. It reads a page once and answers questions about it."""
 
     def read(self, image: Path) -> Any:
         """Encodes a page once for all questions."""
 
     def ask(self, page: Any, question: str, streamer: BaseStreamer) -> tuple[str, float]:
-        """The answer about a page from `read`, and its probability; `streamer` goes to transformers' `generate`."""
+        """The answer and its probability; `page` is from `read`, and `streamer` is for transformers' `generate`."""
 
 
 @dataclass(frozen=True)
@@ -49,14 +49,14 @@ class BenchAnswer:
     """A reader's answer to one question of a bench.
 
     Attributes:
-        reader: its name.
-        source, line: of the question.
-        question, answer: as text.
-        probability: of the whole answer, 0..1.
-        first: whether the page was read for this question; the seconds then include it.
+        reader: the reader's name.
+        source, line: the place of the question in the bench.
+        question, answer: their texts.
+        probability: probability of the whole answer, 0..1.
+        first: whether the page was read for this question; the seconds then include the reading.
         first_token: seconds until the first token of the answer.
-        seconds: until its last token.
-        legibility: of the page (`ImageEncoding.legibility`), from readers that tell it.
+        seconds: seconds until its last token.
+        legibility: the page's `ImageEncoding.legibility`, from readers that estimate it.
     """
 
     reader: str
@@ -76,7 +76,7 @@ class ModelReader:
 
     Args:
         model: a checkpoint with a processor, or a reader of a published model.
-        tiles: of a checkpoint, see `views.ViewOptions`; None: its default.
+        tiles: see `views.ViewOptions`, for checkpoints only; None: the checkpoint's default.
         choices: other arguments of `generate`, such as `strategy` and `budget`.
     """
 
@@ -98,15 +98,15 @@ class ModelReader:
 
 
 def read_bench(folder: Path, sources: Sequence[str] | None = None, *, limit: int | None = None) -> Bench:
-    """The questions of a bench.
+    """Reads the questions of a bench.
 
     Args:
-        folder: of the sources' folders.
-        sources: names of some of them; None: all.
-        limit: only the first so many questions of each.
+        folder: holds the sources' folders.
+        sources: names of the sources to read; None: all.
+        limit: the most questions per source, from the first on; None: all.
 
     Raises:
-        ValueError: no such folder, no questions in it, an unknown source, or a bad record.
+        ValueError: a missing folder, no questions in it, an unknown source, or a bad record.
     """
     if not folder.is_dir():
         raise ValueError(f"bench: expected a folder with a folder for each source; got {str(folder)!r}")
@@ -140,7 +140,7 @@ def _record(row: Row, folder: Path) -> Record:
 
 
 class _Clock(BaseStreamer):
-    """Times of the prompt and of each token."""
+    """Records the times of the prompt and of each token."""
 
     def __init__(self) -> None:
         self.times: list[float] = []
@@ -149,7 +149,7 @@ class _Clock(BaseStreamer):
         self.times.append(time.perf_counter())
 
     def end(self) -> None:
-        """Buffers nothing."""
+        """Does nothing, as nothing is buffered."""
 
 
 def ask_bench(
@@ -159,9 +159,9 @@ def ask_bench(
 
     Args:
         reader: answers the questions.
-        name: the reader's, kept with the answers.
+        name: the reader's name, kept with the answers.
         bench: from `read_bench`.
-        predictions: JSONL of `BenchAnswer`, written answer by answer; questions with an answer in it are not asked
+        predictions: JSONL of `BenchAnswer`, written answer by answer; questions that it already answers are not asked
             again.
         progress: show a progress bar (on standard error).
 
@@ -169,7 +169,7 @@ def ask_bench(
         The answers in the bench's order.
 
     Raises:
-        ValueError: `predictions` holds answers of another reader, or to other questions; an unreadable image.
+        ValueError: `predictions` holds answers of another reader or to other questions, or an image cannot be read.
     """
     said = _read_answers(predictions, name, bench)
     total = sum(map(len, bench.values()))
@@ -195,7 +195,7 @@ def _ask_page(reader: Reader, name: str, source: str, records: Sequence[Record])
             page = reader.read(Path(str(record.image)))
         answer, probability = reader.ask(page, record.question, clock)
         ended = time.perf_counter()
-        first_token = clock.times[1] if len(clock.times) > 1 else ended  # the first one is the prompt
+        first_token = clock.times[1] if len(clock.times) > 1 else ended  # times[0] is the prompt
         yield BenchAnswer(
             name, source, record.line, record.question, answer, round(probability, 6), number == 0,
             round(first_token - began, 4), round(ended - began, 4),
@@ -204,7 +204,7 @@ def _ask_page(reader: Reader, name: str, source: str, records: Sequence[Record])
 
 
 def _read_answers(path: Path | None, name: str, bench: Bench) -> dict[tuple[str, int], BenchAnswer]:
-    """The answers in a file to questions of the bench, by source and line; an incomplete last line is dropped."""
+    """The file's answers to the questions of a bench, by source and line; drops an incomplete last line."""
     if path is None or not path.is_file():
         return {}
     *whole, rest = path.read_text(encoding="utf-8").split("\n")
@@ -230,20 +230,20 @@ def _read_answers(path: Path | None, name: str, bench: Bench) -> dict[tuple[str,
 
 
 def score_bench(bench: Bench, answers: Sequence[BenchAnswer]) -> dict[str, Any]:
-    """How right the answers are, and how long they took.
+    """Scores the answers and summarizes their times.
 
     Args:
         bench: the questions.
-        answers: of `ask_bench`, in the same order.
+        answers: from `ask_bench`, in the same order.
 
     Returns:
         {"sources": {name: {"exact", "anls": intervals drawn by pages, "legibility": mean over pages, None from readers
-        that do not say it, "questions", "pages", "seconds"}}, "mean": {"exact", "anls", "legibility": of the sources'
-        means, "questions", "pages", "seconds"}, "confidence": {"auroc", "right", "wrong"}, "calibration": see
-        `calibration.calibration`}. `seconds`: {"first_token": median of the first question
-        about a page, "next": the same of later questions, None without any, "mean": of all questions to the last
-        token}. `auroc`: the share of pairs of a right and a wrong answer in which the right one has the higher
-        probability, ties half; None without any.
+        that do not estimate it, "questions", "pages", "seconds"}}, "mean": {"exact", "anls", "legibility": means of the
+        sources' means, "questions", "pages", "seconds"}, "confidence": {"auroc", "right", "wrong"}, "calibration": see
+        `calibration.calibration`}. `seconds`: {"first_token": median over the first questions about a page, "next":
+        median over later questions, None without any, "mean": mean time to the last token over all questions}.
+        `auroc`: the share of pairs of a right and a wrong answer in which the right one has the higher probability;
+        ties count half; None without pairs.
 
     Raises:
         ValueError: scipy is not installed.
@@ -288,13 +288,13 @@ def score_bench(bench: Bench, answers: Sequence[BenchAnswer]) -> dict[str, Any]:
 
 
 def is_right(answer: str, record: Record) -> bool:
-    """Whether an answer is right by the record's own rule."""
+    """Whether an answer is right by the record's `match` rule."""
     match = dict(record.tags).get("match", "")
     return bool(METRICS[MATCHES[match]].score(answer, record.answers))
 
 
 def _mean_of_known(values: Sequence[float | None], groups: Iterable[int]) -> float | None:
-    """The mean over groups with a known value, equal within each group; None without any."""
+    """The mean over groups with a known value, which is equal within a group; None without any."""
     known = {group: value for group, value in zip(groups, values, strict=True) if value is not None}
     return statistics.mean(known.values()) if known else None
 
@@ -319,7 +319,7 @@ def _confidence(probabilities: np.ndarray, right: np.ndarray) -> dict[str, Any]:
 
 
 def bench_text(result: Mapping[str, Any]) -> str:
-    """The result of `score_bench` as tables of accuracy and of confidence."""
+    """Formats the result of `score_bench` as tables of accuracy and confidence."""
     head = ["source", "exact match, %", "ANLS, %", "questions", "pages", "first token, s", "next, s", "a question, s"]
     rows = [_row(name, row) for name, row in result["sources"].items()]
     rows.append(_row(f"mean of {len(rows)} sources", result["mean"]))

@@ -1,6 +1,7 @@
-"""Calibration: the agreement of answers' probabilities with their accuracy, and weights that improve it.
+"""Calibration: how well answers' probabilities agree with their accuracy, and weights that improve the agreement.
 
-The expected calibration error (Guo et al., 2017, https://arxiv.org/abs/1706.04599) in bins of equal width.
+It is measured by the expected calibration error (Guo et al., 2017, https://arxiv.org/abs/1706.04599) in bins of equal
+width.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,17 +19,17 @@ BINS = 5
 
 
 def calibration(probabilities: np.ndarray, right: np.ndarray, refused: np.ndarray) -> dict[str, Any]:
-    """The calibration of the confidence of answers.
+    """The calibration of n answers.
 
     Args:
-        probabilities: of n answers, 0..1.
+        probabilities: probabilities of the answers, 0..1.
         right: their scores, 0..1, or bool.
         refused: bool, the answers "not on the page".
 
     Returns:
-        {"ece": mean over all answers of the distance between their bin's mean probability and mean score, "bins": of
-        each of `BINS` {"n", "confidence", "accuracy"}, "refused": the same of the answers "not on the page"}; means
-        over no answers are None.
+        {"ece": mean over all answers of the distance between their bin's mean probability and mean score, "bins":
+        {"n", "confidence", "accuracy"} of each of `BINS`, "refused": the same for the answers "not on the page"}. A
+        mean over no answers is None.
 
     Raises:
         ValueError: no answers, or a probability outside 0..1.
@@ -46,7 +47,7 @@ def calibration(probabilities: np.ndarray, right: np.ndarray, refused: np.ndarra
 
 
 _RIDGE = 1e-4
-"""Weight of the distance from `_IDENTITY` in the loss; it keeps weights finite if a line separates right from wrong."""
+"""Weight of the distance from `_IDENTITY` in the loss. It keeps weights finite if right and wrong are separable."""
 
 _IDENTITY = {"logit": 1.0, "legibility": 0.0, "not_on_the_page": 0.0, "bias": 0.0}
 """Weights of `answers.calibrated` that leave probabilities as they are."""
@@ -55,19 +56,19 @@ _IDENTITY = {"logit": 1.0, "legibility": 0.0, "not_on_the_page": 0.0, "bias": 0.
 def fit_calibration(
     probabilities: np.ndarray, right: np.ndarray, refused: np.ndarray, legibility: Sequence[float | None]
 ) -> dict[str, float]:
-    """The weights of `answers.calibrated` under which n answers are the likeliest to be right as they are.
+    """Fits the weights of `answers.calibrated` to n answers, by the maximum likelihood of their scores.
 
-    Logistic regression. Neither a higher probability nor a better legibility may make an answer less sure: a weight of
-    them below 0 becomes 0.
+    This is logistic regression. A higher probability or legibility must not reduce the confidence: a negative weight of
+    either becomes 0.
 
     Args:
-        probabilities: of their tokens, 0..1.
+        probabilities: probabilities of the answers' tokens, 0..1.
         right: their scores, 0..1, or bool.
         refused: bool, the answers "not on the page".
-        legibility: of what was fetched for each; None where that is not known.
+        legibility: legibility of the fetched patches of each answer; None if unknown.
 
     Raises:
-        ValueError: fewer than two answers, or all of them right, or all wrong.
+        ValueError: fewer than two answers, or all are right, or all are wrong.
     """
     if len(right) < 2 or right.min() == right.max():
         raise ValueError(f"calibration: expected right and wrong answers; got {len(right)}, alike")
@@ -85,7 +86,7 @@ def fit_calibration(
 
 
 def _likeliest(features: Tensor, right: Tensor, free: Tensor) -> Tensor:
-    """The weights [4] of features [n, 4] under which n answers are `right`, 0 where they are not `free`."""
+    """The maximum-likelihood weights [4] of features [n, 4] for scores `right` [n]; 0 where not `free` [4]."""
     usual = torch.tensor([*_IDENTITY.values()], dtype=torch.float64)
     weights = (usual * free).requires_grad_()
     search = torch.optim.LBFGS([weights], max_iter=500, tolerance_grad=1e-9, line_search_fn="strong_wolfe")
@@ -108,9 +109,9 @@ def _means(probabilities: np.ndarray, right: np.ndarray, among: np.ndarray) -> d
 
 
 def calibration_table(rows: Iterable[tuple[list[str], Mapping[str, Any]]], head: list[str]) -> Table:
-    """A row for each result of `calibration`, behind the cells that name it under `head`.
+    """A row for each result of `calibration`; its first cells, under `head`, name the result.
 
-    The last column is left out if no answer is "not on the page".
+    The last column is omitted if no answer is "not on the page".
     """
     edges = [f"{100 * each // BINS}-{100 * (each + 1) // BINS} %" for each in range(BINS)]
     cells = [
@@ -123,7 +124,7 @@ def calibration_table(rows: Iterable[tuple[list[str], Mapping[str, Any]]], head:
 
 
 LEGEND = "ECE: expected calibration error. Then, by probability: mean probability / share right, % (answers)."
-"""The note below a `calibration_table`."""
+"""The note below the table of `calibration_table`."""
 
 
 def _cell(found: Mapping[str, Any]) -> str:

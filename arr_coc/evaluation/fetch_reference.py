@@ -1,4 +1,4 @@
-"""Statistics of a checkpoint's fetching on typical questions, with which a server compares its traffic.
+"""Statistics of a checkpoint's fetching on typical questions. A server compares its traffic with them.
 
 Notation: I image slots, N patches, D language-model width.
 """
@@ -26,15 +26,15 @@ REFERENCE = "fetch_reference.json"
 """The file's name, beside the weights."""
 
 BINS = 10
-"""Bins of each statistic, with equally many of the reference's own values."""
+"""The number of bins of each statistic; each bin holds equally many of the reference's values."""
 
 
 def fetch_statistics(prompt: EmbeddedPrompt) -> dict[str, Tensor]:
-    """Statistics of scorer and bridge for each image slot, whatever the budget: [I] float32 by name.
+    """Statistics of scorer and bridge for each image slot, independent of the budget: [I] float32 by name.
 
-    `relevance_mean`, `relevance_peak`: over the real patches. `relevance_entropy`: of relevance as a distribution over
-    them, relative to that of equal relevance, which gives 1. `token_norm`: mean length of the bridge's tokens.
-    `token_quality`: their mean quality, from bridges with a quality adapter.
+    `relevance_mean`, `relevance_peak`: over the real patches. `relevance_entropy`: entropy of relevance as a
+    distribution over them, relative to equal relevance (1). `token_norm`: mean length of the bridge's tokens.
+    `token_quality`: their mean quality, only from bridges with a quality adapter.
     """
     relevance, mask = prompt.fetch.relevance.float(), prompt.context.patch_mask
     mask = mask if mask.shape == relevance.shape else torch.ones_like(relevance, dtype=torch.bool)  # several views
@@ -55,7 +55,7 @@ def fetch_statistics(prompt: EmbeddedPrompt) -> dict[str, Tensor]:
 
 @dataclass(frozen=True)
 class Distribution:
-    """One statistic's values: their mean, the edges of bins, and how many values each bin holds."""
+    """The values of one statistic: their mean, the edges of the bins, and the number of values in each bin."""
 
     mean: float
     edges: tuple[float, ...]
@@ -63,20 +63,21 @@ class Distribution:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> "Distribution":
-        """The distribution of values, in bins of equal counts; fewer bins if values repeat."""
+        """The distribution of `values` in bins of equal counts; repeated values give fewer bins."""
         edges = np.unique(np.quantile(values, np.linspace(0, 1, BINS + 1)[1:-1])).tolist()
         bins = [bisect_right(edges, value) for value in values]
         counts = tuple(bins.count(number) for number in range(len(edges) + 1))
         return cls(float(np.mean(values)), tuple(edges), counts)
 
     def bin(self, value: float) -> int:
-        """The number of a value's bin."""
+        """The index of a value's bin."""
         return bisect_right(self.edges, value)
 
     def drift(self, counts: Sequence[int]) -> float:
-        """The population stability index of other values, counted by bin: 0 for equal shares, without an upper limit.
+        """The population stability index of other values, counted by bin: 0 for equal shares, unbounded above.
 
-        Sum over bins of (q - p) ln(q / p), with half a value added to each bin, so that empty bins can be compared.
+        It is the sum over bins of (q - p) ln(q / p), with half a value added to each bin, so that empty bins can be
+        compared.
         """
         reference, other = _shares(self.counts), _shares(counts)
         return sum((q - p) * math.log(q / p) for p, q in zip(reference, other, strict=True))
@@ -89,12 +90,12 @@ def _shares(counts: Sequence[int]) -> list[float]:
 
 @dataclass(frozen=True)
 class FetchReference:
-    """A checkpoint's own statistics.
+    """A checkpoint's reference statistics.
 
     Attributes:
-        strategy: its name.
-        questions: the number of questions, each counted once for each of its images.
-        statistics: by name, see `fetch_statistics`.
+        strategy: the strategy's name.
+        questions: the number of questions; each counts once per image.
+        statistics: distributions by name, see `fetch_statistics`.
     """
 
     strategy: str
@@ -103,20 +104,20 @@ class FetchReference:
 
     @classmethod
     def of(cls, strategy: str, values: Mapping[str, Sequence[float]]) -> "FetchReference":
-        """The reference of these values of each statistic."""
+        """The reference from the values of each statistic."""
         questions = max(map(len, values.values()), default=0)
         return cls(strategy, questions, {name: Distribution.of(own) for name, own in values.items()})
 
     def save(self, path: Path) -> None:
-        """Writes it as JSON."""
+        """Writes the reference as JSON."""
         write_json(path, asdict(self))
 
     @classmethod
     def load(cls, path: Path) -> "FetchReference":
-        """Reads a file that `save` wrote.
+        """Reads a file written by `save`.
 
         Raises:
-            ValueError: another kind of file.
+            ValueError: the file is not a reference.
         """
         content = read_json(path)
         try:
@@ -134,7 +135,7 @@ class FetchReference:
 
 
 def find_reference(model: ArrCocForConditionalGeneration) -> FetchReference | None:
-    """The reference beside a model's weights, in a folder or on the Hub; None without one."""
+    """The reference beside a model's weights, in a folder or on the Hub; None if there is none."""
     name = model.config._name_or_path
     if not name:
         return None
@@ -151,7 +152,7 @@ def find_reference(model: ArrCocForConditionalGeneration) -> FetchReference | No
 
 @torch.no_grad()
 def measure_reference(model: ArrCocForConditionalGeneration, records: Sequence[Record]) -> FetchReference:
-    """Embeds the prompts of all questions with the model's configuration; it generates no answers.
+    """Measures the statistics on all questions with the model's configuration; embeds prompts, generates no answers.
 
     Raises:
         ValueError: no records, or an image that cannot be read.
@@ -171,7 +172,7 @@ def measure_reference(model: ArrCocForConditionalGeneration, records: Sequence[R
 
 
 def _prompts(model: ArrCocForConditionalGeneration, records: Sequence[Record]) -> Iterator[EmbeddedPrompt]:
-    """Embedded prompts of all records; consecutive records about the same images are in one batch."""
+    """Embeds the prompts of all records; consecutive records about the same images are one batch."""
     answer_generator = AnswerGenerator(model, model.processor)
     choices = model.model.fetcher.resolve(AS_CONFIGURED)
     for shown, group in groupby(records, key=lambda record: record.images):

@@ -1,10 +1,10 @@
-"""An adapter for lmms-eval (https://github.com/EvolvingLMMs-Lab/lmms-eval): its tasks, asked of a model.
+"""An adapter for lmms-eval (https://github.com/EvolvingLMMs-Lab/lmms-eval), which runs its tasks on a model.
 
-lmms-eval finds it by the entry point group "lmms_eval.models", once both packages are installed:
+If both packages are installed, lmms-eval finds it by the entry point group "lmms_eval.models":
 
     lmms-eval --model arr_coc --model_args pretrained=org/arr-coc,budget=fast --tasks textvqa_val --batch_size 16
 
-With the name of a published model (see `arr_coc.attach`) running back is attached to it; `budget` may be a share:
+If `pretrained` is a published model, running back is attached to it (see `arr_coc.attach`); `budget` can be a share:
 
     lmms-eval --model arr_coc --model_args pretrained=Qwen/Qwen3-VL-2B-Instruct,budget=0.25 --tasks docvqa_val
 """
@@ -22,14 +22,15 @@ from .prediction_loop import new_tokens
 
 
 class ArrCoc(lmms):
-    """Answers greedily, one image or several per question; a question without an image is refused.
+    """Answers greedily, with one or several images per question; refuses a question without an image.
 
     Args:
-        pretrained: folder, or name on the Hub as org/name, of an ARR-COC checkpoint or a published model.
-        device: None: CUDA where there is one.
+        pretrained: a folder or a Hub name (org/name) of an ARR-COC checkpoint or a published model.
+        device: None: CUDA if available, else the CPU.
         batch_size: questions at a time.
         strategy, budget: see `generate`; the checkpoint's by default.
-        allocator: of a checkpoint; `way`, `pool`: of a published model, see `AttachedReader.encode_image`.
+        allocator: for a checkpoint.
+        way, pool: for a published model, see `AttachedReader.encode_image`.
     """
 
     is_simple = True
@@ -58,7 +59,7 @@ class ArrCoc(lmms):
         self.choices = {name: value for name, value in named.items() if value is not None}
 
     def generate_until(self, requests: Sequence[Instance]) -> list[str]:
-        """Answers in the order of the requests, each cut before the first of its `until` strings."""
+        """The answers in the order of the requests, each cut before its first `until` string."""
         answers = []
         with tqdm(total=len(requests), unit="answer", disable=self.rank != 0) as bar:
             for batch in _alike(requests, self.batch_size):
@@ -81,16 +82,16 @@ class ArrCoc(lmms):
         return [_until(answer, [ends] if isinstance(ends, str) else ends) for answer in said]
 
     def loglikelihood(self, requests: Sequence[Instance]) -> list[tuple[float, bool]]:
-        """Not offered: choose tasks that generate."""
+        """Unsupported: use tasks that generate."""
         raise ValueError("arr_coc: expected tasks of output_type generate_until; got loglikelihood")
 
     def generate_until_multi_round(self, requests: Sequence[Instance]) -> list[str]:
-        """Not offered: a prompt is one question."""
+        """Unsupported: a prompt is one question."""
         raise ValueError("arr_coc: expected tasks of output_type generate_until; got generate_until_multi_round")
 
 
 def _alike(requests: Sequence[Instance], size: int) -> Iterator[list[Instance]]:
-    """Runs of at most `size` requests with the same settings of generation."""
+    """Yields batches of at most `size` requests with the same generation settings."""
     batch: list[Instance] = []
     for request in requests:
         if batch and (len(batch) == size or batch[0].args[1] != request.args[1]):
@@ -108,5 +109,5 @@ def _until(answer: str, ends: Sequence[str]) -> str:
 
 
 def manifest() -> ModelManifest:
-    """What the entry point hands to lmms-eval."""
+    """The manifest that the entry point returns to lmms-eval."""
     return ModelManifest(model_id="arr_coc", simple_class_path=f"{__name__}.{ArrCoc.__name__}")

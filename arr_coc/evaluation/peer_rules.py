@@ -1,8 +1,8 @@
-"""Peers: published training-free pruning rules, re-created from their descriptions over the same tokens and weights.
+"""Peers: published training-free pruning rules, reimplemented from their descriptions for the same tokens and weights.
 
-Base tokens always stay, as in every arm; a rule chooses K of an image's patches beside them. Rules that prune
-inside the language model choose here before it: the language model then reads the kept patches alone. No code of the
-authors was used; `Peer.differs` names differences from it.
+Base tokens always stay, as in every arm; a rule chooses K further patches of the image. Rules that prune inside the
+language model choose before it here: the language model then reads the kept patches only. None of the authors' code
+is used; `Peer.differs` names differences from it.
 
 Notation: n candidates, K chosen of them, S prompt length, L question tokens, D language-model width.
 """
@@ -22,30 +22,30 @@ PEERS: Registry[Peer] = Registry("peer")
 
 # ---- cdpruner --------------------------------------------------------------------------------------------------------
 #
-# CDPruner's rule: the most diverse subset, conditioned on the question, by a determinantal point process.
+# CDPruner: the most diverse subset, conditioned on the question, by a determinantal point process.
 #
 # Qizhe Zhang et al., "Beyond Attention or Similarity: Maximizing Conditional Diversity for Token Pruning in MLLMs",
-# arXiv 2506.10967: the kernel is the cosine of tokens i and j, as the projector gives them to the language model,
-# times the relevance of both; its MAP subset is found greedily (Laming Chen et al., "Fast Greedy MAP Inference for
-# Determinantal Point Process", arXiv 1709.05135). Relevance is the cosine to the question scaled to 0..1. The
-# authors' code turns its sign first, since CLIP's patches resemble least the words for what they show; in a space
-# without that turn it ranks the wrong way round, so there is `cdpruner_unturned` beside `cdpruner`.
+# arXiv 2506.10967: the kernel is the cosine of the projected tokens i and j times the relevance of both; its MAP subset
+# is found greedily (Laming Chen et al., "Fast Greedy MAP Inference for Determinantal Point Process", arXiv 1709.05135).
+# Relevance is the cosine to the question, scaled to 0..1. The authors' code flips its sign first, since CLIP's patches
+# are least similar to the words for their content. In other embedding spaces the flip reverses the ranking, so there is
+# `cdpruner_unturned` besides `cdpruner`.
 #
 # Notation: n candidates, L question tokens, D language-model width, K kept.
 
 
 EXHAUSTED = 1e-6
-"""What is left of a token's squared length, once those chosen are projected out, that counts as nothing (float32)."""
+"""A token's squared length after projecting out the chosen tokens counts as 0 below this (float32)."""
 
 
 LEAST = 1e-6
-"""What is added to the difference from the smallest relevance, so that no token is worth nothing."""
+"""Added to the difference from the smallest relevance, so that no relevance is 0."""
 
 
 def relevance(patches: Tensor, text: Tensor, *, turned: bool = True) -> Tensor:
-    """[n] in 0..1: mean cosine of patches [n, D] to the question's tokens [L, D], scaled to its own range.
+    """[n] in 0..1: mean cosine of patches [n, D] to the question's tokens [L, D], scaled by its minimum and maximum.
 
-    `turned`: the least similar is the most relevant.
+    `turned`: flips the sign, so that the least similar patch is the most relevant.
     """
     cosine = (F.normalize(patches.float(), dim=-1) @ F.normalize(text.float(), dim=-1).T).mean(-1)
     relevant = -cosine if turned else cosine
@@ -56,8 +56,8 @@ def relevance(patches: Tensor, text: Tensor, *, turned: bool = True) -> Tensor:
 def conditional_dpp(weight: Tensor, states: Tensor, count: int) -> Tensor:
     """Places [K] of the greedy MAP subset of the kernel weight_i * cosine(i, j) * weight_j.
 
-    Each step takes the token that adds most to the determinant. Once the kernel's rank is used up, the rest are the
-    tokens of the largest weight.
+    Each step takes the token that adds most to the determinant. When the kernel's rank is exhausted, the tokens of the
+    largest weight follow.
 
     Args:
         weight: [n], 0 or more.
@@ -115,27 +115,27 @@ PEERS.register("cdpruner_unturned")(
 
 # ---- dart ------------------------------------------------------------------------------------------------------------
 #
-# DART's rule: a few pivots, and the tokens that duplicate them least.
+# DART: a few pivots, and the tokens that duplicate them least.
 #
 # Zichen Wen et al., "Stop Looking for Important Tokens in Multimodal Language Models: Duplication Matters More",
-# arXiv 2502.11494: pivots are the tokens of the largest key norm in the second layer, some of the image and some of
-# the text behind it; beside them the tokens with the lowest cosine to the pivots are kept, by hidden states behind
-# that layer and the language model's last normalisation.
+# arXiv 2502.11494: pivots are the tokens of the largest key norm in the second layer, some from the image and some
+# from the text after it. The rule also keeps the tokens with the lowest cosine to the pivots, by the hidden states
+# after that layer and the language model's last normalisation.
 #
 # Notation: n candidates, t pivots of the text, D language-model width, K kept.
 
 
 IMAGE_PIVOTS, TEXT_PIVOTS = 4, 4
-"""Eight pivots in all, whatever K: they are to be few."""
+"""Numbers of pivots from image and text: eight in all, for every K."""
 
 
 def least_duplicated(states: Tensor, pivots: Tensor, text: Tensor, count: int) -> Tensor:
-    """Places [K]: the pivots, then for each pivot in turn the tokens that are least like it, in equal shares.
+    """Places [K]: the pivots, then for each pivot in turn an equal share of the tokens least similar to it.
 
     Args:
         states: [n, D].
         pivots: places of the image's pivots, at most K.
-        text: [t, D], the text's pivots, which are not part of the choice.
+        text: [t, D], the text's pivots, which are not chosen themselves.
         count: K.
     """
     unit = F.normalize(states.float(), dim=-1)
@@ -174,12 +174,13 @@ PEERS.register("dart")(
 
 # ---- fastv -----------------------------------------------------------------------------------------------------------
 #
-# FastV's rule: attention received in an early layer of the language model, with all patches in the prompt.
+# FastV: attention received in an early layer of the language model, with all patches in the prompt.
 #
 # Liang Chen et al., "An Image is Worth 1/2 Tokens After Layer 2: Plug-and-Play Inference Acceleration for Large
-# Vision-Language Models", arXiv 2403.06764: after layer K = 2, image tokens are ranked by the attention that they
-# receive from all tokens on average, and the lowest are dropped. `fastv` is that description; `fastv_last` is the
-# authors' code, which ranks by what the last position pays, the only one that sees every token of a causal model.
+# Vision-Language Models", arXiv 2403.06764: after layer K = 2, image tokens are ranked by the mean attention that they
+# receive from all tokens, and the lowest are dropped. `fastv` follows that description. `fastv_last` follows the
+# authors' code, which ranks by the attention of the last position, the only one that sees every token of a causal
+# model.
 #
 # Notation: S prompt length, n candidates, K kept.
 
@@ -197,7 +198,7 @@ def received(attention: Tensor, places: Tensor) -> Tensor:
 
 
 def received_from_last(attention: Tensor, places: Tensor) -> Tensor:
-    """Attention [n] that the last row of weights [S, S] pays to `places`."""
+    """Attention [n] of the last row of weights [S, S] to `places`."""
     return attention[-1, places]
 
 
@@ -219,28 +220,28 @@ PEERS.register("fastv_last")(
 
 # ---- sparsevlm -------------------------------------------------------------------------------------------------------
 #
-# SparseVLM's rule: the question's tokens that resemble the image rate the patches by their attention.
+# SparseVLM: the question's tokens that are similar to the image rate the patches by their attention.
 #
 # Yuan Zhang et al., "SparseVLM: Visual Token Sparsification for Efficient Vision-Language Model Inference", arXiv
-# 2410.04417: raters are those text tokens behind the image whose similarity to its tokens, softmax over text and mean
-# over the image, is above the mean; an image token's significance is the attention that the raters pay it.
+# 2410.04417: raters are the text tokens after the image whose similarity to its tokens (softmax over the text, mean
+# over the image) is above the mean. An image token's significance is the raters' mean attention to it.
 #
-# Notation: S prompt length, n candidates, T text tokens behind the image, D language-model width, K kept.
+# Notation: S prompt length, n candidates, T text tokens after the image, D language-model width, K kept.
 
 
 ALIKE = 1e-6
-"""Shares that differ by no more are the same but for rounding (float32)."""
+"""Shares that differ by no more than this are equal up to rounding (float32)."""
 
 
 def raters(patches: Tensor, text: Tensor) -> Tensor:
-    """bool [T]: which of the text tokens [T, D] rate the patches [n, D]: all, where none stands out."""
+    """bool [T]: True on the text tokens [T, D] that rate the patches [n, D]; all True if none is above the mean."""
     share = (patches.float() @ text.float().T).softmax(-1).mean(0)
     above = share > share.mean() + ALIKE
     return above if above.any() else torch.ones_like(above)
 
 
 def significance(attention: Tensor, rows: Tensor, places: Tensor) -> Tensor:
-    """[n]: mean attention that `rows` of weights [S, S] pay to `places`."""
+    """[n]: mean attention of `rows` of weights [S, S] to `places`."""
     return attention[rows][:, places].mean(0)
 
 
@@ -263,15 +264,15 @@ PEERS.register("sparsevlm")(
 
 # ---- visionzip -------------------------------------------------------------------------------------------------------
 #
-# VisionZip's rule: dominant tokens by CLS attention, and contextual tokens that the others are merged into.
+# VisionZip: dominant tokens by CLS attention, and contextual tokens that the other tokens are merged into.
 #
 # Senqiao Yang et al., "VisionZip: Longer is Better but Not Necessary in Vision Language Models", arXiv 2412.04467:
-# CLS attention in the vision encoder's last layer but one says which tokens dominate; of the others, evenly spaced
-# ones are targets, and each of the rest goes to the target that its key, the mean over heads, resembles most: a
-# target becomes itself plus the mean of what went to it.
+# dominant tokens have the highest CLS attention in the vision encoder's last layer but one. Of the others, evenly
+# spaced ones are targets; each remaining token is merged into the target whose key (mean over heads) is the most
+# similar to its own. The mean of the tokens merged into a target is added to it.
 #
-# Notation: n candidates, r of them that do not dominate, c contextual tokens, K kept, C feature channels, H heads, d
-# head width.
+# Notation: n candidates, r of them not dominant, c contextual tokens, K kept, C feature channels, H heads, d head
+# width.
 
 
 CONTEXTUAL = 10 / 64
@@ -279,18 +280,18 @@ CONTEXTUAL = 10 / 64
 
 
 def cls_attention(query: Tensor, keys: Tensor) -> Tensor:
-    """Attention weights [S] of one query [H, d] over keys [H, S, d], mean over heads."""
+    """Attention weights [S] of one query [H, d] over keys [H, S, d], averaged over heads."""
     logits = torch.einsum("hd,hsd->hs", query.float(), keys.float()) * query.shape[-1] ** -0.5
     return logits.softmax(-1).mean(0)
 
 
 def targets(rest: Tensor, count: int) -> Tensor:
-    """`count` of the places `rest` [r], from the first one on in steps of r / count, rounded down."""
+    """`count` of the places `rest` [r], from the first in steps of r / count, rounded down."""
     return rest[torch.arange(count, device=rest.device) * (len(rest) // max(1, count))]
 
 
 def merge(features: Tensor, keys: Tensor, into: Tensor, rest: Tensor) -> Tensor:
-    """Features [c, C] of the targets, each plus the mean of those of `rest` whose keys resemble its own most.
+    """Features [c, C] of the targets; each has the mean of the tokens of `rest` with the most similar keys added.
 
     Args:
         features: [n, C].
@@ -306,7 +307,7 @@ def merge(features: Tensor, keys: Tensor, into: Tensor, rest: Tensor) -> Tensor:
 
 
 def _cls_query(question: Question, layer: int) -> Tensor:
-    """[H, d], in layer number `layer` of the semantic encoder."""
+    """The CLS token's query [H, d] in layer number `layer` of the semantic encoder."""
     encoder, encoding = question.model.model.vision_tower.semantic_encoder, question.encoding
     attention = encoder.layers[layer].self_attn
     queries: list[Tensor] = []

@@ -1,7 +1,7 @@
-"""Peers: the inputs of published pruning rules, and their choices as patches for the fetcher.
+"""Peers: the inputs of published pruning rules, and their choices as patches of the fetcher.
 
 Notation: n candidates (real patches that are not base tokens), K chosen of them, N patches, S prompt length, L question
-tokens, T text tokens behind the image, D language-model width, C feature channels.
+tokens, T text tokens after the image, D language-model width, C feature channels.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -22,13 +22,14 @@ from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 
 @dataclass(frozen=True)
 class Reading:
-    """After `layer` layers of a language model.
+    """Tensors of a language model after its first layers.
 
     Attributes:
-        attention: [S, S] float32, row i attends to column j: weights of the last of these layers, mean over heads.
-        keys: [S, H * d] float32, its keys.
-        hidden: [S, D], its outputs.
-        normed: [S, D], its outputs behind the last normalisation of the language model.
+        attention: [S, S] float32, attention weights of the last of these layers, mean over heads; row i attends to
+            column j.
+        keys: [S, H * d] float32, keys of that layer.
+        hidden: [S, D], outputs of that layer.
+        normed: [S, D], these outputs after the last normalisation of the language model.
     """
 
     attention: Tensor
@@ -38,16 +39,16 @@ class Reading:
 
 
 class _Read(Exception):
-    """Enough was read: the rest of the language model need not run."""
+    """Ends the forward pass when the wanted layers have run."""
 
 
 def read_prompt(language_model: PreTrainedModel, embeds: Tensor, layer: int) -> Reading:
-    """Runs the first `layer` layers (all, if there are fewer) over one prompt's embeddings [S, D].
+    """Runs the first `layer` layers (all layers if there are fewer) over one prompt's embeddings [S, D].
 
-    The prompt may be longer than the context that the model was trained for, where positions are rotary.
+    With rotary positions the prompt can be longer than the context that the model was trained for.
 
     Raises:
-        ValueError: positions from a table that is too short, or attention that cannot be looked into.
+        ValueError: the prompt exceeds the table of positions, or the model's attention cannot be recorded.
     """
     config = language_model.config
     limit = getattr(config, "max_position_embeddings", None)
@@ -68,14 +69,14 @@ def read_prompt(language_model: PreTrainedModel, embeds: Tensor, layer: int) -> 
 
 
 def _last_norm(language_model: PreTrainedModel) -> nn.Module:
-    """The normalisation behind the last layer; nothing where there is none."""
+    """The normalisation after the last layer; the identity if there is none."""
     norms = [part for part in language_model.children() if "norm" in type(part).__name__.lower()]
     return norms[-1] if norms else nn.Identity()
 
 
 @contextmanager
 def _stopping(behind: nn.Module, tensors: dict[str, Tensor]) -> Iterator[None]:
-    """Ends the forward pass at the module `behind`, and writes its inputs into `tensors`."""
+    """Ends the forward pass at the module `behind` and writes its inputs into `tensors`."""
 
     def stop(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         tensors["hidden"] = args[0] if args else kwargs["hidden_states"]
@@ -102,7 +103,7 @@ def _recording(language_model: PreTrainedModel, layer: int, tensors: dict[str, T
 
     config = language_model.config
     before = config._attn_implementation
-    ALL_ATTENTION_FUNCTIONS["eager"] = attend  # in this name's place: masks are made for the names that it knows
+    ALL_ATTENTION_FUNCTIONS["eager"] = attend  # under a known name, since transformers makes masks for those only
     config._attn_implementation = "eager"
     try:
         yield
@@ -112,7 +113,7 @@ def _recording(language_model: PreTrainedModel, layer: int, tensors: dict[str, T
 
 
 def _mean_weights(query: Tensor, key: Tensor, mask: Tensor | None, scaling: float) -> Tensor:
-    """Attention weights [S, S] of one prompt, mean over heads, one head after another: query [H, S, d]."""
+    """Attention weights [S, S] of one prompt with query [H, S, d], mean over heads, computed head by head."""
     total = torch.zeros(query.shape[1], key.shape[1], device=query.device)
     for head, head_query in enumerate(query):
         logits = (head_query @ key[head * len(key) // len(query)].T).float() * scaling
@@ -123,16 +124,16 @@ def _mean_weights(query: Tensor, key: Tensor, mask: Tensor | None, scaling: floa
 
 
 LAYER = 2
-"""Language-model layers that see all patches: FastV's K; SparseVLM and DART begin there too."""
+"""The number of language-model layers that see all patches: FastV's K; SparseVLM and DART use the same."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """K of n candidates.
+    """A choice of K among n candidates.
 
     Attributes:
         places: [K] int64, distinct places among the candidates.
-        merged: features [K, C] that take the chosen patches' place, for rules that merge; None: as they are.
+        merged: features [K, C] that replace those of the chosen patches, for rules that merge; None: unchanged.
     """
 
     places: Tensor
@@ -145,9 +146,9 @@ class Peer:
 
     Attributes:
         title, arxiv: of the paper.
-        differs: in words, for the report.
-        rule: from a `Question` and K <= n to a `Choice`.
-        reads_all: whether the rule goes by what the language model makes of a prompt with all patches.
+        differs: the differences in words, for the report.
+        rule: maps a `Question` and K <= n to a `Choice`.
+        reads_all: whether the rule uses the language model's states for a prompt with all patches.
     """
 
     title: str
@@ -158,20 +159,20 @@ class Peer:
 
     @property
     def note(self) -> str:
-        """The description of this peer in a report: its paper, and the differences from it."""
+        """The peer's description for a report: its paper and the differences from it."""
         return f"a re-creation of {self.title} (arXiv {self.arxiv}); {self.differs}"
 
 
 class Question:
-    """One image and one question, as a rule sees them; all patches go through the model at most once.
+    """One image and one question, the input of a rule; all patches go through the model at most once.
 
     Args:
         model: with a processor.
-        encoding: of one image.
+        encoding: encoding of one image.
         text: the question.
 
-    Raises:
-        ValueError: a model whose prompts are more than embeddings, which the rules cannot read.
+        Raises:
+        ValueError: the model's prompts are more than embeddings, which the rules cannot read.
     """
 
     def __init__(self, model: ArrCocForConditionalGeneration, encoding: ImageEncoding, text: str) -> None:
@@ -180,7 +181,7 @@ class Question:
 
     @cached_property
     def candidates(self) -> Tensor:
-        """[n] int64, ascending."""
+        """[n] int64: the candidates, ascending."""
         free = self.encoding.patch_mask[0].clone()
         if self.encoding.base_indices is not None and self.model.config.excludes_base:
             free[self.encoding.base_indices[0]] = False
@@ -188,12 +189,12 @@ class Question:
 
     @cached_property
     def features(self) -> Tensor:
-        """[n, C], the grid encoder's output."""
+        """[n, C]: the grid encoder's features of the candidates."""
         return self.encoding.features[0].flatten(1).T[self.candidates]
 
     @cached_property
     def prompt(self) -> Any:
-        """Input ids [1, S], the mask of the question [1, S], and the places [n] of the candidates in the prompt."""
+        """Input ids [1, S], the mask [1, S] of the question, and the places [n] of the candidates in the prompt."""
         processor, encoding = self.model.processor, self.encoding
         count = encoding.base_positions + len(self.candidates)
         ids = processor.prompts([self.text], images=[1], placeholders=count)["input_ids"].to(encoding.tokens.device)
@@ -220,29 +221,29 @@ class Question:
 
     @property
     def behind(self) -> Tensor:
-        """[T]: positions of the text behind the image in the prompt: the question and the template's words after it."""
+        """[T]: positions of the text after the image: the question and the template's words after it."""
         is_text = self.prompt[0][0] != self.model.config.image_token_id
         is_text[: int(self.places[-1])] = False
         return is_text.nonzero()[:, 0]
 
     @cached_property
     def reading(self) -> Reading:
-        """Of the prompt with all candidates, after `LAYER` layers of the language model."""
+        """The tensors of the prompt with all candidates after `LAYER` layers of the language model."""
         return read_prompt(self.model.model.language_model, self.embeds, LAYER)
 
 
 def best_places(scores: Tensor, count: int) -> Tensor:
-    """Places [K] of the highest scores [n]; equal scores go to the lower place."""
+    """Places [K] of the highest scores [n]; of equal scores, the lower place wins."""
     return scores.sort(descending=True, stable=True).indices[:count]
 
 
 @dataclass(frozen=True)
 class Kept:
-    """What a rule keeps of an image.
+    """The patches of an image that a rule keeps.
 
     Attributes:
         patches: [K] int64, ascending.
-        features: [C, K] that take the place of the patches' own, for rules that merge; None: their own.
+        features: [C, K], features that replace the patches' own, for rules that merge; None: their own.
     """
 
     patches: Tensor
@@ -253,12 +254,12 @@ class Kept:
 def choose(
     model: ArrCocForConditionalGeneration, wanted: Sequence[tuple[Peer, int]], encoding: ImageEncoding, text: str
 ) -> list[Kept]:
-    """What each of several rules keeps for one question: they share one reading of it.
+    """The patches that each rule keeps for one question; all rules share one `Reading` of it.
 
     Args:
         model: with a processor.
-        wanted: peers, each with its K; where the image has fewer candidates, all of them are kept.
-        encoding: of one image.
+        wanted: peers, each with its K; if the image has fewer candidates, all are kept.
+        encoding: encoding of one image.
         text: the question.
     """
     question = Question(model, encoding, text)
@@ -274,7 +275,7 @@ def _keep(question: Question, peer: Peer, budget: int) -> Kept:
 
 
 def merged(encoding: ImageEncoding, choices: Sequence[Kept]) -> ImageEncoding:
-    """The encoding of as many images as `choices`, with the features of merged patches."""
+    """The encoding with the features of merged patches; `choices` has one entry per image."""
     if all(choice.features is None for choice in choices):
         return encoding
     features = encoding.features.clone()

@@ -1,7 +1,7 @@
-"""From questions to predictions: the one loop that batches, encodes and generates for all evaluations.
+"""From questions to predictions: the loop that batches, encodes and generates for all evaluations.
 
-`OtherPages` gives arms the base tokens of another page. `model_identity` hashes all that decides an answer: two runs
-may share a folder of predictions only if their identities agree.
+`OtherPages` chooses the page whose base tokens an arm gets in place of its own. `model_identity` hashes everything that
+determines an answer: two runs can share a folder of predictions only if their identities agree.
 """
 
 import hashlib
@@ -45,14 +45,14 @@ from .predictions import Prediction, boxed_patches, image_digest, prediction
 
 
 class OtherPages:
-    """For each image of the data the next one with another content.
+    """For each image of the data, the next image with other pixels.
 
-    Images have the order in which the data first names them, the first one behind the last. Images with the same pixels
-    are one page, so a copy is not another page. The choice depends on the data alone, not on batches or processes.
+    Images are in the order of their first use in the data; the first follows the last. Images with the same pixels are
+    one page, so a copy is not another page. The choice depends on the data alone, not on batches or processes.
 
     Args:
         model: with a processor.
-        images: those of all records.
+        images: the images of all records.
     """
 
     def __init__(self, model: ArrCocForConditionalGeneration, images: Sequence[Path | HeldImage]) -> None:
@@ -74,7 +74,7 @@ class OtherPages:
 
 
 def as_read(arm: Arm, encoding: ImageEncoding, images: Tensor, others: Tensor) -> ImageEncoding:
-    """The images at `images` [I] of an encoding, with the base tokens that the language model reads under `arm`.
+    """The images number `images` [I] of an encoding, with the base tokens that the language model reads under `arm`.
 
     `others` [I]: the numbers of their other pages in the encoding.
     """
@@ -85,7 +85,7 @@ def as_read(arm: Arm, encoding: ImageEncoding, images: Tensor, others: Tensor) -
 
 
 def with_base_of(encoding: ImageEncoding, others: ImageEncoding) -> ImageEncoding:
-    """The encoding with the base tokens of `others`, image by image, and the language model's prefill of them."""
+    """The encoding with the base tokens of `others` and their prefill, image by image."""
     return replace(
         encoding, tokens=others.tokens, closing=others.closing, quality=others.quality, prefix_ids=others.prefix_ids,
         prefix_cache=others.prefix_cache,
@@ -93,7 +93,7 @@ def with_base_of(encoding: ImageEncoding, others: ImageEncoding) -> ImageEncodin
 
 
 MAX_NEW_TOKENS = 32
-"""Tokens of an answer, if the checkpoint's generation config does not set them."""
+"""The most tokens of an answer if the checkpoint's generation config sets no limit."""
 
 
 OnAnswer = Callable[[int, Answer, Sequence[tuple[int, int]]], Any]
@@ -132,24 +132,24 @@ def predict_all(
     progress: bool = True,
     on_answer: OnAnswer | None = None,
 ) -> Iterator[tuple[str, dict[int, Prediction]]]:
-    """The name of a run and its predictions by place of the record, part by part, until all is answered.
+    """Yields the name of a run and a part of its predictions by the record's place, until all questions are answered.
 
     Args:
-        model: with a processor; set to evaluation meanwhile.
-        arms: whose runs answer every record.
+        model: with a processor; in evaluation mode meanwhile.
+        arms: arms whose runs answer every record.
         records: the questions.
-        batch_size: questions at a time at the model's usual number of image tokens; arms with more take fewer.
-        answered: places that are answered already, by run.
-        shard: (number of this process, number of processes): every process takes whole images.
-        tiles: see `views.ViewOptions`; None: a single view of each image, but views of documents and several images.
-        fetchers: by the arm's name, what fetches for it in place of the model's own fetcher.
+        batch_size: questions per batch at the model's usual number of image tokens; fewer for arms with more tokens.
+        answered: places that are already answered, by run.
+        shard: (index of this process, number of processes); every process takes whole images.
+        tiles: see `views.ViewOptions`; None: one view per image, but views of documents and of several images.
+        fetchers: fetchers in place of the model's own, by the arm's name.
         progress: show a progress bar (on standard error).
-        on_answer: called with the record's number, the whole answer (a prediction keeps only a part of it), and the
-            (height, width) of each source that the prompt showed, px.
+        on_answer: called with the record's number, the whole answer (a prediction keeps a part of it), and the
+            (height, width) of each source in the prompt, px.
 
     Raises:
-        ValueError: an image that cannot be read, or boxes beside it; the message names the record's line. Arms that are
-            defined for a single view, where there are several.
+        ValueError: an image cannot be read, or boxes are outside it; the message names the record's line. Or an arm
+            needs a single view, and there are several.
     """
     number, processes = shard
     told = on_answer or _ignored
@@ -177,12 +177,12 @@ def predict_all(
 
 
 def _ignored(place: int, answer: Answer, sizes: Sequence[tuple[int, int]]) -> None:
-    """Ignores answers: for callers that need predictions only."""
+    """Ignores an answer, for callers that need predictions only."""
 
 
 @contextmanager
 def _fetching_by(model: ArrCocForConditionalGeneration, fetcher: RunningBackFetcher | None) -> Iterator[None]:
-    """The model with another fetcher within the context; None: with its own."""
+    """A context in which the model uses another fetcher; None: its own."""
     own = model.model.fetcher
     model.model.fetcher = own if fetcher is None else fetcher
     try:
@@ -192,7 +192,7 @@ def _fetching_by(model: ArrCocForConditionalGeneration, fetcher: RunningBackFetc
 
 
 def _batches(groups: Sequence[list[Item]], batch_size: int) -> Iterator[list[Item]]:
-    """Items of whole images, at least `batch_size` of them except in the last batch."""
+    """Batches of whole images, each of at least `batch_size` items except the last."""
     batch: list[Item] = []
     for group in groups:
         batch += group
@@ -213,7 +213,7 @@ def _predict_batch(
     fetchers: Mapping[str, RunningBackFetcher],
     told: OnAnswer,
 ) -> Iterator[tuple[str, dict[int, Prediction]]]:
-    """All runs' predictions for a few images, which are loaded once and encoded once per size."""
+    """All runs' predictions for a few images. Images are loaded once, and encoded once per size."""
     sources = list(dict.fromkeys(item.record.image for item in batch))
     others = _other_pages(arms, sources, pages)
     sources = list(dict.fromkeys((*sources, *others.values())))
@@ -257,7 +257,7 @@ def _predict_document(
     fetchers: Mapping[str, RunningBackFetcher],
     told: OnAnswer,
 ) -> Iterator[tuple[str, dict[int, Prediction]]]:
-    """All runs' predictions about one document, whose sources are encoded once."""
+    """All runs' predictions for one document, whose sources are encoded once."""
     left = {(arm, run, seed): [item for item in group if item.place not in done[run]] for arm in arms
             for run, seed in arm.runs.items()}  # fmt: skip
     if not any(left.values()):
@@ -265,7 +265,7 @@ def _predict_document(
     encoding, digest = encode_document(model, group[0].record, tiles)
     for _, record in group:
         check_record(record, encoding.source_sizes or ())
-    size = max(1, batch_size // len(encoding))  # each question looks at every source
+    size = max(1, batch_size // len(encoding))  # every question uses all sources
     for (arm, run, seed), items in left.items():
         for start in range(0, len(items), size):
             part = items[start : start + size]
@@ -286,7 +286,7 @@ def _predict_document(
 def _other_pages(
     arms: Sequence[Arm], images: Sequence[Path | HeldImage], pages: OtherPages
 ) -> dict[Path | HeldImage, Path | HeldImage]:
-    """The other page of each image; without an arm that reads another one's base tokens, each image itself.
+    """The other page of each image, or each image itself if no arm reads base tokens of another page.
 
     Raises:
         ValueError: all pages are the same.
@@ -305,7 +305,7 @@ def _check_boxes(
     batch: Sequence[Item],
     images: Mapping[Path | HeldImage, Image.Image],
 ) -> None:
-    """Refuses boxes outside their image before any answer."""
+    """Refuses boxes outside their image, before any question is asked."""
     vision = model.config.vision_config
     for _, record in batch:
         image = images[record.image]
@@ -314,17 +314,17 @@ def _check_boxes(
 
 
 WEIGHTS = frozenset((".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack"))
-"""Endings of files that hold weights, an adapter's among them."""
+"""Endings of the files that hold weights, also of adapters."""
 
 _UNRELATED = ("_name_or_path", "transformers_version", "_from_model_config")
-"""Fields about the origin of a config."""
+"""Config fields that describe its origin, not the model."""
 
 
 def model_identity(model: ArrCocForConditionalGeneration) -> dict[str, str]:
-    """sha256 by part of all that decides a model's answers: {"weights_sha256", "config_sha256", ...}.
+    """SHA-256 of each part that determines a model's answers: {"weights_sha256", "config_sha256", ...}.
 
-    Configs, tokenizer, chat template and processor are those in memory, so that changes after loading count; weights
-    are those in the checkpoint's folder, in any format.
+    Configs, tokenizer, chat template and processor are hashed as they are in memory, so changes after loading count.
+    Weights are hashed from the checkpoint's files, in any format.
     """
     processor = model.processor
     tokenizer = processor.tokenizer
@@ -347,17 +347,17 @@ def _settings(holder: Any) -> dict[str, Any]:
 
 
 def _weight_files(source: str) -> list[Path]:
-    """All files of a checkpoint with weights, sorted by name."""
+    """All weight files of a checkpoint, sorted by name."""
     folder = Path(source)
     if not folder.is_dir():
         config = cached_file(source, "config.json")
-        assert config is not None  # cached_file raises where there is none
+        assert config is not None  # cached_file raises if there is none
         folder = Path(config).parent
     return sorted(path for path in folder.rglob("*") if path.suffix in WEIGHTS)
 
 
 def _hash_code(model: ArrCocForConditionalGeneration) -> str:
-    """Hash of the source files of the model and of evaluation, and of the versions of the libraries below."""
+    """Hash of the source files of model and evaluation, and of the versions of their libraries."""
     modeling = Path(inspect.getfile(type(model))).parent
     asking = [Path(__file__), *(Path(inspect.getfile(module)) for module in (answers, arms, peers, peer_rules))]
     paths = [*sorted(modeling.glob("*.py")), *asking]
@@ -370,7 +370,7 @@ def _hash_text(text: str) -> str:
 
 
 def hash_files(paths: Iterable[Path]) -> str:
-    """sha256 of the files' contents, one after the other."""
+    """SHA-256 of the files' contents, one after the other."""
     digest = hashlib.sha256()
     for path in paths:
         with path.open("rb") as stream:
@@ -380,7 +380,7 @@ def hash_files(paths: Iterable[Path]) -> str:
 
 
 def hash_images(records: Sequence[Record]) -> str:
-    """sha256 over the image files in the order of their paths, then over the pixels of images that are not files."""
+    """SHA-256 of the image files in the order of their paths, then of the pixels of images that are not files."""
     images = dict.fromkeys(image for record in records for image in record.images)
     digest = hashlib.sha256()
     for path in sorted(image for image in images if isinstance(image, Path)):

@@ -1,6 +1,6 @@
-"""Predictions on disk, and their statistics without a metric: recall, changed answers, tokens of hard questions.
+"""Predictions on disk, and statistics that need no metric: recall, changed answers, tokens of hard questions.
 
-JSONL, one file per run and process, complete up to the last line even if the run was killed.
+Files are JSONL, one per run and process. If a run is killed, only the last line can be incomplete.
 
 Notation: N patches, G side of the fine grid, n questions.
 """
@@ -32,7 +32,7 @@ _OF_VIEWS = ("sources", "fetched", "best")
 
 
 _ACROSS = 16
-"""Points along each side of a box, at which the fetched share of it is measured."""
+"""Sample points along each side of a box, which measure its fetched share."""
 
 
 @dataclass(frozen=True)
@@ -40,15 +40,15 @@ class Prediction:
     """A run's answer to one record.
 
     Attributes:
-        line: the record's.
+        line: the record's line.
         answer, probability: as in `Answer`.
         tokens: positions of the image in the prompt.
         grid: G.
         size: (height, width) of the source image, px.
         patches: the fetched patches, N bits in base64.
-        image: digest of the image's pixels (see `image_digest`); "" in files that were written before there was one.
-        sources: that the prompt showed.
-        fetched: of an answer over views, where `patches` is "": source, x0, y0, x1, y1 of each patch, px of its source.
+        image: digest of the image's pixels (see `image_digest`); "" in files of older versions.
+        sources: the number of sources in the prompt.
+        fetched: with several views, source, x0, y0, x1, y1 of each patch, px of its source; `patches` is then "".
         best: the source of the fetched patch with the highest relevance, or -1.
         legibility: `Answer.fetched_legibility`.
     """
@@ -68,12 +68,12 @@ class Prediction:
 
     @property
     def over_views(self) -> bool:
-        """Whether the question had several views; the patches of one grid are then not known."""
+        """Whether the question had several views; `patches`, on a single grid, is then unknown."""
         return not self.patches
 
     @property
     def mask(self) -> np.ndarray:
-        """bool [N], True on fetched patches; all False with several views."""
+        """bool [N]: True on fetched patches; all False with several views."""
         if self.over_views:
             return np.zeros(self.grid**2, dtype=bool)
         return np.unpackbits(np.frombuffer(base64.b64decode(self.patches), np.uint8), count=self.grid**2).astype(bool)
@@ -85,7 +85,7 @@ class Prediction:
 
 
 def prediction(line: int, answer: Answer, encoding: ImageEncoding, image: Image.Image) -> Prediction:
-    """The prediction for an answer about one image in `encoding` (perhaps among others of its size)."""
+    """The prediction for an answer about one image of `encoding`, whose images have one size."""
     grid = encoding.side
     bits = answer.fetch.covered()[0].cpu().numpy()
     return Prediction(
@@ -102,17 +102,17 @@ def prediction(line: int, answer: Answer, encoding: ImageEncoding, image: Image.
 
 
 def image_digest(image: Image.Image) -> str:
-    """16 hexadecimal digits that identify an image's pixels, whatever file or row they came from."""
+    """16 hexadecimal digits that identify an image's pixels, independent of their file or row."""
     content = hashlib.blake2b(f"{image.mode} {image.size} ".encode(), digest_size=8)
     content.update(image.tobytes())
     return content.hexdigest()
 
 
 def boxed_patches(record: Record, size: tuple[int, int], grid: int, patch_size: int) -> np.ndarray:
-    """bool [G, G]: the patches under the record's boxes in an image of `size` (height, width) px; none without boxes.
+    """bool [G, G]: True on the patches under the record's boxes in an image of `size` (height, width) px.
 
     Raises:
-        ValueError: boxes outside the image; the message names the record's line.
+        ValueError: a box is outside the image; the message names the record's line.
     """
     boxed = boxes_to_patches(map_boxes(record.boxes, *size, grid * patch_size), grid, patch_size)
     if record.boxes and not boxed.any():
@@ -121,7 +121,7 @@ def boxed_patches(record: Record, size: tuple[int, int], grid: int, patch_size: 
 
 
 def recall(prediction: Prediction, record: Record, patch_size: int) -> float:
-    """Share of the record's boxed patches that were fetched from its one view; NaN without boxes."""
+    """Share of the record's boxed patches that were fetched, for a single view; NaN without boxes."""
     if not record.boxes:
         return float("nan")
     boxed = boxed_patches(record, prediction.size, prediction.grid, patch_size)
@@ -129,11 +129,10 @@ def recall(prediction: Prediction, record: Record, patch_size: int) -> float:
 
 
 def right_source(said: Prediction, record: Record) -> tuple[float, float]:
-    """Whether the fetched patches came from a source with the answer: the patch with the highest relevance, and most of
-    them.
+    """Whether a source with the answer holds the patch of the highest relevance, and whether it holds the most patches.
 
-    NaN if the source with the answer is unknown, if there is only one source, or without fetched patches. Of sources
-    with equally many patches the first counts.
+    NaN if the source of the answer is unknown, if there is only one source, or without fetched patches. Of sources with
+    equally many patches, the first counts.
     """
     if not record.answer_sources or said.sources == 1 or not said.fetched:
         return float("nan"), float("nan")
@@ -142,7 +141,7 @@ def right_source(said: Prediction, record: Record) -> tuple[float, float]:
 
 
 def view_recall(said: Prediction, record: Record) -> float:
-    """Share of the area of the record's boxes that was fetched; with several sources of the answer, of the best one.
+    """Fetched share of the area of the record's boxes; if several sources have the answer, that of the best source.
 
     NaN without boxes.
     """
@@ -154,7 +153,7 @@ def view_recall(said: Prediction, record: Record) -> float:
 
 
 def _covered(said: Prediction, boxes: Sequence[tuple[Box, int]]) -> float:
-    """Share of the boxes' area, each on its source, under the fetched patches."""
+    """Share of the area of the boxes, each with its source, that the fetched patches cover."""
     whole = held = 0.0
     unit = (np.arange(_ACROSS) + 0.5) / _ACROSS
     for (x0, y0, x1, y1), source in boxes:
@@ -167,19 +166,19 @@ def _covered(said: Prediction, boxes: Sequence[tuple[Box, int]]) -> float:
 
 
 def append(path: Path, predictions: Iterable[Prediction]) -> None:
-    """Adds lines to a file, all or (if the process dies) a part that `read_run` drops."""
+    """Adds lines to a file; if the process dies, `read_run` drops an incomplete line."""
     with path.open("a", encoding="utf-8") as stream:
         stream.write("".join(json.dumps(_entry(prediction), ensure_ascii=False) + "\n" for prediction in predictions))
 
 
 def _entry(said: Prediction) -> dict[str, Any]:
-    """Its fields; without those of views for an answer about one view, and without an unknown legibility."""
+    """The fields of a prediction; omits those of views for a single view, and an unknown legibility."""
     unused = (*(() if said.over_views else _OF_VIEWS), *(("legibility",) if said.legibility is None else ()))
     return {name: value for name, value in asdict(said).items() if name not in unused}
 
 
 def mend(path: Path) -> None:
-    """Cuts off an incomplete last line of a killed process; if killed itself, it leaves the file unchanged."""
+    """Cuts off the incomplete last line of a killed process; if interrupted, leaves the file unchanged."""
     if path.is_file():
         content = path.read_bytes()
         whole = content[: content.rfind(b"\n") + 1]
@@ -194,19 +193,19 @@ def run_files(folder: Path, run: str) -> list[Path]:
 
 
 def read_run(folder: Path, run: str) -> dict[int, Prediction]:
-    """The predictions of a run by line, of all processes; an incomplete last line does not count.
+    """The predictions of a run from all processes, by line; ignores an incomplete last line.
 
     Raises:
-        ValueError: a line that is not a prediction.
+        ValueError: a line is not a prediction.
     """
     predictions: dict[int, Prediction] = {}
     for path in run_files(folder, run):
-        for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], 1):  # answers may hold U+2028
+        for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], 1):  # answers can contain U+2028
             try:
                 content = json.loads(line.decode("utf-8"))
                 said = Prediction(**{**content, "size": tuple(content["size"])})
                 check_types(said)
-                said.mask  # noqa: B018  refuses patches that are no bits of this grid
+                said.mask  # noqa: B018  refuses patches that do not match the grid
             except (ValueError, TypeError, KeyError) as error:
                 raise ValueError(
                     f"{path}, line {number}: expected a prediction; got {shorten(line.decode('utf-8', 'replace'))}"
@@ -216,8 +215,7 @@ def read_run(folder: Path, run: str) -> dict[int, Prediction]:
 
 
 def swapped_pairs(arms: Sequence[Arm]) -> list[tuple[Arm, Arm]]:
-    """(the arm with its own base tokens, the same with another page's), for pairs with both arms, the most patches
-    first."""
+    """Pairs of (an arm with its own base tokens, the same arm with those of another page), the most patches first."""
     swapped = sorted((arm for arm in arms if arm.rule == "other_base"), key=lambda arm: -arm.budget)
     pairs = [(next((own for own in arms if _is_own(own, other)), None), other) for other in swapped]
     return [(own, other) for own, other in pairs if own is not None]
@@ -234,8 +232,7 @@ def _is_own(own: Arm, other: Arm) -> bool:
 
 
 def compared_halves(arms: Sequence[Arm]) -> list[tuple[str, str]]:
-    """The pairs of arms whose difference is the contribution of a half: base tokens, then patches, each in both
-    orders."""
+    """The pairs of arms whose difference is the contribution of a half (base tokens, then patches), in both orders."""
     pairs = swapped_pairs(arms)
     base = [(own.name, other.name) for own, other in pairs]
     patches = [(more.name, fewer.name) for bases in zip(*pairs, strict=True) for more, fewer in pairwise(bases)]
@@ -245,21 +242,20 @@ def compared_halves(arms: Sequence[Arm]) -> list[tuple[str, str]]:
 def changed_answers(
     own: Sequence[Prediction], other: Sequence[Prediction], images: Sequence[int] | np.ndarray
 ) -> Interval:
-    """Share of n questions with another answer, its interval drawn by `images` [n]."""
+    """Share of n questions whose answer differs; its interval is drawn by `images` [n]."""
     changed = [float(first.answer != second.answer) for first, second in zip(own, other, strict=True)]
     return score_interval(changed, images)
 
 
 def query_dependence(rows: Sequence[Sequence[Prediction]], groups: np.ndarray) -> float | None:
-    """Mean Jaccard distance between the patches of two questions about one image: 0 the same patches, 1 no common
-    patch.
+    """Mean Jaccard distance between the patches of two questions about one image: 0 if equal, 1 if disjoint.
 
     Args:
         rows: R runs of n predictions.
-        groups: int [n], the number of each question's image.
+        groups: int [n], the index of each question's image.
 
     Returns:
-        None if no image has two questions, or nothing is fetched.
+        None if no image has two questions, or if nothing is fetched.
     """
     distances: list[float] = []
     for image in np.unique(groups):
@@ -275,14 +271,14 @@ def query_dependence(rows: Sequence[Sequence[Prediction]], groups: np.ndarray) -
 
 
 def misallocated(rows: Sequence[Sequence[Prediction]], hard: np.ndarray) -> float | None:
-    """Share of the hard questions with fewer tokens than the median question of their run.
+    """Share of the hard questions with fewer tokens than the median of their run.
 
     Args:
         rows: R runs of n predictions.
         hard: bool [n].
 
     Returns:
-        None if all questions of a run get the same number, or none is hard.
+        None if all questions of a run have equally many tokens, or if none is hard.
     """
     tokens = np.array([[prediction.tokens for prediction in row] for row in rows])
     if not hard.any() or (tokens == tokens[:, :1]).all():
@@ -291,9 +287,9 @@ def misallocated(rows: Sequence[Sequence[Prediction]], hard: np.ndarray) -> floa
 
 
 def token_ranges(row: Sequence[Prediction], parts: int = 4) -> list[str]:
-    """The quarter of the run's numbers of tokens that each question is in, as "120 to 140".
+    """The quartile of the run's numbers of tokens that each question is in, as "120 to 140".
 
-    "" if all questions got the same number. Equal numbers are in the same quarter.
+    "" if all questions have equally many tokens. Equal numbers are in the same quartile.
     """
     tokens = np.array([prediction.tokens for prediction in row])
     if tokens.min() == tokens.max():

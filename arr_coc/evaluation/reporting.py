@@ -53,7 +53,7 @@ class Heading:
 
 @dataclass(frozen=True)
 class Paragraph:
-    """Running text, with a word or two in front in bold (`strong`)."""
+    """Running text, after optional words in bold (`strong`)."""
 
     text: str
     strong: str = ""
@@ -61,14 +61,14 @@ class Paragraph:
 
 @dataclass(frozen=True)
 class Bullets:
-    """Short notes, each by itself."""
+    """A list of short notes."""
 
     items: Sequence[str]
 
 
 @dataclass(frozen=True)
 class Table:
-    """A head and rows of cells as text; the first column is aligned left."""
+    """A head and rows of text cells; the first column is aligned left."""
 
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -79,9 +79,9 @@ class Figure:
     """A picture with its caption.
 
     Attributes:
-        name: of the file beside the Markdown, without its ending.
+        name: name of the file beside the Markdown, without its ending.
         content: SVG text, or bytes of a JPEG or PNG.
-        caption: below it.
+        caption: text below the picture.
     """
 
     name: str
@@ -90,7 +90,7 @@ class Figure:
 
     @property
     def kind(self) -> str:
-        """The ending of its file."""
+        """The ending of the figure's file."""
         if isinstance(self.content, str):
             return "svg"
         return "png" if self.content.startswith(b"\x89PNG") else "jpg"
@@ -98,14 +98,14 @@ class Figure:
 
 @dataclass(frozen=True)
 class Gallery:
-    """Small pictures side by side, as many as the page is wide."""
+    """Small pictures side by side, as many as fit into the page's width."""
 
     figures: Sequence[Figure]
 
 
 @dataclass(frozen=True)
 class Code:
-    """Lines that are shown as they are."""
+    """Preformatted lines."""
 
     text: str
 
@@ -114,7 +114,7 @@ Block = Heading | Paragraph | Bullets | Table | Figure | Gallery | Code
 
 
 def to_html(title: str, blocks: Sequence[Block]) -> str:
-    """One page that needs nothing else."""
+    """The report as one self-contained HTML page."""
     body = "\n".join(_html(block) for block in blocks)
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -152,7 +152,7 @@ def _html(block: Block) -> str:
 
 
 def to_markdown(title: str, blocks: Sequence[Block], folder: Path) -> str:
-    """The same as Markdown; figures are written into `folder`."""
+    """The report as Markdown; figures are written into `folder`."""
     return "\n\n".join([f"# {_plain(title)}", *(_markdown(block, folder) for block in blocks)]) + "\n"
 
 
@@ -179,14 +179,14 @@ def _markdown(block: Block, folder: Path) -> str:
 
 
 def _plain(text: str, more: str = "") -> str:
-    """Text that Markdown shows as it is."""
+    """Escapes text for Markdown."""
     for sign in "\\`*_<>#" + more:
         text = text.replace(sign, f"\\{sign}") if sign != "<" else text.replace("<", "&lt;")
     return " ".join(text.split())
 
 
 def to_text(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table in columns of one width each, the first aligned left."""
+    """A plain-text table with columns of fixed width; the first is aligned left."""
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
     return "\n".join(
         "  ".join(cell.rjust(w) if i else cell.ljust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True)))
@@ -214,17 +214,17 @@ def p_value(p: float) -> str:
 
 
 def milliseconds(time: float | None) -> str:
-    """ "103", or "-" where there were too few timings."""
+    """ "103", or "-" if there were too few timings."""
     return "-" if time is None else f"{time:.0f}"
 
 
 def share(value: float | None) -> str:
-    """ "43.1", or "-" where there is none."""
+    """ "43.1", or "-" for None."""
     return "-" if value is None else f"{100 * value:.1f}"
 
 
 def shown(source: str) -> str:
-    """A folder's path from here where it lies below, else its name: results are published, home folders are not."""
+    """A path relative to the working directory if below it, else its name: published results omit home folders."""
     path = Path(source)
     if not path.is_absolute():
         return source
@@ -247,7 +247,7 @@ def environment(device: torch.device) -> dict[str, Any]:
 
 
 def require_extra(module: str, purpose: str) -> None:
-    """Refuses where a module of the extra "eval" is missing, before hours of answers.
+    """Refuses early if a module of the extra "eval" is missing, not after hours of answers.
 
     Raises:
         ValueError: the module is not installed; the message names `purpose` and how to install it.

@@ -1,4 +1,4 @@
-"""From predictions to scores, of all questions and by kind: first word, length of the answer, height of the print.
+"""From predictions to scores of all questions, and by kind: first word, length of the answer, height of its print.
 
 Notation: n questions, R runs of an arm (one per seed), N patches.
 """
@@ -41,16 +41,16 @@ from .statistics import (
 )
 
 LONGEST_SHORT_ANSWERS = (3, 6)
-"""Answers of up to 3 characters are short, of up to 6 medium."""
+"""Answers of up to 3 characters are short; of up to 6, medium."""
 
 MOST_VALUES = 12
-"""Tags with more values are names, not kinds: no table of them."""
+"""Tags with more values are names, not kinds: they get no table."""
 
 
 def buckets(scored: Sequence["Scored"], records: Sequence[Record], patch_size: int) -> list[dict[str, Any]]:
     """Tables [{"by", "rows": [{"bucket", "n", "scores": {arm: interval}, "tokens": {arm: mean}}]}] by kind of question.
 
-    `tokens` has the arms that give questions different numbers of them.
+    `tokens` holds only arms whose number of tokens depends on the question.
     """
     kinds = question_kinds(records, scored[0].predictions[0], patch_size, difficulty=_difficulty(scored))
     tables = []
@@ -61,7 +61,7 @@ def buckets(scored: Sequence["Scored"], records: Sequence[Record], patch_size: i
 
 
 def kinds_table(by: str, kinds: Sequence[str], scored: Sequence["Scored"]) -> dict[str, Any]:
-    """The scores of each kind of question, "" being none: {"by", "rows"}, see `buckets`."""
+    """The scores of each kind of question: {"by", "rows"}, see `buckets`; "" is no kind."""
     values = sorted(set(kinds) - {""}, key=lambda kind: (int(kind), "") if kind.isdecimal() else (math.inf, kind))
     rows = [_bucket(value, np.array([kind == value for kind in kinds]), scored) for value in values]
     return {"by": by, "rows": rows}
@@ -70,9 +70,9 @@ def kinds_table(by: str, kinds: Sequence[str], scored: Sequence["Scored"]) -> di
 def question_kinds(
     records: Sequence[Record], predictions: Sequence[Prediction], patch_size: int, **more: list[str]
 ) -> dict[str, list[str]]:
-    """What kind of question each record asks, by several criteria; "" where that is not known.
+    """The kind of each record's question by several criteria; "" if unknown.
 
-    The record's own tags win over `more` criteria of the same name.
+    The record's tags override `more` criteria of the same name.
     """
     kinds: dict[str, list[str]] = {
         "first word of the question": [record.question.split()[0].lower() for record in records],
@@ -86,7 +86,7 @@ def question_kinds(
 
 
 def _by_tokens(scored: Sequence["Scored"]) -> list[dict[str, Any]]:
-    """A table for each arm that gives its questions different numbers of tokens: of that arm's scores (first run)."""
+    """A table of scores (first run) for each arm whose number of tokens depends on the question."""
     tables = []
     for of_arm in scored:
         table = kinds_table(f"image tokens of {of_arm.arm.name}", token_ranges(of_arm.predictions[0]), [of_arm])
@@ -113,7 +113,7 @@ def _length(record: Record) -> str:
 
 def _height(record: Record, prediction: Prediction, patch_size: int) -> str:
     """The height of the answer in patches of the model's grid."""
-    if not record.boxes or prediction.over_views:  # which are of several scales
+    if not record.boxes or prediction.over_views:  # views have several scales
         return ""
     side = prediction.grid * patch_size
     heights = [y1 - y0 for _, y0, _, y1 in map_boxes(record.boxes, *prediction.size, side)]
@@ -124,7 +124,7 @@ def _height(record: Record, prediction: Prediction, patch_size: int) -> str:
 
 
 def _difficulty(scored: Sequence["Scored"]) -> list[str]:
-    """Tiers by the scores of base tokens only and of the oracle; empty without them."""
+    """Tiers of difficulty, by the scores of base only and of the oracle; empty without these arms."""
     by_name = {of_arm.arm.name: of_arm.mean_scores for of_arm in scored}
     if not {"none", "oracle"} <= set(by_name):
         return [""] * len(scored[0].mean_scores)
@@ -141,18 +141,18 @@ def _tier(base_only: float, bound: float) -> str:
 logger = logging.get_logger(__name__)
 
 MISSED = 0.5
-"""A question counts as missed when less than this share of its boxed patches was fetched."""
+"""A question counts as missed if less than this share of its boxed patches was fetched."""
 
 
 @dataclass(frozen=True)
 class Items:
-    """The questions of a data set that count: of copies (the same pixels, question and answers) only the first one.
+    """The distinct questions of a data set: of copies (same pixels, question and answers) only the first counts.
 
     Attributes:
-        records: n of them.
-        places: int [n], where each was among all records.
-        images: int [n], the number of each one's image; images with the same pixels are one.
-        copies: how many records do not count.
+        records: n records.
+        places: int [n], the index of each among all records.
+        images: int [n], the index of each record's image; images with the same pixels have the same index.
+        copies: the number of records that do not count.
     """
 
     records: list[Record]
@@ -162,14 +162,14 @@ class Items:
 
     @property
     def number_of_images(self) -> int:
-        """How many different images the questions are about."""
+        """The number of different images that the questions are about."""
         return len(np.unique(self.images))
 
 
 def distinct_items(records: Sequence[Record], predictions: Sequence[Prediction]) -> Items:
-    """The records that count, by what any run's predictions say of their images' pixels.
+    """The records that count; the predictions of any run hold the digests of their images.
 
-    Predictions without a digest (of older runs) tell images by their files.
+    Without a digest (in predictions of older versions), images are distinguished by their files.
     """
     numbers: dict[Any, int] = {}
     first: dict[Any, Record] = {}
@@ -188,10 +188,10 @@ def distinct_items(records: Sequence[Record], predictions: Sequence[Prediction])
 
 
 def check_answers(records: Sequence[Record], metric: str) -> None:
-    """Refuses right answers that the metric cannot score, before any question is asked.
+    """Refuses reference answers that the metric cannot score, before any question is asked.
 
     Raises:
-        ValueError: an unknown metric, or such answers; the message names the record's line.
+        ValueError: an unknown metric, or an answer that it cannot score; the message names the record's line.
     """
     scored = METRICS[metric]
     for record in records:
@@ -206,15 +206,15 @@ class Scored:
     """An arm's predictions for the items that count, with their scores.
 
     Attributes:
-        arm: whose they are.
-        metric: of `METRICS`.
+        arm: the arm.
+        metric: a name of `METRICS`.
         predictions: R rows of n.
         scores: float64 [R, n] in 0..1.
-        recalls: float64 [R, n], NaN where a record has no boxes.
-        images: int [n], the number of each question's image.
-        absent: bool [n], True on questions about what their image does not show.
-        pages: float64 [2, R, n], whether what was fetched came from a source that answers: the best patch, and the most
-            of them (see `right_source`); NaN where that is not known. None: of none.
+        recalls: float64 [R, n], NaN for records without boxes.
+        images: int [n], the index of each question's image.
+        absent: bool [n], True on questions whose field is not on the page.
+        pages: float64 [2, R, n], whether the best patch, and whether most patches, came from a source with the answer
+            (see `right_source`); NaN if unknown. None if unknown for all questions.
     """
 
     arm: Arm
@@ -228,36 +228,36 @@ class Scored:
 
     @cached_property
     def tokens(self) -> np.ndarray:
-        """int [R, n]: positions that the image took in the prompt."""
+        """int [R, n]: positions of the image in the prompt."""
         return np.array([[prediction.tokens for prediction in row] for row in self.predictions])
 
     @cached_property
     def mean_scores(self) -> np.ndarray:
-        """[n] score of each question, mean over the arm's runs."""
+        """[n]: mean score of each question over the arm's runs."""
         return self.scores.mean(0)
 
     @cached_property
     def mean_recalls(self) -> np.ndarray:
-        """[n], over the runs; NaN where a record has no boxes."""
+        """[n]: mean recall of each question over the runs; NaN for records without boxes."""
         return self.recalls.mean(0)
 
     @cached_property
     def run_scores(self) -> np.ndarray:
-        """[R] mean score of each run."""
+        """[R]: mean score of each run."""
         return self.scores.mean(1)
 
     @property
     def score(self) -> Interval:
-        """Mean score, its interval drawn by images."""
+        """Mean score; its interval is drawn by images."""
         return score_interval(self.mean_scores, self.images)
 
     @property
     def recall(self) -> Interval | None:
-        """Mean recall of the questions with boxes, its interval drawn by images; None where none has boxes."""
+        """Mean recall of the questions with boxes; its interval is drawn by images. None without boxes."""
         return self.recall_of(np.arange(len(self.images)))
 
     def recall_of(self, places: np.ndarray) -> Interval | None:
-        """`recall` of the questions at `places`. It is 0, whatever the images, where nothing is fetched."""
+        """`recall` of the questions at `places`. If nothing is fetched it is exactly 0."""
         boxed = places[~np.isnan(self.mean_recalls[places])]
         if not len(boxed):
             return None
@@ -266,9 +266,9 @@ class Scored:
 
     @property
     def right_pages(self) -> dict[str, Interval] | None:
-        """Share of the questions whose best fetched patch, and whose most, came from a page that answers.
+        """Share of the questions whose best patch, and whose most patches, came from a page with the answer.
 
-        Intervals are drawn by documents. None where no question says which of its sources answers.
+        Intervals are drawn by documents. None if no question has a known source of the answer.
         """
         known = np.zeros(0, dtype=bool) if self.pages is None else ~np.isnan(self.pages[0]).any(0)
         if self.pages is None or not known.any():
@@ -279,22 +279,22 @@ class Scored:
 
     @cached_property
     def refused(self) -> np.ndarray:
-        """bool [R, n], True on answers "not on the page"."""
+        """bool [R, n]: True on answers "not on the page"."""
         answers = [[" ".join(prediction.answer.split()) for prediction in row] for row in self.predictions]
         return np.array(answers) == NOT_ON_THE_PAGE
 
     @property
     def calibration(self) -> dict[str, Any]:
-        """Of all runs' answers: see `calibration.calibration`."""
+        """The `calibration.calibration` of all runs' answers."""
         probabilities = np.array([[prediction.probability for prediction in row] for row in self.predictions])
         return calibration(probabilities.ravel(), self.scores.ravel(), self.refused.ravel())
 
     @property
     def refusals(self) -> dict[str, Interval | None] | None:
-        """Precision (of the answers that say "not on the page") and recall (of the questions about what is not there).
+        """Precision of the answers "not on the page", and their recall over the questions about absent fields.
 
-        Intervals are drawn by images. None where every question is about what is there; without such an answer there is
-        no precision.
+        Intervals are drawn by images. None without questions about absent fields; the precision is None without answers
+        "not on the page".
         """
         if not self.absent.any():
             return None
@@ -310,10 +310,10 @@ def score_arm(arm: Arm, rows: Sequence[Sequence[Prediction]], items: Items, metr
     """Scores the predictions of all runs of an arm.
 
     Args:
-        arm: whose they are.
-        rows: R of predictions, one for every record of the data.
-        items: those that count.
-        metric: of `METRICS`.
+        arm: the arm.
+        rows: R runs, each with one prediction for every record of the data.
+        items: the records that count.
+        metric: a name of `METRICS`.
         patch_size: px.
 
     Raises:
@@ -339,7 +339,7 @@ def read_scored(
     """Reads and scores the predictions of all arms in a folder.
 
     Raises:
-        ValueError: predictions are missing, or answers that the metric cannot score.
+        ValueError: predictions are missing, or the metric cannot score an answer.
     """
     lines = [record.line for record in records]
     rows = {arm.name: [_read_row(folder, run, lines) for run in arm.runs] for arm in arms}
@@ -357,8 +357,8 @@ def _read_row(folder: Path, run: str, lines: Sequence[int]) -> list[Prediction]:
 
 
 def summary(scored: Scored) -> dict[str, Any]:
-    """Score and recall with intervals, each run's mean and their spread, tokens, the share of questions that were
-    missed, and how far what is fetched depends on the question."""
+    """Score and recall with intervals, the runs' means and their spread, tokens, the share of missed questions, and the
+    query dependence of the fetched patches."""
     run_means, overlap = scored.run_scores, scored.recall
     boxed = ~np.isnan(scored.mean_recalls)
     return {
@@ -379,10 +379,10 @@ def _shown_pages(scored: Scored) -> dict[str, Any]:
 
 
 def compare(first: Scored, second: Scored, spread: TrainingSpread | None = None) -> dict[str, Any]:
-    """Paired difference of two arms (means over their runs), and p by sign flips of whole images.
+    """Paired difference of two arms (means over their runs), with p by sign flips of whole images.
 
-    `gained` and `lost`: questions on which the first scores higher and lower. Between arms whose trainings differ by
-    `spread`, interval and p take in what other trainings would give.
+    `gained` and `lost`: the questions on which the first arm scores higher and lower. With `spread`, interval and p
+    include the variation between trainings.
     """
     ours, theirs, images = first.mean_scores, second.mean_scores, first.images
     difference, p = paired_difference(ours, theirs, groups=images), sign_flip(ours, theirs, groups=images)
@@ -404,12 +404,12 @@ def compare_all(
     spread: TrainingSpread | None = None,
     wanted: Mapping[tuple[str, str], float] | None = None,
 ) -> list[dict[str, Any]]:
-    """`compare` of all pairs as one family: with Holm's p, whether it is significant, and what could have been seen.
+    """Compares all pairs as one family, with Holm's p, significance and the detectable difference.
 
     Args:
-        pairs: of arms.
+        pairs: pairs of arms.
         spread: see `compare`.
-        wanted: shares by which a rule wants the first of two arms, by their names, above the second.
+        wanted: by pair of names, the share by which a criterion requires the first arm to exceed the second.
     """
     comparisons = [compare(first, second, spread) for first, second in pairs]
     adjusted = holm([comparison["p"] for comparison in comparisons])

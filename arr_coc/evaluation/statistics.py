@@ -1,8 +1,8 @@
-"""Intervals, paired comparisons and tests, and how far trainings of one arm differ.
+"""Intervals, paired comparisons and tests, and the spread between trainings of one arm.
 
-Questions about one image are not independent: they are drawn together. A few trainings of each arm give a poor estimate
-of their spread; those of many arms together give a better one. Scores are shares, which spread less near 0 and 1; on
-the scale 2 arcsin sqrt(share) they spread alike at any height (Bartlett 1936), and are pooled there.
+Questions about one image are not independent, so they are drawn together. A few trainings of one arm give a poor
+estimate of their spread; the trainings of many arms, pooled, give a better one. Scores are shares, whose variance is
+smaller near 0 and 1. The scale 2 arcsin sqrt(share) makes it constant (Bartlett 1936), so pooling uses this scale.
 """
 
 import math
@@ -15,23 +15,23 @@ import numpy as np
 from .reporting import require_extra
 
 RESAMPLES = 2000
-"""Bootstrap resamples: the ends of a 95 % interval then rest on 50 of them each."""
+"""Number of bootstrap resamples: 50 of them are beyond each end of a 95 % interval."""
 
 FLIPS = 9999
-"""Random sign flips of a permutation test: the smallest p it can give is 1 in 10,000."""
+"""Number of random sign flips of a permutation test: its smallest p is 1 in 10,000."""
 
 SIGNIFICANCE = 0.02
-"""Largest p (after Holm) that is called significant. At 0.05, 100 comparisons of an arm with itself would often give
-six or more that are called different; at 0.02, three points on 2,000 questions are still found nearly always."""
+"""Largest significant p (after Holm). At 0.05, 100 comparisons of an arm with itself would often give six or more
+significant differences; at 0.02, a difference of three points on 2,000 questions is still found nearly always."""
 
 FEWEST_IMAGES = 20
-"""With fewer images nothing is called significant and no verdict is given: such an interval means little."""
+"""With fewer images nothing is significant and no verdict is given, as intervals are unreliable."""
 
 ROUNDING = 1e-9
-"""Less spread than this is of rounding: 0.9 - 0.3, summed in two ways, is not always the same number."""
+"""A smaller spread is rounding error: 0.9 - 0.3, summed in two ways, is not always the same number."""
 
 POWER = 0.8
-"""The chance with which a difference that "could have been seen" is seen."""
+"""The probability with which a detectable difference is detected (the power of the test)."""
 
 
 @dataclass(frozen=True)
@@ -44,10 +44,10 @@ class Interval:
 
 
 def wilson(successes: int, n: int) -> Interval:
-    """Wilson's score interval of a proportion (Wilson 1927): sensible also at 0 and 1 and for small n.
+    """Wilson's score interval of a proportion (Wilson 1927), valid also at 0 and 1 and for small n.
 
     Raises:
-        ValueError: not 0 <= successes <= n with n > 0, or scipy is not installed.
+        ValueError: unless 0 <= successes <= n and n > 0; or scipy is not installed.
     """
     if not 0 <= successes <= n or n == 0:
         raise ValueError(f"successes: expected 0 to n, n at least 1; got {successes} of {n}")
@@ -65,20 +65,21 @@ def bootstrap_mean(
     seed: int = 0,
     resamples: int = RESAMPLES,
 ) -> Interval:
-    """Mean with a percentile bootstrap interval (Efron 1979); the same for the same values and seed.
+    """Mean with a percentile bootstrap interval (Efron 1979), deterministic for given values and seed.
 
     Args:
         values: at least one.
-        groups: which values belong together (questions of one image) and are drawn together; None: each by itself.
-        seed: of the resampling.
-        resamples: how often the groups are drawn.
+        groups: the group of each value (questions of one image); groups are drawn as a whole. None: every value is a
+            group.
+        seed: seed of the resampling.
+        resamples: the number of resamples.
 
     Raises:
         ValueError: no values.
     """
     items = np.asarray(values, dtype=np.float64)
     sums, counts = _by_group(items, groups)
-    # Groups that are alike need not be told apart: how often each kind is drawn is multinomial.
+    # Equal groups are interchangeable: how often each kind of group is drawn is multinomial.
     kinds, copies = np.unique(np.stack((sums, counts), 1), axis=0, return_counts=True)
     drawn = np.random.default_rng(seed).multinomial(len(sums), copies / len(sums), size=resamples)
     means = (drawn @ kinds[:, 0]) / (drawn @ kinds[:, 1])
@@ -96,10 +97,10 @@ def bootstrap_ratio(
 ) -> Interval:
     """Ratio of two means over the same items with a percentile bootstrap interval (see `bootstrap_mean`).
 
-    Where resamples come upon a denominator of 0 or below, the interval reaches very far: the ratio is then not known.
+    If resamples have a denominator of 0 or below, the interval is very wide: the ratio is then unknown.
 
     Args:
-        numerators, denominators: of each item; the latter's mean is above 0.
+        numerators, denominators: one of each per item; the mean denominator is above 0.
         groups, seed, resamples: see `bootstrap_mean`.
 
     Raises:
@@ -118,9 +119,9 @@ def bootstrap_ratio(
 
 
 def score_interval(values: Sequence[float] | np.ndarray, groups: Sequence[int] | np.ndarray | None) -> Interval:
-    """`bootstrap_mean` of scores in 0..1; where nothing or everything is right, Wilson's interval of as many images.
+    """`bootstrap_mean` of scores in 0..1; if all scores are 0 or all are 1, Wilson's interval for the number of images.
 
-    Resampling shows no spread there, though other images would.
+    Equal scores give resamples no spread, though other images could differ.
 
     Raises:
         ValueError: no values, or scipy is needed and not installed.
@@ -129,7 +130,7 @@ def score_interval(values: Sequence[float] | np.ndarray, groups: Sequence[int] |
 
 
 def mean_of_intervals(intervals: Sequence[Interval]) -> Interval:
-    """Mean of independent estimates with a 95 % interval from theirs (MOVER, Zou and Donner 2008).
+    """Mean of independent estimates, with a 95 % interval computed from theirs (MOVER, Zou and Donner 2008).
 
     Raises:
         ValueError: no intervals.
@@ -143,7 +144,7 @@ def mean_of_intervals(intervals: Sequence[Interval]) -> Interval:
 
 
 def _with_spread(interval: Interval, groups: int, bounds: tuple[float, float]) -> Interval:
-    """An interval without extent, widened by what as many groups that are all alike leave open."""
+    """Widens an interval of zero width by the uncertainty that remains after as many equal groups."""
     if interval.high - interval.low > ROUNDING:
         return interval
     open_share, (least, most) = wilson(0, groups).high, bounds
@@ -173,9 +174,9 @@ def paired_difference(
     seed: int = 0,
     resamples: int = RESAMPLES,
 ) -> Interval:
-    """Mean of `first` - `second` on the same items with a bootstrap interval (see `bootstrap_mean`).
+    """Mean of `first` - `second` on the same items, with a bootstrap interval (see `bootstrap_mean`).
 
-    Where all differences are alike, other images might still differ: as in `score_interval`.
+    If all differences are equal, the interval is widened as in `score_interval`.
 
     Raises:
         ValueError: unequal numbers of items, none, or scipy is needed and not installed.
@@ -200,17 +201,17 @@ def sign_flip(
     seed: int = 0,
     flips: int = FLIPS,
 ) -> float:
-    """p of the permutation test of paired scores: if the two are alike, each group's difference may change its sign.
+    """Two-sided p of the permutation test of paired scores: under the null hypothesis all signs are equally likely.
 
-    Two-sided. Fisher's randomisation of whole groups: it holds however much the items of a group go together, where
-    McNemar's test of single answers does not.
+    This is Fisher's randomisation with whole groups. It is valid for any correlation within a group; McNemar's test of
+    single answers is not.
 
     Raises:
         ValueError: unequal numbers of items, or none.
     """
     sums, _ = _by_group(_paired(first, second), groups)
     kinds, copies = np.unique(np.abs(sums[sums != 0]), return_counts=True)
-    # Of `copies` groups of one size, a binomial number keeps its sign.
+    # Of `copies` groups with the same absolute difference, a binomial number keeps the sign.
     unflipped = np.random.default_rng(seed).binomial(copies, 0.5, size=(flips, len(copies)))
     totals = (2 * unflipped - copies) @ kinds
     extreme = np.abs(totals) >= abs(sums.sum()) - 1e-9
@@ -218,7 +219,7 @@ def sign_flip(
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """p values adjusted for having made all these comparisons (Holm 1979), in the given order, at most 1."""
+    """p values adjusted for multiple comparisons (Holm 1979), in the given order, at most 1."""
     p = np.asarray(p_values, dtype=np.float64)
     order = np.argsort(p, kind="stable")
     stepped = np.maximum.accumulate(p[order] * (len(p) - np.arange(len(p))))
@@ -228,12 +229,12 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def is_significant(difference: Interval, p: float, images: int) -> bool:
-    """Whether a difference is called one: enough images, p at most `SIGNIFICANCE`, and an interval that leaves out 0.
+    """Whether a difference is significant: enough images, p at most `SIGNIFICANCE`, and an interval without 0.
 
     Args:
-        difference: drawn by images.
+        difference: the difference; its interval is drawn by images.
         p: after Holm.
-        images: how many there were.
+        images: the number of images.
     """
     excludes_zero = difference.low > 0 or difference.high < 0
     return images >= FEWEST_IMAGES and p <= SIGNIFICANCE and excludes_zero
@@ -245,9 +246,9 @@ def clustered_error(
     *,
     groups: Sequence[int] | np.ndarray | None = None,
 ) -> float:
-    """Standard error of the mean difference of paired scores, robust to how the items of a group go together.
+    """Cluster-robust standard error of the mean difference of paired scores.
 
-    Where all differences are alike, what as many groups that are all alike leave open.
+    If all differences are equal, it is the uncertainty that remains after as many equal groups.
 
     Raises:
         ValueError: unequal numbers of items, none, or scipy is needed and not installed.
@@ -260,26 +261,26 @@ def clustered_error(
 
 
 def detectable_difference(image_error: float, *, comparisons: int = 1, beyond: float = 0.0) -> float:
-    """The smallest true difference that would have been called one with a chance of `POWER`.
+    """The smallest true difference that would be significant with a probability of `POWER`.
 
-    By the normal approximation.
+    It uses the normal approximation.
 
     Args:
         image_error: standard error of the mean difference, see `clustered_error`.
-        comparisons: how many are made, among which `SIGNIFICANCE` is shared out (Holm's first step).
-        beyond: where a rule asks for more than this, the 95 % interval has to end above it, too.
+        comparisons: the number of comparisons, by which `SIGNIFICANCE` is divided (Holm's first step).
+        beyond: the difference that a criterion requires; the 95 % interval must also be above it.
     """
     return detectable(image_error, NormalDist().inv_cdf, comparisons=comparisons, beyond=beyond)
 
 
 def detectable(error: float, quantile: Callable[[float], float], *, comparisons: int, beyond: float) -> float:
-    """`detectable_difference` with an error whose distribution has these quantiles."""
+    """`detectable_difference` for an error with these quantiles."""
     significant = (quantile(1 - SIGNIFICANCE / (2 * comparisons)) + quantile(POWER)) * error
     return max(significant, beyond + (quantile(0.975) + quantile(POWER)) * error) if beyond else significant
 
 
 Shares = Sequence[float] | np.ndarray
-"""Scores of an arm's trainings, in 0..1."""
+"""The scores of an arm's trainings, in 0..1."""
 
 
 @dataclass(frozen=True)
@@ -288,18 +289,18 @@ class TrainingSpread:
 
     Attributes:
         sd: between trainings, on the scale 2 arcsin sqrt(share), pooled over arms.
-        freedom: degrees of freedom of `sd`; 0: no arm was trained twice, and nothing is known.
+        freedom: degrees of freedom of `sd`; 0 if no arm was trained twice, so that `sd` is unknown.
     """
 
     sd: float
     freedom: int
 
     def error(self, *arms: Shares) -> float:
-        """Standard error of the sum or difference of these arms' mean scores, from the scores of their trainings."""
+        """Standard error of the sum or difference of the arms' mean scores, from the scores of their trainings."""
         return self.sd * math.sqrt(sum(_slope(float(np.mean(runs))) ** 2 / len(runs) for runs in arms))
 
     def quantile(self, share: float) -> float:
-        """Of Student's t.
+        """A quantile of Student's t.
 
         Raises:
             ValueError: scipy is not installed.
@@ -310,7 +311,7 @@ class TrainingSpread:
         return float(t.ppf(share, self.freedom)) if self.freedom else math.inf
 
     def widened(self, difference: Interval, first: Shares, second: Shares) -> Interval:
-        """A difference whose interval was drawn by images, with what other trainings would give.
+        """Widens the interval of a difference, drawn by images, by the variation between trainings.
 
         Args:
             difference: first - second.
@@ -323,7 +324,7 @@ class TrainingSpread:
         return Interval(value, max(-1.0, low), min(1.0, value + math.hypot(difference.high - value, reach)))
 
     def p(self, difference: float, image_error: float, first: Shares, second: Shares) -> float:
-        """Two-sided p of Welch's kind: images and trainings as two sources of error, at the degrees of the latter."""
+        """Two-sided p, as in Welch's test: images and trainings are two sources of error; `freedom` is the latter's."""
         if not self.freedom:
             return 1.0
         error = math.hypot(image_error, self.error(first, second))
@@ -335,7 +336,7 @@ class TrainingSpread:
     def detectable_difference(
         self, image_error: float, first: Shares, second: Shares, *, comparisons: int, beyond: float
     ) -> float:
-        """`statistics.detectable_difference` where trainings differ too; at most 1."""
+        """`statistics.detectable_difference` that includes the variation between trainings; at most 1."""
         if not self.freedom:
             return 1.0
         error = math.hypot(image_error, self.error(first, second))
@@ -346,7 +347,7 @@ def training_spread(arms: Sequence[Shares]) -> TrainingSpread:
     """The spread between trainings, pooled over arms.
 
     Args:
-        arms: for each the scores, in 0..1, of its trainings.
+        arms: for each arm, the scores of its trainings, in 0..1.
     """
     scaled = [2 * np.arcsin(np.sqrt(np.asarray(runs, dtype=np.float64))) for runs in arms]
     freedom = sum(len(runs) - 1 for runs in scaled)
@@ -355,5 +356,5 @@ def training_spread(arms: Sequence[Shares]) -> TrainingSpread:
 
 
 def _slope(share: float) -> float:
-    """Of a share by its arcsine scale."""
+    """The derivative of a share by its arcsine scale."""
     return math.sqrt(share * (1 - share))

@@ -1,4 +1,4 @@
-"""Asks a model every question with every strategy, and scores answers and fetched patches."""
+"""Asks a model every question with every strategy, and scores the answers and the fetched patches."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -41,35 +41,35 @@ def evaluate(
     data: str | Path | None = None,
     progress: bool = True,
 ) -> dict[str, Any]:
-    """Greedy answers to all questions, by each strategy, and how good they are.
+    """Answers all questions greedily with each strategy, and scores the answers.
 
     Args:
-        model: with a processor; or a reader of a published model, without allocators, passes and tiles: see
-            `attached.attached_arms` for its strategies.
-        records: the questions; "oracle" needs boxes in all of them, and fetches the patches under them and the labels'
+        model: a model with a processor, or a reader of a published model. Readers have no allocators, passes or tiles;
+            their strategies are in `attached.attached_arms`.
+        records: the questions. "oracle" needs boxes in all of them; it fetches the patches under these and the labels'
             boxes.
         strategies: names of scorers, or STRATEGY+ALLOCATOR; see `with_allocators`.
         batch_size: questions answered at a time, and images encoded at a time.
-        budget, allocator: for every strategy that names none; the checkpoint's by default.
-        seed: for "random", which draws for each image and question by itself, whatever the batch; the config's by
+        budget, allocator: defaults for strategies that name none; the checkpoint's by default.
+        seed: seed of "random", which draws for each image and question independently of the batch; the config's by
             default.
-        num_passes: runs back for each question, "auto" while the answer is unsure; the budget is that of each.
-        metric: of `METRICS`.
-        tiles: see `views.ViewOptions`; None: a single view of each image, but views of documents and several images.
-        data: where the records come from, for the report.
+        num_passes: passes per question, each with the whole budget; "auto": while the answer is uncertain.
+        metric: a name of `METRICS`.
+        tiles: see `views.ViewOptions`; None: one view per image, but views of documents and of several images.
+        data: the origin of the records, for the report.
         progress: show a progress bar (on standard error).
 
     Returns:
         {"strategies": {name: {metric: {"value", "low", "high"}, "recall": likewise or None, "tokens": mean image tokens
-        per question, "n": questions}, and more where records are absent or have several sources, see `measures`},
-        "metric", "model", "data", "budget", "allocator", "seed", "num_passes", "date", "versions", "machine"}.
-        Intervals are 95 %, by a bootstrap that draws whole images, or documents; Wilson's, of as many images, where no
-        answer or every answer is right. A question that is a copy of another (same pixels, question, answers and
-        history) is asked, but does not count.
+        per question, "n": questions}, and more for absent fields and several sources, see `measures`}, "metric",
+        "model", "data", "budget", "allocator", "seed", "num_passes", "date", "versions", "machine"}. Intervals are
+        95 %, by a bootstrap over whole images or documents; if no answer or every answer is right, Wilson's interval
+        for the number of images. A copy of a question (same pixels, question, answers and history) is asked, but does
+        not count.
 
     Raises:
         ValueError: no records, an unknown strategy, metric, allocator or budget, "oracle" without boxes, an unreadable
-            image, answers that the metric cannot score.
+            image, or answers that the metric cannot score.
 
     Example:
         >>> report = evaluate(model, read_records(Path("data.jsonl")), ["none", "realizer"])
@@ -138,12 +138,12 @@ def score_strategies(
 def fit_to_records(
     model: ArrCocForConditionalGeneration, records: Sequence[Record], strategy: str, metric: str, **settings: Any
 ) -> dict[str, Any]:
-    """Fits `config.calibration` to the model's answers to all questions; they are those of a validation set.
+    """Fits `config.calibration` to the model's answers to the questions of a validation set.
 
     Args:
-        model: whose config gets the weights.
+        model: the model whose config gets the weights.
         records, metric, settings: as in `evaluate`.
-        strategy: that the model is asked with.
+        strategy: the strategy of the answers.
 
     Returns:
         {"weights": see `calibration.fit_calibration`, "n": answers, "before", "after": their `calibration`}.
@@ -193,7 +193,7 @@ def score_fetchers(
     metric: str = "exact_match",
     progress: bool = True,
 ) -> dict[str, Scored]:
-    """The model's answers, as configured, with each fetcher in place of its own, question by question.
+    """The configured model's answers and scores with each fetcher in place of its own, question by question.
 
     Every image is drawn and encoded once for all fetchers. Errors are those of `evaluate`.
     """
@@ -212,8 +212,7 @@ def score_arms(
     metric: str,
     **settings: Any,
 ) -> tuple[dict[str, Scored], Items]:
-    """Each arm's answers and scores, by its name; and the questions that count. The settings are those of
-    `predict_all`."""
+    """Each arm's answers and scores by its name, and the questions that count. Settings are as in `predict_all`."""
     patch = model.config.vision_config.patch_size
     return _scored(arms, records, predict_all(model, arms, records, **settings), metric, patch)
 
@@ -234,7 +233,7 @@ def _scored(
 
 
 def with_allocators(strategies: Sequence[str], allocators: Sequence[str]) -> list[str]:
-    """Every strategy with every allocator, as STRATEGY+ALLOCATOR; strategies that fetch nothing once, alone.
+    """Every strategy with every allocator, as STRATEGY+ALLOCATOR; strategies that fetch nothing only once, alone.
 
     Raises:
         ValueError: an unknown name.
@@ -247,13 +246,13 @@ def with_allocators(strategies: Sequence[str], allocators: Sequence[str]) -> lis
 
 
 def _parts(name: str) -> tuple[str, str | None]:
-    """STRATEGY or STRATEGY+ALLOCATOR -> both, None without an allocator."""
+    """The strategy and the allocator of STRATEGY or STRATEGY+ALLOCATOR; None without an allocator."""
     strategy, plus, allocator = name.partition("+")
     return strategy, allocator if plus else None
 
 
 def strategy_arm(model: ArrCocForConditionalGeneration, choices: FetchChoices) -> Arm:
-    """The arm of an experiment that is `generate(choices=...)` with a strategy, a budget and an allocator."""
+    """The arm that equals `generate` with these choices of strategy, budget and allocator."""
     config, chosen = model.config, model.model.fetcher.resolve(choices)
     strategy, side = chosen.strategy or config.fetcher_config.strategy, config.vision_config.image_size
     base, num_fetched = config.vision_tokens(budget=chosen.budget, strategy=strategy)
@@ -264,12 +263,11 @@ def strategy_arm(model: ArrCocForConditionalGeneration, choices: FetchChoices) -
 
 
 def measures(scored: Scored) -> dict[str, Any]:
-    """{metric: interval, "recall": interval or None where no question came with boxes, "tokens", "n", "calibration":
-    see `calibration.calibration`}.
+    """{metric: interval, "recall": interval or None without boxes, "tokens", "n", "calibration": see
+    `calibration.calibration`}.
 
-    With questions about absent fields also "not_on_the_page": {"precision", "recall"}, each
-    an interval; the precision of a strategy without such answers is None. If some questions have known sources of the
-    answer "pages": {"best", "most"}, see `Scored.right_pages`.
+    With questions about absent fields also "not_on_the_page": {"precision", "recall"}, see `Scored.refusals`. With
+    questions whose source of the answer is known also "pages": {"best", "most"}, see `Scored.right_pages`.
     """
     recall, refusals, pages = scored.recall, scored.refusals, scored.right_pages
     return {
@@ -296,13 +294,13 @@ def check_request(
     allocator: str | None,
     metric: str,
 ) -> None:
-    """Raises a ValueError for settings that would fail only after the first strategies have run."""
+    """Raises ValueError for settings that would otherwise fail only after the first strategies have run."""
     _check_sizes(records, strategies, batch_size)
     named = [_parts(name) for name in strategies]
     for strategy, own in named:
         model.model.fetcher.check_strategy(strategy)
         if own is not None:
-            ALLOCATORS[own]  # a ValueError where it is unknown
+            ALLOCATORS[own]  # raises ValueError if unknown
     if allocator is not None:
         ALLOCATORS[allocator]
     resolve_budget(budget, model.config.vision_config.num_patches, model.config.fetcher_config.budget)
@@ -327,7 +325,7 @@ def _circumstances(
     seed: int | None,
     data: str | Path | None,
 ) -> dict[str, Any]:
-    """The settings of the numbers, with date, versions and machine."""
+    """The settings, with date, versions and machine."""
     fetcher, patches = model.config.fetcher_config, model.config.vision_config.num_patches
     return {
         "model": shown(model.config._name_or_path),
@@ -349,9 +347,9 @@ def describe(scored: Scored) -> str:
 
 
 def describe_change(before: Scored, after: Scored) -> str:
-    """ "+4.3 [+3.2, +5.5] points, 12 gained, 3 lost, p 0.035": of answers to the same questions.
+    """ "+4.3 [+3.2, +5.5] points, 12 gained, 3 lost, p 0.035", for answers to the same questions.
 
-    The interval draws whole images, and p is that of flipping the signs of whole images.
+    Interval and p are by whole images: by a bootstrap and by sign flips.
 
     Raises:
         ValueError: unequal numbers of questions.

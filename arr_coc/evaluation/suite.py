@@ -1,4 +1,4 @@
-"""A suite: several data sets on which a checkpoint is measured in one run, for its card.
+"""A suite: several data sets that measure a checkpoint in one run, for its card.
 
 A YAML file names them:
 
@@ -37,7 +37,7 @@ _EXTRA = {
     "best": "right page, %",
     "most": "by most patches, %",
 }
-"""Columns for some sets only."""
+"""Columns that only some sets have."""
 
 
 @dataclass(frozen=True)
@@ -45,10 +45,10 @@ class DataSet:
     """One data set of a suite.
 
     Attributes:
-        name: in the report.
-        source: of the records.
+        name: name in the report.
+        source: source of the records.
         arms: names, see `make_arms`.
-        by: tags of the records for tables by kind of question.
+        by: tags of the records; each gives a table by kind of question.
         tiles, metric: see `evaluate`.
     """
 
@@ -61,14 +61,14 @@ class DataSet:
 
 
 def read_suite(path: Path, split: Split | None = None) -> list[DataSet]:
-    """The data sets of a YAML file.
+    """Reads the data sets of a YAML file.
 
     Args:
-        path: of the file; paths inside are relative to it.
-        split: of rendered pages, in place of the file's: "validation" to decide, "test" to report.
+        path: path of the file; paths in the file are relative to it.
+        split: split of rendered pages, in place of the file's: "validation" to decide, "test" to report.
 
     Raises:
-        ValueError: no sets, unknown settings, data that cannot be opened; a split without rendered pages.
+        ValueError: no sets, unknown settings, data that cannot be opened, or `split` without rendered pages.
     """
     content = read_yaml(path)
     sets = content.get("sets") if isinstance(content, Mapping) else None
@@ -94,7 +94,7 @@ def _data_set(path: Path, name: str, spec: Any) -> DataSet:
         raise ValueError(f"{where}: expected data as a mapping; got {spec['data']!r}")
     source = open_source(spec["data"], folder=path.parent)
     metric = spec.get("metric", source.metric)
-    METRICS[metric]  # a ValueError where it is unknown
+    METRICS[metric]  # raises ValueError if unknown
     arms, by = (tuple(map(str, spec.get(field, ()))) for field in ("arms", "by"))
     return DataSet(name, source, arms, by, spec.get("tiles"), metric)
 
@@ -116,19 +116,19 @@ def measure_suite(
 
     Args:
         model: with a processor.
-        sets: of `read_suite`.
-        limit: only the first so many questions of each.
+        sets: from `read_suite`.
+        limit: the most questions per set, from the first on; None: all.
         batch_size, progress: see `evaluate`.
 
     Returns:
         {"sets": {name: {"data", "metric", "images", "arms": {arm: see `measures`}, "by": [{"by", "rows"}] of `buckets`,
-        "swaps": [{"arm", "changed", "difference"}]}}, "model", "date", "versions", "machine"}. A swap, where an arm's
-        own base tokens and those of another page ("other_base") were both read, has the share of changed answers
-        and the change of the score.
+        "swaps": [{"arm", "changed", "difference"}]}}, "model", "date", "versions", "machine"}. A swap compares an arm
+        with its own base tokens and with those of another page ("other_base"): the share of changed answers and the
+        difference of the scores.
 
     Raises:
-        ValueError: see `make_arms` and `evaluate`; `batch_size` below 1, a set that can not be asked, or a tag in `by`
-            that none of its records has: all this before the first question.
+        ValueError: before the first question: see `make_arms` and `evaluate`; or `batch_size` is below 1, a set cannot
+            be asked, or a tag in `by` is in none of its records.
     """
     if batch_size < 1:
         raise ValueError(f"batch_size: expected at least 1; got {batch_size}")
@@ -150,9 +150,9 @@ class _Prepared:
 
 
 def _prepared(model: ArrCocForConditionalGeneration, each: DataSet, limit: int | None) -> _Prepared:
-    """A set's records and arms; refuses those that cannot be asked or reported."""
-    records = list(each.source.read(limit=limit))  # rendered ones are drawn at every look
-    if not isinstance(each.source, Rendered):  # what our own code draws can be scored, and costs time
+    """Reads a set's records and makes its arms; refuses sets that cannot be asked or reported."""
+    records = list(each.source.read(limit=limit))  # rendered pages are drawn at every access
+    if not isinstance(each.source, Rendered):  # drawn pages are valid, and checking them costs time
         check_answers(records, each.metric)
     boxed, tags, images = True, set[str](), set[Any]()
     for record in records:
@@ -186,14 +186,14 @@ def _measured(
 
 
 def _swap(own: Scored, other: Scored) -> dict[str, Any]:
-    """The effect of another page's base tokens."""
+    """The effect of base tokens of another page."""
     changed = changed_answers(own.predictions[0], other.predictions[0], own.images)
     difference = compare(own, other)["difference"]
     return {"arm": own.arm.name, "other": other.arm.name, "changed": asdict(changed), "difference": difference}
 
 
 def suite_text(result: Mapping[str, Any]) -> str:
-    """The result of `measure_suite` as tables: sets and arms, kinds of questions, other pages' base tokens,
+    """Formats the result of `measure_suite` as tables: sets and arms, kinds of questions, base tokens of other pages,
     confidence."""
     tables = [table for table in (_overall(result), _kinds(result), _swaps(result)) if table.rows]
     texts, confidence = [to_text(table.head, table.rows) for table in tables], _confidence(result)

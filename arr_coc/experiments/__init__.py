@@ -1,1 +1,1 @@
-"""Experiments: arms compared by rules written down before, ablations, and their reports."""
+"""Experiments: arms compared by pre-registered rules, ablations, and their reports."""

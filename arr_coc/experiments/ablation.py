@@ -1,6 +1,6 @@
-"""Ablations: parts of a model that can be changed one at a time, the arms that do it, their scores and report.
+"""Ablations: arms that change one part of a model at a time, their scores and report.
 
-OUT/plan.yaml, predictions/, costs.json   as of an experiment; the plan has trials in place of rules
+OUT/plan.yaml, predictions/, costs.json   as for an experiment; the plan has trials in place of rules
 OUT/result.json, ablation.csv             one row per trial
 OUT/report.html, .md                      the table, and accuracy against tokens and time
 
@@ -56,9 +56,9 @@ class Trial:
 
     Attributes:
         factor: "budget", "scorer", "peer", "allocator", "overlap", "compressor" or "bridge".
-        value: its value.
+        value: the factor's value.
         arm: name of its arm (see `make_arms`); "" if this checkpoint cannot run it.
-        note: the reason, or the meaning of the value; the arm's own note is reported beside it.
+        note: the reason for that, or the meaning of the value; the report adds the arm's note.
     """
 
     factor: str
@@ -68,11 +68,11 @@ class Trial:
 
 
 def make_trials(config: ArrCocConfig, *, peers: bool = False, boxed: bool = True) -> list[Trial]:
-    """Every budget and every registered scorer, allocator, compressor and bridge, each beside the config's own choices.
+    """Trials of every budget and every registered scorer, allocator, compressor and bridge; all else is as configured.
 
     Args:
-        config: of the model.
-        peers: also the published rules.
+        config: config of the model.
+        peers: whether to add the published rules.
         boxed: whether every record has boxes, which "oracle" needs.
     """
     subject, patches = config.fetcher_config.strategy, config.vision_config.num_patches
@@ -96,7 +96,7 @@ def make_trials(config: ArrCocConfig, *, peers: bool = False, boxed: bool = True
 
 
 def _structure(config: ArrCocConfig, subject: str) -> list[Trial]:
-    """Choices that the weights were trained for: few of them can be changed later."""
+    """Trials of choices that the weights were trained for; few of them can be changed later."""
     compressor, bridge = config.vision_config.compressor, config.bridge_config.kind
     trials = [
         Trial("overlap", value, f"{subject}+{value}" if compressor == "mask" else "", "" if compressor == "mask" else
@@ -115,7 +115,7 @@ def _structure(config: ArrCocConfig, subject: str) -> list[Trial]:
 
 
 def trial_arms(config: ArrCocConfig, trials: Sequence[Trial]) -> list[str]:
-    """The arms of the trials, each once; first the arm of all comparisons: the config's own choices."""
+    """The distinct arms of the trials. The first is the configured one, to which all others are compared."""
     return list(dict.fromkeys([config.fetcher_config.strategy, *(trial.arm for trial in trials if trial.arm)]))
 
 
@@ -123,10 +123,10 @@ def plan_ablation(
     model: ArrCocForConditionalGeneration, source: Format, records: Sequence[Record], settings: Settings, command: str,
     *, peers: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
-    """As `make_plan`, but for `ablation.make_trials` (with the published rules, too, for `peers`) in place of rules.
+    """As `make_plan`, with the trials of `make_trials` in place of rules (`peers`: with the published rules).
 
     Raises:
-        ValueError: bad settings, arms or rules among them; a metric that cannot score the answers.
+        ValueError: bad settings, including any arms or rules; or a metric that cannot score the answers.
     """
     for name in ("arms", "rules", "contest", "curve"):
         if getattr(settings, name) is not None:
@@ -137,16 +137,16 @@ def plan_ablation(
 
 
 def rescore_ablation(out: Path, records: Sequence[Record], *, metric: str | None = None) -> dict[str, Any]:
-    """The numbers from the predictions in a folder, without the model; writes result.json and ablation.csv.
+    """Computes the numbers from the predictions in a folder, without the model; writes result.json and ablation.csv.
 
     {"metric", "planned_metric", "n", "images", "copies", "subject", "rows", "costs"}; a row is a trial with the arm's
     `summary` under "score", "recall", "mean_tokens" etc., its paired "difference" to the subject with "p_holm",
-    "significant" and "detectable", and its "cost". Rows of trials that could not run hold the trial alone.
+    "significant" and "detectable", and its "cost". Rows of trials that could not run hold the trial only.
 
     Args:
         out: the ablation's folder.
         records: of the plan.
-        metric: another than the plan's.
+        metric: a metric in place of the plan's.
 
     Raises:
         ValueError: the folder holds no ablation, or predictions are missing.
@@ -280,7 +280,7 @@ def ablation_text(result: dict[str, Any]) -> str:
 
 
 def _figures(result: dict[str, Any]) -> list[Block]:
-    """One plot per cost that was measured; trials that one arm runs share a mark."""
+    """One plot per measured cost; trials of the same arm share a mark."""
     run = {row["arm"]: row for row in reversed(result["rows"]) if row["arm"]}  # the first of its trials names the arm
     rows = list(reversed(run.values()))
     axes = [("tokens", "image tokens", [row["mean_tokens"] for row in rows])]
@@ -296,7 +296,7 @@ def _figures(result: dict[str, Any]) -> list[Block]:
 
 
 def _marks(rows: Sequence[dict[str, Any]], at: Sequence[float]) -> list[Point]:
-    """A point for each of the trials that were run, at their costs."""
+    """A point for each trial that was run, at its cost."""
     marks = []
     for row, cost in zip(rows, at, strict=True):
         value, low, high = (100 * row["score"][key] for key in ("value", "low", "high"))

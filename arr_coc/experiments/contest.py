@@ -1,6 +1,6 @@
-"""A contest: arms with weights of their own, each trained for its way to fill the prompt, answer the same questions.
+"""A contest: each arm has its own weights, trained for its way to fill the prompt. All answer the same questions.
 
-Models are loaded one at a time, but for what they cost, which is measured side by side.
+Models are loaded one at a time. Only for costs, which are measured side by side, are several in memory.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +20,7 @@ from .experiment import Settings, arms_of, check_settings, facts, judged, predic
 from .scoring import Entry, check_rules
 
 Load = Callable[[str], ArrCocForConditionalGeneration]
-"""Gives the model in a folder, with its processor, where it is to run."""
+"""Loads the model in a folder, with its processor, onto its device."""
 
 
 # ---- the plan -----------------------------------------------------------------------------------------------------
@@ -29,11 +29,11 @@ Load = Callable[[str], ArrCocForConditionalGeneration]
 def plan_contest(
     load: Load, entries: Sequence[Entry], source: Format, records: Sequence[Record], settings: Settings, command: str
 ) -> dict[str, Any]:
-    """What will be run and how it will be judged, as `make_plan`, with the identity of every model.
+    """The plan and the rules, as from `make_plan`, with the identity of every model.
 
     Raises:
-        ValueError: bad settings; no rules, or such about other arms; an arm's models that differ in what the arm does
-            or that are the same; arms that read too many or too few tokens.
+        ValueError: bad settings; no rules, or rules about other arms; models of one arm that run it differently or have
+            the same weights; arms that read too many or too few tokens.
     """
     if settings.arms is not None or settings.trained_on:
         raise ValueError("arms, trained_on: expected none beside a contest, whose arms say so themselves; got some")
@@ -73,7 +73,7 @@ def plan_contest(
 def _resolved(
     model: ArrCocForConditionalGeneration, entry: Entry, records: Sequence[Record], settings: Settings
 ) -> Arm:
-    """The entry's arm, under its name, as this model runs it."""
+    """The entry's arm as this model runs it, under the entry's name."""
     own = [name for name in TRAINABLE if entry.arm.partition("@")[0] == name]
     trained_on = tuple(dict.fromkeys((*own, *entry.trained_on)))
     arms = arms_of(model, [entry.arm], records, settings, seeds=(0,), trained_on=trained_on)
@@ -88,7 +88,7 @@ def _resolved(
 
 
 def _check_alike(entry: Entry, arms: Sequence[Arm], hashes: Sequence[str]) -> None:
-    """Refuses models that are no repetitions of each other, or that are one and the same."""
+    """Refuses models that run an arm differently, or that have the same weights."""
     for folder, arm in zip(entry.weights, arms, strict=True):
         if arm != arms[0]:
             raise ValueError(f"contest.{entry.name}: expected models that run it alike; got another way in {folder}")
@@ -97,10 +97,10 @@ def _check_alike(entry: Entry, arms: Sequence[Arm], hashes: Sequence[str]) -> No
 
 
 def check_tokens(arms: Sequence[Arm], reference: str, tolerance: float) -> None:
-    """Refuses arms that read more or fewer tokens than the reference, but bounds.
+    """Refuses arms, except bounds, whose number of tokens differs from the reference's by more than the tolerance.
 
     Raises:
-        ValueError: no such reference, a tolerance that is no share, or an arm that differs by more than that.
+        ValueError: no such reference, a tolerance outside 0..1, or an arm that differs by more.
     """
     tokens = {arm.name: arm.tokens for arm in arms}
     if reference not in tokens:
@@ -124,7 +124,7 @@ def predict_contest(
     folder: Path,
     **options: Any,
 ) -> int:
-    """Answers what is not answered yet, one model after the other; see `predict`."""
+    """Answers the open questions, one model after the other; see `predict`."""
     lines, count = {record.line for record in records}, 0
     for weights, run in _runs(entries, arms):
         if not lines <= set(read_run(folder, next(iter(run.runs)))):
@@ -133,12 +133,12 @@ def predict_contest(
 
 
 def _runs(entries: Sequence[Entry], arms: Sequence[Arm]) -> Iterator[tuple[str, Arm]]:
-    """Every folder of weights, and the run that it makes."""
+    """Every folder of weights and its run."""
     for entry, arm in zip(entries, arms, strict=True):
         for number, weights in enumerate(entry.weights):
             yield weights, arm.of_model(number)
 
 
 def first_models(load: Load, entries: Sequence[Entry], arms: Sequence[Arm]) -> list[Asked]:
-    """One model of each arm, all of them in memory: what arms cost is measured side by side."""
+    """Loads one model of each arm into memory, to measure costs side by side."""
     return [(load(entry.weights[0]), replace(arm, weights=())) for entry, arm in zip(entries, arms, strict=True)]

@@ -1,4 +1,4 @@
-"""What an arm costs: operations, time to the first token, memory; of one image and one question, encoder included."""
+"""Costs of an arm for one image and one question, encoder included: operations, time to the first token, memory."""
 
 import copy
 import time
@@ -24,9 +24,9 @@ from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 
 
 class LiveTensors(TorchDispatchMode):
-    """Counts the bytes of the tensors that operations make while they live: the same on every device and machine.
+    """Counts the bytes of live tensors that operations create; the count is the same on every device and machine.
 
-    Weights and whatever else existed before do not count, nor does scratch space inside an operation.
+    It omits weights, other tensors that existed before, and scratch space inside operations.
     """
 
     def __init__(self) -> None:
@@ -62,11 +62,11 @@ def _storage(tensor: torch.Tensor) -> int:
 
 
 FEWEST_TIMINGS = 200
-"""From fewer timings no p95 and p99: the 99th percentile of 12 is their slowest."""
+"""The fewest timings for p95 and p99: the 99th percentile of 12 timings would be the slowest one."""
 
 
 class Percentiles(TypedDict):
-    """Of times, ms; None where there are too few."""
+    """Percentiles of times, ms; None if there are too few."""
 
     p50: float
     p95: float | None
@@ -74,7 +74,7 @@ class Percentiles(TypedDict):
 
 
 class ArmCost(TypedDict):
-    """What `measure_costs` says of an arm."""
+    """The costs of one arm from `measure_costs`."""
 
     flops: int
     flops_by_stage: dict[str, int]
@@ -83,7 +83,7 @@ class ArmCost(TypedDict):
 
 
 class Costs(TypedDict):
-    """What an experiment keeps of its costs: arms, how many images were timed and how often, and where."""
+    """The costs in an experiment's folder: arms, the numbers of timed images and rounds, and the machine."""
 
     arms: dict[str, dict[str, Any]]
     images: int
@@ -92,9 +92,9 @@ class Costs(TypedDict):
 
 
 def first_token(model: ArrCocForConditionalGeneration, arm: Arm, image: Any, record: Record) -> None:
-    """From a decoded image to the first token of the answer, nothing prepared beforehand.
+    """Computes the first token of the answer from a decoded image, with nothing prepared.
 
-    An image's own base tokens stand for another page's, which cost the same.
+    For base tokens of another page it uses the image's own, which cost the same.
     """
     encoding = encode(model, [image], arm.side, prefill=False)
     if arm.rule == "patches_only":
@@ -109,13 +109,13 @@ Asked = tuple[ArrCocForConditionalGeneration, Arm]
 def time_to_first_token(
     asked: Sequence[Asked], records: Sequence[Record], *, rounds: int
 ) -> dict[str, dict[str, float | None]]:
-    """Milliseconds of each arm: {"p50", "p95", "p99"}, over `records` x `rounds`; None from too few timings.
+    """Milliseconds of each arm: {"p50", "p95", "p99"} over `records` x `rounds`; None for too few timings.
 
-    The arms take turns on every record, in an order that rotates: what slows the machine slows them alike.
+    The arms alternate on every record in a rotating order, so that other load on the machine slows all of them equally.
     """
     images = load_images(asked[0][0], [record.image for record in records])
     taken: dict[str, list[float]] = {arm.name: [] for _, arm in asked}
-    for model, arm in asked:  # warm up: first calls allocate and choose kernels
+    for model, arm in asked:  # warm-up: first calls allocate and choose kernels
         first_token(model, arm, images[0], records[0])
     for turn in tqdm(range(rounds * len(records)), desc="timing", unit="round"):
         record = turn % len(records)
@@ -138,7 +138,7 @@ def percentiles(values: Sequence[float]) -> dict[str, float | None]:
 
 
 def peak_bytes(model: ArrCocForConditionalGeneration, arm: Arm, record: Record) -> int:
-    """Most bytes of tensors alive at once on the way to the first token, beside the weights (see `LiveTensors`)."""
+    """Peak bytes of live tensors until the first token, without the weights (see `LiveTensors`)."""
     (image,) = load_images(model, [record.image])
     with LiveTensors() as counter:
         first_token(model, arm, image, record)
@@ -156,9 +156,9 @@ def count_arm_flops(config: ArrCocConfig, arm: Arm, question_tokens: int) -> dic
 
 
 def count_choice_flops(model: ArrCocForConditionalGeneration, arm: Arm, record: Record) -> int:
-    """FLOPs of a peer's rule on one record, all patches' way through the model included; 0 for other arms.
+    """FLOPs of a peer's rule on one record, including its forward pass with all patches; 0 for other arms.
 
-    Counted on the real model: what a rule runs is its own affair.
+    They are counted on the real model, as each rule runs different parts of it.
     """
     if arm.rule not in PEERS:
         return 0
@@ -172,9 +172,9 @@ def measure_costs(asked: Sequence[Asked], records: Sequence[Record], *, rounds: 
     """{arm: {"flops": to the first token, "flops_by_stage", "first_token_ms", "peak_bytes"}}.
 
     Args:
-        asked: arms, measured side by side, and their models, with processors; an arm may have one of its own.
-        records: timed on these.
-        rounds: how often each record is timed.
+        asked: arms and their models with processors, measured side by side; each arm can have its own model.
+        records: the timed records.
+        rounds: number of timings per record.
     """
     tokenizer = asked[0][0].processor.tokenizer
     lengths = [len(tokenizer(record.question, add_special_tokens=False)["input_ids"]) for record in records]

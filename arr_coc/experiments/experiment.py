@@ -1,10 +1,10 @@
 """The experiment: every arm answers the same questions; predictions first, then numbers.
 
-OUT/plan.yaml           what is run and how it will be judged, written before the first answer
+OUT/plan.yaml           arms, data and decision rules, written before the first answer
 OUT/predictions/        JSONL, one file per run and process
 OUT/costs.json          operations, time to the first token, memory of each arm
 OUT/result.json         the numbers
-OUT/report.html, .md    the same for people
+OUT/report.html, .md    the report
 """
 
 import sys
@@ -36,7 +36,7 @@ logger = logging.get_logger(__name__)
 
 
 class Planned(TypedDict):
-    """What scoring and reports need of a plan."""
+    """The part of a plan that scoring and reports need."""
 
     model: str
     data: str
@@ -50,32 +50,33 @@ class Planned(TypedDict):
 
 
 ESTIMATED = 8
-"""Images from which on it is said before how long it takes."""
+"""From this number of images on, the expected time is printed first."""
 
 UNPLANNED = ("command", "environment")
-"""What may differ between the runs that fill one folder."""
+"""Keys of a plan that can differ between runs into one folder."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What a user asks of an experiment.
+    """The settings of an experiment.
 
     Attributes:
-        metric: of `METRICS`.
-        arms: names (see `make_arms`), None for all.
+        metric: a name of `METRICS`.
+        arms: names (see `make_arms`); None: all.
         budget, allocator: the checkpoint's by default.
-        seeds: of random relevance.
-        limit: only the first so many records.
-        rules: see `scoring`; None for `DEFAULT_RULES`.
-        trained_on: of `TRAINABLE`, what these weights were also trained to read; the report says so.
-        contest, reference, tolerance: arms with weights of their own, see `entries`.
-        tiles: see `views.ViewOptions`; None: a single view of each image, but views of documents and several images.
-        curve: scores against how much a page says, see `curves`; None for none.
-        batch_size: questions at a time, at the usual number of tokens.
-        timed: records that are timed; rounds: how often each.
+        seeds: seeds of random relevance.
+        limit: the most records, from the first on; None: all.
+        rules: see `scoring`; None: `DEFAULT_RULES`.
+        trained_on: names of `TRAINABLE` on whose prompts the weights were also trained; shown in the report.
+        contest, reference, tolerance: arms with their own weights, see `scoring`.
+        tiles: see `views.ViewOptions`; None: one view per image, but views of documents and of several images.
+        curve: the density curve, see `scoring`; None: no curve.
+        batch_size: questions per batch, at the usual number of tokens.
+        timed: number of records that are timed.
+        rounds: number of timings per record.
 
     Raises:
-        ValueError: a value of another type.
+        ValueError: a value has the wrong type.
     """
 
     metric: str = "exact_match"
@@ -105,10 +106,10 @@ class Settings:
 def make_plan(
     model: ArrCocForConditionalGeneration, source: Format, records: Sequence[Record], settings: Settings, command: str
 ) -> dict[str, Any]:
-    """What will be run and how it will be judged, as it is written to plan.yaml.
+    """The plan with decision rules, as written to plan.yaml.
 
     Raises:
-        ValueError: bad settings, rules that need arms which are not there, a metric that cannot score the answers.
+        ValueError: bad settings, rules about missing arms, or a metric that cannot score the answers.
     """
     rules = DEFAULT_RULES if settings.rules is None else settings.rules
     check_rules(rules)
@@ -119,10 +120,10 @@ def make_plan(
 def judged(
     plan: dict[str, Any], records: Sequence[Record], rules: dict[str, Any], settings: Settings
 ) -> dict[str, Any]:
-    """The plan with the rules, and the curve if one is asked for.
+    """The plan with the rules, and with the curve if there is one.
 
     Raises:
-        ValueError: they speak of arms or tags that are not there.
+        ValueError: rules or curve name missing arms or tags.
     """
     names = [arm["name"] for arm in plan["arms"]]
     missing = missing_arms(rules, names)
@@ -136,10 +137,10 @@ def judged(
 def plan_run(
     model: ArrCocForConditionalGeneration, source: Format, records: Sequence[Record], settings: Settings, command: str
 ) -> dict[str, Any]:
-    """The plan: everything that decides the experiment's answers, as it is written to plan.yaml.
+    """The plan without rules: everything that determines the experiment's answers.
 
     Raises:
-        ValueError: bad settings, a metric that cannot score the answers.
+        ValueError: bad settings, or a metric that cannot score the answers.
     """
     check_settings(source, records, settings)
     arms = arms_of(model, settings.arms, records, settings)
@@ -153,7 +154,7 @@ def plan_run(
 
 
 def check_settings(source: Format, records: Sequence[Record], settings: Settings) -> None:
-    """Refuses what no model could be asked.
+    """Refuses settings that are invalid for every model.
 
     Raises:
         ValueError: bad settings, a metric that cannot score the answers, or scipy is not installed.
@@ -164,7 +165,7 @@ def check_settings(source: Format, records: Sequence[Record], settings: Settings
     except ValueError as error:
         raise ValueError(f"{source.title}, {error}") from error
     if settings.allocator is not None:
-        ALLOCATORS[settings.allocator]  # a ValueError where it is unknown
+        ALLOCATORS[settings.allocator]  # raises ValueError if unknown
     for name in ("batch_size", "timed", "rounds"):
         if getattr(settings, name) < 1:
             raise ValueError(f"{name}: expected at least 1; got {getattr(settings, name)}")
@@ -174,10 +175,10 @@ def arms_of(
     model: ArrCocForConditionalGeneration, names: Sequence[str] | None, records: Sequence[Record], settings: Settings,
     **changes: Any,
 ) -> list[Arm]:  # fmt: skip
-    """The arms called `names` with this model on these records; `changes`: of what `make_arms` is asked.
+    """The arms called `names` for this model and these records; `changes` override arguments of `make_arms`.
 
     Raises:
-        ValueError: see `make_arms`; or arms that this model cannot run.
+        ValueError: see `make_arms`; or this model cannot run an arm.
     """
     in_views = needs_views(records, settings.tiles)
     boxed = all(record.located for record in records)
@@ -204,7 +205,7 @@ def _are_several(model: ArrCocForConditionalGeneration, records: Sequence[Record
 def facts(
     source: Format, records: Sequence[Record], settings: Settings, arms: Sequence[Arm], command: str
 ) -> dict[str, Any]:
-    """What a plan says whatever the models are."""
+    """The part of a plan that does not depend on models."""
     return {
         "data": shown(source.title),
         "data_sha256": source.digest(records),
@@ -225,7 +226,7 @@ def plan_arms(plan: dict[str, Any]) -> list[Arm]:
 
 
 def keep_plan(out: Path, plan: dict[str, Any]) -> dict[str, Any]:
-    """Writes the plan, or reads the one that is there, which must be the same; returns that on disk.
+    """Writes the plan, or reads the existing one, which must be the same; returns the plan on disk.
 
     Raises:
         ValueError: the folder holds another experiment.
@@ -243,10 +244,10 @@ def keep_plan(out: Path, plan: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_plan(out: Path) -> dict[str, Any]:
-    """The plan that an experiment's folder holds.
+    """Reads the plan in an experiment's folder.
 
     Raises:
-        ValueError: the folder has no plan.yaml, or one that is no plan.
+        ValueError: the folder has no plan.yaml, or it is not a plan.
     """
     path = out / "plan.yaml"
     if not path.is_file():
@@ -268,7 +269,7 @@ def check_data(plan: dict[str, Any], source: Format, records: Sequence[Record]) 
     """Refuses other data than the plan's.
 
     Raises:
-        ValueError: another file, other images, or another number of records.
+        ValueError: the file, the images or the number of records differ.
     """
     if source.digest(records) != plan["data_sha256"] or len(records) != plan["questions"]:
         raise ValueError(f"{source.title}: expected the data of the plan ({plan['questions']} records); got other data")
@@ -288,12 +289,12 @@ def predict(
     tiles: str | int | None = None,
     progress: bool = True,
 ) -> int:
-    """Answers what is not answered yet, and appends it to the files of this process; returns how many answers.
+    """Answers the open questions and appends the answers to the files of this process; returns their number.
 
     Args:
         model: with a processor.
-        arms, records: of the plan.
-        folder: for the predictions; files of other processes and earlier calls count as done.
+        arms, records: arms and records of the plan.
+        folder: folder of predictions; questions answered in its files, also by other processes, are skipped.
         batch_size, shard, tiles, progress: see `predict_all`.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -309,7 +310,7 @@ def predict(
     how: dict[str, Any] = {"batch_size": batch_size, "shard": shard, "tiles": tiles}
 
     def keep(places: Collection[int], progress: bool) -> int:
-        """Answers what is asked about at these places; returns how many answers."""
+        """Answers the questions at these places; returns their number."""
         done = {run: {*own, *range(len(records))} - ({*places} - {*own}) for run, own in answered.items()}
         count = 0
         for run, predictions in predict_all(model, arms, records, answered=done, progress=progress, **how):
@@ -329,15 +330,15 @@ def predict(
     return first + keep(places, progress)
 
 
-# ---- all of it ----------------------------------------------------------------------------------------------------
+# ---- costs and scores ---------------------------------------------------------------------------------------------
 
 
 def keep_costs(
     out: Path, asked: Callable[[], Sequence[Asked]], records: Sequence[Record], settings: Settings
 ) -> dict[str, Any] | None:
-    """The costs of each arm, measured once per folder, of the arms and models that `asked` gives.
+    """The costs of the arms and models from `asked`, measured once per folder.
 
-    None of arms that are asked over views: what views cost, `benchmarks.views` says.
+    Arms over several views have no costs here; `benchmarks.views` measures views.
     """
     measured = read_costs(out)
     if needs_views(records, settings.tiles):
@@ -361,12 +362,12 @@ def keep_costs(
 
 
 def rescore(out: Path, records: Sequence[Record], *, metric: str | None = None) -> dict[str, Any]:
-    """The numbers from the predictions in a folder, without the model; writes result.json.
+    """Computes the numbers from the predictions in a folder, without the model; writes result.json.
 
     Args:
         out: the experiment's folder.
         records: of the plan.
-        metric: another than the plan's; the result says so.
+        metric: a metric in place of the plan's; the result records this.
 
     Raises:
         ValueError: the folder holds an ablation, or predictions are missing.
@@ -385,7 +386,7 @@ def rescore(out: Path, records: Sequence[Record], *, metric: str | None = None) 
 
 
 def read_costs(out: Path) -> dict[str, Any] | None:
-    """What `keep_costs` measured, or None.
+    """The costs that `keep_costs` measured, or None.
 
     Raises:
         ValueError: the file holds something else.

@@ -1,4 +1,4 @@
-"""Plots by matplotlib: accuracy against cost with the Pareto front, and the density curve; labels keep apart."""
+"""Plots by matplotlib: accuracy against cost with the Pareto front, and the density curve; labels do not overlap."""
 
 import io
 import math
@@ -12,21 +12,21 @@ from ..evaluation.reporting import Block, Figure, Heading, Paragraph, Table, per
 from .scoring import SMALLEST_GAP
 
 LABEL = 8
-"""Size of a mark's name, points."""
+"""Font size of a mark's name, points."""
 
 MARKS = "osD^vPX*"
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#5f5f5f", "#b58900", "#56b4e9", "#000000")
-"""Kinds are told apart by shape and by colour (Okabe and Ito's, for colour-blind eyes)."""
+"""Shape and colour of each kind (colours by Okabe and Ito, safe for colour-blind readers)."""
 
 SIZES = ((7.0, 5.2), (8.5, 6.5), (10.0, 8.0), (12.0, 10.0))
-"""Width and height in inches: the first one on which all names find room."""
+"""Width and height in inches; the first size on which all names fit is used."""
 
 _REACHES = (9, 14, 20, 30, 42, 56, 72, 90, 110, 130)
-"""How far from its mark a name may be."""
+"""The largest distance between a name and its mark."""
 
 _DIRECTIONS = 16
 _MARK = 6
-"""Half the side of the square around a mark that names keep out of."""
+"""Half the side of the square around a mark in which no name is placed."""
 
 Extent = tuple[float, float, float, float]
 """x0, y0, x1, y1."""
@@ -45,11 +45,11 @@ class Point:
 
 
 def scatter(points: Sequence[Point], *, x_title: str, y_title: str) -> str:
-    """SVG text of the points with intervals over a logarithmic x axis, and the line of what no cheaper point matches.
+    """SVG text of the points with intervals over a logarithmic x axis, with the Pareto front.
 
     Args:
         points: at least one; x above 0.
-        x_title, y_title: of the axes.
+        x_title, y_title: titles of the axes.
 
     Raises:
         ValueError: matplotlib is not installed.
@@ -75,7 +75,7 @@ def as_svg(draw: Callable[[], Any]) -> str:
 
 
 def draw_scatter(points: Sequence[Point], *, x_title: str, y_title: str) -> Any:
-    """matplotlib's figure of `scatter`, on the smallest of `SIZES` on which every name finds room of its own."""
+    """The matplotlib figure of `scatter`, in the smallest of `SIZES` on which every name fits."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -85,7 +85,7 @@ def draw_scatter(points: Sequence[Point], *, x_title: str, y_title: str) -> Any:
         axes = figure.add_subplot(xscale="log", xlabel=x_title, ylabel=y_title)
         _draw_marks(axes, points)
         _set_ticks(axes, min(point.x for point in points), max(point.x for point in points))
-        figure.draw_without_rendering()  # settles where the axes are, and there they stay
+        figure.draw_without_rendering()  # fixes the positions of the axes
         figure.set_layout_engine("none")
         if _write_names(axes, points):
             break
@@ -93,7 +93,7 @@ def draw_scatter(points: Sequence[Point], *, x_title: str, y_title: str) -> Any:
 
 
 def _draw_marks(axes: Any, points: Sequence[Point]) -> None:
-    """Marks with intervals, kind by kind, the front, and a legend above the axes."""
+    """Draws marks with intervals, kind by kind, the Pareto front, and a legend above the axes."""
     kinds = list(dict.fromkeys(point.kind for point in points))
     for number, kind in enumerate(kinds):
         alike = [point for point in points if point.kind == kind]
@@ -108,14 +108,14 @@ def _draw_marks(axes: Any, points: Sequence[Point]) -> None:
         [p.x for p in front], [p.y for p in front], "--", color="grey", linewidth=0.9, drawstyle="steps-post", zorder=1
     )
     top = max(max(point.high, point.y) for point in points) or 1.0
-    axes.set_ylim(-0.03 * top, 1.08 * top)  # marks at 0 are whole
+    axes.set_ylim(-0.03 * top, 1.08 * top)  # so that marks at 0 are not cut off
     axes.set_xlim(min(point.x for point in points) / 1.25, max(point.x for point in points) * 1.35)
     axes.grid(axis="y", linewidth=0.3)
     axes.figure.legend(loc="outside upper center", ncols=min(4, len(kinds)), fontsize=LABEL, frameon=False)
 
 
 def pareto_front(xs: Sequence[float], ys: Sequence[float]) -> list[int]:
-    """Places of the points that none of lower or equal x matches or beats in y, by rising x."""
+    """Indices of the points, by rising x, whose y no other point of lower or equal x reaches."""
     front: list[int] = []
     for place in sorted(range(len(xs)), key=lambda i: (xs[i], -ys[i])):
         if not front or ys[place] > ys[front[-1]]:
@@ -127,7 +127,7 @@ def pareto_front(xs: Sequence[float], ys: Sequence[float]) -> list[int]:
 
 
 def _set_ticks(axes: Any, low: float, high: float) -> None:
-    """Short numbers on the logarithmic axis, as many as stand apart."""
+    """Sets short numbers on the logarithmic axis, as many as fit without overlap."""
     axes.minorticks_off()
     for marks in _tick_candidates(low / 1.25, high * 1.35):
         axes.set_xticks(marks, [f"{mark:g}" for mark in marks])
@@ -138,7 +138,7 @@ def _set_ticks(axes: Any, low: float, high: float) -> None:
 
 
 def _tick_candidates(low: float, high: float) -> Iterator[list[float]]:
-    """Ticks between two positive numbers, from many to few; at last one."""
+    """Ticks between two positive numbers, from many to few; finally one."""
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for steps in (range(10, 100), range(10, 100, 5), (10, 15, 20, 30, 50, 70), (10, 20, 50), (10, 30), (10,)):
         marks = [step * 10.0 ** (power - 1) for power in powers for step in steps]
@@ -149,7 +149,7 @@ def _tick_candidates(low: float, high: float) -> Iterator[list[float]]:
 
 
 def _write_names(axes: Any, points: Sequence[Point]) -> bool:
-    """Puts each point's name where it covers no other name and no mark; False where one has no such place."""
+    """Places each point's name where it overlaps no other name and no mark; False if a name has no such place."""
     renderer = axes.figure.canvas.get_renderer()
     frame = tuple(axes.get_window_extent(renderer).extents)
     centres = [tuple(axes.transData.transform((point.x, point.y))) for point in points]
@@ -169,7 +169,7 @@ def _write_names(axes: Any, points: Sequence[Point]) -> bool:
         clear = [place for place in free if not _hits(_around(*place, width, height), bars)]
         if not free:
             return False
-        # Off the intervals, unless that means far away.
+        # Prefer places off the intervals, unless they are far away.
         centre = clear[0] if clear and math.dist(clear[0], (x, y)) < 2 * math.dist(free[0], (x, y)) else free[0]
         names.append(_around(*centre, width, height))
         scale = 72 / axes.figure.dpi
@@ -184,7 +184,7 @@ def _write_names(axes: Any, points: Sequence[Point]) -> bool:
 
 
 def _places(x: float, y: float, width: float, height: float) -> Iterator[tuple[float, float]]:
-    """Centres of a label around a mark, the nearest first, to the right before all others."""
+    """Centres of a label around a mark: the nearest first, the right side before others."""
     for reach in _REACHES:
         for turn in range(_DIRECTIONS):
             # right, upper right, lower right, and so on to the left
@@ -209,15 +209,15 @@ SIZE = (7.0, 4.8)
 """Width and height in inches."""
 
 _STEP = 0.012
-"""How far apart the marks of neighbouring arms are, in widths of the axis: intervals do not cover each other."""
+"""Distance between the marks of neighbouring arms, in widths of the axis, so that intervals do not overlap."""
 
 
 def curve_blocks(result: Mapping[str, Any], *, metric: str) -> list[Block]:
-    """The section of a report, or nothing where no curve was asked for.
+    """The section of a report with the curve; empty without a curve.
 
     Args:
-        result: of the experiment, with "curve" (see `score_curve`) and "arms".
-        metric: title of what is measured.
+        result: the experiment's result, with "curve" (see `score_curve`) and "arms".
+        metric: title of the metric.
     """
     curve = result.get("curve")
     if curve is None:
@@ -265,13 +265,13 @@ def _level_cells(level: Mapping[str, Any]) -> list[str]:
 
 
 def draw_curve(curve: Mapping[str, Any], tokens: Mapping[str, float], bounds: Sequence[str], *, y_title: str) -> Any:
-    """matplotlib's figure: a line for each arm, characters per token below and characters above.
+    """The matplotlib figure with a line for each arm; characters per token below, characters above.
 
     Args:
         curve: see `score_curve`.
-        tokens: of each arm, for its name in the legend.
+        tokens: tokens of each arm, for the legend.
         bounds: arms whose lines are dashed.
-        y_title: of the axis of scores.
+        y_title: title of the axis of scores.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure as Drawing

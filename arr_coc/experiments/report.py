@@ -1,4 +1,4 @@
-"""What an experiment found, for people: report.html, which needs nothing else, and report.md with its figures."""
+"""The report of an experiment: report.html, a self-contained page, and report.md with its figures."""
 
 import io
 from collections.abc import Sequence
@@ -64,7 +64,7 @@ def write_report(out: Path, result: dict[str, Any], records: Sequence[Record]) -
 
 
 def _equal(number: str) -> str:
-    """With an equals sign, where no other sign is there."""
+    """Adds an equals sign, unless the number begins with another sign."""
     return number if number.startswith("<") else f"= {number}"
 
 
@@ -75,7 +75,7 @@ def table_text(result: dict[str, Any]) -> str:
 
 
 def _verdict(result: dict[str, Any]) -> str:
-    """The decision's name; a metric that was chosen after the run decides nothing."""
+    """The decision's name, marked as exploratory if the metric was chosen after the run."""
     decision = result["decision"]["decision"]
     planned = result["metric"] == result["planned_metric"]
     return decision if planned else f"{decision} (exploratory: not the plan's metric)"
@@ -103,7 +103,7 @@ def _decision(plan: dict[str, Any], result: dict[str, Any]) -> list[Block]:
 
 
 def _untrained(result: dict[str, Any]) -> list[str]:
-    """A word of care about arms that the decision rests on and that these weights never learned to read."""
+    """A warning about arms that the decision uses and that these weights were not trained on."""
     rests_on = {name for pair in result["decision"]["because"] for name in pair}
     names = [name for name, arm in result["arms"].items() if name in rests_on and not arm.get("trained", True)]
     says = f"These weights were not trained to read {', '.join(names)}: to be above them says little."
@@ -177,7 +177,7 @@ def _listed(scores: Sequence[float]) -> str:
 
 
 def bullets(items: Sequence[str]) -> list[Block]:
-    """A list of them, if there are any."""
+    """A bullet list; empty without items."""
     return [Bullets(items)] if items else []
 
 
@@ -216,7 +216,7 @@ def _comparisons(result: dict[str, Any]) -> list[Block]:
 
 
 def _halves(result: dict[str, Any]) -> list[Block]:
-    """What base and patches contribute: own base and another page's, with patches and without."""
+    """The contributions of base tokens and patches: own base and another page's, with and without patches."""
     halves = result.get("halves") or []
     if not halves:
         return []
@@ -343,7 +343,7 @@ def _worst(out: Path, plan: dict[str, Any], result: dict[str, Any], records: Seq
 
 
 def _picture(record: Record, said: Prediction, scored: Scored) -> bytes:
-    """JPEG of the image with what was fetched outlined: predictions do not keep relevance."""
+    """JPEG of the image with the fetched patches outlined; predictions do not keep relevance."""
     indices = torch.tensor([said.indices], dtype=torch.long)
     unknown = torch.zeros(1, said.grid**2)
     fetch = FetchResult(

@@ -1,10 +1,10 @@
-"""From the scores of an experiment's arms to its decisions: no model is needed.
+"""From the scores of an experiment's arms to its decisions, without a model.
 
 A curve shows scores by the number of characters on a page, and the share of the gap that running back recovers.
 
 curve:
   by: density          # a tag of every record: visible characters on its page
-  arm: running         # the arm that recovers, and whose tokens the characters are divided by
+  arm: running         # the arm that recovers; characters are divided by its tokens
   floor: floor         # the arm with base tokens only
   ceiling: keep_all    # the arm with all patches
 
@@ -12,25 +12,25 @@ Decision rules and the arms of a contest are written down before the run (pre-re
 
 rules:                       # the first one that holds decides
   - decision: GO
-    if: {arm: realizer, above: [random, saliency], by: 2}      # by more than so many points, also at the interval's end
+    if: {arm: realizer, above: [random, saliency], by: 2}      # the interval of the difference is above 2 points
   - decision: STOP
-    if: {arm: realizer, not_above: none, by: 2}                # the interval ends at so many points, or below
+    if: {arm: realizer, not_above: none, by: 2}                # the interval ends at 2 points or below
 otherwise: {decision: INCONCLUSIVE}
-notes:                       # shown beside the decision if they hold
+notes:                       # shown with the decision if they hold
   - if: {arm: realizer, not_above: larger}                     # by: 2 by default
 
-The 95 % interval of the difference decides, never its sign. Fewer than `FEWEST_IMAGES` images decide nothing. The
-sentences that say what a decision rests on are made from what was measured.
+The 95 % interval of the difference decides, never its sign. Fewer than `FEWEST_IMAGES` images give no decision. The
+sentences that justify a decision are generated from the measurements.
 
-contest:                     # arms with weights of their own
+contest:                     # arms with their own weights
   running: {arm: realizer, weights: [runs/running-0/model, runs/running-1/model]}    # trainings that differ by seed
   floor: {arm: larger, weights: [runs/floor-0/model, runs/floor-1/model]}
-  keep_all: {arm: keep_all, weights: [runs/keep_all-0/model], bound: true}           # may read any number of tokens
+  keep_all: {arm: keep_all, weights: [runs/keep_all-0/model], bound: true}           # can read any number of tokens
 reference: running     # the arm of all comparisons and of the number of tokens; the first one by default
 tolerance: 0.1         # largest deviation of other arms' tokens from the reference's, unless they are bounds
 
-`arm` is any name that `make_arms` takes, resolved with the configuration of the arm's own models. In rules and reports
-arms go by the contest's names.
+`arm` is any name of `make_arms`, resolved with the configuration of the arm's models. Rules and reports use the
+contest's names of the arms.
 
 Notation: n questions.
 """
@@ -52,16 +52,16 @@ from ..evaluation.statistics import FEWEST_IMAGES, bootstrap_ratio, paired_diffe
 from ..files import read_yaml
 
 NO_VERDICT = "NO VERDICT"
-"""The decision where there are too few images for any."""
+"""The decision if there are too few images."""
 
 Comparison = Mapping[str, Any]
-"""Of two arms: {"difference": {"value", "low", "high"} in shares, "significant": bool, ...}."""
+"""A comparison of two arms: {"difference": {"value", "low", "high"} in shares, "significant": bool, ...}."""
 
 SMALLEST_DIFFERENCE = 2.0
-"""Points: less is not worth having. What `not_above` leaves open where a rule does not say."""
+"""The smallest useful difference, points; the default of `by` for `not_above`."""
 
 RIVALS = ("larger", "smaller", "random", "saliency", "uniform", "patches_only")
-"""What running back has to beat at equal tokens: see `arms`."""
+"""The arms that running back must exceed at equal tokens, see `arms`."""
 
 DEFAULT_RULES: dict[str, Any] = {
     "rules": [
@@ -78,7 +78,7 @@ DEFAULT_RULES: dict[str, Any] = {
 
 
 _FORMS = ({"arm", "above", "by"}, {"arm", "not_above", "by"}, {"arm", "not_above"})
-"""The names that a condition may consist of."""
+"""The keys of a condition."""
 
 
 @dataclass(frozen=True)
@@ -86,8 +86,9 @@ class Condition:
     """A statement about the differences between `arm` and each of `others`, in points.
 
     Attributes:
-        arm, others: names of the arm and of those that it is compared with.
-        above: the difference is significant and its whole interval above `by`; else the whole interval is at most `by`.
+        arm, others: names of the arm and of the arms to compare it with.
+        above: if True, the difference is significant and its whole interval above `by`; else the whole interval is at
+            most `by`.
         by: points.
     """
 
@@ -97,11 +98,11 @@ class Condition:
     by: float
 
     def holds(self, compare: Callable[[str, str], Comparison]) -> bool:
-        """Whether it is shown of all others, by `compare(first, second)`."""
+        """Whether the condition holds for all others, by `compare(first, second)`."""
         return not self.failing(compare)
 
     def failing(self, compare: Callable[[str, str], Comparison]) -> list[str]:
-        """The others that it is not shown of."""
+        """The others for which the condition does not hold."""
 
         def shown(row: Comparison) -> bool:
             low, high = (100 * row["difference"][end] for end in ("low", "high"))
@@ -110,7 +111,7 @@ class Condition:
         return [other for other in self.others if not shown(compare(self.arm, other))]
 
     def finding(self, compare: Callable[[str, str], Comparison]) -> str:
-        """What was measured, as a sentence, where it holds."""
+        """A sentence with the measurements, for a condition that holds."""
         if self.above:
             return f"{self.arm} is above {_listed(self.others)}, by more than {self.by:g} points."
         return f"{self.arm} is {_listed([self._place(other, compare(self.arm, other)) for other in self.others])}."
@@ -127,10 +128,10 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def read_rules(path: Path) -> dict[str, Any]:
-    """The rules in a YAML file.
+    """Reads the rules in a YAML file.
 
     Raises:
-        ValueError: no YAML, or no rules.
+        ValueError: the file is not YAML, or has no rules.
         OSError: the file cannot be read.
     """
     content = read_yaml(path)
@@ -139,10 +140,10 @@ def read_rules(path: Path) -> dict[str, Any]:
 
 
 def check_rules(rules: Any) -> None:
-    """Refuses anything that `decide` could not follow.
+    """Refuses rules that `decide` cannot follow.
 
     Raises:
-        ValueError: a rule, a note or `otherwise` is malformed; the message says which and what was expected.
+        ValueError: a rule, a note or `otherwise` is malformed; the message names it and the expected form.
     """
     if not isinstance(rules, dict) or not isinstance(rules.get("rules"), list) or not rules["rules"]:
         raise ValueError(f"rules: expected a list of rules under the name rules; got {rules!r}")
@@ -171,7 +172,7 @@ def condition(rule: Any, place: str = "rule") -> Condition:
     """The condition of a rule or note.
 
     Raises:
-        ValueError: no `if` with an arm and either `above` and `by`, or `not_above` and perhaps `by`.
+        ValueError: there is no `if` with an arm and either `above` and `by`, or `not_above` and optionally `by`.
     """
     content = rule.get("if") if isinstance(rule, dict) else None
     if isinstance(content, dict) and set(content) in _FORMS:
@@ -186,19 +187,19 @@ def condition(rule: Any, place: str = "rule") -> Condition:
 
 
 def compared(rules: dict[str, Any]) -> list[tuple[str, str]]:
-    """The pairs of arms that the rules and notes speak of, each once."""
+    """The distinct pairs of arms that the rules and notes compare."""
     conditions = [condition(rule) for rule in (*rules["rules"], *(rules.get("notes") or []))]
     return list(dict.fromkeys((stated.arm, other) for stated in conditions for other in stated.others))
 
 
 def margins(rules: dict[str, Any]) -> dict[tuple[str, str], float]:
-    """By which share rules want the first of two arms above the second."""
+    """By pair of arms, the share by which rules require the first to exceed the second."""
     conditions = [condition(rule) for rule in rules["rules"]]
     return {(each.arm, other): each.by / 100 for each in conditions if each.above for other in each.others}
 
 
 def missing_arms(rules: dict[str, Any], arms: Sequence[str]) -> list[str]:
-    """Arms that the deciding rules need and the experiment lacks; notes about absent arms are left out silently."""
+    """Arms that rules need and the experiment lacks; notes about absent arms are silently omitted."""
     needed = [condition(rule) for rule in rules["rules"]]
     names = {name for stated in needed for name in (stated.arm, *stated.others)}
     return sorted(names - set(arms))
@@ -207,13 +208,13 @@ def missing_arms(rules: dict[str, Any], arms: Sequence[str]) -> list[str]:
 def decide(
     rules: dict[str, Any], arms: Sequence[str], compare: Callable[[str, str], Comparison], *, images: int
 ) -> dict[str, Any]:
-    """The decision, the text that follows, the comparisons it rests on, and the notes that hold.
+    """The decision, its text, the comparisons behind it, and the notes that hold.
 
     Args:
-        rules: checked by `check_rules`, with all arms that they need (`missing_arms`).
-        arms: those of the experiment.
-        compare: of two arms that the rules compare.
-        images: how many different ones were asked about; fewer than `FEWEST_IMAGES` give no verdict.
+        rules: checked by `check_rules`; none of their arms is missing (`missing_arms`).
+        arms: arms of the experiment.
+        compare: returns the comparison of two arms.
+        images: the number of different images; fewer than `FEWEST_IMAGES` give no decision.
     """
     if images < FEWEST_IMAGES:
         text = f"A verdict needs at least {FEWEST_IMAGES} different images; these questions are about {images}."
@@ -233,7 +234,7 @@ def decide(
 
 
 def _undecided(conditions: Sequence[Condition], compare: Callable[[str, str], Comparison]) -> str:
-    """Which differences keep the rules from holding, where none does."""
+    """A text with the differences for which no rule holds."""
     pairs = dict.fromkeys((each.arm, other) for each in conditions for other in each.failing(compare))
     open_pairs = [
         f"{arm} against {other}, {points(compare(arm, other)['difference'])} points"
@@ -248,11 +249,11 @@ class Entry:
     """An arm of a contest.
 
     Attributes:
-        name: its own.
-        arm: the name of what it does, see `make_arms`.
-        weights: folders of models that were trained alike but for their seeds.
-        bound: whether it may read another number of tokens than the reference.
-        trained_on: of `TRAINABLE`, what the weights read well besides.
+        name: name in the contest.
+        arm: name of the arm for `make_arms`.
+        weights: folders of models whose trainings differ only by seed.
+        bound: whether its number of tokens can differ from the reference's.
+        trained_on: names of `TRAINABLE` on whose prompts the weights were also trained.
     """
 
     name: str
@@ -263,10 +264,10 @@ class Entry:
 
 
 def read_entries(spec: Any, folder: Path = Path(".")) -> list[Entry]:
-    """The arms of a contest as a configuration lists them; their weights' paths are relative to `folder`.
+    """Reads the arms of a contest from a configuration; paths of weights are relative to `folder`.
 
     Raises:
-        ValueError: no mapping of names to arms, fewer than two, or one that is malformed; the message says which.
+        ValueError: not a mapping of names to arms, fewer than two arms, or a malformed one, which the message names.
     """
     if not isinstance(spec, Mapping) or len(spec) < 2:
         raise ValueError(f"contest: expected at least two arms by name; got {spec!r}")
@@ -294,12 +295,11 @@ def _entry(name: Any, content: Any, folder: Path) -> Entry:
 def score_experiment(
     scored: Sequence[Scored], items: Items, rules: dict[str, Any], patch_size: int, *, reference: str | None = None
 ) -> dict[str, Any]:
-    """{"arms", "comparisons", "trainings", "decision", "halves", "buckets", "n", "images", "copies"} of what is all
-    answered.
+    """{"arms", "comparisons", "trainings", "decision", "halves", "buckets", "n", "images", "copies"} of all answers.
 
-    Comparisons: each rung with the one before, what the rules compare, what shows the contribution of base and patches,
-    and the last rung (in a contest its reference) with every other arm but ablations; all of them are one family for
-    Holm's correction. Where arms have weights of their own, all arms' trainings say how far trainings differ.
+    Comparisons: each rung with the one before, the pairs of the rules, the pairs that show the contribution of base and
+    patches, and the last rung (in a contest the reference) with every other arm except ablations. All are one family
+    for Holm's correction. In a contest, the spread between trainings is estimated from the trainings of all arms.
     """
     by_name = {of_arm.arm.name: of_arm for of_arm in scored}
     rungs = [name for name, of_arm in by_name.items() if of_arm.arm.role == "ladder"]
@@ -343,7 +343,7 @@ def score_experiment(
 
 
 def _hard(records: Sequence[Record], by_name: Mapping[str, Scored]) -> np.ndarray:
-    """bool [n]: questions whose tag `difficulty` says so; without such tags, those that the base does not answer."""
+    """bool [n]: questions with the tag `difficulty` "hard"; without such tags, questions that base only fails."""
     tags = [dict(record.tags).get("difficulty") for record in records]
     if "hard" in tags:
         return np.array([tag == "hard" for tag in tags])
@@ -351,7 +351,7 @@ def _hard(records: Sequence[Record], by_name: Mapping[str, Scored]) -> np.ndarra
 
 
 def worst(scored: Sequence[Scored], subject: str, count: int) -> list[int]:
-    """Places of the items that the arm `subject` did worst on: behind the other arms, then missed, then confident."""
+    """Places of the worst items of the arm `subject`: lower than other arms, then missed, then confident."""
     by_name = {of_arm.arm.name: of_arm for of_arm in scored}
     ours = by_name[subject]
     rest = [of_arm.mean_scores for name, of_arm in by_name.items() if name != subject]
@@ -363,12 +363,12 @@ def worst(scored: Sequence[Scored], subject: str, count: int) -> list[int]:
 
 
 SMALLEST_GAP = 0.1
-"""No share of a smaller gap between floor and ceiling is given: there is next to nothing to recover."""
+"""The recovered share is omitted if the gap between floor and ceiling is smaller, as too little can be recovered."""
 
 
 @dataclass(frozen=True)
 class Curve:
-    """What is drawn: the tag `by` that holds a page's number of characters, and the names of three arms."""
+    """The settings of a curve: the tag `by` with a page's number of characters, and the names of three arms."""
 
     by: str
     arm: str
@@ -377,10 +377,10 @@ class Curve:
 
 
 def read_curve(spec: Mapping[str, Any], arms: Sequence[str], records: Sequence[Record]) -> Curve:
-    """The curve that a configuration asks for.
+    """Reads the curve of a configuration.
 
     Raises:
-        ValueError: not the four names, arms that are not there, or records without a number under the tag.
+        ValueError: not the four names, missing arms, or records without a number under the tag.
     """
     known = [field.name for field in fields(Curve)]
     if not isinstance(spec, Mapping) or set(spec) != set(known) or not all(isinstance(v, str) for v in spec.values()):
@@ -393,10 +393,10 @@ def read_curve(spec: Mapping[str, Any], arms: Sequence[str], records: Sequence[R
 
 
 def characters(records: Sequence[Record], tag: str) -> np.ndarray:
-    """int [n] how many the page of each record shows, as its tag says.
+    """int [n]: the number of characters on each record's page, from its tag.
 
     Raises:
-        ValueError: a record without such a tag, or with one that is no number.
+        ValueError: a record lacks the tag, or the tag is not a number.
     """
     said = [dict(record.tags).get(tag, "") for record in records]
     for record, text in zip(records, said, strict=True):
@@ -411,8 +411,8 @@ def score_curve(scored: Sequence["Scored"], records: Sequence[Record], curve: Cu
     """{"by", "arm", "floor", "ceiling", "tokens": of the arm, "levels": [...], "all": {...}}.
 
     A level is {"characters", "per_token", "n", "images", "scores": {arm: interval}, "gap": between floor and ceiling,
-    "recovered": which share of it the arm has, or None of a gap up to `SMALLEST_GAP` or whose interval reaches 0};
-    intervals are drawn by images.
+    "recovered": the arm's share of the gap, or None if the gap is at most `SMALLEST_GAP` or its interval reaches 0}.
+    Intervals are drawn by images.
     """
     by_name = {of_arm.arm.name: of_arm for of_arm in scored}
     counts = characters(records, curve.by)
@@ -425,12 +425,12 @@ def score_curve(scored: Sequence["Scored"], records: Sequence[Record], curve: Cu
 
 
 def _level(by_name: Mapping[str, "Scored"], inside: np.ndarray, curve: Curve) -> dict[str, Any]:
-    """What came of the questions where `inside` [n] is True."""
+    """The level of the questions where `inside` [n] is True."""
     images = by_name[curve.arm].images[inside]
     means = {name: of_arm.mean_scores[inside] for name, of_arm in by_name.items()}
     arm, floor, ceiling = (means[name] for name in (curve.arm, curve.floor, curve.ceiling))
     gap = paired_difference(ceiling, floor, groups=images)
-    wide = gap.value > SMALLEST_GAP and gap.low > 0  # a mean denominator that may be 0 has no ratio
+    wide = gap.value > SMALLEST_GAP and gap.low > 0  # if the mean gap can be 0, the ratio is undefined
     return {
         "n": int(inside.sum()),
         "images": len(np.unique(images)),

@@ -1,6 +1,6 @@
-"""Analysis of a data set: clusters of its questions by relevance map, and scores by kind of question.
+"""Analysis of a data set: clusters of questions by relevance map, and scores by kind of question.
 
-The result is one self-contained HTML file, with its numbers as JSON beside it. Notation: n questions, S side of a map,
+The result is one self-contained HTML file, and its numbers as JSON. Notation: n questions, S side of a map,
 D = S*S, K fetched patches. Positions are (y, x), 0..1 of the image.
 """
 
@@ -48,10 +48,10 @@ from ..viewing import OUTLINE_COLOUR, colours, heat
 from .evidence import relevance_map, tokens_by_size
 
 MAP_SIDE = 16
-"""S: pages of all shapes are stretched to maps of this side, so that places are comparable."""
+"""S: all pages are stretched to maps of this side, so that places are comparable."""
 
 RESTARTS = 8
-"""Runs of k-means; the best one counts."""
+"""Number of runs of k-means, of which the best one counts."""
 
 STEPS = 50
 """The most iterations of a run."""
@@ -79,7 +79,7 @@ def as_distribution(maps: np.ndarray) -> np.ndarray:
 
 
 def effective_share(maps: np.ndarray) -> np.ndarray:
-    """[n] the share of the page over which relevance [n, D] spreads: e to its entropy, over D. 1: uniform."""
+    """[n]: the effective share of the page that relevance [n, D] covers: exp(entropy) / D; 1 is uniform."""
     share = as_distribution(maps)
     logs = np.log(np.where(share > 0, share, 1.0))
     return np.exp(-(share * logs).sum(1)) / maps.shape[1]
@@ -88,13 +88,13 @@ def effective_share(maps: np.ndarray) -> np.ndarray:
 def cluster_maps(maps: np.ndarray, count: int, *, seed: int = 0) -> np.ndarray:
     """The cluster of each map: int [n], 0 is the largest cluster.
 
-    k-means (scipy's, started by k-means++) on the square roots of the maps' shares, so that distances are Hellinger's
-    and the scale of a map has no effect; the best of several runs, the same for the same seed.
+    This is the best of several runs of scipy's k-means with k-means++ initialisation, deterministic for a seed. It uses
+    the square roots of the maps' shares: distances are then Hellinger's, and the scale of a map has no effect.
 
     Args:
         maps: float [n, D], at least 0.
-        count: clusters; fewer if fewer maps differ.
-        seed: of the starts of the runs.
+        count: number of clusters; fewer if fewer maps differ.
+        seed: seed of the initialisation.
 
     Raises:
         ValueError: less than one cluster, or scipy is not installed.
@@ -111,7 +111,7 @@ def cluster_maps(maps: np.ndarray, count: int, *, seed: int = 0) -> np.ndarray:
 
 
 def _best_run(points: np.ndarray, count: int, seed: int) -> np.ndarray | None:
-    """Labels of the run with the tightest clusters; None if every run left a cluster empty."""
+    """Labels of the run with the tightest clusters; None if every run has an empty cluster."""
     from scipy.cluster.vq import ClusterError, kmeans2
 
     draws: Any = np.random.default_rng(seed)
@@ -135,24 +135,24 @@ def _largest_first(labels: np.ndarray) -> np.ndarray:
 
 
 def most_typical(maps: np.ndarray, members: np.ndarray, count: int) -> list[int]:
-    """The `members` of a cluster (numbers in `maps` [n, D]) that are nearest to its centre, the nearest first."""
+    """The `members` of a cluster (indices of `maps` [n, D]) nearest to its centre, the nearest first."""
     points = np.sqrt(as_distribution(maps[members]))
     distances = np.square(points - points.mean(0)).sum(1)
     return [int(members[place]) for place in np.argsort(distances, kind="stable")[:count]]
 
 
 WORDS = "words of the question"
-"""The title of the table of words; a question is in a row for each of its words."""
+"""Title of the table of words; a question counts in the row of each of its words."""
 
 MOST_WORDS = 24
 LEAST_SHARE, MOST_SHARE = 0.01, 0.5
-"""Shares of questions with a word: rarer and more frequent words are left out."""
+"""Bounds of the share of questions with a word; rarer and more frequent words are omitted."""
 
 TYPICAL_WORDS = 4
-"""The most words named for a cluster."""
+"""The most words shown for a cluster."""
 
 STANDS_OUT = 3.0
-"""The lead of a word's share over other clusters, in standard errors: among many words, smaller leads occur by
+"""The least lead of a word's share over other clusters, in standard errors. With many words, smaller leads occur by
 chance."""
 
 
@@ -161,12 +161,12 @@ class Trace:
     """The kept part of an answer.
 
     Attributes:
-        relevance: [S, S] of the source with most fetched patches.
-        source: the number of this source.
-        fetched: bool [S, S], True on fetched parts of any source.
-        boxes: float32 [K, 4] x0, y0, x1, y1 of fetched tokens, 0..1 of their source.
-        sources: int [K], the source of each.
-        sizes: tokens by their number of patches.
+        relevance: [S, S], relevance on the source with the most fetched patches.
+        source: the index of this source.
+        fetched: bool [S, S], True on the fetched parts of all sources.
+        boxes: float32 [K, 4], x0, y0, x1, y1 of fetched tokens, 0..1 of their source.
+        sources: int [K], the source of each fetched token.
+        sizes: the number of tokens by their number of patches.
     """
 
     relevance: np.ndarray
@@ -178,7 +178,7 @@ class Trace:
 
     @property
     def centres(self) -> np.ndarray:
-        """float [K, 2] centres of fetched tokens."""
+        """float [K, 2]: centres of the fetched tokens."""
         return (self.boxes[:, [1, 0]] + self.boxes[:, [3, 2]]) / 2
 
 
@@ -205,12 +205,12 @@ class Analysis:
     """The result of an analysis.
 
     Attributes:
-        scored: the answers of the questions that count, with their scores.
-        records: of these questions, n.
-        traces: of these questions.
+        scored: answers and scores of the n questions that count.
+        records: records of these questions.
+        traces: traces of these questions.
         labels: int [n], each question's cluster.
         numbers: all numbers of the page, as JSON.
-        examples: numbers of the most typical questions of each cluster.
+        examples: indices of the most typical questions of each cluster.
     """
 
     scored: Scored
@@ -221,11 +221,11 @@ class Analysis:
     examples: list[list[int]]
 
     def fetched_share(self, places: np.ndarray) -> np.ndarray:
-        """[S, S] the share of the questions at `places` that fetched each place."""
+        """[S, S]: the share of the questions at `places` that fetched each part of the page."""
         return np.mean([self.traces[place].fetched for place in places], 0)
 
     def mean_relevance(self, places: np.ndarray) -> np.ndarray:
-        """[S, S] mean relevance of the questions at `places`."""
+        """[S, S]: mean relevance of the questions at `places`."""
         return np.mean([self.traces[place].relevance for place in places], 0)
 
 
@@ -243,17 +243,17 @@ def analyse(
     data: str | None = None,
     progress: bool = True,
 ) -> Analysis:
-    """Asks every question, clusters the relevance maps, and sums up what kinds of questions get.
+    """Asks every question, clusters the relevance maps, and summarizes scores and fetching by kind of question.
 
     Args:
         model: with a processor.
-        records: the questions; copies of one are asked, but do not count.
+        records: the questions; copies are asked, but do not count.
         choices: strategy, allocator, budget, seed and number of passes.
-        clusters: of relevance maps, at most.
-        seed: of the clusters.
-        examples: questions named of each cluster.
+        clusters: the most clusters of relevance maps.
+        seed: seed of the clustering.
+        examples: number of example questions per cluster.
         batch_size, metric, tiles, progress: see `evaluate`.
-        data: where the records come from.
+        data: the origin of the records.
 
     Raises:
         ValueError: see `evaluate`; clusters or examples below 1; scipy is not installed.
@@ -337,7 +337,7 @@ def _clusters(found: Analysis, effective: np.ndarray) -> list[dict[str, Any]]:
 
 
 def _kinds(found: Analysis, patch_size: int) -> list[dict[str, Any]]:
-    """Tables [{"by", "rows": [{"kind", and what `_summary` says}]}], the words first."""
+    """Tables [{"by", "rows": [{"kind", and the fields of `_summary`}]}], the table of words first."""
     n = len(found.records)
     members = word_groups([question_words(record.question) for record in found.records])
     tables = [(WORDS, members)] if members else []
@@ -376,9 +376,9 @@ def question_words(question: str) -> set[str]:
 
 
 def word_groups(words: Sequence[set[str]]) -> dict[str, list[int]]:
-    """{words that are in the same questions: the numbers of these questions}, the most frequent words first.
+    """{words that occur in the same questions: the indices of these questions}, the most frequent words first.
 
-    `words`: of each question. Words of nearly no or most questions are left out.
+    `words`: the words of each question. Very rare and very frequent words are omitted.
     """
     n, members = len(words), dict[str, list[int]]()
     for place, own in enumerate(words):
@@ -394,9 +394,9 @@ def word_groups(words: Sequence[set[str]]) -> dict[str, list[int]]:
 
 
 def typical_words(words: Sequence[set[str]], inside: np.ndarray) -> list[str]:
-    """Words whose share of the questions `inside` (bool [n]) is well above that of the others, at most a few.
+    """The few words whose share among the questions `inside` (bool [n]) most exceeds that among the others.
 
-    `words`: of each question. The lead is in standard errors of the difference of two proportions.
+    `words`: the words of each question. The lead is in standard errors of the difference of two proportions.
     """
     own = Counter(word for place in np.flatnonzero(inside).tolist() for word in words[place])
     rest = Counter(word for place in np.flatnonzero(~inside).tolist() for word in words[place])
@@ -413,15 +413,15 @@ def typical_words(words: Sequence[set[str]], inside: np.ndarray) -> list[str]:
 
 
 MAP_WIDTH, THUMBNAIL = 192, 320
-"""px of a map's side, and of a thumbnail's longer one."""
+"""Side of a map, and longer side of a thumbnail, px."""
 
 TYPES_SHOWN = 12
-"""Maps of kinds of questions in one table."""
+"""The most maps of kinds of questions in one table."""
 
 FACTS = (
     "model", "data", "strategy", "allocator", "budget", "num_passes", "metric", "seed", "date", "versions", "machine",
 )  # fmt: skip
-"""Fields of the numbers about their origin."""
+"""Fields of the numbers that describe their origin."""
 
 
 def write_analysis(out: Path, model: ArrCocForConditionalGeneration, found: Analysis, command: str) -> Path:
@@ -434,7 +434,7 @@ def write_analysis(out: Path, model: ArrCocForConditionalGeneration, found: Anal
         command: the command line of the analysis.
 
     Raises:
-        ValueError: an image of an example that cannot be read any more.
+        ValueError: the image of an example can no longer be read.
     """
     numbers = found.numbers
     blocks = [_introduction(numbers), *_cluster_blocks(model, found), *_kind_blocks(found)]
@@ -514,7 +514,7 @@ def _kind_blocks(found: Analysis) -> list[Block]:
 
 
 def _table(by: str, rows: Sequence[dict[str, Any]], numbers: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """A head and rows of fetched patches and scores."""
+    """Head and rows of a table of fetched patches and scores."""
     sizes = sorted({size for row in rows for size in row["share_of_tokens_by_patches"]})
     varies = any(row["tokens"]["least"] != row["tokens"]["greatest"] for row in rows)
     head = [by, "n", f"{METRICS[numbers['metric']].title} (%)", "recall (%)", "tokens"]
@@ -537,7 +537,7 @@ def _table(by: str, rows: Sequence[dict[str, Any]], numbers: dict[str, Any]) -> 
 
 
 def _map(name: str, values: np.ndarray, caption: str, *, whole: bool = False) -> Figure:
-    """PNG of a map [S, S], scaled to its maximum, or with `whole` to 1."""
+    """PNG of a map [S, S], scaled to its maximum, or to 1 with `whole`."""
     most = 1.0 if whole else max(float(values.max()), 1e-9)
     drawn = Image.fromarray(colours(values / most)).resize((MAP_WIDTH, MAP_WIDTH), Image.Resampling.NEAREST)
     stream = io.BytesIO()

@@ -1,8 +1,8 @@
 """Evidence for an answer about one image, for figures.
 
-For a document or an image in tiles, it shows the view that the question fetches most patches from.
+For a document or an image in tiles, it is about the view with the most fetched patches.
 
-This code is not on the path of a question: it runs scorers once more, with the same context.
+This code is separate from `generate`: it runs scorers again, in the same context.
 
 Notation: G side of the fine grid, N = G*G patches, T textures, K fetched tokens. Positions are (y, x).
 """
@@ -31,7 +31,7 @@ from ..modeling.scorers import FetchContext, Scorer
 from ..modeling.textures import RELEVANCE_MAPS, TEXTURE_SETS, textures
 
 TEXTURES_SHOWN = ("luminance", "saturation", "saliency", "edge_magnitude", "local_entropy", "eccentricity")
-"""Basic textures that are neither channels of the image itself (its colours) nor parts of another texture."""
+"""Basic textures that are neither colour channels of the image nor parts of another texture."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class PatchMap:
         name: its title.
         values: float [G, G].
         weight: its weight among several maps, or None.
-        source: its origin, if not the strategy that fetched.
+        source: its origin, if it is not the strategy that fetched.
     """
 
     name: str
@@ -53,14 +53,14 @@ class PatchMap:
 
 @dataclass(frozen=True)
 class Part:
-    """The view with most fetched patches, of a question about several views.
+    """The view with the most fetched patches, for a question about several views.
 
     Attributes:
-        box: x0, y0, x1, y1 of it in px of its source.
-        page, second: of the source, see `Origin`.
+        box: its x0, y0, x1, y1, px of its source.
+        page, second: page or time of the source, see `Origin`.
         views: the number of views.
-        share: of all fetched patches, those of this view, 0..1.
-        answer: to the question, over all views.
+        share: its share of all fetched patches, 0..1.
+        answer: the answer from all views.
     """
 
     box: tuple[int, int, int, int]
@@ -83,9 +83,9 @@ class Seen:
 
     Attributes:
         image: the loaded image.
-        encoding: of this image.
-        textures: [1, T, G, G], the set "basic", whatever the checkpoint's own scorers read.
-        part: the part of the sources that it is, if not all.
+        encoding: encoding of the image.
+        textures: [1, T, G, G], the set "basic", independent of the checkpoint's scorers.
+        part: the view of the sources that it shows; None: all of the source.
     """
 
     image: Image.Image
@@ -95,7 +95,7 @@ class Seen:
 
     @property
     def patch_mask(self) -> np.ndarray:
-        """bool [G, G], False on padding patches."""
+        """bool [G, G]: False on padding patches."""
         return self.encoding.patch_mask[0].cpu().numpy().reshape(self.encoding.side, -1)
 
 
@@ -106,12 +106,12 @@ class Evidence:
     Attributes:
         question: the question.
         answer: with the fetched patches and, with several passes, their history.
-        uncertainty: of the answer, 0..1: see `answer_uncertainties`.
+        uncertainty: uncertainty of the answer, 0..1, see `answer_uncertainties`.
         untrained: whether the scorer's weights are untrained.
-        textures: of the image.
-        inner: the maps that the scorer decides by, with their weights; for a scorer without such maps, the three
-            relevance maps.
-        inner_note: what these maps are.
+        textures: textures of the image.
+        inner: the maps that the scorer combines, with their weights; the three relevance maps for a scorer without such
+            maps.
+        inner_note: a sentence about these maps.
     """
 
     question: str
@@ -129,7 +129,7 @@ class Evidence:
 
     @property
     def relevance(self) -> np.ndarray:
-        """float [G, G] in 0..1, the map by which patches were chosen."""
+        """float [G, G] in 0..1: the map by which patches were chosen."""
         return relevance_map(self.fetch)
 
 
@@ -149,7 +149,7 @@ def see(model: ArrCocForConditionalGeneration, image: Any) -> Seen:
     """Encodes an image (in any form that `load_image` takes) without tiles, and computes its basic textures.
 
     Raises:
-        ValueError: an image that cannot be read, or a document.
+        ValueError: the image cannot be read, or is a document.
     """
     processor, side = model.processor.image_processor, model.config.vision_config.image_size
     loaded = load_source(image, max_image_pixels=processor.max_image_pixels)
@@ -163,16 +163,16 @@ def see(model: ArrCocForConditionalGeneration, image: Any) -> Seen:
 
 @torch.no_grad()
 def see_part(model: ArrCocForConditionalGeneration, encoding: ImageEncoding, question: str, **choices: Any) -> Seen:
-    """The view with most fetched patches of a question, as an image of its own.
+    """The view with a question's most fetched patches, as a separate image.
 
     Args:
         model: with a processor.
-        encoding: from `model.encode_image`, of one document or of an image in tiles.
-        question: about it.
+        encoding: encoding of one document or of an image in tiles, from `model.encode_image`.
+        question: the question.
         **choices: how patches are fetched, see `FetchChoices`; views do not support several passes.
 
     Raises:
-        ValueError: choices that `generate` refuses.
+        ValueError: `generate` refuses the choices.
     """
     assert encoding.sources is not None, "an encoding of views holds its sources"
     (answer,) = model.generate(encoding, [question], **choices, return_fetch=True, do_sample=False, num_beams=1)
@@ -197,18 +197,18 @@ def gather_evidence(
     boxes: Sequence[Box] | None = None,
     texture_names: Sequence[str] = TEXTURES_SHOWN,
 ) -> Evidence:
-    """The answer, greedily decoded, and what led to it.
+    """Answers a question greedily and gathers the evidence for the answer.
 
     Args:
         model: with a processor.
         seen: the image, from `see`.
-        question: about it.
+        question: the question.
         choices: how patches are fetched, see `FetchChoices`.
         boxes: for strategy "oracle", px of the image.
-        texture_names: of `TEXTURE_SETS["basic"]`.
+        texture_names: names of `TEXTURE_SETS["basic"]`.
 
     Raises:
-        ValueError: choices that `generate` refuses, or a texture that is none of the basic ones.
+        ValueError: `generate` refuses the choices, or a texture is not a basic one.
     """
     shown = tuple(PatchMap(name, as_grid(seen.textures[0, _channel(name)].flatten())) for name in texture_names)
     answer, uncertainty = _answer(model, seen, question, choices, boxes)
@@ -227,7 +227,7 @@ def _channel(name: str) -> int:
 
 
 def _richest(model: ArrCocForConditionalGeneration, seen: Seen) -> Tensor:
-    """The checkpoint's own textures of the image or the basic ones, whichever are more: names keep their places."""
+    """The larger set of the checkpoint's textures and the basic ones; the smaller one is its beginning."""
     own = seen.encoding.textures
     return own if own.shape[1] > seen.textures.shape[1] else seen.textures.to(own)
 
@@ -235,7 +235,7 @@ def _richest(model: ArrCocForConditionalGeneration, seen: Seen) -> Tensor:
 def _answer(
     model: ArrCocForConditionalGeneration, seen: Seen, question: str, choices: FetchChoices, boxes: Sequence[Box] | None
 ) -> tuple[Answer, float]:
-    """The answer and its uncertainty; with several passes, that of the last one."""
+    """The answer and its uncertainty, after the last pass."""
     answer = model.generate(
         seen.encoding, question, choices=choices, boxes=None if boxes is None else [list(boxes)], return_fetch=True,
         return_dict_in_generate=True, do_sample=False, num_beams=1,
@@ -254,7 +254,7 @@ _ENDS: dict[str, Any] = {"eos_token_id": [], "pad_token_id": -1}
 
 
 def _context(model: ArrCocForConditionalGeneration, seen: Seen, question: str, choices: FetchChoices) -> FetchContext:
-    """The scorers' inputs for the image and the question, without given relevance and attention."""
+    """The scorers' inputs for image and question, without external relevance and attention."""
     answer_generator, batch = AnswerGenerator(model, model.processor), QuestionBatch(seen.encoding, [[0]], [question])
     resolved = model.model.fetcher.resolve(replace(choices, num_passes=1))
     return answer_generator.select_slots(batch, resolved, (), {})[0].context
@@ -266,15 +266,15 @@ def _context(model: ArrCocForConditionalGeneration, seen: Seen, question: str, c
 def inner_maps(
     model: ArrCocForConditionalGeneration, scorer: Scorer, strategy: str, context: FetchContext
 ) -> tuple[tuple[PatchMap, ...], str]:
-    """The maps that a scorer adds up, with their weights; for a scorer without maps, the three relevance maps.
+    """The maps that a scorer adds, with their weights; the three relevance maps for a scorer without maps.
 
-    Two of these need no weights; the third is query similarity in the space of `clip_query`, if the checkpoint holds it
-    trained. No untrained map is shown.
+    Two of the three need no weights. The third is query similarity in the space of `clip_query`, if the checkpoint has
+    this scorer trained. Untrained maps are omitted.
 
     Args:
         model: holds the scorer.
         scorer, strategy: the scorer that chose the patches, and its name.
-        context: with textures of the set "basic" or larger.
+        context: has the textures of the set "basic" or more.
 
     Returns:
         The maps, and a sentence about them.
@@ -304,8 +304,7 @@ def inner_maps(
 
 
 def is_untrained(scorer: Scorer) -> bool:
-    """Whether a scorer's weights are untrained: its normalisations, which any training changes, are still the
-    identity."""
+    """Whether a scorer's weights are untrained: its normalisations, which every training changes, are the identity."""
     norms = [part for part in scorer.modules() if isinstance(part, nn.LayerNorm)]
     begun = [bool((norm.weight == 1).all()) and not bool(norm.bias.any()) for norm in norms]
     return scorer.trained and bool(norms) and all(begun)
@@ -315,7 +314,7 @@ def is_untrained(scorer: Scorer) -> bool:
 
 
 def evidence_json(evidence: Evidence) -> dict[str, Any]:
-    """The numbers behind a question's figures."""
+    """The numbers of a question's figures."""
     fetch = evidence.fetch
     return {
         "question": evidence.question,
@@ -354,7 +353,7 @@ def fetched_json(fetch: FetchResult) -> dict[str, Any]:
 
 
 def tokens_by_size(fetch: FetchResult) -> dict[int, int]:
-    """{patches in a token: fetched tokens of that size}; sizes that no token has are absent."""
+    """{patches per token: number of fetched tokens of this size}, without unused sizes."""
     regions = fetch.regions()[fetch.used]
     sizes = ((regions[:, 2] - regions[:, 0]) * (regions[:, 3] - regions[:, 1])).tolist()
     return {size: sizes.count(size) for size in sorted(set(sizes))}

@@ -1,7 +1,7 @@
-"""Figures of evidence, by matplotlib: a question's maps and tokens, its passes, strategies side by side.
+"""Figures of evidence, by matplotlib: the maps and tokens of a question, its passes, strategies side by side.
 
-A sheet is made of rows of panels that are as wide as the sheet together, with lines of text between them; lengths are
-inches. All maps show the part of the grid on which the image lies.
+A sheet has rows of panels, each as wide as the sheet, and lines of text between them. Lengths are in inches. All maps
+show the part of the grid that the image covers.
 """
 
 import io
@@ -24,31 +24,31 @@ from ..viewing import heat
 from .evidence import Evidence, PatchMap, Seen, relevance_map, tokens_by_size
 
 LEVEL_COLOURS = {1: "#d55e00", 4: "#0072b2", 16: "#cc79a7"}
-"""Of tokens by how many patches they hold (Okabe and Ito's, for colour-blind eyes)."""
+"""Colours of tokens by their number of patches (by Okabe and Ito, safe for colour-blind readers)."""
 
 MARGIN, GAP = 0.15, 0.12
 WIDTH = 9.0
-"""Of a sheet."""
+"""Width of a sheet."""
 
 ABOVE = 0.07
-"""Free above a row, and as much below it."""
+"""Space above and below a row."""
 
 TALLEST = 4.2
-"""Of a panel."""
+"""The largest height of a panel."""
 
 MOST_COLUMNS = 4
-"""Passes and strategies beside one another."""
+"""The most passes or strategies in a row."""
 
 TEXT, SMALL = 10.5, 8.5  # points
 INK, SOFT = "#141414", "#5a5a5a"
 
 _LETTER = 0.56
-"""Mean width of a letter, in its size."""
+"""Mean width of a letter, relative to its size."""
 
 
 @dataclass(frozen=True)
 class Panel:
-    """What `draw` puts on its axes, and lines of text above it."""
+    """Axes that `draw` fills, and lines of text above them."""
 
     title: tuple[str, ...]
     draw: Callable[[Any], None]
@@ -56,7 +56,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Row:
-    """Panels side by side, each `columns`-th of the sheet wide; `height` is each one's, or None: that of the image."""
+    """Panels side by side, each 1 / `columns` of the sheet wide; `height` of each, or None for the image's shape."""
 
     panels: tuple[Panel, ...]
     columns: int
@@ -75,17 +75,17 @@ class Line:
 
 @dataclass(frozen=True)
 class Legend:
-    """A colour bar, and the outlines of tokens with what they mean."""
+    """A colour bar, and the meaning of the tokens' outlines."""
 
     bar: str
     outlines: tuple[tuple[str, str], ...]
 
 
 def save(figure: Any, path: Path) -> None:
-    """Writes a figure as PNG of 256 colours, a third of the size; all of it or nothing."""
+    """Writes a figure atomically as PNG with 256 colours, which is a third of the size."""
     stream = io.BytesIO()
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing from font")  # they are drawn as boxes
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")  # are drawn as boxes
         figure.savefig(stream, format="png", dpi=110)
     with fresh_file(path) as beside, Image.open(stream) as drawn:
         drawn.convert("RGB").quantize(256, Image.Quantize.MAXCOVERAGE, kmeans=1).save(beside, optimize=True)
@@ -95,7 +95,7 @@ def save(figure: Any, path: Path) -> None:
 
 
 def draw_evidence(seen: Seen, evidence: Evidence) -> Any:
-    """matplotlib's figure of one question: the image, relevance, the tokens that were chosen, maps, textures."""
+    """The matplotlib figure of one question: image, relevance, fetched tokens, maps, textures."""
     fetch = evidence.fetch
     first = (
         Panel(("image",), lambda axes: _draw_image(axes, seen)),
@@ -113,10 +113,10 @@ def draw_evidence(seen: Seen, evidence: Evidence) -> Any:
 
 
 def draw_passes(seen: Seen, evidence: Evidence) -> Any:
-    """matplotlib's figure of the passes of one question: of each its map and what it fetched, answer and uncertainty.
+    """The matplotlib figure of the passes of one question: map, fetched tokens, answer and uncertainty of each.
 
     Raises:
-        ValueError: an answer that was not given in passes.
+        ValueError: the answer has a single pass.
     """
     passes = evidence.answer.passes
     if not passes:
@@ -133,7 +133,7 @@ def draw_passes(seen: Seen, evidence: Evidence) -> Any:
 
 
 def draw_strategies(seen: Seen, evidence: Sequence[Evidence]) -> Any:
-    """matplotlib's figure of one question asked by several strategies: relevance, tokens and answer of each."""
+    """The matplotlib figure of one question with several strategies: relevance, tokens and answer of each."""
     rows: list[Any] = [Line(evidence[0].question, TEXT, INK, bold=True), *_part(seen)]
     columns = _columns(evidence)
     for start in range(0, len(evidence), columns):
@@ -149,7 +149,7 @@ def draw_strategies(seen: Seen, evidence: Sequence[Evidence]) -> Any:
 
 
 def _head(evidence: Evidence) -> list[Line]:
-    """Question, answer, and what was fetched."""
+    """Question, answer, and the number of fetched tokens."""
     answer = evidence.answer
     sure = f"confidence {answer.probability:.1%}, uncertainty {evidence.uncertainty:.3f}"
     said = f"{answer.text or '(nothing)'}   ({sure})"
@@ -159,7 +159,7 @@ def _head(evidence: Evidence) -> list[Line]:
 
 
 def _part(seen: Seen) -> list[Line]:
-    """Which view this is, where there are several."""
+    """A line that names the view, if there are several."""
     part = seen.part
     if part is None:
         return []
@@ -227,7 +227,7 @@ def _legend(fetch: FetchResult) -> Legend:
     return Legend("relevance", tuple((LEVEL_COLOURS[size], f"{_token_of(size)}: {count}") for size, count in counts))
 
 
-# ---- what is on axes ----------------------------------------------------------------------------------------------
+# ---- contents of axes ---------------------------------------------------------------------------------------------
 
 
 def _window(seen: Seen) -> tuple[float, float, float, float]:
@@ -239,7 +239,7 @@ def _window(seen: Seen) -> tuple[float, float, float, float]:
 
 
 _FINE = 64
-"""Steps per patch in which an image's place is rounded."""
+"""The place of an image is rounded to this fraction of a patch."""
 
 
 def _draw_image(axes: Any, seen: Seen, opacity: float = 1.0) -> None:
@@ -252,7 +252,7 @@ def _draw_image(axes: Any, seen: Seen, opacity: float = 1.0) -> None:
 
 
 def _draw_relevance(axes: Any, seen: Seen, relevance: np.ndarray | None, hidden: np.ndarray | None = None) -> None:
-    """The image under its heat map, grey where it is `hidden`; None: nothing was scored."""
+    """Draws the image under its heat map, grey where `hidden`; None: nothing was scored."""
     _draw_image(axes, seen)
     if relevance is None:
         return
@@ -276,7 +276,7 @@ def _draw_tokens(axes: Any, seen: Seen, fetch: FetchResult) -> None:
 
 
 def _outline(axes: Any, fetch: FetchResult) -> None:
-    """Each token as a square in the colour of its size, the large ones first."""
+    """Draws each token as a square in the colour of its size, large tokens first."""
     from matplotlib.collections import PatchCollection
     from matplotlib.patches import Rectangle
 
@@ -308,7 +308,7 @@ def _draw_uncertainties(axes: Any, values: Sequence[float]) -> None:
 
 
 def _draw(rows: Sequence[Row | Line | Legend], seen: Seen) -> Any:
-    """matplotlib's figure of rows, lines and legends, one below the other."""
+    """The matplotlib figure of rows, lines and legends, from top to bottom."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -347,7 +347,7 @@ def _panel_width(row: Row) -> float:
 
 
 def _panel_height(row: Row, shape: float) -> float:
-    return min(TALLEST, _panel_width(row) * shape) if row.height is None else row.height + 0.3  # the axis' numbers
+    return min(TALLEST, _panel_width(row) * shape) if row.height is None else row.height + 0.3  # axis numbers
 
 
 def _title_lines(panel: Panel, width: float) -> list[str]:
@@ -369,7 +369,7 @@ def _wrapped(line: Line) -> list[str]:
 
 
 def _write(figure: Any, lines: Sequence[str], x: float, y: float, style: Line) -> None:
-    """Lines of text below `y`, as they are: a dollar sign begins no formula."""
+    """Writes lines of text below `y` literally: a dollar sign does not start a formula."""
     height = figure.get_figheight()
     for number, text in enumerate(lines):
         figure.text(
@@ -379,7 +379,7 @@ def _write(figure: Any, lines: Sequence[str], x: float, y: float, style: Line) -
 
 
 def _place(figure: Any, row: Row, at: float, shape: float, window: tuple[float, float, float, float]) -> None:
-    """A row's panels below `at`, their titles at the same height."""
+    """Places a row's panels below `at`, with their titles at the same height."""
     width, height = _panel_width(row), figure.get_figheight()
     tall, titles = _panel_height(row, shape), _titles(row)
     left, right, top, bottom = window
@@ -418,5 +418,5 @@ def _draw_legend(figure: Any, legend: Legend, at: float) -> None:
 
 
 def _width(text: str) -> float:
-    """About how wide a short text is."""
+    """The approximate width of a short text."""
     return len(text) * _LETTER * SMALL / 72 + 0.08

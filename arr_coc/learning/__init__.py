@@ -1,1 +1,1 @@
-"""Learning from use: feedback becomes an adapter of the scorer, which is promoted where it is shown to be better."""
+"""Learning from use: feedback trains an adapter of the scorer, which is promoted if it is significantly better."""

@@ -1,8 +1,8 @@
-"""Learning from feedback: an adapter of the scorer is trained, compared with the scorer in use, promoted or refused.
+"""Learning from feedback: trains an adapter of the scorer, compares it with the scorer in use, promotes or refuses it.
 
-Two paired tests decide, by flipping the signs of whole images. Better: significantly more right answers on held-out
-feedback. Not worse: a loss on the regression set below a margin. The null hypothesis of the second test is a loss of
-the whole margin: with too few questions to exclude it, nothing is promoted.
+Two paired tests with sign flips of whole images decide. Better: significantly more right answers on held-out feedback.
+Not worse: a loss below a margin on the regression set. The null hypothesis of the second test is a loss of the whole
+margin: if there are too few questions to reject it, nothing is promoted.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ from ..training.recipe import Recipe, train_adapter
 from .versions import Versions, adapted_fetcher
 
 MARGIN = 0.01
-"""Default margin: the largest accepted loss on the regression set, a point."""
+"""Default margin: the largest accepted loss on the regression set, one point."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,9 @@ class Decision:
     Attributes:
         promoted: whether both succeed.
         reasons: failures, in words; empty if there are none.
-        feedback, rest: comparisons of the new scorer (first) with the one in use, see `evaluation.scores.compare`, with
-            the score of each and the numbers of questions and images.
-        margin: of the regression set.
+        feedback, rest: comparisons of the new scorer (first) with the one in use (`evaluation.scores.compare`), with
+            both scores and the numbers of questions and images.
+        margin: the margin of the regression set.
         p_margin: p of the test that the loss on the regression set is less than the margin.
     """
 
@@ -82,7 +82,7 @@ def decide(
         feedback: answers of both to held-out feedback.
         rest: answers of both to the regression set.
         margin: the accepted loss on the regression set, in 0..1.
-        fewest: images below which nothing is promoted.
+        fewest: the fewest images for a promotion.
 
     Raises:
         ValueError: unequal questions, or a margin that is not above 0.
@@ -110,7 +110,7 @@ def _compared(new: Scored, used: Scored) -> dict[str, Any]:
 
 
 def _p_of_margin(new: Scored, used: Scored, margin: float) -> float:
-    """One-sided p of a loss of at least the margin: sign flips of the differences plus the margin."""
+    """One-sided p of a loss of at least the margin, by sign flips of the differences plus the margin."""
     above = new.mean_scores - used.mean_scores + margin
     if above.mean() <= 0:
         return 1.0
@@ -131,13 +131,13 @@ class Lesson:
 
     Attributes:
         feedback: folder of the journal.
-        original: questions on which the scorer's relevance is kept, such as those of its first training; without boxes.
+        original: questions without boxes on which the scorer's relevance is retained, as those of its first training.
         rest: the regression set, always the same.
         model: folder of the checkpoint.
-        steps, batch_size, learning_rate, rank: of the training of the adapter.
-        retention: weight of the retention loss, beside the feedback's own loss.
+        steps, batch_size, learning_rate, rank: settings of the adapter's training.
+        retention: weight of the retention loss, relative to the loss on feedback.
         margin: see `decide`.
-        seed: of all draws.
+        seed: seed of all random draws.
     """
 
     feedback: Path
@@ -155,7 +155,7 @@ class Lesson:
 
 @dataclass(frozen=True)
 class Learned:
-    """The result of a lesson: the decision, and the version in use after it, or None."""
+    """The result of a lesson: the decision, and the new version or None."""
 
     decision: Decision
     version: str | None
@@ -165,8 +165,8 @@ def learn(lesson: Lesson, versions: Versions, device: torch.device | str = "cpu"
     """Trains a new adapter on the feedback that is not held out, and promotes it if `decide` does.
 
     Raises:
-        ValueError: no feedback for training or for the test, other data that cannot be read, or another process with
-            the same versions.
+        ValueError: there is no feedback for training or for the test, data cannot be read, or another process uses the
+            same versions.
     """
     folder = lesson.feedback.absolute()
     held_out, rest = FeedbackLog(folder, "held_out").read(), lesson.rest.read()
@@ -180,7 +180,7 @@ def learn(lesson: Lesson, versions: Versions, device: torch.device | str = "cpu"
         used = versions.current().version
         for other in work.glob("*"):
             if other != out:
-                shutil.rmtree(other)  # of other feedback: no run resumes it
+                shutil.rmtree(other)  # a training on other feedback, which no run resumes
         phase = replace(phase, cache=str(out.absolute() / "encoded"))
         recipe = Recipe(Path(lesson.model), (phase,), lesson.seed, Path(lesson.model))
         adapter = train_adapter(recipe, out, device, rank=lesson.rank)
@@ -195,13 +195,12 @@ def learn(lesson: Lesson, versions: Versions, device: torch.device | str = "cpu"
 
 
 def _phase(lesson: Lesson, learned: Format, strategy: str) -> AllocatorPhase:
-    """A phase in which every second question is feedback, and the others keep the scorer's relevance.
+    """A phase in which every second question is feedback, and the others retain the scorer's relevance.
 
-    It keeps the relevance of all patches, as an answer is read from all fetched patches, also those around the right
-    ones.
+    The relevance of all patches is retained, because an answer also depends on fetched patches around the right ones.
 
-    Boxes give the relevance of each patch. If every correction has boxes, only they train the scorer: the answer's loss
-    reaches fetched patches only, and its gradient, by far the larger one, comes from text that the model cannot read.
+    Boxes give the relevance of each patch. If every correction has boxes, only the boxes train the scorer: the answer's
+    loss reaches fetched patches only, and its much larger gradient comes from text that the model cannot read.
     """
     located = all(record.located for record in learned.read())
     return AllocatorPhase(
@@ -223,7 +222,7 @@ def _phase(lesson: Lesson, learned: Format, strategy: str) -> AllocatorPhase:
 def _scores(
     model: ArrCocForConditionalGeneration, adapters: Mapping[str, Path | None], data: Sequence[Sequence[Record]]
 ) -> list[tuple[Scored, Scored]]:
-    """The answers of the new scorer and the one in use to each data set, with the server's settings."""
+    """The scored answers of the new scorer and of the one in use on each data set, with the server's settings."""
     fetchers = {name: adapted_fetcher(model.model.fetcher, adapter) for name, adapter in adapters.items()}
     scored = [score_fetchers(model, records, fetchers) for records in data]
     return [(of_records["new"], of_records["used"]) for of_records in scored]

@@ -1,7 +1,7 @@
-"""Versions of the scorer: a folder of adapters, which of them is in use, and a fetcher with one merged in.
+"""Versions of the scorer: a folder of adapters, the version in use, and a fetcher with an adapter merged in.
 
-FOLDER/v0001/ holds an adapter as PEFT saves it, `DECISION` beside it; FOLDER/current.json says which version is in use
-and which was before. Both appear whole or not at all, so servers may read them at any time.
+FOLDER/v0001/ holds an adapter as PEFT saves it, with `DECISION` beside it. FOLDER/current.json names the version in use
+and the one before. Both are written atomically, so servers can read them at any time.
 """
 
 import re
@@ -20,10 +20,10 @@ from ..files import check_types, fresh_folder, read_json, sole_writer, write_jso
 from ..modeling.fetcher import RunningBackFetcher
 
 CHECKPOINT = "checkpoint"
-"""The version that is no adapter: the scorer as the checkpoint has it."""
+"""The version without an adapter: the checkpoint's scorer."""
 
 DECISION = "decision.json"
-"""File beside an adapter: what was measured before it was promoted."""
+"""File beside an adapter with the measurements that led to its promotion."""
 
 _CURRENT = "current.json"
 _VERSION = re.compile(r"v\d{4,}")
@@ -31,23 +31,23 @@ _VERSION = re.compile(r"v\d{4,}")
 
 @dataclass(frozen=True)
 class Current:
-    """Which version is in use, and which one a step back leads to (None: there is no step back)."""
+    """The version in use, and the one to roll back to (None: no rollback is possible)."""
 
     version: str = CHECKPOINT
     previous: str | None = None
 
 
 class Versions:
-    """The versions in a folder, which need not be there yet."""
+    """The versions in a folder, which need not exist yet."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder.absolute()
 
     def current(self) -> Current:
-        """What is in use.
+        """The version in use.
 
         Raises:
-            ValueError: the file that says so is damaged, or names a version that is not there.
+            ValueError: its file is damaged, or names a version that does not exist.
         """
         path = self.folder / _CURRENT
         if not path.exists():
@@ -66,7 +66,7 @@ class Versions:
         """The folder of a version's adapter; None for the checkpoint's own scorer.
 
         Raises:
-            ValueError: there is no such version.
+            ValueError: the version does not exist.
         """
         if version == CHECKPOINT:
             return None
@@ -81,10 +81,10 @@ class Versions:
         return [CHECKPOINT, *sorted(adapters, key=lambda name: int(name[1:]))]
 
     def promote(self, adapter: Path, decision: dict[str, Any]) -> str:
-        """Takes an adapter in as a new version and puts it into use; returns its name.
+        """Adds an adapter as a new version and puts it into use; returns its name.
 
         Raises:
-            ValueError: another process promotes just now.
+            ValueError: another process is promoting a version.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         with sole_writer(self.folder):
@@ -98,10 +98,10 @@ class Versions:
         return version
 
     def step_back(self) -> str:
-        """Puts the version before into use again; returns its name. There is one step, until another is promoted.
+        """Rolls back to the previous version; returns its name. One step is possible until the next promotion.
 
         Raises:
-            ValueError: there is none before.
+            ValueError: there is no previous version.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         with sole_writer(self.folder):
@@ -117,11 +117,11 @@ class Versions:
 
 _WEIGHTS = "adapter_model.safetensors"
 _PREFIX = "base_model.model.model.fetcher.scorers."
-"""What the names of a scorer's adapter begin with, as PEFT saves an adapter of a whole model."""
+"""Prefix of the weight names in a scorer's adapter, as PEFT saves an adapter of a whole model."""
 
 
 class _Core(nn.Module):
-    """The fetcher where a whole model has it, since an adapter's names are those of the whole."""
+    """Holds the fetcher under the same name as a whole model, as an adapter's names are those of a whole model."""
 
     def __init__(self, fetcher: RunningBackFetcher) -> None:
         super().__init__()
@@ -138,23 +138,23 @@ def adapted_fetcher(fetcher: RunningBackFetcher, adapter: Path | None) -> Runnin
     """The checkpoint's fetcher with an adapter merged into a copy; without an adapter the fetcher itself.
 
     Args:
-        fetcher: the checkpoint's own, which stays as it is.
+        fetcher: the checkpoint's fetcher, which does not change.
         adapter: folder of a LoRA of scorers, see `arr_coc.adapters`.
 
     Raises:
-        ValueError: no whole adapter, one of other parts than scorers, or of another checkpoint's shapes.
+        ValueError: the adapter is incomplete, adapts other parts than scorers, or has another checkpoint's shapes.
     """
     if adapter is None:
         return fetcher
     with _refused(adapter), safe_open(adapter / _WEIGHTS, framework="pt") as opened:
-        others = [name for name in opened.keys() if not name.startswith(_PREFIX)]  # noqa: SIM118  it is no dict
+        others = [name for name in opened.keys() if not name.startswith(_PREFIX)]  # noqa: SIM118  not a dict
     if others:
         raise ValueError(f"{adapter}: expected an adapter of scorers alone; got {others[0]}")
     from peft import LoraConfig, PeftModel  # importing it takes a second
 
     with _refused(adapter):
         config = LoraConfig.from_pretrained(str(adapter))
-        config.task_type = None  # there is nothing here that generates
+        config.task_type = None  # the wrapped module cannot generate
         whole = _Whole(deepcopy(fetcher))
         merged: _Whole = PeftModel.from_pretrained(whole, str(adapter), config=config).merge_and_unload()
     return merged.model.fetcher.eval().requires_grad_(False)
@@ -162,9 +162,9 @@ def adapted_fetcher(fetcher: RunningBackFetcher, adapter: Path | None) -> Runnin
 
 @contextmanager
 def _refused(adapter: Path) -> Iterator[None]:
-    """Whatever loaders stumble over in a damaged or missing adapter, as a ValueError that names it."""
+    """Turns all errors of loading a damaged or missing adapter into a ValueError that names it."""
     try:
         yield
-    except Exception as error:  # PEFT, safetensors and torch each have kinds of their own
+    except Exception as error:  # PEFT, safetensors and torch raise different kinds
         line = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ValueError(f"{adapter}: expected an adapter of this model's scorer; got {line}") from error

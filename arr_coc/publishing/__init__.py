@@ -1,4 +1,4 @@
-"""From a folder of this repository to a repository on the Hub."""
+"""Publishing: from a model folder to a repository on the Hub."""
 
 from .building import build as build
 from .pushing import check as check

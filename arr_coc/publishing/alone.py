@@ -1,9 +1,9 @@
-"""Loads a model folder as people without this package do, and says what is wrong with it. Run as a script, by path.
+"""Checks that a model folder loads without this package. Run it as a script, by path:
 
     python -P alone.py FOLDER
 
-prints one JSON object: `problem` (null, or one line), `parameters` (their number). Weights are read tensor by tensor
-and not kept: a model larger than memory can be checked.
+It prints one JSON object: `problem` (null, or one line) and `parameters` (their number). Weights are read tensor by
+tensor and not kept, so a model larger than memory can be checked.
 """
 
 import importlib.abc
@@ -13,7 +13,7 @@ from typing import Any
 
 
 class Absent(importlib.abc.MetaPathFinder):
-    """Makes arr_coc impossible to import: once imported, its classes would stand in for the folder's code."""
+    """Prevents the import of arr_coc, whose classes would replace the folder's code."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
         if name.partition(".")[0] == "arr_coc":
@@ -21,11 +21,11 @@ class Absent(importlib.abc.MetaPathFinder):
 
 
 def check(folder: str) -> int:
-    """The number of parameters of the model in `folder`.
+    """Loads the model in `folder` and returns its number of parameters.
 
     Raises:
-        Exception: whatever its code or transformers raise, with a note that says what was being loaded.
-        ValueError: weights are missing, left over or of other shapes than the model's.
+        Exception: an error of its code or of transformers, with a note that names the part being loaded.
+        ValueError: weights are missing, unused, or have other shapes than the model's.
     """
     import transformers
 

@@ -1,11 +1,10 @@
-"""Build a model repository: weights, configs and card of a `hub_configs/` folder, plus the code that runs them.
+"""Builds a model repository: weights, configs and card of a `hub_configs/` folder, and the code that runs them.
 
-The result loads with `trust_remote_code=True` where `arr_coc` is not installed. The card's metadata follows from the
-model, its evaluation and this package.
+The result loads with `trust_remote_code=True` without `arr_coc`. The card's metadata are derived from the model, its
+evaluation and this package.
 
-`export_language_model` writes the language model alone, a plain checkpoint of transformers: the vision half embeds
-prompts (`AnswerGenerator.embed`), and an engine that does not know ARR-COC, such as vLLM, answers them with this half
-(`serving.vllm_client`).
+`export_language_model` writes the language model as a plain checkpoint of transformers. An engine without support for
+ARR-COC, for example vLLM, can then answer prompts that `AnswerGenerator.embed` has embedded (`serving.vllm_client`).
 """
 
 import importlib.metadata
@@ -32,10 +31,10 @@ from ..modeling.pretrained import WEIGHTS, WEIGHTS_INDEX, weight_files
 CARD, EVALUATION, ASSEMBLY = "README.md", "evaluation.json", "assembly.json"
 LIBRARY, TASK, TAGS = "transformers", "image-text-to-text", ("arr_coc", "custom_code")
 NEEDED = ("library_name", "pipeline_tag", "license", "transformers_version")
-"""Metadata without which a card is not complete."""
+"""Metadata that a card must have."""
 
 _NAMES = {"recall": "Recall of boxed patches"}
-"""How the card calls what `arr-coc evaluate` measures, where the measure's own name does not say enough."""
+"""Names in the card for measures of `arr-coc evaluate` whose own names are unclear."""
 
 _NEW = """\
 # {name}
@@ -50,18 +49,18 @@ print(model.generate("image.png", "What is the total?"))
 ```
 """
 _OUTER = re.compile(r"!?\[([^\]]*)\]\(\.\./[^)]*\)")
-"""A link to what is beside the card's folder, where the card was written, and not on the Hub."""
+"""A link that leaves the card's folder, and so does not exist on the Hub."""
 _TESTED = re.compile(r"^Tested with transformers `[^`\n]*`\.(?=\r?$)", re.MULTILINE)
 
 
 def read_card(path: Path) -> ModelCard:
-    """The card at `path`; one without metadata has empty metadata.
+    """Reads the card at `path`; without metadata, its metadata are empty.
 
     Raises:
-        ValueError: the card's metadata is no YAML, or not what the Hub takes.
+        ValueError: the card's metadata are not YAML, or are invalid for the Hub.
     """
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:  # a card keeps its line ends
+        with path.open(encoding="utf-8-sig", newline="") as file:  # keeps the card's line ends
             text = file.read()
         return ModelCard(text if text.startswith("---") else f"---\n\n---\n{text}")
     except (ValueError, TypeError, yaml.YAMLError) as error:
@@ -76,24 +75,24 @@ def complete_card(
     evaluation: dict[str, Any] | None = None,
     base_model: Iterable[str] = (),
 ) -> ModelCard:
-    """Adds to the card at `path` what it leaves out, and writes it; there is one afterwards. Repeating changes nothing.
+    """Completes the card at `path`, or writes a new one; idempotent.
 
-    The library, the task, the tags, the tested range of transformers (also in the text), and results of the evaluation.
-    What the card says itself stays, but for that range, for older results on the same data, and for links that lead out
-    of its folder, of which the text stays.
+    It adds the library, the task, the tags, the tested range of transformers (also in the text), and results of the
+    evaluation. It replaces an existing range, older results on the same data, and links that leave the folder (only
+    their text stays). All other content stays.
 
     Args:
-        path: of the card.
-        name: of the model, for a card that has no title.
-        strategy: the one that the model answers by when none is asked for; its results go into the card.
-        evaluation: what `arr-coc evaluate --json` wrote.
-        base_model: models on the Hub that this one is made of, for a card that names none.
+        path: path of the card.
+        name: name of the model, for a card without a title.
+        strategy: the model's default strategy, whose results are added.
+        evaluation: output of `arr-coc evaluate --json`.
+        base_model: Hub names of the models that this one is made of, for a card that names none.
 
     Returns:
-        the card, as written.
+        The card as written.
 
     Raises:
-        ValueError: the card's metadata is no YAML, or the evaluation has another form.
+        ValueError: the card's metadata are not YAML, or the evaluation has another form.
     """
     if not path.is_file():
         path.write_text(_NEW.format(name=name), encoding="utf-8")
@@ -115,12 +114,12 @@ def complete_card(
 
 
 def missing_metadata(card: ModelCard) -> list[str]:
-    """Names of what the card leaves out of `NEEDED`."""
+    """The names of `NEEDED` that the card lacks."""
     return [name for name in NEEDED if not card.data.get(name)]
 
 
 def tested_transformers() -> str:
-    """The releases of transformers that this package asks for, e.g. ">=5.23,<6"."""
+    """The releases of transformers that this package requires, e.g. ">=5.23,<6"."""
     for line in importlib.metadata.requires("arr-coc") or ():
         requirement = Requirement(line)
         if requirement.name == LIBRARY:
@@ -129,11 +128,11 @@ def tested_transformers() -> str:
 
 
 def evaluation_results(evaluation: dict[str, Any], strategy: str) -> list[EvalResult]:
-    """Results of one strategy, in percent, as rounded as `arr-coc evaluate` prints them.
+    """Results of one strategy in percent, rounded as `arr-coc evaluate` prints them.
 
     Args:
-        evaluation: what `arr-coc evaluate --json` wrote.
-        strategy: the one to report. An evaluation without it gives no results: others answer another question.
+        evaluation: output of `arr-coc evaluate --json`.
+        strategy: the strategy to report. An evaluation without it gives no results.
 
     Raises:
         ValueError: another form.
@@ -164,16 +163,16 @@ def evaluation_results(evaluation: dict[str, Any], strategy: str) -> list[EvalRe
 
 
 def default_strategy(config: dict[str, Any]) -> str:
-    """The strategy in the content of a `config.json`, or the one that a config without it has."""
+    """The strategy in the content of a `config.json`, or the default one."""
     named = config.get("fetcher_config", {}).get("strategy")
     return str(named or ArrCocConfig().fetcher_config.strategy)
 
 
 def base_models(assembly: dict[str, Any]) -> list[str]:
-    """The names on the Hub that an assembled model's parts come from; sources in folders have none.
+    """The Hub names of the sources of an assembled model; folders have none.
 
     Args:
-        assembly: what `arr-coc assemble` wrote about its sources.
+        assembly: the record of sources that `arr-coc assemble` wrote.
 
     Raises:
         ValueError: another form.
@@ -207,24 +206,24 @@ CODE = Path(modeling.__file__).parent
 
 REQUIRED = ("config.json", "processor_config.json", "tokenizer_config.json")
 _TAKEN = (".json", ".jinja", ".md", ".safetensors", ".txt", ".model")
-"""Endings of what is copied from the source: configs, tokenizer, chat template, card, weights."""
+"""Endings of the files to copy from the source: configs, tokenizer, chat template, card, weights."""
 
 
 def build(source: str | Path, out: str | Path, *, card: str | Path | None = None, force: bool = False) -> Path:
-    """Writes the complete model repository of `source` to `out`, in one step: beside it first, then renamed.
+    """Writes the complete model repository of `source` to `out`, atomically by a rename.
 
     Args:
-        source: a folder with config, processor, tokenizer, weights (one file or shards) and, for people, a README.md.
-        out: the folder to make.
-        card: a README.md to take instead of the source's. Either is completed, a missing one written (`complete_card`).
-        force: replace `out` if it is there and not empty.
+        source: a folder with config, processor, tokenizer, weights (one file or shards) and optionally a README.md.
+        out: the folder to write.
+        card: a README.md in place of the source's. The card is completed, or written if missing (`complete_card`).
+        force: whether to replace `out` if it exists and is not empty.
 
     Returns:
         `out`.
 
     Raises:
-        ValueError: `source` is incomplete or no ARR-COC model, its weights are damaged, not those of its config or no
-            finite numbers, a card or an evaluation has another form, `card` is no file, or `out` is in the way.
+        ValueError: `source` is incomplete or not an ARR-COC model; its weights are damaged, not finite or do not match
+            its config; a card or an evaluation has another form; `card` is not a file; or `out` exists.
     """
     source, out = Path(source).absolute(), Path(out).absolute()
     _check(source, out, force)
@@ -273,7 +272,7 @@ def _check(source: Path, out: Path, force: bool) -> None:
 
 
 def _write_auto_maps(folder: Path) -> None:
-    """Every Auto class looks into one of these files: the model's, the processor's, the image processor's in it."""
+    """Writes the `auto_map` of model, processor and image processor into the files that Auto classes read."""
     config = read_json(folder / "config.json")
     config["auto_map"] = dict(AUTO_MAP)
     write_json(folder / "config.json", config)
@@ -288,14 +287,14 @@ def _write_auto_maps(folder: Path) -> None:
 
 
 PROBE = 8
-"""Positions that two forms of one language model are compared on."""
+"""Number of positions on which two forms of one language model are compared."""
 
 
 def plain_language_model(model: ArrCocForConditionalGeneration) -> PreTrainedModel:
-    """Language model and vocabulary head as transformers' own class holds them; the weights are shared.
+    """Language model and vocabulary head in transformers' own class, with shared weights.
 
     Raises:
-        ValueError: transformers has no such class for this language model, or one that computes other logits.
+        ValueError: transformers has no class for this language model, or the class computes other logits.
     """
     text = model.config.text_config
     try:
@@ -316,7 +315,7 @@ def plain_language_model(model: ArrCocForConditionalGeneration) -> PreTrainedMod
 
 @torch.no_grad()
 def _same_logits(model: ArrCocForConditionalGeneration, plain: PreTrainedModel) -> bool:
-    """Whether both give the same logits: classes may scale or cap them, which ARR-COC's head does not."""
+    """Whether both give the same logits; some classes scale or cap logits, which ARR-COC's head does not."""
     vocabulary = model.config.text_config.vocab_size
     tokens = torch.linspace(0, vocabulary - 1, PROBE, device=model.model.input_device).long()[None]
     forms: tuple[Any, Any] = (model.model.language_model, plain)
@@ -328,20 +327,20 @@ def _same_logits(model: ArrCocForConditionalGeneration, plain: PreTrainedModel) 
 def export_language_model(
     model: ArrCocForConditionalGeneration, out: str | Path, *, force: bool = False, max_shard_size: str = "5GB"
 ) -> Path:
-    """Writes the language model, its tokenizer with the chat template, and how it generates, to `out` in one step.
+    """Writes language model, tokenizer, chat template and generation config to `out`, atomically.
 
     Args:
         model: with its processor.
-        out: the folder to make.
-        force: replace `out` if it is there and not empty.
-        max_shard_size: of a weight file, as "500MB".
+        out: the folder to write.
+        force: whether to replace `out` if it exists and is not empty.
+        max_shard_size: the largest size of a weight file, as "500MB".
 
     Returns:
         `out`, an absolute path.
 
     Raises:
-        ValueError: the language model has no plain form (`plain_language_model`), prompts that are more than
-            embeddings, or `out` is in the way.
+        ValueError: the language model has no plain form (`plain_language_model`), prompts are more than embeddings, or
+            `out` exists.
     """
     model.config.require_embeds_alone("export-language-model")
     out = Path(out).expanduser().absolute()

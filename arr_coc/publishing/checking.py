@@ -1,4 +1,4 @@
-"""What a folder must be before it may be published: whole, loadable, without pickles and machine paths."""
+"""Checks of a folder before publication: complete, loadable, without pickles and local paths."""
 
 import io
 import json
@@ -37,10 +37,10 @@ TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "spiece.model")
 """One of them holds the tokenizer's vocabulary."""
 
 VOCABULARIES = ("vocab.json", "vocab.txt", "merges.txt")
-"""Files of pieces of words, which may look like paths; so may the pieces in tokenizer.json."""
+"""Files with pieces of words, which can look like paths, as can the pieces in tokenizer.json."""
 
 IGNORED = ("__pycache__", ".git", ".cache")
-"""Folders that are no part of a repository; the Hub would refuse the last two."""
+"""Folders that are not part of a repository; the Hub refuses the last two."""
 
 _ROOTS = (
     "home|Users|Volumes|cluster|content|data|export|gpfs|kaggle|lustre|media|mnt|nfs|opt|private|root|scratch|srv|"
@@ -51,20 +51,20 @@ _PATH = re.compile(
     rf"(?:(?<![\w./:~)\]}}>%$-])|file://)/(?:{_ROOTS})/[\w.~@+-][\w.~@+/-]*"
     rf"|(?<![A-Za-z0-9])[A-Za-z]:(?:\\{{1,2}}|/)(?:{_DRIVES})\b[\w.~ \\/-]*"
 )
-"""A path of someone's machine within a text: below the folders that people, jobs and mounts live in."""
+"""A local path in a text: below the folders of users, jobs and mounts."""
 
 _WHOLE_PATH = re.compile(r"/[\w.@+ -]+(?:/[\w.@+ -]+)+/?|[A-Za-z]:[\\/].+|\\\\[^\\]+\\.+")
-"""A JSON string that is an absolute path and nothing else, below any folder."""
+"""A JSON string that is an absolute path in any folder."""
 
 _MAX_TEXT = 256 * 2**20
-"""Bytes; a larger file that is no weights is refused rather than read."""
+"""The most bytes of a file that does not hold weights; larger files are refused without being read."""
 
 
 def files_of(folder: Path) -> dict[str, Path]:
-    """The files to publish by their names in the repository, sorted; links to files count as those files.
+    """The files to publish by their names in the repository, sorted; links to files are followed.
 
     Raises:
-        ValueError: no folder, no files, a link to nothing or to a folder, a hidden file, something that is no file.
+        ValueError: not a folder, no files, a broken link or a link to a folder, a hidden file, or a special file.
     """
     if not folder.is_dir():
         raise ValueError(f"{folder}: expected a folder to publish; got {'a file' if folder.exists() else 'nothing'}")
@@ -88,10 +88,10 @@ def files_of(folder: Path) -> dict[str, Path]:
 
 
 def check_contents(files: dict[str, Path]) -> None:
-    """Refuses pickles, by ending and by content, and paths of someone's machine.
+    """Refuses pickles (by ending and by content) and local paths.
 
     Raises:
-        ValueError: a file is a pickle, or names such a path; the message says which file and line.
+        ValueError: a file is a pickle or contains a local path; the message names the file and line.
     """
     for name, path in files.items():
         if path.suffix.lower() in PICKLES:
@@ -110,7 +110,7 @@ def check_contents(files: dict[str, Path]) -> None:
 
 
 def holds_pickle(content: bytes) -> bool:
-    """Whether `content` is a pickle of any protocol, or an archive with one, as torch.save writes."""
+    """Whether `content` is a pickle of any protocol, or an archive with a pickle, as from torch.save."""
     if zipfile.is_zipfile(io.BytesIO(content)):
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             return any(item.filename.endswith(".pkl") or _is_pickle(archive.read(item)) for item in archive.infolist())
@@ -118,7 +118,7 @@ def holds_pickle(content: bytes) -> bool:
 
 
 def _is_pickle(content: bytes) -> bool:
-    """Whether it reads as a pickle's instructions: with one that imports or calls, or up to its very end."""
+    """Whether it parses as a pickle: with an instruction that imports or calls, or up to the last byte."""
     opcodes = set()
     try:
         for opcode, _, place in pickletools.genops(content):
@@ -126,7 +126,7 @@ def _is_pickle(content: bytes) -> bool:
             if opcode.name == "STOP":
                 whole = place is not None and place + 1 >= len(content.rstrip())
                 return whole or bool(opcodes & {"PROTO", "GLOBAL", "STACK_GLOBAL", "INST", "REDUCE", "BUILD"})
-    except Exception:  # whatever a reader of instructions stumbles over in a file of another form
+    except Exception:  # files of other formats cause many kinds of errors
         return False
     return False
 
@@ -135,7 +135,7 @@ def _check_text(name: str, content: bytes) -> None:
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError:
-        return  # no text: a picture, a SentencePiece model
+        return  # not text, but a picture or a SentencePiece model
     if "\0" in text or name in VOCABULARIES:
         return
     if name.endswith(".json"):
@@ -156,7 +156,7 @@ def _check_text(name: str, content: bytes) -> None:
 
 
 def _find_in_json(held: Any) -> str | None:
-    """The first absolute path among the strings of `held`, keys included."""
+    """The first absolute path among the strings in `held`, keys included."""
     for string, key in _strings(held, ""):
         place = key.endswith(("path", "file", "dir", "folder"))
         if _WHOLE_PATH.fullmatch(string) or (place and string.startswith("/")):
@@ -168,7 +168,7 @@ def _find_in_json(held: Any) -> str | None:
 
 
 def _strings(held: Any, key: str) -> Iterator[tuple[str, str]]:
-    """Every string in `held`, with the key it is under."""
+    """Every string in `held` with its key."""
     if isinstance(held, str):
         yield held, key
     elif isinstance(held, dict):
@@ -189,11 +189,11 @@ def _metadata(name: str, path: Path) -> dict[str, str]:
 
 
 def check_complete(folder: Path) -> None:
-    """Refuses a folder from which a part is missing: what `arr-coc build` writes is complete.
+    """Refuses an incomplete folder; folders from `arr-coc build` are complete.
 
     Raises:
-        ValueError: no config, processor, tokenizer, chat template, generation config, weights, code, Auto class entry
-            or card metadata.
+        ValueError: config, processor, tokenizer, chat template, generation config, weights, code, an Auto class entry
+            or card metadata are missing.
     """
     missing = [name for name in (*REQUIRED, "generation_config.json", CARD) if not (folder / name).is_file()]
     if missing:
@@ -245,13 +245,13 @@ def _check_card(folder: Path, strategy: str) -> None:
 
 
 def check_loads(folder: Path) -> int:
-    """Loads the folder in a fresh, offline Python without this package; returns its number of parameters.
+    """Loads the folder in a new, offline Python process without this package; returns the number of parameters.
 
-    Config, processor and code run as after a download; every weight is read and compared with the
-    model's parameters by name and shape.
+    Config, processor and code run as after a download. The names and shapes of all weights are compared with the
+    model's parameters.
 
     Raises:
-        ValueError: the folder does not load, or weights are missing, left over, damaged or of another shape.
+        ValueError: the folder does not load, or weights are missing, unused, damaged or of another shape.
     """
     hidden = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_TOKEN_PATH", "HF_HUB_CACHE", "HF_MODULES_CACHE", "HF_ENDPOINT")
     with tempfile.TemporaryDirectory(prefix="arr-coc-") as home:

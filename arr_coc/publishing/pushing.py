@@ -1,7 +1,7 @@
-"""Publishing a model repository: checked and loaded first, then sent in one commit, or not at all.
+"""Publishes a model repository: checks and loads it, then sends it in one commit, or not at all.
 
-`HfApi.upload_folder` may cut a folder into several commits; `create_commit` makes one. Uploaded weights wait on the Hub
-until a commit names them, so a run that was cut off is resumed by running it again.
+`HfApi.upload_folder` can split a folder into several commits; `create_commit` makes one. The Hub keeps uploaded weights
+until a commit names them, so an interrupted run is resumed by running it again.
 """
 
 import json
@@ -22,13 +22,13 @@ from ..version import __version__
 from .checking import check_complete, check_contents, check_loads, files_of
 
 TRIES = 4
-"""How often a call is made that huggingface_hub itself makes once only (it repeats uploads, up to six times)."""
+"""Attempts of a call that huggingface_hub itself makes only once (it repeats uploads, up to six times)."""
 
 _PASSING = (408, 429, 500, 502, 503, 504)
-"""Status codes of troubles that pass, as huggingface_hub has them."""
+"""Status codes of temporary errors, as in huggingface_hub."""
 
 _MAX_WAIT = 300
-"""Seconds; the longest wait that the Hub may ask for between two tries."""
+"""The longest accepted wait between two attempts that the Hub requests, seconds."""
 
 MAIN = "main"
 Result = TypeVar("Result")
@@ -36,11 +36,11 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Checked:
-    """A folder that passed every check, as it would be published.
+    """A folder that passed every check.
 
     Attributes:
         files: bytes of each file by its name in the repository, sorted.
-        parameters: number of the model's parameters.
+        parameters: the model's number of parameters.
     """
 
     files: dict[str, int]
@@ -53,13 +53,13 @@ class Checked:
 
 @dataclass(frozen=True)
 class Pushed:
-    """A push that arrived.
+    """A successful push.
 
     Attributes:
-        url: of the commit, or of the pull request.
-        checked: the files that were sent.
-        removed: weights of another shape of the model that lay in the repository and are gone from it.
-        changed: False where the repository held these very files.
+        url: URL of the commit or of the pull request.
+        checked: the files.
+        removed: weight files that were removed from the repository.
+        changed: False if the repository already had the same files.
     """
 
     url: str
@@ -69,10 +69,10 @@ class Pushed:
 
 
 def check(folder: str | Path) -> Checked:
-    """Everything that can be said against publishing `folder`, without the network.
+    """Makes all checks of `folder`, without the network.
 
     Raises:
-        ValueError: no folder, an incomplete or damaged one, one that does not load, pickles, machine paths.
+        ValueError: the folder is missing, incomplete or damaged, does not load, or contains pickles or local paths.
     """
     folder = Path(folder).absolute()
     files = files_of(folder)
@@ -82,10 +82,10 @@ def check(folder: str | Path) -> Checked:
 
 
 def check_name(name: str) -> str:
-    """The name of a repository, as given.
+    """Returns the name of a repository if it is valid.
 
     Raises:
-        ValueError: `name` is not org/name, or none that the Hub allows.
+        ValueError: `name` is not org/name, or the Hub does not allow it.
     """
     try:
         validate_repo_id(name)
@@ -105,23 +105,23 @@ def push(
     create_pr: bool = False,
     message: str | None = None,
 ) -> Pushed:
-    """Checks `folder` and makes it the content of the model repository `name`, in one commit.
+    """Checks `folder` and writes it to the model repository `name` in one commit.
 
-    The repository and the branch are made where there are none. Weights that the folder does not have are removed, for
-    `from_pretrained` prefers one file to shards; other files stay. Stops where somebody else commits meanwhile.
+    A missing repository or branch is created. Weight files that the folder does not have are removed, because
+    `from_pretrained` prefers one file to shards; other files stay. A concurrent commit stops the push.
 
     Args:
-        folder: what `arr-coc build` wrote.
+        folder: a folder from `arr-coc build`.
         name: org/name.
-        private: who may see the repository. One that is there must agree.
+        private: whether the repository is private. An existing repository must agree.
         revision: a branch (default: main).
-        create_pr: open a pull request instead.
-        message: of the commit.
+        create_pr: whether to open a pull request instead.
+        message: the commit message.
 
     Raises:
         ValueError: the folder, the name, the token, the branch or the visibility is refused.
-        ConnectionError: the Hub cannot be reached, or still fails after several tries. The repository then is as it
-            was, or whole; the next run does not send again what has arrived of the weights.
+        ConnectionError: the Hub cannot be reached, or fails after several attempts. The repository is then unchanged or
+            complete; the next run does not upload finished weights again.
     """
     check_name(name)
     if get_token() is None:
@@ -146,9 +146,9 @@ def push(
 def _send(
     api: HfApi, folder: Path, checked: Checked, name: str, branch: str, create_pr: bool, message: str | None
 ) -> tuple[str | None, CommitInfo, tuple[str, ...]]:
-    """One commit on top of what is there; the commit before, this one, and what it removes.
+    """Makes one commit; returns the commit before, the new one, and the removed files.
 
-    The commit names its parent, so that a repeated one whose answer was lost cannot be made twice.
+    The commit names its parent, so that a repetition after a lost response cannot be made twice.
     """
     first: str | None = None
     for tried in range(1, TRIES + 1):
@@ -167,7 +167,7 @@ def _send(
                 parent_commit=head.sha,
             )
         except (HTTPError, json.JSONDecodeError) as error:
-            # A pull request whose answer was lost would be opened a second time.
+            # After a lost response, a repetition would open a second pull request.
             if create_pr or tried == TRIES or not _passes(error):
                 raise
             time.sleep(_pause(error, tried))
@@ -201,7 +201,7 @@ def _check_arrived(name: str, checked: Checked, after: ModelInfo) -> None:
 
 
 def _patiently(call: Callable[[], Result]) -> Result:
-    """What `call` returns, repeated while its troubles may pass. It must do no harm when repeated."""
+    """Returns the result of `call`, which is repeated after temporary errors and must be idempotent."""
     for tried in range(1, TRIES):
         try:
             return call()
@@ -218,7 +218,7 @@ def _passes(error: Exception) -> bool:
 
 
 def _pause(error: Exception, tried: int) -> float:
-    """Seconds to wait after try number `tried`: what the server asks for, else 1, 2, 4."""
+    """Seconds to wait after attempt number `tried`: as requested by the server, else 1, 2, 4."""
     response = _response(error)
     asked = "" if response is None else response.headers.get("Retry-After", "")
     return min(float(asked), _MAX_WAIT) if asked.isdigit() else 2.0 ** (tried - 1)
@@ -230,7 +230,7 @@ def _response(error: BaseException) -> Any:
 
 @contextmanager
 def _told(name: str, create_pr: bool) -> Iterator[None]:
-    """What the Hub and the way to it raise, as one line without addresses: those may be signed."""
+    """Turns errors of the Hub and the network into one line without URLs, which can be signed."""
     try:
         yield
     except OfflineModeIsEnabled as error:
@@ -245,7 +245,7 @@ def _told(name: str, create_pr: bool) -> Iterator[None]:
         raise ConnectionError(
             f"{name}: expected the Hub to take it; got {got}{during}. {_advice(create_pr)}"
         ) from error
-    except ValueError as error:  # the Hub's word on a card, or on a name
+    except ValueError as error:  # the Hub refuses a card or a name
         raise ValueError(f"{name}: {' '.join(str(error).split())}") from error
 
 

@@ -1,1 +1,1 @@
-"""An OpenAI-compatible server of one model: many clients, cached encodings, answers in one batch."""
+"""An OpenAI-compatible server of one model: many clients, cached encodings, answers in a batch."""

@@ -1,6 +1,6 @@
 """From the tokens of an answer to the client's text, or to JSON by a schema.
 
-For JSON, each field of the schema is a question of its own; all are in one batch about one encoding.
+For JSON, each field of the schema is one question; all are answered in one batch with one encoding.
 """
 
 import json
@@ -18,7 +18,7 @@ UNFINISHED = "\N{REPLACEMENT CHARACTER}"
 
 
 class AnswerText:
-    """The text of one answer, as from `generate`, cut before the first stop string.
+    """The text of one answer as `generate` returns it, cut before the first stop string.
 
     Args:
         tokenizer: decodes the tokens.
@@ -34,7 +34,7 @@ class AnswerText:
         self._shown = ""
 
     def text(self, tokens: Sequence[int], finished: bool = True) -> str:
-        """The text of an answer's tokens; of an unfinished one, without what may be the start of thinking."""
+        """The text of an answer's tokens; an unfinished answer omits a possible start of thinking."""
         written = self._written(tokens)
         if not finished and THINKS.startswith(written.lstrip()):
             return self.cut("")
@@ -58,9 +58,7 @@ class AnswerText:
         return (text[: min(ends)] if ends else text).strip()
 
     def more(self, tokens: Sequence[int], finished: bool) -> str:
-        """The text to send beyond the text that was sent: later tokens or stop strings cannot change it.
-
-        Thinking is not sent.
+        """The text to send next. Later tokens and stop strings cannot change it. Thinking is not sent.
 
         Args:
             tokens: all tokens so far.
@@ -77,12 +75,12 @@ class AnswerText:
 
 
 def _overlap(text: str, string: str) -> int:
-    """The number of characters at the end of `text` that may be the start of `string`."""
+    """The number of characters at the end of `text` that can be the start of `string`."""
     return next((n for n in range(min(len(text), len(string) - 1), 0, -1) if text.endswith(string[:n])), 0)
 
 
 MAX_FIELDS = 64
-"""The most fields of a schema: each is a question."""
+"""The most fields of a schema; each field is a question."""
 
 KINDS = ("string", "number", "integer", "boolean", "null")
 _TRUE, _FALSE = ("yes", "true"), ("no", "false")
@@ -93,11 +91,11 @@ class Field:
     """A field of a schema.
 
     Attributes:
-        path: its names from the outermost object on.
+        path: the names from the outermost object to the field.
         question: its description if that is a question, else a question made of its description or name.
-        kinds: its JSON types, of `KINDS`.
-        values: the allowed values; none: any.
-        required: whether it must be present; else it is left out without a value.
+        kinds: its JSON types, names of `KINDS`.
+        values: the allowed values; empty: any.
+        required: whether it must be present; an optional field without a value is omitted.
     """
 
     path: tuple[str, ...]
@@ -107,10 +105,10 @@ class Field:
     required: bool = True
 
     def value(self, text: str) -> Any:
-        """The field's value in an answer; None without one, if the field may be null or left out.
+        """The field's value in an answer; None without a value, if the field can be null or omitted.
 
         Raises:
-            ValueError: no value, and the field may not be null.
+            ValueError: there is no value, and the field can be neither null nor omitted.
         """
         found = None if text == NOT_ON_THE_PAGE else self._parsed(text.strip())
         if found is None and self.required and "null" not in self.kinds:
@@ -145,7 +143,7 @@ def _number(text: str) -> float | None:
 
 
 def fields_of(schema: Mapping[str, Any]) -> list[Field]:
-    """The fields of an object's JSON schema, those of nested objects too, in order.
+    """The fields of an object's JSON schema in order, those of nested objects included.
 
     Raises:
         ValueError: another kind of schema, one with lists, or one with more than `MAX_FIELDS` fields.

@@ -46,7 +46,7 @@ ASKED = {
     "tool_choice": "expected none: this model answers questions about images, and calls no tools",
     "store": "expected false: nothing is stored for clients",
 }
-"""The advice for fields that the server supports with one value only."""
+"""Hints for fields of which the server supports one value only."""
 
 
 class Server:
@@ -56,13 +56,12 @@ class Server:
         model: with its processor; or a reader of a published model.
         settings: its limits.
         name: the model's name for clients; by default the last part of its folder or Hub name.
-        use: the logs of its use: nothing by default.
-        secret: the key of the handles of encodings; several servers with the same key give the same handles; by default
-            a random key.
+        use: settings of the logs; by default there are none.
+        secret: the key of the handles of encodings, random by default. Servers with the same key give the same handles.
 
     Attributes:
-        app: the ASGI application, guard included.
-        guard: its outermost part, which can drain the server.
+        app: the ASGI application, with the guard.
+        guard: the outermost part of `app`, which can drain the server.
 
     Raises:
         ValueError: a model that cannot be served, or logs and versions with a published model.
@@ -119,7 +118,7 @@ class Server:
 
     @property
     def ready(self) -> bool:
-        """Whether the server takes questions."""
+        """Whether the server accepts questions."""
         return self.engine.alive and not self.guard.draining
 
 
@@ -130,7 +129,7 @@ def _limits(settings: ServerSettings) -> ImageLimits:
 
 
 def _endpoints(server: Server) -> FastAPI:
-    # Without FastAPI's pages, which load scripts from elsewhere.
+    # Without FastAPI's documentation pages, which load scripts from other hosts.
     api = FastAPI(title="ARR-COC", docs_url=None, redoc_url=None, openapi_url=None, lifespan=server.lifespan)
     _add_errors(api, server)
     _add_status(api, server)
@@ -226,7 +225,7 @@ def _status(good: bool) -> JSONResponse:
 
 
 def _add_errors(api: FastAPI, server: Server) -> None:
-    """Errors in OpenAI's form; internal ones without details of the server."""
+    """Returns errors in OpenAI's form; internal errors without details of the server."""
 
     def refuse(
         reason: str, status: int, message: str, *, seconds: int | None = None, code: str | None = None
@@ -238,7 +237,7 @@ def _add_errors(api: FastAPI, server: Server) -> None:
 
     @api.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> Response:
-        first = error.errors()[0]  # without the input, which may be long
+        first = error.errors()[0]  # without the input, which can be long
         place = ".".join(str(part) for part in first["loc"][1:]) or "body"
         return refuse("request", 400, f"{place}: {ASKED.get(place, first['msg'].removeprefix('Value error, '))}")
 
@@ -287,11 +286,11 @@ def _add_errors(api: FastAPI, server: Server) -> None:
 
 
 class DrainingServer(uvicorn.Server):
-    """uvicorn, which on SIGTERM and SIGINT refuses new requests and ends after the open ones are answered.
+    """uvicorn that on SIGTERM or SIGINT refuses new requests, answers the open ones and ends.
 
     Args:
         server: the server.
-        on_ready: called when the server takes questions.
+        on_ready: called when the server accepts questions.
     """
 
     def __init__(self, server: Server, on_ready: Callable[[], None]) -> None:
@@ -313,9 +312,9 @@ class DrainingServer(uvicorn.Server):
 
 
 def share_cores() -> None:
-    """Halves PyTorch's threads, as two of the server's threads compute at once: one embeds, one answers.
+    """Halves PyTorch's threads, since two of the server's threads compute at once: one embeds, one answers.
 
-    With all cores for both, each matrix product would wait for its slower half.
+    If both used all cores, each matrix product would wait for its slowest thread.
     """
     torch.set_num_threads(max(1, torch.get_num_threads() // 2))
 
@@ -325,13 +324,13 @@ def run(server: Server, host: str, port: int, on_ready: Callable[[str], None]) -
 
     Args:
         server: the server.
-        host: address to listen at.
-        port: 0: any free one.
-        on_ready: called with the URL when the server takes questions.
+        host: address to listen on.
+        port: port to listen on; 0: any free port.
+        on_ready: called with the URL when the server accepts questions.
 
     Raises:
         ValueError: an invalid port.
-        OSError: an address that is in use or not of this machine.
+        OSError: the address is in use, or does not belong to this machine.
     """
     if not 0 <= port < 2**16:
         raise ValueError(f"port: expected 0 to {2**16 - 1}; got {port}")

@@ -1,7 +1,7 @@
-"""The engine of a published model: answers waiting questions in one call of transformers' `generate`.
+"""The engine of a published model: answers the waiting questions in one call of transformers' `generate`.
 
-Positions and DeepStack's features of its prompts are more than ids (see `docs/published-models.md`), so continuous
-batching, which takes ids alone, cannot run them: a question that comes during a batch waits for its end.
+Its prompts have positions and DeepStack features besides ids (see `docs/published-models.md`). Continuous batching
+takes ids only, so it cannot run them: a question that arrives during a batch waits for the end of the batch.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,10 +25,10 @@ class AttachedEngine(QuestionQueue):
     """Answers questions about images that a reader encoded.
 
     Args:
-        reader: of a published model.
-        settings: `cache_tokens`, `max_running` and `max_waiting` are the engine's; the first counts prompts and answers
-            of a batch, padding included.
-        on_alone: called when the questions of a batch have to be answered one by one.
+        reader: a reader of a published model.
+        settings: the engine uses `cache_tokens`, `max_running` and `max_waiting`. `cache_tokens` counts the prompts and
+            answers of a batch, padding included.
+        on_alone: called when the questions of a batch must be answered one by one.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class AttachedEngine(QuestionQueue):
         return self._running
 
     def _answer(self, batch: list[Ticket]) -> None:
-        """Fetches for each question alone, and answers as many at once as the cache holds."""
+        """Fetches for each question separately, and answers as many at once as the cache holds."""
         prepared: dict[Ticket, PreparedPrompt] = {}
         for ticket in batch:
             if not ticket.cancelled:
@@ -123,11 +123,11 @@ class AttachedEngine(QuestionQueue):
             with self._changed:
                 self._running = []
         if not self.alive:
-            raise EngineStopped  # the rows were ended, not their answers
+            raise EngineStopped  # the rows ended before their answers did
 
 
 class LatestLogits(LogitsProcessor):
-    """Records the `logits` [B, V] of the next tokens before any are cut off; changes nothing."""
+    """Records the `logits` [B, V] of the next tokens before sampling removes any; changes nothing."""
 
     logits: Tensor
 
@@ -137,13 +137,13 @@ class LatestLogits(LogitsProcessor):
 
 
 class TellTickets(StoppingCriteria):
-    """Passes tokens to their tickets as they come, and ends each row [B] at the end of its question's answer.
+    """Passes new tokens to their tickets, and ends each row [B] at the end of its answer.
 
     Args:
         tickets: B tickets.
         latest: the logits from which the tokens were chosen.
         ends: ids of tokens that end an answer.
-        alive: whether the engine still answers.
+        alive: returns whether the engine still answers.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
-"""The language model for transformers' continuous batching: image tokens go through it as ids.
+"""The language model for transformers' continuous batching, with image tokens as ids.
 
-Embeddings get token ids of their own, above the vocabulary. An engine that caches keys and values by the ids of a
-prompt shares those of equal ids. So equal embeddings get equal ids only on purpose (an image's base tokens), and an id
-is not used again while a cache may hold it.
+Embeddings get token ids above the vocabulary. The engine caches keys and values by the ids of a prompt, and shares
+those of equal ids. So only an image's base tokens have the same ids in several prompts, and an id is not reused while
+a cache could hold it.
 
 Notation: V vocabulary size, n tokens, D language-model width, S packed prompt tokens.
 """
@@ -28,14 +28,14 @@ LARGEST_ID = 2**31 - 1
 
 
 class TokenRows(nn.Module):
-    """A pool of `capacity` rows [D]; row r has ids V + r, V + r + capacity, ... in turn.
+    """A pool of `capacity` rows [D]; row r has the ids V + r, V + r + capacity, ... in turn.
 
-    An id is used again after `LARGEST_ID - V` others, when no cache holds its first use.
+    An id is reused after `LARGEST_ID - V` others, when no cache holds its first use.
 
     Args:
-        embedding: the language model's own, for ids below V.
+        embedding: the language model's embedding, for ids below V.
         vocabulary: V.
-        capacity: rows.
+        capacity: number of rows.
     """
 
     rows: Tensor
@@ -57,7 +57,7 @@ class TokenRows(nn.Module):
 
     @torch.no_grad()
     def take(self, embeds: Tensor) -> list[int]:
-        """Copies the rows [n, D] and returns their ids.
+        """Copies the embeddings [n, D] into free rows and returns their ids.
 
         Raises:
             ValueError: fewer than n rows are free.
@@ -80,7 +80,7 @@ class TokenRows(nn.Module):
             self._free.extend(numbers)
 
     def forward(self, input_ids: Tensor) -> Tensor:
-        """[..., D] for ids [...] of the vocabulary or from `take`."""
+        """Embeddings [..., D] of ids [...] from the vocabulary or from `take`."""
         virtual = input_ids >= self.vocabulary
         embeds = self.embedding(input_ids.masked_fill(virtual, 0))
         return torch.where(virtual[..., None], self.rows[(input_ids - self.vocabulary) % self.capacity], embeds)
@@ -117,15 +117,15 @@ class BatchedLanguageModel(PreTrainedModel, GenerationMixin):
     def manager(
         self, tokens: GenerationConfig, *, sampling: bool, cache_tokens: int, batch_tokens: int
     ) -> ContinuousBatchingManager:
-        """A batch that takes and ends questions at any time; the caller starts it.
+        """A batch that accepts and ends questions at any time; the caller starts it.
 
         Args:
             tokens: settings with the end and padding tokens.
-            sampling: whether tokens are drawn, by each question's own `temperature` and `top_p`; else the likeliest.
-            cache_tokens: positions of its cache.
-            batch_tokens: positions of one pass.
+            sampling: whether tokens are sampled by each question's `temperature` and `top_p`; else decoding is greedy.
+            cache_tokens: positions of the cache.
+            batch_tokens: positions of one forward pass.
         """
-        # Values other than 1: transformers makes no per-request processor for a setting without effect.
+        # Values other than 1, since transformers makes no per-request processor for a setting without effect.
         drawn = {"do_sample": True, "temperature": 0.5, "top_p": 0.5, "top_k": 0} if sampling else {"do_sample": False}
         ids: dict[str, Any] = {"eos_token_id": tokens.eos_token_id, "pad_token_id": tokens.pad_token_id}
         config = ContinuousBatchingConfig(
@@ -134,7 +134,7 @@ class BatchedLanguageModel(PreTrainedModel, GenerationMixin):
             max_batch_tokens=batch_tokens,
             return_logprobs=True,
             per_request_processors=sampling,
-            auto_switch_to_flash=self.dtype in (torch.float16, torch.bfloat16),  # flash attention takes no others
+            auto_switch_to_flash=self.dtype in (torch.float16, torch.bfloat16),  # flash attention supports these only
         )
         with torch.no_grad():
             return self.init_continuous_batching(GenerationConfig(**ids, **drawn), config)

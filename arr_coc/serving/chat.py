@@ -1,4 +1,4 @@
-"""One chat completion: from a request to the engine and back, whole or as a stream of events."""
+"""Chat completions: from a request to the engine and back, whole or as a stream of events."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ from .question_queue import QuestionQueue
 from .settings import ServerSettings
 
 MAX_IMAGES = 8
-"""Of one request."""
+"""The most images of one request."""
 
 
 class Chat:
@@ -32,7 +32,7 @@ class Chat:
         settings: limits of a request.
         metrics: counts answers.
         name: the model's name for clients.
-        on_end: called with every answer that was begun, however it ended.
+        on_end: called with every answer that was started, however it ended.
     """
 
     def __init__(
@@ -55,11 +55,11 @@ class Chat:
         self._top_p = float(config.top_p or 1.0)
 
     async def begin(self, request: ChatRequest) -> "Answering | JsonAnswering":
-        """The answer to a request, once its first token is there; for a schema, those of all fields.
+        """The answer to a request, after its first token; for a schema, the answers to all fields.
 
         Raises:
             ValueError: the request is refused.
-            EngineBusy, EngineStopped: the engine takes no questions.
+            EngineBusy, EngineStopped: the engine accepts no questions.
             TimeoutError: the first token took too long.
         """
         images, history, text = request.turns()
@@ -98,21 +98,21 @@ class Chat:
         return answers[0] if fields is None else JsonAnswering(fields, answers)
 
     def finish(self, tokens: list[int], text: AnswerText) -> str:
-        """Why an answer ended: "stop" or "length"."""
+        """The reason for the end of an answer: "stop" or "length"."""
         return "stop" if text.stopped or (tokens and tokens[-1] in self._ends) else "length"
 
     def shown(self, progress: Progress, start: int = 0) -> tuple[list[int], list[float]]:
-        """Text tokens and their log-probabilities, from number `start` on."""
+        """Text tokens and their log-probabilities, from index `start` on."""
         tokens, logprobs = progress.tokens[start:], progress.logprobs[start:]
         return (tokens[:-1], logprobs[:-1]) if tokens and tokens[-1] in self._ends else (tokens, logprobs)
 
 
 class Answering:
-    """A running answer. The code that begins it calls `end`, however it went."""
+    """A running answer. The code that starts it must call `end`, also after errors."""
 
     def __init__(self, chat: Chat, request: ChatRequest) -> None:
         self.chat, self.request = chat, request
-        self.number = secrets.token_hex(12)  # unique, also in another run of the server
+        self.number = secrets.token_hex(12)  # unique, also across runs of the server
         self.began = time.monotonic()
         self.deadline = asyncio.get_running_loop().time() + chat.settings.answer_seconds
         self._text = AnswerText(chat.engine.tokenizer, request.stops)
@@ -122,7 +122,7 @@ class Answering:
         self._finish = "cancelled"
 
     def take(self, ticket: Ticket) -> None:
-        """Starts the question; `end` must be called."""
+        """Starts the question; `end` must be called later."""
         self._ticket, self._progress = ticket, ticket.progress()
 
     async def start(self) -> None:
@@ -132,7 +132,7 @@ class Answering:
         try:
             self._latest = await anext(self._progress)
         except BaseException as error:
-            if isinstance(error, Exception):  # else the client disconnected, or it took too long
+            if isinstance(error, Exception):  # else the client disconnected, or time ran out
                 self._finish = "refused" if isinstance(error, ValueError) else "failed"
             self.end()
             raise
@@ -140,7 +140,7 @@ class Answering:
         self.chat.metrics.first_token.labels(self._length).observe(time.monotonic() - self.began)
 
     def end(self) -> None:
-        """Frees the answer's resources and reports it."""
+        """Frees the answer's resources and reports its end."""
         ticket, self._ticket = self._ticket, None
         if ticket is None:
             return
@@ -154,7 +154,7 @@ class Answering:
 
     @property
     def probability(self) -> float:
-        """The product over all tokens so far, calibrated like that of an `Answer`."""
+        """The probability of all tokens so far, calibrated like that of an `Answer`."""
         assert self._ticket is not None
         return self._probability(self._ticket)
 
@@ -184,7 +184,7 @@ class Answering:
         return self.completion.whole(text, self._finish, self._usage(), logprobs, self._fetched())
 
     async def events(self) -> AsyncIterator[str]:
-        """Server-sent events; calls `end` behind the last one, or when the client disconnects."""
+        """Server-sent events; calls `end` after the last one, or when the client disconnects."""
         completion, seen = self.completion, 0
         try:
             yield _event(completion.chunk({"role": "assistant", "content": ""}))
@@ -209,7 +209,7 @@ class Answering:
             self.end()
 
     async def _steps(self) -> AsyncIterator[Progress]:
-        """Progress up to the end of the answer, or to a stop string."""
+        """Progress until the end of the answer or a stop string."""
         while True:
             self._text.text(self._latest.tokens, self._latest.finished)
             if self._latest.finished or self._text.stopped:
@@ -239,7 +239,7 @@ class Answering:
 
 
 class JsonAnswering:
-    """The answers to all fields of a schema, as one. The code that begins it calls `end`, however it went."""
+    """The answers to all fields of a schema as one. The code that starts it must call `end`, also after errors."""
 
     def __init__(self, fields: Sequence[Field], answers: Sequence[Answering]) -> None:
         self.fields, self.answers = fields, answers
@@ -270,7 +270,7 @@ class JsonAnswering:
         return first
 
     async def events(self) -> AsyncIterator[str]:
-        """Server-sent events, all at once; calls `end` behind the last one, or when the client disconnects."""
+        """Server-sent events, all at once; calls `end` after the last one, or when the client disconnects."""
         first = self.answers[0]
         try:
             body = await self.whole()

@@ -1,4 +1,4 @@
-"""Encoders of decoded images: one of our own models, or a reader of a published one."""
+"""Encoders of decoded images: an ARR-COC model, or a reader of a published model."""
 
 import math
 from collections.abc import Sequence
@@ -23,12 +23,12 @@ from ..modeling.views import ViewOptions
 from .image_workers import PreparedImage
 
 Seen = tuple[dict[str, Any], ...]
-"""For each page its size in px, its number of views and its warnings; for our own models also the views' finest
-scale, px of the model's square per px of the page, and for those with a text reader its legibility."""
+"""For each page: size in px, number of views, warnings. ARR-COC models add the finest scale of the views, px of the
+model's square per px of the page, and with a text reader the page's legibility."""
 
 
 class Encoder(Protocol):
-    """The part of a model that a store uses."""
+    """The interface of a model for `EncodingStore`."""
 
     by_prompt: ClassVar[bool]
     """Whether all images of a prompt are encoded together."""
@@ -37,11 +37,11 @@ class Encoder(Protocol):
         """The encoding of a prompt's images, and the views of each page."""
 
     def share_a_prompt(self, encodings: Sequence[Any]) -> bool:
-        """Whether images that were encoded one by one can be in one prompt."""
+        """Whether images that were encoded one by one can share one prompt."""
 
 
 class ModelEncoder:
-    """Encodes as `generate` of our own models does.
+    """Encodes as `generate` of ARR-COC models does.
 
     Args:
         model: with its processor.
@@ -55,8 +55,8 @@ class ModelEncoder:
 
     @torch.no_grad()
     def encode(self, prepared: Sequence[PreparedImage]) -> tuple[ImageEncoding, Seen]:
-        """The encoding of one prompt in `generate`, with all tiles at once: above `max_tiles` fewer tiles, at a
-        smaller scale."""
+        """The encoding of one prompt in `generate`, with all tiles at once; above `max_tiles`, fewer tiles at a smaller
+        scale."""
         processor, (images, sources) = self.processor, _opened(prepared)
         options = bounded_tiles(sources, processor, take_view_options(processor.views)[0])
         several = len(prepared) > 1 or any(source.page is not None or source.second is not None for source in sources)
@@ -70,7 +70,7 @@ class ModelEncoder:
         return encoding, seen_pages(encoding, images, processor, self.least_legibility)
 
     def share_a_prompt(self, encodings: Sequence[ImageEncoding]) -> bool:
-        """Whether their base tokens are pooled as those of one prompt are."""
+        """Whether the base tokens are pooled as for one prompt."""
         rows = self.processor.size["height"] // self.processor.patch_size // COMPRESSION
         pool = pooling(rows, sum(map(len, encodings)), take_view_options(self.processor.views)[0].max_base_tokens)
         return all(encoding.pool == pool for encoding in encodings)
@@ -80,7 +80,7 @@ class AttachedEncoder:
     """Encodes for a reader of a published model; the language model prefills the base tokens.
 
     Args:
-        reader: of the model.
+        reader: the reader.
     """
 
     by_prompt: ClassVar[bool] = True
@@ -99,12 +99,12 @@ class AttachedEncoder:
         return encoding, tuple({**_size(image), "views": count, "warnings": _warnings(image)} for image, count in pages)
 
     def share_a_prompt(self, encodings: Sequence[AttachedEncoding]) -> bool:
-        """Never, as the tokens of a prompt depend on all of its images."""
+        """False, as the tokens of a prompt depend on all of its images."""
         return len(encodings) == 1
 
 
 def _opened(prepared: Sequence[PreparedImage]) -> tuple[list[Image.Image], list[Source]]:
-    """The pages of images and documents, and the place of each."""
+    """The pages of images and documents, and the source of each."""
     pages = [page for image in prepared for page in image.pages]
     images = [Image.fromarray(page.pixels) for page in pages]
     return images, [
@@ -126,7 +126,7 @@ def _warnings(image: Image.Image) -> list[str]:
 
 
 def bounded_tiles(sources: Sequence[Source], processor: ArrCocImageProcessor, options: ViewOptions) -> ViewOptions:
-    """Options with which all tiles of a document can be encoded, as no question can encode further ones."""
+    """Options that limit the tiles of a document so that all can be encoded, as questions cannot encode more tiles."""
     if options.tiles == "never":
         return options
     options = replace(options, tiles="auto") if options.tiles == "asked" else options

@@ -1,6 +1,6 @@
-"""The cache of encoded images, least recently used first out, and the choice of a server for each image.
+"""The LRU cache of encoded images, and the choice of a server for each image.
 
-Questions about one image go to the same of several servers, which holds its encoding.
+With several servers, all questions about one image go to the same one, which holds its encoding.
 """
 
 import asyncio
@@ -26,24 +26,24 @@ from .image_workers import PreparedImage, WorkerPool
 from .metrics import Metrics
 
 HANDLE = "encoding:"
-"""Prefix of a handle, in the place of a URL."""
+"""Prefix of a handle that is given in place of a URL."""
 
 
 class UnknownHandle(ValueError):
-    """No encoding with that handle is in the cache."""
+    """No encoding with this handle is in the cache."""
 
 
 @dataclass(frozen=True)
 class HeldEncoding:
-    """One image's encoding.
+    """The encoding of an image.
 
     Attributes:
-        key: SHA-256 of the image's encoded content: equal images have one encoding.
+        key: SHA-256 of the image file: equal images have one encoding.
         handle: its name for clients; it cannot be computed from the image alone.
-        encoding: of one image, or of several that share their base tokens, as from the store's encoder.
+        encoding: the store's encoding of one image, or of several that share their base tokens.
         size: bytes.
-        seen: the views of each of its pages: see `seen_pages`.
-        contents: the images as they were sent, if the store keeps them.
+        seen: the views of each of its pages, see `seen_pages`.
+        contents: the image files as sent, if the store keeps them.
     """
 
     key: bytes
@@ -68,10 +68,10 @@ def size_of(value: Any) -> int:
 
 
 def inline_content(url: str) -> bytes:
-    """The encoded image in a data: URL.
+    """The image file in a data: URL.
 
     Raises:
-        ValueError: another URL, or invalid base64.
+        ValueError: another kind of URL, or invalid base64.
     """
     stream, _ = open_source(url, POLICIES["inline"], None)
     return stream.read()
@@ -82,7 +82,7 @@ async def _ready(prepared: list[PreparedImage]) -> list[PreparedImage]:
 
 
 def _joint_key(images: Sequence[PreparedImage | HeldEncoding]) -> bytes:
-    """The key of several images that are encoded as one."""
+    """The key of several images that are encoded together."""
     return hashlib.sha256(b"".join(image.key for image in images)).digest()
 
 
@@ -93,17 +93,17 @@ def handle_of(key: bytes, secret: bytes) -> str:
 
 
 class EncodingStore:
-    """Encodes images, each once while it is in the cache.
+    """Encodes images; each only once while it is in the cache.
 
     Args:
-        encoder: encodes.
+        encoder: encodes images.
         workers: decode images.
-        limit: bytes of encodings in the cache; a single larger one is used and not kept.
+        limit: bytes of encodings in the cache; a single larger encoding is used, but not kept.
         metrics: counts hits and misses.
-        secret: key of the handles; by default a random one for each store.
+        secret: key of the handles; by default random for each store.
 
     Attributes:
-        keeps_content: whether encodings keep the images too, for logs; set it before the first one.
+        keeps_content: whether encodings keep the image files, for logs; to be set before the first image.
     """
 
     def __init__(
@@ -119,10 +119,10 @@ class EncodingStore:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="encoder")
 
     async def get(self, source: str) -> HeldEncoding:
-        """The encoding of a data: or http(s) URL, or the one with a handle ("encoding:enc_...").
+        """The encoding of a data: or http(s) URL, or of a handle ("encoding:enc_...").
 
         Raises:
-            UnknownHandle: no encoding with that handle is in the cache (any more).
+            UnknownHandle: no encoding with this handle is in the cache.
             ValueError: not an image, or not allowed.
         """
         scheme = source.partition(":")[0].lower()
@@ -139,13 +139,13 @@ class EncodingStore:
         """The encodings of a prompt's images; one encoding of all images if they cannot be encoded one by one.
 
         Raises:
-            UnknownHandle, ValueError: see `get`; a handle of an image that must be encoded with others.
+            UnknownHandle, ValueError: see `get`; or a handle of an image that must be encoded together with others.
         """
         if self.encoder.by_prompt and len(sources) > 1:
             self._refuse_handles(sources, f"{len(sources)} images", "one")
             prepared = await self._prepared(sources)
             return [await self._by_key(_joint_key(prepared), partial(_ready, prepared))]
-        held = [await self.get(source) for source in sources]  # one by one: a request has one image worker
+        held = [await self.get(source) for source in sources]  # one by one, as a request has one image worker
         encodings = [own.encoding for own in held]
         if len(held) == 1 or self.encoder.share_a_prompt(encodings):
             return held
@@ -182,7 +182,7 @@ class EncodingStore:
             raise ValueError(f"image_url: expected {allowed} (the server's --image-host HOST allows one); got another")
 
     async def stop(self) -> None:
-        """Waits for the image that is being encoded, and encodes no others."""
+        """Waits for the image that is being encoded, and encodes no more."""
         for task in [*self._under_way.values()]:
             task.cancel()
         await asyncio.to_thread(self._thread.shutdown, cancel_futures=True)
@@ -267,8 +267,8 @@ def _first_image(request: Any) -> str:
 
 
 def by_affinity(key: str, names: Iterable[str]) -> list[str]:
-    """Servers in order of preference for a key: when a server comes or goes, the others keep their keys.
+    """Servers in order of preference for a key. If a server is added or removed, the others keep their keys.
 
-    Rendezvous hashing (Thaler and Ravishankar, 1996): each server draws a number for the key, the largest is first.
+    This is rendezvous hashing (Thaler and Ravishankar, 1996): servers are ordered by their hash with the key.
     """
     return sorted(names, key=lambda name: hashlib.sha256(f"{key}\0{name}".encode()).digest(), reverse=True)

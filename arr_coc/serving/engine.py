@@ -1,11 +1,11 @@
-"""The engine: one thread embeds questions, transformers' continuous batching answers them, all in one batch.
+"""The engine: one thread embeds questions, and transformers' continuous batching answers them in one batch.
 
-A question waits, is embedded (scored, fetched, placed: `AnswerGenerator.embed`), and runs. Its image tokens enter the
-batch as ids of `TokenRows`. The base tokens of an image have the same ids for every question, so the batch keeps their
-keys and values once; fetched tokens have ids of their own.
+A question waits, is embedded (scored, fetched, placed: `AnswerGenerator.embed`) and runs. Its image tokens enter the
+batch as ids of `TokenRows`. The base tokens of an image have the same ids for every question, so the batch caches
+their keys and values once; fetched tokens have new ids.
 
-Questions in several passes stay out of the batch: each pass depends on the uncertainty of the answer before, and the
-batch gives no distributions of its tokens.
+Questions in several passes are answered outside the batch: each pass depends on the uncertainty of the answer before,
+and the batch returns no distributions of its tokens.
 """
 
 import itertools
@@ -78,12 +78,12 @@ def answer_in_passes(answer_generator: AnswerGenerator, ticket: Ticket) -> Progr
 logger = logging.getLogger(__name__)
 
 USABLE = 0.8
-"""Part of the cache for questions: below transformers' safety margin (0.85) the batch evicts no question."""
+"""Share of the cache for questions. Below transformers' safety margin (0.85) the batch evicts no question."""
 
 
 @dataclass
 class _Running:
-    """A question in the batch: its own rows, the pages whose rows it reads, its cache positions."""
+    """A question in the batch: its rows, the pages whose rows it reads, its cache positions."""
 
     ticket: Ticket
     manager: ContinuousBatchingManager
@@ -105,12 +105,12 @@ class Engine(QuestionQueue):
 
     Args:
         model: with its processor.
-        settings: `cache_tokens`, `batch_tokens`, `max_running`, `max_waiting`, `embed_batch` are the engine's.
+        settings: the engine uses `cache_tokens`, `batch_tokens`, `max_running`, `max_waiting` and `embed_batch`.
         on_embedded: called with the prompts of each batch of questions.
-        on_alone: called when the questions of a batch have to be embedded one by one.
+        on_alone: called when the questions of a batch must be embedded one by one.
 
     Raises:
-        ValueError: a model whose prompts are more than embeddings, which the batch does not support.
+        ValueError: the model's prompts are more than embeddings, which the batch does not support.
     """
 
     def __init__(
@@ -158,11 +158,11 @@ class Engine(QuestionQueue):
         return len(self._running)
 
     def choices(self, request: "ChatRequest") -> FetchChoices:
-        budget: Any = request.budget  # a share is refused there
+        budget: Any = request.budget  # FetchChoices refuses a share
         return FetchChoices(request.strategy, request.allocator, budget, num_passes=request.num_passes)
 
     def swap(self, fetcher: RunningBackFetcher, version: str) -> None:
-        """Uses another fetcher from the next questions on; questions that were begun keep the old one.
+        """Uses another fetcher from the next question on; questions that have started keep the old one.
 
         Encodings stay valid, as they do not depend on scorers.
         """
@@ -193,7 +193,7 @@ class Engine(QuestionQueue):
 
     @torch.no_grad()
     def _answer(self, batch: list[Ticket]) -> None:
-        """Scores, fetches and places for all questions of the batch, and hands them on."""
+        """Scores, fetches and places for all questions of the batch, and passes them to the language model."""
         questions = [ticket.question for ticket in batch]
         wanted: Any = questions[0].choices  # from `choices`
         held = {image.key: image for question in questions for image in question.images}
@@ -218,7 +218,7 @@ class Engine(QuestionQueue):
                 self._refuse(ticket, error)
 
     def _hand_on(self, ticket: Ticket, prompt: EmbeddedPrompt, row: int) -> None:
-        """Puts one embedded prompt into the batch as soon as its cache has room."""
+        """Adds one embedded prompt to the batch as soon as the cache has room."""
         inside = prompt.inputs["attention_mask"][row].bool()
         ids, embeds = prompt.inputs["input_ids"][row][inside], prompt.embeds[row][inside]
         ticket.prompt_tokens = len(ids)
@@ -249,7 +249,7 @@ class Engine(QuestionQueue):
         return sum(running.positions for running in self._running.values())
 
     def _as_ids(self, ticket: Ticket, ids: Tensor, embeds: Tensor) -> tuple[list[int], list[int]]:
-        """A prompt [S] with ids of `TokenRows` for its image tokens, and the ids that belong to the question."""
+        """A prompt [S] with ids of `TokenRows` for its image tokens, and the ids that the question owns."""
         assert ticket.fetch is not None
         places = (ids == self.answer_generator.model.config.image_token_id).nonzero()[:, 0]
         tokens, own, start = ids.clone(), [], 0
@@ -264,7 +264,7 @@ class Engine(QuestionQueue):
         return tokens.tolist(), own
 
     def _base_ids(self, key: Page, embeds: Tensor) -> list[int]:
-        """The ids of an image's base tokens; counts one more question that reads them."""
+        """The ids of an image's base tokens; adds one to the questions that read them."""
         if key not in self._bases:
             self._bases[key] = _Base(self._take(embeds))
         self._bases.move_to_end(key)
@@ -272,7 +272,7 @@ class Engine(QuestionQueue):
         return self._bases[key].ids
 
     def _take(self, embeds: Tensor) -> list[int]:
-        """Rows for embeddings; if there are too few, images without running questions free theirs."""
+        """Takes rows for embeddings; if too few are free, frees those of images without running questions."""
         idle = (key for key, base in [*self._bases.items()] if not base.readers)
         while self.rows.free < len(embeds):
             self.rows.release(self._bases.pop(next(idle)).ids)
@@ -299,7 +299,7 @@ class Engine(QuestionQueue):
     # ---- the batch, and the threads that read its answers
 
     def _manager(self, *, sampling: bool) -> ContinuousBatchingManager:
-        """The batch with sampled tokens, or the one without; each is started on first use."""
+        """The batch with sampled or with greedy tokens; each starts on first use."""
         if sampling not in self._managers:
             settings = self.settings
             manager = self.batched.manager(

@@ -1,11 +1,10 @@
-"""Examples: questions to a server, with everything needed to ask them again.
+"""Examples: questions to a server, with everything that is needed to ask them again.
 
-`Replay` asks the examples of a log again: the same weights give the same answers, and differences are reported. It
-needs no package of the server's.
+`Replay` asks the examples of a log again and reports differences: the same weights give the same answers. It needs
+none of the server's packages.
 
-A hook gets everything before this log or the log of feedback writes it. It is an operator's own function: from an
-`Example` or a `Feedback` it returns the same object, another one with less in it (`dataclasses.replace`), or None to
-keep nothing. If it raises, nothing is kept.
+A hook is a function of the operator. It gets every `Example` and `Feedback` before it is written to a log, and returns
+it, a copy with less content (`dataclasses.replace`), or None to drop it. If the hook raises, nothing is kept.
 """
 
 import base64
@@ -27,7 +26,7 @@ from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from .answers import AnswerText
 
 JOURNAL = "examples"
-"""The journal's name, the beginning of its files' names."""
+"""The journal's name, with which the names of its files begin."""
 
 
 @dataclass(frozen=True)
@@ -35,20 +34,20 @@ class Example:
     """A question and its answer.
 
     Attributes:
-        id: of the completion.
-        time: in ISO 8601.
+        id: id of the completion.
+        time: time of the end in ISO 8601.
         why: the reason to keep it: "sample", "failure" or "unsure".
-        images: encoded content of each.
+        images: the image files.
         question: the text.
         history: earlier questions and answers.
         strategy, budget, allocator: as in the request.
         max_tokens, temperature, top_p, stops: as in the request.
-        finish: how it ended, see `question.Ended`.
+        finish: the kind of end, see `question.Ended`.
         answer, probability: None without an answer.
-        fetched: the patches of each image, ascending; None if none were fetched yet.
+        fetched: the fetched patches of each image, ascending; None if the answer ended before.
         weights: SHA-256 of the checkpoint's files.
-        version: of the scorer.
-        redacted: whether a hook changed it; it cannot be reproduced then.
+        version: version of the scorer.
+        redacted: whether a hook changed it; it then cannot be reproduced.
         num_passes: as in the request.
     """
 
@@ -75,7 +74,7 @@ class Example:
     num_passes: int | str | None = None
 
     def content(self) -> dict[str, Any]:
-        """The entry of a journal."""
+        """The content of its journal entry."""
         fields: dict[str, Any] = {**vars(self), "images": [base64.b64encode(image).decode() for image in self.images]}
         return fields
 
@@ -84,7 +83,7 @@ def example_of(entry: Entry) -> Example:
     """The example in an entry.
 
     Raises:
-        ValueError: no example; the message names the entry's place.
+        ValueError: the entry is not an example; the message names its place.
     """
     try:
         content = dict(entry.content)
@@ -114,7 +113,7 @@ Hook = Callable[[Kept], Kept | None]
 
 
 def load_hook(name: str | None) -> Hook:
-    """The function "MODULE:FUNCTION"; None: one that changes nothing.
+    """Loads the function "MODULE:FUNCTION"; None: a function that changes nothing.
 
     Raises:
         ValueError: no such function.
@@ -127,7 +126,7 @@ def load_hook(name: str | None) -> Hook:
     except (ImportError, AttributeError, ValueError) as error:
         raise ValueError(f"redact: expected MODULE:FUNCTION; got {name!r} ({error})") from error
     if not callable(hook):
-        raise ValueError(f"redact: expected MODULE:FUNCTION; got {name!r}, which is no function")
+        raise ValueError(f"redact: expected MODULE:FUNCTION; got {name!r}, which is not a function")
     return hook
 
 
@@ -155,8 +154,8 @@ class Replay:
     """Asks examples again.
 
     Args:
-        model: with its processor; during an answer it uses the example's version of the scorer.
-        versions: the folder of the scorer's versions; None: only the checkpoint's own.
+        model: with its processor; each answer uses the example's version of the scorer.
+        versions: the folder of the scorer's versions; None: only the checkpoint's scorer.
     """
 
     def __init__(self, model: ArrCocForConditionalGeneration, versions: Versions | None = None) -> None:
@@ -165,7 +164,7 @@ class Replay:
         self._fetchers = {CHECKPOINT: model.model.fetcher}
 
     def run(self, folder: Path) -> Iterator[Replayed]:
-        """Asks every example of a journal, the oldest first.
+        """Asks every example of a journal again, the oldest first.
 
         Raises:
             ValueError: no such journal, or a damaged entry.
@@ -185,7 +184,7 @@ class Replay:
         whole = example.finish in ("stop", "length")
         notes = [] if example.weights == self.weights else ["other weights"]
         notes += [] if whole else [f"then it was {example.finish}"]
-        # An answer that failed on its way is a prefix of the new answer.
+        # An answer that was interrupted is a prefix of the new answer.
         same = said == example.answer if whole else said.startswith(example.answer or "")
         outcome = SAME if example.fetched in (None, fetched_patches(answer.fetch)) else ALLOCATION
         return Replayed(example, outcome if same else ANSWER, said, ", ".join(notes))

@@ -1,4 +1,4 @@
-"""Feedback on answers: it is matched with an answer and kept in a journal."""
+"""Feedback on answers: matches it with an answer and keeps it in a journal."""
 
 import asyncio
 from collections import OrderedDict
@@ -24,8 +24,7 @@ _ID = "chatcmpl-"
 class FeedbackRequest(Strict):
     """The body of /v1/feedback: about the answer with an `id`, or about an `image` and a `question`.
 
-    `answer` is the right answer; `boxes` are the places of it and of the words beside it that name it, px of the image
-    as it was sent.
+    `answer` is the right answer; `boxes` are the places of it and of its label, px of the image as sent.
     """
 
     right: bool
@@ -53,14 +52,14 @@ class _Remembered:
 
 
 class FeedbackDesk:
-    """Takes feedback, and remembers the latest answers for it.
+    """Accepts feedback, and remembers the latest answers for it.
 
     Args:
-        journal: for feedback; durable, so that acknowledged feedback is kept.
-        store: of images that come with feedback.
-        remembered_bytes: of images whose answers are remembered.
+        journal: journal of the feedback; durable, so that acknowledged feedback is kept.
+        store: encodes images that are sent with feedback.
+        remembered_bytes: bytes of images whose answers are remembered.
         hook: see `examples`.
-        version: of the scorer in use, for feedback without an answer's id.
+        version: returns the version of the scorer in use, for feedback without an answer's id.
     """
 
     def __init__(
@@ -81,7 +80,7 @@ class FeedbackDesk:
         question = ended.ticket.question
         if ended.finish not in ("stop", "length") or ended.answer is None or len(question.images) != 1:
             return
-        if len(question.images[0].contents) != 1:  # several images that share their base tokens
+        if len(question.images[0].contents) != 1:  # several images share their base tokens
             return
         image, said, version = question.images[0], ended.answer[0], ended.ticket.version
         self._remembered[_ID + ended.number] = _about(image, question.text, question.history, said, version)
@@ -91,12 +90,12 @@ class FeedbackDesk:
             self.bytes -= len(oldest.image)
 
     async def take(self, request: FeedbackRequest) -> None:
-        """Keeps feedback; it is on the disk when this returns.
+        """Keeps feedback; it is on disk when this returns.
 
         Raises:
-            UnknownAnswer: no recent answer has its id.
-            ValueError: it names no answer, or is invalid.
-            JournalFull, OSError: it cannot be kept.
+            UnknownAnswer: no recent answer has the id.
+            ValueError: the feedback names no answer, or is invalid.
+            JournalFull, OSError: the feedback cannot be kept.
         """
         about = await self._find(request)
         feedback = Feedback(
@@ -161,5 +160,5 @@ def _boxes(request: FeedbackRequest, size: tuple[int, int]) -> tuple[Box, ...]:
 
 
 def receipt() -> dict[str, Any]:
-    """The body of the answer to accepted feedback."""
+    """The response body for accepted feedback."""
     return {"object": "feedback", "taken": True}

@@ -1,6 +1,6 @@
-"""The guard in front of the application: keys, limits, and whole bodies in time.
+"""The guard in front of the application: keys, limits, complete request bodies.
 
-It reads each body within its size and time limits, so that no endpoint waits for a slow client.
+It reads each body within limits of size and time, so that no endpoint waits for a slow client.
 """
 
 import asyncio
@@ -19,11 +19,11 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Message, Receive, Send], Awaitable[None]]
 
 OPEN_PATHS = ("/healthz", "/readyz")
-"""Paths that are always answered: monitoring has no key and must not wait."""
+"""Paths that are always answered, as monitoring has no key and must not wait."""
 
 
 class _Refusal(Exception):
-    """The guard's own answer."""
+    """Raised to answer with an error of the guard."""
 
     def __init__(self, status: int, reason: str, message: str, retry_after: int | None = None) -> None:
         super().__init__(message)
@@ -34,13 +34,13 @@ class Guard:
     """An ASGI application around another one.
 
     Args:
-        app: the other one.
-        settings: its keys and limits.
+        app: the inner application.
+        settings: keys and limits.
         metrics: counts refusals.
 
-    Attributes:
-        open: requests that are being read or answered.
-        draining: set when the server has to end: no further request is taken.
+        Attributes:
+            open: requests that are being read or answered.
+            draining: whether the server is ending; it then refuses new requests.
     """
 
     def __init__(self, app: App, settings: ServerSettings, metrics: Metrics) -> None:
@@ -81,7 +81,7 @@ class Guard:
 
     def _knows(self, header: bytes) -> bool:
         scheme, _, shown = header.partition(b" ")
-        # All keys are compared, each in constant time, so that the time does not depend on them.
+        # Compares with all keys, each in constant time, so that the time reveals nothing about them.
         matches = [hmac.compare_digest(shown, key.encode()) for key in self.settings.api_keys]
         return scheme.lower() == b"bearer" and any(matches)
 
@@ -108,7 +108,7 @@ class _Gone(Exception):
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:
-    """A `receive` that returns the whole body once, then later messages."""
+    """A `receive` that returns the whole body first, then later messages."""
     given = False
 
     async def replay() -> Message:
@@ -123,7 +123,7 @@ def _replayed(body: bytes, receive: Receive) -> Receive:
 
 async def _refuse(refusal: _Refusal, send: Send) -> None:
     body = json.dumps(error_body(str(refusal), "invalid_request_error" if refusal.status < 429 else "server_error"))
-    headers = [(b"content-type", b"application/json"), (b"connection", b"close")]  # the body may be unread
+    headers = [(b"content-type", b"application/json"), (b"connection", b"close")]  # the body can be unread
     if refusal.retry_after is not None:
         headers.append((b"retry-after", str(refusal.retry_after).encode()))
     await send({"type": "http.response.start", "status": refusal.status, "headers": headers})

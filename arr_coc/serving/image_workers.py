@@ -1,17 +1,17 @@
-"""Processes that download and decode images of clients: a failure ends that process only.
+"""Processes that download and decode clients' images; a failure ends one process only.
 
-Three kinds of process: the server has a `WorkerPool`, whose workers are each in use by one request at a time; what
-hangs or dies is replaced. Workers are forked from a nursery, which has imported what they need and never sees an image:
+There are three kinds of processes. The server has a `WorkerPool`, which replaces workers that hang or die; a worker
+serves one request at a time. Workers are forked from a nursery, which has imported their modules and gets no images:
 
     python -m arr_coc.serving.image_workers DESCRIPTOR
 
-DESCRIPTOR is one end of a socket. Its first line is JSON: the image processor and the limits. Then come requests: "F"
-with a descriptor forks a worker that answers at it, and the reply is its process id; "K" and a process id ends that
-worker. The nursery ends with its workers when the other end closes. (multiprocessing's own server of this kind runs
-the caller's main module again, and passes pickles.)
+DESCRIPTOR is one end of a socket. Its first line is JSON: the image processor and the limits. Requests follow: "F"
+with a descriptor forks a worker that uses this connection, and the reply is its process id; "K" with a process id ends
+that worker. When the other end closes, the nursery ends with its workers. (multiprocessing's fork server runs the
+caller's main module again and sends pickles.)
 
-Nothing but bytes goes through a worker's connection: requests are "B" and an image's content or "U" and its URL;
-answers are "I" and a `PreparedImage`, or "E" and what was wrong with the image, in UTF-8.
+A worker's connection carries bytes only: requests are "B" with an image file or "U" with its URL; answers are "I" with
+a `PreparedImage`, or "E" with an error message in UTF-8.
 """
 
 import asyncio
@@ -49,10 +49,10 @@ SECONDS = 15.0
 """Seconds to download and decode one image; a worker that takes longer is killed."""
 
 MEMORY = 1536 * 2**20
-"""Bytes that decoding one image may take."""
+"""The most bytes of memory for decoding one image."""
 
 _LENGTH = struct.Struct("<I")
-"""Bytes of the JSON that describes the pixels behind it."""
+"""The most bytes of the JSON before the pixels, which describes them."""
 
 
 @dataclass(frozen=True)
@@ -69,9 +69,9 @@ class PreparedImage:
     """A decoded image or document.
 
     Attributes:
-        key: SHA-256 of the encoded content.
+        key: SHA-256 of the file.
         pages: upright, in order; an image is one page.
-        content: the encoded content of a download; else the caller has it.
+        content: the file, if it was downloaded; else empty, as the caller has it.
     """
 
     key: bytes
@@ -96,20 +96,20 @@ class PreparedImage:
 
     @staticmethod
     def most_bytes(pixels: int) -> int:
-        """The size of a message with so many pixels, without content."""
+        """The most bytes of a message with this number of pixels, without `content`."""
         return 65_536 + 3 * pixels
 
 
 @dataclass(frozen=True)
 class ImageLimits:
-    """The most pixels of one image, checked before decoding, and its allowed sources."""
+    """The most pixels of one image, checked before decoding, and the allowed sources."""
 
     pixels: int
     policy: SourcePolicy
 
 
 def prepare(content: bytes, processor: ArrCocImageProcessor, limits: ImageLimits) -> PreparedImage:
-    """Decodes the image or document with this content.
+    """Decodes an image or document file.
 
     Raises:
         ValueError: not an image, or too large.
@@ -125,10 +125,10 @@ def prepare(content: bytes, processor: ArrCocImageProcessor, limits: ImageLimits
 
 
 def download(url: str, limits: ImageLimits) -> bytes:
-    """The content of the URL.
+    """Downloads the content of the URL.
 
     Raises:
-        ValueError: the policy forbids it, or the download failed.
+        ValueError: the limits forbid it, or the download failed.
     """
     stream, _ = open_source(url, limits.policy, SECONDS)
     with stream:
@@ -136,7 +136,7 @@ def download(url: str, limits: ImageLimits) -> bytes:
 
 
 def work(connection: Connection, processor: ArrCocImageProcessor, limits: ImageLimits) -> None:
-    """Answers requests until the other side closes. The process gets no secrets, no core file and limited memory."""
+    """Answers requests until the other side closes. The process has no secrets, no core file and limited memory."""
     os.environ.clear()
     torch.set_num_threads(1)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -161,7 +161,7 @@ def _answer(message: bytes, prepared: Callable[[bytes], PreparedImage], limits: 
         return IMAGE + replace(prepared(content), content=content).to_bytes()
     except MemoryError:
         return REFUSED + f"image: expected one that decodes in {MEMORY >> 20} MiB; got a larger one".encode()
-    except (ValueError, OSError, RuntimeError) as error:  # torch refuses memory with a RuntimeError
+    except (ValueError, OSError, RuntimeError) as error:  # torch raises RuntimeError when memory runs out
         return REFUSED + (str(error) if isinstance(error, ValueError) else "image: expected one that decodes").encode()
 
 
@@ -170,17 +170,17 @@ _REQUEST = 1 + _NUMBER.size
 
 
 class Nursery:
-    """The nursery, as the server uses it.
+    """The nursery process, from the server's side.
 
     Args:
         processor: the model's image processor.
-        limits: of one image.
+        limits: limits of one image.
     """
 
     def __init__(self, processor: ArrCocImageProcessor, limits: ImageLimits) -> None:
         self._socket, theirs = socket.socketpair()
         command = [sys.executable, "-m", __name__, str(theirs.fileno())]
-        # A session of its own: the server handles an interrupt at the terminal, and drains first.
+        # A separate session, so that an interrupt at the terminal reaches the server only, which drains first.
         with theirs:
             self._process = subprocess.Popen(
                 command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, start_new_session=True
@@ -188,7 +188,7 @@ class Nursery:
         self._socket.sendall(json.dumps([processor.to_dict(), asdict(limits)]).encode() + b"\n")
 
     def fork(self) -> tuple[int, Connection]:
-        """A new worker: its process id, and the connection to it.
+        """Forks a worker and returns its process id and the connection to it.
 
         Raises:
             OSError: the nursery has ended.
@@ -202,7 +202,7 @@ class Nursery:
         return _NUMBER.unpack(reply)[0], Connection(ours.detach())
 
     def kill(self, process: int) -> None:
-        """Kills a worker, at work or not."""
+        """Kills a worker, busy or idle."""
         with suppress(OSError):
             self._socket.sendall(b"K" + _NUMBER.pack(process))
             self._socket.recv(_NUMBER.size, socket.MSG_WAITALL)
@@ -241,7 +241,7 @@ def _serve(control: socket.socket) -> None:
 
 
 def _end(worker: int) -> None:
-    """A dead worker keeps its process id until it is waited for: no other process gets it."""
+    """Kills a worker and waits for it; until then no other process can get its id."""
     os.kill(worker, signal.SIGKILL)
     os.waitpid(worker, 0)
 
@@ -255,14 +255,14 @@ def _configured(processor: dict[str, Any], limits: dict[str, Any]) -> tuple[ArrC
 logger = logging.getLogger(__name__)
 
 GRACE = 5.0
-"""Seconds beyond the limit of one image, in which a download's own timeout can return an error."""
+"""Extra seconds beyond the limit of one image, so that a download's timeout can return its error."""
 
 ATTEMPTS = 2
-"""Workers that one image may cost before it is refused: another cause may have ended the first."""
+"""Workers that one image can crash before it is refused; the first crash can have another cause."""
 
 
 class WorkerLost(Exception):
-    """The process ended before it answered."""
+    """The worker process ended before it answered."""
 
 
 @dataclass(eq=False)
@@ -295,9 +295,9 @@ class WorkerPool:
 
     Args:
         processor: the model's image processor.
-        limits: of one image.
-        count: processes.
-        on_restart: called when a process had to be replaced.
+        limits: limits of one image.
+        count: number of processes.
+        on_restart: called when a process is replaced.
     """
 
     def __init__(
@@ -317,13 +317,13 @@ class WorkerPool:
         self._stopped = False
 
     async def start(self) -> None:
-        """Starts the processes; they import before they answer, which takes seconds."""
+        """Starts the processes. Their imports take seconds."""
         self._nursery = Nursery(self.processor, self.limits)
         for _ in range(self.count):
             self._idle.put_nowait(await asyncio.get_running_loop().run_in_executor(self._threads, self._begin))
 
     async def stop(self) -> None:
-        """Ends the processes, at work or not."""
+        """Ends the processes, busy or idle."""
         self._stopped = True
         await asyncio.to_thread(self._nursery.stop)
         await asyncio.to_thread(self._threads.shutdown)
@@ -337,20 +337,20 @@ class WorkerPool:
         return [worker.process for worker in self._workers]
 
     async def prepare(self, content: bytes) -> PreparedImage:
-        """Decodes the image with this encoded content.
+        """Decodes an image file.
 
         Raises:
-            ValueError: not an image, or one that exceeds the limits.
+            ValueError: not an image, or it exceeds the limits.
         """
         return await self._prepared(CONTENT + content)
 
     async def download(self, url: str) -> PreparedImage:
-        """The image at an http(s) URL, as `prepare` gives it."""
+        """Downloads and decodes the image at an http(s) URL; errors as in `prepare`."""
         return await self._prepared(URL + url.encode())
 
     async def _prepared(self, message: bytes) -> PreparedImage:
         worker = await self._idle.get()
-        # The thread continues when the request is cancelled: only it knows when the worker is idle again.
+        # The thread continues if the request is cancelled, as only the thread knows when the worker is idle again.
         work_done = asyncio.get_running_loop().run_in_executor(self._threads, self._ask, worker, message)
         work_done.add_done_callback(self._give_back)
         answer, _ = await asyncio.shield(work_done)
@@ -364,7 +364,7 @@ class WorkerPool:
             self._idle.put_nowait(work_done.result()[1])
 
     def _ask(self, worker: _Worker, message: bytes) -> tuple[bytes, _Worker]:
-        """The answer; the worker is idle then."""
+        """The worker's answer, and the worker that is idle afterwards."""
         for _ in range(ATTEMPTS):
             try:
                 return worker.ask(message, SECONDS + GRACE * (message[:1] == URL), self._most_bytes), worker

@@ -1,4 +1,4 @@
-"""The server's Prometheus metrics, and the drift of fetching from the checkpoint's own reference."""
+"""The server's Prometheus metrics, and the drift of fetching from the checkpoint's reference."""
 
 from collections import deque
 from collections.abc import Callable
@@ -11,10 +11,10 @@ from ..modeling.prompt_format import TIERS, scaled_budget
 
 SECONDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0)
 LENGTHS = (128, 256, 512, 1024, 2048, 4096, 8192)
-"""Tokens of a prompt, images included: latencies are counted by them."""
+"""Upper limits of prompt lengths, tokens, images included; latencies are grouped by them."""
 
 COUNTS = (0, 16, 32, 64, 128, 180, 256, 273, 400, 1024, 4096)
-"""Patches fetched for one image."""
+"""Upper limits of the numbers of patches fetched for one image."""
 
 
 def length_label(tokens: int) -> str:
@@ -30,7 +30,7 @@ def tier_label(fetched: int, patches: int) -> str:
 
 
 class Metrics:
-    """Counters and histograms of one server, in a registry of their own."""
+    """Counters and histograms of one server, in a separate registry."""
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
@@ -83,7 +83,7 @@ class Metrics:
         Gauge(name, description, registry=self.registry).set_function(value)
 
     def text(self) -> bytes:
-        """In Prometheus' text format."""
+        """The metrics in Prometheus' text format."""
         return generate_latest(self.registry)
 
 
@@ -91,11 +91,11 @@ WINDOW = 1000
 """The number of latest values of a statistic from which drift is computed."""
 
 ENOUGH = 200
-"""The least number of values for drift: with fewer, chance alone makes it large."""
+"""The fewest values for drift; with fewer, drift is large by chance."""
 
 
 class _Latest:
-    """The latest values of one statistic, counted by the reference's bins."""
+    """The latest values of one statistic, counted in the reference's bins."""
 
     def __init__(self, reference: Distribution) -> None:
         self.reference, self.bins = reference, deque[int]()
@@ -113,11 +113,11 @@ class _Latest:
 
 
 class FetchWatch:
-    """Counts `fetch_statistics` of every question, and compares them with the reference.
+    """Counts the `fetch_statistics` of every question and compares them with the reference.
 
     Args:
-        reference: the checkpoint's; None: there is none.
-        metrics: of the server.
+        reference: the checkpoint's; None if there is none.
+        metrics: the server's metrics.
     """
 
     def __init__(self, reference: FetchReference | None, metrics: Metrics) -> None:
@@ -130,7 +130,7 @@ class FetchWatch:
             metrics.drift.labels(name).set_function(latest.drift)
 
     def observe(self, prompt: EmbeddedPrompt) -> None:
-        """Takes the prompts of a batch; questions with other strategies than the reference's do not count for drift."""
+        """Counts the prompts of a batch. For drift, only questions with the reference's strategy count."""
         compared = prompt.fetch.strategy == self.strategy
         for name, values in fetch_statistics(prompt).items():
             for value in values.tolist():

@@ -1,4 +1,4 @@
-"""Requests and answers of OpenAI's API, extended by the choices of `generate` on fetching.
+"""Requests and answers of OpenAI's API, extended by the fetch choices of `generate`.
 
 Unsupported fields that would change the answer are refused, not ignored.
 """
@@ -19,7 +19,7 @@ from .answers import fields_of
 
 
 class Strict(BaseModel):
-    """A body whose unknown fields are refused."""
+    """A request body that refuses unknown fields."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -53,7 +53,7 @@ class FileData(Strict):
 
 
 class FilePart(Strict):
-    """A PDF part of a message."""
+    """A file part of a message."""
 
     type: Literal["file"]
     file: FileData
@@ -63,14 +63,14 @@ PARTS = ("text", "image_url", "file")
 
 
 class JsonSchema(BaseModel):
-    """A schema and its name; other fields of clients have no effect."""
+    """A schema and its name; other fields have no effect."""
 
     name: str = "answer"
     schema_: dict[str, Any] = Field(alias="schema")
 
 
 class ResponseFormat(Strict):
-    """The format of the answer: text, or JSON by a schema, each field of which is a question (`answers`)."""
+    """The format of the answer: text, or JSON by a schema whose fields are questions (see `answers`)."""
 
     type: Literal["text", "json_schema"]
     json_schema: JsonSchema | None = None
@@ -93,14 +93,14 @@ class Message(Strict):
 
     @property
     def text(self) -> str:
-        """Its text parts, joined by line breaks."""
+        """The text parts, joined by line breaks."""
         if isinstance(self.content, str):
             return self.content
         return "\n".join(part.text for part in self.content if isinstance(part, TextPart))
 
     @property
     def images(self) -> list[str]:
-        """The sources of its images."""
+        """The sources of the images."""
         parts = [] if isinstance(self.content, str) else self.content
         shown = [part for part in parts if not isinstance(part, TextPart)]
         return [part.image_url.url if isinstance(part, ImagePart) else part.file.file_data for part in shown]
@@ -130,7 +130,7 @@ class ChatRequest(Strict):
     budget: StrictInt | StrictFloat | str | None = None
     allocator: str | None = None
     num_passes: StrictInt | Literal["auto"] | None = None
-    # Supported with these values only, which have no effect.
+    # Only these values are supported; they have no effect.
     n: Literal[1] | None = None
     response_format: ResponseFormat | None = None
     tools: list[Any] | None = Field(None, max_length=0)
@@ -146,7 +146,7 @@ class ChatRequest(Strict):
 
     @property
     def fields(self) -> list[JsonField] | None:
-        """The requested JSON schema, or None: the answer is text.
+        """The fields of the requested JSON schema; None if the answer is text.
 
         Raises:
             ValueError: an unsupported schema, or logprobs with it.
@@ -175,7 +175,7 @@ class ChatRequest(Strict):
         """The sources of the images, the earlier questions and answers, and the question.
 
         Raises:
-            ValueError: turns that do not alternate from user to user, or without an image.
+            ValueError: the turns do not alternate from user to user, or there is no image.
         """
         roles = [message.role for message in self.messages]
         if roles != ["user", "assistant"] * (len(roles) // 2) + ["user"]:
@@ -229,17 +229,17 @@ class Completion:
         return {**self.head, "object": "chat.completion.chunk", "choices": [choice], **more}
 
     def usage_chunk(self, usage: dict[str, int]) -> dict[str, Any]:
-        """The last event of a streamed answer, if the client requested it."""
+        """The last event of a streamed answer, if the client requests it."""
         return {**self.head, "object": "chat.completion.chunk", "choices": [], "usage": usage}
 
 
 def usage(prompt: int, completion: int) -> dict[str, int]:
-    """Tokens of prompt (images included) and answer."""
+    """The numbers of tokens of prompt (images included) and answer."""
     return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
 
 
 def logprobs_of(tokenizer: Any, tokens: Sequence[int], logprobs: Sequence[float]) -> dict[str, Any]:
-    """Tokens of an answer, or of a part of it, with their log-probabilities."""
+    """The tokens of an answer or a part of it, with their log-probabilities."""
     content = []
     for token, logprob in zip(tokens, logprobs, strict=True):
         text = tokenizer.decode([token])
@@ -250,7 +250,7 @@ def logprobs_of(tokenizer: Any, tokens: Sequence[int], logprobs: Sequence[float]
 def fetch_summary(
     fetch: FetchResult, passes: Sequence[Pass] = (), seen: Sequence[Mapping[str, Any]] = ()
 ) -> dict[str, Any]:
-    """The fetched patches: strategy, allocator, patches and views of each page; with several passes, of each pass."""
+    """The fetched patches: strategy, allocator, patches and views of each page; with several passes, for each pass."""
     patches = fetch.by_image() if isinstance(fetch, AttachedFetch) else fetch.counts.tolist()
     summary: dict[str, Any] = {"strategy": fetch.strategy, "allocator": fetch.allocator, "patches": patches}
     summary["images"] = list(seen)

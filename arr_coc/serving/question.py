@@ -1,4 +1,4 @@
-"""A question in the engine, its progress, and its record after it has ended."""
+"""A question in the engine, its progress, and its record after the end."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -22,7 +22,7 @@ class AttachedChoices:
 
 
 Page = tuple[bytes, int]
-"""An image's or document's key, and the row of the page in its encoding."""
+"""The key of an image or document, and the row of the page in its encoding."""
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,9 @@ class Question:
         images: the prompt's images, in order.
         history: earlier questions and answers.
         choices: how patches are fetched.
-        max_tokens: of the answer.
-        temperature: 0: the likeliest token; else tokens are drawn.
-        top_p: tokens are drawn from the likeliest with this total probability.
+        max_tokens: the most tokens of the answer.
+        temperature: of sampling; 0: greedy decoding.
+        top_p: sampling uses the likeliest tokens up to this total probability.
     """
 
     text: str
@@ -48,7 +48,7 @@ class Question:
     top_p: float = 1.0
 
     def goes_with(self, other: "Question") -> bool:
-        """Whether both can be embedded in one batch: single images stay apart from views, which share a budget."""
+        """Whether both can be embedded in one batch. Single images and views, which share a budget, cannot be mixed."""
         alike = self.choices == other.choices and self.max_tokens == other.max_tokens
         return alike and (self.joint, self.pools) == (other.joint, other.pools)
 
@@ -59,7 +59,7 @@ class Question:
 
     @property
     def pools(self) -> set[int]:
-        """The pooling of base tokens, the same for all images of a question."""
+        """The pooling factors of the base tokens; all images of a question have the same one."""
         return {image.encoding.pool for image in self.images}
 
     @property
@@ -69,7 +69,7 @@ class Question:
 
     @property
     def in_passes(self) -> bool:
-        """Whether it may have more than one pass."""
+        """Whether it can have more than one pass."""
         return isinstance(self.choices, FetchChoices) and self.choices.num_passes not in (None, 1)
 
 
@@ -83,11 +83,11 @@ class Progress:
 
 
 class EngineStopped(Exception):
-    """The engine does not answer any more."""
+    """The engine has stopped answering."""
 
 
 class EngineBusy(Exception):
-    """Too many questions wait. `seconds`: after which the client may try again."""
+    """Too many questions are waiting. `seconds`: when the client can try again."""
 
     def __init__(self, seconds: int) -> None:
         super().__init__(f"too many questions wait; try again in {seconds} s")
@@ -101,12 +101,12 @@ class Ticket:
     Attributes:
         question: the question.
         number: its name in the batch.
-        fetch: the fetched patches, a row per image; known with the first `Progress`.
-        prompt_tokens: known with the first `Progress`.
-        cancelled: the client does not wait for the answer any more.
-        version: of the scorer that fetched.
-        passes: the passes, if there were several.
-        legibility: of the fetched patches, see `Answer.fetched_legibility`.
+        fetch: the fetched patches, a row per image; known from the first `Progress` on.
+        prompt_tokens: the number of prompt tokens; known from the first `Progress` on.
+        cancelled: whether the client has stopped waiting for the answer.
+        version: version of the scorer.
+        passes: the passes, if there are several.
+        legibility: legibility of the fetched patches, see `Answer.fetched_legibility`.
     """
 
     question: Question
@@ -121,12 +121,12 @@ class Ticket:
     _arrived: "asyncio.Queue[Progress | Exception]" = field(default_factory=asyncio.Queue)
 
     def push(self, news: Progress | Exception) -> None:
-        """Called by any thread."""
-        with suppress(RuntimeError):  # the loop is closed: nobody waits
+        """Adds progress or an error; can be called from any thread."""
+        with suppress(RuntimeError):  # if the loop is closed, nobody waits
             self.loop.call_soon_threadsafe(self._arrived.put_nowait, news)
 
     async def progress(self) -> AsyncIterator[Progress]:
-        """The answer as it grows; the last one is finished.
+        """Yields the growing answer; the last item is the finished answer.
 
         Raises:
             ValueError: the question was refused.
@@ -135,7 +135,7 @@ class Ticket:
         while True:
             news = await self._arrived.get()
             while not self._arrived.empty() and isinstance(news, Progress) and not news.finished:
-                news = self._arrived.get_nowait()  # each holds all before it
+                news = self._arrived.get_nowait()  # each item includes the ones before
             if isinstance(news, Exception):
                 raise news
             yield news
@@ -144,7 +144,7 @@ class Ticket:
 
 
 FAILED = ("failed", "late")
-"""Ends that are the server's doing."""
+"""Kinds of end that the server causes."""
 
 
 @dataclass(frozen=True)
@@ -152,11 +152,11 @@ class Ended:
     """An answer that has ended.
 
     Attributes:
-        number: of the completion, without "chatcmpl-".
-        ticket: with the question and, if it came so far, the fetched patches.
+        number: id of the completion, without "chatcmpl-".
+        ticket: holds the question and, if they are known, the fetched patches.
         stops: strings that end the answer.
-        finish: "stop", "length", "cancelled" (the client disconnected), "refused", "failed", "late" (it took too long).
-        answer: its text and the probability of its tokens, or None without any.
+        finish: "stop", "length", "cancelled" (the client disconnected), "refused", "failed", "late" (time ran out).
+        answer: the text and the probability of its tokens; None without tokens.
     """
 
     number: str

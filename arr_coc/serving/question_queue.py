@@ -1,4 +1,4 @@
-"""The queue of an engine's questions, and the thread that takes those that fit into one batch."""
+"""The queue of an engine's questions, and the thread that groups them into batches."""
 
 import itertools
 import logging
@@ -23,19 +23,19 @@ logger = logging.getLogger(__name__)
 
 
 class QuestionQueue(ABC):
-    """Takes questions of the event loop and hands them to `_answer`, in a thread of its own.
+    """Accepts questions from the event loop and passes them to `_answer` in a separate thread.
 
     Args:
-        settings: `max_running` and `max_waiting` are the queue's.
-        device: where the model is.
-        on_alone: called when the questions of a batch have to be tried one by one.
+        settings: the queue uses `max_running` and `max_waiting`.
+        device: device of the model.
+        on_alone: called when the questions of a batch must be tried one by one.
 
     Attributes:
         tokenizer, generation_config: the model's.
-        control_tokens: text that no question may consist of.
+        control_tokens: texts of control tokens, which a question must not contain.
         calibration: see `ArrCocConfig.calibration`.
-        alive: whether it answers.
-        version: of the scorer that fetches.
+        alive: whether the engine answers.
+        version: version of the scorer.
     """
 
     tokenizer: Any
@@ -51,7 +51,7 @@ class QuestionQueue(ABC):
         self._threads: list[threading.Thread] = []
         self._changed = threading.Condition()
         self._numbers = itertools.count()
-        self._seconds = 0.1  # of one question, a moving mean: what Retry-After is told from
+        self._seconds = 0.1  # per question, a moving mean from which Retry-After is estimated
 
     # ---- called by the event loop
 
@@ -61,7 +61,7 @@ class QuestionQueue(ABC):
         self._begin(self._take_questions, "embedder")
 
     def stop(self) -> None:
-        """Ends at once: questions under way fail with `EngineStopped`."""
+        """Stops at once; unanswered questions fail with `EngineStopped`."""
         with self._changed:
             self.alive = False
             self._changed.notify_all()
@@ -72,28 +72,28 @@ class QuestionQueue(ABC):
 
     @property
     def waiting(self) -> int:
-        """Questions that are not in a batch yet."""
+        """The number of questions that are not in a batch yet."""
         return sum(map(len, self._queues))
 
     @property
     @abstractmethod
     def running(self) -> int:
-        """Questions in a batch."""
+        """The number of questions in a batch."""
 
     @abstractmethod
     def choices(self, request: "ChatRequest") -> Any:
-        """How a request's patches are fetched.
+        """The fetch choices of a request.
 
         Raises:
-            ValueError: so the model cannot fetch.
+            ValueError: the model does not support them.
         """
 
     def submit(self, question: Question) -> Ticket:
-        """Takes a question; what comes of it is the ticket's `progress`.
+        """Queues a question; the ticket's `progress` yields its answer.
 
         Raises:
-            EngineBusy: too many wait.
-            EngineStopped: it answers no more.
+            EngineBusy: too many questions are waiting.
+            EngineStopped: the engine has stopped.
         """
         ticket = Ticket(question, str(next(self._numbers)), get_running_loop())
         with self._changed:
@@ -106,9 +106,9 @@ class QuestionQueue(ABC):
         return ticket
 
     def cancel(self, ticket: Ticket) -> None:
-        """Cancels a question; one that has ended does not change."""
+        """Cancels a question; does not change one that has ended."""
         with self._changed:
-            ticket.cancelled = True  # it may be with the thread that takes questions
+            ticket.cancelled = True  # the queue's thread may hold the ticket
             for queue in self._queues:
                 if ticket in queue:
                     queue.remove(ticket)
@@ -124,10 +124,10 @@ class QuestionQueue(ABC):
 
     @abstractmethod
     def _answer(self, batch: list[Ticket]) -> None:
-        """Answers questions that go together, or hands them to what does."""
+        """Answers the questions of a batch, or passes them to the thread that does."""
 
     def _try(self, batch: list[Ticket], work: Callable[[list[Ticket]], None]) -> None:
-        """Does work for a batch; where that fails each question is tried alone, and refused if it is to blame."""
+        """Does work for a batch. If that fails, tries each question alone and refuses those that fail."""
         try:
             work(batch)
         except Exception as error:
@@ -145,7 +145,7 @@ class QuestionQueue(ABC):
         ticket.push(error)
 
     def _next_batch(self) -> list[Ticket]:
-        """The next questions that go together, when there is room for them; none at the end."""
+        """Waits for room and returns the next questions that fit into one batch; empty at the end."""
         with self._changed:
             self._changed.wait_for(lambda: not self.alive or (self._waiting and self._room > 0))
             if not self.alive:
@@ -161,7 +161,7 @@ class QuestionQueue(ABC):
     @property
     @abstractmethod
     def _room(self) -> int:
-        """How many questions may be taken at once now."""
+        """The number of questions that can be taken now."""
 
     @abstractmethod
     def _go_together(self, first: Question, other: Question) -> bool:
@@ -182,7 +182,7 @@ class QuestionQueue(ABC):
         thread.start()
 
     def _stop_batches(self) -> None:
-        """Ends what answers in threads that are not the queue's."""
+        """Stops the threads that answer outside the queue."""
         return
 
     def _end(self, number: str) -> Any:
@@ -191,7 +191,7 @@ class QuestionQueue(ABC):
 
     @abstractmethod
     def _under_way(self) -> list[Ticket]:
-        """Questions in a batch."""
+        """The questions in a batch."""
 
     def _fail_all(self) -> None:
         with self._changed:
@@ -204,7 +204,7 @@ class QuestionQueue(ABC):
 
 
 def check_room(prompt: int, answer: int, longest: int) -> None:
-    """Refuses, with a ValueError, an answer that does not fit behind a prompt; all are numbers of tokens."""
+    """Raises ValueError if an answer does not fit after a prompt; all arguments are numbers of tokens."""
     if prompt + answer <= longest:
         return
     room = longest - prompt

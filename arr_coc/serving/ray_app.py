@@ -2,10 +2,10 @@
 
     serve deploy examples/ray_serve.yaml
 
-A gateway takes requests (keys, limits, a whole body in time), finds which image they are about, and hands them to a
-replica: the same application as `arr-coc serve`, whose guard, chat and engine answer. Ray starts, watches, replaces and
-scales replicas; deploying again with other arguments replaces them one after the other, each when it has answered what
-it took. If a replica dies before the first byte of its answer, another one gets the request.
+A gateway accepts requests (keys, limits, complete bodies), identifies their image and passes them to a replica. A
+replica is the same application as `arr-coc serve`. Ray starts, monitors, replaces and scales replicas. A deployment
+with other arguments replaces them one by one, each after it has answered its open requests. If a replica dies before
+the first byte of its answer, another replica gets the request.
 """
 
 import asyncio
@@ -32,20 +32,20 @@ from .protocol import error_body
 from .settings import ServerSettings
 
 ATTEMPTS = 5
-"""The most replicas that one request tries: several may die."""
+"""The most replicas that one request tries, as several can die."""
 
 PAUSE = 0.5
-"""Seconds before the next try: Ray needs a moment to notice a dead replica."""
+"""Seconds before the next attempt, as Ray needs time to notice a dead replica."""
 
 REPLICA = b"x-arr-coc-replica"
 """The header with the name of the replica that answered."""
 
 _SCOPE = ("type", "http_version", "method", "path", "raw_path", "query_string", "headers", "scheme")
-"""What of a request's scope goes to a replica; the rest are objects of the gateway's process."""
+"""Keys of a request's scope that are sent to a replica; the others are objects of the gateway's process."""
 
 
 class AffinityRouter(RequestRouter):
-    """Ranks replicas by the key in the first argument of a call; full or dead ones are skipped."""
+    """Ranks replicas by the key in the first argument of a call; skips full or dead replicas."""
 
     async def choose_replicas(
         self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None
@@ -62,11 +62,11 @@ class Replica:
 
     Args:
         model: folder or name on the Hub.
-        settings: its limits.
-        name: what clients call the model.
+        settings: limits of the server.
+        name: the model's name for clients.
         device: "cpu", "cuda", ...
-        secret: of handles, the same for all.
-        version: what is deployed: Ray replaces replicas whose arguments are not the new ones.
+        secret: key of the handles, the same for all replicas.
+        version: unused. Ray replaces replicas whose arguments change, so a new version replaces them.
     """
 
     async def __init__(  # type: ignore[misc]  # Ray awaits it
@@ -106,15 +106,15 @@ class Replica:
         try:
             while (message := await messages.get()) is not None:
                 yield message
-            await request  # raises what it raised
+            await request  # raises the request's error, if any
         finally:
-            gone.set()  # as when the client disconnects; so does a caller that cancels this generator
+            gone.set()  # as when the client disconnects; also when the caller cancels this generator
             request.cancel()
             with suppress(asyncio.CancelledError, Exception):
                 await request
 
     def check_health(self) -> None:
-        """Ray replaces a replica whose check raises."""
+        """Raises if the engine has stopped; Ray then replaces the replica."""
         if not self.server.engine.alive:
             raise RuntimeError("the engine has stopped")
 
@@ -123,12 +123,12 @@ class Replica:
 
 
 class Gateway:
-    """Takes requests and hands them to replicas.
+    """Accepts requests and passes them to replicas.
 
     Args:
-        replicas: Ray's handle of them.
-        settings: whose keys and limits of a request count here, too.
-        secret: of handles.
+        replicas: Ray's handle of the replicas.
+        settings: the gateway uses its keys and request limits.
+        secret: key of the handles.
     """
 
     def __init__(self, replicas: DeploymentHandle, settings: ServerSettings, secret: bytes) -> None:
@@ -147,7 +147,7 @@ class Gateway:
         return application
 
     async def _hand_on(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Asks replicas until one answers."""
+        """Sends a request to replicas until one answers."""
         body = b"" if scope["method"] == "GET" else (await receive())["body"]
         key = await asyncio.to_thread(affinity_key, body, self.secret) if body else ""
         if scope["path"].endswith("/encodings") and key.startswith(("http:", "https:")):
@@ -161,7 +161,7 @@ class Gateway:
             try:
                 async with asyncio.timeout(self.settings.answer_seconds) as limit:
                     async for message in answer:
-                        limit.reschedule(None)  # from its first byte on an answer has its own deadline
+                        limit.reschedule(None)  # from the first byte on, the replica enforces the deadline
                         begun = True
                         await send(message)
                 return
@@ -169,7 +169,7 @@ class Gateway:
                 await _answer(send, 503, "no server is ready; try again", "server_error")
                 return
             except (RayActorError, RayServeException):
-                if begun:  # the client notices that the answer breaks off
+                if begun:  # the answer is incomplete, which the client notices
                     raise
                 await asyncio.sleep(PAUSE)
             finally:
@@ -178,7 +178,7 @@ class Gateway:
 
 
 async def _live(receive: Receive, send: Send) -> None:
-    """Starts and ends: there is nothing to do."""
+    """Answers the lifespan events of ASGI; there is nothing to do."""
     while True:
         message = await receive()
         await send({"type": f"{message['type']}.complete"})
@@ -194,21 +194,21 @@ async def _answer(send: Send, status: int, message: str, kind: str) -> None:
 
 
 class RayArguments(BaseModel):
-    """What is deployed.
+    """The arguments of a deployment.
 
     Attributes:
-        model: folder that every machine has, or a name on the Hub.
-        name: what clients call it.
-        device: of each replica.
+        model: a folder that exists on every machine, or a name on the Hub.
+        name: the model's name for clients.
+        device: device of each replica.
         settings: fields of `ServerSettings`.
-        min_replicas, max_replicas: Ray keeps as many as the load needs.
-        target_requests: open requests of a replica that are neither too many nor too few.
-        idle_seconds: before a replica that is not needed ends.
-        cpus, gpus: that a replica takes.
-        surge_percent: replicas beyond the number needed while all are replaced, in percent of it: old ones serve until
-            new ones are ready. 0 where there is no room for more: then one ends before its successor starts.
-        secret: the key of handles. Without one each deployment draws its own, which replaces all replicas.
-        version: change it to replace replicas though nothing else has changed, when the folder holds other weights.
+        min_replicas, max_replicas: bounds of the number of replicas, which Ray adapts to the load.
+        target_requests: the wanted number of open requests per replica.
+        idle_seconds: seconds until an idle replica that is not needed ends.
+        cpus, gpus: CPUs and GPUs of a replica.
+        surge_percent: extra replicas during an update, in percent: old replicas serve until new ones are ready. 0 if
+            there is no room for more: a replica then ends before its successor starts.
+        secret: the key of handles; by default random for each deployment, which replaces all replicas.
+        version: change it to replace replicas when only the weights in the folder have changed.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -229,7 +229,7 @@ class RayArguments(BaseModel):
 
 
 def build(args: RayArguments) -> serve.Application:
-    """The application, as `serve run arr_coc.serving.ray_app:build model=...` and `serve deploy FILE` ask for it."""
+    """The application for `serve run arr_coc.serving.ray_app:build model=...` and `serve deploy FILE`."""
     lists = {name: tuple(value) for name, value in args.settings.items() if isinstance(value, list)}
     settings = ServerSettings(**{**args.settings, **lists})
     secret = args.secret.encode() if args.secret else secrets.token_bytes(32)

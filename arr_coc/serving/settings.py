@@ -12,21 +12,21 @@ class ServerSettings:
     """The limits of one server.
 
     Attributes:
-        api_keys: what clients show as `Authorization: Bearer KEY`; none: every client is let in.
-        image_hosts: names that images may be downloaded from; none: clients send images as data: URLs.
-        private_images: whether those hosts may have addresses that are not public (this machine, its networks).
-        max_body: bytes of a request.
-        body_seconds: for a request to arrive.
-        max_open: requests that are being read or answered at once; beyond it they are refused.
-        max_waiting: questions that wait for the engine; beyond it they are refused.
-        answer_seconds: from a whole request to the last token.
-        max_pixels: of one image, before anything is decoded.
-        image_workers: processes that decode.
-        encodings: bytes of encoded images that are held for further questions.
-        max_tokens: of one answer; requests for more are refused.
-        cache_tokens: positions of the language model's paged cache, prompts and answers of all running questions.
-        batch_tokens: positions in one pass of the language model.
-        max_running: questions in the batch; None: 8 on a CPU, where each costs the others attention, else 64.
+        api_keys: keys that clients send as `Authorization: Bearer KEY`; empty: no key is needed.
+        image_hosts: hosts from which images can be downloaded; empty: clients send images as data: URLs.
+        private_images: whether these hosts can have addresses that are not public (this machine, its networks).
+        max_body: the most bytes of a request.
+        body_seconds: time limit for a request to arrive, s.
+        max_open: the most requests that are read or answered at once; further requests are refused.
+        max_waiting: the most questions that wait for the engine; further questions are refused.
+        answer_seconds: time limit from a complete request to the last token, s.
+        max_pixels: the most pixels of one image, checked before decoding.
+        image_workers: number of processes that decode images.
+        encodings: bytes of encoded images that are kept for further questions.
+        max_tokens: the most tokens of one answer; requests for more are refused.
+        cache_tokens: positions of the language model's paged cache, for prompts and answers of all running questions.
+        batch_tokens: positions in one forward pass of the language model.
+        max_running: the most questions in the batch; None: 8 on a CPU, where each slows the others down, else 64.
         embed_batch: questions that are scored and fetched for together; None: 4 on a CPU, else 8.
     """
 
@@ -56,19 +56,19 @@ class ServerSettings:
 
 @dataclass(frozen=True)
 class UseSettings:
-    """Logs of one server, all off by default, and where it takes its scorer from.
+    """Logs of one server, all off by default, and the versions of its scorer.
 
     Attributes:
         examples: folder of the journal of examples.
-        sample: share of the answers that are examples, whatever came of them.
-        unsure: answers that are less probable are examples too, as are all that failed.
-        examples_bytes: of the journal; the oldest entries go where it is full.
+        sample: share of all answers that are kept as examples.
+        unsure: less probable answers are also kept as examples, as are all failures.
+        examples_bytes: the most bytes of this journal; when it is full, the oldest entries are deleted.
         feedback: folder of the journal of feedback; without one there is no /v1/feedback.
-        feedback_bytes: of that journal, which takes nothing more where it is full.
-        remembered_bytes: of images whose answers feedback may name.
-        redact: "MODULE:FUNCTION", which changes what is about to be written, or drops it (see `examples`).
+        feedback_bytes: the most bytes of this journal; when it is full, feedback is refused.
+        remembered_bytes: bytes of images whose answers are remembered for feedback.
+        redact: "MODULE:FUNCTION", which changes or drops an entry before it is written (see `examples`).
         versions: folder of the scorer's versions, see `arr_coc.learning.versions`.
-        versions_seconds: between looks at which of them is in use.
+        versions_seconds: interval between checks for the version in use, s.
     """
 
     examples: Path | None = None
@@ -94,5 +94,5 @@ class UseSettings:
 
     @property
     def keeps_images(self) -> bool:
-        """Whether any log needs images as they were sent."""
+        """Whether any log needs the image files."""
         return self.examples is not None or self.feedback is not None

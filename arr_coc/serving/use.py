@@ -1,7 +1,7 @@
-"""All that a server keeps of its use and takes from it: examples, feedback, versions of its scorer.
+"""A server's logs of its use (examples, feedback), and the watch over its scorer's versions.
 
-`ExampleLog` keeps a sample of all answers, and all that failed or are improbable. Answers never wait for it: a thread
-writes, and entries that it is too slow for are dropped and counted. `VersionWatch` has the engine fetch with the
+`ExampleLog` keeps a sample of all answers, and all failed or improbable ones. Answers never wait for it: a thread
+writes the entries; if it is too slow, entries are dropped and counted. `VersionWatch` makes the engine fetch with the
 version of the scorer that is in use.
 """
 
@@ -35,19 +35,19 @@ from .settings import UseSettings
 logger = logging.getLogger(__name__)
 
 _WAITING = 64
-"""Examples that wait to be written, at most."""
+"""The most examples that wait to be written."""
 
 
 class ExampleLog:
     """Keeps examples in a journal.
 
     Args:
-        journal: where to.
-        settings: which answers.
+        journal: the journal.
+        settings: select the answers to keep.
         weights: SHA-256 of the checkpoint's files.
-        hook: sees what is kept, before it is written.
-        registry: where what is kept is counted.
-        draw: a number from 0 to 1 for each answer.
+        hook: called with each example before it is written.
+        registry: registry of the counters.
+        draw: returns a random number from 0 to 1 for each answer.
     """
 
     def __init__(
@@ -66,18 +66,18 @@ class ExampleLog:
         self._room = threading.BoundedSemaphore(_WAITING)
 
     def watch(self, ended: Ended) -> None:
-        """Keeps an answer, if it is to be kept; called by the event loop."""
+        """Keeps an answer if the settings select it; called by the event loop."""
         why = self._why(ended)
         if why is None:
             return
         if not self._room.acquire(blocking=False):
             self.kept.labels("dropped").inc()
             return
-        with suppress(RuntimeError):  # the server has stopped, and ends what it had begun
+        with suppress(RuntimeError):  # the server has stopped and is ending its open requests
             self._thread.submit(self._keep, ended, why, datetime.now(UTC).isoformat(timespec="milliseconds"))
 
     def stop(self) -> None:
-        """Writes what waits, and ends."""
+        """Writes the waiting entries and stops."""
         self._thread.shutdown()
         self.journal.close()
 
@@ -85,7 +85,7 @@ class ExampleLog:
         if ended.finish in FAILED:
             return "failure"
         if ended.finish not in ("stop", "length"):
-            return None  # the client went, or sent what is no question
+            return None  # the client disconnected, or the request was not a question
         if ended.answer is not None and ended.answer[1] < self.settings.unsure:
             return "unsure"
         return "sample" if self.draw() < self.settings.sample else None
@@ -99,7 +99,7 @@ class ExampleLog:
                 return
             self.journal.append(replace(redacted, redacted=redacted != example).content())
             self.kept.labels(why).inc()
-        except Exception:  # a hook's, or a full disk: the answer is given either way
+        except Exception:  # the hook failed, or the disk is full; the answer is not affected
             logger.exception("an example was not kept")
             self.kept.labels("failed").inc()
         finally:
@@ -135,18 +135,18 @@ class ExampleLog:
 
 
 class VersionWatch:
-    """A thread that swaps the engine's fetcher when another version is promoted, or one step back is taken.
+    """A thread that swaps the engine's fetcher after a version is promoted or rolled back.
 
     Args:
-        engine: its fetcher is the checkpoint's own as yet.
-        folder: of the versions.
-        seconds: between looks.
-        weights: SHA-256 of the checkpoint's files, which an adapter has to be of.
-        registry: of the metric with the version in use.
+        engine: an engine that still has the checkpoint's fetcher.
+        folder: folder of the versions.
+        seconds: interval between checks.
+        weights: SHA-256 of the checkpoint's files, which an adapter must match.
+        registry: registry of the metric with the version in use.
 
     Raises:
-        ValueError: versions that are damaged or another model's: a server does not start with those. Later they are
-            logged, and the version that is in use stays.
+        ValueError: the version is damaged or another model's, so the server does not start. Later errors of this kind
+            are logged, and the version in use stays.
     """
 
     def __init__(self, engine: Engine, folder: Path, seconds: float, weights: str, registry: CollectorRegistry) -> None:
@@ -160,20 +160,20 @@ class VersionWatch:
         self.look()
 
     def start(self) -> None:
-        """Begins to look."""
+        """Starts the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Looks no more."""
+        """Stops the thread."""
         self._end.set()
         if self._thread.is_alive():
             self._thread.join()
 
     def look(self) -> None:
-        """Takes the version that is in use now.
+        """Swaps to the version that is in use now.
 
         Raises:
-            ValueError: it is damaged or another model's.
+            ValueError: the version is damaged or another model's.
         """
         version, before = self.versions.current().version, self.engine.version
         if version == before:
@@ -192,23 +192,23 @@ class VersionWatch:
                 self.look()
                 self._refused = ""
             except (ValueError, OSError) as error:
-                if str(error) != self._refused:  # said once, not every few seconds
+                if str(error) != self._refused:  # logged once, not every few seconds
                     logger.error("the scorer stays %s: %s", self.engine.version, error)
                 self._refused = str(error)
 
 
 class Use:
-    """The logs of one server and the watch over its scorer's versions, those that are wanted.
+    """The configured logs of one server, and the watch over its scorer's versions.
 
     Args:
-        engine: that answers.
-        store: of images; it keeps them as they were sent where a log needs that.
-        metrics: where what is kept is counted.
-        settings: what is wanted.
+        engine: the engine that answers.
+        store: the store of images; it keeps the image files if a log needs them.
+        metrics: count the kept entries.
+        settings: the configured logs and versions.
 
     Raises:
-        ValueError: no such hook, or versions that are damaged or another model's.
-        OSError: a folder cannot be made.
+        ValueError: no such hook, or a version that is damaged or another model's.
+        OSError: a folder cannot be created.
     """
 
     def __init__(self, engine: QuestionQueue, store: EncodingStore, metrics: Metrics, settings: UseSettings) -> None:
@@ -234,18 +234,18 @@ class Use:
             self.versions = VersionWatch(engine, settings.versions, settings.versions_seconds, weights, registry)
 
     def watch(self, ended: Ended) -> None:
-        """Told of every answer."""
+        """Called with every ended answer."""
         for log in (self.examples, self.desk):
             if log is not None:
                 log.watch(ended)
 
     def start(self) -> None:
-        """Starts what works beside the event loop."""
+        """Starts the threads beside the event loop."""
         if self.versions is not None:
             self.versions.start()
 
     def stop(self) -> None:
-        """Ends it; what waits to be written is written."""
+        """Stops the threads; writes all waiting entries."""
         for part in (self.versions, self.examples, self.desk):
             if part is not None:
                 part.stop()

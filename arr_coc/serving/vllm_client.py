@@ -1,12 +1,12 @@
-"""Asks a vLLM server that holds the language model alone: images and questions are embedded here, answered there.
+"""Asks a vLLM server that has the language model only: this client embeds images and questions, the server answers.
 
     arr-coc export-language-model MODEL OUT
     vllm serve OUT --enable-prompt-embeds --dtype float32
 
-Each question is one chat message with one part of type "prompt_embeds": all that is in the prompt between the
-template's first and last control tokens, which the server writes itself. One part, since some templates get a line
-break between several. The server's prefix cache goes by the bits of embeddings, block by block: the base tokens of an
-image are the same for every question, so it reads them once.
+Each question is one chat message with one part of type "prompt_embeds": the prompt between the template's first and
+last control tokens, which the server adds. It is one part, since some templates put a line break between parts. The
+server's prefix cache compares the bits of embeddings, block by block. The base tokens of an image are the same for
+every question, so the server prefills them once.
 
 Notation: S tokens of a prompt, D language-model width.
 """
@@ -28,15 +28,15 @@ from ..modeling.processing_arr_coc import Turn
 
 
 class VllmClient:
-    """Asks about images through a server that knows nothing of them.
+    """Asks about images through a server of the language model.
 
     Args:
-        model: with its processor; its language model only embeds tokens here, unless the strategy is "attention".
-        client: OpenAI's, of the server.
-        name: what the server calls the model; None: the first that it names.
+        model: with its processor. Its language model only embeds tokens, unless the strategy is "attention".
+        client: OpenAI's client of the server.
+        name: the model's name on the server; None: the first one that the server lists.
 
     Raises:
-        ValueError: a model whose prompts are more than embeddings.
+        ValueError: the model's prompts are more than embeddings.
 
     Example:
         >>> answers = VllmClient(model, OpenAI(base_url="http://127.0.0.1:8000/v1", api_key="none"))
@@ -49,14 +49,14 @@ class VllmClient:
 
     @cached_property
     def name(self) -> str:
-        """What the server calls the model."""
+        """The model's name on the server."""
         return self._name or self.client.models.list().data[0].id
 
     def encode(self, image: Any) -> ImageEncoding:
-        """Everything about an image that no question changes, without the language model's reading of it.
+        """Encodes an image for all questions, without a prefill of the language model.
 
         Raises:
-            ValueError: an image that cannot be read.
+            ValueError: the image cannot be read.
         """
         return self.answer_generator.encode(image, prefix=False)
 
@@ -64,10 +64,10 @@ class VllmClient:
         self, encoding: ImageEncoding, question: str, *, history: Sequence[Turn] = (), max_tokens: int = 64,
         **choices: Any,
     ) -> str:  # fmt: skip
-        """The likeliest answer, as `generate` gives it: see there for `history` and `choices` (fields of FetchChoices).
+        """The greedy answer, as from `generate`; `history` as there, `choices` are fields of FetchChoices.
 
         Raises:
-            ValueError: a choice, or a prompt that is not allowed.
+            ValueError: an invalid choice or prompt.
             openai.OpenAIError: the server did not answer.
         """
         body = self.body(encoding, question, history=history, max_tokens=max_tokens, **choices)
@@ -89,10 +89,10 @@ class VllmClient:
         self, encoding: ImageEncoding, question: str, *, history: Sequence[Turn] = (), max_tokens: int = 64,
         **choices: Any,
     ) -> Tensor:  # fmt: skip
-        """[S, D] of the prompt without what the server's template writes around it.
+        """The prompt's embeddings [S, D], without the tokens that the server's template adds around it.
 
         Raises:
-            ValueError: a choice, or a prompt that is not allowed; a template that writes something else around it.
+            ValueError: an invalid choice or prompt, or the template adds other tokens around it.
         """
         fetch_choices, unknown = take_choices(choices)
         if unknown:
@@ -110,7 +110,7 @@ class VllmClient:
 
     @cached_property
     def _around(self) -> tuple[list[int], list[int]]:
-        """Tokens that the template writes before and behind a user's only message."""
+        """Tokens that the template adds before and after a user's only message."""
         processor = self.answer_generator.processor
         block = {"type": "text", "text": processor.image_token}
         messages: list[Any] = [{"role": "user", "content": [block]}]
@@ -121,7 +121,7 @@ class VllmClient:
 
 
 def serialized(embeds: Tensor) -> str:
-    """Embeddings [S, D] as vLLM reads them: base64 of a saved tensor, which it loads with `weights_only`."""
+    """Embeddings [S, D] in vLLM's format: base64 of a saved tensor, which it loads with `weights_only`."""
     stream = BytesIO()
-    torch.save(embeds.detach().cpu().clone(), stream)  # a view would save all that it is a part of
+    torch.save(embeds.detach().cpu().clone(), stream)  # saving a view would save its whole storage
     return base64.b64encode(stream.getvalue()).decode()

@@ -1,7 +1,7 @@
-"""Domains of rendered pages: each draws a page and asks questions about it, as a function of a random generator.
+"""Domains of rendered pages: each draws a page with questions from a random generator.
 
-A new domain is a function that draws a page, its layouts and its wordings under one name (`page.register`); `draw_page`
-and everything above it take it by that name.
+A new domain registers a function that draws a page, its layouts and its wordings under one name (`page.register`). It
+can then be used by this name in `draw_page` and everything above.
 """
 
 from . import browser, chart, density, document, invoice, lists, sign, tables  # noqa: F401  (each registers itself)
@@ -17,4 +17,4 @@ from .variations import Variations as Variations
 from .variations import draw_page as draw_page
 
 WORDINGS = tuple(wording for domain in DOMAINS.values() for wording in domain.wordings.values())
-"""Ways to put the questions of every domain."""
+"""The wordings of the questions of all domains."""

@@ -1,11 +1,10 @@
-"""Domains `browser` and `stacked`: pages of fields that a browser has set and rasterised, from HTML of our own.
+"""Domains `browser` and `stacked`: pages of fields, rendered by a browser from generated HTML.
 
-In `stacked` labels are above their values: there what answers is not what comes next. Letters, their distances and
-their edges are those of a screenshot. It needs Chromium, on whose version it depends too what the pages of a seed look
-like.
+In `stacked` labels are above their values, so the answer is not the text after the label. Letters, spacing and edges
+are those of a screenshot. It needs Chromium; the pages of a seed also depend on its version.
 
-Lengths of the HTML are in rem, the size of the values' letters, so that a page can be shrunk as a whole. Elements with
-the attribute `data-text` are those whose place is asked for: a heading, labels and values, in that order.
+Lengths in the HTML are in rem, the font size of the values, so that a page can be scaled as a whole. The places of
+elements with the attribute `data-text` are returned: a heading, labels and values, in that order.
 """
 
 from __future__ import annotations
@@ -35,14 +34,13 @@ Lines = Literal["none", "rows", "grid", "frame", "zebra", "dashed", "cards"]
 
 @dataclass(frozen=True)
 class HtmlLayout:
-    """How a page sets its fields.
+    """The arrangement of a page's fields.
 
     Attributes:
-        arrangement: cells of a table; label at the left and value at the right end; one behind the other; the label
-            above its value.
-        columns: fields beside one another.
-        lines: borders below rows, around cells, around everything, or every other row on a darker ground, or each field
-            in a box of its own.
+        arrangement: cells of a table; label at the left and value at the right end; value after the label; label above
+            its value.
+        columns: number of fields side by side.
+        lines: borders below rows, around cells or around everything; every other row shaded; or a box for each field.
     """
 
     arrangement: Arrangement
@@ -78,26 +76,26 @@ LAYOUTS = Layouts(
 )
 
 STACKED = LAYOUTS.only(lambda layout: layout.arrangement == "stacked")
-"""Those in which labels are above their values."""
+"""The layouts in which labels are above their values."""
 
 
 @dataclass(frozen=True)
 class HtmlStyle:
-    """What a page looks like beside its layout; lengths in rem, spacing in em.
+    """The appearance of a page besides its layout; lengths in rem, spacing in em.
 
     Attributes:
-        label, value, heading: font files.
-        label_size, heading_size: of letters; values have 1.
-        label_spacing, value_spacing: between letters.
+        label, value, heading: fonts.
+        label_size, heading_size: font sizes; values have 1.
+        label_spacing, value_spacing: letter spacing.
         upper: labels are in capitals.
-        colon: labels end with one.
+        colon: labels end with a colon.
         line: height of a line.
         padding: (above and below, at the sides) of each field.
-        margin: around the page.
-        gap: between a label and its value, or between columns.
-        radius: of the corners of boxes.
-        width: px of borders.
-        band: the heading is in the page's colours exchanged.
+        margin: margin of the page.
+        gap: gap between a label and its value, or between columns.
+        radius: radius of the corners of boxes.
+        width: width of borders, px.
+        band: the heading has exchanged ink and paper colours.
         palette: colours of paper, labels, values and borders.
     """
 
@@ -121,7 +119,7 @@ class HtmlStyle:
 
     @property
     def fonts(self) -> str:
-        """Family and style of its fonts, values first."""
+        """Family and style of the fonts, values first."""
         return " + ".join(dict.fromkeys((self.value.name, self.label.name)))
 
 
@@ -164,10 +162,10 @@ def make_html(
     """The page's head and body.
 
     Args:
-        layout, style: what it looks like.
-        fields: label and value of each, the labels in the case that they are shown in, without colons.
-        title: heading of the page; none where it is empty.
-        pixels: size of the values' letters.
+        layout, style: appearance of the page.
+        fields: label and value of each field; labels in their final case, without colons.
+        title: heading of the page; "": no heading.
+        pixels: font size of the values, px.
     """
     mark = ":" if style.colon else ""
     texts = [(_text(label + mark, "label"), _text(value, "value")) for label, value in fields]
@@ -184,7 +182,7 @@ def _text(text: str, role: str) -> str:
 
 
 def _table(texts: Sequence[tuple[str, str]], columns: int) -> str:
-    """Fields run along the rows."""
+    """A table in which fields run along the rows."""
     cells = [f"<th>{label}</th><td>{value}</td>" for label, value in texts]
     rows = ["".join(cells[start : start + columns]) for start in range(0, len(cells), columns)]
     return f"<table>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"
@@ -195,7 +193,7 @@ def _list(texts: Sequence[tuple[str, str]]) -> str:
 
 
 def _faces(style: HtmlStyle) -> str:
-    """Fonts by role, each from its file: what else is installed under a family's name does not matter."""
+    """CSS of the fonts by role, each from its file, independent of other installed fonts of the same name."""
     roles = {"label": style.label, "value": style.value, "heading": style.heading}
     return "".join(
         f'@font-face{{font-family:"{role}";src:url("{Path(face.path).as_uri()}")}}' for role, face in roles.items()
@@ -241,7 +239,7 @@ def _layout_css(layout: HtmlLayout, style: HtmlStyle) -> str:
 
 
 def _shaded(palette: Palette) -> Colour:
-    """The paper, a little darker or lighter: towards the borders' colour."""
+    """The paper's colour, moved a little towards the borders' colour."""
     red, green, blue = (paper + 0.12 * (rule - paper) for paper, rule in zip(palette.paper, palette.rule, strict=True))
     return red, green, blue
 
@@ -252,31 +250,31 @@ def _css(colour: Colour) -> str:
 
 
 def cased(rng: np.random.Generator, fields: Sequence[str], *, upper: bool) -> list[str]:
-    """Labels of one page, all in the same case: upper, or else lower or Capitalised."""
+    """The labels of one page, all in the same case: upper, lower or Capitalised."""
     case = "upper" if upper else pick(rng, ("lower", "capitalize"))
     return [str(getattr(field, case)()) for field in fields]
 
 
 _MIN_ENTRIES = 4
 _MAX_ENTRIES = 14  # on a page of 256 px
-_TRIALS = 200  # pages that do not fit, before something must be wrong
-_DEGRADED = 0.5  # share of training pages with noise, bent letters and so on; the others are as the browser gives them
+_TRIALS = 200  # the most attempts until a page fits
+_DEGRADED = 0.5  # share of training pages with noise, bent letters and so on; others are unchanged screenshots
 
 
 def render_browser(
     rng: np.random.Generator, *, size: int = 256, split: Split = "train", layouts: Layouts[HtmlLayout] = LAYOUTS
 ) -> Document:
-    """A page of 4 and more fields, each with its value, as a browser shows it.
+    """A page of 4 or more fields with values, rendered by a browser.
 
     Args:
         rng: the only source of randomness.
         size: side of the square page, px.
-        split: which fonts, words and layouts it shows.
-        layouts: to draw one from.
+        split: split of fonts, words and layouts.
+        layouts: the layouts to choose from.
 
     Raises:
         FileNotFoundError: no browser, or no font of the split, is installed.
-        RuntimeError: the browser does not start, stops answering, or cannot set any page.
+        RuntimeError: the browser does not start, stops answering, or cannot render any page.
     """
     check_page(size, split)
     browser, unit = shared_browser(), text_unit(size)
@@ -316,7 +314,7 @@ def draw_browser(rng: np.random.Generator, size: int, split: Split) -> Page:
 
 @register("stacked", STACKED, {"field": DOCUMENT_WORDINGS})
 def draw_stacked(rng: np.random.Generator, size: int, split: Split) -> Page:
-    """The same, labels above their values."""
+    """A page as of `draw_browser`, with labels above their values."""
     return ask_each(rng, render_browser(rng, size=size, split=split, layouts=STACKED), split, FIELDS)
 
 

@@ -1,6 +1,6 @@
-"""A page to draw on, and rows of cells that share columns: what receipts, tables and lists are made of.
+"""A page to draw on, and rows of cells that share columns, for receipts, tables and lists.
 
-Texts have their boxes; colours and fonts are those of a split. All lengths are pixels of the final image.
+Texts have boxes; colours and fonts are those of a split. All lengths are pixels of the final image.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ Role = Literal["label", "value", "heading"]
 
 
 def text_unit(size: int) -> float:
-    """How much larger text is on a page of `size` px than on one of 256.
+    """The scale of text on a page of `size` px, relative to a page of 256 px.
 
-    It grows with the square root: larger pages hold more text, not just larger text.
+    It grows with the square root, so that larger pages hold more text, not only larger text.
     """
     return size / 256 if size < 256 else (size / 256) ** 0.5
 
@@ -40,10 +40,10 @@ class Canvas:
     Args:
         rng: the only source of randomness.
         size: side of the page, px.
-        split: fonts, contrast and distortions.
-        upright: letters are neither stretched nor slanted, as they must be where texts are not in rows.
-        window: (x, y, side) of the square part of the page that is drawn, px; None: all of it. Positions and boxes are
-            the page's.
+        split: split of fonts, contrast and distortions.
+        upright: letters are neither stretched nor slanted, as is necessary for texts that are not in rows.
+        window: (x, y, side) of the square part of the page to draw, px; None: all of it. Positions and boxes are
+            relative to the page.
     """
 
     def __init__(
@@ -71,27 +71,27 @@ class Canvas:
         return Ink(self._side, pen, self._corner)
 
     def write(self, text: str, position: tuple[float, float], style: TextStyle, role: Role = "value") -> Span:
-        """Draw a text from `position` (x of its start, y of its baseline) in the colour of its role."""
+        """Draws a text from `position` (x of its start, y of its baseline) in the colour of its role."""
         ink = self._inks["value" if role == "value" else "label"]
         boxes, glyphs = write(ink, [text], [position[0]], [position[1]], style)
         self.glyphs += glyphs
         return Span(text, boxes[0])
 
     def fill(self, boxes: list[Box], colour: Colour) -> None:
-        """Fill rectangles below all text."""
+        """Fills rectangles below all text."""
         ink = self._layer()
         for box in boxes:
             ink.rectangle(*box, 255)
         self._fills.append((ink, colour))
 
     def tint(self, strength: float) -> Colour:
-        """The paper's colour moved by a share of the way towards the labels' ink."""
+        """The paper's colour, moved by a share towards the labels' ink."""
         paper, ink = np.asarray(self.palette.paper), np.asarray(self.palette.label)
         red, green, blue = (paper + strength * (ink - paper)).tolist()
         return red, green, blue
 
     def shade(self, contrast: float) -> Colour:
-        """Any colour that differs from the paper by at least `contrast` in luminance (0..255)."""
+        """A random colour that differs from the paper by at least `contrast` in luminance (0..255)."""
         while True:
             red, green, blue = self.rng.uniform(0, 255, 3).tolist()
             if abs(luminance((red, green, blue)) - luminance(self.palette.paper)) >= contrast:
@@ -116,9 +116,9 @@ Align = Literal["left", "centre", "right"]
 _PITCH, _RULED_PITCH = 1.18, 1.36  # least line pitch in font sizes, without and with a line between rows
 _HEADING_PITCH = 1.5
 _EDGE = 4.0  # px at a 256 px page kept free of text on every side
-_GAP = 1.0  # least space between columns, in font sizes
+_GAP = 1.0  # least gap between columns, in font sizes
 _INLINE = 0.5  # space between the pieces of a spanning row, in font sizes
-_SLANT = 0.3  # what letters may lean out of their cell, in font sizes
+_SLANT = 0.3  # how far slanted letters can reach out of their cell, in font sizes
 _SHRINKINGS = 4
 _SHARE = {"left": 0.0, "centre": 0.5, "right": 1.0}
 
@@ -133,13 +133,13 @@ class Row:
 
     @classmethod
     def of(cls, texts: Sequence[str], first: Role, others: Role) -> Row:
-        """A row of cells of which the first has a role of its own."""
+        """A row of cells whose first cell has another role."""
         return cls(tuple(texts), (first, *(others for _ in texts[1:])))
 
 
 @dataclass(frozen=True)
 class Ruling:
-    """Which lines and fills a block of rows has.
+    """The lines and fills of a block of rows.
 
     Attributes:
         frame: a box around the rows.
@@ -164,7 +164,7 @@ class Ruling:
 
 @dataclass(frozen=True)
 class RowsPlan:
-    """Rows that fit: styles at their final size, x of every text, baselines, and the borders of rows and columns."""
+    """The plan of rows that fit: styles at final size, x of every text, baselines, borders of rows and columns."""
 
     styles: Styles
     x: list[list[float]]
@@ -186,7 +186,7 @@ def _widths(rows: Sequence[Row], styles: Styles) -> list[list[float]]:
 
 
 def _needed(rows: Sequence[Row], widths: list[list[float]], pixels: float) -> tuple[np.ndarray, float]:
-    """Widths of the columns, and what they and the spanning rows need."""
+    """Widths of the columns, and the width that they and the spanning rows need."""
     cells = [line for row, line in zip(rows, widths, strict=True) if row.span is None]
     columns = np.max(cells, axis=0) if cells else np.zeros(1)
     table = columns.sum() + _GAP * pixels * (len(columns) - 1)
@@ -207,12 +207,12 @@ def plan_rows(
     *,
     ruled: bool = False,
 ) -> RowsPlan | None:
-    """Place rows on a page of `size` px; None if they do not fit even at the smallest font.
+    """Places rows on a page of `size` px; None if they do not fit even in the smallest font.
 
     Args:
         rng: the only source of randomness.
-        rows: top to bottom.
-        aligns: of each column.
+        rows: from top to bottom.
+        aligns: alignment of each column.
         styles: at any size.
         size: side of the page, px.
         ruled: rows leave room for a line between them.
@@ -251,7 +251,7 @@ def plan_rows(
 def _columns(
     rng: np.random.Generator, columns: np.ndarray, needed: float, pixels: float, size: int, edge: float
 ) -> tuple[list[float], list[float]]:
-    """Starts of the columns and borders around them: as wide as the page, or narrower and anywhere."""
+    """Starts of the columns and borders around them: the whole width of the page, or narrower at any place."""
     spare = size - 2 * edge - needed
     used = spare * float(1.0 if rng.random() < 0.4 else rng.random())
     left = edge + 0.5 * _SLANT * pixels + (spare - used) * float(rng.choice([0.0, 0.5, 1.0, rng.random()]))
@@ -283,7 +283,7 @@ def _places(
 
 
 def _bounds(rng: np.random.Generator, heights: np.ndarray, edge: float, size: int) -> list[float]:
-    """Borders between rows: tight or airy, at the top, in the middle, at the bottom or anywhere."""
+    """Borders between rows: tight or loose, at the top, in the middle, at the bottom or anywhere."""
     spare = size - 2 * edge - float(heights.sum())
     heights = heights * (1 + float(rng.beta(1, 2)) * spare / heights.sum())
     free = size - 2 * edge - float(heights.sum())
@@ -292,7 +292,7 @@ def _bounds(rng: np.random.Generator, heights: np.ndarray, edge: float, size: in
 
 
 def draw_rows(canvas: Canvas, rows: Sequence[Row], plan: RowsPlan) -> list[list[Span | None]]:
-    """Write all rows; None where a text is empty."""
+    """Writes all rows; None for empty texts."""
     return [
         [
             canvas.write(text, (x, baseline), _style(plan.styles, role), role) if text else None
@@ -303,7 +303,7 @@ def draw_rows(canvas: Canvas, rows: Sequence[Row], plan: RowsPlan) -> list[list[
 
 
 def rule_rows(canvas: Canvas, ruling: Ruling, rows: Sequence[Row], plan: RowsPlan, first: int, last: int) -> None:
-    """Draw the lines of rows `first` to `last`, the latter exclusive, of a plan."""
+    """Draws the lines of rows `first` to `last` (exclusive) of a plan."""
     left, right, size = max(1.0, plan.columns[0]), min(canvas.size - 2.0, plan.columns[-1]), canvas.size
     bounds = [min(size - 2.0, bound) for bound in plan.bounds[first : last + 1]]
     ruler = canvas.ruler

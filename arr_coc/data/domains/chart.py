@@ -1,6 +1,6 @@
-"""Domain `chart`: bar charts with named bars, a labelled axis, and with or without a number at every bar.
+"""Domain `chart`: bar charts with named bars, a labelled axis, and optionally a number at every bar.
 
-Where bars have no numbers of their own they end at a tick of the axis, so that every value is on the page.
+Bars without numbers end at a tick of the axis, so that every value is on the page.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .page import Layouts, Page, Question, QuestionWriter, Span, interleave, reg
 
 @dataclass(frozen=True)
 class Layout:
-    """Bars upright or lying; a number at every bar, or grid lines to read it off; a colour for each bar; a frame."""
+    """Vertical or horizontal bars; a number at every bar, or grid lines; a colour for each bar; a frame."""
 
     lying: bool = False
     labelled: bool = True
@@ -77,7 +77,7 @@ _CATEGORIES = (
     ("month", MONTHS), ("day", DAYS), ("region", REGIONS), ("department", DEPARTMENTS), ("product", PRODUCTS),
     ("city", tuple(city for city in CITIES if " " not in city)),
 )  # fmt: skip
-_CLOSED = ("month", "day")  # known words in their order, none held out
+_CLOSED = ("month", "day")  # words with a fixed order, none held out
 _STEPS = (1, 2, 5, 10, 20, 25, 50, 100, 200, 500, 1000)
 _MIN_BARS, _MAX_BARS = 3, 9
 _CONTRAST = 45.0  # least difference in luminance (0..255) between bars and paper
@@ -85,7 +85,7 @@ _CONTRAST = 45.0  # least difference in luminance (0..255) between bars and pape
 
 @dataclass(frozen=True)
 class Series:
-    """What a chart says: a title (or ""), what the bars are, their names and values, and the axis' ticks."""
+    """The content of a chart: a title (or ""), the noun of the bars, their names and values, and the axis' ticks."""
 
     title: str
     noun: str
@@ -96,7 +96,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Plot:
-    """A chart that fits: its styles, the area of its bars, the right and top of one with their numbers, bars' width.
+    """The plan of a chart that fits: styles, area of the bars, right and top including numbers, width of the bars.
 
     `share` is the bars' share of their slots; the title's place is x of its start and y of its baseline.
     """
@@ -159,7 +159,7 @@ def _plan(rng: np.random.Generator, styles: Styles, series: Series, layout: Layo
 
 @dataclass(frozen=True)
 class _Bars:
-    """What was drawn: names, the texts that say their values, and the bars as spans without text."""
+    """The drawn names, the texts of the values, and the bars as spans without text."""
 
     names: list[Span]
     values: list[Span]
@@ -167,7 +167,7 @@ class _Bars:
 
 
 class _Drawing:
-    """A chart being drawn: along the bars run values, across them the slots."""
+    """Draws a chart; values run along the bars, slots across them."""
 
     def __init__(self, canvas: Canvas, plot: Plot, series: Series, layout: Layout) -> None:
         self.canvas, self.plot, self.series, self.layout = canvas, plot, series, layout
@@ -190,13 +190,13 @@ class _Drawing:
         return _Bars(names, values, [_area(box) for box in boxes])
 
     def _along(self, value: float) -> float:
-        """x (lying) or y (upright) of a value."""
+        """x (horizontal bars) or y (vertical bars) of a value."""
         left, top, right, bottom = self.plot.area
         share = value / self.series.ticks[-1]
         return left + share * (right - left) if self.layout.lying else bottom - share * (bottom - top)
 
     def _middle(self, index: int) -> float:
-        """y (lying) or x (upright) of the middle of a bar."""
+        """y (horizontal bars) or x (vertical bars) of the middle of a bar."""
         left, top, right, bottom = self.plot.area
         low, high = (top, bottom) if self.layout.lying else (left, right)
         return low + (index + 0.5) * (high - low) / len(self.series.names)
@@ -210,7 +210,7 @@ class _Drawing:
         return middle - half, self._along(value), middle + half, bottom
 
     def _axes(self) -> list[Span]:
-        """Draws axes, ticks, and the grid where there is one; returns the ticks' labels."""
+        """Draws axes, ticks and the optional grid; returns the ticks' labels."""
         left, top, right, bottom = self.plot.area
         ruler, style, spans = self.canvas.ruler, self.plot.styles.label, []
         for value in self.series.ticks:
@@ -274,7 +274,7 @@ def draw_chart(rng: np.random.Generator, size: int, split: Split) -> Page:
 
 
 def _questions(ask: QuestionWriter, series: Series, layout: Layout, drawn: _Bars) -> Iterator[Question]:
-    """A value read off the axis takes a hop more: from the name to the bar, from the bar to the tick."""
+    """Questions about a chart. A value read off the axis takes one more hop: from the bar to the tick."""
     counts = Counter(series.values)
     for index, name in enumerate(drawn.names):
         value, bar = drawn.values[index], drawn.bars[index]

@@ -1,8 +1,7 @@
-"""Domain `density`: fields and values that fill a page, in print that is the smaller, the more characters are wanted.
+"""Domain `density`: fields and values that fill a page; with more characters, print is smaller.
 
-How much each part of a page says is then all that differs from page to page: how many characters can a fixed number of
-tokens hold? There is one layout, the same in every split, as another one would differ in more than that. Dense pages
-are full of text lines; nothing is asked about them.
+Pages differ only in the density of their text, to measure how many characters a fixed number of tokens can hold. So all
+splits have the same single layout. Dense pages are full of text lines and have no questions.
 """
 
 from __future__ import annotations
@@ -37,65 +36,65 @@ from .document import Document, Entry, ask_each, cased
 from .page import Layouts, Page, register
 
 SMALLEST, LARGEST = 10.0, 20.0
-"""Font sizes of the densest pages and of those with room to spare, px."""
+"""Font sizes of the densest and of the sparsest pages, px."""
 _LINE = 1.16
-"""Least line pitch in font sizes: that of the tallest font in use."""
+"""Least line pitch in font sizes, that of the tallest font."""
 EDGE = 3.0
 """px kept free of text on every side."""
 STEP = 50
-"""Characters from one density to the next."""
+"""Step between densities, characters."""
 
 _MOST_ON = 192
 _MOST = 350
 """Characters that fit on a page of 192 px in nearly every font."""
 _MOST_FIELDS = 400
-"""Characters that all fields together nearly always have: each is on a page once."""
+"""Characters that all fields together nearly always have, as each field is on a page only once."""
 _FILLED = 0.93
-"""Of the side of the print that a page would have room for, if lines broke anywhere."""
+"""Factor of the font size that a page would have room for if lines broke anywhere."""
 INNER, OUTER = (0.3, 0.6), (1.0, 1.6)
-"""Gaps, from and to, between a label and its value, and between one value and the next label, in font sizes."""
+"""Ranges of the gap between label and value, and between value and next label, in font sizes."""
 
 
 def densities(size: int) -> tuple[int, ...]:
-    """Numbers of visible characters, from 50 on, that a page of `size` px is drawn with."""
+    """The possible numbers of visible characters on a page of `size` px, from 50 on."""
     most = min(_MOST * size**2 // _MOST_ON**2, _MOST_FIELDS)
     return tuple(range(STEP, max(STEP, most) + 1, STEP))
 
 
 def shown(texts: Sequence[str], characters: int) -> int:
-    """How many of the texts, the first ones, come nearest to so many visible characters; at least one."""
+    """The number of first texts whose visible characters are closest to `characters`; at least one."""
     counts = np.cumsum([_visible(text) for text in texts])
     return 1 + int(np.abs(counts - characters).argmin())
 
 
 def print_size(size: int, characters: int) -> float:
-    """Font size, px, at which so many characters fill a page of `size` px."""
+    """Font size, px, at which `characters` fill a page of `size` px."""
     return min(LARGEST, max(SMALLEST, _FILLED * SMALLEST * sqrt(densities(size)[-1] / characters)))
 
 
 def room(size: int, font: float) -> tuple[float, int]:
-    """Width of the lines of a page of `size` px, and how many there are in print of `font` px."""
+    """Width and number of the lines on a page of `size` px, in print of `font` px."""
     return size - 2 * EDGE, int((size - 2 * EDGE) // (_LINE * font))
 
 
 def fits(run: float, size: int, font: float) -> bool:
-    """Whether an entry of this width in print of `font` px would fit on a line in the largest print."""
+    """Whether an entry that is `run` px wide in print of `font` px fits on a line in the largest print."""
     return run * LARGEST <= room(size, font)[0] * font
 
 
 def placed(
     rng: np.random.Generator, texts: Sequence[str], runs: Sequence[float], *, size: int, wanted: int, gap: float
 ) -> list[tuple[int, float]] | None:
-    """Row and x of entries, the first ones, that have about so many visible characters; None where they do not fit.
+    """Row and x of the first entries, with about `wanted` visible characters; None if they do not fit.
 
-    Nor may those of the densest page, in its print: what is drawn again does not depend on how much is wanted.
+    Also None if the entries of the densest page do not fit in its print, so that redraws do not depend on `wanted`.
 
     Args:
         rng: the only source of randomness.
-        texts: of the entries.
+        texts: texts of the entries.
         runs: their widths, px, in the print of a page of `wanted` characters.
         size: side of the page, px.
-        wanted: visible characters.
+        wanted: number of visible characters.
         gap: least distance of two entries on a line, px.
     """
     font, most = print_size(size, wanted), densities(size)[-1]
@@ -112,22 +111,22 @@ def placed(
 def render_density(
     rng: np.random.Generator, *, size: int = 256, split: Split = "train", characters: int | None = None
 ) -> Document:
-    """A page of `field value` after `field value` with about so many visible characters.
+    """A page of running `field value` entries with about `characters` visible characters.
 
-    Fonts, fields and values are drawn as if every page were to hold as much as can be, and every line to hold the
-    largest print, and then as many are shown as are wanted: so pages of different density differ in nothing else.
+    Fonts, fields and values are drawn for the densest page and for lines of the largest print; then the wanted number
+    is shown. So pages of different density differ in nothing else.
 
     Args:
         rng: the only source of randomness.
-        size: side of the page, px; a larger page holds more, its print is no larger.
-        split: of fonts and words, see `arr_coc.data.splits`.
-        characters: of `densities`; None: drawn.
+        size: side of the page, px; a larger page holds more text, not larger print.
+        split: split of fonts and words, see `arr_coc.data.splits`.
+        characters: one of `densities`; None: random.
 
     Returns:
-        The page, its entries in reading order.
+        The page, with entries in reading order.
 
     Raises:
-        ValueError: a bad `split`, a page under 64 px, or a density that such a page is not drawn with.
+        ValueError: a bad `split`, a page under 64 px, or a density that is not among `densities`.
         FileNotFoundError: no font of the split is installed.
     """
     check_page(size, split)
@@ -177,13 +176,13 @@ def _visible(text: str) -> int:
 
 
 def _width(styles: Styles, label: str, value: str, font: float) -> float:
-    """Of an entry without the gap inside; a slant may reach a little further."""
+    """The width of an entry without its inner gap; slanted letters can reach a little further."""
     return styles.label.width(label) + styles.value.width(value) + 0.1 * font
 
 
 @register("density", Layouts({"flow": None}, {"flow": None}), {"field": DOCUMENT_WORDINGS})
 def draw_density(rng: np.random.Generator, size: int, split: Split) -> Page:
-    """A page of `render_density` with one question about each field; its tag `density` says how many characters."""
+    """A page of `render_density` with a question about each field; its tag `density` is the number of characters."""
     levels = densities(size)
     characters = levels[int(rng.integers(len(levels)))]
     document = render_density(rng, size=size, split=split, characters=characters)
@@ -222,9 +221,9 @@ def _dense_line(rng: np.random.Generator, split: Split, length: int) -> str:
 
 
 def render_dense_page(rng: np.random.Generator, *, size: int = 256, split: Split = "train") -> Document:
-    """A page full of text lines, without entries, for learning to read: letters and digits about equally often.
+    """A page full of text lines, without entries, to learn reading; letters and digits are about equally frequent.
 
-    Arguments and errors as in `render_document`; the layout is named "dense".
+    Arguments and errors are as in `render_document`; the layout is named "dense".
     """
     check_page(size, split)
     unit, pen = size / 256, sample_pen(rng, split)

@@ -1,7 +1,7 @@
-"""Domains `document`, `pair` and `form`: lines of `label value` on one page, or on two to compare.
+"""Domains `document`, `pair` and `form`: lines of `label value` on one page, or on two pages to compare.
 
-`document` is what arr-coc-tiny-2 is trained on. Layouts, and the plan that fits them, are here too. All lengths are
-pixels of the final image.
+arr-coc-tiny-2 is trained on `document`. Layouts and their plans are here too. All lengths are pixels of the final
+image.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _RULED_LINE = 1.32  # the same with a ruling line in between
 
 @dataclass(frozen=True)
 class Layout:
-    """A way to set `label value` lines.
+    """A layout of `label value` lines.
 
     Attributes:
-        placement: value directly after its label, at a column shared by all lines, or ending at the right margin.
+        placement: value directly after its label, in a column shared by all lines, or ending at the right margin.
         rows: lines between rows.
         frame: a box around all rows.
         divider: a vertical line between labels and values.
@@ -79,20 +79,20 @@ LAYOUTS = Layouts(
         "right_table": Layout("right", rows=True, frame=True, divider=True),
         "right_edges": Layout("right", edges=True),
     },
-    weights={"left": 4.0, "spaced": 4.0, "right": 4.0},  # plain pages are the commonest ones
+    weights={"left": 4.0, "spaced": 4.0, "right": 4.0},  # plain pages are the most common
 )
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A page that fits: styles at their final size, and the place of everything.
+    """The plan of a page that fits: styles at final size, and the places of all parts.
 
     Attributes:
         label_x, value_x: x of the start of every label and value.
         baselines: y of every row's baseline.
         bounds: y of the borders between rows, one more than rows.
         left, right: x range of the block of rows.
-        divider_x: x between labels and values, where values share a column.
+        divider_x: x between labels and values, if values share a column.
         title: x and baseline y of the title, or None.
     """
 
@@ -134,7 +134,7 @@ def make_plan(
     title: str,
     size: int,
 ) -> Plan | None:
-    """Place lines on a page of `size` px; None if they do not fit even at the smallest font.
+    """Places lines on a page of `size` px; None if they do not fit even in the smallest font.
 
     `labels` are as drawn, with their colons; an empty `title` means none.
     """
@@ -164,7 +164,7 @@ def make_plan(
         pixels = max(MIN_FONT * unit, 0.98 * pixels / excess)
     else:
         return None
-    if layout.placement == "right":  # here widths show, so they include kerning
+    if layout.placement == "right":  # widths are visible here, so they include kerning
         value_widths = np.array([styles.value.advances(text)[-1] for text in values])
     left, right = _block_range(rng, layout, needed, edge, size)
     label_x, value_x, divider_x = _columns(rng, layout, label_widths, value_widths, left, right, gap)
@@ -181,7 +181,7 @@ def make_plan(
 
 
 def _title_start(rng: np.random.Generator, left: float, width: float, edge: float, size: int) -> float:
-    """x of a title: somewhere between the page's edges, or at the left of the block where it fits there."""
+    """x of a title: anywhere between the page's edges, or at the left of the block if it fits there."""
     spare = size - 2 * edge - width
     x = edge + spare * float(rng.choice([0.0, 0.5, 1.0, rng.random()], p=[0.2, 0.4, 0.1, 0.3]))
     return left if rng.random() < 0.3 and left + width < size - edge else x
@@ -190,7 +190,7 @@ def _title_start(rng: np.random.Generator, left: float, width: float, edge: floa
 def _block_range(
     rng: np.random.Generator, layout: Layout, needed: float, edge: float, size: int
 ) -> tuple[float, float]:
-    """x range of the block: often the whole page between margins, else narrower and anywhere."""
+    """x range of the block: often the whole page between margins, else narrower at any place."""
     free = size - 2 * edge - needed
     margin = min(free / 2, float(rng.uniform(0, 24)) * size / 256)
     left, right = edge + margin, size - edge - margin
@@ -228,7 +228,7 @@ def _columns(
 def _rows(
     rng: np.random.Generator, layout: Layout, pixels: float, count: int, title_height: float, edge: float, size: int
 ) -> tuple[list[float], float]:
-    """Borders of the rows and the top of the title: tight or airy, at the top, the middle, the bottom, or spread."""
+    """Borders of the rows and the top of the title: tight or loose, at the top, middle or bottom, or spread."""
     least = pixels * (_RULED_LINE if layout.ruled else _LINE)
     room = size - 2 * edge - title_height
     largest = room / count
@@ -248,7 +248,7 @@ def _rows(
 
 
 def draw_rules(rng: np.random.Generator, ink: Ink, layout: Layout, plan: Plan, label_ends: list[float]) -> None:
-    """Draw a layout's lines; `label_ends` are the x where the drawn labels end."""
+    """Draws a layout's lines; `label_ends` are the x of the drawn labels' ends."""
     ruler = Ruler(rng, ink)
     size = ink.size
     unit, pad = size / 256, 3 * size / 256
@@ -278,9 +278,9 @@ _MIN_ENTRIES, _MAX_ENTRIES = 4, 14
 
 @dataclass(frozen=True)
 class Entry:
-    """One line: the canonical field (lower case), its label as drawn less the colon, its value, and tight ink boxes.
+    """One line: the canonical field (lower case), its label as drawn without colon, its value, and tight ink boxes.
 
-    The label's box includes the colon where one is drawn.
+    The label's box includes a drawn colon.
     """
 
     field: str
@@ -292,10 +292,10 @@ class Entry:
 
 @dataclass(frozen=True)
 class Document:
-    """A rendered page (RGB), what it says, the name of its layout, and the family and style of its fonts.
+    """A rendered page (RGB), its text, the name of its layout, and the family and style of its fonts.
 
-    Of a page of which it shows a part: `labels`, fields whose label it shows without their value, and that label's box;
-    `elsewhere`, fields of which it shows nothing.
+    If it shows a part of a page: `labels` are fields with a visible label but no visible value, with the label's box;
+    `elsewhere` are fields that are not visible at all.
     """
 
     image: Image.Image
@@ -308,7 +308,7 @@ class Document:
 
 
 def cased(rng: np.random.Generator, fields: list[str]) -> list[str]:
-    """Labels of one page, all in the same case: lower, Capitalised, rarely UPPER."""
+    """The labels of one page, all in the same case: lower, Capitalised, rarely UPPER."""
     choice = int(rng.choice(3, p=[0.44, 0.46, 0.1]))
     return [(field, field.capitalize(), field.upper())[choice] for field in fields]
 
@@ -334,11 +334,11 @@ def render_document(
 
     Args:
         rng: the only source of randomness; the same state gives the same document on a machine with the same fonts.
-        size: side of the square page in px; all lengths scale with it.
-        split: which fonts, words and layouts it shows, see `arr_coc.data.splits`; only training distorts its letters.
-        fields: names to draw from (lower case, distinct), at least 4; those that `FIELDS` lacks have numbers, or
+        size: side of the square page, px; all lengths scale with it.
+        split: split of fonts, words and layouts, see `arr_coc.data.splits`; only training distorts letters.
+        fields: names to draw from (lower case, distinct), at least 4; names that `FIELDS` lacks have numbers, or
             values of any kind.
-        pairs: fields and values, what the page says; None: drawn.
+        pairs: fields and values of the page; None: random.
 
     Raises:
         ValueError: a bad `split`, a page under 64 px, or too few fields.
@@ -389,12 +389,12 @@ def draw_document(rng: np.random.Generator, size: int, split: Split) -> Page:
 
 
 def draw_fields(rng: np.random.Generator, size: int, split: Split, fields: Sequence[str]) -> Page:
-    """`draw_document` with fields among other names."""
+    """`draw_document` with other names of fields."""
     return ask_each(rng, render_document(rng, size=size, split=split, fields=fields), split, fields)
 
 
 def ask_each(rng: np.random.Generator, document: Document, split: Split, fields: Sequence[str]) -> Page:
-    """The document with one question about each of its fields, which were drawn from `fields`, in a drawn order."""
+    """The document with one question about each of its fields, in random order; the fields are drawn from `fields`."""
     order = rng.permutation(len(document.entries))
     entries = [document.entries[int(index)] for index in order]
     questions = tuple(
@@ -406,7 +406,7 @@ def ask_each(rng: np.random.Generator, document: Document, split: Split, fields:
 
 
 COMPARISONS = ("highest", "lowest")
-"""Kinds of questions that all pages are needed for."""
+"""Kinds of questions that need all pages."""
 WORDINGS: dict[str, Wordings] = {
     **{
         kind: Wordings(
@@ -421,23 +421,23 @@ WORDINGS: dict[str, Wordings] = {
     "field": DOCUMENT_WORDINGS,
 }  # fmt: skip
 COMPARED = ("total", "subtotal", "tax", "tip", "price")
-"""Fields that are compared; their values are amounts."""
+"""Fields to compare; their values are amounts."""
 
 _OWN = (3, 6)
-"""Fields that are on one of the pages, from and to."""
+"""Range of the number of fields on one of the pages only."""
 _COMPARED_IN_TRAINING = 3
-"""Fields that a training pair compares at most: comparing is learnt from many amounts."""
+"""The most fields that a training pair compares; a model learns to compare from many amounts."""
 _ASKED = 3
-"""Fields of each page that are asked for by themselves."""
+"""Number of fields per page with a separate question."""
 
 
 @register_sources("pair", LAYOUTS, WORDINGS, least=2, most=2)
 def draw_pair(rng: np.random.Generator, size: int, split: Split, count: int) -> Page:
-    """As many pages as are asked for, two by default: which shows the most, and what is on one of them?"""
+    """`count` pages, two by default, with comparisons, and questions about single pages."""
     compared, contents = draw_contents(rng, split, count)
     documents = [render_document(rng, size=size, split=split, pairs=pairs) for pairs in contents]
     questions = ask_about(rng, documents, compared, split)
-    order = [0, *(1 + rng.permutation(len(questions) - 1))]  # a comparison first, whatever is drawn
+    order = [0, *(1 + rng.permutation(len(questions) - 1))]  # a comparison is always first
     if rng.random() < 0.5:
         questions[:2] = questions[1::-1]
     first, *rest = documents
@@ -450,7 +450,7 @@ def draw_pair(rng: np.random.Generator, size: int, split: Split, count: int) -> 
 def draw_contents(
     rng: np.random.Generator, split: Split, count: int
 ) -> tuple[list[str], Iterator[list[tuple[str, str]]]]:
-    """Fields that can be compared, and for each of `count` pages what it says, drawn when it is its turn."""
+    """Comparable fields, and the content of each of `count` pages, drawn lazily."""
     several = int(rng.integers(1, _COMPARED_IN_TRAINING + 1)) if split == "train" else 1
     compared = distinct(lambda: pick(rng, COMPARED), several)
     names = [field for field in FIELDS if field not in COMPARED]
@@ -469,7 +469,7 @@ def draw_contents(
 def ask_about(
     rng: np.random.Generator, documents: Sequence[Document], compared: Sequence[str], split: Split
 ) -> list[Question]:
-    """Both comparisons of each field that is `compared`; then questions about other fields, page by page."""
+    """Both comparisons of each field in `compared`, then questions about other fields, page by page."""
     questions = [_compare(rng, documents, field, kind, split) for field in compared for kind in COMPARISONS]
     for number, document in enumerate(documents):
         own_entries = [entry for entry in document.entries if entry.field not in compared][:_ASKED]
@@ -478,12 +478,12 @@ def ask_about(
 
 
 def draw_comparison(rng: np.random.Generator, split: Split, count: int = 2) -> Question:
-    """What could be asked about `count` pages that are not drawn, and what is thought before the answer."""
+    """A comparison of `count` pages that are not drawn, with the thinking before the answer."""
     return _comparison(rng, pick(rng, COMPARED), pick(rng, COMPARISONS), _amounts(rng, split, count), split)
 
 
 def _amounts(rng: np.random.Generator, split: Split, count: int) -> list[str]:
-    """Amounts of which no two are equal."""
+    """Distinct amounts."""
     amounts: list[str] = []
     while len(amounts) < count:
         amount = KINDS["amount"](rng, split)
@@ -497,7 +497,7 @@ def _value(amount: str) -> float:
 
 
 def _compare(rng: np.random.Generator, documents: Sequence[Document], field: str, kind: str, split: Split) -> Question:
-    """Which page's value is the highest, or the lowest? All of them must be looked at."""
+    """A question for the page with the highest or lowest value, which needs all pages."""
     entries = [next(entry for entry in document.entries if entry.field == field) for document in documents]
     sources = tuple(range(len(documents)))
     return replace(
@@ -508,7 +508,7 @@ def _compare(rng: np.random.Generator, documents: Sequence[Document], field: str
 
 
 def _comparison(rng: np.random.Generator, field: str, kind: str, amounts: Sequence[str], split: Split) -> Question:
-    """A question of which the boxes are to be added."""
+    """A question without boxes, which are added later."""
     answer = sorted(amounts, key=_value)[-1 if kind == "highest" else 0]
     text = WORDINGS[kind].draw(rng, split, field=field)
     return Question(text, (answer,), (), (), kind, 2, thinking="\n".join(amounts))
@@ -535,14 +535,14 @@ FORM_WORDINGS: dict[int, Wordings] = {
         ("What are the {first}, {second} and {third}?", "Give me the {first}, the {second} and the {third}."),
     ),
 }  # fmt: skip
-"""By how many fields a question asks for; their values are answered in its order, one per line."""
+"""Wordings by number of fields in the question; the answer has their values in this order, one per line."""
 
 _PLACES = ("first", "second", "third")
 
 
 @register("form", LAYOUTS, FORM_WORDINGS)
 def draw_form(rng: np.random.Generator, size: int, split: Split) -> Page:
-    """A page of `render_document`; for each field a question about it alone, then one about it and the next ones."""
+    """A page of `render_document`; each field has a question about it alone, and one about it and the next fields."""
     document = render_document(rng, size=size, split=split)
     order = rng.permutation(len(document.entries))
     questions = []

@@ -1,8 +1,8 @@
-"""Domains `invoice` and `pages`: an A4 page of fields, line items and sums; documents of 2 to 20 of them.
+"""Domains `invoice` and `pages`: an A4 page of fields, line items and sums; documents of 2 to 20 such pages.
 
-All lengths are px; a page is as wide as its size says, and sqrt(2) times as high. Print is about 34 px high where a
-page is 1240 px wide. Each question about a document asks for a field of one of its pages alone. A4 pages are drawn as
-the model sees them too, whole or a tile: a tile's print is what scaling leaves of it, not what a font is drawn at.
+All lengths are px; `size` is the width of a page, its height is sqrt(2) times that. Print is about 34 px high on a page
+1240 px wide. Each question about a document asks for a field of one page. A4 pages are also rendered as views of the
+model, as a whole or as a tile; the print of a tile is scaled, not drawn at its final size.
 """
 
 from __future__ import annotations
@@ -28,33 +28,33 @@ from .page import Layouts, Page, Question, Span, register, register_sources
 ASPECT = 2**0.5
 """Height of a page of the A series by its width."""
 PRINT = 34 / 1240
-"""Font size as a share of the width, give or take `_VARIED`: 16 pt on A4."""
+"""Font size as a share of the width, varied by `_VARIED`: 16 pt on A4."""
 SUMS = ("subtotal", "tax", "total")
-"""Fields that are below the items, in this order."""
+"""Fields below the items, in this order."""
 REFERENCES = tuple(field for field in FIELDS if field not in (*SUMS, "price", "quantity"))
-"""Fields that are above them; what the columns of the items are called is not among them."""
+"""Fields above the items, without the names of the items' columns."""
 
 _VARIED = 0.1
 _MARGIN = (0.055, 0.085)
-"""Of the width, from and to; likewise below."""
+"""Range of the margin, as a share of the width; ranges below likewise."""
 _PITCH = (1.5, 1.9)
 _HEADING = (1.3, 1.7)
 _LABEL_GAP = (0.4, 1.2)
-"""Between a label and its value, in font sizes."""
+"""Gap between a label and its value, in font sizes."""
 _ITEMS = (2, 7)
 _HEADERS = (("Item", "Product", "Article"), ("Qty", "Quantity", "No"), ("Amount", "Cost", "Each"))
 _QUANTITY_END = 0.72
-"""Where the column of quantities ends, as a share of the page's width between its margins."""
+"""Right end of the column of quantities, as a share of the width between the margins."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How a page is arranged.
+    """The layout of a page.
 
     Attributes:
-        columns: of the fields above the items.
-        spaced: their values share a start; else each is beside its label.
-        sums: where the sums are, as a share of the width between the margins from the left.
+        columns: number of columns of the fields above the items.
+        spaced: values share a start; else each is beside its label.
+        sums: start of the sums, as a share of the width between the margins.
         ruled: lines around the items' header and above the sums.
         zebra: every other item is tinted.
     """
@@ -85,9 +85,9 @@ LAYOUTS = Layouts(
 
 @dataclass(frozen=True)
 class Sheet:
-    """A drawn page: its picture, each field's label and value by name, its layout, font and characters.
+    """A drawn page: picture, label and value of each field by name, layout, font and characters.
 
-    Where only a window of it was drawn the picture is that of the window, all else is the page's.
+    If only a window is drawn, the picture shows the window; all else is about the page.
     """
 
     image: Image.Image
@@ -98,18 +98,18 @@ class Sheet:
 
 
 Choose = Callable[[dict[str, tuple[Box, Box]]], tuple[int, int, int]]
-"""From the boxes of each field's label and value on a page, give or take a few px, to a part: (x, y, side) in px."""
+"""Maps approximate boxes of each field's label and value on a page to a window (x, y, side), px."""
 
 
 def question_about(sheet: Sheet, field: str, text: str) -> Question:
-    """`text`, which asks for a field that the sheet shows."""
+    """The question `text` about a field of the sheet."""
     label, value = sheet.fields[field]
     return Question(text, (value.text,), (value.box,), (label.box,), "field")
 
 
 @register("invoice", LAYOUTS, {"field": DOCUMENT_WORDINGS}, square=False)
 def draw_invoice(rng: np.random.Generator, size: int, split: Split) -> Page:
-    """A page `size` px wide with 5 to 10 fields and perhaps sums, and a question about each."""
+    """A page `size` px wide with 5 to 10 fields and sums, and a question about each."""
     sheet = draw_sheet(rng, size, split, sample_fields(rng))
     order = [list(sheet.fields)[i] for i in rng.permutation(len(sheet.fields))]
     questions = tuple(question_about(sheet, field, ask(rng, field, split=split)) for field in order)
@@ -117,7 +117,7 @@ def draw_invoice(rng: np.random.Generator, size: int, split: Split) -> Page:
 
 
 def sample_fields(rng: np.random.Generator) -> list[str]:
-    """What an invoice shows: 5 to 10 fields, and one or all of `SUMS`."""
+    """The fields of an invoice: 5 to 10, and one or all of `SUMS`."""
     references = [REFERENCES[i] for i in rng.permutation(len(REFERENCES))[: int(rng.integers(5, 11))]]
     return [*references, *(SUMS if rng.random() < 0.6 else SUMS[2:])]
 
@@ -125,21 +125,21 @@ def sample_fields(rng: np.random.Generator) -> list[str]:
 def draw_sheet(
     rng: np.random.Generator, width: int, split: Split, fields: Sequence[str], *, choose: Choose | None = None
 ) -> Sheet:
-    """A page that shows certain fields, those of `SUMS` below a list of items; at most ten others.
+    """A page with the given fields, at most ten and those of `SUMS`, which are below a list of items.
 
     Args:
         rng: the only source of randomness.
-        width: of the page, px.
-        split: of fonts, words and layouts.
+        width: width of the page, px.
+        split: split of fonts, words and layouts.
         fields: names of `REFERENCES` and `SUMS`.
-        choose: the part of the page that is drawn, which is quicker; None: all of it.
+        choose: chooses the window to draw, which is faster; None: the whole page.
 
     Raises:
         ValueError: a page under 64 px, or an unknown split.
         FileNotFoundError: no font of the split is installed.
     """
     window = None
-    if choose is not None:  # the page is laid out twice, at first on next to no canvas
+    if choose is not None:  # the page is laid out twice, first on a minimal canvas
         state = rng.bit_generator.state
         _, planned, _ = _write_sheet(rng, width, split, fields, (-1, -1, 1))
         rng.bit_generator.state = state
@@ -154,7 +154,7 @@ def draw_sheet(
 def _write_sheet(
     rng: np.random.Generator, width: int, split: Split, fields: Sequence[str], window: tuple[int, int, int] | None
 ) -> tuple[Canvas, dict[str, tuple[Span, Span]], str]:
-    """A canvas with a page on it, its fields, and its layout's name."""
+    """A canvas with a page, its fields, and its layout's name."""
     height = round(ASPECT * width)
     canvas = Canvas(rng, height, split, window=window)
     while True:
@@ -189,16 +189,16 @@ class _Writer:
     """Writes blocks of a page from top to bottom.
 
     Args:
-        canvas: to write on.
-        styles: of the print, at its size.
-        width: of the page, of which the canvas may be wider.
+        canvas: the canvas.
+        styles: text styles at their size.
+        width: width of the page; the canvas can be wider.
         print_size: the font size.
-        margin: kept free on every side.
+        margin: free space on every side.
 
-    Attributes:
-        pitch: from line to line.
-        gaps: between blocks.
-        y: where the next line begins.
+        Attributes:
+            pitch: line pitch.
+            gaps: gaps between blocks.
+            y: top of the next line.
     """
 
     def __init__(self, canvas: Canvas, styles: Styles, width: int, print_size: float, margin: float) -> None:
@@ -213,14 +213,14 @@ class _Writer:
         return self.y - 0.5 * (self.pitch - self.styles.value.cap_height)
 
     def fits(self, texts: Sequence[tuple[str, str]], layout: Layout) -> bool:
-        """Whether fields are beside one another in the layout's columns at the widest gap."""
+        """Whether fields fit side by side in the layout's columns with the widest gap."""
         labels = [self.styles.label.width(label) for label, _ in texts]
         values = [self.styles.value.width(value) for _, value in texts]
         widest = max(labels) + max(values) if layout.spaced else max(map(sum, zip(labels, values, strict=True)))
         return widest + (_LABEL_GAP[1] + 0.5) * self.print_size <= (self.right - self.left) / layout.columns
 
     def write_heading(self, rng: np.random.Generator, split: Split) -> None:
-        """The name of a company, and a line of a person and a city."""
+        """Writes the name of a company, and a line with a person and a city."""
         name, heading = pick(rng, part(COMPANIES, split)), self.styles.heading
         indent = float(rng.choice([0.0, 0.5, 1.0])) * max(0.0, self.right - self.left - 1.1 * heading.width(name))
         self.canvas.write(name, (self.left + indent, self._line()), heading, "heading")
@@ -231,7 +231,7 @@ class _Writer:
     def write_fields(
         self, rng: np.random.Generator, rows: Sequence[str], texts: dict[str, tuple[str, str]], layout: Layout
     ) -> dict[str, tuple[Span, Span]]:
-        """Fields in columns, row by row."""
+        """Writes fields in columns, row by row."""
         gap = float(rng.uniform(*_LABEL_GAP)) * self.print_size
         column = (self.right - self.left) / layout.columns
         widest = max(self.styles.label.width(texts[field][0]) for field in rows)
@@ -251,7 +251,7 @@ class _Writer:
         return written, self.canvas.write(value, (at, baseline), self.styles.value, "value")
 
     def write_items(self, rng: np.random.Generator, count: int, layout: Layout, split: Split) -> None:
-        """A header and rows of what was sold, how many and at what price."""
+        """Writes a header and rows of items with quantity and price."""
         rows = [tuple(pick(rng, names) for names in _HEADERS)]
         for name in sample_words(rng, ITEMS, count, split):
             rows.append((name, str(rng.integers(1, 25)), KINDS["amount"](rng, split)))
@@ -271,7 +271,7 @@ class _Writer:
     def write_sums(
         self, rng: np.random.Generator, fields: Sequence[str], texts: dict[str, tuple[str, str]], layout: Layout
     ) -> dict[str, tuple[Span, Span]]:
-        """Sums, their values one below the other."""
+        """Writes sums, with values one below the other."""
         if not fields:
             return {}
         if layout.ruled:
@@ -283,14 +283,14 @@ class _Writer:
 
 
 _ASKED = 6
-"""Fields at most that are asked for; the others may be on several pages."""
+"""The most fields with questions; other fields can be on several pages."""
 _SHOWN = (4, 9)
-"""Other fields on a page, from and to."""
+"""Range of the number of other fields on a page."""
 
 
 @register_sources("pages", LAYOUTS, {"field": DOCUMENT_WORDINGS}, least=2, most=20, paged=True)
 def draw_pages(rng: np.random.Generator, size: int, split: Split, count: int) -> Page:
-    """A document of `count` pages `size` px wide, as the invoices of several companies that were scanned together."""
+    """A document of `count` pages `size` px wide, as if invoices of several companies were scanned together."""
     names = [(*REFERENCES, *SUMS)[i] for i in rng.permutation(len(REFERENCES) + len(SUMS))]
     asked, others = names[: min(count, _ASKED)], names[_ASKED:]
     places = dict(zip(rng.permutation(count).tolist(), asked, strict=False))
@@ -314,35 +314,35 @@ def draw_pages(rng: np.random.Generator, size: int, split: Split, count: int) ->
 
 
 PAGE = 1240 / 320
-"""Width of a page by the side of a view: A4 at 150 dpi for a model of 320 px."""
+"""Width of a page relative to the side of a view: A4 at 150 dpi for a model of 320 px."""
 READABLE = 7.0 / 320
-"""Height of the lowest capitals that are to be read, by the side of a view: those of domain `density`."""
+"""Least height of legible capitals, relative to the side of a view; as in domain `density`."""
 
 _WIDTHS = (0.9, 1.2)
-"""Widths of pages, from and to, as shares of `PAGE`."""
+"""Range of page widths, as shares of `PAGE`."""
 _TILE_SHOWN = (4, 10)
-"""Fields of a page of a document, from and to, as in domain `pages`."""
+"""Range of the number of fields on a page of a document, as in domain `pages`."""
 _PAPER = 127
-"""What is beside a page in its view: the mean that the image processor subtracts."""
+"""Colour of the padding of a view: the mean that the image processor subtracts."""
 _GRID = 40
-"""Patches of a view's side: with other grids tiles overlap a little more or less."""
+"""Patches along a view's side; with other grids tiles overlap a little more or less."""
 _TILE_MARGIN = 0.03
-"""By which more than a tile is drawn on every side, as a share of the tile: letters that reach over its edge."""
+"""Margin around a tile that is also drawn, as a share of the tile, for letters that cross its edge."""
 _COMPRESSED, _QUALITY = 0.5, (70, 96)
-"""Share of the pages that were stored as JPEG, and its quality."""
+"""Share of pages with JPEG compression, and its quality."""
 
 
 def render_tile(rng: np.random.Generator, *, size: int = 320, split: Split = "train") -> Document:
-    """A tile of an A4 page, `size` px a side, with a field or more, as `views.plan_tiles` and the processor cut it.
+    """A tile of an A4 page, `size` px a side, with at least one field, cut as by `views.plan_tiles` and the processor.
 
     Args:
         rng: the only source of randomness.
         size: side of the view, px.
-        split: of fonts, words and layouts.
+        split: split of fonts, words and layouts.
 
     Returns:
-        The entries that lie wholly in the tile; the characters of the others too where they do; `Document.labels` and
-        `Document.elsewhere`, which the page shows on other tiles alone.
+        The entries that are completely in the tile, all characters in the tile, and `Document.labels` and
+        `Document.elsewhere` for entries in other tiles.
 
     Raises:
         ValueError: an unknown split, or a view too small for text.
@@ -365,7 +365,7 @@ def render_tile(rng: np.random.Generator, *, size: int = 320, split: Split = "tr
 
 
 class _Choice:
-    """Chooses one of `windows` that show a field; `chance`, from 0 to 1, says which."""
+    """Chooses one of `windows` that show a field, by `chance` from 0 to 1."""
 
     def __init__(self, windows: Sequence[Window], chance: float) -> None:
         self.windows, self.chance = windows, chance
@@ -373,7 +373,7 @@ class _Choice:
 
     @property
     def margin(self) -> int:
-        """By which more is drawn on every side, px."""
+        """Margin that is drawn on every side, px."""
         return round(_TILE_MARGIN * (self.window[2] - self.window[0]))
 
     def __call__(self, places: dict[str, tuple[Box, Box]]) -> tuple[int, int, int]:
@@ -385,12 +385,12 @@ class _Choice:
 
 
 def render_overview(rng: np.random.Generator, *, size: int = 320, split: Split = "train") -> Document:
-    """All of an A4 page in a view of `size` px a side; arguments and errors as of `render_tile`.
+    """A whole A4 page in a view of `size` px a side; arguments and errors are as in `render_tile`.
 
     Returns:
-        All entries of the page, though their print can mostly not be read; characters only where it can.
+        All entries of the page, though most are not legible; characters only if legible.
     """
-    drawn = round(2 * size / ASPECT)  # half the pixels of a side: what shrinks further looks alike
+    drawn = round(2 * size / ASPECT)  # twice the final size is enough; more pixels look the same after scaling
     sheet = draw_sheet(rng, drawn, split, _sample_fields(rng))
     page = _stored(rng, sheet.image)
     placed = fit_square(page.height, page.width, size)
@@ -401,7 +401,7 @@ def render_overview(rng: np.random.Generator, *, size: int = 320, split: Split =
 
 
 def _sample_fields(rng: np.random.Generator) -> Sequence[str]:
-    """Those of an invoice, or of a page of a document of domain `pages`."""
+    """Fields of an invoice, or of a page of domain `pages`."""
     if rng.random() < 0.5:
         return sample_fields(rng)
     names = (*REFERENCES, *SUMS)
@@ -409,7 +409,7 @@ def _sample_fields(rng: np.random.Generator) -> Sequence[str]:
 
 
 def _stored(rng: np.random.Generator, page: Image.Image) -> Image.Image:
-    """The page as it comes out of a file."""
+    """The page, with or without JPEG compression."""
     if rng.random() >= _COMPRESSED:
         return page
     stream = io.BytesIO()
@@ -428,7 +428,7 @@ def _holds(window: Box, *boxes: Box) -> bool:
 
 
 def _seen(sheet: Sheet, image: Image.Image, place: Callable[[Box], Box], size: int) -> Document:
-    """What a view of a page shows; `place` takes boxes of the page to the view."""
+    """The content of a view of a page; `place` maps boxes of the page to the view."""
     entries, labels, elsewhere = [], [], []
     for field, (label, value) in sheet.fields.items():
         label_box, value_box = place(label.box), place(value.box)

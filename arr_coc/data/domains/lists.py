@@ -77,7 +77,7 @@ _ROW_HEIGHT = 1.5  # of a page full of rows, in font sizes
 
 @dataclass(frozen=True)
 class Listing:
-    """What a directory says: the noun of its entries, field names, and per entry a name and the fields' values."""
+    """The content of a directory: the noun of its entries, field names, and per entry a name and the fields' values."""
 
     noun: str
     fields: list[str]
@@ -101,7 +101,7 @@ def _value(rng: np.random.Generator, field: str, split: Split) -> str:
 
 
 def _rows(rng: np.random.Generator, listing: Listing, layout: Layout) -> tuple[list[Row], int]:
-    """All rows, and the index of the first that is no title."""
+    """All rows, and the index of the first row after the title."""
     rows = [Row((pick(rng, _TITLES),), ("heading",), layout.align)] if rng.random() < 0.6 else []
     start, count = len(rows), len(listing.fields)
     heads = [field.capitalize() for field in listing.fields]
@@ -123,7 +123,7 @@ def _rows(rng: np.random.Generator, listing: Listing, layout: Layout) -> tuple[l
 
 @dataclass(frozen=True)
 class _Card:
-    """Where an entry is: its name, and its field labels (those of the header in a list) and values."""
+    """The spans of an entry: its name, its field labels (of the header in a list) and values."""
 
     name: Span
     labels: list[Span]
@@ -175,7 +175,7 @@ def _questions(ask: QuestionWriter, listing: Listing, cards: list[_Card]) -> Ite
 
 @dataclass(frozen=True)
 class DeparturesLayout:
-    """The lines of both lists, and how their second and third columns are aligned."""
+    """The lines of both lists, and the alignment of their second and third columns."""
 
     ruling: Ruling
     align: Align = "left"
@@ -218,7 +218,7 @@ _DEPARTURES_ROW_HEIGHT = 1.5  # of a page full of rows, in font sizes
 
 @dataclass(frozen=True)
 class Flight:
-    """What both lists say of a flight."""
+    """The content of both lists about a flight."""
 
     number: str
     city: str
@@ -227,7 +227,7 @@ class Flight:
 
 
 def _sample_flights(rng: np.random.Generator, size: int, split: Split) -> list[Flight]:
-    lines = int(size / (_DEPARTURES_ROW_HEIGHT * least_pixels(size))) - 3  # beside a title and two headers
+    lines = int(size / (_DEPARTURES_ROW_HEIGHT * least_pixels(size))) - 3  # without a title and two headers
     count = int(rng.integers(_MIN_FLIGHTS, max(_MIN_FLIGHTS, min(_MAX_FLIGHTS, lines // 2)) + 1))
     numbers = distinct(lambda: letters(rng, string.ascii_uppercase, 2) + str(rng.integers(100, 1000)), count)
     cities = distinct(lambda: KINDS["city"](rng, split), count)

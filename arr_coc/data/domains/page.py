@@ -1,4 +1,4 @@
-"""What a domain is, and what it draws: a page, and questions about it with the boxes that answer them."""
+"""A domain, and the pages that it draws, with questions and the boxes of their answers."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from ..values import pick
 Difficulty = Literal["easy", "hard"]
 
 ABSENT = "absent"
-"""The kind of questions about what a page does not show."""
+"""The kind of questions about absent fields."""
 
 CHARACTERS = {"under 120": 120, "120 to 299": 300, "300 or more": inf}
-"""Kinds of pages by how many characters they show, and what those stay below."""
+"""Kinds of pages by number of characters, with exclusive upper limits."""
 
-_EASY_BOXES = 3  # the answer's, and up to two of what leads to it, such as the names of its row and column
+_EASY_BOXES = 3  # that of the answer, and up to two of its labels, such as the names of its row and column
 _EASY_LENGTH = 12  # characters
 
 
 @dataclass(frozen=True)
 class Span:
-    """A text on the page; its ink box can be asked for once the page is drawn."""
+    """A text on the page; its ink box is available after the page is drawn."""
 
     text: str
     locate: Callable[[], Box]
@@ -46,19 +46,19 @@ class Span:
 
 @dataclass(frozen=True)
 class Question:
-    """A question whose answer is on the page, or that asks for what is not there.
+    """A question whose answer is on the page, or about an absent field.
 
     Attributes:
         text: the question.
-        answers: strings that count as right.
-        boxes: (x0, y0, x1, y1) in px around the answer; none of what is not there.
-        label_boxes: around what leads to it, what the question names first.
-        kind: what is asked for, such as "price" or "cell"; "absent" for what is not there.
-        hops: 2 where the question names neither the answer's label nor its row, but something that leads there.
-        history: earlier questions about the page and their answers, which are before it in the chat.
-        box_sources, label_sources: of each box the source that it lies on, from 0; empty where that is the first one.
-        answer_sources: any of these sources answers it; none where it takes several, or there is but one.
-        thinking: what a model that is trained on it writes before the answer: what has to be read for it.
+        answers: the right answers.
+        boxes: (x0, y0, x1, y1) around the answer, px; empty for absent fields.
+        label_boxes: boxes of the labels that lead to the answer, the one that the question names first.
+        kind: kind of the answer, such as "price" or "cell"; "absent" for absent fields.
+        hops: 2 if the question names neither the answer's label nor its row, but something that leads there.
+        history: earlier questions about the page and their answers in the chat.
+        box_sources, label_sources: the source of each box, from 0; empty: the first.
+        answer_sources: the sources that each have the answer; empty if the answer needs several, or there is only one.
+        thinking: the text that a model is trained to write before the answer: the values to read for it.
     """
 
     text: str
@@ -67,7 +67,7 @@ class Question:
     label_boxes: tuple[Box, ...]
     kind: str
     hops: int = 1
-    history: tuple[tuple[str, str], ...] = field(default=(), repr=False)  # the digests of old pages are of the rest
+    history: tuple[tuple[str, str], ...] = field(default=(), repr=False)  # not in digests, to keep old ones
     box_sources: tuple[int, ...] = field(default=(), repr=False)
     label_sources: tuple[int, ...] = field(default=(), repr=False)
     answer_sources: tuple[int, ...] = field(default=(), repr=False)
@@ -75,22 +75,22 @@ class Question:
 
     @property
     def written(self) -> str:
-        """What such a model writes: the answer, and what it thought before, marked as `split_thinking` splits it."""
+        """The text to write: the thinking, marked for `split_thinking`, and the answer."""
         return f"{THINKS}{self.thinking}{THOUGHT}{self.answers[0]}" if self.thinking else self.answers[0]
 
     @property
     def absent(self) -> bool:
-        """Whether it asks for what the page does not show."""
+        """Whether it asks for an absent field."""
         return self.kind == ABSENT
 
     @property
     def turn(self) -> str:
-        """Where in a chat it is."""
+        """Its position in the chat."""
         return "second" if self.history else "first"
 
     @property
     def difficulty(self) -> Difficulty:
-        """Hard: two hops, a long answer, or more to look at than a value and what names it."""
+        """Hard: two hops, a long answer, or more boxes than a value and its labels."""
         short = max(map(len, self.answers)) <= _EASY_LENGTH
         few = len(self.boxes) + len(self.label_boxes) <= _EASY_BOXES
         return "easy" if self.hops == 1 and short and few else "hard"
@@ -98,12 +98,12 @@ class Question:
 
 @dataclass(frozen=True)
 class Page:
-    """An RGB page, square in most domains, questions about it, the names of its layout and fonts, and its characters.
+    """An RGB page, square in most domains, with questions, the names of its layout and fonts, and its characters.
 
-    `fields`: the names that it draws its fields from, some of which it does not show; none where it shows other things.
-    `tags`: names and values that tell kinds of its pages apart.
-    `text`: all that it says, a line per label and value; "" where that is not known.
-    `others`: the sources behind `image` that the questions are about too: pages, images or frames. `glyphs` and
+    `fields`: the names from which its fields are drawn; empty for pages without fields.
+    `tags`: names and values that distinguish kinds of pages.
+    `text`: all text, a line per label and value; "" if unknown.
+    `others`: the sources after `image` that the questions are also about: pages, images or frames. `glyphs` and
     `fields` are then empty.
     """
 
@@ -119,12 +119,12 @@ class Page:
 
     @property
     def sources(self) -> tuple[Image.Image, ...]:
-        """All that the questions are about, in order."""
+        """All sources of the questions, in order."""
         return (self.image, *self.others)
 
     @property
     def told(self) -> dict[str, str]:
-        """The tags, and of pages whose characters are known "characters": which of `CHARACTERS` it shows."""
+        """The tags, and "characters" (a kind of `CHARACTERS`) if the characters are known."""
         shown = len(self.glyphs)
         counted = {"characters": next(name for name, below in CHARACTERS.items() if shown < below)} if shown else {}
         return {**counted, **dict(self.tags)}
@@ -135,11 +135,11 @@ Layout = TypeVar("Layout")
 
 @dataclass(frozen=True)
 class Layouts(Generic[Layout]):
-    """The named layouts of a domain's pages: training and validation show other ones than the test split.
+    """The named layouts of a domain's pages. Training and validation have other layouts than the test split.
 
     Attributes:
-        train, test: by name; no name is in both.
-        weights: how often a layout is drawn against the others, where not once; empty: all alike.
+        train, test: layouts by name; no name is in both.
+        weights: relative frequencies of layouts, 1 by default.
     """
 
     train: Mapping[str, Layout]
@@ -151,7 +151,7 @@ class Layouts(Generic[Layout]):
         return self.test if split == "test" else self.train
 
     def only(self, chosen: Callable[[Layout], bool]) -> Layouts[Layout]:
-        """Those of the layouts that are chosen."""
+        """The layouts for which `chosen` is true."""
         train, test = ({name: each for name, each in own.items() if chosen(each)} for own in (self.train, self.test))
         return replace(self, train=train, test=test)
 
@@ -168,10 +168,10 @@ class Layouts(Generic[Layout]):
 
 
 Draw = Callable[[np.random.Generator, int, Split], Page]
-"""Draws a page: `draw(rng, size, split)`, size in px of its side; all randomness comes from `rng`."""
+"""Draws a page: `draw(rng, size, split)`; `size` is its side, px; `rng` is the only source of randomness."""
 
 DrawSources = Callable[[np.random.Generator, int, Split, int], Page]
-"""`Draw` of a page with so many sources."""
+"""`Draw` of a page with a number of sources."""
 
 
 @dataclass(frozen=True)
@@ -179,10 +179,10 @@ class Domain:
     """A kind of page that can be drawn and asked about, such as receipts.
 
     Attributes:
-        draw: makes one page with its questions.
-        layouts: arrangements of its pages, by split.
-        wordings: ways to put its questions, by kind of question.
-        draw_sources: the same with a number of sources; None where a page is the only one.
+        draw: draws one page with its questions.
+        layouts: layouts of its pages, by split.
+        wordings: wordings of its questions, by kind of question.
+        draw_sources: draws a page with a number of sources; None if pages have one source.
         paged: whether the sources are pages of one document.
         square: whether a page is one square image.
     """
@@ -201,7 +201,7 @@ DOMAINS: Registry[Domain] = Registry("domain")
 def register(
     name: str, layouts: Layouts[Any], wordings: Mapping[Any, Wordings], *, square: bool = True
 ) -> Callable[[Draw], Draw]:
-    """Decorator that makes a domain of the function that draws its pages.
+    """Decorator that registers a domain with the function that draws its pages.
 
     Raises:
         ValueError: the name is taken.
@@ -217,7 +217,7 @@ def register(
 def register_sources(
     name: str, layouts: Layouts[Any], wordings: Mapping[Any, Wordings], *, least: int, most: int, paged: bool = False
 ) -> Callable[[DrawSources], DrawSources]:
-    """`register` for a function that draws `least` to `most` sources, or as many as are asked for.
+    """`register` for a function that draws `least` to `most` sources, or a given number.
 
     Raises:
         ValueError: the name is taken.
@@ -235,20 +235,20 @@ def register_sources(
 
 @dataclass(frozen=True)
 class QuestionWriter:
-    """Puts questions about texts of a page in the wordings of a split."""
+    """Writes questions about texts of a page, in the wordings of a split."""
 
     wordings: Mapping[str, Wordings]
     rng: np.random.Generator
     split: Split
 
     def __call__(self, kind: str, answer: Span, path: Sequence[Span], hops: int = 1, /, **names: str) -> Question:
-        """The question that `answer` answers and that the texts of `path` lead to; `names` go into its wording."""
+        """A question with the answer `answer`, to which the texts of `path` lead; `names` fill its wording."""
         text = self.wordings[kind].draw(self.rng, self.split, **names)
         return Question(text, (answer.text,), (answer.box,), tuple(span.box for span in path), kind, hops)
 
 
 def interleave(rng: np.random.Generator, questions: Iterable[Question]) -> tuple[Question, ...]:
-    """All questions in a drawn order in which the kinds take turns, so that the first few differ in kind."""
+    """All questions in a random order in which the kinds alternate, so that the first few differ in kind."""
     kinds: dict[str, list[Question]] = {}
     for question in questions:
         kinds.setdefault(question.kind, []).append(question)
@@ -259,7 +259,7 @@ def interleave(rng: np.random.Generator, questions: Iterable[Question]) -> tuple
 
 
 UNKNOWN = "\N{REPLACEMENT CHARACTER}"
-"""Stands in a line for what nobody can name: its box says where there may be text of any kind."""
+"""A character of a line that is not known; its box marks a place that can show any text."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -267,7 +267,7 @@ class Line:
     """Characters on one baseline that belong together: a line of a paragraph, a label, a cell of a table.
 
     Attributes:
-        text: the characters in reading order, with single spaces between words; UNKNOWN for what cannot be named.
+        text: the characters in reading order, with single spaces between words; UNKNOWN for unknown ones.
         boxes: float32 [len(text), 4], each character's advance cell horizontally, from its baseline up to the height of
             a capital letter. Spaces have boxes too.
 
@@ -285,15 +285,15 @@ class Line:
 
 @dataclass(frozen=True, eq=False)
 class TextPage:
-    """A page of any aspect ratio, the text that is printed on it, and questions about it.
+    """A page of any aspect ratio, its printed text, and questions about it.
 
     Attributes:
-        image: RGB; None where a page was laid out and not drawn.
+        image: RGB; None if the page is laid out but not drawn.
         size: (width, height), px.
         lines: all text on the page, in reading order.
-        questions: each with its answers and the boxes of the answer and of what leads to it.
-        kind: of the page, such as "receipt".
-        source: where it comes from: a generator and layout, or a package and file.
+        questions: questions with answers, and the boxes of answers and labels.
+        kind: kind of page, such as "receipt".
+        source: origin of the page: a generator and layout, or a package and file.
     """
 
     image: Image.Image | None

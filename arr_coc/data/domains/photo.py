@@ -1,4 +1,4 @@
-"""Photographed pages: a page of any domain seen at an angle, in uneven light, a little out of focus, and compressed.
+"""Simulated photographs of pages: at an angle, in uneven light, a little out of focus, and compressed.
 
 Points are (x, y) in px.
 """
@@ -23,7 +23,7 @@ _INK = 64  # of 255: fainter pixels do not count as visible ink
 
 
 def corners_of(box: Box) -> np.ndarray:
-    """[4, 2] upper left, upper right, lower right, lower left."""
+    """[4, 2]: upper left, upper right, lower right, lower left."""
     x0, y0, x1, y1 = box
     return np.array([(x0, y0), (x1, y0), (x1, y1), (x0, y1)], np.float64)
 
@@ -34,8 +34,8 @@ def sample_quad(rng: np.random.Generator, width: float, height: float, *, turn: 
     Args:
         rng: the only source of randomness.
         width, height: px.
-        turn: at most so many degrees of rotation.
-        skew: at most such a share of the sides' lengths by which corners move.
+        turn: the largest rotation, degrees.
+        skew: the largest movement of corners, as a share of the sides.
     """
     quad = corners_of((-width / 2, -height / 2, width / 2, height / 2))
     quad *= 1 - skew * rng.random((4, 2))
@@ -46,7 +46,7 @@ def sample_quad(rng: np.random.Generator, width: float, height: float, *, turn: 
 
 
 def homography(source: np.ndarray, target: np.ndarray) -> np.ndarray:
-    """The 3x3 matrix, its last entry 1, that takes four points to four others, float64 [4, 2] each."""
+    """The 3x3 matrix, with last entry 1, that maps four points to four others, float64 [4, 2] each."""
     rows, values = [], []
     for (x, y), (u, v) in zip(source.tolist(), target.tolist(), strict=True):
         rows += [(x, y, 1, 0, 0, 0, -u * x, -u * y), (0, 0, 0, x, y, 1, -v * x, -v * y)]
@@ -55,12 +55,12 @@ def homography(source: np.ndarray, target: np.ndarray) -> np.ndarray:
 
 
 def _steady(values: np.ndarray) -> np.ndarray:
-    """The values to 12 significant digits: solvers differ in the last ones from CPU to CPU, and pages may not."""
+    """The values, rounded to 12 significant digits: solvers differ between CPUs in the last digits, pages must not."""
     return np.array([float(f"{value:.12g}") for value in values.tolist()])
 
 
 def project(matrix: np.ndarray, points: np.ndarray) -> np.ndarray:
-    """Points [n, 2] where a homography takes them."""
+    """Points [n, 2], mapped by a homography."""
     mapped = np.column_stack([points, np.ones(len(points))]) @ matrix.T
     moved: np.ndarray = mapped[:, :2] / mapped[:, 2:]
     return moved
@@ -73,7 +73,7 @@ def bounds_of(points: np.ndarray) -> Box:
 
 
 def paste_warped(page: Image.Image, panel: Image.Image, alpha: Image.Image, matrix: np.ndarray) -> None:
-    """Lays a panel, where `alpha` covers it, on the page as the homography from panel to page says."""
+    """Pastes a panel with mask `alpha` onto the page by the homography from panel to page."""
     x0, y0, x1, y1 = bounds_of(project(matrix, corners_of((0, 0, panel.width, panel.height))))
     left, top = math.floor(x0), math.floor(y0)
     size = (math.ceil(x1) - left, math.ceil(y1) - top)
@@ -88,9 +88,9 @@ def paste_warped(page: Image.Image, panel: Image.Image, alpha: Image.Image, matr
 
 
 def ink_box(coverage: np.ndarray, box: Box, matrix: np.ndarray, size: int) -> Box:
-    """Where on a page of `size` px the ink in a box of a flat layer, uint8 [height, width], comes to lie.
+    """The box, on a page of `size` px, of the ink in a box of a flat layer, uint8 [height, width].
 
-    A pixel of slack, clipped to the page.
+    It has one pixel of slack and is clipped to the page.
     """
     x0, y0, x1, y1 = (round(edge) for edge in box)
     rows, columns = np.nonzero(coverage[y0:y1, x0:x1] >= _INK)
@@ -107,17 +107,17 @@ def ink_box(coverage: np.ndarray, box: Box, matrix: np.ndarray, size: int) -> Bo
 
 
 _TURN, _SKEW = 5.0, 0.05  # at most: degrees of rotation, share of the sides by which corners move
-_FILLED = (0.9, 1.0)  # share of the room between the picture's edges that the page takes
-_SHADOW = 0.45  # at most: share of the light that a shadow takes
+_FILLED = (0.9, 1.0)  # share of the picture that the page fills
+_SHADOW = 0.45  # at most: share of the light that a shadow removes
 _BLUR = 0.6  # px at most on a page of 256 px, whose letters are 11 px high at least
 _NOISE = 6.0  # of 255, at most
 _QUALITY = (40, 90)  # of JPEG
 
 
 def photograph(rng: np.random.Generator, page: Page) -> Page:
-    """A photograph of a square page, of the same size; its questions' boxes and its characters' are where they show.
+    """A photograph of a square page, of the same size, with the boxes of questions and characters mapped.
 
-    The boxes are upright ones around the corners of what they were, clipped to the picture.
+    Boxes are axis-aligned around the mapped corners, clipped to the picture.
     """
     picture, seen = _taken(rng, page.image)
     questions = tuple(
@@ -132,7 +132,7 @@ def photograph(rng: np.random.Generator, page: Page) -> Page:
 
 
 def photograph_document(rng: np.random.Generator, document: Document) -> Document:
-    """`photograph` of a document: its entries' boxes are where they show."""
+    """`photograph` of a document, with the boxes of entries mapped."""
     picture, seen = _taken(rng, document.image)
     entries = tuple(
         replace(entry, label_box=seen(entry.label_box), value_box=seen(entry.value_box)) for entry in document.entries
@@ -142,7 +142,7 @@ def photograph_document(rng: np.random.Generator, document: Document) -> Documen
 
 
 def _taken(rng: np.random.Generator, page: Image.Image) -> tuple[Image.Image, Callable[[Box], Box]]:
-    """A photograph of a page, and where a box of the page shows on it."""
+    """A photograph of a page, and the map of boxes from page to photograph."""
     size, unit = page.width, text_unit(page.width)
     matrix = _view(rng, size)
     picture = _ground(rng, size)
@@ -162,14 +162,14 @@ def _glyphs(glyphs: Sequence[Glyph], seen: Callable[[Box], Box]) -> tuple[Glyph,
 
 
 def _cover(size: int) -> Image.Image:
-    """Where the page covers what it lies on: but for its last pixels, so that its edge is no staircase."""
+    """The mask of the page, without its outermost pixels, so that its edge is smooth."""
     cover = Image.new("L", (size, size), 0)
     cover.paste(255, (1, 1, size - 1, size - 1))
     return cover
 
 
 def _view(rng: np.random.Generator, size: int) -> np.ndarray:
-    """The homography from page to picture: all of the page is in the picture, most of which it fills."""
+    """The homography from page to picture; the whole page is visible and fills most of the picture."""
     quad = sample_quad(rng, size, size, turn=_TURN, skew=_SKEW)
     left, top, right, bottom = bounds_of(quad)
     quad *= float(rng.uniform(*_FILLED)) * size / max(right - left, bottom - top)
@@ -179,7 +179,7 @@ def _view(rng: np.random.Generator, size: int) -> np.ndarray:
 
 
 def _ground(rng: np.random.Generator, size: int) -> Image.Image:
-    """What the page lies on: a muted colour with a coarse texture."""
+    """The background below the page: a muted colour with a coarse texture."""
     cells = int(rng.integers(4, 20))
     colour = rng.uniform(20, 235) + rng.uniform(-30, 30, 3)
     texture = colour + rng.uniform(5, 30) * rng.standard_normal((cells, cells, 1))
@@ -188,13 +188,13 @@ def _ground(rng: np.random.Generator, size: int) -> Image.Image:
 
 
 def _lit(rng: np.random.Generator, picture: Image.Image) -> Image.Image:
-    """Light that falls off across the picture, has a colour, and is kept off by something with a soft edge, or not."""
+    """The picture in coloured light with a gradient and an optional soft shadow."""
     size = picture.width
     at = np.linspace(-1, 1, size)
     across, along = np.meshgrid(at, at)
 
     def distance() -> np.ndarray:
-        """[size, size] from a line in a drawn direction through the picture's middle, -1.4 to 1.4."""
+        """[size, size]: signed distance from a random line through the picture's middle, -1.4 to 1.4."""
         angle = float(rng.uniform(0, 2 * math.pi))
         return math.cos(angle) * across + math.sin(angle) * along
 

@@ -1,6 +1,6 @@
-"""Domains `sign` and `clip`: signs in a drawn scene, turned and in perspective; frames of a camera that passes them.
+"""Domains `sign` and `clip`: rotated signs in a scene in perspective; frames of a camera that passes them.
 
-Lengths are px; a background fills a square page. In a clip each sign shows in a few frames that follow one another.
+Lengths are px; a background fills a square page. In a clip each sign is visible in a few consecutive frames.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _car(rng: np.random.Generator, draw: ImageDraw.ImageDraw, x: float, low: flo
 
 
 def street(rng: np.random.Generator, size: int) -> Image.Image:
-    """Houses behind a pavement, cars before it."""
+    """Houses behind a pavement, cars in front of it."""
     page = _gradient(rng, size, (140, 175, 215), (205, 220, 230))
     draw, ground = ImageDraw.Draw(page), size * float(rng.uniform(0.7, 0.85))
     left = 0.0
@@ -116,7 +116,7 @@ def _masonry(rng: np.random.Generator, size: int, base: Fill, wide: float, high:
 
 
 def bricks(rng: np.random.Generator, size: int) -> Image.Image:
-    """A brick wall, with a door perhaps."""
+    """A brick wall, sometimes with a door."""
     high = size * float(rng.uniform(0.03, 0.07))
     page = _masonry(rng, size, _near(rng, (150, 85, 65), 25), 2.4 * high, high, 0.5)
     if rng.random() < 0.6:
@@ -200,13 +200,13 @@ _COLOURS: dict[str, Fill] = {
 _PLACES = {"gate": "seat", "platform": "number", "room": "number", "exit": "seat", "parking": "amount", "bus": "number"}
 _TURN: dict[Split, float] = {"train": 12.0, "validation": 12.0, "test": 15.0}  # degrees
 _SKEW: dict[Split, float] = {"train": 0.15, "validation": 0.15, "test": 0.18}
-_MAX_SIGNS = {256: 4, 512: 6}  # by the page sizes from which on they fit
-_TRIES = 40  # places tried for a sign before all are drawn anew
+_MAX_SIGNS = {256: 4, 512: 6}  # by least page size
+_TRIES = 40  # places tried for a sign before all signs are placed again
 
 
 @dataclass(frozen=True)
 class Sign:
-    """What a sign says: lines of one or two texts (the latter at both ends), its kind, and its colour's name."""
+    """The content of a sign: lines of one text, or two texts at both ends, its kind, and its colour's name."""
 
     kind: str
     lines: tuple[tuple[str, ...], ...]
@@ -215,7 +215,7 @@ class Sign:
 
 @dataclass(frozen=True)
 class Panel:
-    """A sign laid out flat: its size in px, the size of its letters, and x and baseline y of every text."""
+    """The flat layout of a sign: its size in px, its font size, and x and baseline y of every text."""
 
     sign: Sign
     style: TextStyle
@@ -253,7 +253,7 @@ def _sample_sign(rng: np.random.Generator, kind: str, split: Split, colour: str)
 
 
 def sample_signs(rng: np.random.Generator, split: Split, size: int) -> list[Sign]:
-    """Three to six signs: one of a shop or of distances, and others, each kind once."""
+    """Three to six signs of different kinds, one of them of a shop or of distances."""
     kinds = [pick(rng, ("shop", "distance"))]
     others = [kind for kind in ("shop", "distance", "street", "street", *_PLACES) if kind not in kinds]
     most = max((count for least, count in _MAX_SIGNS.items() if size >= least), default=3)
@@ -263,7 +263,7 @@ def sample_signs(rng: np.random.Generator, split: Split, size: int) -> list[Sign
 
 
 def lay_out(rng: np.random.Generator, sign: Sign, style: TextStyle, size: int) -> Panel:
-    """A sign laid out flat, its letters of a size that is drawn for a page of `size` px."""
+    """The flat layout of a sign, with a random font size for a page of `size` px."""
     most = min(1.8, MAX_FONT * text_unit(size) / least_pixels(size))
     style = style.with_pixels(least_pixels(size) * float(rng.uniform(1.2, most)))
     pad, gap, pitch = 0.6 * style.pixels, 1.2 * style.pixels, 1.35 * style.pixels
@@ -278,7 +278,7 @@ def lay_out(rng: np.random.Generator, sign: Sign, style: TextStyle, size: int) -
 
 
 def place_panels(rng: np.random.Generator, panels: list[Panel], size: int, split: Split) -> list[np.ndarray] | None:
-    """Corners [4, 2] of every panel on the page, apart from one another; None if that takes too many tries."""
+    """Corners [4, 2] of every panel on the page, without overlap; None after too many attempts."""
     quads: list[np.ndarray] = []
     taken: list[Box] = []
     margin = 0.01 * size
@@ -300,7 +300,7 @@ def place_panels(rng: np.random.Generator, panels: list[Panel], size: int, split
 def paint(
     rng: np.random.Generator, page: Image.Image, panel: Panel, quad: np.ndarray, ink: Ink
 ) -> tuple[Shown, list[Glyph]]:
-    """Draw a sign, with a post perhaps, on the page."""
+    """Draws a sign on the page, sometimes with a post."""
     flat = (0.0, 0.0, float(panel.width), float(panel.height))
     matrix = homography(corners_of(flat), quad)
     boxes, glyphs = [], []
@@ -394,14 +394,14 @@ def _ask_shop(ask: QuestionWriter, spans: list[list[Span]]) -> Iterator[Question
 
 
 _DRIFT = 0.1
-"""How far the camera moves, as a share of a frame's side."""
+"""Camera movement, as a share of a frame's side."""
 _LONGEST = 8
-"""A sign shows in at most one of so many frames of its clip, and in one at least."""
+"""A sign is visible in at most 1 / this of the frames of its clip, and in at least one."""
 
 
 @dataclass(frozen=True)
 class Passing:
-    """A sign as it passes: the scene with it, what it says there, and the frames that show it."""
+    """A sign in a clip: the scene with it, its texts there, and the frames that show it."""
 
     scene: Image.Image
     shown: Shown
@@ -410,7 +410,7 @@ class Passing:
 
 @register_sources("clip", SCENES, WORDINGS, least=4, most=30)
 def draw_clip(rng: np.random.Generator, size: int, split: Split, count: int) -> Page:
-    """`count` frames of one scene with as many signs, one after the other, as there are frames for."""
+    """`count` frames of one scene, with as many signs in turn as the frames allow."""
     name, scene = SCENES.draw(rng, split)
     drift = round(_DRIFT * size)
     world, pen = scene(rng, size + drift), sample_pen(rng, split)
@@ -452,7 +452,7 @@ def _within(rng: np.random.Generator, panel: Panel, side: int, split: Split) -> 
 
 
 def _over_frames(question: Question, frames: range, corners: list[list[int]]) -> Question:
-    """A question about a scene as one about those of its frames that show the sign; `corners`: theirs in the scene."""
+    """A question about a scene as a question about the frames with the sign; `corners`: the frames' in the scene."""
 
     def moved(boxes: tuple[Box, ...]) -> tuple[Box, ...]:
         shifts = [corners[frame] for frame in frames]

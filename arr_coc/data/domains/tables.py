@@ -31,7 +31,7 @@ from .page import Layouts, Page, Question, QuestionWriter, Span, interleave, reg
 
 @dataclass(frozen=True)
 class Layout:
-    """The lines of a table, how its numbers are aligned, and where its title is."""
+    """The lines of a table, the alignment of its numbers, and the place of its title."""
 
     ruling: Ruling
     numbers: Align = "right"
@@ -105,7 +105,7 @@ def _sample_numbers(rng: np.random.Generator, rows: int, columns: int) -> list[l
 
 
 def _sample_rows(rng: np.random.Generator, size: int, split: Split, layout: Layout) -> tuple[list[Row], str]:
-    """A title (or none), the header and the body; and what the rows are."""
+    """A title (or none), the header and the body; and the noun of the rows."""
     noun, pool = _ROWS[int(rng.integers(len(_ROWS)))]
     most = min(_MAX_ROWS, int(size / (_ROW_HEIGHT * least_pixels(size))) - 3)
     names = sample_words(rng, pool, int(rng.integers(_MIN_ROWS, max(_MIN_ROWS, most) + 1)), split)
@@ -167,7 +167,7 @@ def _questions(ask: QuestionWriter, noun: str, header: list[Span], body: list[li
 
 @dataclass(frozen=True)
 class ReceiptLayout:
-    """The order of the columns (n: name, q: quantity, p: price), where other lines are, and the lines drawn."""
+    """The order of the columns (n: name, q: quantity, p: price), the places of other lines, and the rules."""
 
     columns: str
     header: bool = False
@@ -247,7 +247,7 @@ _ALIGNS: dict[str, Align] = {"n": "left", "q": "right", "p": "right"}
 
 @dataclass(frozen=True)
 class Sale:
-    """What a receipt says: items as (name, quantity, price), and named lines above and below them."""
+    """The content of a receipt: items as (name, quantity, price), and named lines above and below them."""
 
     shop: str
     items: list[tuple[str, str, str]]
@@ -279,7 +279,7 @@ def _money(cents: int) -> str:
 
 @dataclass(frozen=True)
 class _Lines:
-    """The rows of a receipt, and where in them items begin and end."""
+    """The rows of a receipt, with the range of its items."""
 
     rows: list[Row]
     first: int
@@ -345,7 +345,7 @@ def _ask_fields(ask: QuestionWriter, sale: Sale, texts: list[Span]) -> Iterator[
 
 
 def _ask_items(ask: QuestionWriter, items: list[dict[str, Span]]) -> Iterator[Question]:
-    """Questions about one item each; those that name a quantity or a price only where no other item has it."""
+    """Questions about one item each; a question names a quantity or price only if it is unique."""
     prices = Counter(item["p"].text for item in items)
     quantities = Counter(item["q"].text for item in items if "q" in item)
     for item in items:

@@ -1,6 +1,6 @@
-"""Pages by number, and variations of every domain: photographed, asked for what is not there, asked in a second turn.
+"""Pages by number, and variations of every domain: photographs, questions about absent fields, second turns.
 
-The same (domain, seed, index, size, split) is the same page in every process.
+The same (domain, seed, index, size, split) gives the same page in every process.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from .photo import photograph
 
 
 def with_turns(rng: np.random.Generator, page: Page, share: float) -> Page:
-    """The page, a share of its questions with another question and its answer before them.
+    """The page, with another question and its answer before a share of its questions.
 
     Args:
         rng: the only source of randomness.
-        page: of any domain; with one question it stays as it is.
-        share: of the questions, 0 to 1.
+        page: of any domain; unchanged if it has one question.
+        share: share of the questions, 0 to 1.
     """
     questions: list[Question] = []
     for place, question in enumerate(page.questions):
@@ -42,16 +42,16 @@ def with_turns(rng: np.random.Generator, page: Page, share: float) -> Page:
 
 
 def with_absent(rng: np.random.Generator, page: Page, share: float, split: Split, unheard: float = 0.0) -> Page:
-    """The page, a share of its questions replaced by such about fields that it does not show, each field once.
+    """The page, with a share of its questions replaced by questions about absent fields, each field once.
 
-    Pages that do not draw their fields from a list (`Page.fields`) stay as they are.
+    Pages whose fields are not drawn from a list (`Page.fields`) do not change.
 
     Args:
         rng: the only source of randomness.
         page: of any domain.
-        share: of the questions, 0 to 1.
-        split: of the wordings, and of the names that no page has.
-        unheard: share of these questions that ask for what no page has a field for, a passport, say.
+        share: share of the questions, 0 to 1.
+        split: split of the wordings, and of names that no page has.
+        unheard: share of these questions about fields that no page has, for example a passport.
     """
     missing = missing_fields(page.fields, page.glyphs)
     order = iter(rng.permutation(len(missing)).tolist())
@@ -67,17 +67,16 @@ def with_absent(rng: np.random.Generator, page: Page, share: float, split: Split
 
 
 def missing_fields(fields: Sequence[str], glyphs: Sequence[Glyph]) -> list[str]:
-    """Those fields that a page with such characters does not show.
+    """The fields that a page with these characters does not show.
 
-    One counts as shown where its name is anywhere, also within a word: someone asked for the total could name a
-    subtotal.
+    A field counts as shown if its name is anywhere, also in a word, as a subtotal could be an answer for the total.
     """
     shown = "".join(glyph.char for glyph in glyphs).lower()
     return [field for field in fields if field.lower().replace(" ", "") not in shown]
 
 
 def unheard_field(rng: np.random.Generator, glyphs: Sequence[Glyph], split: Split) -> str:
-    """A name that `FIELDS` lacks and a page with such characters does not show."""
+    """A name that `FIELDS` lacks and that a page with these characters does not show."""
     while not (missing := missing_fields([unheard_name(rng, split)], glyphs)):
         pass
     return missing[0]
@@ -85,18 +84,18 @@ def unheard_field(rng: np.random.Generator, glyphs: Sequence[Glyph], split: Spli
 
 @dataclass(frozen=True)
 class Variations:
-    """How often pages and questions are varied; shares from 0 to 1.
+    """Shares of varied pages and questions, from 0 to 1.
 
-    Each has random numbers of its own: what one of them does, and what a page shows, does not depend on the others.
+    Each variation has separate random numbers, so it depends neither on the others nor on the page's content.
 
     Attributes:
-        photo: pages that are photographed.
-        absent: questions about fields that the page does not show, on pages that show fields.
-        unheard: of these, questions about what no page has a field for.
-        turns: questions that come second in a chat, after another one about the page.
+        photo: share of photographed pages.
+        absent: share of questions about absent fields, on pages with fields.
+        unheard: of these, share of questions about fields that no page has.
+        turns: share of questions that are second in a chat, after another one about the page.
 
     Raises:
-        ValueError: a share that is none.
+        ValueError: a share outside 0..1.
     """
 
     photo: float = 0.0
@@ -111,12 +110,12 @@ class Variations:
                 raise ValueError(f"{field.name}: expected a share from 0 to 1; got {share!r}")
 
     def apply(self, page: Page, entropy: tuple[int, ...], split: Split) -> Page:
-        """The page, varied.
+        """Varies the page.
 
         Args:
-            page: as its domain drew it.
-            entropy: what its own random numbers come from.
-            split: of wordings.
+            page: as drawn by its domain.
+            entropy: seed of the random numbers.
+            split: split of the wordings.
         """
         photo, absent, turns = (
             partial(np.random.default_rng, np.random.SeedSequence(entropy, spawn_key=(key,))) for key in range(3)
@@ -131,7 +130,7 @@ class Variations:
 
 
 AS_DRAWN = Variations()
-"""Pages as their domains draw them."""
+"""No variations."""
 
 
 _ENTROPY: dict[Split, tuple[int, ...]] = {"train": (1,), "validation": (2,), "test": ()}
@@ -152,17 +151,17 @@ def draw_page(
 
     Args:
         domain: a name of `DOMAINS`.
-        seed: of all pages.
+        seed: seed of all pages.
         index: at least 0.
         size: side of the page, px.
-        split: fonts, layouts, wordings and words; pages of two splits never share random numbers.
-        fields: of domain document alone, the names to draw from; None: its own.
-        sources: pages, images or frames of a domain that draws several; None: drawn.
-        variations: what is done with the page and its questions.
+        split: split of fonts, layouts, wordings and words; pages of two splits never share random numbers.
+        fields: the names to draw from, for domain document only; None: its default.
+        sources: number of pages, images or frames, for domains with several; None: random.
+        variations: variations of the page and its questions.
 
-    Raises:
-        ValueError: an unknown domain, fields for another than document, sources or photographs of a domain without, a
-            negative number, a page under 64 px, or a bad split.
+        Raises:
+            ValueError: an unknown domain, fields for a domain other than document, sources or photographs for a domain
+                without, a negative number, a page under 64 px, or a bad split.
         FileNotFoundError: no font of the split is installed.
     """
     check_page(size, split)

@@ -1,4 +1,4 @@
-"""Formats of data sets: a class for each, and the records of a source from a YAML file.
+"""Formats of data sets, one class each, and sources of records from a YAML file.
 
 `{format: textvqa, path: val.json, images: val, ocr: ocr.json}`: `format` is a name in `FORMATS`, the other keys are the
 fields of that format's class.
@@ -34,27 +34,27 @@ def open_records(
     on_error: OnError = "stop",
     max_errors: int = MAX_ERRORS,
 ) -> Sequence[Record]:
-    """The records of a source; their images are opened when they are needed.
+    """Reads the records of a source; images are opened on demand.
 
     Args:
         spec: `format`, a name in `FORMATS` ("jsonl" by default), and the fields of that format's class.
-        folder: what paths in `spec` are relative to.
-        limit: read the first so many records only.
-        on_error: "skip" leaves out a bad record with a warning that names file and line.
-        max_errors: more bad records than this stop the reading after all.
+        folder: folder to which paths in `spec` are relative.
+        limit: the most records, from the first on; None: all.
+        on_error: "skip" skips bad records with a warning that names file and line.
+        max_errors: with more bad records than this, reading stops.
 
     Raises:
-        ValueError: an unknown format; fields that are missing or mean nothing; missing or bad files; a bad record.
+        ValueError: an unknown format, missing or unknown fields, missing or bad files, or a bad record.
         OSError: a file cannot be read.
     """
     return open_source(spec, folder=folder).read(limit=limit, on_error=on_error, max_errors=max_errors)
 
 
 def open_source(spec: Mapping[str, Any], *, folder: str | Path = ".") -> Format:
-    """The source that `spec` describes, unread; see `open_records`.
+    """The source that `spec` describes, without reading it; see `open_records`.
 
     Raises:
-        ValueError: an unknown format, fields that are missing or mean nothing.
+        ValueError: an unknown format, or missing or unknown fields.
     """
     if not isinstance(spec, Mapping):
         raise ValueError(f"data: expected format, path and the format's other fields by name; got {spec!r}")

@@ -1,4 +1,4 @@
-"""The base of formats: a class whose fields are a user's settings of a source, and whose rows become records."""
+"""The base classes of formats: fields are a user's settings of a source, rows become records."""
 
 import csv
 import hashlib
@@ -33,10 +33,10 @@ FORMATS: Registry[type["Format"]] = Registry("format")
 
 
 class Format(ABC):
-    """A source of records. Members are frozen dataclasses: their fields are a user's settings of the source.
+    """A source of records. Formats are frozen dataclasses whose fields are a user's settings of the source.
 
     Attributes:
-        metric: of `METRICS`, that of the data's publishers.
+        metric: a name of `METRICS`, the one of the data's publishers.
         places: the fields that are paths.
         nested: the fields that are lists of sources.
     """
@@ -48,11 +48,11 @@ class Format(ABC):
     @property
     @abstractmethod
     def title(self) -> str:
-        """The source, for reports and errors."""
+        """The source's name in reports and errors."""
 
     @property
     def files(self) -> list[Path]:
-        """The files of the records, without images; empty if they come from elsewhere."""
+        """The files of the records, without images; empty if records are not from files."""
         return []
 
     @property
@@ -67,7 +67,7 @@ class Format(ABC):
         """All records; arguments and errors as in `gather`. A source without records is an error."""
 
     def digest(self, records: Sequence[Record]) -> str:
-        """sha256 of the files, or of the records of sources without files: the same data gives the same digest."""
+        """SHA-256 of the files, or of the records if there are none; equal data has equal digests."""
         content = hashlib.sha256()
         for path in self.files:
             content.update(path.read_bytes())
@@ -76,7 +76,7 @@ class Format(ABC):
                 said: tuple[Any, ...] = (
                     record.question, record.answers, record.boxes, record.label_boxes, record.tags
                 )  # fmt: skip
-                if record.absent or record.history:  # digests of other records do not change
+                if record.absent or record.history:  # added only if set, to keep digests of other records
                     said += (record.absent, record.history)
                 if record.others:
                     said += (record.box_sources, record.label_sources, record.answer_sources)
@@ -85,7 +85,7 @@ class Format(ABC):
 
 
 class RowFormat(Format):
-    """A source with a row for each record, which may be bad."""
+    """A source with a row for each record; rows can be bad."""
 
     @abstractmethod
     def rows(self) -> Iterator[Row]:
@@ -101,7 +101,7 @@ class RowFormat(Format):
         """Reads a row as a question with its image and answers.
 
         Raises:
-            ValueError: a bad row; the message does not name its place, which `gather` adds.
+            ValueError: a bad row; `gather` adds its place to the message.
         """
 
     def read(
@@ -115,7 +115,7 @@ class RowFormat(Format):
 
 @dataclass(frozen=True)
 class FileFormat(RowFormat):
-    """A source in files: `path` is the first of them, or a folder."""
+    """A source in files: `path` is the first file, or a folder."""
 
     path: Path
 
@@ -125,10 +125,10 @@ class FileFormat(RowFormat):
 
 
 def read_json(path: Path) -> Any:
-    """The content of a JSON file of a user.
+    """Reads a user's JSON file.
 
     Raises:
-        ValueError: no such file, or no JSON; the message names file, line and column.
+        ValueError: no such file, or it is not JSON; the message names file, line and column.
     """
     if not path.is_file():
         raise ValueError(f"expected a file; got {str(path)!r}")
@@ -139,7 +139,7 @@ def list_in(path: Path, *keys: str) -> list[Any]:
     """The list in a JSON file: the whole content, or under the first of `keys`.
 
     Raises:
-        ValueError: the file holds no list there.
+        ValueError: there is no list.
     """
     content = read_json(path)
     entries = content.get(keys[0]) if keys and isinstance(content, dict) else content
@@ -150,16 +150,16 @@ def list_in(path: Path, *keys: str) -> list[Any]:
 
 
 def numbered(path: Path, contents: Sequence[Any], start: int = 1) -> Iterator[Row]:
-    """Rows of a file that holds a list; numbers go on from `start`, places count within the file."""
+    """Rows of a file that holds a list; numbers continue from `start`, places are counted per file."""
     for place, content in enumerate(contents):
         yield Row(f"{path}, record {place + 1}", start + place, content)
 
 
 def check_folder(path: Path, name: str) -> Path:
-    """`path`, if it is a folder; `name` is that of the field in the error.
+    """Returns `path` if it is a folder; `name` is the field's name for the error.
 
     Raises:
-        ValueError: there is no folder of that name.
+        ValueError: there is no such folder.
     """
     if not path.is_dir():
         raise ValueError(f"{name}: expected a folder; got {str(path)!r}")
@@ -167,7 +167,7 @@ def check_folder(path: Path, name: str) -> Path:
 
 
 def tags_of(row: Any, *names: str) -> tuple[tuple[str, str], ...]:
-    """The fields among `names` that hold a string, or strings (joined); none for a value that is not a mapping."""
+    """The fields among `names` with a string, or with strings (joined); empty if `row` is not a mapping."""
     tags = []
     row = row if isinstance(row, Mapping) else {}
     for name in names:
@@ -207,17 +207,16 @@ _LOADERS = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".csv": "c
 @FORMATS.register("columns")
 @dataclass(frozen=True)
 class Columns(RowFormat):
-    """A data set and which columns hold what.
+    """A data set of the `datasets` library, with a mapping of its columns.
 
     Attributes:
-        path: a name on the Hub, a folder of `save_to_disk`, or any file or folder that `load_dataset` takes.
-        columns: {what: column}. Needed, where they are named otherwise: image (images, or paths), question, answers (a
-            text, a number, or a list of texts or of {"answer": text}). Used only where they are named here: boxes
-            (lists of [x0, y0, x1, y1] in px), image_id (the same for the same image, which is then encoded once), tags
-            (a list of columns).
-        split: such as "validation"; needed where there are several.
-        subset: the configuration's name, where there are several.
-        images: folder of images given as paths.
+        path: a name on the Hub, a folder of `save_to_disk`, or any file or folder that `load_dataset` accepts.
+        columns: column by role. Needed if the names differ: image (images or paths), question, answers (a text, a
+            number, or a list of texts or of {"answer": text}). Used only if given: boxes (lists of [x0, y0, x1, y1],
+            px), image_id (equal for the same image, which is then encoded once), tags (a list of columns).
+        split: such as "validation"; needed if there are several.
+        subset: the configuration's name, if there are several.
+        images: folder of images that are given as paths.
     """
 
     places: ClassVar[tuple[str, ...]] = ("images",)
@@ -258,7 +257,7 @@ class Columns(RowFormat):
 
     @cached_property
     def _texts(self) -> Any:
-        """Without images, which would be decoded with every row."""
+        """The data without images, which would be decoded with every row."""
         data = self._dataset
         return data if self._is_path else data.remove_columns(self._column("image"))
 
@@ -287,7 +286,7 @@ class Columns(RowFormat):
         key = row.content[self._column("image_id")] if "image_id" in self.columns else None
         if not isinstance(key, Hashable):
             raise ValueError(f"{self._column('image_id')}: expected a name or number of the image; got {key!r}"[:200])
-        key = ("row", row.number) if key is None else key  # whose image is not named has one of its own
+        key = ("row", row.number) if key is None else key  # without image_id, every row has a separate image
         return HeldImage((self.title, self.subset, key), partial(_decoded, self._dataset, name, row.number - 1))
 
 
@@ -305,10 +304,10 @@ def _answers(value: Any) -> tuple[str, ...]:
 
 
 def _as_written(path: Path) -> dict[str, Any]:
-    """Options that load a CSV file with every cell as its text: no `12.0` for 12, no missing value for NA.
+    """Options that load all cells of a CSV file as text: no `12.0` for 12, no missing value for NA.
 
     Raises:
-        ValueError: the file has no line with the names of its columns.
+        ValueError: the file has no line with column names.
     """
     import datasets
 
@@ -321,10 +320,10 @@ def _as_written(path: Path) -> dict[str, Any]:
 
 
 def _load(path: str, subset: str | None, split: str | None) -> Any:
-    """The data set, one split of it.
+    """Loads one split of the data set.
 
     Raises:
-        ValueError: `datasets` is not installed; several splits and none chosen, or no such split.
+        ValueError: `datasets` is not installed; there are several splits and none is chosen; or no such split.
     """
     try:
         import datasets

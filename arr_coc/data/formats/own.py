@@ -1,4 +1,4 @@
-"""Our own formats: a JSON object per line, feedback of a server's users, several sources in turn, rendered pages."""
+"""Our own formats: JSON lines, feedback of a server's users, alternating sources, rendered pages."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +20,7 @@ from .base import FORMATS, FileFormat, Format
 @FORMATS.register("jsonl")
 @dataclass(frozen=True)
 class Jsonl(FileFormat):
-    """`path`: the file; images lie relative to it."""
+    """`path`: the file; paths of images are relative to it."""
 
     places = ("path",)
 
@@ -38,7 +38,7 @@ class Jsonl(FileFormat):
 @FORMATS.register("feedback")
 @dataclass(frozen=True)
 class FeedbackLog(Format):
-    """Feedback that `arr-coc serve --feedback` wrote.
+    """Feedback from `arr-coc serve --feedback`.
 
     Attributes:
         path: the folder.
@@ -65,7 +65,7 @@ class FeedbackLog(Format):
     def read(
         self, *, limit: int | None = None, on_error: OnError = "stop", max_errors: int = MAX_ERRORS
     ) -> Sequence[Record]:
-        """The records; entries are complete or absent, so a damaged one is an error."""
+        """The records. Entries are written atomically, so a damaged entry is an error."""
         records = list(islice(read_feedback(self.path, self.part), limit))
         if not records:
             raise ValueError(f"{self.title}: expected feedback with right answers; got none")
@@ -75,11 +75,11 @@ class FeedbackLog(Format):
 @FORMATS.register("mixed")
 @dataclass(frozen=True)
 class Mixed(Format):
-    """Equally many records of each source: a shorter one starts again until the longest has ended.
+    """Equally many records of each source; shorter sources repeat until the longest ends.
 
     Attributes:
-        sources: the settings of each.
-        retained: numbers, from 0, of sources whose records keep the scorer's relevance: see `Record`.
+        sources: the settings of each source.
+        retained: indices, from 0, of the sources on whose records the scorer's relevance is retained, see `Record`.
     """
 
     sources: tuple[Format, ...]
@@ -109,7 +109,7 @@ class Mixed(Format):
     def read(
         self, *, limit: int | None = None, on_error: OnError = "stop", max_errors: int = MAX_ERRORS
     ) -> Sequence[Record]:
-        """The records in turn, renumbered."""
+        """The records of all sources in turn, renumbered."""
         sources = [source.read(limit=limit, on_error=on_error, max_errors=max_errors) for source in self.sources]
         records = _InTurn(sources, self.retained)
         return records if limit is None else records[:limit]
@@ -117,7 +117,7 @@ class Mixed(Format):
 
 @dataclass(frozen=True)
 class _InTurn(Sequence[Record]):
-    """Record n is the next one of source n modulo their number; records are made on demand."""
+    """Records of the sources in turn; created on demand."""
 
     sources: list[Sequence[Record]]
     retained: tuple[int, ...]
@@ -140,7 +140,7 @@ class _InTurn(Sequence[Record]):
 
 
 _DRAWN = 64
-"""Pages that are kept in memory; others are drawn again on demand."""
+"""Number of pages kept in memory; others are drawn again on demand."""
 
 
 @FORMATS.register("rendered")
@@ -149,14 +149,14 @@ class Rendered(Format):
     """Pages of one or more domains, the same in every process and in any order of access.
 
     Attributes:
-        pages: how many.
-        questions: about each; where a page has fewer, the first ones come again.
-        seed: of everything drawn.
+        pages: number of pages.
+        questions: questions per page; if a page has fewer, the first ones repeat.
+        seed: seed of all random draws.
         size: side of a page, px.
-        split: fonts, layouts, wordings and words, see `arr_coc.data.splits`.
-        domains: names in `DOMAINS`, which take turns; also as text with commas between them.
-        fields: of domain document, at least 4 names in place of its own.
-        sources: pages, images or frames of domains that draw several; None: drawn.
+        split: split of fonts, layouts, wordings and words, see `arr_coc.data.splits`.
+        domains: names in `DOMAINS`, which alternate; a list, or a comma-separated text.
+        fields: for domain document, at least 4 names in place of its default.
+        sources: number of pages, images or frames, for domains with several; None: random.
         photo, absent, turns, unheard: shares, see `Variations`.
     """
 
@@ -178,12 +178,12 @@ class Rendered(Format):
             if type(getattr(self, name)) is not int or getattr(self, name) < 1:
                 raise ValueError(f"{name}: expected a number of at least 1; got {getattr(self, name)!r}")
         check_split(self.split)
-        self.variations  # noqa: B018 (refuses what is no share)
+        self.variations  # noqa: B018 (refuses invalid shares)
         object.__setattr__(self, "domains", _names(self.domains))
         if not self.domains:
             raise ValueError("domains: expected at least one; got none")
         for domain in self.domains:
-            DOMAINS[domain]  # a ValueError where it is unknown
+            DOMAINS[domain]  # raises ValueError if unknown
         if self.fields is not None:
             object.__setattr__(self, "fields", _names(self.fields))
             if self.domains != ("document",):
@@ -201,16 +201,16 @@ class Rendered(Format):
     def read(
         self, *, limit: int | None = None, on_error: OnError = "stop", max_errors: int = MAX_ERRORS
     ) -> Sequence[Record]:
-        """The records, each drawn on demand: none can be bad."""
+        """The records, each drawn on demand; none can be bad."""
         return _Drawn(self, range(self.pages * self.questions)[:limit])
 
     def page(self, number: int) -> Page:
-        """A page, from 0."""
+        """The page with this number, from 0."""
         domain = self.domains[number % len(self.domains)]
         return _page(domain, self.seed, number, self.size, self.split, self.fields, self.sources, self.variations)
 
     def record(self, number: int) -> Record:
-        """A record, from 0."""
+        """The record with this number, from 0."""
         page_number, place = divmod(number, self.questions)
         page = self.page(page_number)
         asked = page.questions[place % len(page.questions)]
@@ -234,12 +234,12 @@ class Rendered(Format):
 
 
 def _names(names: Any) -> tuple[str, ...]:
-    """A list of names, also as text with commas between them."""
+    """Names from a list or a comma-separated text."""
     return tuple(part.strip() for part in names.split(",")) if isinstance(names, str) else tuple(names)
 
 
 class _Drawn(Sequence[Record]):
-    """Records of a source by number."""
+    """The records of a source, drawn on demand."""
 
     def __init__(self, source: Rendered, numbers: range) -> None:
         self.source, self.numbers = source, numbers

@@ -1,8 +1,8 @@
 """Published formats of questions about images: ChartQA, DocVQA, GQA, TextVQA and VQA v2.
 
-Where an OCR system read the image, an answer is found where a run of consecutive tokens spells it, but for case, white
-space and punctuation (that between digits counts: 12.5 is not 125). A token may hold several words of the answer, and a
-word several tokens.
+If the data has OCR tokens, an answer is located where consecutive tokens spell it, ignoring case, white space and
+punctuation except between digits (12.5 is not 125). A token can hold several words of the answer, and a word can
+consist of several tokens.
 """
 
 import re
@@ -20,30 +20,30 @@ from ..records import Record, Row, answers_of, image_file, numbers_of, require, 
 from .base import FORMATS, FileFormat, check_folder, image_size, list_in, numbered, read_json, tags_of
 
 MOST_PLACES = 3
-"""An answer that is in more places than this is not located: most of them are not what was asked about."""
+"""An answer in more places than this is not located, as most of the places are unrelated to the question."""
 
 NOT_READ = frozenset(("yes", "no", "unanswerable", "answering does not require reading text in the image"))
-"""Answers that are judgements, in lower case: the place of their words has no meaning."""
+"""Answers that are judgements, in lower case; places of these words have no meaning."""
 
 _BETWEEN_DIGITS = re.compile(r"(?<!\d)[\W_]+|[\W_]+(?!\d)")
 
 
 @dataclass(frozen=True)
 class OcrToken:
-    """A word that was read, and its box in px of the image."""
+    """A word from OCR, and its box, px of the image."""
 
     text: str
     box: Box
 
 
 def spell(text: str) -> str:
-    """What is compared: letters and digits in one case and one Unicode form, with the punctuation between digits."""
+    """The text normalised for comparison: letters and digits in one case and form, and punctuation between digits."""
     words = unicodedata.normalize("NFKC", text).casefold().split()
     return "".join(_BETWEEN_DIGITS.sub("", word) for word in words)
 
 
 def within(tokens: Iterable[OcrToken], width: int, height: int) -> list[OcrToken]:
-    """Boxes cut off at the edges of an image of `width` x `height` px; tokens beyond them left out."""
+    """Tokens with boxes clipped to an image of `width` x `height` px, without tokens outside it."""
     inside = []
     for token in tokens:
         x0, y0, x1, y1 = token.box
@@ -54,7 +54,7 @@ def within(tokens: Iterable[OcrToken], width: int, height: int) -> list[OcrToken
 
 
 def reading_order(tokens: Iterable[OcrToken]) -> list[OcrToken]:
-    """Tokens line by line: a token whose middle lies within the height of a line's first one belongs to that line."""
+    """Tokens line by line; a token belongs to a line if its middle is within the height of the line's first token."""
     rows: list[list[OcrToken]] = []
     for token in sorted(tokens, key=lambda token: token.box[1] + token.box[3]):
         middle = (token.box[1] + token.box[3]) / 2
@@ -68,9 +68,9 @@ def reading_order(tokens: Iterable[OcrToken]) -> list[OcrToken]:
 
 
 def locate(answers: Sequence[str], tokens: Sequence[OcrToken]) -> tuple[Box, ...]:
-    """Boxes of the tokens that spell an answer, wherever it is; none where no answer is found.
+    """Boxes of the tokens that spell an answer, in all places; empty if no answer is found.
 
-    Of several answers the one given most often counts that is found in at most `MOST_PLACES` places.
+    Of several answers, the most frequent one that is in at most `MOST_PLACES` places counts.
 
     Args:
         answers: the right answers.
@@ -85,7 +85,7 @@ def locate(answers: Sequence[str], tokens: Sequence[OcrToken]) -> tuple[Box, ...
 
 
 def _runs(wanted: str, words: Sequence[str]) -> list[range]:
-    """Where consecutive words make up `wanted`, without overlap."""
+    """Non-overlapping runs of consecutive words that spell `wanted`."""
     runs: list[range] = []
     start = 0
     while wanted and start < len(words):
@@ -141,7 +141,7 @@ class ChartQa(FileFormat):
 @FORMATS.register("docvqa")
 @dataclass(frozen=True)
 class DocVqa(FileFormat):
-    """`path`: the questions; `images`: the folder (default: the questions'); `ocr`: folder of what was read."""
+    """`path`: the questions; `images`: the folder (default: the questions'); `ocr`: folder of OCR results."""
 
     metric = "anls"
     places = ("path", "images", "ocr")
@@ -224,7 +224,7 @@ class Gqa(FileFormat):
 
     def rows(self) -> Iterator[Row]:
         check_folder(self.images, "images")
-        _ = self._scenes  # read now: its faults are no record's
+        _ = self._scenes  # read now, as its errors do not belong to a record
         number = 0
         for path in self._parts:
             content = read_json(path)
@@ -243,7 +243,7 @@ class Gqa(FileFormat):
         return Record(image, text_of(asked, "question"), answers, self._boxes(asked), row.number, tags=tags)
 
     def _boxes(self, asked: dict[str, Any]) -> tuple[Box, ...]:
-        """Of the objects that the answer's words stand for; questions answered by yes or no have none."""
+        """Boxes of the objects in the answer; none for answers yes and no."""
         scene = _object(self._scenes.get(asked["imageId"]), "scene graph")
         objects = _object(scene.get("objects"), "objects")
         named = _object(_object(asked.get("annotations"), "annotations").get("answer"), "annotations.answer")
@@ -258,10 +258,10 @@ def _object(value: Any, name: str) -> Mapping[str, Any]:
 
 
 def _gqa_box(place: Any) -> Box:
-    """Where an object of a scene graph is.
+    """The box of an object of a scene graph.
 
     Raises:
-        ValueError: it does not say so in numbers.
+        ValueError: its place is not given in numbers.
     """
     require(place, "x", "y", "w", "h")
     x, y, width, height = numbers_of([place[name] for name in "xywh"], "x, y, w and h", 4)
@@ -269,13 +269,13 @@ def _gqa_box(place: Any) -> Box:
 
 
 _CORNERS = (("top_left_x", "topLeftX"), ("top_left_y", "topLeftY"))
-"""Names of a box's corner: the releases of the file differ."""
+"""Names of a box's corner, which differ between releases of the file."""
 
 
 @FORMATS.register("textvqa")
 @dataclass(frozen=True)
 class TextVqa(FileFormat):
-    """`path`: the questions; `images`: the folder; `ocr`: what Rosetta read there, for boxes."""
+    """`path`: the questions; `images`: the folder; `ocr`: Rosetta's OCR results, for boxes."""
 
     metric = "textvqa_accuracy"
     places = ("path", "images", "ocr")
@@ -289,7 +289,7 @@ class TextVqa(FileFormat):
 
     @cached_property
     def _read(self) -> dict[str, list[Any]]:
-        """Image id -> its `ocr_info`."""
+        """`ocr_info` by image id."""
         if self.ocr is None:
             return {}
         by_image = {}
@@ -304,7 +304,7 @@ class TextVqa(FileFormat):
     def rows(self) -> Iterator[Row]:
         check_folder(self.images, "images")
         questions = list_in(self.path, "data")
-        _ = self._read  # now: its faults are no record's
+        _ = self._read  # read now, as its errors do not belong to a record
         yield from numbered(self.path, questions)
 
     def record(self, row: Row) -> Record:
@@ -352,7 +352,7 @@ class VqaV2(FileFormat):
 
     @cached_property
     def _answered(self) -> dict[int, dict[str, Any]]:
-        """Question id -> its annotation."""
+        """Annotations by question id."""
         by_question: dict[int, dict[str, Any]] = {}
         for place, annotation in enumerate(list_in(self.annotations, "annotations")):
             where = f"{self.annotations}, annotation {place + 1}"
@@ -366,7 +366,7 @@ class VqaV2(FileFormat):
 
     @cached_property
     def _subtype(self) -> str:
-        """Such as "val2014": part of the images' names."""
+        """The subtype in the images' names, such as "val2014"."""
         content = read_json(self.path)
         subtype = content.get("data_subtype") if isinstance(content, dict) else None
         if not isinstance(subtype, str):
@@ -376,7 +376,7 @@ class VqaV2(FileFormat):
     def rows(self) -> Iterator[Row]:
         check_folder(self.images, "images")
         questions = list_in(self.path, "questions")
-        _ = self._answered, self._subtype  # read now: their faults are no record's
+        _ = self._answered, self._subtype  # read now, as their errors do not belong to a record
         yield from numbered(self.path, questions)
 
     def record(self, row: Row) -> Record:

@@ -1,9 +1,9 @@
-"""Pages made from nothing, with questions: forms, receipts, invoices, tables, letters, screens, charts and more.
+"""Generated pages with questions: forms, receipts, invoices, tables, letters, screens, charts and more.
 
     page = draw_page(np.random.default_rng(0), "train", "receipt")
     page.image, page.lines, page.questions
 
-`layout_page` makes the same page without its image, which is quick.
+`layout_page` generates the same page without its image, which is faster.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ KINDS: dict[str, float] = {
     "schedule": 0.5,
     "directory": 0.5,
 }
-"""Kinds of pages, and how often each is drawn against the others."""
+"""Kinds of pages, and their weights."""
 
-_QUESTIONS = 14  # of a page at most
-_ABSENT = 0.12  # of the questions
+_QUESTIONS = 14  # the most questions of a page
+_ABSENT = 0.12  # share of the questions
 
 _MODULES = (agreements, cards, charts, forms, invoices, letters, manuals, manuals, receipts, screens, tables)
 assert set(KINDS) == set(PAGES), [module.__name__ for module in _MODULES]  # each registers its kinds
@@ -76,13 +76,13 @@ def _page(maker: PageMaker, drawn: bool) -> TextPage:
 def layout_page(
     rng: np.random.Generator, split: Split, kind: str | None = None, *, faces: tuple[FontFace, ...] | None = None
 ) -> TextPage:
-    """A page with its text, boxes and questions, without an image.
+    """Generates a page with its text, boxes and questions, without an image.
 
     Args:
-        rng: all randomness comes from it; one integer is drawn.
-        split: whose words, wordings, formats, layouts and, unless `faces` are given, font families it shows.
-        kind: one of `KINDS`; drawn by their weights where None.
-        faces: to write with, such as `find_fonts(split, directories=...)`; by default the installed ones of the split.
+        rng: the only source of randomness; one integer is drawn.
+        split: split of words, wordings, formats, layouts, and of font families unless `faces` are given.
+        kind: one of `KINDS`; None: random by weight.
+        faces: fonts, such as `find_fonts(split, directories=...)`; by default the installed ones of the split.
 
     Raises:
         ValueError: an unknown split or kind.
@@ -94,5 +94,5 @@ def layout_page(
 def draw_page(
     rng: np.random.Generator, split: Split, kind: str | None = None, *, faces: tuple[FontFace, ...] | None = None
 ) -> TextPage:
-    """The page that `layout_page` makes of the same arguments, with its image: RGB. Raises what that raises."""
+    """The page of `layout_page` with the same arguments, with its RGB image. Raises the same errors."""
     return _page(_make(rng, split, kind, faces), drawn=True)

@@ -1,4 +1,4 @@
-"""Running text: agreements with clauses, and emails, with facts in their sentences."""
+"""Running text with facts: agreements with clauses, and emails."""
 
 # ruff: noqa: E501, SIM905 (lists are readable as running text)
 from __future__ import annotations
@@ -278,7 +278,7 @@ def _folders(maker: PageMaker, body: Style, height: int) -> None:
 def _app_head(
     maker: PageMaker, body: Style, bold: Style, subject: str, x: float, y: float, width: float, step: float
 ) -> float:
-    """Subject in large print, the sender with a round picture, the time at the right."""
+    """The head of a mail app: subject in large print, sender with a round picture, time at the right."""
     random, values, questions, sheet = maker.random, maker.values, maker.questions, maker.sheet
     title, y = sheet.paragraph(
         subject, x, y + body.size * 0.5, width, Style(bold.face, body.size * 1.5, bold.colour), 1.25

@@ -1,4 +1,4 @@
-"""Small things: business cards, ID cards, labels, tickets and name badges."""
+"""Small documents: business cards, ID cards, labels, tickets and name badges."""
 
 # ruff: noqa: E501, SIM905 (lists are readable as running text)
 from __future__ import annotations
@@ -170,7 +170,7 @@ def _contacts(maker: PageMaker, style: Style, x: float, y: float, step: float, a
 
 @dataclass
 class _Fields:
-    """Writes fields of a card, and remembers them."""
+    """Writes fields of a card and records them."""
 
     maker: PageMaker
     label: Style
@@ -180,7 +180,7 @@ class _Fields:
     shown: list[Shown]
 
     def write(self, field: Field, x: float, y: float, room: float) -> float:
-        """One field; returns the next baseline."""
+        """Writes one field; returns the next baseline."""
         values, sheet = self.maker.values, self.maker.sheet
         texts = values.address() if field.kind == "address" else [KINDS[field.kind](values)]
         label = sheet.write(cased(field.name, self.case) + ("" if self.above else ":"), x, y, self.label)
@@ -405,7 +405,7 @@ def ticket(maker: PageMaker) -> None:
 
 @PAGES.register("badge")
 def badge(maker: PageMaker) -> None:
-    """A name badge: a name in large print, where it is from, what its bearer does."""
+    """A name badge: a name in large print, a company or place, a job."""
     random, values = maker.random, maker.values
     layout = maker.arrange(("band top", "plain", "band bottom", "tall", "frame"), "badge", 2)
     size = (480, 680) if layout == "tall" else (720, 480)

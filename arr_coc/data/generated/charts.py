@@ -1,4 +1,4 @@
-"""Charts: bars, lines and pies, on a plot with its title and source, axes, a legend, gridlines or values."""
+"""Charts: bars, lines and pies, with title and source, axes, a legend, gridlines or values."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class Plot:
         return self.values.grouped(value, decimals) + sign
 
     def about(self, kind: str, count: int, counted: str = "how many bars") -> None:
-        """Gist questions, and some about what is not there."""
+        """Asks about the whole chart, and about absent things."""
         questions, random = self.maker.questions, self.random
         questions.gist("kind of chart", (kind, f"a {kind}", kind.removesuffix(" chart")))
         if random.random() < 0.5:
@@ -132,7 +132,7 @@ class Plot:
             questions.absent(questions.word("chart value", category=name, measure=spoken(self.measure)))
 
     def compare(self, numbers: list[float], labels: list[list[Piece]], texts: list[Piece | None]) -> None:
-        """Asks which is highest and lowest, and for their values where they are printed."""
+        """Asks for the highest and lowest category, and for their values if these are printed."""
         questions, measure = self.maker.questions, spoken(self.measure)
         for which, best in (("highest", max(numbers)), ("lowest", min(numbers))):
             close = [n for n in numbers if abs(n - best) < 0.04 * max(abs(best), 1e-9)]
@@ -149,7 +149,7 @@ class Plot:
                 )
 
     def ask_values(self, labels: list[list[Piece]], texts: list[Piece | None]) -> None:
-        """Asks for the values that are printed, by category, and the other way round."""
+        """Asks for printed values by category, and for categories by value."""
         questions, random = self.maker.questions, self.random
         shown = [(label, text) for label, text in zip(labels, texts, strict=True) if text is not None and label]
         for label, text in random.sample(shown, min(5, len(shown))):
@@ -171,7 +171,7 @@ class Plot:
 
 
 def nice_ticks(low: float, high: float) -> tuple[list[float], int]:
-    """Round numbers from at most low to at least high, and how many decimals they need."""
+    """Round numbers from at most `low` to at least `high`, and their number of decimals."""
     span = high - low
     step = 10 ** math.floor(math.log10(span / 4))
     step *= next(factor for factor in (1, 2, 2.5, 5, 10) if span / (step * factor) <= 6)
@@ -184,7 +184,7 @@ def nice_ticks(low: float, high: float) -> tuple[list[float], int]:
 
 
 def draw_numbers(plot: Plot, count: int, smooth: bool = False) -> tuple[list[float], int, str]:
-    """Data, not zeros alone, their decimals and the sign after them."""
+    """Random data that are not all 0, their decimals and the unit sign."""
     random = plot.random
     sign = random.choice(("", "", "%", " %", "k", "M"))
     scale = random.uniform(20, 90) if "%" in sign else 10 ** random.uniform(0.5, 5)
@@ -209,7 +209,7 @@ def axis_title(plot: Plot) -> str:
 def y_axis(
     plot: Plot, area: tuple[float, float, float, float], low: float, high: float, sign: str, grid: bool
 ) -> tuple[Callable[[float], float], list[Piece]]:
-    """Ticks at the left of the area with gridlines; gives where a value lies, and the axis' title."""
+    """Draws ticks at the left of the area with gridlines; returns the map from values to y, and the axis' title."""
     x0, y0, x1, y1 = area
     ticks, decimals = nice_ticks(low, high)
     sheet, body = plot.sheet, plot.body
@@ -236,7 +236,7 @@ def room_for_ticks(plot: Plot, high: float, sign: str) -> float:
 
 
 def write_legend(plot: Plot, names: list[str], x: float, y: float, colours: list[Colour]) -> list[Piece]:
-    """Squares of colour with names, in a line."""
+    """Writes coloured squares with names in a line."""
     pieces, body = [], plot.body
     for name, colour in zip(names, colours, strict=False):
         side = body.cap_height
@@ -276,7 +276,7 @@ _PIES = ("labels", "legend", "labels and shares", "ring", "legend left", "ring l
 
 @PAGES.register("bar chart")
 def bar_chart(maker: PageMaker) -> None:
-    """Bars, upright or lying, of one to three series."""
+    """Vertical or horizontal bars of one to three series."""
     plot = Plot(maker, "bar chart", _BARS, 9)
     if plot.layout.startswith("horizontal"):
         _lying(plot)
@@ -311,7 +311,7 @@ def _upright(plot: Plot) -> None:
     label = (
         body if longest < step * 0.94 else Style(body.face, max(8.5, body.size * step * 0.94 / longest), body.colour)
     )
-    while longest * label.size / body.size > step * 0.96 and len(names) > 2:  # fewer of them
+    while longest * label.size / body.size > step * 0.96 and len(names) > 2:  # fewer names
         del names[max(range(len(names)), key=lambda i: max(map(len, names[i].split())))]
         step = (right - left) / len(names)
         longest = max(body.width(word) for name in names for word in body.printable(name).split())

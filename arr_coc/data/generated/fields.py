@@ -1,8 +1,8 @@
-"""Names of fields of real documents, by domain, with the kind of value that each has and other words for it.
+"""Names of fields of real documents by domain, with synonyms and kinds of values.
 
 A line of a domain: `Name = synonym = synonym ~ kind of value`, see `values.KINDS`. The page prints one of the names, a
-question may use another; all of them are held out together. Words that receipts, invoices and letters have for the
-same thing: those of training | of validation | of the test.
+question can use another; all are held out together. Terms of receipts, invoices and letters for the same concept are
+listed as: training | validation | test.
 """
 
 from __future__ import annotations
@@ -180,11 +180,11 @@ TERMS = _parsed(_TERMS)
 """Terms by concept and split."""
 
 FOREIGN = {"German": _parsed(_GERMAN), "French": _parsed(_FRENCH), "Spanish": _parsed(_SPANISH)}
-"""The same in other languages; English ones where a concept is missing."""
+"""The same in other languages; English for missing concepts."""
 
 
 def term(random: Random, concept: str, split: Split, language: str = "English") -> tuple[str, ...]:
-    """All terms of a concept in a drawn order: the first is for the page."""
+    """All terms of a concept in random order; the first is for the page."""
     terms = FOREIGN.get(language, TERMS).get(concept, TERMS[concept])[split]
     return tuple(random.sample(terms, len(terms)))
 
@@ -194,7 +194,7 @@ def term(random: Random, concept: str, split: Split, language: str = "English") 
 
 @dataclass(frozen=True)
 class Field:
-    """What a document has a place for: its names, the printed one first, and the kind of its value."""
+    """A field of a document: its names, the printed one first, and the kind of its value."""
 
     names: tuple[str, ...]
     kind: str
@@ -247,7 +247,7 @@ event registration: Event = Event name ~ words; Venue = Event venue ~ company; D
 real estate listing: Asking price = List price ~ amount; Bedrooms ~ count; Bathrooms ~ count; Lot size = Plot size ~ measure; Landlord = Lessor ~ person; Tenant = Lessee ~ person; Rent = Monthly payment ~ amount; Security deposit = Bond ~ amount; Lease start = Commencement ~ date; Lease end = Termination ~ date; Heating = Heating type ~ words; Garage spaces ~ count; Storeys = Floors ~ count; Energy class = Energy rating ~ code; Listing agent = Realtor ~ person; Listed on = Date listed ~ date; Property type ~ words; Property tax = Annual taxes ~ amount; HOA fee = Service fee ~ amount; Available from = Vacant from ~ date; Pets = Pets allowed ~ choice; Furnished ~ choice; Listing ID = MLS number ~ code; School district ~ city; View ~ words; Orientation ~ words; Notary fee ~ amount; Mortgage = Mortgage amount ~ amount; Ceiling height ~ measure; Balcony ~ choice
 """
 
-_CORE = ("general",)  # domains of which training knows every name: what nearly every document says
+_CORE = ("general",)  # domains with all names in training, as nearly every document has them
 _TITLES = """Registration Form; Application Form; Data Sheet; Record; Statement; Notice; Certificate; Request; Report; Questionnaire; Information Sheet; Order
 Form; Declaration; Confirmation; Summary; Claim Form; Transmittal Sheet; Enrolment Form; Cover Sheet; Permit; Consent Form; Checklist; Details; Survey; Profile;
 Worksheet; Referral; Agreement Summary; Voucher; Ledger Card"""
@@ -266,7 +266,7 @@ def domains() -> dict[str, tuple[Field, ...]]:
 
 @lru_cache(maxsize=64)
 def fields_of(domain: str, split: Split) -> tuple[Field, ...]:
-    """The fields of a domain that a split shows, with those of their names that no other split has among its terms."""
+    """A split's fields of a domain, without names that are terms of another split."""
     fields = domains()[domain]
     own = share(fields, split, "field", core=len(fields) // 2 if domain in _CORE else 0)
     others = {
@@ -282,7 +282,7 @@ def fields_of(domain: str, split: Split) -> tuple[Field, ...]:
 
 @lru_cache(maxsize=4)
 def all_fields(split: Split) -> tuple[Field, ...]:
-    """The fields of all domains that a split shows."""
+    """A split's fields of all domains."""
     return tuple(field for domain in domains() for field in fields_of(domain, split))
 
 
@@ -303,13 +303,13 @@ _ENDINGS = ("number", "date", "code", "name", "type", "rate", "total", "level", 
 
 
 class FieldNames:
-    """Draws fields of a split: of a domain, of any, or with names that no list holds."""
+    """Draws fields of a split: of a domain, of any domain, or with invented names."""
 
     def __init__(self, random: Random, split: Split) -> None:
         self.random, self.split, self.words = random, split, Words(random, split)
 
     def invented(self) -> Field:
-        """A field whose name is made of dictionary or made-up words."""
+        """A field with a name of dictionary words or made-up words."""
         draw = self.random.random()
         name = self.words.thing() if draw < 0.6 else self.words.noun()
         kind = self.random.choice(_INVENTED_KINDS)
@@ -322,7 +322,7 @@ class FieldNames:
         return Field((name[0].upper() + name[1:],), kind)
 
     def domain(self) -> str:
-        """A domain's name."""
+        """The name of a random domain."""
         return self.random.choice(list(domains()))
 
     def title(self, domain: str) -> str:
@@ -338,7 +338,7 @@ class FieldNames:
         return domain.title() if draw > 0.93 or start == "general" and draw > 0.9 else f"{start} {ending}".title()
 
     def draw(self, domain: str, count: int) -> list[Field]:
-        """So many fields with different names, each with its names in a drawn order."""
+        """`count` fields with different names, each with its names in random order."""
         pools = (
             (fields_of(domain, self.split), 0.5),
             (fields_of("general", self.split), 0.22),

@@ -31,7 +31,7 @@ _CASES = ("plain", "plain", "upper", "title")
 
 
 def cased(text: str, case: str) -> str:
-    """A label's text as it is, in capitals, or with capitals at the start of its words."""
+    """A label's text unchanged, in capitals, or with capitalised words."""
     return (
         text.upper()
         if case == "upper"
@@ -43,7 +43,7 @@ def cased(text: str, case: str) -> str:
 
 @dataclass
 class Shown:
-    """A field on the page: its names, the first of which is printed, and where label and value are."""
+    """A field on the page: its names, the printed one first, and the places of label and value."""
 
     field: Field
     label: list[Piece]
@@ -53,13 +53,13 @@ class Shown:
 
     @property
     def text(self) -> str:
-        """What the value says."""
+        """The text of the value."""
         return joined(self.value)
 
 
 @dataclass(frozen=True)
 class Look:
-    """How a form's fields are written."""
+    """The appearance of a form's fields."""
 
     mode: str
     columns: int
@@ -75,14 +75,14 @@ class Look:
 
 
 class FormWriter:
-    """Writes fields in columns and remembers where they are."""
+    """Writes fields in columns and records their places."""
 
     def __init__(self, maker: PageMaker, look: Look) -> None:
         self.maker, self.look, self.sheet, self.random = maker, look, maker.sheet, maker.random
         self.shown: list[Shown] = []
 
     def grid(self, fields: list[Field], x: float, y: float, width: float, bottom: float, empty: float = 0.05) -> float:
-        """Writes fields in rows of columns from y down to `bottom` at most; returns where the next row would begin."""
+        """Writes fields in rows of columns from y to `bottom` at most; returns the y of the next row."""
         look = self.look
         gap = 0 if look.mode.startswith("boxed") and look.mode != "boxed value" else look.value.size * 1.2
         room = (width - gap * (look.columns - 1)) / look.columns
@@ -167,7 +167,7 @@ class FormWriter:
         return y - step + look.value.size * 0.3
 
     def _options(self, shown: Shown, options: tuple[str, ...], x: float, y: float, room: float) -> float:
-        """Boxes with their names, one of them ticked."""
+        """Writes checkboxes with names, one of them ticked."""
         size, look = self.look.value.size, self.look
         printed = Style(look.label.face, min(size, look.label.size * 1.05), look.label.colour)
         ticked = self.random.randrange(len(options))
@@ -213,7 +213,7 @@ class FormWriter:
     def _frame(
         self, start: int, x: float, y: float, wide: float, gap: float, count: int, end: float, width: float, row: int
     ) -> None:
-        """Rules and shading of a row of cells."""
+        """Draws rules and shading of a row of cells."""
         look, sheet = self.look, self.sheet
         if look.mode in ("boxed above", "boxed left"):
             for column in range(count):
@@ -242,7 +242,7 @@ class FormWriter:
 
 
 def draw_look(maker: PageMaker, layout: str, size: float) -> Look:
-    """How a form of a layout is written: one family for labels, the same or another for values."""
+    """A random appearance for a layout: one family for labels, the same or another for values."""
     random = maker.random
     family = maker.family(mono=0.12)
     columns = 2 if layout.startswith("two") else 3 if layout.startswith("three") else 1
@@ -275,7 +275,7 @@ def draw_look(maker: PageMaker, layout: str, size: float) -> Look:
 
 @PAGES.register("form")
 def form(maker: PageMaker) -> None:
-    """A form of some domain with its fields filled in."""
+    """A form of a random domain with filled fields."""
     random = maker.random
     width, height = random.choice(((724, 1024), (724, 1024), (791, 1024), (1024, 724), (640, 1024), (800, 620)))
     sheet = maker.open(width, height, maker.paper())
@@ -316,7 +316,7 @@ def form(maker: PageMaker) -> None:
 
 
 def _heading(maker: PageMaker, look: Look, domain: str, x: float, y: float, width: float) -> tuple[list[Piece], float]:
-    """An organisation's name, the title, a line of explanation; returns the title and where to go on."""
+    """Writes an organisation's name, the title and a line of explanation; returns the title and the next y."""
     random, sheet, size = maker.random, maker.sheet, look.value.size
     align = random.choice(("left", "middle", "middle"))
     anchor = x if align == "left" else x + width / 2
@@ -346,7 +346,7 @@ def _heading(maker: PageMaker, look: Look, domain: str, x: float, y: float, widt
 
 
 def _section(maker: PageMaker, look: Look, x: float, y: float, width: float, first: bool) -> float:
-    """A section's heading, or none; returns where its fields begin."""
+    """Writes an optional section heading; returns the y of its fields."""
     random, size = maker.random, look.value.size
     if random.random() < (0.6 if first else 0.25):
         return y
@@ -382,7 +382,7 @@ def _footer(maker: PageMaker, look: Look, x: float, y: float, width: float) -> N
 
 
 def ask_fields(maker: PageMaker, shown: list[Shown], domain: str) -> None:
-    """Asks about fields: by name, by place, by value, two at once, and for some that are not there."""
+    """Asks about fields: by name, by place, by value, two at once, and about absent ones."""
     questions, random = maker.questions, maker.random
     texts = [each.text for each in shown]
     names = [each.field.name.casefold() for each in shown]
@@ -437,7 +437,7 @@ def _ask_options(maker: PageMaker, shown: Shown) -> None:
 
 
 def ask_absent(maker: PageMaker, present: list[str], domain: str, count: int = 3) -> None:
-    """Asks for fields that could be on such a page and are not."""
+    """Asks for fields that are plausible on the page, but absent."""
     questions, random = maker.questions, maker.random
     there = {word for name in present for word in spoken(name).split()} - {"number", "no.", "date", "of", "name"}
     pool = (*fields_of(domain, maker.split), *fields_of("general", maker.split), *all_fields(maker.split)[::7])

@@ -1,4 +1,4 @@
-"""Invoices: two parties, numbers and dates, items in a table, what they come to, how to pay."""
+"""Invoices: two parties, numbers and dates, items in a table, totals, payment."""
 
 # ruff: noqa: E501, SIM905 (lists are readable as running text)
 from __future__ import annotations
@@ -66,7 +66,7 @@ class _Invoice:
     def block(
         self, lines: list[str], x: float, y: float, style: Style, align: str = "left"
     ) -> tuple[list[Piece], float]:
-        """Lines under each other; returns them and the next baseline."""
+        """Writes lines below each other; returns them and the next baseline."""
         pieces = []
         for line in lines:
             pieces.append(self.sheet.write(line, x, y, style, align))
@@ -74,7 +74,7 @@ class _Invoice:
         return pieces, y
 
     def fact(self, concept: str, value: str, x: float, y: float, room: float, *, right: bool = False) -> float:
-        """A term with its value after it, at a distance, or at the right end of the room."""
+        """Writes a term with its value after it, at a distance, or right-aligned."""
         names = self.maker.term(concept)
         label = self.sheet.write(self.label_text(names[0]), x, y, self.label)
         needed = self.body.width(self.body.printable(value))
@@ -89,7 +89,7 @@ class _Invoice:
         return y + self.step
 
     def stacked(self, concept: str, value: str, x: float, y: float) -> float:
-        """A term with its value under it."""
+        """Writes a term with its value below it."""
         names = self.maker.term(concept)
         label = self.sheet.write(
             self.label_text(names[0]), x, y, Style(self.label.face, max(9.0, self.body.size * 0.85), self.label.colour)
@@ -236,7 +236,7 @@ def _parties_and_facts(paper: _Invoice) -> None:
 
 
 def _fact_grid(paper: _Invoice, facts: list[tuple[str, str]], y: float) -> float:
-    """Facts in cells beside each other, terms above values."""
+    """Writes facts in cells side by side, terms above values."""
     columns = min(len(facts), paper.random.choice((3, 4)))
     room = (paper.right - paper.left) / columns
     bottom = y

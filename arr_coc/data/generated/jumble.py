@@ -1,7 +1,7 @@
-"""A page full of words and values that have nothing to do with each other, to learn reading from.
+"""A page full of unrelated words and values, to learn reading.
 
-It has more print than a real page, and nothing on it can be guessed from what is beside it: an encoder that knows
-nothing learns more from a crop of it than from one of a document.
+It has more print than a real page, and its text cannot be guessed from the context. So an untrained encoder learns more
+from a crop of it than from a crop of a document.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _TYPED = string.ascii_letters + string.digits * 3 + "-./:,#" * 2
 
 
 def _grey(random: Random, low: int, high: int) -> Colour:
-    """A grey between two levels, a little coloured."""
+    """A slightly coloured grey between two levels."""
     level = random.randint(low, high)
     red, green, blue = (min(255, max(0, level + random.randint(-12, 12))) for _ in range(3))
     return red, green, blue
 
 
 def _texts(random: Random, split: Split) -> Callable[[], str]:
-    """Draws a word, a few, or a value."""
+    """A function that draws a word, a few words, or a value."""
     values, words = Values(random, split), Words(random, split)
 
     def word() -> str:
@@ -60,7 +60,7 @@ def _texts(random: Random, split: Split) -> Callable[[], str]:
 
 
 def jumble(rng: np.random.Generator, split: Split) -> TextPage:
-    """A page of `SIDE` px, drawn from words, values, formats and fonts of a split; without questions."""
+    """A page of `SIDE` px with words, values, formats and fonts of a split, without questions."""
     random = Random(int(rng.integers(2**63)))
     fonts, draw = fonts_of(find_fonts(split)), _texts(random, split)
     paper, ink = _grey(random, 195, 255), _grey(random, 0, 95)

@@ -1,4 +1,4 @@
-"""Running text: letters and memos, with facts in their sentences."""
+"""Running text with facts: letters and memos."""
 
 # ruff: noqa: E501, SIM905 (lists are readable as running text)
 from __future__ import annotations
@@ -143,7 +143,7 @@ def _parsed() -> tuple[_Fact, ...]:
 FACTS = _parsed()
 
 
-"""Sentences with places for values, and questions about these."""
+"""Sentences with slots for values, and questions about the values."""
 
 
 _SLOTS: dict[str, Callable[[Values], str]] = {
@@ -175,7 +175,7 @@ def duration(values: Values) -> str:
 
 
 class Writing:
-    """Paragraphs with facts, written down a column; asks about the facts that were written."""
+    """Writes paragraphs with facts in a column, and asks about these facts."""
 
     def __init__(self, maker: PageMaker, style: Style, x: float, width: float, leading: float) -> None:
         self.maker, self.style, self.x, self.width, self.leading = maker, style, x, width, leading
@@ -183,11 +183,11 @@ class Writing:
         maker.random.shuffle(self.facts)
 
     def write(self, text: str, y: float) -> tuple[list[Piece], float]:
-        """A paragraph; its pieces and where the next baseline would be."""
+        """Writes a paragraph; returns its pieces and the next baseline."""
         return self.maker.sheet.paragraph(text, self.x, y, self.width, self.style, self.leading)
 
     def paragraph(self, y: float, bottom: float, facts: int) -> float:
-        """A paragraph of sentences, so many of them facts; returns the baseline after it, y where it does not fit."""
+        """Writes a paragraph with `facts` facts; returns the baseline after it, or y if it does not fit."""
         random, values = self.maker.random, self.maker.values
         sentences, asked = [], []
         for _ in range(random.randint(1, 4)):
@@ -218,7 +218,7 @@ class Writing:
                 )
 
     def absent(self, count: int) -> None:
-        """Asks about facts that were not written."""
+        """Asks about facts that are absent."""
         random, values = self.maker.random, self.maker.values
         for fact in self.facts[:count]:
             _, wordings = random.choice(fact.questions)
@@ -227,7 +227,7 @@ class Writing:
 
 
 def open_page(maker: PageMaker) -> tuple[Style, Style, float, float, float]:
-    """A sheet for text: the body's style, its bold, the left margin, the width and the leading in em."""
+    """Opens a sheet for text; returns body style, bold style, left margin, width, and leading in em."""
     random = maker.random
     width, height = random.choice(((724, 1024), (724, 1024), (791, 1024)))
     maker.open(width, height, maker.paper())
@@ -330,7 +330,7 @@ def letter(maker: PageMaker) -> None:
 
 @PAGES.register("memo")
 def memo(maker: PageMaker) -> None:
-    """A memo: who writes to whom, when and about what, and a few paragraphs."""
+    """A memo: sender, recipient, date, subject, and a few paragraphs."""
     random, values = maker.random, maker.values
     body, bold, x, width, leading = open_page(maker)
     sheet, layout, questions = maker.sheet, maker.arrange(_MEMO_LAYOUTS, "memo", 2), maker.questions
@@ -381,7 +381,7 @@ def head_fields(
     step: float,
     what: str = "memo",
 ) -> float:
-    """To, from, date and subject; asks about them and about what is missing."""
+    """Writes to, from, date and subject; asks about them and about absent ones."""
     random, values, questions, sheet = maker.random, maker.values, maker.questions, maker.sheet
     fields = [
         ("memo to", values.person(), "person"),

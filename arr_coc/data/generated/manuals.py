@@ -1,4 +1,4 @@
-"""Pages to look things up in: manuals with steps and code, programmes, directories, contents."""
+"""Reference pages: manuals with steps and code, programmes, directories, tables of contents."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def _running_head(maker: PageMaker, body: Style, margin: float, width: int) -> f
 
 
 class _Flow:
-    """Sections down a column."""
+    """Writes sections in a column."""
 
     def __init__(
         self,
@@ -146,7 +146,7 @@ class _Flow:
         random.shuffle(self.names)
 
     def section(self) -> bool:
-        """A heading and what is under it; False where there is no room left."""
+        """Writes a heading and its section; False if there is no room left."""
         random, style = self.maker.random, self.writing.style
         if self.y + self.head.size * 2 + self.step * 4 > self.bottom:
             return False
@@ -253,7 +253,7 @@ class _Flow:
         )
 
     def ask(self) -> None:
-        """About headings by number and steps by number."""
+        """Asks about headings and steps by number."""
         questions, random = self.maker.questions, self.maker.random
         if self.numbered:
             for number, pieces in random.sample(self.headings, min(2, len(self.headings))):
@@ -276,7 +276,7 @@ class _Flow:
 
 
 def _after(pieces: list[Piece], start: int) -> list[Piece]:
-    """Lines without so many characters of the first."""
+    """The lines without the first `start` characters."""
     first = pieces[0]
     if start >= len(first.text):
         return list(pieces[1:])
@@ -422,7 +422,7 @@ def schedule(maker: PageMaker) -> None:
 
 @PAGES.register("directory")
 def directory(maker: PageMaker) -> None:
-    """Names with numbers: telephones, or pages of chapters."""
+    """Names with numbers: telephone numbers, or pages of chapters."""
     random, values = maker.random, maker.values
     layout, questions = (
         maker.arrange(("leaders", "plain", "ruled", "two columns", "near", "numbered"), "directory", 2),
@@ -500,7 +500,7 @@ def directory(maker: PageMaker) -> None:
 
 
 def _listing(maker: PageMaker, titles: tuple[str, ...], salt: str) -> tuple[Sheet, Style, Style, float, float, float]:
-    """A sheet with a title; returns it, the body's style, its bold, left margin, width and the first baseline."""
+    """Opens a sheet with a title; returns it, body style, bold style, left margin, width and first baseline."""
     random = maker.random
     width, height = random.choice(((724, 1024), (800, 800), (1024, 640), (600, 900)))
     sheet = maker.open(width, height, maker.paper())

@@ -1,4 +1,4 @@
-"""What every kind of generated page is made with: a sheet, fonts, values, names of fields and an questions."""
+"""Common parts of all generated pages: a sheet, fonts, values, names of fields and questions."""
 
 # ruff: noqa: E501, SIM905 (lists are readable as running text)
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .question_writer import QuestionWriter
 from .sheet import Colour, Piece, Sheet, Style, advances
 from .values import Values
 
-# Families of few words: handwriting, and faces that no body text is set in.
+# Families for few words: handwriting, and faces that are unusual for body text.
 _HANDWRITING = frozenset(
     """Caveat; Dancing Script; DkgHandwriting; Domestic Manners; Gloria Hallelujah; Gochi Hand; Indie Flower; Kalam; La Belle Aurore; Marck Script; Rufscript;
     Schoolbell; Shantell Sans; Satisfy; Kaushan Script; Purisa; Patrick Hand; Playpen Sans; Summersby; Romande ADF Script Std; Z003""".replace("\n", " ").split("; ")
@@ -33,7 +33,7 @@ _BASIC = string.ascii_letters + string.digits + ".,:-/()$%&'#"
 
 @dataclass(frozen=True)
 class Family:
-    """Faces that go together."""
+    """Faces of one family."""
 
     regular: FontFace
     bold: FontFace
@@ -41,7 +41,7 @@ class Family:
 
 
 class Fonts:
-    """The families of some faces, by what they are used for."""
+    """The families of some faces, by use."""
 
     def __init__(self, faces: tuple[FontFace, ...]) -> None:
         self._faces: dict[str, list[FontFace]] = {}
@@ -50,7 +50,7 @@ class Fonts:
         self._uses: dict[str, list[str]] = {}
 
     def use(self, family: str) -> str:
-        """What a family is used for: `hand`, `display`, `mono`, `plain`; or `none` where it lacks basic characters."""
+        """The use of a family: `hand`, `display`, `mono`, `plain`, or `none` if it lacks basic characters."""
         face = self._faces[family][0]
         known = advances(face.path)
         if not all(known[char] for char in _BASIC):
@@ -62,7 +62,7 @@ class Fonts:
         return "mono" if abs(known["i"] - known["W"]) < 0.02 else "plain"
 
     def families(self, use: str) -> list[str]:
-        """Names of the families for a use, or of all where there is none for it."""
+        """Names of the families for a use, or of all families if there are none."""
         if not self._uses:
             for family in self._faces:
                 self._uses.setdefault(self.use(family), []).append(family)
@@ -70,7 +70,7 @@ class Fonts:
         return self._uses.get(use, usable)
 
     def draw(self, random: Random, use: str) -> Family:
-        """A family for a use."""
+        """A random family for a use."""
         faces = self._faces[random.choice(self.families(use))]
         upright = [face for face in faces if not face.italic] or faces
         regular = random.choice([face for face in upright if not face.bold] or upright)
@@ -86,7 +86,7 @@ def fonts_of(faces: tuple[FontFace, ...]) -> Fonts:
 
 
 class PageMaker:
-    """A page in the making; a kind of page writes on `sheet` and asks `questions`."""
+    """A page under construction; a kind of page writes on `sheet` and adds to `questions`."""
 
     def __init__(self, random: Random, split: Split, fonts: Fonts) -> None:
         self.random, self.split, self.fonts = random, split, fonts
@@ -94,7 +94,7 @@ class PageMaker:
         self.questions = QuestionWriter(random, split)
         self.sheet = Sheet(724, 1024)
         self.kind, self.layout, self.language = "", "", "English"
-        self.sharp = random.random() < 0.35  # drawn at the page's own scale, as screens are
+        self.sharp = random.random() < 0.35  # drawn at final scale, as screens are
 
     def arrange(self, layouts: tuple[str, ...], salt: str, core: int = 1) -> str:
         """Draws the name of a layout of the split."""
@@ -102,13 +102,13 @@ class PageMaker:
         return self.layout
 
     def speak(self) -> None:
-        """Draws the page's language: another than English now and then."""
+        """Chooses the page's language, sometimes another than English."""
         if self.random.random() < 0.1:
             self.language = self.random.choice(list(FOREIGN))
             self.questions.quotes = True
 
     def term(self, concept: str) -> tuple[str, ...]:
-        """Terms of a concept in the page's language, in a drawn order."""
+        """Terms of a concept in the page's language, in random order."""
         return term(self.random, concept, self.split, self.language)
 
     def open(self, width: int, height: int, paper: Colour = (255, 255, 255)) -> Sheet:
@@ -140,23 +140,23 @@ class PageMaker:
         return (self.random.randint(low, 255), self.random.randint(low, 255), self.random.randint(low, 255))
 
     def family(self, *, mono: float = 0.1, display: float = 0.0) -> Family:
-        """A family for body text, of fixed width or for display that often."""
+        """A family for body text; `mono` and `display` are the shares of fixed-width and display families."""
         draw = self.random.random()
         return self.fonts.draw(self.random, "mono" if draw < mono else "display" if draw < mono + display else "plain")
 
     def style(self, face: FontFace, size: float, colour: Colour | None = None) -> Style:
-        """Text in a face, of so many px per em."""
+        """The style of a face at `size` px per em."""
         return Style(face, size, self.ink() if colour is None else colour)
 
     def shown(self, text: str, *, upper: float = 0.0) -> str:
-        """A text in capitals that often."""
+        """A text, in capitals with probability `upper`."""
         return text.upper() if self.random.random() < upper else text
 
     def title(self, text: str, x: float, y: float, style: Style, align: str = "left", width: float = 0) -> list[Piece]:
-        """A heading, broken where it is wider than `width`."""
+        """Writes a heading, wrapped at `width`."""
         pieces, _ = self.sheet.paragraph(text, x, y, width or self.sheet.width, style, 1.2, align)
         return pieces
 
 
 PAGES: Registry[Callable[[PageMaker], None]] = Registry("kind of generated page")
-"""Makes a page of a kind: writes on the maker's sheet, and asks."""
+"""Makes a page of a kind: writes on the maker's sheet and asks questions."""

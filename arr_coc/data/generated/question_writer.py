@@ -1,4 +1,4 @@
-"""Questions about what a page shows, in the words that people use, and the places where their answers are printed."""
+"""Questions about a page, in natural wordings, with the boxes of their answers."""
 
 # ruff: noqa: E501, SIM905 (lists are readable as running text)
 from __future__ import annotations
@@ -13,8 +13,8 @@ from ..splits import Split, share
 from .sheet import Piece, Pieces, joined
 
 DETAIL, SPREAD, TWO_PLACES, GIST, TICK = "detail", "spread", "two places", "gist", "tick"
-"""Kinds of questions: the answer is printed in its boxes; it has to be found by comparing; it is printed in two places;
-it is about the whole page; it is whether something is ticked. `ABSENT`: it is not on the page."""
+"""Kinds of questions: the answer is printed in its boxes; needs a comparison; is printed in two places; is about the
+whole page; is whether a box is ticked. `ABSENT`: the answer is not on the page."""
 
 NOT_THERE = "not on the page"
 
@@ -171,9 +171,9 @@ def _parsed() -> dict[str, tuple[str, ...]]:
 
 
 WORDINGS: dict[str, tuple[str, ...]] = _parsed()
-"""Ways to put a question, by what is asked for."""
+"""Wordings by kind of question."""
 
-_OWN = {  # kinds of values: which wordings they have beside those of any value
+_OWN = {  # wordings of kinds of values, in addition to those of any value
     "date": "date", "person": "person", "company": "company", "amount": "amount", "time": "time", "count": "count",
     "place": "place", "city": "place", "measure": "measure", "percent": "percent", "phone": "contact", "email": "contact",
     "number": "measure",
@@ -183,13 +183,13 @@ _PHRASE = re.compile(
     r"( (on|by|to|from|at|in|via|until|since|with|for)|^(in charge|from|to|for|about|cc|re|born|dated|admitted|discharged|departs|arrives|expires|signed|printed|received|tendered|due|prepaid|unpaid|issued|each|call|dial|received by))$"
 )
 _ANYTHING, _NOTHING = re.compile(""), re.compile("(?!)")
-_FITS = {  # names that wordings of their own go with
+_FITS = {  # names with special wordings
     "count": re.compile(r"s$"),
     "date": re.compile(
         r"date|birth|day|start|end\b|loss|issue|expiry|renewal|delivery|appointment|due|discharge|admission|graduation"
     ),
 }
-_UNFIT = {  # and those with which they sound odd
+_UNFIT = {  # names for which they are unnatural
     "date": re.compile("^date$|days"),
     "count": re.compile(r"\bof\b|number|class|no\."), "person": re.compile(r"name|signature|phone"), "company": re.compile("name"),
     "place": re.compile("place|city|town|location|port|district|venue|from|to$"), "time": re.compile("time|hour"),
@@ -203,12 +203,12 @@ _ABBREVIATIONS = frozenset(
 
 
 def is_phrase(name: str) -> bool:
-    """Whether a field's name is no noun, such as "Ship to"."""
+    """Whether a field's name is not a noun, such as "Ship to"."""
     return _PHRASE.search(spoken(name)) is not None
 
 
 def spoken(name: str) -> str:
-    """A field's name as it is said within a sentence: in lower case, but for abbreviations."""
+    """A field's name within a sentence: in lower case, except abbreviations."""
     words = name.rstrip(":").split(" ")
     return " ".join(
         word if word.strip("().:#").upper() in _ABBREVIATIONS and word.isupper() else word.lower() for word in words
@@ -216,7 +216,7 @@ def spoken(name: str) -> str:
 
 
 def boxes_of(pieces: Pieces) -> tuple[Box, ...]:
-    """Around each of some pieces."""
+    """The boxes of the pieces."""
     return tuple(piece.box for piece in pieces)
 
 
@@ -226,10 +226,10 @@ class QuestionWriter:
     def __init__(self, random: Random, split: Split) -> None:
         self.random, self.split = random, split
         self.questions: list[Question] = []
-        self.quotes = False  # whether names are quoted as printed, as those of another language are
+        self.quotes = False  # whether names are quoted as printed, as in other languages
 
     def word(self, kind: str, **names: str) -> str:
-        """A question of a kind of `WORDINGS`, filled in and now and then written carelessly."""
+        """A filled wording of a kind of `WORDINGS`, sometimes with careless spelling."""
         template = self.random.choice(share(WORDINGS[kind], self.split, kind, min(_CORE, len(WORDINGS[kind]) - 4)))
         text = template.format(**names)
         text = re.sub(r"\b([Tt]he) (the|your|our) ", r"\1 ", text).replace("..", ".")
@@ -247,17 +247,17 @@ class QuestionWriter:
         self, text: str, answers: str | Sequence[str], boxes: Sequence[Box] = (), labels: Sequence[Box] = (),
         kind: str = DETAIL, hops: int = 1,
     ) -> None:  # fmt: skip
-        """A question, unless it has been asked already."""
+        """Adds a question, unless it exists."""
         told = (answers,) if isinstance(answers, str) else tuple(answers)
         if all(text.casefold() != other.text.casefold() for other in self.questions):
             self.questions.append(Question(text, told, tuple(boxes), tuple(labels), kind, hops))
 
     def named(self, name: str, kind: str, label: str = "") -> str:
-        """A question for what a name leads to, whose value is of a kind of `values.KINDS`.
+        """A question for the value of a name; `kind` is its kind of `values.KINDS`.
 
         Args:
-            name: of the field, as in `fields`.
-            label: the name as the page prints it.
+            name: name of the field, as in `fields`.
+            label: the name as printed on the page.
         """
         said, own = spoken(name), _OWN.get(kind)
         if self.quotes or _PHRASE.search(said):
@@ -267,14 +267,14 @@ class QuestionWriter:
         return self.word(which, name=said, Name=said[0].upper() + said[1:], label=(label or name).rstrip(": "))
 
     def value(self, names: Sequence[str], kind: str, label: Pieces, value: Pieces) -> None:
-        """Asks for the value that a label leads to, in its own words or by another of its names."""
+        """Asks for the value of a label, by the label or by another of its names."""
         printed = joined(label).rstrip(": ")
         other = len(names) > 1 and self.random.random() < 0.3
         name = self.random.choice(names[1:]) if other else names[0]
         self.add(self.named(name, kind, "" if other else printed), joined(value), boxes_of(value), boxes_of(label))
 
     def beside(self, where: str, label: Piece, value: Pieces) -> None:
-        """Asks what is `right`, `under` or `above`."""
+        """Asks for the text `right` of, `under` or `above` a label."""
         text = self.word(where, label=label.text.rstrip(": "))
         self.add(text, joined(value), boxes_of(value), boxes_of([label]))
 
@@ -285,7 +285,7 @@ class QuestionWriter:
         self.add(text, name, [label.part(name).box], boxes_of(value))
 
     def absent(self, text: str) -> None:
-        """A question for what is not there."""
+        """Adds a question about an absent thing."""
         self.add(text, NOT_THERE, kind=ABSENT)
 
     def both(self, first: tuple[str, Pieces, Pieces], second: tuple[str, Pieces, Pieces]) -> None:
@@ -301,7 +301,7 @@ class QuestionWriter:
         self.add(self.word(kind, **names), answers, boxes_of(pieces), kind=GIST)
 
     def ordered(self, count: int, absent: float) -> tuple[Question, ...]:
-        """At most so many questions in a drawn order, about that share of them for what is not there."""
+        """At most `count` questions in random order, of which about a share of `absent` is about absent things."""
         missing = [question for question in self.questions if question.absent]
         there = [question for question in self.questions if not question.absent]
         self.random.shuffle(there)

@@ -1,4 +1,4 @@
-"""Receipts: a shop, a date, items with prices, what they come to and how it was paid."""
+"""Receipts: a shop, a date, items with prices, totals and payment."""
 
 # ruff: noqa: E501, SIM905 (lists are readable as running text)
 from __future__ import annotations
@@ -61,7 +61,7 @@ class _Receipt:
         random = self.random
         self.width = random.choice((360, 420, 480, 540, 600))
         self.sheet = maker.open(self.width, 1024, maker.paper())
-        wide = random.choice((24, 28, 32, 36, 40))  # characters of a line
+        wide = random.choice((24, 28, 32, 36, 40))  # characters per line
         self.margin = random.randint(12, 40)
         mono = random.random() < 0.6
         family = maker.fonts.draw(random, "mono") if mono else maker.family(mono=0)
@@ -73,16 +73,16 @@ class _Receipt:
         self.y = float(random.randint(16, 40))
         self.upper = random.random() < 0.5
         self.colon = random.choice((":", ":", "", " :"))
-        self.plain_money = random.random() < 0.6  # without a currency in the list
-        self.names: list[str] = []  # of what is printed
+        self.plain_money = random.random() < 0.6  # no currency in the list of items
+        self.names: list[str] = []  # printed names
         self.entries: list[tuple[str, tuple[str, ...], list[Piece], list[Piece]]] = []
 
     def text(self, text: str) -> str:
-        """In capitals where the receipt is."""
+        """The text, in capitals if the receipt is."""
         return text.upper() if self.upper else text
 
     def centred(self, text: str, style: Style | None = None) -> list[Piece]:
-        """A paragraph in the middle."""
+        """Writes a centred paragraph."""
         style = style or self.body
         self.y += style.size
         pieces, end = self.sheet.paragraph(text, self.left, self.y, self.right - self.left, style, 1.2, "middle")
@@ -90,7 +90,7 @@ class _Receipt:
         return pieces
 
     def rule(self) -> None:
-        """A rule across: a stroke, or a line of characters."""
+        """Draws a rule: a stroke, or a line of characters."""
         draw = self.random.random()
         if draw < 0.35:
             self.y += self.step * 0.55
@@ -105,7 +105,7 @@ class _Receipt:
             self.y += self.step * 0.5
 
     def entry(self, concept: str, value: str, *, bold: bool = False, right: bool = True) -> None:
-        """A term and its value on a line; the value at the right margin or after the term."""
+        """Writes a term and its value on a line; the value is at the right margin or after the term."""
         names = self.maker.term(concept)
         self.names += names
         style = self.bold if bold else self.body
@@ -184,7 +184,7 @@ def _centred_entry(paper: _Receipt, concept: str, value: str) -> None:
 
 
 def _about(paper: _Receipt, when: datetime.datetime) -> None:
-    """Number, date, time, cashier, table: in a drawn order, now and then the date without a label."""
+    """Writes number, date, time, cashier and table in random order; sometimes the date has no label."""
     random, values = paper.random, paper.maker.values
     paper.y += paper.step * 0.3
     right = random.random() < 0.3
@@ -234,7 +234,7 @@ def _drawn_items(paper: _Receipt) -> list[_Item]:
 
 
 def _items(paper: _Receipt) -> list[_Item]:
-    """Items in the receipt's layout."""
+    """Writes items in the receipt's layout."""
     random, values, body = paper.random, paper.maker.values, paper.body
     items, layout = _drawn_items(paper), paper.layout
     columns = layout.startswith("columns") or (layout == "name quantity price" and random.random() < 0.5)
@@ -295,7 +295,7 @@ def _column_heads(paper: _Receipt, at: dict[str, float]) -> None:
 
 
 def _amounts(paper: _Receipt, item: _Item, at: dict[str, float], money: str, each: str, tail: str) -> None:
-    """What is beside or under an item's name."""
+    """Writes the amounts beside or below an item's name."""
     random, body, layout, sheet = paper.random, paper.body, paper.layout, paper.sheet
     if tail:
         last = item.row[-1]

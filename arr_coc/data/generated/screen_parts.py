@@ -1,4 +1,4 @@
-"""What screens are made of, and those of settings, lists of messages and dialogs; light and dark."""
+"""Parts of screens, and screens with settings, lists of messages and dialogs, light and dark."""
 
 # ruff: noqa: E501, SIM905 (lists are readable as running text)
 from __future__ import annotations
@@ -114,7 +114,7 @@ class ScreenSheet:
         self.top, self.left, self.right = 0.0, 0.0, float(width)
 
     def frame(self) -> None:
-        """Status bar or title bar, title, side bar."""
+        """Draws status bar or title bar, title and side bar."""
         random = self.random
         if self.shape in ("phone", "tall"):
             self._status_bar()
@@ -211,7 +211,7 @@ class ScreenSheet:
 
 
 def draw_settings(screen: ScreenSheet) -> None:
-    """Names at the left, values or switches at the right; or the value under the name."""
+    """Settings: names at the left, values or switches at the right; or values below names."""
     random, sheet, questions, values, maker = (
         screen.random,
         screen.sheet,

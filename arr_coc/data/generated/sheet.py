@@ -1,7 +1,7 @@
-"""A sheet that texts and shapes are placed on: geometry first, pixels on demand.
+"""A sheet with texts and shapes: geometry first, pixels on demand.
 
-Every character is placed by its own advance, so that what `Sheet.draw` draws lies where `Sheet.lines` says. Coordinates
-are px of the finished page, x to the right, y down; a text's y is its baseline.
+Every character is placed by its advance, so that the pixels of `Sheet.draw` match the boxes of `Sheet.lines`.
+Coordinates are px of the final page, x to the right, y down; a text's y is its baseline.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..fonts import FontFace
 Colour = tuple[int, int, int]
 
 _MEASURED = 64  # px per em at which advances and missing glyphs are measured
-_DESCENT = 0.25  # of the capital height: how far an answer's box reaches below the baseline
+_DESCENT = 0.25  # how far an answer's box reaches below the baseline, as a share of the capital height
 _PLAIN = str.maketrans({
     "\u2013": "-", "\u2014": "-", "\u2022": "-", "\u00b7": "-", "\u2019": "'", "\u201c": '"', "\u201d": '"',
     "\u20ac": "EUR", "\u00a3": "GBP", "\u20b9": "Rs", "\u00a5": "JPY", "\u00a7": "Section", "\u00b0": "deg",
@@ -36,7 +36,7 @@ _PLAIN = str.maketrans({
 
 
 class _Advances(dict[str, float]):
-    """Advances of a face in em, measured when first asked for; 0 for characters that it has not."""
+    """Advances of a face in em, measured on first use; 0 for missing characters."""
 
     def __init__(self, path: str) -> None:
         self._font = ImageFont.truetype(path, _MEASURED, layout_engine=ImageFont.Layout.BASIC)
@@ -61,7 +61,7 @@ class _Advances(dict[str, float]):
 
 @lru_cache(maxsize=2048)
 def advances(path: str) -> _Advances:
-    """Advances of the face in a file, by character, in em, and its `cap_height`; 0 for characters that it has not."""
+    """Advances of the face in a file, by character, in em, and its `cap_height`; 0 for missing characters."""
     return _Advances(path)
 
 
@@ -72,7 +72,7 @@ def _font(path: str, pixels: float) -> ImageFont.FreeTypeFont:
 
 @dataclass(frozen=True)
 class Style:
-    """How a text is written: the face, its size in px per em (rounded to a quarter), colour."""
+    """The style of a text: face, size in px per em (rounded to 0.25), colour."""
 
     face: FontFace
     size: float
@@ -83,11 +83,11 @@ class Style:
 
     @property
     def cap_height(self) -> float:
-        """Of a capital letter, px."""
+        """Height of a capital letter, px."""
         return advances(self.face.path).cap_height * self.size
 
     def printable(self, text: str) -> str:
-        """The text with only characters that the face has, and single spaces."""
+        """The text with single spaces, without characters that the face lacks."""
         known = advances(self.face.path)
         if not all(known[char] for char in text):
             text = "".join(char if known[char] else char.translate(_PLAIN) for char in text)
@@ -95,12 +95,12 @@ class Style:
         return re.sub(" +", " ", text).strip()
 
     def width(self, text: str) -> float:
-        """Of a printable text, px."""
+        """Width of a printable text, px."""
         known = advances(self.face.path)
         return sum(known[char] for char in text) * self.size
 
     def wrap(self, text: str, width: float) -> list[str]:
-        """The text in lines of at most `width` px; a longer word has a line of its own."""
+        """The text in lines of at most `width` px; a wider word is a separate line."""
         lines: list[str] = []
         space, taken = self.width(" "), 0.0
         for word in self.printable(text).split():
@@ -118,23 +118,23 @@ class Style:
 
 @dataclass(frozen=True, eq=False)
 class Piece:
-    """Characters that were placed: part of a line or all of it."""
+    """Placed characters: a line, or a part of it."""
 
     text: str
     boxes: np.ndarray
 
     @property
     def box(self) -> Box:
-        """Tight around the characters, with room for descenders."""
+        """The tight box of the characters, with room for descenders."""
         x0, y0 = self.boxes[:, :2].min(0)
         x1, y1 = self.boxes[:, 2:].max(0)
         return (float(x0), float(y0), float(x1), float(y1 + _DESCENT * (y1 - y0)))
 
     def part(self, text: str) -> Piece:
-        """The first place in it that says `text`.
+        """The first part of the piece with the characters `text`.
 
         Raises:
-            ValueError: it does not say that.
+            ValueError: the piece does not contain `text`.
         """
         start = self.text.find(text)
         if start < 0 or not text:
@@ -146,12 +146,12 @@ Pieces = Sequence[Piece]
 
 
 def joined(pieces: Pieces) -> str:
-    """What pieces that follow each other say."""
+    """The text of consecutive pieces."""
     return " ".join(piece.text for piece in pieces)
 
 
 def find(pieces: Pieces, text: str) -> list[Piece]:
-    """The part of lines that follow each other that says `text`, a piece per line; none where they do not say it."""
+    """The part of consecutive lines with the text `text`, a piece per line; empty if it is not there."""
     start = joined(pieces).find(text)
     if start < 0:
         return []
@@ -190,14 +190,14 @@ class Sheet:
 
     @property
     def lines(self) -> tuple[Line, ...]:
-        """All text, in the order in which it was written."""
+        """All text in the order of writing."""
         return tuple(Line(piece.text, piece.boxes) for piece in self.pieces)
 
     def write(self, text: str, x: float, y: float, style: Style, align: str = "left") -> Piece:
-        """One line of text whose left end, middle or right end is at x and whose baseline is at y.
+        """Writes one line of text with its left end, middle or right end at x, and its baseline at y.
 
         Raises:
-            ValueError: the face has none of its characters.
+            ValueError: the face has none of the characters.
         """
         text = style.printable(text)
         if not text:
@@ -218,9 +218,9 @@ class Sheet:
     def paragraph(
         self, text: str, x: float, y: float, width: float, style: Style, leading: float = 1.3, align: str = "left"
     ) -> tuple[list[Piece], float]:
-        """Lines of at most `width` px, the first with its baseline at y; and where the baseline after them would be.
+        """Writes lines of at most `width` px from the baseline y on; returns them and the next baseline.
 
-        A text with a word that is longer is written smaller.
+        A text with a wider word is written smaller.
         """
         longest = max((style.width(word) for word in style.printable(text).split()), default=0.0)
         if longest > width > 0:
@@ -233,14 +233,14 @@ class Sheet:
         return pieces, y
 
     def line(self, *points: tuple[float, float], colour: Colour = (0, 0, 0), width: float = 1) -> None:
-        """Straight strokes from point to point."""
+        """Draws straight strokes from point to point."""
         self._shapes.append(_Shape("line", points, {"fill": colour, "width": width}))
 
     def rectangle(
         self, x0: float, y0: float, x1: float, y1: float, *, fill: Colour | None = None, outline: Colour | None = None,
         width: float = 1, radius: float = 0,
     ) -> None:  # fmt: skip
-        """A rectangle, filled or not, with or without an outline."""
+        """Draws a rectangle with optional fill and outline."""
         options = {"fill": fill, "outline": outline, "width": width, "radius": radius}
         self._shapes.append(_Shape("rounded_rectangle", ((x0, y0), (max(x1, x0), max(y1, y0))), options))
 
@@ -248,19 +248,19 @@ class Sheet:
         self, x0: float, y0: float, x1: float, y1: float, *, fill: Colour | None = None, outline: Colour | None = None,
         width: float = 1,
     ) -> None:  # fmt: skip
-        """An ellipse in a box."""
+        """Draws an ellipse in a box."""
         self._shapes.append(_Shape("ellipse", ((x0, y0), (x1, y1)), {"fill": fill, "outline": outline, "width": width}))
 
     def slice(self, x0: float, y0: float, x1: float, y1: float, start: float, end: float, fill: Colour) -> None:
-        """A slice of the ellipse in a box, from one angle to another in degrees, clockwise from the right."""
+        """Draws a slice of the ellipse in a box between two angles in degrees, clockwise from the right."""
         self._shapes.append(_Shape("pieslice", ((x0, y0), (x1, y1)), {"start": start, "end": end, "fill": fill}))
 
     def polygon(self, *points: tuple[float, float], fill: Colour) -> None:
-        """A filled polygon."""
+        """Draws a filled polygon."""
         self._shapes.append(_Shape("polygon", points, {"fill": fill}))
 
     def draw(self, *, scale: int = 1, texts: bool = True, shapes: bool = True) -> Image.Image:
-        """The page in RGB; with a scale above 1 drawn so much larger and reduced, as print is scanned."""
+        """Draws the page in RGB; with a scale above 1, drawn larger and then reduced, as scanned print."""
         image = self._drawn_shapes(2) if shapes else Image.new("RGB", self.size, self.paper)
         if texts:
             for colour in dict.fromkeys(style.colour for style in self._styles):
@@ -283,7 +283,7 @@ class Sheet:
         return image if scale == 1 else image.reduce(scale)
 
     def _coverage(self, colour: Colour, scale: int) -> Image.Image:
-        """How much of each pixel the texts of a colour cover: L."""
+        """The coverage of each pixel by the texts of a colour, mode L."""
         margin = 64 * scale
         canvas = np.zeros((self.height * scale + 2 * margin, self.width * scale + 2 * margin), np.uint8)
         by_style: dict[Style, list[Piece]] = {}
@@ -297,12 +297,12 @@ class Sheet:
 
 
 def _straight(points: tuple[tuple[float, float], ...]) -> bool:
-    """Whether strokes are all horizontal or vertical."""
+    """Whether all strokes are horizontal or vertical."""
     return all(a[0] == b[0] or a[1] == b[1] for a, b in zip(points, points[1:], strict=False))
 
 
 def _stamp(canvas: np.ndarray, style: Style, pieces: Pieces, scale: int, margin: int) -> None:
-    """Adds texts to what pixels are covered: each distinct character is drawn once per quarter of a pixel."""
+    """Adds texts to the coverage; each distinct character is rasterised once per quarter pixel."""
     steps = 4 // scale
     text = "".join(piece.text for piece in pieces)
     boxes = np.concatenate([piece.boxes for piece in pieces]).astype(np.float64) * scale
@@ -335,5 +335,5 @@ def _stamp(canvas: np.ndarray, style: Style, pieces: Pieces, scale: int, margin:
 
 
 def pick(random: Random, weighted: dict[str, float]) -> str:
-    """A key, by its weight."""
+    """A random key by weight."""
     return random.choices(list(weighted), list(weighted.values()))[0]

@@ -1,4 +1,4 @@
-"""Tables: heads of columns and rows, numbers in many formats, with and without rules; and pages with one of them."""
+"""Tables with heads of columns and rows, numbers in many formats and optional rules; and pages with a table."""
 
 # ruff: noqa: E501, SIM905 (lists are readable as running text)
 from __future__ import annotations
@@ -64,7 +64,7 @@ Cell = list[Piece]
 
 @dataclass(frozen=True)
 class Ruling:
-    """How a table is set off."""
+    """The rules and shading of a table."""
 
     layout: str
     rule: Colour
@@ -79,12 +79,13 @@ def write_table(
     """Writes a table whose top is at y.
 
     Args:
-        aligns: of each column: `left`, `middle` or `right`.
-        first: the style of the first column; `body` by default.
-        full: whether it takes the whole width.
+        aligns: alignment of each column: `left`, `middle` or `right`.
+        first: style of the first column; `body` by default.
+        full: whether the table has the whole width.
 
-    Returns:
-        The pieces of the heads, those of each cell by row and column (none where a cell is empty), and the bottom, px.
+        Returns:
+            The pieces of the heads, the pieces of each cell by row and column (empty for empty cells), and the bottom,
+            px.
     """
     first = first or body
     padding = ruling.padding * body.size
@@ -127,7 +128,7 @@ def _widths(
     padding: float,
     full: bool,
 ) -> list[float]:
-    """Of columns: what their cells need on one line, less where that is too much, more to fill the width."""
+    """Widths of columns: as needed for one line per cell, reduced if too wide, extended to fill the width."""
     natural, least = [], []
     for i, text in enumerate(heads):
         style = body if i else first
@@ -170,16 +171,16 @@ def _rule(sheet: Sheet, ruling: Ruling, lefts: list[float], tops: list[float], r
 
 @dataclass
 class Column:
-    """What a column of a drawn table holds."""
+    """The content of a column."""
 
     name: str
     kind: str
     texts: list[str]
-    numbers: list[float]  # none where they are not compared
+    numbers: list[float]  # empty if they are not compared
 
 
 def draw_column(maker: PageMaker, rows: int, taken: set[str]) -> Column:
-    """A column with a head that is not taken; its numbers share a format."""
+    """A random column whose head is not in `taken`; its numbers share a format."""
     random, values = maker.random, maker.values
     kind = random.choice(("amount", "number", "number", "percent", "count", *COLUMNS))
     name = random.choice(share(COLUMNS[kind], maker.split, f"column {kind}"))
@@ -226,7 +227,7 @@ def _numbers(maker: PageMaker, kind: str, rows: int) -> list[float]:
 
 
 def row_heads(maker: PageMaker, count: int) -> tuple[str, list[str]]:
-    """The head of the first column and names of rows, no two alike."""
+    """The head of the first column and distinct names of rows."""
     random, values = maker.random, maker.values
     kind = random.choice(list(ROW_HEADS))
     name = random.choice(share(ROW_HEADS[kind], maker.split, f"head {kind}"))
@@ -244,7 +245,7 @@ def row_heads(maker: PageMaker, count: int) -> tuple[str, list[str]]:
 
 @PAGES.register("table")
 def table(maker: PageMaker) -> None:
-    """A page with a table, its caption and now and then text around it."""
+    """A page with a table, its caption and sometimes text around it."""
     random = maker.random
     columns = random.randint(2, 7)
     width, height = random.choice(
@@ -344,7 +345,7 @@ def _total_row(maker: PageMaker, columns: list[Column]) -> list[str]:
 
 
 def _rest(maker: PageMaker, body: Style, x: float, y: float, width: float) -> None:
-    """Notes or paragraphs under the table; the page ends there at times."""
+    """Writes notes or paragraphs below the table; sometimes the page ends at the table."""
     random, sheet = maker.random, maker.sheet
     y += body.size * 1.6
     if y + body.size * 3 < sheet.height and random.random() < 0.4:
@@ -362,14 +363,14 @@ def _rest(maker: PageMaker, body: Style, x: float, y: float, width: float) -> No
 def ask_table(
     maker: PageMaker, corner: str, columns: list[Column], heads: list[Cell], cells: list[list[Cell]], count: int
 ) -> None:
-    """Asks for cells by row and column, for rows by value, for the highest, and for what is not there.
+    """Asks for cells by row and column, for rows by value, for the highest value, and for absent cells.
 
     Args:
-        corner: what a row is.
-        columns: without the first.
-        heads: of all columns, as `write_table` returns them.
-        cells: likewise, of all rows.
-        count: how many of the rows, from the first, are compared and counted.
+        corner: noun of the rows.
+        columns: columns without the first.
+        heads: heads of all columns, from `write_table`.
+        cells: cells of all rows, from `write_table`.
+        count: number of rows, from the first, that are compared and counted.
     """
     questions, random = maker.questions, maker.random
     names = [joined(row[0]) for row in cells]
@@ -417,7 +418,7 @@ def _ask_neighbours(maker: PageMaker, cells: list[list[Cell]]) -> None:
 
 
 def _ask_missing(maker: PageMaker, columns: list[Column], names: list[str]) -> None:
-    """A row or a column that the table has not."""
+    """Asks for a row or a column that the table does not have."""
     questions, random = maker.questions, maker.random
     for _ in range(2):
         column, row = random.choice(columns).name, random.choice(names)

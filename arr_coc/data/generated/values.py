@@ -1,7 +1,7 @@
-"""Values as documents write them: amounts, dates, numbers, names, addresses, and so on.
+"""Values in the formats of documents: amounts, dates, numbers, names, addresses and others.
 
-A `Values` draws its formats once, as one document has one way to write a date; `split` decides which formats and which
-names it may draw.
+A `Values` draws its formats once, as a document writes all dates in one format. `split` determines the possible formats
+and names.
 """
 
 # ruff: noqa: E501, SIM905 (lists are readable as running text)
@@ -26,7 +26,7 @@ from faker.providers.person.fr_FR import Provider as _FrenchPeople
 
 from ..splits import Split, Words, share
 
-# The first few of each pool are in training whatever happens: `share(..., core=...)`.
+# The first few items of each pool are always in training: `share(..., core=...)`.
 _DATES = (
     "%d/%m/%Y", "%m/%d/%Y", "%Y-%m-%d", "%d.%m.%Y", "%B %-d, %Y", "%d %b %Y", "%-d %B %Y", "%m/%d/%y", "%d-%m-%Y",
     "%d/%m/%y", "%m-%d-%Y", "%b %d, %Y", "%d-%b-%Y", "%d-%b-%y", "%Y/%m/%d", "%d.%m.%y", "%-m/%-d/%Y", "%-d.%-m.%Y",
@@ -127,7 +127,7 @@ def _jobs() -> tuple[str, ...]:
 
 
 class Values:
-    """Draws values of a split in formats that it has drawn before."""
+    """Draws values of a split in fixed formats."""
 
     def __init__(self, random: Random, split: Split) -> None:
         self.random, self.split, self.words = random, split, Words(random, split)
@@ -167,11 +167,11 @@ class Values:
         return form.format(self.grouped(amount, decimals))
 
     def price(self) -> float:
-        """Of something in a shop."""
+        """A price in a shop."""
         return round(self.random.choice((3.0, 9.0, 25.0, 120.0)) * self.random.lognormvariate(0, 0.5), 2)
 
     def amount(self) -> str:
-        """An amount of money of any size, now and then negative."""
+        """An amount of money of any size, sometimes negative."""
         size = 10 ** self.random.uniform(0.5, 6)
         decimals = 0 if size > 1e4 and self.random.random() < 0.5 else 2
         return self.money(-size if self.random.random() < 0.06 else size, decimals)
@@ -284,7 +284,7 @@ class Values:
         return f"{number} {name} {self._one(_STREETS, 'street', 4)}"
 
     def postcode(self) -> str:
-        """Of some country."""
+        """A postcode of a random country."""
         forms = ("#####", "#####", "#####-####", "@@# #@@", "####", "@#@ #@#", "@@## #@@")
         return self.filled(self.random.choice(forms))
 
@@ -305,7 +305,7 @@ class Values:
         return lines
 
     def place(self) -> str:
-        """A town, with its state or country at times."""
+        """A town, sometimes with its state or country."""
         draw = self.random.random()
         if draw < 0.6:
             return self.city()
@@ -341,7 +341,7 @@ class Values:
         return " ".join(re.findall(".{1,4}", text)) if self.random.random() < 0.7 else text
 
     def email(self) -> str:
-        """Somebody's address."""
+        """An email address."""
         who = self.random.choice((
             f"{self.first_name()}.{self.last_name()}", f"{self.first_name()}{self.random.randint(1, 99)}",
             f"{self.first_name()[0]}{self.last_name()}", self.words.noun(), "info", "office", "sales", "contact",
@@ -349,7 +349,7 @@ class Values:
         return f"{_ascii(who)}@{self._domain()}".lower()
 
     def url(self) -> str:
-        """An address on the web."""
+        """A web address."""
         start = self.random.choice(("www.", "www.", "https://", "http://www.", ""))
         page = f"/{self.words.noun()}" if self.random.random() < 0.25 else ""
         host = _ascii(self.words.noun() + self.random.choice(("", self.words.noun())))
@@ -364,11 +364,11 @@ class Values:
     # words
 
     def options(self) -> tuple[str, ...]:
-        """Answers of which one is ticked."""
+        """Options of which one is ticked."""
         return self.random.choice(share(_CHOICES, self.split, "choice", 3))
 
     def choice(self) -> str:
-        """One of such options."""
+        """One of `options`."""
         return self.random.choice(self.options())
 
     def words_(self) -> str:
@@ -381,7 +381,7 @@ class Values:
         return self.words.sentence() if self.random.random() < 0.4 else f"{self.words.adjective()} {self.words.thing()}"
 
     def product(self) -> str:
-        """Something that is sold."""
+        """A product's name."""
         draw = self.random.random()
         if draw < 0.35:
             text = self._one(_PRODUCTS, "product")
@@ -424,7 +424,11 @@ def _written(when: datetime.datetime, form: str) -> str:
     ending = "th" if 10 < when.day < 20 else {1: "st", 2: "nd", 3: "rd"}.get(when.day % 10, "th")
     half = "am" if when.hour < 12 else "pm"
     form = form.replace("{th}", ending).replace("{ap}", half).replace("{a.m.}", f"{half[0]}.m.")
-    bare = {"%-d": str(when.day), "%-m": str(when.month), "%-I": str((when.hour + 11) % 12 + 1)}  # not on every system
+    bare = {
+        "%-d": str(when.day),
+        "%-m": str(when.month),
+        "%-I": str((when.hour + 11) % 12 + 1),
+    }  # not supported on every system
     for code, text in bare.items():
         form = form.replace(code, text)
     return when.strftime(form)
@@ -439,4 +443,4 @@ KINDS: dict[str, Callable[[Values], str]] = {
     "first": Values.first_name, "last": Values.last_name, "product": Values.product, "postcode": Values.postcode,
     "address": lambda values: ", ".join(values.address()), "street": Values.street,
 }  # fmt: skip
-"""Draws a value of a kind."""
+"""Functions that draw a value, by kind."""
