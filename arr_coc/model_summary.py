@@ -132,6 +132,8 @@ def count_scorers(
 ) -> dict[str, dict[str, int]]:
     """Every registered scorer, as if the checkpoint held it: its "parameters", and its "flops" for one question.
 
+    Scorers that read text are left out unless the checkpoint holds them (`Scorer.reads_text`).
+
     FLOPs as in `count_flops`, of scoring alone; textures are computed once per image. For "attention" they are those of
     the language model for the question behind the base tokens, whose prefill the answer reuses.
 
@@ -140,16 +142,18 @@ def count_scorers(
         question_tokens: L.
         image_size: side of the image, px; the config's by default.
     """
-    trained = [name for name, kind in SCORERS.items() if kind.trained]
     config = ArrCocConfig.from_dict(config.to_dict())
-    config.fetcher_config.scorers, config.fetcher_config.textures = trained, None
+    held = config.fetcher_config.scorers
+    kinds = {name: kind for name, kind in SCORERS.items() if not kind.reads_text or name in held}
+    config.fetcher_config.scorers = [name for name, kind in kinds.items() if kind.trained]
+    config.fetcher_config.textures = None
     model = on_meta(config)
     image_size = image_size or config.vision_config.image_size
     base, _ = config.vision_tokens(image_size)
     encoding = model.model.encode_image(_empty(model, config.vision_config.num_channels, image_size, image_size))
     selected = _selected_slots(model, encoding, question_tokens, 1)
     counts = {}
-    for name, kind in SCORERS.items():
+    for name, kind in kinds.items():
         fetch = _fetching(model, selected, name, base)
         with _plain_attention(), FlopCounterMode(display=False) as counter:
             if kind.fetches:
@@ -220,7 +224,10 @@ def _selected_slots(
     query = _empty(model, question_tokens, model.config.text_config.hidden_size)
     query_mask = torch.ones(1, question_tokens, dtype=torch.bool, device="meta")
     seen = (encoding.features, encoding.textures, encoding.patch_mask)
-    context = FetchContext(*seen, query, query_mask, encoding.seeds, depths=encoding.depths)
+    context = FetchContext(
+        *seen, query, query_mask, encoding.seeds, depths=encoding.depths, pieces=encoding.pieces,
+        table=model.get_input_embeddings().weight,
+    )  # fmt: skip
     ids = query_mask.long()
     return SelectedSlots(ids, query_mask, query, encoding, ids[:, 0], num_fetched, context, encoding.base_indices)
 

@@ -1,13 +1,12 @@
-"""What do textures, each scorer and each allocator cost beside all that a question waits for?
+"""What do textures, each scorer and each allocator cost, compared with the time to the first token?
 
     python -m benchmarks.fetching [MODEL] [--dtype bfloat16] [--question-tokens 16] [--rounds 5] [--clock cpu]
 
-One image and one question, every scorer at the model's sizes; those that the checkpoint does not hold have random
-weights, which cost the same, and so has all of a folder that holds a config alone. Medians of rounds in which
-everything runs once: so that shares hold on a busy machine too; `--clock cpu` counts processor time, of all threads
-together. Fetching is scoring, allocating and gathering, and for "attention" also the language model's reading of the
-question: by each scorer with allocator "topk", by each allocator with the model's own scorer. Textures are made once
-per image.
+It uses one image and one question, and every scorer at the model's sizes. Scorers that the checkpoint lacks have random
+weights, which cost the same; a folder with only a config gets random weights for all parts. Times are medians of rounds
+in which everything runs once, so that shares hold on a busy machine too; `--clock cpu` counts CPU time of all threads.
+Fetching is scoring, allocating and gathering, and for "attention" also the language model's prefill of the question:
+each scorer with allocator "topk", each allocator with the model's scorer. Textures are computed once per image.
 """
 
 from collections.abc import Callable
@@ -36,13 +35,18 @@ from .qwen3_vl import our_inputs
 from .timing import CLOCKS, Seconds, alternate, argument_parser
 
 FIRST, ENCODER = "first token", "grid encoder"
-"""What the others are shares of: an answer's first token, from pixels and a prompt, and the grid encoder in it."""
+"""References of the shares: the first token of an answer, from pixels and a prompt, and the grid encoder in it."""
 
 
 def with_all_scorers(folder: Path, dtype: torch.dtype = torch.float32) -> ArrCocForConditionalGeneration:
-    """The checkpoint, and random weights for the scorers that it does not hold; all random where it holds none."""
+    """The checkpoint, with random weights for scorers that it lacks; all weights are random if it has none.
+
+    Scorers that read text are left out unless the checkpoint holds them.
+    """
     config = ArrCocConfig.from_pretrained(folder)
-    config.fetcher_config.scorers = [name for name, kind in SCORERS.items() if kind.trained]
+    held = config.fetcher_config.scorers
+    kinds = {name: kind for name, kind in SCORERS.items() if not kind.reads_text or name in held}
+    config.fetcher_config.scorers = [name for name, kind in kinds.items() if kind.trained]
     kind = ArrCocForConditionalGeneration
     if any((folder / name).is_file() for name in (WEIGHTS, WEIGHTS_INDEX)):
         return kind.from_pretrained(folder, config=config, strict=False, dtype=dtype).eval()
@@ -51,7 +55,7 @@ def with_all_scorers(folder: Path, dtype: torch.dtype = torch.float32) -> ArrCoc
 
 
 def _with_base_read(model: ArrCocForConditionalGeneration, encoding: ImageEncoding) -> ImageEncoding:
-    """The encoding with the language model's reading of its base tokens, as prompts of `our_inputs` begin."""
+    """The encoding with the language model's prefill of the base tokens, for prompts of `our_inputs`."""
     cache, base = DynamicCache(config=model.config.text_config), encoding.tokens.to(model.dtype)
     model.model(inputs_embeds=base, cache=cache, use_cache=True)
     ids = torch.full((base.shape[1],), model.config.image_token_id)
@@ -67,8 +71,9 @@ def fetching_costs(
     rounds: int = 5,
     clock: Callable[[], float] = process_time,
 ) -> dict[str, Seconds]:
-    """Of `FIRST`, `ENCODER`, each texture set, strategy and allocator; `model` holds every scorer."""
+    """Seconds of `FIRST`, `ENCODER`, each texture set, strategy that `model` can run, and allocator."""
     core, config = model.model, model.config
+    usable = [name for name, kind in SCORERS.items() if not kind.trained or name in config.fetcher_config.scorers]
     inputs = our_inputs(config, config.vision_config.image_size, question_tokens)
     inputs["pixel_values"] = pixels = inputs["pixel_values"].to(model.dtype)
     encoding = _with_base_read(model, core.encode_image(pixels, inputs["patch_mask"]))
@@ -89,7 +94,7 @@ def fetching_costs(
         FIRST: partial(model.generate, **inputs, max_new_tokens=1, do_sample=False),
         ENCODER: lambda: core.vision_tower.encode_grid(pixels),
         **{f"textures {kind}": partial(textures, pixels, encoding.side, kind) for kind in TEXTURE_SETS},
-        **{f"fetching {name}": partial(fetch, name, "topk") for name in SCORERS},
+        **{f"fetching {name}": partial(fetch, name, "topk") for name in usable},
         **{f"allocator {name}": partial(fetch, config.fetcher_config.strategy, name) for name in ALLOCATORS},
     }
     return alternate(calls, rounds, clock)
@@ -100,7 +105,7 @@ def main() -> None:
     parser = argument_parser(__doc__, "hub_configs/arr-coc-tiny-2", rounds=5, clock="cpu", dtype="float32")
     parser.add_argument("--question-tokens", type=int, default=16)
     arguments = parser.parse_args()
-    logging.set_verbosity_error()  # which weights are missing is said above
+    logging.set_verbosity_error()  # missing weights are expected
     logging.disable_progress_bar()
     model = with_all_scorers(Path(arguments.model), getattr(torch, arguments.dtype))
     costs = fetching_costs(

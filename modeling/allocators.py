@@ -23,7 +23,7 @@ from .configuration_arr_coc import TIERS, ArrCocFetcherConfig, scaled_budget
 from .grid_encoder import pool_regions, region_boxes, spread_regions
 from .image_encoding import Rows
 from .relevance_maps import ContextNetwork
-from .scorers import SCORERS, FetchContext
+from .scorers import EMPTY, SCORERS, FetchContext
 
 SOFTNESS = 0.02
 """Width of the soft edge of "adaptive", as a share of the mass; only gradients depend on it."""
@@ -487,6 +487,12 @@ def allocate(
         budget = int(counts.max()) if len(counts) else 0
         ragged = bool((counts < budget).any())
     method, levels = ALLOCATORS[allocator], None
+    static = torch.compiler.is_compiling() or scores.is_meta  # no shape may depend on data
+    if strategy in SCORERS and SCORERS[strategy].reads_text and not method.detail and not static and budget:
+        shown = (scores > 0.8 * EMPTY) & (ranked > torch.finfo(ranked.dtype).min)  # several views raise scores a little
+        counts = counts.minimum(shown.sum(1).clamp(min=1))  # patches without text give no token
+        budget = int(counts.max()) if len(counts) else budget
+        ragged = bool((counts < budget).any())
     if method.detail:
         indices, levels = method.choose(ranked, budget, relevance=relevance.detach(), config=config, side=side)
         rank = torch.zeros_like(indices)

@@ -108,11 +108,11 @@ class ArrCocFetcherConfig(ValidatedConfig):
             "soft": fetched tokens are weighted by a soft top-K. In evaluation mode tokens have no weights.
         temperature: for "soft", in units of the score, at the start; a trainer sets `RunningBackFetcher.temperature`.
         overlap: with the mask compressor: "exclude" never fetches a patch that is already a base token, "allow" may.
-        hidden_size, num_heads, num_layers: the realizer's sizes.
+        hidden_size, num_heads, num_layers: sizes of "realizer" and "words".
         position_size: channels of the realizer's 2-D position term per head, a multiple of 4.
         key_pool: patches along a row over which the realizer averages the keys of its patch attention (1: none).
-        match_size: width of the space in which the realizer compares the wordpieces in a patch with the question's
-            tokens; 0: no comparison, as in checkpoints before arr-coc-135m.
+        match_size: width of the space in which "words" compares the wordpieces in a patch with the question's tokens; 0
+            without that scorer.
         shared_size: width of the space that patches and questions share in clip_query and in the query similarity maps.
         latent_size: width of the latent for keys and values in the attention of "realizer" and "experts"
             (`KeyValueProjection`); None: no latent.
@@ -457,13 +457,11 @@ class ArrCocConfig(ValidatedConfig):
         require(fits, "bridge_config.num_heads", f"a divisor of the language model's width {width}", bridge.num_heads)
         reads, stem = bridge.kind == "wordpieces", self.vision_config.stem
         require(not reads or stem == "conv", "vision_config.stem", '"conv" with bridge "wordpieces"', stem)
-        expected = f'0 with bridge "{bridge.kind}", which reads no words'
-        require(
-            reads or not self.fetcher_config.match_size,
-            "fetcher_config.match_size",
-            expected,
-            self.fetcher_config.match_size,
-        )
+        words, match = "words" in self.fetcher_config.scorers, self.fetcher_config.match_size
+        expected = f'no "words" with bridge "{bridge.kind}", which reads no words'
+        require(reads or not words, "fetcher_config.scorers", expected, list(self.fetcher_config.scorers))
+        expected = f'{"above 0 with" if words else "0 without"} scorer "words"'
+        require(words == bool(match), "fetcher_config.match_size", expected, match)
         self._check_spatial()
         patches, budget = self.vision_config.num_patches, self.fetcher_config.budget
         resolve_budget(budget, patches, taken=patches // COMPRESSION**2 if self.excludes_base else 0)

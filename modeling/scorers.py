@@ -104,6 +104,7 @@ class Scorer(nn.Module):
         reads_depths: reads `FetchContext.depths`; its constructor then takes `depth_size`, their width W.
         reads_attention: reads `FetchContext.attention`, for which the language model first reads base tokens and
             question.
+        reads_text: reads `FetchContext.pieces`, which only models with bridge "wordpieces" have.
     """
 
     trained: ClassVar[bool] = False
@@ -111,6 +112,7 @@ class Scorer(nn.Module):
     textures: ClassVar[str] = "light"
     reads_depths: ClassVar[bool] = False
     reads_attention: ClassVar[bool] = False
+    reads_text: ClassVar[bool] = False
 
     def __init__(self, config: ArrCocFetcherConfig, *, feature_size: int, text_size: int) -> None:
         super().__init__()
@@ -350,16 +352,12 @@ class PatchLayer(nn.Module):
         half = torch.arange(size) // (size // 2)
         return torch.stack([torch.diag((half == head % 2).float()) for head in range(heads)])
 
-    def forward(self, x: Tensor, side: int, index: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
-        """States [B, N, H] of a grid of `side` patches -> their new states.
-
-        With `index` [B, n] they are states [B, n, H] of these patches alone, whose keys are not averaged; no patch
-        attends to those at which `mask` [B, n] is False.
-        """
+    def forward(self, x: Tensor, side: int) -> Tensor:
+        """States [B, N, H] of a grid of `side` patches -> their new states."""
         batch, _, width = x.shape
         normed = self.layer_norm(x)
         pooled = normed
-        if self.pool > 1 and index is None:
+        if self.pool > 1:
             grid = normed.transpose(1, 2).unflatten(2, (side, side))
             pooled = F.avg_pool2d(grid, (1, self.pool), ceil_mode=True).flatten(2).transpose(1, 2)
         key, value = self.key_value(pooled).chunk(2, -1)
@@ -368,71 +366,12 @@ class PatchLayer(nn.Module):
         )
         size, scale = self.query_position.shape[-1], (width // self.heads) ** -0.5
         code = position_code(side, size, device=x.device).to(x.dtype)
-        if index is None:
-            places = code.expand(batch, 1, -1, -1)
-            cells = position_code(side, size, device=x.device, pool=self.pool).to(x.dtype).expand(batch, 1, -1, -1)
-        else:
-            places = cells = code[index][:, None]
-        query = torch.cat((query * scale, places @ self.query_position), -1)
-        key = torch.cat((key, cells @ self.key_position), -1)
-        visible = None if mask is None else mask[:, None, None]
-        out = F.scaled_dot_product_attention(query, key, F.pad(value, (0, size)), attn_mask=visible, scale=1.0)
+        cells = position_code(side, size, device=x.device, pool=self.pool).to(x.dtype)
+        query = torch.cat((query * scale, (code @ self.query_position).expand(batch, -1, -1, -1)), -1)
+        key = torch.cat((key, (cells @ self.key_position).expand(batch, -1, -1, -1)), -1)
+        out = F.scaled_dot_product_attention(query, key, F.pad(value, (0, size)), scale=1.0)
         x = x + self.out(out[..., : width // self.heads].transpose(1, 2).flatten(2))
         return x + self.feed_forward(x)
-
-
-EMPTY = -20.0
-"""The logit of patches in which no wordpiece begins: they give no token."""
-
-
-class Matches(nn.Linear):
-    """A projection of a few shares, which starts large: otherwise they drown in the features of patches."""
-
-    def start_weights(self, std: float) -> None:
-        initialization.normal_(self.weight, std=1.0)
-
-
-class WordMatch(nn.Module):
-    """The meaning of the wordpieces in a patch, and their similarity to the question's tokens, added to its state.
-
-    It is the largest cosine of a wordpiece in the patch with a token of the question, times a learned weight of that
-    token. Attention over the question cannot express it: its weights sum to 1 even if nothing matches. The space of the
-    cosines is learned, so it also matches names that are not in the training questions.
-    """
-
-    def __init__(self, text_size: int, match_size: int, size: int) -> None:
-        super().__init__()
-        self.token = nn.Linear(text_size, match_size, bias=False)
-        self.weight = nn.Linear(text_size, 1)
-        self.meaning = nn.Linear(text_size, size, bias=False)
-        self.out = Matches(3, size)
-
-    def forward(
-        self, pieces: Tensor, table: Tensor, question: Tensor, mask: Tensor, spelled: Tensor, norm: nn.Module
-    ) -> Tensor:
-        """Wordpieces in patches -> [B, N, H].
-
-        Args:
-            pieces: [B, N, 2, S] wordpieces, -1 in empty slots; table: [V, D] their embeddings.
-            question: [B, L, D] normalised tokens, of which `mask` [B, L] marks the question's.
-            norm: the layer that normalised them.
-        """
-        ids = pieces.flatten(1).long()
-        shown = F.pad(ids.clamp(min=0).flatten(), (1, 0))  # id 0, which is never read, stands for empty slots
-        if torch.compiler.is_compiling() or ids.is_meta:  # no shape may depend on data
-            place = torch.arange(1, len(shown), device=ids.device).view_as(ids) * (ids > 0)
-        else:
-            shown, place = shown.unique(return_inverse=True)
-            place = place[1:].view_as(ids)
-        vectors = norm(table[shown].to(question))
-        words = F.normalize(self.token(vectors), dim=-1)
-        weighed = F.normalize(self.token(question), dim=-1) * (self.weight(question).sigmoid() * mask[..., None])
-        alike = F.pad(torch.einsum("um,blm->bul", words, weighed), (0, 1)).amax(-1)  # a question may be empty
-        alike = alike.gather(1, place) * (ids >= 0)
-        best = alike.unflatten(1, (pieces.shape[1], -1)).amax(-1, keepdim=True)
-        bags = place.view(-1, pieces.flatten(2).shape[2])
-        meaning = F.embedding_bag(bags, self.meaning(vectors).float(), mode="mean", padding_idx=0)
-        return self.out(torch.cat((best, spelled.to(best)), -1)) + meaning.view(*pieces.shape[:2], -1).to(best)
 
 
 @SCORERS.register("realizer")
@@ -440,8 +379,7 @@ class Realizer(Scorer):
     """The default: patches read the question, then relevance travels over the page.
 
     Normalised patches cross-attend to the question's normalised tokens (and to one learned "nothing" token), then pass
-    `num_layers` self-attention layers over patches with an explicit 2-D position term. In a model that reads text these
-    are the patches in which a wordpiece begins, and `WordMatch` is added to them.
+    `num_layers` self-attention layers over patches with an explicit 2-D position term.
     """
 
     trained = True
@@ -459,7 +397,6 @@ class Realizer(Scorer):
         self.cross_query = nn.Linear(size, size)
         self.cross_key_value = key_value_projection(size, config.latent_size)
         self.couple = FeedForward(3 * size, size, 2)
-        self.match = WordMatch(text_size, config.match_size, size) if config.match_size else None
         self.layers = nn.ModuleList(
             PatchLayer(size, config.num_heads, config.position_size, config.key_pool, config.latent_size)
             for _ in range(config.num_layers)
@@ -471,42 +408,25 @@ class Realizer(Scorer):
         initialization.normal_(self.nothing, std=std)
 
     def forward(self, context: FetchContext) -> Tensor:
-        features, index, held = context.features.flatten(2).transpose(1, 2), None, None
-        if self.match is not None:
-            if context.pieces is None or context.table is None:
-                raise ValueError("fetcher_config.match_size: expected an encoding with wordpieces; got one without")
-            index, held = patches_with_text(context.pieces)
-            features = features.take_along_dim(index[..., None], 1)
-        patches = self.patch_projection(self.patch_norm(features))
+        patches = self.patch_projection(self.patch_norm(context.features.flatten(2).transpose(1, 2)))
         mask = context.query_mask.to(patches.device)
         question = self.question_layer(self.text_projection(self.text_norm(context.query)), mask)
         question = torch.cat((question, self.nothing.expand(question.shape[0], -1, -1)), 1)
-        mask = F.pad(mask, (0, 1), value=True)
         key, value = self.cross_key_value(question).chunk(2, -1)
-        question_states = attend(self.cross_query(patches), key, value, self.heads, mask)
+        question_states = attend(self.cross_query(patches), key, value, self.heads, F.pad(mask, (0, 1), value=True))
         x = patches + self.couple(torch.cat((patches, question_states, patches * question_states), -1))
-        if self.match is not None and index is not None:
-            assert context.pieces is not None and context.table is not None
-            pieces = context.pieces.take_along_dim(index[..., None, None], 1)
-            mask = context.query_mask.to(x.device)
-            spelled = _spelling_match(context).take_along_dim(index[..., None], 1)
-            x = x + self.match(pieces, context.table, self.text_norm(context.query), mask, spelled, self.text_norm)
-        visible = None if held is None else held | ~held.any(1, keepdim=True)
         for layer in self.layers:
-            x = layer(x, context.side, index, visible)
+            x = layer(x, context.side)
         scores: Tensor = self.head(self.final_norm(x)).squeeze(-1).float()
-        if index is None or held is None:
-            return scores
-        scores = scores.masked_fill(~held, EMPTY)
-        return scores.new_full(context.patch_mask.shape, EMPTY).scatter(1, index, scores)
+        return scores
 
 
-def _spelling_match(context: FetchContext) -> Tensor:
-    """[B, N, 2] of `wordpieces.spelling_match`; 0 where the tokens of the question are not known."""
-    assert context.pieces is not None
-    if context.query_ids is None or context.spellings is None:
-        return torch.zeros(*context.pieces.shape[:2], 2, device=context.pieces.device)
-    return spelling_match(context.pieces, context.query_ids, context.query_mask, context.spellings)
+# ---- models that read text -------------------------------------------------------------------------------------------
+
+PLACE_SCALE = 0.3
+"""Of the code of a patch's place in its state."""
+EMPTY = -20.0
+"""The logit of patches in which no wordpiece begins: they give no token."""
 
 
 def patches_with_text(pieces: Tensor) -> tuple[Tensor, Tensor]:
@@ -521,6 +441,221 @@ def patches_with_text(pieces: Tensor) -> tuple[Tensor, Tensor]:
     most = max(1, int(held.sum(1).amax())) if len(held) else 1
     index = (~held).to(torch.uint8).argsort(dim=1, stable=True)[:, :most]
     return index, held.gather(1, index)
+
+
+ROWS_APART = (0, 1, 2, 3, 4, 6, 9, 15, 31)
+COLUMNS_APART = (0, 1, 2, 3, 4, 5, 7, 10, 15, 23, 41)
+"""Least distance of each bucket, in patches."""
+
+
+def _offsets(least: tuple[int, ...]) -> Tensor:
+    """The least distance of each bucket from the farthest above or left to the farthest below or right, [buckets]."""
+    return torch.tensor([*(-distance for distance in least[:0:-1]), *least])
+
+
+def _bucket(distance: Tensor, least: tuple[int, ...]) -> Tensor:
+    """The number of each distance's bucket."""
+    number = torch.bucketize(distance.abs(), torch.tensor(least, device=distance.device), right=True) - 1
+    return number * distance.sign() + len(least) - 1
+
+
+def relative_buckets(index: Tensor, side: int) -> Tensor:
+    """Patches [B, n] of a grid of `side` patches -> [B, n, n], a number for where the second one lies from the first.
+
+    Rows and columns between two patches are divided into buckets together, as in LayoutLMv2 (Xu et al. 2020).
+    """
+    y, x = (at[:, :, None] - at[:, None] for at in (index // side, index % side))
+    return _bucket(y, ROWS_APART) * (2 * len(COLUMNS_APART) - 1) + _bucket(x, COLUMNS_APART)
+
+
+class RelativeBias(nn.Embedding):
+    """A term of attention for each bucket of `relative_buckets` and each head.
+
+    Heads start with one direction each: to the left in the row, to the right in it, above, below, near, anywhere.
+    """
+
+    def __init__(self, heads: int) -> None:
+        super().__init__((2 * len(ROWS_APART) - 1) * (2 * len(COLUMNS_APART) - 1), heads)
+
+    def start_weights(self, std: float) -> None:
+        y, x = _offsets(ROWS_APART)[:, None].float(), _offsets(COLUMNS_APART)[None].float()
+        far_y, far_x, row = y.abs().log1p(), x.abs().log1p(), 3.0 * (y != 0)
+        directions = (
+            1.0 * (x > 0) - 2.0 * (x < 0) - 0.3 * far_x - row,
+            1.0 * (x < 0) - 2.0 * (x > 0) - 0.3 * far_x - row,
+            1.0 * (y > 0) - 2.0 * (y <= 0) - far_y - 0.7 * far_x,
+            1.0 * (y < 0) - 2.0 * (y >= 0) - far_y - 0.7 * far_x,
+            -1.5 * (far_x + far_y),
+            torch.zeros(len(y), x.shape[1]),
+        )
+        start = [directions[head % len(directions)].flatten() for head in range(self.embedding_dim)]
+        initialization.copy_(self.weight, torch.stack(start, -1))
+
+
+class WordLayer(nn.Module):
+    """Attention between the patches with text of a page, by content and relative place; to a question, if there is one;
+    and a feed-forward network."""
+
+    def __init__(self, size: int, heads: int, *, asked: bool) -> None:
+        super().__init__()
+        self.heads = heads
+        self.layer_norm = nn.LayerNorm(size)
+        self.qkv = nn.Linear(size, 3 * size)
+        self.out = nn.Linear(size, size)
+        self.relative = RelativeBias(heads)
+        if asked:
+            self.cross_norm = nn.LayerNorm(size)
+            self.cross_query = nn.Linear(size, size)
+            self.cross_key_value = nn.Linear(size, 2 * size)
+            self.cross_out = nn.Linear(size, size)
+        self.feed_forward = FeedForward(size, size)
+
+    def forward(
+        self, x: Tensor, buckets: Tensor, held: Tensor, question: Tensor | None = None, mask: Tensor | None = None
+    ) -> Tensor:
+        """States [B, n, H] -> their new states.
+
+        Args:
+            x: of patches; for one page, B = 1 in the next two and any B in the others.
+            buckets: [B, n, n], see `relative_buckets`.
+            held: bool [B, n], False on patches that nothing attends to.
+            question: [B, L, H], of which `mask` [B, L] marks what takes part.
+        """
+        query, key, value = (
+            t.unflatten(-1, (self.heads, -1)).transpose(1, 2) for t in self.qkv(self.layer_norm(x)).chunk(3, -1)
+        )
+        bias = self.relative(buckets).permute(0, 3, 1, 2).to(query)
+        bias = bias.masked_fill(~held[:, None, None], torch.finfo(bias.dtype).min)
+        mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=bias)
+        x = x + self.out(mixed.transpose(1, 2).flatten(2))
+        if question is not None:
+            key, value = self.cross_key_value(question).chunk(2, -1)
+            x = x + self.cross_out(attend(self.cross_query(self.cross_norm(x)), key, value, self.heads, mask))
+        return x + self.feed_forward(x)
+
+
+class ScaledLinear(nn.Linear):
+    """A linear layer whose weights start with a standard deviation of their own."""
+
+    def __init__(self, inputs: int, outputs: int, start: float, *, bias: bool = True) -> None:
+        super().__init__(inputs, outputs, bias=bias)
+        self.start = start
+
+    def start_weights(self, std: float) -> None:
+        initialization.normal_(self.weight, std=self.start)
+
+
+@SCORERS.register("words")
+class WordScorer(Scorer):
+    """For models that read text: the relevance of patches in which a wordpiece begins, from the text alone.
+
+    A patch's state is the meaning of its wordpieces and its place. A layer of attention between patches by relative
+    place comes first; it does not depend on the question. Then four similarities to the question are added: of
+    spelling (two, `wordpieces.spelling_match`), of wordpieces in a learned space, and of the patch's state with the
+    question's. `num_layers` more layers, which also attend to the question, carry relevance from a label to its value.
+    The similarities hold for words that were never in a training question.
+
+    The page's tensors may come with B = 1 for several questions about one page.
+    """
+
+    trained = True
+    reads_text = True
+
+    def __init__(self, config: ArrCocFetcherConfig, *, feature_size: int, text_size: int) -> None:
+        super().__init__(config, feature_size=feature_size, text_size=text_size)
+        size, heads, match = config.hidden_size, config.num_heads, config.match_size
+        self.text_norm = nn.LayerNorm(text_size)
+        # Similarities start large beside meanings: otherwise nothing is found for hundreds of steps.
+        self.meaning = ScaledLinear(text_size, 2 * size, 0.01, bias=False)  # of all wordpieces in a patch, the first
+        self.count = nn.Linear(1, size)
+        self.page_layer = WordLayer(size, heads, asked=False)
+        self.question_projection = nn.Linear(text_size, size)
+        self.question_layers = nn.ModuleList(QuestionLayer(size, heads) for _ in range(2))
+        self.nothing = nn.Parameter(torch.zeros(1, 1, size))
+        self.token = nn.Linear(text_size, match, bias=False)
+        self.token_weight = nn.Linear(text_size, 1)
+        self.patch_match = nn.Linear(size, match, bias=False)
+        self.question_match = nn.Linear(size, match, bias=False)
+        self.similarities = ScaledLinear(4, size, 2.0)
+        self.layers = nn.ModuleList(WordLayer(size, heads, asked=True) for _ in range(config.num_layers))
+        self.final_norm = nn.LayerNorm(size)
+        self.head = nn.Linear(size, 1)
+
+    def start_weights(self, std: float) -> None:
+        initialization.normal_(self.nothing, std=std)
+
+    def forward(self, context: FetchContext) -> Tensor:
+        if context.pieces is None or context.table is None:
+            raise ValueError('strategy "words": expected an encoding with wordpieces; got one without')
+        padding = ~context.patch_mask[: len(context.pieces), :, None, None]
+        pieces = context.pieces.masked_fill(padding.to(context.pieces.device), -1)
+        index, held = patches_with_text(pieces)
+        pieces = pieces.take_along_dim(index[..., None, None], 1).flatten(2).long()  # [B, n, 2S]
+        vectors, place = self._words(pieces, context.table)
+        patches = self._patches(pieces, vectors, place, index, context.side)
+        buckets, seen = relative_buckets(index, context.side), held | ~held.any(1, keepdim=True)
+        patches = self.page_layer(patches, buckets, seen)
+        tokens, mask = self.text_norm(context.query), context.query_mask.to(patches.device)
+        question = self.question_projection(tokens)
+        for layer in self.question_layers:
+            question = layer(question, mask)
+        alike = self._alike(vectors, place, pieces, tokens, mask)
+        spelled = _spelling_match(context).take_along_dim(index[..., None], 1)
+        stated = self._stated(patches, question, mask)
+        similar = torch.cat((alike[..., None], stated[..., None], spelled.to(alike)), -1)
+        x = patches + self.similarities(similar)
+        question = torch.cat((question, self.nothing.expand(len(question), -1, -1).to(question)), 1)
+        mask = F.pad(mask, (0, 1), value=True)
+        for layer in self.layers:
+            x = layer(x, buckets, seen, question, mask)
+        scores = self.head(self.final_norm(x)).squeeze(-1).float().masked_fill(~held, EMPTY)
+        return scores.new_full(context.patch_mask.shape, EMPTY).scatter(1, index.expand(len(scores), -1), scores)
+
+    def _words(self, pieces: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
+        """The normalised embeddings of the wordpieces on pages [u, D], and the row of each [B, n, 2S]; 0 in empty
+        slots."""
+        shown = F.pad(pieces.clamp(min=0).flatten(), (1, 0))  # id 0, which is never read, stands for empty slots
+        if torch.compiler.is_compiling() or pieces.is_meta:  # no shape may depend on data
+            place = torch.arange(1, len(shown), device=pieces.device).view_as(pieces) * (pieces > 0)
+        else:
+            shown, place = shown.unique(return_inverse=True)
+            place = place[1:].view_as(pieces)
+        return self.text_norm(table[shown].to(self.text_norm.weight)), place
+
+    def _patches(self, pieces: Tensor, vectors: Tensor, place: Tensor, index: Tensor, side: int) -> Tensor:
+        """The meaning and the places of patches [B, n, H]."""
+        held, half, kind = pieces >= 0, self.count.out_features // 2, self.count.weight.dtype
+        every, first = self.meaning(vectors).float().chunk(2, -1)
+        mean = F.embedding_bag(place.flatten(0, 1), every, mode="mean", padding_idx=0).view(*place.shape[:2], -1)
+        first = first[place.gather(2, held.to(torch.uint8).argmax(2, keepdim=True))[..., 0]]
+        count = self.count(held.sum(2, keepdim=True).to(kind) / 3)
+        code = torch.cat((wave_code(index // side, half), wave_code(index % side, half)), -1)
+        return (mean + first + PLACE_SCALE * code).to(kind) + count
+
+    def _alike(self, vectors: Tensor, place: Tensor, pieces: Tensor, tokens: Tensor, mask: Tensor) -> Tensor:
+        """[B, n]: the largest cosine of a wordpiece of each patch with a token of the question, times that token's
+        weight."""
+        words = F.normalize(self.token(vectors), dim=-1)
+        weighed = F.normalize(self.token(tokens), dim=-1) * (self.token_weight(tokens).sigmoid() * mask[..., None])
+        alike = F.pad(torch.einsum("um,blm->bul", words, weighed), (0, 1)).amax(-1)  # a question may be empty
+        place, held = place.expand(len(alike), -1, -1), pieces >= 0
+        return (alike.gather(1, place.flatten(1)).view(place.shape) * held).amax(-1)
+
+    def _stated(self, patches: Tensor, question: Tensor, mask: Tensor) -> Tensor:
+        """[B, n]: the largest cosine of each patch's state with a state of the question."""
+        of_patches = F.normalize(self.patch_match(patches), dim=-1)
+        of_question = F.normalize(self.question_match(question), dim=-1)
+        cosines = torch.matmul(of_patches, of_question.transpose(1, 2))
+        return F.pad(cosines.masked_fill(~mask[:, None], -1.0), (0, 1), value=-1.0).amax(-1)
+
+
+def _spelling_match(context: FetchContext) -> Tensor:
+    """[B, N, 2] of `wordpieces.spelling_match`; 0 where the tokens of the question are not known."""
+    assert context.pieces is not None
+    pieces = context.pieces.expand(len(context.query), -1, -1, -1)
+    if context.query_ids is None or context.spellings is None:
+        return torch.zeros(*pieces.shape[:2], 2, device=pieces.device)
+    return spelling_match(pieces, context.query_ids, context.query_mask, context.spellings)
 
 
 class Temperature(nn.Linear):

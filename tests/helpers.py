@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import GenerationConfig, PreTrainedTokenizerFast
 
 from arr_coc import ArrCocConfig, ArrCocForConditionalGeneration, ArrCocImageProcessor, ArrCocProcessor
-from arr_coc.modeling.wordpieces import CELL_COLUMNS, CLASSES, TextReader
+from arr_coc.modeling.wordpieces import CELL_COLUMNS, CLASSES, PIECE_SLOTS, TextReader
 from arr_coc.training.reader.targets import spelled
 
 Cli = Callable[..., tuple[int, str, str]]
@@ -87,6 +87,9 @@ READS_WORDS: dict[str, Any] = {
 }
 """Changes of `tiny_config` that make a model read wordpieces."""
 
+SCORES_WORDS: dict[str, Any] = {"scorers": ["words"], "strategy": "words", "match_size": 8}
+"""Its fetcher, where its scorer reads them too."""
+
 
 def tiny_config(**changes: Any) -> ArrCocConfig:
     """A config of a few thousand weights for `tiny_tokenizer()`.
@@ -144,6 +147,26 @@ def tiny_checkpoint(folder: Path, **changes: Any) -> Path:
     model.processor.save_pretrained(folder)
     (folder / "README.md").write_text("# Tiny\n", encoding="utf-8")
     return folder
+
+
+def reads(model: Any, least: int, most: int) -> Any:
+    """The model, which finds between `least` and `most` wordpieces in every patch."""
+
+    def read(stem: Tensor) -> tuple[Tensor, Tensor]:
+        pieces = torch.full((len(stem), stem.shape[-1] ** 2 // 4, 2, PIECE_SLOTS), -1, dtype=torch.int32)
+        for page, features in zip(pieces, stem, strict=True):
+            generator = torch.Generator().manual_seed(int(features.double().abs().mean() * 1000))
+            counts = torch.randint(least, most + 1, (len(page),), generator=generator)
+            ids = torch.randint(60, 90, (len(page),), generator=generator)  # of characters
+            for slot in range(most):
+                page[:, slot % 2, slot // 2] = torch.where(slot < counts, ids + slot, -1)
+            if not least:
+                page[::3] = -1  # so there are fewer than patches are fetched
+        counts = (pieces >= 0).flatten(2).sum(-1).float()
+        return pieces, torch.stack((counts, counts / 2), -1)
+
+    model.model.vision_tower.text_reader.read = read
+    return model
 
 
 def open_reader() -> TextReader:

@@ -58,7 +58,7 @@ def test_every_member_of_every_registry_is_tried_or_named_as_absent() -> None:
     ]:  # fmt: skip
         assert list(values(trials, factor)) == list(registry)
     absent = {(trial.factor, trial.value) for trial in trials if not trial.arm and trial.note == ABSENT}
-    assert {("scorer", "clip_query"), ("compressor", "mask"), ("bridge", "vet")} <= absent
+    assert {("scorer", "clip_query"), ("scorer", "words"), ("compressor", "mask"), ("bridge", "vet")} <= absent
     assert values(trials, "overlap") == {"exclude": "", "allow": ""}
     names = trial_arms(config, trials)
     assert names[0] == "realizer" and len(set(names)) == len(names)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers import tiny_config, tiny_model
+from helpers import READS_WORDS, SCORES_WORDS, tiny_config, tiny_model
 from published import assembled
 from transformers import Qwen3VLForConditionalGeneration
 
@@ -30,7 +30,8 @@ from benchmarks.timing import Seconds, alternate, table
 from benchmarks.views import random_model, view_costs
 
 SHIPPED = Path(__file__).parents[1] / "hub_configs" / "arr-coc-tiny-2"
-TRAINED = {name for name, kind in SCORERS.items() if kind.trained}
+READ_NO_TEXT = [name for name, kind in SCORERS.items() if not kind.reads_text]
+TRAINED = {name for name in READ_NO_TEXT if SCORERS[name].trained}
 
 
 @pytest.mark.slow
@@ -92,7 +93,7 @@ def test_info_measures_at_another_size(published: Path, tmp_path: Path, capsys: 
 def test_info_lists_every_scorer_held_or_not(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["info", str(SHIPPED), "--scorers", "--json"]) == 0
     scorers = json.loads(capsys.readouterr().out)["scorers"]
-    assert list(scorers) == list(SCORERS) and {name for name, of in scorers.items() if of["parameters"]} == TRAINED
+    assert list(scorers) == READ_NO_TEXT and {name for name, of in scorers.items() if of["parameters"]} == TRAINED
     assert all(scorers[name]["flops"] > 0 for name in {*TRAINED, "attention"})
     assert [scorers[name]["held"] for name in ("realizer", "experts", "saliency")] == [True, False, True]
     assert main(["info", str(SHIPPED), "--scorers"]) == 0
@@ -109,12 +110,15 @@ def test_a_scorers_flops_are_those_of_its_stage_where_it_is_the_strategy() -> No
     latent = count_scorers(tiny_config(fetcher={"latent_size": 2}))
     for name in ("realizer", "experts"):
         assert all(latent[name][what] < counts[name][what] for what in ("flops", "parameters"))
+    reader = tiny_config(**READS_WORDS, fetcher=SCORES_WORDS)
+    words = count_scorers(reader)["words"]
+    assert words["flops"] == count_flops(on_meta(reader))["fetcher"] > 0 < words["parameters"]
 
 
 def test_every_scorer_allocator_and_texture_set_is_timed() -> None:
     model = tiny_model(fetcher={"scorers": sorted(TRAINED)})
     costs = fetching_costs(model, rounds=1)
-    parts = [f"textures {kind}" for kind in TEXTURE_SETS] + [f"fetching {name}" for name in SCORERS]
+    parts = [f"textures {kind}" for kind in TEXTURE_SETS] + [f"fetching {name}" for name in READ_NO_TEXT]
     parts += [f"allocator {name}" for name in ALLOCATORS]
     assert list(costs) == [FIRST, ENCODER, *parts]
     assert 0 < costs[ENCODER].least < costs[FIRST].least

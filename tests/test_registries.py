@@ -27,6 +27,7 @@ REGISTRIES = {
             "shannon_jung_vervaeke",
             "hierarchical",
             "experts",
+            "words",
         },
     ),
     "allocator": (ALLOCATORS, {"topk", "window", "tiers", "adaptive", "quadtree", "foveated", "knapsack"}),

@@ -2,6 +2,7 @@
 
 import json
 import zipfile
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -52,11 +53,11 @@ def straight_line(path: Path, *, stop: int = -1, optimizer: str = "adamw") -> Te
     stack = nn.ModuleList([layer])
     loop = Loop("test", stack, OPTIMIZERS[optimizer]([(list(layer.parameters()), 0.1)], 0.01, stack), path, 6, 2, 2)
 
-    def losses(step: int) -> dict[str, Tensor]:
+    def losses(step: int) -> Iterator[dict[str, Tensor]]:
         if step == stop:
             raise KeyboardInterrupt
         data = torch.randn(4, 3, generator=torch.Generator().manual_seed(step))
-        return {"loss": (layer(data) - data.sum(1, keepdim=True)).square().mean()}
+        yield {"loss": (layer(data) - data.sum(1, keepdim=True)).square().mean()}
 
     with suppress(KeyboardInterrupt):
         loop.run(loop.resume(), losses, lambda: {"weight": layer.weight[0, 0].item()})

@@ -8,7 +8,17 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import READS_WORDS, Cli, open_reader, stem_of, tiny_checkpoint, tiny_model, tiny_tokenizer
+from helpers import (
+    READS_WORDS,
+    SCORES_WORDS,
+    Cli,
+    open_reader,
+    reads,
+    stem_of,
+    tiny_checkpoint,
+    tiny_model,
+    tiny_tokenizer,
+)
 from serving_client import chat, serving
 from test_compiling import Asking, tokens_of, vision
 from test_modeling import CARD, PAGE, QUESTION, loud_model, prompt
@@ -39,26 +49,6 @@ from arr_coc.training.from_scratch.patch_language import speaks_words
 from arr_coc.training.reader.targets import Wordpieces, class_of, spelled
 
 WORDPIECES = {**READS_WORDS, "text": LARGE_TEXT}
-
-
-def reads(model: Any, least: int, most: int) -> Any:
-    """The model, which finds between `least` and `most` wordpieces in every patch."""
-
-    def read(stem: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        pieces = torch.full((len(stem), stem.shape[-1] ** 2 // 4, 2, PIECE_SLOTS), -1, dtype=torch.int32)
-        for page, features in zip(pieces, stem, strict=True):
-            generator = torch.Generator().manual_seed(int(features.double().abs().mean() * 1000))
-            counts = torch.randint(least, most + 1, (len(page),), generator=generator)
-            ids = torch.randint(60, 90, (len(page),), generator=generator)  # of characters
-            for slot in range(most):
-                page[:, slot % 2, slot // 2] = torch.where(slot < counts, ids + slot, -1)
-            if not least:
-                page[::3] = -1  # so there are fewer than patches are fetched
-        counts = (pieces >= 0).flatten(2).sum(-1).float()
-        return pieces, torch.stack((counts, counts / 2), -1)
-
-    model.model.vision_tower.text_reader.read = read
-    return model
 
 
 @pytest.fixture(scope="module")
@@ -97,11 +87,14 @@ def test_a_patch_without_a_wordpiece_leaves_the_answer_as_it_is(model: Any) -> N
     assert output.fetch.tokens.tolist() == [0] and torch.allclose(output.logits, alone.logits, atol=1e-5)
 
 
-def test_the_answers_loss_reaches_the_scorer_through_the_tokens_of_its_patches(model: Any) -> None:
+@pytest.mark.parametrize("strategy", ["realizer", "words"])
+def test_the_answers_loss_reaches_the_scorer_through_the_tokens_of_its_patches(model: Any, strategy: str) -> None:
+    if strategy == "words":
+        model = reads(tiny_model(**WORDPIECES, fetcher=SCORES_WORDS), 0, 2)
     model.zero_grad()
     inputs = prompt(model, (PAGE, QUESTION), (CARD, "Who?"))
     labels = inputs.input_ids.masked_fill(inputs.query_mask.bool(), -100)
-    scorer = model.model.fetcher.scorers["realizer"]
+    scorer = model.model.fetcher.scorers[strategy]
     try:
         output = model.train()(**inputs, labels=labels)
         output.loss.backward()
@@ -113,10 +106,14 @@ def test_the_answers_loss_reaches_the_scorer_through_the_tokens_of_its_patches(m
 
 @torch.no_grad()
 @pytest.mark.versions
-def test_a_graph_hides_what_a_prompt_would_leave_out(model: Any) -> None:
+@pytest.mark.parametrize("strategy", ["realizer", "words"])
+def test_a_graph_hides_what_a_prompt_would_leave_out(model: Any, strategy: str) -> None:
     """No shape of a graph may depend on how many wordpieces there are: the last token's logits are the same."""
+    if strategy == "words":
+        model = reads(tiny_model(**WORDPIECES, fetcher=SCORES_WORDS), 0, 2)
+        model.model.fetcher.scorers["words"].similarities.weight[:, 2:] = 0.0  # a graph compares no spelling
     encoding = model.model.encode_image(**vision(model))
-    asking = Asking(model, encoding, strategy="realizer", budget=model.config.fetcher_config.budget)
+    asking = Asking(model, encoding, strategy=strategy, budget=model.config.fetcher_config.budget)
     first, second = (tokens_of(model, [text, text]) for text in ("What is it?", "Who was it?"))
     program = torch.export.export(asking, first).module()
     torch._dynamo.reset()
@@ -193,7 +190,7 @@ def test_over_all_views_the_most_relevant_patches_come_last(monkeypatch: pytest.
 
 @torch.no_grad()
 def test_patches_in_which_text_begins_are_fetched_first() -> None:
-    model = reads(tiny_model(**WORDPIECES, fetcher={"match_size": 8, "scorers": ["realizer"]}), 0, 1).eval()
+    model = reads(tiny_model(**WORDPIECES, fetcher=SCORES_WORDS), 0, 1)
     encoding = model.encode_image(PAGE)
     begins = (encoding.pieces[0] >= 0).flatten(1).any(1) & encoding.patch_mask[0]
     for budget in (10, int(begins.sum()) + 5):
@@ -410,8 +407,13 @@ def test_what_is_read_is_kept_with_an_encoding(tmp_path: Path) -> None:
 def test_only_a_convolutional_stem_is_read() -> None:
     with pytest.raises(ValueError, match="""stem: expected "conv" with bridge "wordpieces"; got 'patchify'"""):
         tiny_model(bridge={"kind": "wordpieces"})
-    with pytest.raises(ValueError, match='match_size: expected 0 with bridge "linear", which reads no words; got 8'):
-        tiny_model(fetcher={"match_size": 8})
+    expected = 'expected no "words" with bridge "linear", which reads no words; got'
+    with pytest.raises(ValueError, match=rf"fetcher_config.scorers: {expected} \['words'\]"):
+        tiny_model(fetcher=SCORES_WORDS)
+    with pytest.raises(ValueError, match='match_size: expected 0 without scorer "words"; got 8'):
+        tiny_model(**READS_WORDS, fetcher={"match_size": 8})
+    with pytest.raises(ValueError, match='match_size: expected above 0 with scorer "words"; got 0'):
+        tiny_model(**READS_WORDS, fetcher={**SCORES_WORDS, "match_size": 0})
 
 
 def test_spellings_match_across_wordpieces_capitals_and_mistakes() -> None:

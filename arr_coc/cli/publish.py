@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 BRIDGES = "cells, linear, quality, transformer, vet, wordpieces"
 SCORERS = (
-    "none, random, saliency, variance, oracle, clip_query, realizer, compositional, contextual, shannon_jung_vervaeke, "
-    "hierarchical, experts, attention"
+    "none, random, saliency, variance, oracle, clip_query, realizer, words, compositional, contextual, "
+    "shannon_jung_vervaeke, hierarchical, experts, attention"
 )
 
 

@@ -1,7 +1,7 @@
 """The stage that trains the scorer of a reader of a published model; the model itself does not change."""
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -108,10 +108,10 @@ class AttachedScorerStage(Stage):
             folder / "attached_scorer.pt", self.steps, min(self.warmup, self.steps - 1), self.evaluate_every,
         )  # fmt: skip
 
-        def losses(step: int) -> dict[str, Tensor]:
+        def losses(step: int) -> Iterator[dict[str, Tensor]]:
             drawn = random.Random(f"{self.seed} {step}").choices(range(len(records)), k=self.batch_size)
             scorer.train()
-            return {"loss": torch.stack([self._loss(pages, scorer, records[place]) for place in drawn]).mean()}
+            yield {"loss": torch.stack([self._loss(pages, scorer, records[place]) for place in drawn]).mean()}
 
         try:
             if (first := loop.resume()) < self.steps:

@@ -50,7 +50,7 @@ from .checkpoints import LEARNER, load_learner, save_learner
 from .from_scratch import answering, comparing, copying, finding, multi_task, multi_view, reading, visual_pretraining  # noqa: F401  # register their stages
 from .from_scratch.patch_language import PatchLanguage, teach_words
 from .phases import Phase, train_phase
-from .reader import end_to_end, question_answering, recognition, relevance  # noqa: F401  # register their stages
+from .reader import question_answering, recognition, relevance  # noqa: F401  # register their stages
 from .reader.language_model import save_adapter
 from .stages import STAGES, Run, Stage, stage_from
 

@@ -105,24 +105,23 @@ class Loop:
         return step
 
     def run(
-        self, first: int, losses: Callable[[int], dict[str, Tensor]], measure: Callable[[], Mapping[str, float]]
+        self,
+        first: int,
+        losses: Callable[[int], Iterator[dict[str, Tensor]]],
+        measure: Callable[[], Mapping[str, float]],
     ) -> None:
         """Steps `first` to `steps`.
 
         Args:
             first: the first step.
-            losses: the losses of a step: "loss" is minimised, the others are logged.
+            losses: the losses of each part of a step: the sum of "loss" is minimised, the others are logged.
             measure: measurements on held-out data, by name.
         """
         began = time.monotonic()
         if first == 0:
             self._measure(0, measure)
         for step in range(first, self.steps):
-            with self._autocast():
-                values = losses(step)
-            self._descend(values["loss"])
-            for name, value in values.items():
-                self._sums[name].append(value.item())
+            self._descend(losses(step))
             done = step + 1
             if done % LOG_EVERY == 0:
                 self._log(done, speed=(done - first) / (time.monotonic() - began))
@@ -133,9 +132,20 @@ class Loop:
     def _autocast(self) -> torch.autocast:
         return torch.autocast(next(self.module.parameters()).device.type, torch.bfloat16, enabled=self.bf16)
 
-    def _descend(self, loss: Tensor) -> None:
+    def _descend(self, parts: Iterator[dict[str, Tensor]]) -> None:
+        """One step of the optimiser; the gradients of the parts are added up."""
         self.optimizer.zero_grad()
-        loss.backward()
+        totals: dict[str, float] = defaultdict(float)
+        while True:
+            with self._autocast():
+                values = next(parts, None)
+            if values is None:
+                break
+            values["loss"].backward()
+            for name, value in values.items():
+                totals[name] += value.item()
+        for name, total in totals.items():
+            self._sums[name].append(total)
         nn.utils.clip_grad_norm_(self.module.parameters(), CLIP)
         self.optimizer.step()
         self.schedule.step()
@@ -264,9 +274,13 @@ class Task(ABC):
     def pages(self, start: int) -> Batches[Any]:
         """Endless batches to train on, from that of step `start` on."""
 
+    def parts(self, batch: Any) -> list[Any]:
+        """The parts of a batch whose gradients are computed one after the other, which takes less memory."""
+        return [batch]
+
     @abstractmethod
     def losses(self, step: int, batch: Any) -> dict[str, Tensor]:
-        """The losses of one step: "loss" is minimised, the others are logged."""
+        """The losses of one part of a step: "loss" is minimised, the others are logged."""
 
     @abstractmethod
     def measure(self) -> Mapping[str, float]:
@@ -350,8 +364,14 @@ class ScratchStage(Stage):
         first = loop.resume()
         if first < self.steps:
             batches = prefetched(task.pages(first), self.workers)
+
+            def losses(step: int) -> Iterator[dict[str, Tensor]]:
+                parts = task.parts(next(batches))
+                for part in parts:
+                    yield {name: value / len(parts) for name, value in task.losses(step, part).items()}
+
             with all_eager_attention(run.model) if self.writes_out else nullcontext():
-                loop.run(first, lambda step: task.losses(step, next(batches)), task.measure)
+                loop.run(first, losses, task.measure)
         with torch.no_grad():
             for name, weight in found.items():
                 task.module.get_parameter(name).lerp_(weight, self.averaged)

@@ -21,7 +21,7 @@ from arr_coc.adapters import LANGUAGE_ADAPTER
 from arr_coc.data.domains.page import Question
 
 from ..stages import Run
-from .targets import Sketch
+from .targets import PageTokens
 
 QUESTION_LENGTH = 96
 """Most tokens of a question and its answer; longer ones are not asked."""
@@ -95,14 +95,14 @@ class Again:
     """Fetched tokens of a page that one question has right before it.
 
     Attributes:
-        tokens: the wordpieces, or the number of tokens whose embeddings are known.
+        tokens: the wordpieces.
         at: where in the row they stand too.
-        relevance: of each, as predicted; None where it is part of known embeddings.
+        relevance: of each, as predicted.
     """
 
-    tokens: Sketch | int
+    tokens: PageTokens
     at: list[int]
-    relevance: np.ndarray | None = None
+    relevance: np.ndarray
 
 
 @dataclass
@@ -136,11 +136,8 @@ class Row:
         self.answer += answer if answer is not None else [False] * count
         self.relevance += [0.0] * count
 
-    def add_sketch(self, page: Sketch | int, *, question: int = -1, start: int | None = None) -> None:
-        """Fetched tokens: wordpieces with their places, or a number of tokens whose embeddings are known."""
-        if isinstance(page, int):
-            self.add([0] * page, question=question, start=start, kind="fetched")
-            return
+    def add_fetched(self, page: PageTokens, *, question: int = -1, start: int | None = None) -> None:
+        """Fetched tokens: wordpieces with their places."""
         self.add(
             page.pieces.tolist(), question=question, start=start, half_rows=page.half_rows.tolist(),
             columns=page.columns.tolist(), kind="fetched",
@@ -161,9 +158,8 @@ class Row:
             start = end
             if foremost is not None:
                 again, length = foremost[number], len(self.ids)
-                self.add_sketch(again.tokens, question=number, start=start)
-                if again.relevance is not None:
-                    self.relevance[length:] = again.relevance.tolist()
+                self.add_fetched(again.tokens, question=number, start=start)
+                self.relevance[length:] = again.relevance.tolist()
                 self.hidden.append(again.at)
                 start += len(self.ids) - length
             before, answer = prompting.question(question.text), prompting.answer(question.answers[0])
@@ -261,11 +257,12 @@ class AdaptedModel:
     def answers(self, embeds: Tensor, batch: QuestionBatch) -> tuple[Tensor, Tensor, Tensor]:
         """Logits [t, V] of all tokens of answers, the tokens [t], and the number of each one's question [t].
 
+        The adapter is as it was last written (`Adapter.write`).
+
         Args:
             embeds: [P, S, D] of the batch.
             batch: P pages with their questions.
         """
-        self.adapter.write()
         hidden = self.model(
             inputs_embeds=embeds.to(self.dtype), attention_mask=seen(batch, self.dtype), position_ids=batch.positions,
             use_cache=False,

@@ -11,11 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from importlib import import_module
+from math import isqrt
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor, nn
 
@@ -28,13 +30,14 @@ from arr_coc.data.wear import wear
 from arr_coc.modeling.config_fields import Registry
 from arr_coc.modeling.image_processing_arr_coc import Box, boxes_to_patches, fit_square, map_boxes, patches_of_placement
 from arr_coc.modeling.modeling_arr_coc import relevance_loss
-from arr_coc.modeling.scorers import FetchContext
+from arr_coc.modeling.scorers import EMPTY, FetchContext
+from arr_coc.modeling.wordpieces import FOREMOST
 
 from ..from_scratch.stage import Batches
 from ..from_scratch.targets import pixels
 from ..stages import Run
 from .language_model import Prompting
-from .targets import LEADS, Print, printed
+from .targets import LEADS, Print, Wordpieces, printed, read_without_pixels
 
 Draw = Callable[[np.random.Generator, Split], TextPage]
 
@@ -82,6 +85,8 @@ def square(image: Image.Image, side: int, blank: int = 127) -> np.ndarray:
     return np.asarray(whole)
 
 
+SCALES = (0.5, 3.5)
+"""Least and greatest scale of a crop; the image processor enlarges small images as much."""
 BEYOND = 0.2
 """Share of a crop that may lie behind an edge of the page."""
 CANDIDATES = 4
@@ -107,9 +112,10 @@ def _place(rng: np.random.Generator, page: TextPage, side: int, heights: Heights
     line = page.lines[int(rng.integers(len(page.lines)))]
     box = line.boxes[int(rng.integers(len(line.text)))]
     height = max(2.0, float(box[3] - box[1]))
-    wanted = float(np.exp(rng.uniform(*np.log(heights))))
+    least, most = np.log(heights)
+    wanted = float(np.exp(rng.triangular(least, least, most)))  # small print has more to learn from in a crop
     fits = heights[0] <= height <= heights[1]
-    scale = 1.0 if rng.random() < 0.4 and fits else float(np.clip(wanted / height, 0.5, 2.0))
+    scale = 1.0 if rng.random() < 0.4 and fits else float(np.clip(wanted / height, *SCALES))
     reach = side / scale
     x, y = (
         _corner(float(box[axis]) - float(rng.uniform(0.05, 0.95)) * reach, length, reach)
@@ -129,7 +135,8 @@ def crop(
         rng: which squares, and how large their print is.
         page: with text.
         side: px.
-        heights: between which print is scaled, where it is larger or smaller, and in six of ten other cases.
+        heights: between which print is scaled, where it is larger or smaller, and in six of ten other cases; small
+            print is more frequent.
         blank: grey level beyond the page's edges.
     """
     assert page.image is not None
@@ -194,7 +201,7 @@ class Sources:
             page = self._pdf(rng) if name == "pdf" else PAGES[name](rng, self.split)
             if page.lines:
                 break
-        return wear(rng, page) if rng.random() < self.worn else page
+        return wear(rng, page) if page.image is not None and rng.random() < self.worn else page
 
     def _pdf(self, rng: np.random.Generator) -> TextPage:
         assert self.pdf_folder is not None
@@ -290,12 +297,17 @@ for _name, _kind in KINDS.items():
     PAGES.register(_name)(partial(draw, _kind, _name))
 
 
+LISTWISE = 0.3
+"""Weight of the listwise loss beside the one of each patch."""
+
+
 @dataclass(frozen=True)
 class AskedPage:
     """One page and Q questions about it.
 
     Attributes:
-        pixels: [1, 3, S, S].
+        pixels: [1, 3, S, S]; None for a page that was not drawn.
+        pieces: int32 [1, N, 2, S] the wordpieces that begin in each patch; None where the model has to read them.
         patch_mask: bool [N], True on patches that hold some of the page.
         questions: Q of them.
         ids: [Q, L] tokens of the questions; `mask` [Q, L] where there are any.
@@ -303,7 +315,8 @@ class AskedPage:
         answer: bool [Q, N], those of the answer alone.
     """
 
-    pixels: Tensor
+    pixels: Tensor | None
+    pieces: Tensor | None
     patch_mask: Tensor
     questions: tuple[Question, ...]
     ids: Tensor
@@ -311,100 +324,125 @@ class AskedPage:
     relevance: Tensor
     answer: Tensor
 
-    def context(self, grid: Mapping[str, Tensor | None], embed: nn.Embedding, spellings: Tensor) -> FetchContext:
-        """What a scorer sees of the questions.
+    def relevance_loss(self, scores: Tensor, positive_weight: float) -> Tensor:
+        """Of a scorer's logits [Q, N], over the questions of which it is known where the answer stands.
 
-        Args:
-            grid: what `ArrCocVisionTower.encode_grid` returned of the page.
-            embed: the language model's embeddings.
-            spellings: of its vocabulary, see `TextReader`.
+        The binary cross-entropy of each patch, and the cross-entropy of a softmax over all patches with text and
+        "none of them", whose logit is 0.
         """
-        features, pieces, count = grid["features"], grid.get("pieces"), len(self.questions)
-        assert features is not None
-        features, device = features.float(), features.device
+        device = scores.device
+        mask = self.patch_mask.to(device).expand(len(self.questions), -1)
+        by_patch = relevance_loss(scores[None], self.relevance.to(device), mask, positive_weight)
+        shown = mask & (scores > EMPTY)
+        answer, known = self.answer.to(device) & shown, (self.relevance[:, 0] >= 0).to(device)
+        none = ~self.answer.to(device).any(1)
+        asked = known & (none | answer.any(1))  # of some answers nothing was read
+        target = F.pad(answer, (0, 1)) | F.pad(none[:, None], (scores.shape[1], 0))
+        logs = F.pad(scores.float().masked_fill(~shown, -torch.inf), (0, 1)).log_softmax(-1)
+        listwise = -(logs.masked_fill(~target, 0.0).sum(-1) / target.sum(-1).clamp(min=1))
+        return by_patch + LISTWISE * (listwise * asked).sum() / asked.sum().clamp(min=1)
+
+    def found(self, scores: Tensor) -> dict[str, Tensor]:
+        """Of the questions whose answer stands in patches with text: whether the most relevant patch is one of them
+        ("first"), and the share of them among the `FOREMOST` most relevant ones ("foremost")."""
+        wanted = self.answer.to(scores.device) & (scores > EMPTY)
+        best = scores.topk(min(FOREMOST, scores.shape[1]), 1).indices
+        hits = wanted.gather(1, best).float()
+        shares = {"first": hits[:, 0], "foremost": hits.sum(1) / wanted.sum(1).clamp(min=1)}
+        return {name: share[wanted.any(1)] for name, share in shares.items()}
+
+
+class Reading:
+    """Reads pages with a run's model, and makes what scorers see of them."""
+
+    def __init__(self, run: Run) -> None:
+        tower = run.model.model.vision_tower
+        embed = run.model.get_input_embeddings()
+        if tower.text_reader is None:
+            raise ValueError(f'bridge_config.kind: expected "wordpieces"; got "{run.model.config.bridge_config.kind}"')
+        assert isinstance(embed, nn.Embedding)
+        self.tower, self.embed, self.device = tower, embed, run.device
+        self.spellings = tower.text_reader.spellings
+
+    @torch.no_grad()
+    def context(self, page: AskedPage) -> FetchContext:
+        """What a scorer sees of a page and its questions: `pieces` come once; features are zeros where the page was
+        not drawn."""
+        count, side, channels = len(page.questions), isqrt(len(page.patch_mask)), self.tower.config.out_channels
+        features, pieces = torch.zeros(1, channels, side, side), page.pieces
+        if pieces is None:
+            assert page.pixels is not None
+            grid = self.tower.encode_grid(page.pixels.to(self.device))
+            features, pieces = grid["features"].float(), grid["pieces"]
+        ids = page.ids.to(self.device)
+        features = features.to(self.device)
         return FetchContext(
             features=features.expand(count, -1, -1, -1),
             textures=features[:, :0].expand(count, -1, -1, -1),
-            patch_mask=self.patch_mask.to(device).expand(count, -1),
-            query=embed(self.ids.to(device)).float(),
-            query_mask=self.mask.to(device),
-            seeds=torch.zeros(count, dtype=torch.long, device=device),
-            pieces=None if pieces is None else pieces.expand(count, -1, -1, -1),
-            table=embed.weight,
-            query_ids=self.ids.to(device),
-            spellings=spellings,
+            patch_mask=page.patch_mask.to(self.device).expand(count, -1),
+            query=self.embed(ids).float(),
+            query_mask=page.mask.to(self.device),
+            seeds=torch.zeros(count, dtype=torch.long, device=self.device),
+            pieces=pieces.to(self.device),
+            table=self.embed.weight,
+            query_ids=ids,
+            spellings=self.spellings,
         )
 
-    def relevance_loss(self, scores: Tensor, positive_weight: float) -> Tensor:
-        """Of scores [scorers, Q, N], over the questions whose answer stands on the page."""
-        mask = self.patch_mask.to(scores.device).expand(len(self.questions), -1)
-        return relevance_loss(scores, self.relevance.to(scores.device), mask, positive_weight)
 
-    def recall(self, scores: Tensor, budget: int, pieces: Tensor) -> dict[str, Tensor]:
-        """Recall of the answer's patches and of all relevant ones among the `budget` best, of questions that have some.
-
-        Args:
-            scores: [Q, N].
-            budget: patches that are fetched.
-            pieces: [1, N, ...] what was read: patches in which no wordpiece begins do not count.
-        """
-        begins = (pieces >= 0).flatten(2).any(-1)
-        ranked = scores.masked_fill(~self.patch_mask.to(scores.device), -torch.inf)
-        fetched = torch.zeros_like(ranked).scatter_(1, ranked.topk(budget).indices, 1.0)
-        recalls = {}
-        for what, asked in (("answer", self.answer), ("relevant", self.relevance > 0)):
-            wanted = (asked.to(begins.device) & begins).to(fetched)
-            found = (fetched * wanted).sum(1) / wanted.sum(1).clamp(min=1)
-            recalls[what] = found[wanted.any(1)]
-        return recalls
-
-
-class AskedPages(Batches[AskedPage]):
-    """Endless pages with questions, a function of (seed, step).
+class AskedPages(Batches[list[AskedPage]]):
+    """Endless batches of pages with questions, a function of (seed, step).
 
     Args:
         sources: of pages.
         seed: of everything that is drawn.
         run: whose model and tokenizer read them.
+        pages: of a batch.
         questions: most questions about a page.
-        located: only questions whose answer stands on the page.
+        wanted: which questions are asked.
+        mistakes: share of the words that are read wrongly on pages that are not drawn, at most; the share of each page
+            is drawn from 0 on.
         start: the first step.
     """
 
     def __init__(
-        self, sources: Sources, seed: tuple[int, ...], run: Run, questions: int, *, located: bool = True, start: int = 0
-    ) -> None:
-        self.sources, self.seed, self.questions, self.located, self.start = sources, seed, questions, located, start
+        self, sources: Sources, seed: tuple[int, ...], run: Run, *, pages: int, questions: int,
+        wanted: Callable[[Question], bool], mistakes: float = 0.0, start: int = 0,
+    ) -> None:  # fmt: skip
+        self.sources, self.seed, self.pages, self.questions = sources, seed, pages, questions
+        self.wanted, self.mistakes, self.start = wanted, mistakes, start
         self.tokenizer, config = run.processor.tokenizer, run.model.config.vision_config
         self.side, self.patch, self.grid = config.image_size, config.patch_size, config.grid_size
-        self.prompting = Prompting(self.tokenizer)
+        self.prompting, self.cut = Prompting(self.tokenizer), Wordpieces(self.tokenizer)
 
-    def batch(self, step: int) -> AskedPage:
-        return self.page(np.random.default_rng((*self.seed, step)))
+    def batch(self, step: int) -> list[AskedPage]:
+        rng = np.random.default_rng((*self.seed, step))
+        return [self._page(rng) for _ in range(self.pages)]
 
-    def page(self, rng: np.random.Generator) -> AskedPage:
+    def _page(self, rng: np.random.Generator) -> AskedPage:
         """The next page that has questions."""
         while True:
             page = self.sources.page(rng)
-            known = [each for each in page.questions if self.prompting.short(each) and (each.boxes or not self.located)]
+            known = [each for each in page.questions if self.prompting.short(each) and self.wanted(each)]
             if known:
                 break
         asked = tuple(known[int(n)] for n in rng.permutation(len(known))[: self.questions])
-        return self._asked(page, asked)
-
-    def _asked(self, page: TextPage, asked: tuple[Question, ...]) -> AskedPage:
-        assert page.image is not None
         wide, tall = page.size
         placed = fit_square(tall, wide, self.side)
         answer = np.stack([self._patches(question.boxes, tall, wide) for question in asked])
         leads = np.stack([self._patches(question.label_boxes, tall, wide) for question in asked])
-        relevance = np.where(answer.any(1, keepdims=True), np.maximum(answer, LEADS * leads), -1.0).astype(np.float32)
+        known_place = answer.any(1, keepdims=True) | np.array([[question.kind == "absent"] for question in asked])
+        relevance = np.where(known_place, np.maximum(answer, LEADS * leads), -1.0).astype(np.float32)
         tokens = self.tokenizer(
             [question.text for question in asked], add_special_tokens=False, padding=True, return_tensors="pt"
         )
+        drawn, pieces = None, None
+        if page.image is None:
+            pieces = read_without_pixels(page, self.grid, self.cut, rng, self.mistakes * rng.random())[None]
+        else:
+            drawn = torch.from_numpy(pixels(square(page.image, self.side)))[None]
         return AskedPage(
-            torch.from_numpy(pixels(square(page.image, self.side)))[None],
-            torch.from_numpy(patches_of_placement(placed, self.grid, self.patch).ravel()),
+            drawn, pieces, torch.from_numpy(patches_of_placement(placed, self.grid, self.patch).ravel()),
             asked, tokens["input_ids"], tokens["attention_mask"].bool(),
             torch.from_numpy(relevance), torch.from_numpy(answer),
         )  # fmt: skip

@@ -1,7 +1,8 @@
-"""Stage: the language model learns to answer about pages that are given as perfect tokens (`targets.Sketch`).
+"""Stage: the language model learns to answer from the tokens that the trained scorer fetches.
 
-A LoRA adapter and the embeddings of places are all that is trained. The questions about a page share its tokens: each
-sees the page and itself, as if it were asked alone.
+A LoRA adapter and the embeddings of places are all that is trained. Pages need not be drawn (source "laid_out"): their
+tokens then follow from their text. The questions about a page share its tokens: each sees the page and itself, as if it
+were asked alone.
 
 Notation: P pages, S tokens of a page and the questions about it, D width of the language model, V its vocabulary.
 """
@@ -19,14 +20,14 @@ from torch import Tensor, nn
 from arr_coc.data.domains.page import Question
 from arr_coc.data.splits import Split
 from arr_coc.modeling.bridges import WordpieceBridge
-from arr_coc.modeling.configuration_arr_coc import COMPRESSION, ArrCocVisionConfig
-from arr_coc.modeling.wordpieces import Places, line_breaks
+from arr_coc.modeling.configuration_arr_coc import COMPRESSION
+from arr_coc.modeling.wordpieces import FOREMOST, Places, line_breaks
 
-from ..from_scratch.stage import Batches, ScratchStage, Task
+from ..from_scratch.stage import ScratchStage, Task
 from ..stages import STAGES, Run
 from .language_model import AdaptedModel, Again, Prompting, QuestionBatch, Row, stacked
-from .pages import Sources
-from .targets import Sketch, Wordpieces, base_mixture, fetched, foremost, sketch, slipped
+from .pages import AskedPage, AskedPages, Reading, Sources
+from .targets import PageTokens, base_mixture, page_tokens
 
 READS = ("both", "fetched", "base")
 """What of a page the language model is given."""
@@ -35,10 +36,16 @@ PLACES_STD = 0.02
 """Spread of the embeddings of places before training."""
 
 
-def check_reads(shares: Mapping[str, float]) -> None:
-    """Raises ValueError where shares are of something else than `READS`."""
-    if unknown := sorted(set(shares) - set(READS)):
-        raise ValueError(f"reads: expected shares of {', '.join(READS)}; got {unknown}")
+def foremost(patches: np.ndarray, relevance: np.ndarray) -> np.ndarray:
+    """bool [n], True on wordpieces in the `FOREMOST` most relevant patches.
+
+    Args:
+        patches: [n] the patch of each wordpiece.
+        relevance: [n] of that patch.
+    """
+    held, first = np.unique(patches, return_index=True)
+    best = held[np.argsort(-relevance[first], kind="stable")[:FOREMOST]]
+    return np.isin(patches, best)
 
 
 @STAGES.register("question_answering")
@@ -51,9 +58,9 @@ class QuestionAnsweringStage(ScratchStage):
         questions: most questions about a page.
         kinds: of questions that are asked, see `Question.kind`; none: all.
         pages: how often each source comes up, see `Sources`.
-        budget: most fetched wordpieces of a page.
+        worn: share of worn pages among those that are drawn.
+        mistakes: share of words that are read wrongly on pages that are not drawn, see `AskedPages`.
         reads: how often the pages of a step come with both kinds of token, fetched ones alone and base tokens alone.
-        slips: share of wordpieces that are read wrongly, at most; drawn for each page from 0 on.
         rank: of the LoRA adapter.
         places_rate: learning rate of the embeddings of places.
         evaluated: held-out questions that a measurement asks.
@@ -61,97 +68,42 @@ class QuestionAnsweringStage(ScratchStage):
 
     name: ClassVar[str] = "question_answering"
     needs_learner: ClassVar[bool] = False
-    writes_out: ClassVar[bool] = False
     leaves_whole: ClassVar[bool] = False
 
     pages_per_step: int = 4
     questions: int = 8
     kinds: Sequence[str] = ()
     pages: Mapping[str, float] = field(default_factory=lambda: {"laid_out": 1.0})
-    budget: int = 273
-    reads: Mapping[str, float] = field(default_factory=lambda: {"both": 0.4, "fetched": 0.5, "base": 0.1})
-    slips: float = 0.1
-    rank: int = 32
+    worn: float = 0.3
+    mistakes: float = 0.1
+    reads: Mapping[str, float] = field(default_factory=lambda: {"both": 0.3, "fetched": 0.7})
+    rank: int = 24
     learning_rate: float = 6e-4
-    places_rate: float = 2e-3
+    places_rate: float = 1e-3
     weight_decay: float = 0.0
     warmup: int = 20
     evaluated: int = 160
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check_counts("pages_per_step", "questions", "budget", "rank", "evaluated")
-        check_reads(self.reads)
+        self.check_shares("worn", "mistakes")
+        self.check_counts("pages_per_step", "questions", "rank", "evaluated")
+        if unknown := sorted(set(self.reads) - set(READS)):
+            raise ValueError(f"reads: expected shares of {', '.join(READS)}; got {unknown}")
 
     def task(self, run: Run) -> "QuestionAnswering":
         return QuestionAnswering(self, run)
-
-
-class AskedBatches(Batches[QuestionBatch]):
-    """Endless batches, a function of (seed, step)."""
-
-    def __init__(
-        self, stage: QuestionAnsweringStage, config: ArrCocVisionConfig, cut: Wordpieces, prompting: Prompting, *,
-        split: Split, reads: Mapping[str, float], start: int = 0,
-    ) -> None:  # fmt: skip
-        self.stage, self.config, self.cut, self.prompting = stage, config, cut, prompting
-        self.reads, self.start, self.vocabulary = reads, start, len(prompting.tokenizer)
-        self.sources, self.seed = Sources(stage.pages, split, None, 0.0), (stage.seed, split != "train")
-
-    def batch(self, step: int) -> QuestionBatch:
-        rng = np.random.default_rng((*self.seed, step))
-        reads = str(rng.choice(list(self.reads), p=np.array(list(self.reads.values())) / sum(self.reads.values())))
-        return stacked([self._page(rng, reads) for _ in range(self.stage.pages_per_step)])  # alike, so little padding
-
-    def _page(self, rng: np.random.Generator, reads: str) -> tuple[Row, list[tuple[int, int, float]], list[str]]:
-        """A page with its questions, what its base tokens hold, and the kinds of question."""
-        while True:
-            page = self.sources.page(rng)
-            asked = [q for q in self._order(rng, page.questions) if self._asks(q)]
-            if asked:
-                break
-        asked = asked[: self.stage.questions]
-        whole = sketch(page, asked, self.config.grid_size, self.cut)
-        whole = slipped(rng, whole, self.stage.slips * rng.random(), self.vocabulary)
-        row, held = Row(), []
-        row.add(self.prompting.before)
-        if reads != "fetched":
-            held = self._add_base(row, whole)
-        if reads == "base":
-            row.ask(asked, self.prompting)
-            return row, held, [question.kind for question in asked]
-        words = [self.prompting.ids(f" {question.text}") for question in asked]
-        last = [foremost(rng, whole, number, own) for number, own in enumerate(words)]
-        missed = (whole.near & ~np.stack([own for own, _ in last], 1)).any(1)
-        shown, start = fetched(rng, whole, missed, self.stage.budget), len(row.ids)
-        at = start + shown.cumsum() - 1  # of each wordpiece that is shown
-        row.add_sketch(whole.only(shown))
-        again = [Again(whole.only(own), at[own & shown].tolist(), predicted[own]) for own, predicted in last]
-        row.ask(asked, self.prompting, again)
-        return row, held, [question.kind for question in asked]
-
-    def _asks(self, question: Question) -> bool:
-        return self.prompting.short(question) and (not self.stage.kinds or question.kind in self.stage.kinds)
-
-    def _order(self, rng: np.random.Generator, questions: Sequence[Question]) -> list[Question]:
-        return [questions[int(number)] for number in rng.permutation(len(questions))]
-
-    def _add_base(self, row: Row, page: Sketch) -> list[tuple[int, int, float]]:
-        """Adds a token for each cell; returns the column of a token in the row, a wordpiece and its weight, of all."""
-        side, start = page.side // COMPRESSION, len(row.ids)
-        at = np.arange(side) * COMPRESSION + COMPRESSION // 2
-        half_rows, columns = np.repeat(2 * at, side), np.tile(at, side)
-        row.add([0] * side**2, half_rows=half_rows.tolist(), columns=columns.tolist(), kind="base")
-        cells, weights = base_mixture(page)
-        return list(zip((start + cells).tolist(), page.pieces.tolist(), weights.tolist(), strict=True))
 
 
 class QuestionAnswering(Task):
     """The language model with a LoRA adapter, and the embeddings of places."""
 
     def __init__(self, stage: QuestionAnsweringStage, run: Run) -> None:
-        self.stage, self.config = stage, run.model.config.vision_config
-        self.cut, self.prompting = Wordpieces(run.processor.tokenizer), Prompting(run.processor.tokenizer)
+        self.stage, self.run, self.config = stage, run, run.model.config.vision_config
+        self.reading, self.prompting = Reading(run), Prompting(run.processor.tokenizer)
+        fetcher = run.model.model.fetcher.requires_grad_(False)
+        self.scorer = fetcher.scorer(run.model.config.fetcher_config.strategy)
+        self.budget = run.model.config.vision_tokens()[1]
         self.language = AdaptedModel(run, stage.rank, torch.bfloat16 if stage.bf16 else torch.float32)
         self.places = Places(self.config.grid_size, run.model.config.text_config.hidden_size)
         for each in (self.places.rows, self.places.columns):
@@ -170,15 +122,71 @@ class QuestionAnswering(Task):
             (list(self.places.parameters()), self.stage.places_rate),
         ]
 
-    def _batches(self, split: Split, reads: Mapping[str, float], start: int = 0) -> AskedBatches:
-        return AskedBatches(self.stage, self.config, self.cut, self.prompting, split=split, reads=reads, start=start)
+    def pages(self, start: int) -> AskedPages:
+        return self._pages("train", start)
 
-    def pages(self, start: int) -> AskedBatches:
-        return self._batches("train", self.stage.reads, start)
+    def _pages(self, split: Split, start: int = 0) -> AskedPages:
+        stage = self.stage
+        return AskedPages(
+            Sources(stage.pages, split, None, stage.worn), (stage.seed, split != "train"), self.run,
+            pages=stage.pages_per_step, questions=stage.questions, wanted=self._asks, mistakes=stage.mistakes,
+            start=start,
+        )  # fmt: skip
 
-    def losses(self, step: int, batch: QuestionBatch) -> dict[str, Tensor]:
-        logits, targets, _ = self.language.answers(self.embedded(batch), batch)
+    def _asks(self, question: Question) -> bool:
+        return not self.stage.kinds or question.kind in self.stage.kinds
+
+    def parts(self, batch: Sequence[AskedPage]) -> list[AskedPage]:
+        self.language.adapter.write()
+        return [*batch]  # pages differ in length, and padding costs as much as tokens
+
+    def losses(self, step: int, page: AskedPage) -> dict[str, Tensor]:
+        rng, shares = np.random.default_rng((self.stage.seed, step)), np.array(list(self.stage.reads.values()), float)
+        asked = self.prompts([page], str(rng.choice(list(self.stage.reads), p=shares / shares.sum())))
+        logits, targets, _ = self.language.answers(self.embedded(asked), asked)
         return {"loss": F.cross_entropy(logits.float(), targets)}
+
+    def prompts(self, pages: Sequence[AskedPage], reads: str) -> QuestionBatch:
+        """Pages with their questions, as the model reads and fetches them."""
+        return stacked([self._row(page, reads) for page in pages]).to(self.run.device)
+
+    def _row(self, page: AskedPage, reads: str) -> tuple[Row, list[tuple[int, int, float]], list[str]]:
+        """A page with its questions, what its base tokens hold, and the kinds of question.
+
+        The questions share the tokens of the patches that are the most relevant for any of them. Each has those of its
+        own `FOREMOST` most relevant patches once more, right before it.
+        """
+        context = self.reading.context(page)
+        assert context.pieces is not None
+        whole = page_tokens(context.pieces[0])
+        row, held, kinds = Row(), [], [question.kind for question in page.questions]
+        row.add(self.prompting.before)
+        if reads != "fetched":
+            held = self._add_base(row, whole)
+        if reads == "base":
+            row.ask(page.questions, self.prompting)
+            return row, held, kinds
+        with torch.no_grad():
+            relevance = self.scorer(context).sigmoid().cpu().numpy()[:, whole.patches]  # [Q, n]
+        start, shown = len(row.ids), np.zeros(len(whole.pieces), bool)
+        shown[np.argsort(-relevance.max(0), kind="stable")[: self.budget]] = True
+        row.add_fetched(whole.only(shown))
+        at = start + shown.cumsum() - 1  # of each wordpiece that is shown
+        again = []
+        for own in relevance:
+            best = foremost(whole.patches, own)
+            again.append(Again(whole.only(best), at[best & shown].tolist(), own[best]))
+        row.ask(page.questions, self.prompting, again)
+        return row, held, kinds
+
+    def _add_base(self, row: Row, page: PageTokens) -> list[tuple[int, int, float]]:
+        """Adds a token for each cell; returns the column of a token in the row, a wordpiece and its weight, of all."""
+        side, start = page.side // COMPRESSION, len(row.ids)
+        at = np.arange(side) * COMPRESSION + COMPRESSION // 2
+        half_rows, columns = np.repeat(2 * at, side), np.tile(at, side)
+        row.add([0] * side**2, half_rows=half_rows.tolist(), columns=columns.tolist(), kind="base")
+        cells, weights = base_mixture(page)
+        return list(zip((start + cells).tolist(), page.pieces.tolist(), weights.tolist(), strict=True))
 
     def embedded(self, batch: QuestionBatch) -> Tensor:
         """[P, S, D] float32."""
@@ -195,19 +203,18 @@ class QuestionAnswering(Task):
 
     @cached_property
     def _unseen(self) -> dict[str, list[QuestionBatch]]:
-        sets: dict[str, list[QuestionBatch]] = {}
-        for reads in self.stage.reads:
-            batches, questions = self._batches("validation", {reads: 1.0}), 0
-            sets[reads] = []
-            while questions < self.stage.evaluated:
-                sets[reads].append(batches.batch(len(sets[reads])))
-                questions += len(sets[reads][-1].kinds)
-        return sets
+        pages, questions = self._pages("validation"), 0
+        batches: list[list[AskedPage]] = []
+        while questions < self.stage.evaluated:
+            batches.append(pages.batch(len(batches)))
+            questions += sum(len(page.questions) for page in batches[-1])
+        return {reads: [self.prompts(batch, reads) for batch in batches] for reads in self.stage.reads}
 
     @torch.no_grad()
     def measure(self) -> dict[str, float]:
         """Share of answers of which every token is the most probable one, by what is read and kind of question."""
         self.language.model.eval()
+        self.language.adapter.write()
         scores: dict[str, float] = {}
         for reads, batches in self._unseen.items():
             asked = [(batch, self.language.exact(self.embedded(batch), batch)) for batch in batches]

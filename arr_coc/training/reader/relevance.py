@@ -1,13 +1,12 @@
-"""Stage: the scorer learns where to look, on pages as the trained encoder sees them.
+"""Stage: the scorers learn which patches a question asks about.
 
-A page is encoded once, and all questions about it are scored on the same features. What is relevant are the patches of
-the answer and of what leads to it, as the boxes of the questions say.
+What is relevant are the patches of the answer and of what leads to it, as the boxes of the questions show. Scorers that
+read text alone learn from pages that are never drawn (source "laid_out").
 
-Notation: P pages, Q questions, G side of the grid, N patches, L tokens of a question, D width of the language model.
+Notation: Q questions of a page, N patches.
 """
 
-from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar
@@ -16,16 +15,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from arr_coc.data.domains.page import Question
 from arr_coc.data.splits import Split
-from arr_coc.modeling.scorers import FetchContext
 
 from ..from_scratch.stage import ScratchStage, Task
 from ..stages import STAGES, Run
-from .pages import AskedPage, AskedPages, Sources
+from .pages import AskedPage, AskedPages, Reading, Sources
 
-HELD_PAGES = 64
-"""Latest encoded pages, some of which each step trains on again; a resumed training collects them anew."""
-EVALUATED_PAGES = 24
+EVALUATED_PAGES = 100
 """Held-out pages that a measurement asks about."""
 
 
@@ -36,29 +33,38 @@ class RelevanceStage(ScratchStage):
 
     Attributes:
         pages: how often each source comes up, see `Sources`; sources whose pages have no questions are of no use.
+        pages_per_step: pages of a step.
         questions: most questions about a page.
-        worn: share of worn pages.
-        again: earlier pages that each step trains on again: a page takes much longer to encode than to score.
+        worn: share of worn pages among those that are drawn.
+        mistakes: share of words that are read wrongly on pages that are not drawn, see `AskedPages`.
     """
 
     name: ClassVar[str] = "relevance"
     needs_learner: ClassVar[bool] = False
     leaves_whole: ClassVar[bool] = False
+    writes_out: ClassVar[bool] = False
 
-    pages: Mapping[str, float] = field(default_factory=lambda: {"generated": 1.0})
+    pages: Mapping[str, float] = field(default_factory=lambda: {"laid_out": 1.0})
+    pages_per_step: int = 4
     questions: int = 8
     worn: float = 0.3
-    again: int = 3
-    learning_rate: float = 1e-3
-    evaluate_every: int = 100
+    mistakes: float = 0.15
+    learning_rate: float = 1.5e-3
+    warmup: int = 40
+    evaluate_every: int = 200
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check_shares("worn")
-        self.check_counts("questions")
+        self.check_shares("worn", "mistakes")
+        self.check_counts("pages_per_step", "questions")
 
     def task(self, run: Run) -> "RelevanceTask":
         return RelevanceTask(self, run)
+
+
+def has_place(question: Question) -> bool:
+    """Whether it is known where a question's answer stands, or that it stands nowhere."""
+    return bool(question.boxes) or question.kind == "absent"
 
 
 class RelevanceTask(Task):
@@ -66,16 +72,11 @@ class RelevanceTask(Task):
 
     def __init__(self, stage: RelevanceStage, run: Run) -> None:
         self.stage, self.run = stage, run
-        core = run.model.model
-        self.tower = core.vision_tower.requires_grad_(False)
-        embed = run.model.get_input_embeddings().requires_grad_(False)
-        assert isinstance(embed, nn.Embedding)
-        self.embed = embed
-        self.budget = run.model.config.vision_tokens()[1]
+        self.reading = Reading(run)
+        self.reading.tower.requires_grad_(False)
+        self.reading.embed.requires_grad_(False)
         self.weight = run.model.config.relevance_positive_weight
-        self.scorers = core.fetcher.scorers
-        self.module = self.scorers
-        self._encoded: deque[tuple[AskedPage, FetchContext]] = deque(maxlen=HELD_PAGES)
+        self.scorers = self.module = run.model.model.fetcher.scorers
 
     def groups(self) -> list[tuple[list[nn.Parameter], float]]:
         return [(list(self.module.parameters()), self.stage.learning_rate)]
@@ -85,48 +86,38 @@ class RelevanceTask(Task):
 
     def _pages(self, split: Split, start: int = 0) -> AskedPages:
         stage = self.stage
-        sources = Sources(stage.pages, split, None, stage.worn)
-        return AskedPages(sources, (stage.seed, 7, split != "train"), self.run, stage.questions, start=start)
+        return AskedPages(
+            Sources(stage.pages, split, None, stage.worn), (stage.seed, 7, split != "train"), self.run,
+            pages=stage.pages_per_step, questions=stage.questions, wanted=has_place, mistakes=stage.mistakes,
+            start=start,
+        )  # fmt: skip
 
-    def losses(self, step: int, batch: AskedPage) -> dict[str, Tensor]:
-        rng = np.random.default_rng((self.stage.seed, step))
-        numbers = rng.permutation(len(self._encoded))[: self.stage.again]
-        pages = [(batch, self._context(batch)), *(self._encoded[number] for number in numbers.tolist())]
-        self._encoded.append(pages[0])
-        losses = [
-            page.relevance_loss(torch.stack([scorer(context) for scorer in self.scorers.values()]), self.weight)
-            for page, context in pages
-        ]
+    def losses(self, step: int, batch: Sequence[AskedPage]) -> dict[str, Tensor]:
+        losses = []
+        for page in batch:
+            context = self.reading.context(page)
+            losses += [page.relevance_loss(scorer(context), self.weight) for scorer in self.scorers.values()]
         return {"loss": torch.stack(losses).mean()}
-
-    @torch.no_grad()
-    def _context(self, page: AskedPage) -> FetchContext:
-        grid = self.tower.encode_grid(page.pixels.to(self.run.device))
-        assert self.tower.text_reader is not None, "pages are read"
-        return page.context(grid, self.embed, self.tower.text_reader.spellings)
 
     @cached_property
     def _unseen(self) -> list[AskedPage]:
         pages = self._pages("validation")
-        return [pages.batch(number) for number in range(EVALUATED_PAGES)]
+        return [page for number in range(EVALUATED_PAGES // pages.pages) for page in pages.batch(number)]
 
     @torch.no_grad()
     def measure(self) -> dict[str, float]:
-        """Of each scorer, the recall of the answer's patches and of all relevant ones among those that are fetched, and
-        how often the most relevant patch is one of the answer's."""
+        """Means of `AskedPage.found` for each scorer, and its loss."""
         self.module.eval()
-        recalls: dict[str, list[float]] = {}
+        found: dict[str, list[float]] = {}
         for page in self._unseen:
-            context = self._context(page)
-            assert context.pieces is not None
+            context = self.reading.context(page)
             for name, scorer in self.scorers.items():
                 scores = scorer(context)
-                for what, recall in page.recall(scores, self.budget, context.pieces[:1]).items():
-                    recalls.setdefault(f"{name}: {what}", []).extend(recall.tolist())
-                first = page.answer.to(scores.device).gather(1, scores.argmax(1, keepdim=True))[:, 0]
-                recalls.setdefault(f"{name}: first", []).extend(first[page.answer.any(1)].float().tolist())
+                for what, shares in page.found(scores).items():
+                    found.setdefault(f"{name}: {what}", []).extend(shares.tolist())
+                found.setdefault(f"{name}: loss", []).append(float(page.relevance_loss(scores, self.weight)))
         self.module.train()
-        return {name: float(np.mean(values)) for name, values in recalls.items()}
+        return {name: float(np.mean(values)) for name, values in found.items()}
 
     def finish(self, run: Run) -> None:
         run.learner["relevance"] = {"trained": torch.ones(1)}

@@ -1,33 +1,30 @@
-"""The text on crops as targets of reading, and pages as perfect tokens.
+"""The text on crops as targets of reading, and pages as the wordpieces that are read on them.
 
-A `Sketch` is a page of wordpieces without pixels: what the model would read if it made no mistake. The language model
-learns to answer from sketches before there is an encoder that reads, and without drawing or encoding a page. Mistakes
-that reading makes are made there too: wordpieces that are missing, others in their place, a patch to the side.
+A page of text without pixels can be turned into the wordpieces that the model would read on it. Scorers and the
+language model learn from such pages, which takes milliseconds, where drawing and encoding one takes a second. Mistakes
+that reading makes are made there too (`misread`).
 
 Notation: B crops or pages, G side of their grid, R half rows (2G) and W columns (16G) of it, n characters, M base
 tokens of 4 x 4 patches.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
+from math import isqrt
+from string import ascii_lowercase
 
 import numpy as np
 import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from arr_coc.data.domains.page import Line, Question, TextPage
+from arr_coc.data.domains.page import Line, TextPage
 from arr_coc.modeling.configuration_arr_coc import COMPRESSION
-from arr_coc.modeling.wordpieces import CHARACTERS, CLASSES, COLUMNS, FOREMOST, SPACE, SPELLED
+from arr_coc.modeling.wordpieces import CHARACTERS, CLASSES, COLUMNS, PIECE_SLOTS, SPACE, SPELLED
 
-LEAST = 0.01
-"""Scores of sketched patches that stand out."""
 LEADS = 0.3
 """Relevance of what leads to an answer, such as its label; that of the answer is 1."""
-FOUND = 7 / 8
-"""Share of questions whose patches are among the most relevant ones: scorers miss some."""
-
 _CLASS_OF = {character: number + 1 for number, character in enumerate(CHARACTERS)}
 
 
@@ -176,49 +173,52 @@ def printed(crops: Sequence[Sequence[Line]], side: float, patch: float) -> Print
 
 
 @dataclass(frozen=True)
-class Sketch:
+class PageTokens:
     """The wordpieces on a page, in reading order by patches: as the bridge packs them.
 
     Attributes:
         pieces: [n] ids.
         half_rows: [n] half row of patches, 0 to 2G - 1.
         columns: [n] column of patches.
-        relevance: [n, q] of the patch of each for question q: 1 in the boxes of its answer, `LEADS` in its
-            `label_boxes`, else 0.
         side: G.
     """
 
     pieces: np.ndarray
     half_rows: np.ndarray
     columns: np.ndarray
-    relevance: np.ndarray
     side: int
-
-    @property
-    def near(self) -> np.ndarray:
-        """[n, q] whether the patch of each is relevant for question q."""
-        wanted: np.ndarray = self.relevance > 0
-        return wanted
 
     @property
     def patches(self) -> np.ndarray:
         """[n] the patch of each, row-major."""
         return self.half_rows // 2 * self.side + self.columns
 
-    def only(self, kept: np.ndarray) -> "Sketch":
+    def only(self, kept: np.ndarray) -> "PageTokens":
         """Those of the wordpieces, by mask or index."""
-        return Sketch(self.pieces[kept], self.half_rows[kept], self.columns[kept], self.relevance[kept], self.side)
+        return PageTokens(self.pieces[kept], self.half_rows[kept], self.columns[kept], self.side)
 
 
-def sketch(page: TextPage, questions: Sequence[Question], side: int, cut: Wordpieces) -> Sketch:
-    """The wordpieces of a page that is fitted into a square of `side` x `side` patches, centred.
+def page_tokens(pieces: Tensor) -> PageTokens:
+    """Wordpieces [N, 2, S] that begin in each patch, -1 in empty slots, in reading order."""
+    side = isqrt(len(pieces))
+    rows = pieces.view(side, side, 2, -1).transpose(1, 2).reshape(2 * side, side, -1).cpu().numpy()
+    half_rows, columns, _ = found = (rows >= 0).nonzero()
+    return PageTokens(rows[found], half_rows, columns, side)
+
+
+def read_without_pixels(
+    page: TextPage, side: int, cut: Wordpieces, rng: np.random.Generator | None = None, mistakes: float = 0.0
+) -> Tensor:
+    """int32 [N, 2, S] the wordpieces on a page that is fitted into a square of `side` x `side` patches, centred.
 
     Args:
         page: with text.
-        questions: about it, with boxes around the answer and what leads to it, px.
         side: G.
         cut: words into wordpieces.
+        rng: of mistakes.
+        mistakes: share of words that are read with one.
     """
+    rng = np.random.default_rng(0) if rng is None else rng
     scale = side / max(page.size)
     shift = [(side - length * scale) / 2 for length in page.size]
     rows: list[tuple[int, float, float]] = []
@@ -227,93 +227,54 @@ def sketch(page: TextPage, questions: Sequence[Question], side: int, cut: Wordpi
         y = float(np.median(line.boxes[:, 1] + line.boxes[:, 3])) / 2 * scale + shift[1]
         start = 0
         for word in line.text.split(" "):
-            rows += ((piece.id, float(x[start + piece.start]), y) for piece in cut(word))
+            read = misread(rng, word) if rng.random() < mistakes else word
+            last = start + max(0, len(word) - 1)
+            rows += ((piece.id, float(x[min(start + piece.start, last)]), y) for piece in (cut(read) if read else ()))
             start += len(word) + 1
+    for _ in range(rng.poisson(mistakes * SPECKS)):
+        text = "".join(MARKS[int(number)] for number in rng.integers(len(MARKS), size=int(rng.integers(1, 4))))
+        x0, y0 = rng.random(2) * side
+        rows += ((piece.id, float(x0) + piece.start / 2, float(y0)) for piece in cut(text))
     table = np.array(rows, np.float64).reshape(-1, 3)
-    x, half = table[:, 1].clip(0, side - 1e-3), (2 * table[:, 2]).clip(0, 2 * side - 1e-3).astype(np.int64)
-    order = np.lexsort((np.arange(len(x)), x, half))
-    column = x.astype(np.int64)
-    row, relevance = half // 2, np.zeros((len(x), len(questions)), np.float32)
-    for number, question in enumerate(questions):
-        for value, boxes in ((LEADS, question.label_boxes), (1.0, question.boxes)):
-            for box in boxes:
-                x0, y0, x1, y1 = (end * scale + shift[axis % 2] for axis, end in enumerate(box))
-                within = (column >= int(x0)) & (column <= int(x1)) & (row >= int(y0)) & (row <= int(y1))
-                relevance[within, number] = value
-    return Sketch(table[order, 0].astype(np.int64), half[order], column[order], relevance[order], side)
+    column = table[:, 1].clip(0, side - 1e-3).astype(np.int64)
+    half_row = (2 * table[:, 2]).clip(0, 2 * side - 1e-3).astype(np.int64)
+    slots = np.full((side * side, 2, PIECE_SLOTS), -1, np.int32)
+    for number in np.lexsort((np.arange(len(table)), table[:, 1])):
+        held = slots[half_row[number] // 2 * side + column[number], half_row[number] % 2]
+        if (free := np.flatnonzero(held < 0)).size:
+            held[free[0]] = int(table[number, 0])
+    return torch.from_numpy(slots)
 
 
-def fetched(rng: np.random.Generator, page: Sketch, wanted: np.ndarray, budget: int) -> np.ndarray:
-    """bool [n], True on the wordpieces that might be fetched of a page: the `wanted` ones, and blocks of others.
-
-    Args:
-        rng: which others.
-        page: all of it.
-        wanted: bool [n].
-        budget: most wordpieces.
-    """
-    grid = np.zeros((page.side, page.side))
-    for _ in range(int(rng.integers(1, 7))):
-        _raise_block(rng, grid, (1, 8), (4, 40))
-    score = grid.ravel()[page.patches] + 1e-3 * rng.random(len(page.patches)) + 10.0 * wanted
-    room = int(rng.integers(budget // 3, budget + 1))
-    kept = np.zeros(len(score), bool)
-    kept[np.argsort(-score, kind="stable")[:room]] = True
-    return kept & ((score > LEAST) | (rng.random() < 0.5))
+LOOK_ALIKES = (
+    "0OoQDC", "1lI|i!tj/", "5S$s", "8B3&", "2Zz", "6Gb", "9gqy", "ceo", "uvn", "mnr", "aoe", "hb", "ft", "EF", "PR",
+    "UV", "MN", "KX", "7T?", "4A", ".,", ":;", "-~_", "'\"`", "([{", ")]}",
+)  # fmt: skip
+"""Groups of characters that readers confuse."""
 
 
-def foremost(
-    rng: np.random.Generator, page: Sketch, question: int, words: Collection[int]
-) -> tuple[np.ndarray, np.ndarray]:
-    """The wordpieces of the patches that a scorer might find the most relevant for a question, bool [n], and the
-    relevance [n] that it might predict of each.
-
-    They are those that it asks for, but in one of eight questions; where its own words stand; and blocks of others.
-
-    Args:
-        rng: which others, and how many patches.
-        page: all of it.
-        question: its column in `page.near`.
-        words: wordpieces of the question.
-    """
-    grid = np.zeros((page.side, page.side))
-    for _ in range(int(rng.integers(0, 9))):
-        _raise_block(rng, grid, (1, 3), (2, 10))
-    known = np.isin(page.pieces, list(words)).nonzero()[0]
-    for at in rng.permutation(known)[:5]:
-        y, x, wide = page.half_rows[at] // 2, page.columns[at], int(rng.integers(2, 12))
-        grid[y, max(0, x - 1) : x + wide] += 1.5 * rng.random()
-    predicted = rng.beta(0.4, 4.0, grid.size) * rng.random() + 0.5 * rng.random() * grid.ravel().clip(0, 1)
-    if rng.random() < FOUND:
-        wanted = np.zeros(grid.size)
-        np.maximum.at(wanted, page.patches, page.relevance[:, question])
-        near, blur = wanted > 0, rng.beta(1.0, 6.0)
-        grid.ravel()[near] += 10.0
-        predicted[near] = wanted[near] * (1 - blur) + rng.normal(0, 0.05 + 0.3 * blur, int(near.sum()))
-    score, held = grid.ravel(), np.unique(page.patches)
-    held = held[score[held] > LEAST]
-    room = int(rng.integers(FOREMOST // 2, FOREMOST + 1))
-    chosen = np.isin(page.patches, held[np.argsort(-score[held], kind="stable")[:room]])
-    return chosen, predicted.clip(0, 1)[page.patches].astype(np.float32)
+SPECKS = 60
+"""Marks that are read as text on a page on which every word is misread."""
+MARKS = "---__..,,''\"|/:;~*=e1iolcrtsn0237"
 
 
-def _raise_block(rng: np.random.Generator, grid: np.ndarray, tall: tuple[int, int], wide: tuple[int, int]) -> None:
-    """Adds up to 1 to a block of patches, of half a height and width between these."""
-    y, x = rng.integers(len(grid), size=2)
-    high, broad = int(rng.integers(*tall)), int(rng.integers(*wide))
-    grid[max(0, y - high) : y + high, max(0, x - broad) : x + broad] += rng.random()
+def misread(rng: np.random.Generator, word: str) -> str:
+    """A word with one mistake: a look-alike in place of a character (six of ten), one missing, one twice, a space; or,
+    of one word in ten, no character at all."""
+    kind, at = rng.random(), int(rng.integers(len(word))) if word else 0
+    if not word or kind > 0.9:
+        return ""
+    if kind > 0.8:
+        return word[:at] + word[at + 1 :]
+    if kind > 0.7:
+        return word[:at] + word[at] + word[at:]
+    if kind > 0.6:
+        return f"{word[:at]} {word[at:]}".strip()
+    like = "".join(group.replace(word[at], "") for group in LOOK_ALIKES if word[at] in group) or ascii_lowercase
+    return word[:at] + like[int(rng.integers(len(like)))] + word[at + 1 :]
 
 
-def slipped(rng: np.random.Generator, page: Sketch, rate: float, vocabulary: int) -> Sketch:
-    """The page with slips: of `rate` wordpieces each is missing, another one, or in the patch to the side."""
-    kind = rng.random(len(page.pieces)) / max(rate, 1e-9)
-    pieces = np.where(kind < 0.4, rng.integers(vocabulary, size=len(kind)), page.pieces)
-    columns = np.where((kind >= 0.4) & (kind < 0.7), page.columns + rng.choice([-1, 1], len(kind)), page.columns)
-    moved = Sketch(pieces, page.half_rows, columns.clip(0, page.side - 1), page.relevance, page.side)
-    return moved.only((kind < 0.7) | (kind >= 1))
-
-
-def base_mixture(page: Sketch) -> tuple[np.ndarray, np.ndarray]:
+def base_mixture(page: PageTokens) -> tuple[np.ndarray, np.ndarray]:
     """The base cells that hold wordpieces: [n] the cell of each wordpiece, and its weight, 1 / their number."""
     cells = page.half_rows // 2 // COMPRESSION * (page.side // COMPRESSION) + page.columns // COMPRESSION
     count = np.bincount(cells, minlength=(page.side // COMPRESSION) ** 2)
