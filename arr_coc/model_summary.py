@@ -226,7 +226,7 @@ def _selected_slots(
     seen = (encoding.features, encoding.textures, encoding.patch_mask)
     context = FetchContext(
         *seen, query, query_mask, encoding.seeds, depths=encoding.depths, pieces=encoding.pieces,
-        table=model.get_input_embeddings().weight,
+        table=model.get_input_embeddings().get_parameter("weight"),
     )  # fmt: skip
     ids = query_mask.long()
     return SelectedSlots(ids, query_mask, query, encoding, ids[:, 0], num_fetched, context, encoding.base_indices)
