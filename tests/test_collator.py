@@ -216,7 +216,7 @@ def test_what_cannot_be_collated_is_refused(
         collator()([records[0], replace(records[1], image=Path("text.png"), line=8)])
     pages = [Image.new("RGB", (40, 40), color) for color in ("white", "black")]
     pages[0].save("pages.tiff", save_all=True, append_images=pages[1:])
-    with pytest.raises(ValueError, match="line 8: image: expected a single one, .* trained on; got a document"):
+    with pytest.raises(ValueError, match="line 8: image: expected a single image, .* no documents; got a document"):
         collator()([replace(records[0], image=Path("pages.tiff"), line=8)])
     short = tiny_config(text={"max_position_embeddings": 60})
     with pytest.raises(ValueError, match=r"line 1: expected at most 60 tokens with the answer; got \d+"):
