@@ -375,7 +375,7 @@ def test_each_learns_to_find_the_label_far_above_chance(name: str) -> None:
 @pytest.mark.parametrize("name", ["realizer", "words"])
 def test_relevance_learns_to_travel_from_a_label_to_the_value_on_its_row(name: str) -> None:
     """Two hops (PROTOTYPE): without an explicit position term it finds some value and ignores the question, 1 in 4."""
-    ranks = train(build(name, key_pool=1, hidden_size=32), 250, slice(0, 2), 5e-3)
+    ranks = train(build(name, key_pool=1, hidden_size=32), 700, slice(0, 2), 3e-3)
     assert (ranks < 2).float().mean(0)[1] > 0.8
 
 
