@@ -275,7 +275,10 @@ class Task(ABC):
         """Endless batches to train on, from that of step `start` on."""
 
     def parts(self, batch: Any) -> list[Any]:
-        """The parts of a batch whose gradients are computed one after the other, which takes less memory."""
+        """The parts of a batch whose gradients are computed one after the other, which takes less memory.
+
+        It is called once a step, before `losses`.
+        """
         return [batch]
 
     @abstractmethod
