@@ -63,6 +63,7 @@ class FetchResult(Rows):
         tokens: [B] int64, the number of fetched tokens in the prompt: `counts`, unless the bridge makes fewer
             (`Bridged.source`).
         source: [B, K] see `Bridged.source`; None: token and patch have the same index.
+        room: [B] int64, the most tokens of each item's patches, from bridges that make several of one; None: `counts`.
     """
 
     indices: Tensor
@@ -85,6 +86,7 @@ class FetchResult(Rows):
     bypassed: Tensor = None  # type: ignore[assignment]
     tokens: Tensor = None  # type: ignore[assignment]
     source: Tensor | None = None
+    room: Tensor | None = None
 
     PER_TOKEN: ClassVar[tuple[str, ...]] = (
         "indices", "positions", "is_padding", "weights", "survival", "levels", "source",
@@ -154,14 +156,14 @@ class FetchResult(Rows):
         return self.on_patches(self.used.float()) > 0
 
     def select(self, index: Tensor) -> Self:
-        """The items at `index` [I]; K is the largest of their counts."""
+        """The items at `index` [I]; K is the largest of their counts, and there is no room for more tokens."""
         rows = super().select(index)
         if not self.is_ragged or not len(index):
             return rows
         most = int(rows.counts.max())
-        held = ((name, getattr(rows, name)) for name in self.PER_TOKEN)
+        held = ((name, getattr(rows, name)) for name in self.PER_TOKEN if rows.room is None or name != "source")
         cut = {name: tensor[:, :most] for name, tensor in held if tensor is not None}
-        return replace(rows, **cut, budget=most, is_ragged=bool((rows.counts < most).any()))
+        return replace(rows, **cut, budget=most, is_ragged=bool((rows.counts < most).any()), room=None)
 
 
 def positions_of(indices: Tensor, side: int) -> Tensor:
@@ -486,12 +488,15 @@ def allocate(
         counts = torch.full_like(counts, budgets.survival.shape[1]) if learned else budgets.counts
         budget = int(counts.max()) if len(counts) else 0
         ragged = bool((counts < budget).any())
-    method, levels = ALLOCATORS[allocator], None
+    method, levels, room = ALLOCATORS[allocator], None, None
     static = torch.compiler.is_compiling() or scores.is_meta  # no shape may depend on data
     if strategy in SCORERS and SCORERS[strategy].reads_text and not method.detail and not static and budget:
         shown = (scores > 0.8 * EMPTY) & (ranked > torch.finfo(ranked.dtype).min)  # several views raise scores a little
+        if context.pieces is not None and context.pieces.shape[1] == shown.shape[1]:  # several begin in one patch
+            begun = ((context.pieces >= 0).flatten(2).sum(2).to(shown.device) * shown).sum(1)
+            room = counts.minimum(2 * begun.clamp(min=1))  # the most relevant come twice
         counts = counts.minimum(shown.sum(1).clamp(min=1))  # patches without text give no token
-        budget = int(counts.max()) if len(counts) else budget
+        budget = int((counts if room is None else room).max()) if len(counts) else budget
         ragged = bool((counts < budget).any())
     if method.detail:
         indices, levels = method.choose(ranked, budget, relevance=relevance.detach(), config=config, side=side)
@@ -520,4 +525,5 @@ def allocate(
         survival=None if budgets is None else budgets.survival,
         is_ragged=ragged,
         levels=levels,
+        room=room,
     )

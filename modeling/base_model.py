@@ -56,6 +56,7 @@ from .scorers import FetchContext, scorer_inputs
 from .transformers_releases import CACHE, CacheOutput, by_either_name
 from .view_encoding import select_views
 from .vision_tower import ArrCocVisionTower, pool_cells
+from .wordpieces import FOREMOST
 
 
 def build_language_model(config: PretrainedConfig) -> PreTrainedModel:
@@ -376,21 +377,24 @@ class ArrCocModel(ArrCocPreTrainedModel):
         levels: Tensor | None = None,
         rank: Tensor | None = None,
         relevance: Tensor | None = None,
+        room: Tensor | None = None,
     ) -> Bridged:
         """Fetched patches [I, K], one row for each encoded image -> tokens [I, K, D] for the language model.
 
         `used` [I, K]: False on entries that only fill the rectangle: no token attends to them; None: all are used.
         `levels` [I, K]: levels of detail of regions (grid_encoder.py).
-        `rank` [I, K]: rank by relevance, from 0, for bridges that order tokens by it; None: all are first.
+        `rank` [I, K]: rank by relevance, from 0, for bridges that order tokens by it; None: all are equal.
         `relevance` [I, K]: in 0..1, for bridges that mark tokens by it; None: no token is marked.
+        `room` [I]: the most tokens of each image, at most K, for bridges that make several of a patch; None: one for
+        each patch that is used.
         """
         states, projected = self.vision_tower.fetched_states(encoding, indices, used, levels)
         text_arguments = {}
         if encoding.pieces is not None:
-            rank = torch.zeros_like(indices) if rank is None else rank
+            rank = torch.full_like(indices, FOREMOST) if rank is None else rank
             pieces = encoding.pieces.take_along_dim(indices[..., None, None], 1)
             text_arguments = self._text_arguments(
-                pieces, encoding.features, indices=indices, rank=rank, relevance=relevance
+                pieces, encoding.features, indices=indices, rank=rank, relevance=relevance, room=room
             )
         base, bypass = encoding.bridge_cache or [], encoding.bypass
         return self.bridge(states, projected, base=base, bypass=bypass, used=used, **text_arguments)
@@ -402,7 +406,9 @@ class ArrCocModel(ArrCocPreTrainedModel):
 
     def _text_arguments(self, pieces: Tensor, features: Tensor, **fetched: Tensor | None) -> dict[str, ReadPatches]:
         """The argument `patches` of a bridge that places tokens."""
-        return {"patches": ReadPatches(pieces, self._table(pieces.device), features.shape[-1], **fetched)}
+        assert self.vision_tower.text_reader is not None, "encodings with wordpieces come from a text reader"
+        opens, table = self.vision_tower.text_reader.opens().to(pieces.device), self._table(pieces.device)
+        return {"patches": ReadPatches(pieces, table, features.shape[-1], opens, **fetched)}
 
     def image_tokens(
         self, encoding: ImageEncoding, fetched: FetchResult
@@ -421,7 +427,9 @@ class ArrCocModel(ArrCocPreTrainedModel):
             if isinstance(fetched, JointFetch):
                 bridged = bridge_over_views(self, encoding, fetched)
             else:
-                order = () if encoding.pieces is None else (fetched.ranks(), fetched.predicted_relevance())
+                order = (
+                    () if encoding.pieces is None else (fetched.ranks(), fetched.predicted_relevance(), fetched.room)
+                )
                 bridged = self.bridge_fetched(encoding, fetched.indices, used, fetched.levels, *order)
             if bridged.failed is not None:
                 fetched.bypassed = fetched.bypassed | bridged.failed.to(fetched.bypassed.device)

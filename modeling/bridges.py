@@ -21,7 +21,7 @@ from .config_fields import Registry
 from .configuration_arr_coc import COMPRESSION, INDICATORS, ArrCocBridgeConfig, ArrCocSemanticConfig
 from .image_encoding import KeyValue
 from .vision_tower import LevelEmbedding, SemanticLayer, run_layers
-from .wordpieces import FOREMOST, PIECE_SLOTS, Places, line_breaks, reading_order
+from .wordpieces import PIECE_SLOTS, Places, line_breaks, reading_order, word_marks
 
 logger = logging.get_logger(__name__)
 
@@ -41,6 +41,7 @@ class Bridged:
             bridges without an adapter.
         source: [B, S] int64, the number of the fetched patch that each token comes from; -1 on empty tokens, which are
             0 and do not go into the prompt. None: token and patch have the same number.
+        again: [B, S] bool, True on tokens that come once more, behind all others; None: there are none.
     """
 
     tokens: Tensor
@@ -48,6 +49,7 @@ class Bridged:
     cache: list[KeyValue] = field(default_factory=list)
     failed: Tensor | None = None
     source: Tensor | None = None
+    again: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -59,17 +61,21 @@ class ReadPatches:
             `TextReader.read`.
         table: [V, D] the language model's embeddings.
         side: G.
+        opens: bool [V], True on wordpieces that begin a word; None: not known, and no token is marked.
         indices: [B, K] numbers of fetched patches, row-major.
         rank: [B, K] their rank by relevance, from 0.
         relevance: [B, K] in 0..1, predicted by a trained scorer; None: not known.
+        room: [B] the most tokens of each item, at most K; None: one for each patch that is used.
     """
 
     pieces: Tensor
     table: Tensor
     side: int
+    opens: Tensor | None = None
     indices: Tensor | None = None
     rank: Tensor | None = None
     relevance: Tensor | None = None
+    room: Tensor | None = None
 
 
 def embedding_table(embed: nn.Module, rows: int, device: torch.device) -> Tensor:
@@ -393,8 +399,8 @@ class WordpieceBridge(Bridge):
 
     Several wordpieces or none may begin in a patch: the tokens of K patches are the filled slots of all, in reading
     order, at most K. A base token is the mean of the wordpieces of its cell. The embedding of its place on the page is
-    added to each token, and a projection of its states (`rest`), which starts at zero. A mark times the relevance of
-    the patch is added to tokens of the `FOREMOST` most relevant patches.
+    added to each token, and a projection of its states (`rest`), which starts at zero. Those of the
+    `FOREMOST` most relevant patches come once more, marked by the relevance of their words (`word_marks`).
     """
 
     reads_pooled: ClassVar[bool] = False
@@ -428,20 +434,24 @@ class WordpieceBridge(Bridge):
         room = torch.full((len(filled),), filled.shape[1], device=filled.device)
         if used is not None:
             filled, room = filled & used[..., None], used.sum(1)
+        room = room if patches.room is None else patches.room
         side, index = patches.side, patches.indices[..., None]
         slot = torch.arange(slots, device=filled.device)
         half_rows = 2 * (index // side) + slot // PIECE_SLOTS
         columns = (index % side).expand_as(half_rows)
         place = (half_rows * side + columns) * PIECE_SLOTS + slot % PIECE_SLOTS
-        chosen, filled_slots = reading_order(filled, patches.rank, place, room)
+        chosen, filled_slots, again = reading_order(filled, patches.rank, place, room)
         ids, half_rows, columns = (values.flatten(1).gather(1, chosen) for values in (pieces, half_rows, columns))
         source = chosen // slots
         tokens = patches.table[ids.clamp(min=0)].to(rest) + rest.take_along_dim(source[..., None], 1)
-        relevance = None
-        if patches.relevance is not None:
-            relevance = (patches.relevance * (patches.rank < FOREMOST)).gather(1, source).to(tokens)
-        tokens = tokens + self.places(half_rows, columns, side, line_breaks(half_rows, columns), relevance)
-        return Bridged(tokens * filled_slots[..., None], source=source.masked_fill(~filled_slots, -1))
+        again &= filled_slots
+        breaks, marks = line_breaks(half_rows, columns) | (again & ~F.pad(again, (1, 0))[:, :-1]), None
+        if patches.relevance is not None and patches.opens is not None:
+            relevance = patches.relevance.gather(1, source) * again
+            marks = word_marks(relevance, patches.opens[ids] | ~filled_slots, breaks).to(tokens)
+        tokens = tokens + self.places(half_rows, columns, side, breaks, marks)
+        source = source.masked_fill(~filled_slots, -1)
+        return Bridged(tokens * filled_slots[..., None], source=source, again=again)
 
     def mixtures(self, patches: ReadPatches, cells: int) -> Tensor:
         """[B, M, D]: the mean of the wordpieces of each of `cells` x `cells` cells; 0 without any."""

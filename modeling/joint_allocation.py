@@ -22,7 +22,6 @@ from .image_encoding import ImageEncoding
 from .prompt import Core, SelectedSlots
 from .scorers import FetchContext, SaliencyScorer, is_uninformative, saliency, unit_range, warn_of_fallback
 from .views import VIEWS_AT_ONCE, Views, context_of
-from .wordpieces import FOREMOST
 
 FOCUS = 3.0
 """The factor of a view's highest score that is added to all of its scores, when views compete.
@@ -301,6 +300,7 @@ def bridge_over_views(model: Core, encoding: ImageEncoding, fetched: JointFetch)
     quality = None if encoding.quality is None else encoding.quality.new_zeros(fetched.indices.shape)
     failed = torch.zeros_like(fetched.counts, dtype=torch.bool)
     source = torch.full_like(fetched.indices, -1) if model.bridge.places_tokens and not encoding.bypass else None
+    again = torch.zeros_like(fetched.indices, dtype=torch.bool)
     every = fetched.ranks()
     ranks, predicted = every[slots, places], fetched.predicted_relevance()
     relevance = None if predicted is None else predicted[slots, places]
@@ -317,11 +317,12 @@ def bridge_over_views(model: Core, encoding: ImageEncoding, fetched: JointFetch)
         if source is not None and bridged.source is not None:
             own_places = places[at].gather(1, bridged.source.clamp(min=0)).where(bridged.source >= 0, -1)
             source = source.index_put(entries, own_places[used])
+            if bridged.again is not None:
+                again = again.index_put(entries, bridged.again[used])
         if bridged.failed is not None:
             failed[views.slots[numbers.cpu()].to(failed.device)[bridged.failed]] = True
-    if source is not None:  # the least relevant of all views come last
-        group = (every.gather(1, source.clamp(min=0)) < FOREMOST).long().masked_fill(source < 0, 2)
-        order = group.argsort(dim=1, stable=True)
+    if source is not None:  # what comes once more stands behind the tokens of all views
+        order = again.long().masked_fill(source < 0, 2).argsort(dim=1, stable=True)
         source, tokens = source.gather(1, order), tokens.take_along_dim(order[..., None], 1)
         quality = None if quality is None else quality.gather(1, order)
     return Bridged(tokens, quality, failed=failed, source=source)

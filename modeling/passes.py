@@ -124,6 +124,8 @@ def fetch_for_pass(
     map is that of the `earlier` pass, if there was one, as the question is the same.
     """
     followed = core.fetch(selected, choices) if earlier is None else _by_map_of(earlier, core, selected, choices)
+    if followed.room is not None:  # one token for each patch, as the patches of passes are counted
+        followed = followed.select(torch.arange(len(followed.counts), device=followed.counts.device))
     taken = _with_taken(selected, followed)
     unseen = selected.context.patch_mask.scatter(1, taken, False)
     drawn = min(round(share * followed.budget), int(unseen.sum()))

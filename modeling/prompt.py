@@ -56,6 +56,7 @@ class Core(Protocol):
         levels: Tensor | None = None,
         rank: Tensor | None = None,
         relevance: Tensor | None = None,
+        room: Tensor | None = None,
     ) -> Bridged: ...
 
     def place(self, selected: "SelectedSlots", fetched: FetchResult, **aligned: Tensor | None) -> "EmbeddedPrompt": ...

@@ -20,10 +20,10 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from .checks import refusal
 from .config_fields import Registry
 from .configuration_arr_coc import COMPRESSION, ArrCocSemanticConfig, ArrCocVisionConfig
-from .grid_encoder import LEVELS, GridEncoder, pool_regions, resize_table
+from .grid_encoder import LEVELS, ConvStem, GridEncoder, pool_regions, resize_table
 from .image_encoding import ImageEncoding, KeyValue
 from .textures import checksums, textures
-from .wordpieces import TextReader
+from .wordpieces import COARSE, TextReader
 
 COMPRESSORS: Registry[type[nn.Module]] = Registry("compressor")
 
@@ -232,8 +232,19 @@ class ArrCocVisionTower(nn.Module):
             return {"features": self.grid_encoder(pixel_values)}
         grid: dict[str, Tensor] = self.grid_encoder(pixel_values, also)
         if self.text_reader is not None:
-            grid["pieces"], grid["characters"] = self.text_reader.read(grid.pop("stem"))
+            coarse = self._coarse_stems(pixel_values)
+            grid["pieces"], grid["characters"] = self.text_reader.read(grid.pop("stem"), coarse)
         return grid
+
+    def _coarse_stems(self, pixel_values: Tensor) -> list[Tensor]:
+        """Features of the convolutional stem [P, C', r, r] of the images at `COARSE` of their size."""
+        patch, stem = self.config.patch_size, self.grid_encoder.patch_embed
+        assert isinstance(stem, ConvStem), "the configuration checks it"
+        sides = [round(pixel_values.shape[-1] * scale) // patch * patch for scale in COARSE]
+        smaller = (
+            F.interpolate(pixel_values.float(), (side, side), mode="bilinear", antialias=True) for side in sides if side
+        )
+        return [stem.steps(images.to(pixel_values)) for images in smaller]
 
     def fetched_states(
         self, encoding: ImageEncoding, indices: Tensor, used: Tensor | None = None, levels: Tensor | None = None

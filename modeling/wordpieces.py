@@ -14,13 +14,14 @@ the stem, D width of the language model, V rows of its embedding table, R half r
 """
 
 import unicodedata
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from math import isqrt
 from string import ascii_lowercase, digits
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 CHARACTERS = (
@@ -46,7 +47,19 @@ _LONGEST = 64
 _BREAK = 6
 """Patches between wordpieces in a line beyond which the next one begins another column of the page."""
 FOREMOST = 48
-"""The number of most relevant patches whose tokens come last, right before the question."""
+"""The number of most relevant patches whose tokens come once more, right before the question."""
+COARSE = (0.5, 0.25)
+"""Sizes of an image at which large print is read, relative to the size at which all print is."""
+_GUESS = 0.3
+"""The confidence below which a word is a guess, such as text read in lines of a drawing: it gives no wordpieces."""
+_SURE = 0.7
+"""The least confidence of a word that is read at a smaller size."""
+_MARGIN = 0.1
+"""By how much its confidence has to exceed that of what is read in its place at full size."""
+_PAIRS = 30
+"""The fewest pairs of words that tell the slope of lines."""
+_LEVEL, _STEEP = 0.0005, 0.01
+"""Slopes of lines, half rows per column, that are corrected: from 0.2 to 4.6 degrees."""
 _WORDS_APART = 3 * COLUMNS
 """The most columns between two words of a line."""
 
@@ -75,6 +88,7 @@ class Word:
         confidence: 0..1, exp of the mean log probability of its characters. That of one character is the mean over its
             columns, so that large print does not get less than small print.
         unread: the middle of each character without a class of its own, in columns.
+        span: the half rows, from and to, that it covers.
     """
 
     text: str
@@ -82,6 +96,13 @@ class Word:
     row: float
     confidence: float = 1.0
     unread: tuple[float, ...] = ()
+    span: tuple[float, float] = (0.0, 0.0)
+
+    def enlarged(self, scale: float) -> "Word":
+        """The same word where its page is `scale` times as large."""
+        columns, unread = (tuple(each * scale for each in at) for at in (self.columns, self.unread))
+        span = self.span[0] * scale, self.span[1] * scale
+        return Word(self.text, columns, self.row * scale, self.confidence, unread, span)
 
 
 class TextReader(nn.Module):
@@ -107,6 +128,10 @@ class TextReader(nn.Module):
     def start_weights(self, std: float) -> None:
         nn.init.zeros_(self.spellings)
 
+    def opens(self) -> Tensor:
+        """bool [V], True on wordpieces that begin a word, with a space."""
+        return self.spellings[:, 0] == SPACE
+
     def forward(self, stem: Tensor) -> Lines:
         """Features [B, C, R, R] of the stem, at half a patch's side -> predictions of text."""
         predicted = self.line_head(stem).unflatten(1, (2, CELL_COLUMNS)).permute(1, 0, 3, 4, 2).flatten(3)
@@ -118,26 +143,41 @@ class TextReader(nn.Module):
         return classes.unflatten(-1, (CELL_COLUMNS, CLASSES))
 
     @torch.no_grad()
-    def read(self, stem: Tensor) -> tuple[Tensor, Tensor]:
+    def read(self, stem: Tensor, coarse: Sequence[Tensor] = ()) -> tuple[Tensor, Tensor]:
         """Features [B, C, R, R] of the stem -> wordpieces, and the confidence of characters.
+
+        Args:
+            stem: of the images.
+            coarse: of the same images at smaller sizes [B, C, r, r], on which large print is read (`either`).
 
         Returns:
             int32 [B, N, 2, S]: the wordpieces that begin in the upper and in the lower half of each patch, from left to
-            right, -1 in empty slots; and float32 [B, N, 2] of each patch: the number of characters whose middle it
-            holds, and the sum of their words' confidence, 0 for characters without a class.
+            right, without words that are guesses, -1 in empty slots; and float32 [B, N, 2] of each patch: the number of
+            characters whose middle it holds, and the sum of their words' confidence, 0 for characters without a class.
         """
         side = stem.shape[-1] // 2
         pieces = np.full((len(stem), side * side, 2, PIECE_SLOTS), -1, np.int32)
         characters = np.zeros((len(stem), side * side, 2), np.float32)
-        for page, held, words in zip(pieces, characters, [] if stem.is_meta else self._pages(stem), strict=False):
+        for page, held, words in zip(
+            pieces, characters, [] if stem.is_meta else self._scales(stem, coarse), strict=False
+        ):
             rows = placed(words, 2 * side)
-            for token, half_row, column in self.pieces_of(rows, side):
+            for token, half_row, column in self.pieces_of([row for row in rows if row[0].confidence > _GUESS], side):
                 slots = page[half_row // 2 * side + column, half_row % 2]
                 if (free := np.flatnonzero(slots < 0)).size:
                     slots[free[0]] = token
             for word, half_row in rows:
                 _count_characters(held.reshape(side, side, 2)[half_row // 2], word)
         return torch.from_numpy(pieces).to(stem.device), torch.from_numpy(characters).to(stem.device)
+
+    def _scales(self, stem: Tensor, coarse: Sequence[Tensor]) -> list[list[Word]]:
+        """The words of each page, of those at several sizes."""
+        pages = self._pages(stem)
+        for smaller in coarse:
+            scale = stem.shape[-1] / smaller.shape[-1]
+            large = ([word.enlarged(scale) for word in words] for words in self._pages(smaller))
+            pages = [either(*both) for both in zip(pages, large, strict=True)]
+        return pages
 
     @torch.no_grad()
     def words(self, stem: Tensor) -> list[list[Word]]:
@@ -167,7 +207,12 @@ class TextReader(nn.Module):
         features = _means(stem[:, row, cell[part] % width].t().float(), part, len(cell))
         best = self.characters(features.to(stem)).float().log_softmax(-1).max(-1)
         score, letter = (each.cpu()[cell_of, column % CELL_COLUMNS] for each in best)
-        return words_of(word, column, letter, _means(middles[on], own, len(at)), score)
+        row = on.nonzero()[:, 0]
+        first = torch.full((len(at),), height).scatter_reduce(0, own, row, "amin")
+        last = torch.zeros(len(at), dtype=torch.long).scatter_reduce(0, own, row, "amax")
+        return words_of(
+            word, column, letter, _means(middles[on], own, len(at)), score, torch.stack((first, last + 1), 1)
+        )
 
     def pieces_of(self, rows: list[tuple[Word, int]], side: int) -> Iterator[tuple[int, int, int]]:
         """The id, half row and column of patches of each wordpiece, from left to right, on a grid of `side` patches.
@@ -247,7 +292,7 @@ def _means(values: Tensor, group: Tensor, count: int) -> Tensor:
     return total.index_add_(0, group, values) / size.view(-1, *[1] * (values.dim() - 1))
 
 
-def words_of(word: Tensor, column: Tensor, letter: Tensor, middle: Tensor, score: Tensor) -> list[Word]:
+def words_of(word: Tensor, column: Tensor, letter: Tensor, middle: Tensor, score: Tensor, span: Tensor) -> list[Word]:
     """The words of one page: the best path of each.
 
     Args:
@@ -256,6 +301,7 @@ def words_of(word: Tensor, column: Tensor, letter: Tensor, middle: Tensor, score
         letter: [n] its class.
         middle: [n] of its line, in half rows from the top.
         score: [n] log probability of its class.
+        span: [n, 2] the half rows, from and to, that it covers.
     """
     new = torch.ones_like(word, dtype=torch.bool)
     new[1:] = (word[1:] != word[:-1]) | (letter[1:] != letter[:-1])
@@ -268,9 +314,37 @@ def words_of(word: Tensor, column: Tensor, letter: Tensor, middle: Tensor, score
         some, unread = known & (owner == number), other & (owner == number)
         text = "".join(CHARACTERS[each - 1] for each in letters[some].tolist())
         confidence = float(score[some].mean().exp()) if text else 0.0
-        row, columns, others = float(middle[word == number].mean()), centre[some].tolist(), centre[unread].tolist()
-        words.append(Word(text, tuple(columns), row, confidence, tuple(others)))
+        own, columns, others = word == number, centre[some].tolist(), centre[unread].tolist()
+        covered = float(span[own, 0].min()), float(span[own, 1].max())
+        words.append(Word(text, tuple(columns), float(middle[own].mean()), confidence, tuple(others), covered))
     return words
+
+
+def either(fine: list[Word], coarse: list[Word]) -> list[Word]:
+    """The words of a page that was read at two sizes; of what lies in one place, what was read with more confidence.
+
+    Args:
+        fine: words at full size.
+        coarse: words at a smaller size, enlarged (`Word.enlarged`).
+    """
+    kept = list(fine)
+    for word in sorted(coarse, key=lambda word: -word.confidence):
+        if not word.text or word.confidence < _SURE:
+            continue
+        left, right = word.columns[0], word.columns[-1]
+        here = [
+            other
+            for other in kept
+            if word.span[0] <= other.row <= word.span[1]
+            and (at := other.columns or other.unread)
+            and at[0] - COLUMNS / 2 <= right
+            and at[-1] + COLUMNS / 2 >= left
+        ]
+        count = sum(len(other.text) + len(other.unread) for other in here)
+        before = sum(other.confidence * len(other.text) for other in here) / max(1, count)
+        if word.confidence > before + _MARGIN:
+            kept = [other for other in kept if other not in here] + [word]
+    return kept
 
 
 def _count_characters(held: np.ndarray, word: Word) -> None:
@@ -280,12 +354,43 @@ def _count_characters(held: np.ndarray, word: Word) -> None:
         np.add.at(held, patches.clip(max=len(held) - 1), value)
 
 
+def _centre(word: Word) -> float:
+    columns = word.columns or word.unread
+    return (columns[0] + columns[-1]) / 2 if columns else 0.0
+
+
+def line_slope(words: list[Word]) -> float:
+    """By how many half rows the lines of a page fall in a column; 0 for level lines, or if there are too few.
+
+    It is the median over pairs of words in one line: first of neighbours, then of words that are farther apart.
+    """
+    some = [word for word in words if len(word.columns) > 1]
+    if len(some) < _PAIRS:
+        return 0.0
+    start, end, row = (
+        np.array(each) for each in zip(*((w.columns[0], w.columns[-1], w.row) for w in some), strict=True)
+    )
+    centre = (start + end) / 2
+    gap, apart, fall = (np.subtract.outer(*each).T for each in ((start, end), (centre, centre), (row, row)))
+    slope, pairs = 0.0, (gap > 0) & (gap < _WORDS_APART) & (abs(fall) < 0.8)
+    for _ in range(3):
+        if pairs.sum() < _PAIRS:
+            return 0.0
+        slope = float(np.median(fall[pairs] / apart[pairs]))
+        pairs = (gap > 0) & (apart > 60) & (apart < 500) & (abs(fall - slope * apart) < 0.6)
+    return slope if _LEVEL < abs(slope) < _STEEP else 0.0
+
+
 def placed(words: list[Word], count: int) -> list[tuple[Word, int]]:
     """Words from left to right, each with its half row of `count`; then those without a predicted character.
 
-    The half row is that of the word's middle, or that of the word before it in its line if it is near. Otherwise a line
+    Lines that rise or fall (`line_slope`) are turned about the middle of the page, so that each is in one half row. The
+    half row is that of the word's middle, or that of the word before it in its line if it is near. Otherwise a line
     along the border of two half rows would be divided between them, and read in the wrong order.
     """
+    slope = line_slope(words)
+    if slope:
+        words = [replace(word, row=word.row - slope * (_centre(word) - count * COLUMNS / 4)) for word in words]
     read = sorted((word for word in words if word.text), key=lambda word: word.columns[0])
     ordered = [*read, *(word for word in words if not word.text)]
     rows = [min(max(int(word.row), 0), count - 1) for word in ordered]
@@ -304,7 +409,8 @@ def placed(words: list[Word], count: int) -> list[tuple[Word, int]]:
 
 class Places(nn.Module):
     """Embedding of a token's place: its half row, its column, and whether it begins a line or a table cell
-    (`line_breaks`). `mark` is added in proportion to a token's relevance; it starts at zero."""
+    (`line_breaks`). `mark`, `best`, `first` and `last` are added in proportion to `word_marks`; they start at
+    zero."""
 
     def __init__(self, side: int, text_size: int) -> None:
         super().__init__()
@@ -312,24 +418,25 @@ class Places(nn.Module):
         self.rows = nn.Embedding(2 * side, text_size)
         self.columns = nn.Embedding(side, text_size)
         self.line_break = nn.Parameter(torch.zeros(text_size))
-        self.mark = nn.Parameter(torch.zeros(text_size))
+        self.mark, self.best, self.first, self.last = (nn.Parameter(torch.zeros(text_size)) for _ in range(4))
 
     def start_weights(self, std: float) -> None:
-        nn.init.zeros_(self.line_break)
-        nn.init.zeros_(self.mark)
+        for each in (self.line_break, self.mark, self.best, self.first, self.last):
+            nn.init.zeros_(each)
 
     def forward(
-        self, half_rows: Tensor, columns: Tensor, side: int, breaks: Tensor | None = None,
-        relevance: Tensor | None = None,
-    ) -> Tensor:  # fmt: skip
-        """Half rows [...] and columns [...] of a grid of `side` patches, `breaks` bool [...], and `relevance` [...] in
-        0..1 -> [..., D]."""
+        self, half_rows: Tensor, columns: Tensor, side: int, breaks: Tensor | None = None, marks: Tensor | None = None
+    ) -> Tensor:
+        """Half rows [...] and columns [...] of a grid of `side` patches, `breaks` bool [...], and `marks` [..., 4] in
+        0..1 (`word_marks`) -> [..., D]."""
         if side != self.side:
             half_rows, columns = half_rows * self.side // side, columns * self.side // side
         placed: Tensor = self.rows(half_rows) + self.columns(columns)
         if breaks is not None:
             placed = placed + breaks[..., None] * self.line_break
-        return placed if relevance is None else placed + relevance[..., None] * self.mark
+        if marks is None:
+            return placed
+        return placed + marks @ torch.stack((self.mark, self.best, self.first, self.last))
 
 
 def line_breaks(half_rows: Tensor, columns: Tensor) -> Tensor:
@@ -340,10 +447,40 @@ def line_breaks(half_rows: Tensor, columns: Tensor) -> Tensor:
     return breaks
 
 
-def reading_order(filled: Tensor, rank: Tensor, place: Tensor, room: Tensor) -> tuple[Tensor, Tensor]:
-    """The slots that become tokens, in reading order; those of the `FOREMOST` most relevant patches come last.
+def word_marks(relevance: Tensor, opens: Tensor, breaks: Tensor, question: Tensor | None = None) -> Tensor:
+    """What marks tokens in reading order: [..., K, 4] in 0..1.
 
-    If more slots are filled than there is room for, those of the most relevant patches are kept.
+    The first is the mean relevance of a token's word. The second is its odds (relevance / (1 - relevance)) relative to
+    those of the best word of the question. The third, on the first token of a word, says by how much these exceed those
+    of the word before it, the fourth, on the last token, those of the word behind it. So the language model sees where
+    a run of relevant words begins and ends. A word at the end of a line has no neighbour there: 0.
+
+    Args:
+        relevance: [..., K] in 0..1, of each token's patch.
+        opens: bool [..., K], True on tokens that begin a word.
+        breaks: bool [..., K], see `line_breaks`.
+        question: int64 [..., K] from 0, the question of each token; None: all are of one.
+    """
+    first = opens | breaks
+    last, ends = F.pad(first[..., 1:], (0, 1), value=True), F.pad(breaks[..., 1:], (0, 1), value=True)
+    word = first.long().cumsum(-1)
+    empty = relevance.new_zeros(*word.shape[:-1], word.shape[-1] + 1)
+    count = empty.scatter_add(-1, word, torch.ones_like(relevance)).clamp(min=1)
+    mean = (empty.scatter_add(-1, word, relevance) / count).gather(-1, word)
+    odds = mean / (1 - mean).clamp(min=1e-4)
+    question = torch.zeros_like(word) if question is None else question
+    best = empty.scatter_reduce(-1, question, odds, "amax").gather(-1, question)
+    share = odds / best.clamp(min=1e-6)
+    before, behind = F.pad(share[..., :-1], (1, 0)) * ~breaks, F.pad(share[..., 1:], (0, 1)) * ~ends
+    rise, fall = ((share - other).clamp(min=0) for other in (before, behind))
+    return torch.stack((mean, share, rise * first, fall * last), -1)
+
+
+def reading_order(filled: Tensor, rank: Tensor, place: Tensor, room: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The slots that become tokens, in reading order; behind them those of the `FOREMOST` patches once more.
+
+    The language model reads the text as it is printed, and right before the question what is most relevant for it. If
+    there is no room for all slots, those of the most relevant patches are kept.
 
     Args:
         filled: bool [B, K, S].
@@ -352,17 +489,20 @@ def reading_order(filled: Tensor, rank: Tensor, place: Tensor, room: Tensor) -> 
         room: [B] tokens of each item, at most K.
 
     Returns:
-        Slots [B, K] of the flattened [K * S], and bool [B, K], True on those that are filled; these come first.
+        Slots [B, K] of the flattened [K * S], bool [B, K], True on those that are filled; these come first; and bool
+        [B, K], True on those that come once more.
     """
     count, slots = filled.shape[1:]
     last = torch.iinfo(torch.int64).max
     by_rank = (rank[..., None] * slots + torch.arange(slots, device=rank.device)).masked_fill(~filled, last)
-    chosen = by_rank.flatten(1).argsort(stable=True)[:, :count]
-    within = torch.arange(count, device=room.device) < room[:, None]
-    filled_slots = filled.flatten(1).gather(1, chosen) & within
-    behind = place + (rank < FOREMOST)[..., None] * (place.amax() + 1 if place.numel() else 0)
-    order = behind.flatten(1).gather(1, chosen).masked_fill(~filled_slots, last).argsort(stable=True)
-    return chosen.gather(1, order), filled_slots.gather(1, order)
+    best = by_rank.flatten(1).argsort(stable=True)[:, :count]
+    again = (filled & (rank < FOREMOST)[..., None]).flatten(1).sum(1).minimum(room)
+    number = torch.arange(count, device=room.device)
+    places, stands = place.flatten(1).gather(1, best), filled.flatten(1).gather(1, best)
+    kept = torch.cat([stands & (number < some[:, None]) for some in (room - again, again)], 1)
+    behind = place.amax() + 1 if place.numel() else 0
+    order = torch.cat((places, places + behind), 1).masked_fill(~kept, last).argsort(stable=True)[:, :count]
+    return best.repeat(1, 2).gather(1, order), kept.gather(1, order), order >= count
 
 
 def _folded() -> np.ndarray:

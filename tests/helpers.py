@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -133,6 +133,7 @@ def tiny_model(seed: int = 0, **changes: Any) -> ArrCocForConditionalGeneration:
         shown = torch.tensor([text.isascii() and text.isprintable() for text in texts])
         if (reader := model.model.vision_tower.text_reader) is not None:
             reader.spellings.copy_(spelled(tokenizer, len(tokenizer)))
+            reader.character_head.weight.mul_(5)  # else all that it reads were guesses
         model.get_input_embeddings().weight[~shown] = 0.0
     ids = {name: tokenizer.convert_tokens_to_ids(token) for name, token in _TINY_IDS.items()}
     model.generation_config = GenerationConfig(**ids, max_new_tokens=6)
@@ -152,7 +153,7 @@ def tiny_checkpoint(folder: Path, **changes: Any) -> Path:
 def reads(model: Any, least: int, most: int) -> Any:
     """The model, which finds between `least` and `most` wordpieces in every patch."""
 
-    def read(stem: Tensor) -> tuple[Tensor, Tensor]:
+    def read(stem: Tensor, coarse: Sequence[Tensor] = ()) -> tuple[Tensor, Tensor]:
         pieces = torch.full((len(stem), stem.shape[-1] ** 2 // 4, 2, PIECE_SLOTS), -1, dtype=torch.int32)
         for page, features in zip(pieces, stem, strict=True):
             generator = torch.Generator().manual_seed(int(features.double().abs().mean() * 1000))

@@ -7,7 +7,7 @@ import torch
 from helpers import tiny_model
 from trainers import CPU, PAGES, ROOT, loaded, trainer_of
 
-from arr_coc.training.attention import WRITTEN_OUT, distillation_loss, eager_attention
+from arr_coc.training.attention import WRITTEN_OUT, distillation_loss, eager_attention, written_out
 from arr_coc.training.phases import AllocatorPhase, make_trainer
 
 
@@ -81,6 +81,27 @@ def test_written_out_attention_is_eager_attention(key_heads: int) -> None:
         assert model.config._attn_implementation == WRITTEN_OUT
         raise KeyError
     assert model.config._attn_implementation == configured
+
+
+@pytest.mark.parametrize("masked", [True, False])
+def test_attention_of_spans_is_that_of_a_mask_which_keeps_them_apart(masked: bool) -> None:
+    """A prefix of 5 tokens and two sequences behind it; with a mask, tokens are hidden within the spans too."""
+    generator = torch.Generator().manual_seed(0)
+    query, key, value = (torch.randn(1, heads, 11, 6, generator=generator) for heads in (4, 2, 2))
+    owner = torch.tensor([0] * 5 + [1] * 4 + [2] * 2)
+    seen = (owner[:, None] == owner) | (owner == 0)
+    if masked:
+        seen &= torch.ones(11, 11, dtype=torch.bool).tril()
+        seen[9:, 2] = False
+    mask = torch.zeros(1, 1, 11, 11).masked_fill(~seen, torch.finfo(torch.float32).min)
+    results = []
+    for given, spans in ((mask, ()), (mask if masked else None, [(0, 5), (5, 9), (9, 11)])):
+        inputs = [each.clone().requires_grad_() for each in (query, key, value)]
+        out, weights = written_out(torch.nn.Identity(), *inputs, given, 0.3, spans)
+        assert (weights is None) == bool(spans)
+        results.append([out, *torch.autograd.grad(out.square().sum(), inputs)])
+    for whole, apart in zip(*results, strict=True):
+        torch.testing.assert_close(apart, whole, rtol=1e-4, atol=1e-5)
 
 
 def test_attention_that_drops_stays_with_transformers() -> None:

@@ -14,7 +14,7 @@ from worked_cases import OVIS_TABLE, ovis_table
 from arr_coc import ArrCocForConditionalGeneration
 from arr_coc.modeling.bridges import BRIDGES, Bridge, ReadPatches, like_text
 from arr_coc.modeling.configuration_arr_coc import ArrCocBridgeConfig
-from arr_coc.modeling.wordpieces import PIECE_SLOTS, reading_order
+from arr_coc.modeling.wordpieces import FOREMOST, PIECE_SLOTS, reading_order
 
 BRIDGE_CASES: list[tuple[str, dict[str, Any]]] = [
     ("linear", {}),
@@ -59,7 +59,8 @@ def told(bridge: Bridge, count: int, base: bool = False) -> dict[str, Any]:
     rank = torch.arange(count).flip(0).expand(2, -1)
     pieces = torch.full((2, count, 2, PIECE_SLOTS), -1)
     pieces[:, :, 0, 0] = 3
-    return {"patches": ReadPatches(pieces, table, 8, indices, rank, torch.full(rank.shape, 0.5))}
+    opens = torch.ones(9, dtype=torch.bool)
+    return {"patches": ReadPatches(pieces, table, 8, opens, indices, rank, torch.full(rank.shape, 0.5))}
 
 
 def test_every_bridge_is_tested() -> None:
@@ -282,7 +283,8 @@ def wordpieces(counts: list[int], lower: list[int] | None = None) -> tuple[Any, 
 
 def test_fetched_tokens_are_rows_of_the_vocabulary_at_their_places() -> None:
     bridge, patches = wordpieces([2, 0, 1, 0, 1])
-    out = bridge(*tokens(seed=2), base=[], patches=patches)
+    out = bridge(*tokens(seed=2), base=[], patches=replace(patches, rank=patches.rank + FOREMOST))
+    assert not out.again.any()
     assert out.source.tolist() == [[0, 0, 2, 4, -1]] * 2 and not out.tokens[:, 4].any()
     rows, columns = torch.tensor([0, 0, 4, 6]), torch.tensor([5, 5, 1, 2])
     placed = bridge.places.rows(2 * rows) + bridge.places.columns(columns)
@@ -306,17 +308,49 @@ def test_of_more_wordpieces_than_patches_the_most_relevant_patches_stay() -> Non
 
 
 def test_only_the_most_relevant_patches_are_marked_by_their_relevance(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ranks are 4, 3, 2, 1, 0: patches 3 and 4 come last and are marked."""
+    """Ranks are 4, 3, 2, 1, 0: patches 3 and 4 come once more and are marked; that leaves no room for patch 0."""
     monkeypatch.setattr("arr_coc.modeling.wordpieces.FOREMOST", 2)
-    monkeypatch.setattr("arr_coc.modeling.bridges.FOREMOST", 2)
     bridge, patches = wordpieces([1, 0, 1, 1, 1])
     torch.nn.init.normal_(bridge.places.mark)
     relevance = torch.tensor([[0.1, 0.2, 0.3, 0.9, 0.5]] * 2)
     plain = bridge(*tokens(), base=[], patches=replace(patches, relevance=None))
     marked = bridge(*tokens(), base=[], patches=replace(patches, relevance=relevance))
-    assert plain.source.tolist() == marked.source.tolist() == [[0, 2, 3, 4, -1]] * 2
-    added = torch.tensor([0.0, 0.0, 0.9, 0.5, 0.0])[:, None] * bridge.places.mark
+    assert plain.source.tolist() == marked.source.tolist() == [[2, 3, 4, 3, 4]] * 2
+    assert marked.again.tolist() == [[False, False, False, True, True]] * 2
+    added = torch.tensor([0.0, 0.0, 0.0, 0.9, 0.5])[:, None] * bridge.places.mark
     torch.testing.assert_close(marked.tokens - plain.tokens, added.expand(2, -1, -1))
+
+
+@pytest.mark.parametrize(("most", "mean", "share"), [(3, 0.8, 1 / 4), (2, 0.9, 1 / 9)])
+def test_words_are_marked_where_they_begin_and_end(
+    monkeypatch: pytest.MonkeyPatch, most: int, mean: float, share: float
+) -> None:
+    """Patches 2 and 3 hold one word in a line, patch 4 the next line. With two foremost patches, half of the word does
+    not come again. What stands in reading order is not marked."""
+    monkeypatch.setattr("arr_coc.modeling.wordpieces.FOREMOST", most)
+    bridge, patches = wordpieces([1, 0, 1, 1, 1])
+    opens, relevance = torch.arange(9) != 4, torch.tensor([[0.1, 0.2, 0.7, 0.9, 0.5]] * 2)
+    parts = [getattr(bridge.places, name) for name in ("mark", "best", "first", "last")]
+    for part in parts:
+        torch.nn.init.normal_(part)
+    plain = bridge(*tokens(), base=[], patches=replace(patches, relevance=None))
+    marked = bridge(*tokens(), base=[], patches=replace(patches, relevance=relevance, opens=opens))
+    assert marked.source.tolist() == [[[2, 3, 4, 3, 4], [3, 4, 2, 3, 4]][most - 2]] * 2
+    whole = most == 3
+    word = [[mean, 1.0, 1.0, 0.0], [mean, 1.0, 0.0, 1.0]] if whole else [[0.0] * 4, [mean, 1.0, 1.0, 1.0]]
+    marks = torch.tensor([[0.0] * 4] * 2 + word + [[0.5, share, share, share]])
+    torch.testing.assert_close(marked.tokens - plain.tokens, (marks @ torch.stack(parts)).expand(2, -1, -1))
+    apart = bridge(*tokens(), base=[], patches=replace(patches, relevance=relevance, opens=torch.ones_like(opens)))
+    assert torch.equal(apart.tokens, marked.tokens) is not whole
+    unknown = bridge(*tokens(), base=[], patches=replace(patches, relevance=relevance, opens=None))
+    assert torch.equal(unknown.tokens, plain.tokens)
+
+
+def test_what_comes_once_more_begins_a_line() -> None:
+    bridge, patches = wordpieces([1, 0, 0, 0, 0])
+    torch.nn.init.normal_(bridge.places.line_break)
+    out = bridge(*tokens(), base=[], patches=replace(patches, relevance=None))
+    assert out.source.tolist() == [[0, 0, -1, -1, -1]] * 2 and torch.equal(out.tokens[:, 0], out.tokens[:, 1])
 
 
 def test_no_projection_stands_in_for_wordpieces() -> None:
@@ -340,5 +374,5 @@ def test_base_tokens_are_the_mean_of_what_their_cells_hold() -> None:
 
 def test_reading_order_of_no_room_is_empty() -> None:
     filled, place = torch.ones(1, 2, 3, dtype=torch.bool), torch.arange(6).view(1, 2, 3)
-    _, filled_slots = reading_order(filled, torch.tensor([[0, 1]]), place, torch.tensor([0]))
+    _, filled_slots, _ = reading_order(filled, torch.tensor([[0, 1]]), place, torch.tensor([0]))
     assert filled_slots.tolist() == [[False, False]]

@@ -23,11 +23,11 @@ from arr_coc.data.domains.page import UNKNOWN, Line, Question, TextPage
 from arr_coc.modeling.image_processing_arr_coc import ArrCocImageProcessor
 from arr_coc.modeling.modeling_arr_coc import relevance_loss
 from arr_coc.modeling.scorers import EMPTY
-from arr_coc.modeling.wordpieces import CHARACTERS, CLASSES, FOREMOST, PIECE_SLOTS, reading_order
+from arr_coc.modeling.wordpieces import CHARACTERS, CLASSES, FOREMOST, PIECE_SLOTS, SPACE, reading_order
 from arr_coc.training.attention import all_eager_attention
 from arr_coc.training.from_scratch.targets import pixels
-from arr_coc.training.reader import relevance
-from arr_coc.training.reader.language_model import seen
+from arr_coc.training.reader import language_model, question_answering, relevance
+from arr_coc.training.reader.language_model import seen, spans
 from arr_coc.training.reader.pages import LISTWISE, PAGES, AskedPage, CropBatches, Reading, Sources, crop, square
 from arr_coc.training.reader.question_answering import QuestionAnswering, QuestionAnsweringStage, foremost
 from arr_coc.training.reader.recognition import (
@@ -264,11 +264,16 @@ def test_foremost_tokens_are_those_of_the_most_relevant_patches() -> None:
     assert foremost(patches[:6], relevance[patches[:6]]).all()
 
 
-def test_the_most_relevant_patches_come_last_in_reading_order() -> None:
-    filled, place = torch.ones(1, FOREMOST + 2, 1, dtype=torch.bool), torch.arange(FOREMOST + 2)[None, :, None]
-    rank = torch.tensor([[FOREMOST, 0, FOREMOST + 1, *range(1, FOREMOST)]])
-    chosen, stands = reading_order(filled, rank, place, torch.tensor([FOREMOST + 2]))
-    assert chosen[0].tolist() == [0, 2, 1, *range(3, FOREMOST + 2)] and stands.all()
+def test_the_most_relevant_patches_come_once_more_in_reading_order() -> None:
+    """All but patches 0 and 2; without room for all tokens, patch 2 is left out, which is the least relevant."""
+    text, most = FOREMOST + 2, 2 * FOREMOST + 2
+    place = torch.arange(most)[None, :, None]
+    rank = torch.tensor([[FOREMOST, 0, FOREMOST + 1, *range(1, FOREMOST), *range(text, most)]])
+    foremost_ones = [1, *range(3, text)]
+    for room, plain in ((most, [*range(text)]), (most - 1, [0, *foremost_ones]), (FOREMOST, [])):
+        chosen, stands, again = reading_order(place < text, rank, place, torch.tensor([room]))
+        assert chosen[stands].tolist() == plain + foremost_ones and stands.sum() == stands[0, :room].sum()
+        assert again[stands].tolist() == [False] * len(plain) + [True] * FOREMOST
 
 
 def test_base_tokens_average_what_their_cell_holds(cut: Wordpieces) -> None:
@@ -346,13 +351,18 @@ def test_each_question_sees_the_page_and_itself(fields: None) -> None:
     task = answering(model=word_model(budget=12))
     batch = task.prompts(task.pages(0).batch(0), "both")
     visible, question = seen(batch)[0, 0] == 0, batch.question[0]
+    tokens = np.array(
+        [f"{a} {b} {c}" for a, b, c in zip(batch.ids[0], batch.half_rows[0], batch.columns[0], strict=True)]
+    )
+    shown = batch.fetched[0] & (question == -1)
+    assert shown.sum() == 12
     for own in range(3):
-        rows, again = visible[question == own], batch.hidden[0, own]
-        assert not rows[:, (question >= 0) & (question != own)].any()
-        assert rows[:, (question == -1) & ~again].all() and not rows[:, again].any()
+        rows = visible[question == own]
+        assert not rows[:, (question >= 0) & (question != own)].any() and rows[:, question == -1].all()
         last = batch.fetched[0] & (question == own)  # right before the question
-        assert set(batch.ids[0][again].tolist()) <= set(batch.ids[0][last].tolist())
-    assert batch.hidden.any()
+        assert last[question == own][: int(last.sum())].all()
+        assert set(tokens[shown]) <= set(tokens[last])  # text is in fewer than the foremost patches
+    assert torch.equal(batch.relevance[0] > 0, batch.fetched[0] & (question >= 0))  # the page is not marked
     starts = [int(batch.positions[0][question == own][0]) for own in range(3)]
     assert len(set(starts)) == 1 and starts[0] == int((question == -1).sum())
 
@@ -367,16 +377,17 @@ def test_answers_are_what_follows_the_question(fields: None) -> None:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize(("budget", "most"), [(FOREMOST, 1), (100, 2)])
+@pytest.mark.parametrize(("budget", "most"), [(200, 1), (256, 2)])
 def test_question_answering_sees_what_the_model_sees(monkeypatch: pytest.MonkeyPatch, budget: int, most: int) -> None:
     """One question about a drawn page: up to the answer the same tokens as in the model's own prompt."""
     drawn, model = page(np.random.default_rng(0)), reads(word_model(budget), 0, most)
     model.model.fetcher.scorers["words"].head.weight.mul_(0.02)  # no two patches are as relevant
+    model.model.vision_tower.text_reader.spellings[60:75, 0] = SPACE  # some begin words
+    for name in ("mark", "best", "first", "last"):
+        getattr(model.model.bridge.places, name).normal_()
     drawn = replace(drawn, image=drawn.image.resize((128, 128)), size=(128, 128))  # nothing is read in padding
     monkeypatch.setitem(PAGES, "drawn", lambda rng, split: replace(drawn, questions=drawn.questions[:1]))
     task = answering("drawn", model=model, pages_per_step=1, places_rate=1e-3)
-    if budget > FOREMOST:  # a shared token keeps its line break, whatever comes last for one question
-        model.model.bridge.places.line_break.zero_()
     task.places.load_state_dict(model.model.bridge.places.state_dict())
     for weight in model.model.bridge.rest.parameters():  # the stage leaves it as it starts
         weight.zero_()
@@ -393,7 +404,7 @@ def test_question_answering_sees_what_the_model_sees(monkeypatch: pytest.MonkeyP
     markers = model.processor.tokenizer.convert_tokens_to_ids(["<|vision_start|>", "<|vision_end|>"])
     kept = ~torch.isin(own.inputs["input_ids"][0], torch.tensor(markers))  # SmolLM2 has none
     counts = int(batch.fetched[0, visible].sum()), int(own.fetch.tokens)
-    assert counts == (budget, budget)
+    assert FOREMOST < counts[0] == counts[1] < budget and (most == 1 or counts[0] > int(own.fetch.counts) + FOREMOST)
     torch.testing.assert_close(task.embedded(batch)[0, visible], own.embeds[0, kept], atol=1e-5, rtol=1e-5)
 
 
@@ -415,6 +426,87 @@ def test_an_answer_is_predicted_from_what_stands_before_it(fields: None, written
             assert torch.allclose(again[token], logits[token], atol=1e-5)
             changed[0, position] += 1.0
             assert not torch.allclose(task.language.answers(changed, batch)[0][token], logits[token], atol=1e-3)
+
+
+@torch.no_grad()
+def test_questions_of_one_page_do_not_see_each_other_when_attention_is_written_out(
+    fields: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their scores for each other are not computed, whatever the mask says: the answers are the same."""
+    model = word_model(budget=12)
+    task = answering(model=model)
+    pages = task.pages(0).batch(0)
+    batch, together = task.prompts(pages[:1], "both"), task.prompts(pages, "both")
+    parts = spans(batch)
+    assert [batch.question[0, start:end].unique().tolist() for start, end in parts] == [[-1], [0], [1], [2]]
+    assert parts[0][0] == 0 and parts[-1][1] == batch.ids.shape[1] and spans(together) == []
+    embeds = task.embedded(batch)
+    expected = task.language.answers(embeds, batch)[0]
+    with all_eager_attention(model):
+        logits, _, number = task.language.answers(embeds, batch)
+        torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-4)
+        nothing_hidden = torch.zeros(1, 1, len(batch.ids[0]), len(batch.ids[0]))
+        monkeypatch.setattr(language_model, "seen", lambda batch, dtype: nothing_hidden)
+        logits = task.language.answers(embeds, batch)[0]
+        embeds[:, slice(*parts[2])] += 1.0
+        again = task.language.answers(embeds, batch)[0]
+    same = [torch.allclose(again[number == own], logits[number == own], atol=1e-5) for own in range(3)]
+    assert same == [True, False, True]
+
+
+@torch.no_grad()
+def test_a_question_is_embedded_as_if_it_were_asked_alone(fields: None) -> None:
+    """Its tokens are marked relative to its own best word, not to that of another question."""
+    task = answering()
+    asked = task.pages(0).batch(0)[0]
+    together = task.prompts([asked], "fetched")
+    embeds, rows = task.embedded(together), ("ids", "mask", "relevance", "answer")
+    assert together.relevance.unique().numel() > 10
+    for number, question in enumerate(asked.questions):
+        own = {name: getattr(asked, name)[number : number + 1] for name in rows}
+        alone = task.prompts([replace(asked, questions=(question,), **own)], "fetched")
+        expected = task.embedded(alone)[alone.question == 0]
+        torch.testing.assert_close(embeds[together.question == number], expected, atol=1e-5, rtol=1e-5)
+
+
+def test_questions_whose_answer_was_misread_are_left_out_of_training(fields: None) -> None:
+    task = answering(kinds=("detail",), mistakes=0.0)
+    asked = task.pages(0).batch(0)[0]
+    first, second = asked.questions
+    wrong, other = replace(first, answers=("qzx",)), replace(first, answers=("qzx",), kind="total")
+
+    def told(*questions: Question, only_readable: bool = True) -> tuple[list[int], torch.Tensor]:
+        batch = task.prompts([replace(asked, questions=questions)], "fetched", only_readable)
+        assert len(batch.kinds) == int(batch.question.max()) + 1
+        return batch.ids.roll(-1, 1)[batch.answer].tolist(), batch.relevance[batch.relevance > 0]
+
+    answers = [task.prompting.answer(each.answers[0]) for each in (first, second, wrong)]
+    assert told(first, second)[0] == answers[0] + answers[1]
+    left, relevance = told(wrong, second)
+    assert left == answers[1]
+    assert torch.equal(relevance, told(wrong, second, only_readable=False)[1][-len(relevance) :])  # its own tokens
+    assert told(wrong, second, only_readable=False)[0] == told(other, second)[0] == answers[2] + answers[1]
+    assert told(wrong, wrong)[0] == answers[2] * 2  # none is left, so all are asked
+
+
+def test_questions_whose_answer_is_not_among_the_foremost_tokens_are_left_out_of_training(
+    fields: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = answering(kinds=("detail",), mistakes=0.0)
+    asked = task.pages(0).batch(0)[0]
+    monkeypatch.setattr(question_answering, "FOREMOST", 3)  # patches; those of an answer, or those of the first line
+    found = asked.answer * torch.tensor([[-9.0], [9.0]])
+    monkeypatch.setattr(task, "scorer", lambda context: found)
+    batches: list[Any] = []
+    answers = task.language.answers
+    monkeypatch.setattr(
+        task.language, "answers", lambda embeds, batch: (batches.append(batch), answers(embeds, batch))[1]
+    )
+    task.losses(0, asked)["loss"].backward()
+    task.language.exact(task.embedded(batch := task.prompts([asked], "fetched")), batch)
+    trained, measured = (batch.ids.roll(-1, 1)[batch.answer].tolist() for batch in batches)
+    first, second = (task.prompting.answer(question.answers[0]) for question in asked.questions)
+    assert trained == second and measured == first + second
 
 
 def test_reads_are_checked() -> None:

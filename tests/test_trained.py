@@ -296,7 +296,7 @@ def test_what_does_not_fit_is_refused_and_nothing_is_written(
     (trained / "trained.safetensors").write_bytes(b"half a file")
     assert "trained.safetensors: expected a whole safetensors file" in refusal("--llm", words)
     (trained / "trained.safetensors").unlink()
-    assert "missing, e.g. model.bridge.places.columns.weight" in refusal("--llm", words)
+    assert "missing, e.g. model.bridge.places.best" in refusal("--llm", words)
     (trained / "trained-00002-of-00002.safetensors").unlink()
     assert "expected trained*.safetensors, or --new for parts that start at random" in refusal()
     assert "expected FOLDER beside it" in cli("assemble", "--vision", words, "--llm", words, "--new")[2]

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from test_views import PAGE as SCAN
 
 from arr_coc import ArrCocConfig, ArrCocForConditionalGeneration
 from arr_coc.demo.steps import answer_in_steps
-from arr_coc.modeling import joint_allocation, wordpieces
+from arr_coc.modeling import wordpieces
 from arr_coc.modeling.answers import calibrated
 from arr_coc.modeling.fetcher import FetchChoices
 from arr_coc.modeling.generation import AnswerGenerator, QuestionBatch
@@ -42,8 +43,11 @@ from arr_coc.modeling.wordpieces import (
     SPELLED,
     TextReader,
     Word,
+    either,
+    line_slope,
     placed,
     spelling_match,
+    word_marks,
 )
 from arr_coc.training.from_scratch.patch_language import speaks_words
 from arr_coc.training.reader.targets import Wordpieces, class_of, spelled
@@ -57,8 +61,15 @@ def model() -> Any:
     return reads(tiny_model(**WORDPIECES), 0, 2)
 
 
+@pytest.fixture
+def foremost(monkeypatch: pytest.MonkeyPatch) -> int:
+    """So few patches come once more that patches without a wordpiece leave room in a small budget."""
+    monkeypatch.setattr(wordpieces, "FOREMOST", 2)
+    return 2
+
+
 @torch.no_grad()
-def test_prompts_hold_the_wordpieces_and_no_empty_token(model: Any) -> None:
+def test_prompts_hold_the_wordpieces_and_no_empty_token(model: Any, foremost: int) -> None:
     inputs = prompt(model, (PAGE, QUESTION), (CARD, "Who?"))
     encoding = model.model.encode_image(inputs.pixel_values, inputs.patch_mask)
     placed = model.model.embed_images(inputs.input_ids, encoding, attention_mask=inputs.attention_mask)
@@ -126,7 +137,7 @@ def test_a_graph_hides_what_a_prompt_would_leave_out(model: Any, strategy: str) 
 
 @torch.no_grad()
 @pytest.mark.parametrize("tiles", ["never", "all"])
-def test_wordpieces_of_several_views_stand_view_by_view(model: Any, tiles: str) -> None:
+def test_wordpieces_of_several_views_stand_view_by_view(model: Any, tiles: str, foremost: int) -> None:
     answer_generator = AnswerGenerator(model, model.processor)
     encoding = answer_generator.encode([[SCAN, PAGE]], tiles=tiles, prefix=False)
     asked, choices = QuestionBatch(encoding, [[0, 1]], [QUESTION]), model.model.fetcher.resolve(FetchChoices(budget=40))
@@ -138,7 +149,9 @@ def test_wordpieces_of_several_views_stand_view_by_view(model: Any, tiles: str) 
     assert not bridged.tokens[~filled].any() and bridged.tokens[filled].any(-1).all()
     for slot, own in enumerate(bridged.source):
         places = own[own >= 0]
-        assert (places < fetched.counts[slot]).all() and fetched.view[slot, places].diff().ge(0).all()
+        back = (fetched.view[slot, places].diff() < 0).nonzero()[:, 0] + 1
+        assert (places < fetched.counts[slot]).all() and len(back) <= 1  # where what comes once more begins
+        assert all((fetched.ranks()[slot, places[at:]] < foremost).all() for at in back)
     placed = model.model.place(selected, fetched, attention_mask=selected.attention_mask)
     shown = int((placed.inputs["input_ids"] == model.config.image_token_id).sum())
     assert shown == 2 * encoding.base_positions + int(placed.fetch.tokens.sum()) and int(filled.sum()) < 40
@@ -168,10 +181,10 @@ def test_the_most_relevant_patches_of_a_view_keep_their_wordpieces() -> None:
 
 
 @torch.no_grad()
-def test_over_all_views_the_most_relevant_patches_come_last(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_most_relevant_patches_come_once_more_behind_all_views(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They take the places of the least relevant ones of their view."""
     model = reads(tiny_model(**WORDPIECES), 1, 1)
-    for module in (joint_allocation, wordpieces):
-        monkeypatch.setattr(module, "FOREMOST", 5)
+    monkeypatch.setattr(wordpieces, "FOREMOST", 5)
     encoding = model.encode_image([[SCAN, PAGE]], tiles="all")
     answer_generator = AnswerGenerator(model, model.processor)
     asked = QuestionBatch(encoding, [[0, 1]], [QUESTION])
@@ -180,12 +193,15 @@ def test_over_all_views_the_most_relevant_patches_come_last(monkeypatch: pytest.
     )
     fetched = model.model.fetch(selected, choices)
     source, ranks = bridge_over_views(model.model, selected.encoding, fetched).source, fetched.ranks()
-    for own, rank in zip(source, ranks, strict=True):
-        sources = own[own >= 0]
-        first_of_last = len(sources) - min(5, len(sources))
-        assert len(sources.unique()) == len(sources) and (rank[sources[first_of_last:]] < 5).all()
-        assert (rank[sources[:first_of_last]] >= 5).all()
-        assert sources[first_of_last:].diff().gt(0).all()
+    for slot, own in enumerate(source):
+        sources, count = own[own >= 0], int(fetched.counts[slot])
+        first, again = sources.split([count - min(5, count), min(5, count)])
+        assert again.tolist() == (ranks[slot, :count] < 5).nonzero()[:, 0].tolist()
+        assert first.diff().gt(0).all()
+        for view in fetched.view[slot, :count].unique():
+            in_view = ranks[slot, :count][fetched.view[slot, :count] == view].sort().values
+            kept = ranks[slot, first[fetched.view[slot, first] == view]].sort().values
+            assert torch.equal(kept, in_view[: len(in_view) - int((in_view < 5).sum())])
 
 
 @torch.no_grad()
@@ -198,7 +214,28 @@ def test_only_patches_in_which_text_begins_are_fetched() -> None:
         assert begins[fetched].all() and len(fetched) == min(budget, int(begins.sum()))
 
 
-def test_an_answer_says_how_many_tokens_it_read(model: Any) -> None:
+@torch.no_grad()
+def test_all_wordpieces_become_tokens_until_the_budget_is_reached(foremost: int) -> None:
+    """Two begin in each of 20 patches, and those of the foremost come once more: more tokens than patches."""
+    model = reads(tiny_model(**WORDPIECES, fetcher=SCORES_WORDS), 2, 2)
+    encoding = model.encode_image(PAGE)
+    text = encoding.patch_mask[0].nonzero()[:20, 0]
+    encoding.pieces[:, torch.isin(torch.arange(256), text, invert=True)] = -1
+    for budget, tokens in ((100, 44), (44, 44), (43, 43), (6, 6)):
+        assert model.generate(encoding, QUESTION, budget=budget, return_fetch=True).fetch.tokens.tolist() == [tokens]
+        inputs = prompt(model, (PAGE, QUESTION), budget=budget)
+        fetch = model.model.embed_images(
+            inputs.input_ids, encoding, attention_mask=inputs.attention_mask, query_mask=inputs.query_mask
+        ).fetch
+        count = int(fetch.counts)
+        assert count == min(budget, 20) and torch.isin(fetch.indices[0, :count], text).all()
+        times = fetch.source[fetch.source >= 0].bincount(minlength=count)
+        assert times.sum() == tokens == int(fetch.tokens)
+        if budget >= 44:
+            assert times.tolist() == (2 + 2 * (fetch.ranks()[0, :count] < foremost)).tolist()
+
+
+def test_an_answer_says_how_many_tokens_it_read(model: Any, foremost: int) -> None:
     answer = model.generate(PAGE, QUESTION, return_fetch=True)
     seen = model.encode_image(PAGE)
     passes = model.generate(seen, QUESTION, return_fetch=True, num_passes=2, budget=8)
@@ -358,6 +395,112 @@ def test_words_of_a_line_along_an_edge_stay_in_one_half_row() -> None:
     expected = [(2, 3, 1), (2, 3, 2), (2, 4, 7)]
     for order in (words, words[::-1]):
         assert [place for place in reader.pieces_of(placed(order, 16), 8) if place[0] == 2] == expected
+
+
+def test_guesses_give_no_wordpieces_but_count_as_characters() -> None:
+    tokenizer, reader = tiny_tokenizer(), open_reader()
+    reader.spellings = spelled(tokenizer, len(tokenizer))
+    classes, present, middles = shown([("ox", 1, 4, 4), ("to", 5, 8, 4)])
+    sure, _ = reader.read(stem_of(classes, present, middles))
+    classes[0, 5] /= 3
+    assert [word.confidence > 0.3 for word in reader.words(stem_of(classes, present, middles))[0]] == [True, False]
+    pieces, characters = reader.read(stem_of(classes, present, middles))
+    assert (sure[0, 8:] >= 0).any() and torch.equal(pieces[0, :8], sure[0, :8]) and (pieces[0, :8] >= 0).any()
+    assert (pieces[0, 8:] == -1).all() and characters[0, 8:, 0].sum() == 2 and 0 < characters[0, 8:, 1].sum() < 0.6
+
+
+def test_lines_of_a_turned_page_are_levelled() -> None:
+    """12 lines of 16 words on a page of 1024 px; by 1 degree a line falls by more than two half rows of 8 px."""
+    words = ("word", "wor", "wo")
+    level = [laid(words[at % 3], 30.0 + 60 * at, 10 * line + 4.5) for line in range(12) for at in range(16)]
+    slope = math.tan(math.radians(1)) / 8
+
+    def turned(word: Word, by: float) -> Word:
+        return replace(word, row=word.row + by * ((word.columns[0] + word.columns[-1]) / 2 - 512))
+
+    assert line_slope(level) == 0 and all(any(word is each for each in level) for word, _ in placed(level, 128))
+    expected = sorted((word.columns[0], int(word.row)) for word in level)
+    for by in (0.0, slope, -slope):
+        words = [turned(word, by) for word in level]
+        assert line_slope(words) == pytest.approx(by, rel=0.02)
+        assert sorted((word.columns[0], row) for word, row in placed(words, 128)) == expected
+    assert line_slope([turned(word, slope) for word in level[:20]]) == 0  # too few to tell
+
+
+def laid(text: str, column: float, row: float, confidence: float = 0.9, wide: float = 8.0, **others: Any) -> Word:
+    """A word whose characters are `wide` columns apart, a half row high."""
+    columns = tuple(column + wide * at for at in range(len(text)))
+    return Word(text, columns, row, confidence, **{"span": (row - 0.5, row + 0.5), **others})
+
+
+def test_of_what_lies_in_one_place_the_surer_word_is_kept() -> None:
+    """Large print over half rows 2 to 6, which is read in pieces at full size; small print on all sides of it."""
+    around = [laid("a", 4, 4.0, 0.2), laid("a", 100, 4.0, 0.2), laid("a", 20, 1.5, 0.2), laid("a", 20, 6.5, 0.2)]
+    pieces = [laid("l1", 20, 2.5, 0.4), laid("", 30, 4.0, 0.0, unread=(40.0,)), laid("_", 60, 5.5, 0.7)]
+    large = laid("Sum", 20, 4.0, 0.8, 24, span=(2.0, 6.0))
+    assert either([*pieces, *around], [large]) == [*around, large]
+    assert either([], [large]) == [large]  # nothing was read there
+    fine = laid("tax", 20, 4.0, 0.75, 24)
+    assert either([fine], [large]) == [fine]  # about as sure
+    assert either([replace(fine, unread=(90.0, 98.0))], [large]) == [large]  # two characters have no class
+    assert either(pieces, [replace(large, confidence=0.6)]) == pieces
+    assert either(pieces, [laid("", 20, 4.0, 0.9, unread=(20.0,), span=(2.0, 6.0))]) == pieces
+    surer = replace(large, text="Som", confidence=0.85)
+    assert either([], [large, surer]) == [surer]
+
+
+def test_large_print_is_read_on_smaller_images() -> None:
+    """Each is half as large: the second word at half size, the third at a quarter. At full size two are misread."""
+    tokenizer, reader = tiny_tokenizer(), open_reader()
+    reader.spellings = spelled(tokenizer, len(tokenizer))
+    fine = shown([("ox", 1, 4, 4), ("ii", 5, 8, 4), ("jj", 12, 40, 4)], 16, 128)
+    fine[0][0, 5:] /= 9  # unsure
+    coarse = [shown([("to", 2, 4, 5)], 8, 64), shown([("us", 3, 10, 5)], 4, 32)]
+    pieces, characters = reader.read(stem_of(*fine), [stem_of(*each) for each in coarse])
+    expected = torch.full((8, 8, 2, PIECE_SLOTS), -1, dtype=torch.int32)
+    for word, half_row, columns in (("ox", 1, (6, 10)), ("to", 5, (13, 23)), ("us", 14, (50, 70))):
+        filled: dict[int, list[int]] = {}
+        for token, start in reader.cut(word):
+            filled.setdefault(columns[start] // 16, []).append(token)
+        for column, ids in filled.items():
+            expected[half_row // 2, column, half_row % 2, : len(ids)] = torch.tensor(ids)
+    assert torch.equal(pieces[0].view_as(expected), expected)
+    assert characters[0].view(8, 8, 2)[[0, 2, 2, 7, 7], [0, 0, 1, 3, 4], 0].tolist() == [2, 1, 1, 1, 1]
+    assert characters[0, :, 0].sum() == 6 and characters[0, :, 1].sum() > 5.5
+    alone, _ = reader.read(stem_of(*fine))
+    assert (alone >= 0).sum() == len(reader.cut("ox"))  # the others are no more than guesses
+
+
+@pytest.mark.parametrize("side", [64, 128])
+def test_the_stem_sees_smaller_images_of_any_size(monkeypatch: pytest.MonkeyPatch, side: int) -> None:
+    tower, seen = tiny_model(**WORDPIECES).model.vision_tower, []
+    read = tower.text_reader.read
+    monkeypatch.setattr(tower.text_reader, "read", lambda *stems: (seen.extend(stems), read(*stems))[1])
+    grey = torch.full((1, 3, side, side), 0.3)
+    tower.encode_grid(grey)
+    stem, (half, quarter) = seen
+    assert [each.shape[-1] for each in (stem, half, quarter)] == [side // 4, side // 8, side // 16]
+    torch.testing.assert_close(half[0, :, 2:-2, 2:-2], stem[0, :, 2 : side // 8 - 2, 2 : side // 8 - 2])
+
+
+def test_marks_tell_where_relevant_words_begin_and_end() -> None:
+    """Words of two tokens and one, and in the next line again, where the first token seems to go on a word."""
+    relevance = torch.tensor([0.4, 0.6, 0.8, 0.9, 0.6, 0.5])  # of the words 1/2, 4/5, 3/4 and 1/2: odds of 1, 4, 3, 1
+    opens = torch.tensor([True, False, True, False, False, True])
+    breaks = torch.tensor([True, False, False, True, False, False])
+    marks = torch.tensor(
+        [[0.5, 0.25, 0.25, 0], [0.5, 0.25, 0, 0], [0.8, 1, 0.75, 1], [0.75, 0.75, 0.75, 0], [0.75, 0.75, 0, 0.5],
+         [0.5, 0.25, 0, 0.25]]
+    )  # fmt: skip
+    torch.testing.assert_close(word_marks(relevance, opens, breaks), marks)
+    pair = relevance.expand(2, -1), torch.stack((opens, torch.ones_like(opens))), breaks.expand(2, -1)
+    both = word_marks(*pair)
+    torch.testing.assert_close(both[0], marks)
+    assert torch.equal(both[1, :, 0], relevance)
+    apart = word_marks(*pair, torch.tensor([0, 0, 0, 1, 1, 1]).expand(2, -1))  # the second line for another question
+    torch.testing.assert_close(apart[0, :3], marks[:3])
+    torch.testing.assert_close(apart[0, 3:, 0], marks[3:, 0])
+    torch.testing.assert_close(apart[0, 3:, 1:], marks[3:, 1:] / 0.75)
 
 
 def test_words_are_cut_as_the_tokenizer_cuts_them() -> None:

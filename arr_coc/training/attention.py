@@ -35,8 +35,9 @@ def written_out(
     value: Tensor,
     attention_mask: Tensor | None,
     scaling: float | None = None,
+    spans: Sequence[tuple[int, int]] = (),
     **kwargs: Any,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor | None]:
     """Attention like "eager", with half as many passes over the [B, H, S, S] scores, which keep their dtype.
 
     It has no attention dropout, as no language model that is trained from scratch here uses it.
@@ -47,13 +48,29 @@ def written_out(
         key, value: [B, key heads, keys, d].
         attention_mask: [B, 1, S, keys], added to the scores, or None.
         scaling: of the scores; None: 1 / sqrt(d).
+        spans: [start, end) of a prefix, and of sequences behind it that attend to it and to themselves: their scores
+            for each other are not computed. Empty: all scores are.
 
     Returns:
-        [B, S, H, d], and the weights [B, H, S, keys].
+        [B, S, H, d], and the weights [B, H, S, keys]; None with spans.
     """
     groups = query.shape[1] // key.shape[1]
     key, value = (x.repeat_interleave(groups, 1) if groups > 1 else x for x in (key, value))
     scaled = query * (query.shape[-1] ** -0.5 if scaling is None else scaling)
+    if not spans:
+        return _attend(scaled, key, value, attention_mask)
+    (_, end), parts = spans[0], []
+    for start, stop in spans:
+        seen = [slice(0, end), *([slice(start, stop)] if start else [])]
+        keys, values = (torch.cat([x[:, :, each] for each in seen], 2) for x in (key, value))
+        mask = attention_mask
+        if mask is not None:
+            mask = torch.cat([mask[:, :, start:stop, each] for each in seen], -1)
+        parts.append(_attend(scaled[:, :, start:stop], keys, values, mask)[0])
+    return torch.cat(parts, 1), None
+
+
+def _attend(scaled: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None) -> tuple[Tensor, Tensor]:
     scores = scaled @ key.transpose(2, 3)
     if attention_mask is not None:
         least = torch.finfo(scores.dtype).min  # a row of padding alone would be all -inf, which gives NaN

@@ -6,6 +6,7 @@ trained in half precision and written to the files that PEFT reads it from.
 Notation: P pages, S tokens of a page and the questions about it, D width of the language model, V its vocabulary.
 """
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from transformers import PreTrainedTokenizerBase
 from arr_coc.adapters import LANGUAGE_ADAPTER
 from arr_coc.data.domains.page import Question
 
+from ..attention import WRITTEN_OUT
 from ..stages import Run
 from .targets import PageTokens
 
@@ -65,7 +67,6 @@ class QuestionBatch:
         question: [P, S] number of the question, -1 on the page, -2 on padding.
         answer: [P, S] bool, True where the next token is part of an answer.
         relevance: [P, S] as predicted for the question of a fetched token; 0 on others.
-        hidden: [P, Q, S] bool, tokens of the page that a question does not see, as it has them again.
         kinds: of each question in order.
     """
 
@@ -81,7 +82,6 @@ class QuestionBatch:
     question: Tensor
     answer: Tensor
     relevance: Tensor
-    hidden: Tensor
     kinds: tuple[str, ...]
 
     def to(self, device: torch.device) -> "QuestionBatch":
@@ -92,16 +92,14 @@ class QuestionBatch:
 
 @dataclass(frozen=True)
 class Again:
-    """Fetched tokens of a page that one question has right before it.
+    """Fetched tokens of a page that one question has once more, right before it.
 
     Attributes:
         tokens: the wordpieces.
-        at: where in the row they stand too.
         relevance: of each, as predicted.
     """
 
     tokens: PageTokens
-    at: list[int]
     relevance: np.ndarray
 
 
@@ -118,7 +116,6 @@ class Row:
     question: list[int] = field(default_factory=list)
     answer: list[bool] = field(default_factory=list)
     relevance: list[float] = field(default_factory=list)
-    hidden: list[list[int]] = field(default_factory=list)
 
     def add(
         self, ids: Sequence[int], *, question: int = -1, start: int | None = None, answer: Sequence[bool] | None = None,
@@ -151,7 +148,7 @@ class Row:
         Args:
             questions: about the page.
             prompting: of the tokenizer.
-            foremost: for each the fetched tokens that come last, right before it.
+            foremost: for each the fetched tokens that come once more, right before it.
         """
         end = len(self.ids)
         for number, question in enumerate(questions):
@@ -160,7 +157,6 @@ class Row:
                 again, length = foremost[number], len(self.ids)
                 self.add_fetched(again.tokens, question=number, start=start)
                 self.relevance[length:] = again.relevance.tolist()
-                self.hidden.append(again.at)
                 start += len(self.ids) - length
             before, answer = prompting.question(question.text), prompting.answer(question.answers[0])
             tells = [False] * (len(before) - 1) + [True] * len(answer) + [False]
@@ -180,29 +176,31 @@ def stacked(pages: Sequence[tuple[Row, list[tuple[int, int, float]], list[str]]]
     columns = {name: padded(name, False) for name in ("fetched", "base", "answer")}
     columns |= {name: padded(name, 0) for name in ("ids", "half_rows", "columns", "positions")}
     columns["relevance"] = padded("relevance", 0.0)
-    hidden = torch.zeros(len(pages), max(len(kinds) for _, _, kinds in pages), longest, dtype=torch.bool)
-    for page, (row, _, _) in enumerate(pages):
-        for number, at in enumerate(row.hidden):
-            hidden[page, number, at] = True
     return QuestionBatch(
-        **columns, question=padded("question", -2), hidden=hidden, cells=torch.tensor(cells, dtype=torch.long),
+        **columns, question=padded("question", -2), cells=torch.tensor(cells, dtype=torch.long),
         held=torch.tensor(pieces, dtype=torch.long), weights=torch.tensor(weights),
         kinds=tuple(kind for _, _, kinds in pages for kind in kinds),
     )  # fmt: skip
 
 
 def seen(batch: QuestionBatch, dtype: torch.dtype = torch.float32) -> Tensor:
-    """[P, 1, S, S] the additive attention mask: a token sees those before it on the page and in its own question, but
-    not those of the page that its question has again.
+    """[P, 1, S, S] the additive attention mask: a token sees those before it on the page and in its own question.
 
     It is not a bool mask, because eager attention adds masks of any type to its scores.
     """
     question, length = batch.question, batch.ids.shape[1]
     causal = torch.ones(length, length, dtype=torch.bool, device=question.device).tril()
     own = (question[:, :, None] == question[:, None]) | (question[:, None] == -1)
-    again = batch.hidden.take_along_dim(question.clamp(min=0)[..., None], 1) & (question >= 0)[..., None]
-    hidden = ~(causal & own & ~again)[:, None]
+    hidden = ~(causal & own)[:, None]
     return torch.zeros(hidden.shape, dtype=dtype, device=question.device).masked_fill(hidden, torch.finfo(dtype).min)
+
+
+def spans(batch: QuestionBatch) -> list[tuple[int, int]]:
+    """[start, end) of the page and of each question, for `written_out`; none of a batch of several pages."""
+    if len(batch.ids) > 1:
+        return []
+    starts = (batch.question[0].diff() != 0).nonzero()[:, 0] + 1
+    return list(itertools.pairwise([0, *starts.tolist(), batch.ids.shape[1]]))
 
 
 class Adapter(nn.Module):
@@ -263,9 +261,10 @@ class AdaptedModel:
             embeds: [P, S, D] of the batch.
             batch: P pages with their questions.
         """
+        written_out = self.model.config._attn_implementation == WRITTEN_OUT
         hidden = self.model(
             inputs_embeds=embeds.to(self.dtype), attention_mask=seen(batch, self.dtype), position_ids=batch.positions,
-            use_cache=False,
+            use_cache=False, **({"spans": spans(batch)} if written_out else {}),
         ).last_hidden_state  # fmt: skip
         counts = batch.question.amax(1) + 1
         number = batch.question + (counts.cumsum(0) - counts)[:, None]

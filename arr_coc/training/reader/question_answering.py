@@ -21,7 +21,7 @@ from arr_coc.data.domains.page import Question
 from arr_coc.data.splits import Split
 from arr_coc.modeling.bridges import WordpieceBridge
 from arr_coc.modeling.configuration_arr_coc import COMPRESSION
-from arr_coc.modeling.wordpieces import FOREMOST, Places, line_breaks
+from arr_coc.modeling.wordpieces import FOREMOST, Places, line_breaks, word_marks
 
 from ..from_scratch.stage import ScratchStage, Task
 from ..stages import STAGES, Run
@@ -32,6 +32,8 @@ from .targets import PageTokens, base_mixture, page_tokens
 READS = ("both", "fetched", "base")
 """What of a page the language model is given."""
 
+_STARTS = {"line_break": "\n", "mark": " answer", "best": " best", "first": " first", "last": " last"}
+"""The words whose embeddings parts of `Places` start as half of."""
 PLACES_STD = 0.02
 """Spread of the embeddings of places before training."""
 
@@ -103,15 +105,16 @@ class QuestionAnswering(Task):
         self.reading, self.prompting = Reading(run), Prompting(run.processor.tokenizer)
         fetcher = run.model.model.fetcher.requires_grad_(False)
         self.scorer = fetcher.scorer(run.model.config.fetcher_config.strategy)
+        self.opens = run.model.model.vision_tower.text_reader.opens()
         self.budget = run.model.config.vision_tokens()[1]
         self.language = AdaptedModel(run, stage.rank, torch.bfloat16 if stage.bf16 else torch.float32)
         self.places = Places(self.config.grid_size, run.model.config.text_config.hidden_size)
         for each in (self.places.rows, self.places.columns):
             nn.init.normal_(each.weight, std=PLACES_STD)
         with torch.no_grad():  # from zero they would have no effect for hundreds of steps
-            for part, like in ((self.places.line_break, "\n"), (self.places.mark, " answer")):
+            for name, like in _STARTS.items():
                 token = torch.tensor(self.prompting.ids(like)[0], device=run.device)
-                part.copy_(self.language.table(token) / 2)
+                getattr(self.places, name).copy_(self.language.table(token) / 2)
         if "places" in run.learner:
             self.places.load_state_dict(run.learner["places"])
         self.module = nn.ModuleDict({"adapter": self.language.adapter, "places": self.places}).to(run.device)
@@ -142,42 +145,55 @@ class QuestionAnswering(Task):
 
     def losses(self, step: int, page: AskedPage) -> dict[str, Tensor]:
         rng, shares = np.random.default_rng((self.stage.seed, step)), np.array(list(self.stage.reads.values()), float)
-        asked = self.prompts([page], str(rng.choice(list(self.stage.reads), p=shares / shares.sum())))
+        reads = str(rng.choice(list(self.stage.reads), p=shares / shares.sum()))
+        asked = self.prompts([page], reads, only_readable=True)
         logits, targets, _ = self.language.answers(self.embedded(asked), asked)
         return {"loss": F.cross_entropy(logits.float(), targets)}
 
-    def prompts(self, pages: Sequence[AskedPage], reads: str) -> QuestionBatch:
+    def prompts(self, pages: Sequence[AskedPage], reads: str, only_readable: bool = False) -> QuestionBatch:
         """Pages with their questions, as the model reads and fetches them."""
-        return stacked([self._row(page, reads) for page in pages]).to(self.run.device)
+        return stacked([self._row(page, reads, only_readable) for page in pages]).to(self.run.device)
 
-    def _row(self, page: AskedPage, reads: str) -> tuple[Row, list[tuple[int, int, float]], list[str]]:
+    def _row(
+        self, page: AskedPage, reads: str, only_readable: bool
+    ) -> tuple[Row, list[tuple[int, int, float]], list[str]]:
         """A page with its questions, what its base tokens hold, and the kinds of question.
 
         The questions share the tokens of the patches that are the most relevant for any of them. Each has those of its
         own `FOREMOST` most relevant patches once more, right before it.
+
+        With `only_readable`, questions whose answer is not among those, or was misread, are left out: they would teach
+        to write what is not there. If no other question is left, all are asked.
         """
         context = self.reading.context(page)
         assert context.pieces is not None
-        whole = page_tokens(context.pieces[0])
-        row, held, kinds = Row(), [], [question.kind for question in page.questions]
+        whole, questions = page_tokens(context.pieces[0]), page.questions
+        row, held = Row(), []
         row.add(self.prompting.before)
         if reads != "fetched":
             held = self._add_base(row, whole)
         if reads == "base":
-            row.ask(page.questions, self.prompting)
-            return row, held, kinds
+            row.ask(questions, self.prompting)
+            return row, held, [question.kind for question in questions]
         with torch.no_grad():
             relevance = self.scorer(context).sigmoid().cpu().numpy()[:, whole.patches]  # [Q, n]
-        start, shown = len(row.ids), np.zeros(len(whole.pieces), bool)
+        shown = np.zeros(len(whole.pieces), bool)
         shown[np.argsort(-relevance.max(0), kind="stable")[: self.budget]] = True
         row.add_fetched(whole.only(shown))
-        at = start + shown.cumsum() - 1  # of each wordpiece that is shown
         again = []
         for own in relevance:
             best = foremost(whole.patches, own)
-            again.append(Again(whole.only(best), at[best & shown].tolist(), own[best]))
-        row.ask(page.questions, self.prompting, again)
-        return row, held, kinds
+            again.append(Again(whole.only(best), own[best]))
+        asked = list(zip(questions, again, strict=True))
+        if only_readable:
+            asked = [pair for pair in asked if self._readable(*pair)] or asked
+        row.ask([question for question, _ in asked], self.prompting, [tokens for _, tokens in asked])
+        return row, held, [question.kind for question, _ in asked]
+
+    def _readable(self, question: Question, again: Again) -> bool:
+        """Whether the answer can be written from tokens right before the question."""
+        wanted = set(self.prompting.answer(question.answers[0])[: -len(self.prompting.end)])
+        return question.kind != "detail" or wanted <= set(again.tokens.pieces.tolist())
 
     def _add_base(self, row: Row, page: PageTokens) -> list[tuple[int, int, float]]:
         """Adds a token for each cell; returns the column of a token in the row, a wordpiece and its weight, of all."""
@@ -198,17 +214,17 @@ class QuestionAnswering(Task):
         side = self.config.grid_size
         first = batch.fetched & ~F.pad(batch.fetched, (1, 0))[:, :-1]
         breaks = batch.fetched & (first | line_breaks(batch.half_rows, batch.columns))
-        placed = self.places(batch.half_rows, batch.columns, side, breaks, batch.relevance)
+        opens = self.opens[batch.ids] | ~batch.fetched
+        marks = word_marks(batch.relevance, opens, breaks | ~batch.fetched, batch.question.clamp(min=-1) + 1)
+        placed = self.places(batch.half_rows, batch.columns, side, breaks, marks)
         return rows + placed * (batch.fetched | batch.base)[..., None]
 
     @cached_property
     def _unseen(self) -> dict[str, list[QuestionBatch]]:
-        pages, questions = self._pages("validation"), 0
-        batches: list[list[AskedPage]] = []
-        while questions < self.stage.evaluated:
-            batches.append(pages.batch(len(batches)))
-            questions += sum(len(page.questions) for page in batches[-1])
-        return {reads: [self.prompts(batch, reads) for batch in batches] for reads in self.stage.reads}
+        batches, asked, step = self._pages("validation"), list[AskedPage](), 0
+        while sum(len(page.questions) for page in asked) < self.stage.evaluated:
+            asked, step = [*asked, *batches.batch(step)], step + 1
+        return {reads: [self.prompts([page], reads) for page in asked] for reads in self.stage.reads}
 
     @torch.no_grad()
     def measure(self) -> dict[str, float]:
