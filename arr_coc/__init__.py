@@ -18,10 +18,12 @@ if TYPE_CHECKING:
     from .modeling.modeling_arr_coc import ArrCocForConditionalGeneration as ArrCocForConditionalGeneration
     from .modeling.modeling_arr_coc import ArrCocModel as ArrCocModel
     from .modeling.processing_arr_coc import ArrCocProcessor as ArrCocProcessor
+    from .publishing.building import load_model as load_model
 
 _MODULES = {
     "scorer_lora_config": ".adapters",
     "attach": ".attached",
+    "load_model": ".publishing.building",
     "ArrCocConfig": ".modeling.configuration_arr_coc",
     "ArrCocImageProcessor": ".modeling.image_processing_arr_coc",
     "ArrCocForConditionalGeneration": ".modeling.modeling_arr_coc",

@@ -14,8 +14,12 @@ from .modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from .modeling.pretrained import WEIGHTS, WEIGHTS_INDEX, check_finite, weight_files, weight_map
 from .modeling.processing_arr_coc import load_processor
 
-SHIPPED = Path("hub_configs") / "arr-coc-tiny-2"
+SHIPPED = Path("hub_configs") / "arr-coc-135m"
 """The shipped model of a checkout of the repository."""
+
+LANGUAGE_MODEL = "language_model.json"
+"""File in a folder of trained parts that names the language model which completes them: the fields of
+`assembling.trained.LanguageModel`."""
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 """dtypes of published weights, by their names in configurations."""

@@ -33,6 +33,7 @@ MAY_SKIP = {
     r"could not import 'vllm": "it needs a GPU and several GB",
     r"may not mount a disk": "a small disk that is full takes root and a kernel that lets it mount one",
     r"the bench of real pages is not here": "several of its sources state no licence, so it is never copied",
+    r"the language model of arr-coc-135m is not here": "it takes access to the Hub or to a package index",
     r"does not let the peak be reset": "some kernels do not offer /proc/self/clear_refs",
 }
 """Regular expressions of reasons why a test may be skipped in CI, and why that is not mended."""

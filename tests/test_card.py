@@ -1,4 +1,4 @@
-"""The shipped checkpoint's card says what its evaluation measured, and the checkpoint keeps to its limits."""
+"""The card of arr-coc-tiny-2 says what its evaluation measured, and the checkpoint keeps to its limits."""
 
 import json
 from pathlib import Path
@@ -8,11 +8,10 @@ import pytest
 
 from arr_coc.cli.evaluate import table
 from arr_coc.data.records import read_records
-from arr_coc.loading import SHIPPED
 from arr_coc.modeling.configuration_arr_coc import ArrCocConfig
 
 ROOT = Path(__file__).parents[1]
-FOLDER = ROOT / SHIPPED
+FOLDER = ROOT / "hub_configs" / "arr-coc-tiny-2"
 HELD_OUT = ROOT / "examples" / "held_out" / "data.jsonl"
 
 

@@ -12,10 +12,10 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from arr_coc.adapters import part_of_parameter
-from arr_coc.loading import SHIPPED
 from arr_coc.training.recipe import load_recipe, train
 
 ROOT = Path(__file__).parents[1]
+TINY_2 = ROOT / "hub_configs" / "arr-coc-tiny-2"
 SMALL = ["--pages", "2", "1", "--steps", "2"]
 SCRIPTS = {
     "ask.py": ["--picture", "OUT/fetched.png"],
@@ -80,7 +80,7 @@ def weights_of(folder: Path) -> dict[str, Tensor]:
 def test_the_recipe_that_reinforces_runs(tmp_path: Path) -> None:
     small = ["steps=1", "warmup=0", "batch_size=2", "data.pages=1", "held_out=null", "reinforcement.draws=2"]
     train(load_recipe(ROOT / "examples" / "reinforce.yaml", [*small, f"cache={tmp_path / 'cache'}"]), tmp_path)
-    before, after = weights_of(ROOT / SHIPPED), weights_of(tmp_path / "model")
+    before, after = weights_of(TINY_2), weights_of(tmp_path / "model")
     changed = {part_of_parameter(name) for name in before if not torch.equal(before[name], after[name])}
     assert changed == {"scorer"}
 
@@ -90,7 +90,7 @@ def test_the_recipe_of_scorers_trains_the_new_ones_alone(tmp_path: Path) -> None
     small = ["steps=2", "warmup=0", "batch_size=2", "data.pages=1", "data.questions=2", "held_out.pages=1"]
     recipe = load_recipe(ROOT / "examples" / "scorers.yaml", [*small, f"cache={tmp_path / 'cache'}"])
     train(recipe, tmp_path)
-    before, after = weights_of(ROOT / SHIPPED), weights_of(tmp_path / "model")
+    before, after = weights_of(TINY_2), weights_of(tmp_path / "model")
     assert all(torch.equal(before[name], after[name]) for name in before)
     new = {name.split(".")[3] for name in after if name not in before}
     assert {f"scorer.{name}" for name in new} == set(recipe.stages[0].trained)  # type: ignore[attr-defined]

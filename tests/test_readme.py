@@ -9,8 +9,11 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from arr_coc.assembling.trained import is_complete
 from arr_coc.cli import main
 from arr_coc.data import Split, find_fonts
+from arr_coc.files import cache_folder
+from arr_coc.loading import SHIPPED
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -59,6 +62,13 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def needs_the_shipped_model(code: str) -> None:
+    """Skips code that loads it where it is not complete: `make test` completes it if it can be downloaded."""
+    default = "load_model()" in code or "--model" not in code and re.match(r"(arr-coc )?(ask|demo) ", code)
+    if default and not is_complete(ROOT / SHIPPED, cache_folder() / SHIPPED.name):
+        pytest.skip("the language model of arr-coc-135m is not here")
+
+
 def test_the_first_screen_names_the_two_commands() -> None:
     assert "make demo" in TEXT and "make test" in TEXT
     makefile = (ROOT / "Makefile").read_text()
@@ -68,8 +78,9 @@ def test_the_first_screen_names_the_two_commands() -> None:
 @pytest.mark.versions
 def test_make_demo_answers(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (line,) = re.findall(r"\$\(BIN\)/arr-coc (ask .*)", (ROOT / "Makefile").read_text(encoding="utf-8"))
+    needs_the_shipped_model(line)
     assert main(shlex.split(line)) == 0
-    assert capsys.readouterr().out == "$1.06\n"
+    assert capsys.readouterr().out == "3.6.12\n"
     with Image.open(checkout / "demo.png") as picture:
         assert max(picture.size) >= 512
 
@@ -84,6 +95,7 @@ def pages_with_python() -> list[Any]:
 @pytest.mark.parametrize("page", pages_with_python())
 def test_python_blocks_run_in_order(page: str, checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = blocks(page, "python")
+    needs_the_shipped_model("\n".join(found))
     space: dict[str, object] = {}
     for block in found:
         optional = [name for name in ("trl", "torchao") if f"from {name}" in block]
@@ -95,6 +107,7 @@ def test_python_blocks_run_in_order(page: str, checkout: Path, capsys: pytest.Ca
 
 @pytest.mark.parametrize("command", commands())
 def test_commands_run(command: str, checkout: Path, checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    needs_the_shipped_model(command)
     words = shlex.split(command)[1:]
     words = [*words[:2], *SMALL[words[1]], *words[2:]] if words[0] == "train" else [*words, *SMALL.get(words[0], [])]
     words = [str(checkpoint) if word == TINY else word.replace("HERE", str(checkout)) for word in words]

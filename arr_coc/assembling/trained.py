@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import warnings
 import zipfile
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -29,7 +30,7 @@ from transformers.utils import logging
 
 from ..adapters import LANGUAGE_ADAPTER
 from ..files import cache_folder, check_free, fresh_file, fresh_folder, read_json, write_json
-from ..loading import load_config
+from ..loading import LANGUAGE_MODEL, load_config
 from ..modeling.configuration_arr_coc import ArrCocConfig
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..modeling.pretrained import check_finite, weight_files
@@ -40,10 +41,6 @@ from .sources import GgufSource, HubSource, Source, open_source
 from .writer import RECORD, check_space
 
 logger = logging.get_logger(__name__)
-
-LANGUAGE_MODEL = "language_model.json"
-"""File in a trained folder that names the language model of its training: the fields of `LanguageModel`."""
-
 
 _PATIENCE = 10.0
 """Timeout of the Hub, seconds."""
@@ -265,7 +262,9 @@ def _language_weights(config: ArrCocConfig, llm: Source, folder: Path | None) ->
     model.load_state_dict(weights, strict=False)
     if folder is not None and (folder / ADAPTER[0]).is_file():
         try:
-            merged = PeftModel.from_pretrained(model, str(folder), low_cpu_mem_usage=False).merge_and_unload()
+            with warnings.catch_warnings():  # of a name that PEFT uses and transformers will drop
+                warnings.simplefilter("ignore", FutureWarning)
+                merged = PeftModel.from_pretrained(model, str(folder), low_cpu_mem_usage=False).merge_and_unload()
         except (RuntimeError, SafetensorError, KeyError) as error:
             reason = " ".join(str(error).split())[:200]
             raise ValueError(f"{folder}: expected a LoRA adapter of {llm}; got {reason}") from error

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from .common import Command
@@ -104,9 +103,8 @@ def _complete(args: argparse.Namespace) -> None:
     from huggingface_hub.utils import enable_progress_bars
 
     from arr_coc.assembling import complete, find_language_model, take_trained
-    from arr_coc.assembling.trained import is_complete, trained_files
     from arr_coc.files import cache_folder, check_free
-    from arr_coc.publishing.building import build
+    from arr_coc.publishing.building import completed
 
     folder = Path(args.folder).expanduser().absolute()
     if not (folder / "config.json").is_file():
@@ -118,25 +116,18 @@ def _complete(args: argparse.Namespace) -> None:
         files = take_trained(Path(args.take).expanduser().absolute(), folder)
         print("\n".join(f"{path.stat().st_size:>12,}  {path}" for path in files))
         return
-    if not args.new:
-        trained_files(folder)  # a ValueError before any download
-    kept = cache_folder() / (f"{folder.name}-new" if args.new else folder.name)
-    out = kept if args.out is None else Path(args.out).expanduser().absolute()
-    if out == kept and not args.force and args.llm is None and is_complete(folder, out):
-        print(out)
-        return
-    force = args.force or out == kept
-    check_free(out, force)
     progress = sys.stderr.isatty()
     if progress:
         enable_progress_bars()
+    out = None if args.out is None else Path(args.out).expanduser().absolute()
+    if not args.new:
+        print(completed(folder, args.llm, out, force=args.force))
+        return
+    kept = cache_folder() / f"{folder.name}-new"  # a training needs no repository
+    force, out = args.force or out is None, out or kept
+    check_free(out, force)
     llm = find_language_model(folder, args.llm, progress=progress)
-    if args.new:  # a training needs no repository
-        complete(folder, llm, out, new=True, seed=args.seed, force=force, progress=progress)
-    else:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as beside:
-            build(complete(folder, llm, Path(beside) / folder.name, progress=progress), out, force=force)
+    complete(folder, llm, out, new=True, seed=args.seed, force=force, progress=progress)
     print(out)
 
 

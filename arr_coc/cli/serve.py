@@ -21,8 +21,9 @@ def _add_model_and_address(parser: argparse.ArgumentParser, port: int, listens: 
         "model",
         metavar="MODEL",
         nargs="?",
-        help="folder, or org/name on the Hub (default: arr-coc-tiny-2 of a checkout)",
+        help="folder, or org/name on the Hub (default: hub_configs/arr-coc-135m of a checkout)",
     )
+    parser.set_defaults(loads_model=True)
     parser.add_argument("--host", metavar="H", default="127.0.0.1", help="address to listen at (default: %(default)s)")
     parser.add_argument("--port", metavar="P", type=int, default=port, help=f"{listens} (default: %(default)s)")
 

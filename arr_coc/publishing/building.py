@@ -10,8 +10,10 @@ ARR-COC, for example vLLM, can then answer prompts that `AnswerGenerator.embed` 
 import importlib.metadata
 import re
 import shutil
+import sys
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -20,13 +22,17 @@ from huggingface_hub import EvalResult, ModelCard
 from packaging.requirements import Requirement
 from transformers import AutoModelForCausalLM
 from transformers.modeling_utils import PreTrainedModel
+from transformers.utils import logging
 
-from .. import modeling
-from ..files import check_free, fresh_folder, read_json, write_json
-from ..loading import check_checkpoint
+from .. import loading, modeling
+from ..assembling.trained import complete, find_language_model, is_complete, trained_files
+from ..files import cache_folder, check_free, fresh_folder, read_json, write_json
+from ..loading import LANGUAGE_MODEL, check_checkpoint, find_model
 from ..modeling.configuration_arr_coc import AUTO_MAP, PROCESSOR_MAP, ArrCocConfig
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..modeling.pretrained import WEIGHTS, WEIGHTS_INDEX, weight_files
+
+logger = logging.get_logger(__name__)
 
 CARD, EVALUATION, ASSEMBLY = "README.md", "evaluation.json", "assembly.json"
 LIBRARY, TASK, TAGS = "transformers", "image-text-to-text", ("arr_coc", "custom_code")
@@ -51,6 +57,61 @@ print(model.generate("image.png", "What is the total?"))
 _OUTER = re.compile(r"!?\[([^\]]*)\]\(\.\./[^)]*\)")
 """A link that leaves the card's folder, and so does not exist on the Hub."""
 _TESTED = re.compile(r"^Tested with transformers `[^`\n]*`\.(?=\r?$)", re.MULTILINE)
+
+
+def completed(folder: Path, llm: str | None = None, out: Path | None = None, *, force: bool = False) -> Path:
+    """The repository of a folder of trained parts and their language model, made if it is not there yet.
+
+    Progress bars are shown on a terminal.
+
+    Args:
+        folder: with `loading.LANGUAGE_MODEL`.
+        llm: see `assembling.find_language_model`.
+        out: the folder to write; None: one of the same name in `files.cache_folder`.
+        force: whether to make it anew.
+
+    Raises:
+        ValueError: the weights are damaged, the language model is not available, `out` exists, or there is no space.
+        OSError: writing failed; partial files are removed.
+    """
+    kept = cache_folder() / folder.name
+    out = kept if out is None else out
+    if out == kept and not force and llm is None and is_complete(folder, out):
+        return out
+    trained_files(folder)  # a ValueError before any download
+    check_free(out, force or out == kept)
+    logger.warning(f"{folder.name} is completed with its language model, once; it is kept in {out}")
+    progress = sys.stderr.isatty()
+    source = find_language_model(folder, llm, progress=progress)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as beside:
+        whole = complete(folder, source, Path(beside) / folder.name, progress=progress)
+        return build(whole, out, force=force or out == kept)
+
+
+def whole_model(name: str | None = None) -> str:
+    """The folder or Hub name of a model; a folder of trained parts, such as the default, is completed first.
+
+    Its language model is downloaded at the first use (`completed`).
+
+    Raises:
+        ValueError: no such model (`loading.find_model`), or a language model that is not available.
+    """
+    source = find_model(name)
+    return str(completed(Path(source))) if (Path(source) / LANGUAGE_MODEL).is_file() else source
+
+
+def load_model(name: str | None = None, device: str | None = None) -> ArrCocForConditionalGeneration:
+    """The model `name`, or the default one, completed if need be (`whole_model`), with its processor.
+
+    Args:
+        name: a folder, or org/name on the Hub.
+        device: see `loading.find_device`.
+
+    Raises:
+        ValueError: see `whole_model` and `loading.load_model`.
+    """
+    return loading.load_model(whole_model(name), device)
 
 
 def read_card(path: Path) -> ModelCard:
