@@ -15,7 +15,7 @@ from importlib.metadata import version
 from typing import NoReturn
 
 from . import ask, evaluate, experiment, explain, learn, publish, serve, train
-from .common import Command, complete_model, quiet
+from .common import Command, quiet
 
 COMMANDS: tuple[Command, ...] = (
     ask.COMMAND,
@@ -90,7 +90,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(stop.code or 0)
     try:
         with quiet():
-            complete_model(args)
             args.run(args)
         sys.stdout.flush()
     except KeyboardInterrupt:

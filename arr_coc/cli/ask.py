@@ -57,8 +57,8 @@ def run(args: argparse.Namespace) -> None:
     from transformers.utils import logging
 
     from arr_coc.attached.reader import load_reader
-    from arr_coc.loading import load_model
     from arr_coc.modeling.image_loading import load_source
+    from arr_coc.publishing.building import load_model
     from arr_coc.viewing import draw_answer, draw_sheet
 
     picture = None if args.picture is None else writable(args.picture, "--picture", PICTURES)

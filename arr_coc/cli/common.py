@@ -69,27 +69,6 @@ def add_model_argument(parser: argparse.ArgumentParser) -> None:
         metavar="M",
         help="the model: a folder, or org/name on the Hub (default: hub_configs/arr-coc-135m of a checkout)",
     )
-    parser.set_defaults(loads_model=True)
-
-
-def complete_model(args: argparse.Namespace) -> None:
-    """Completes the model that a command loads, if it is a folder of trained parts, such as the default.
-
-    Raises:
-        ValueError: its language model is not available.
-    """
-    if not getattr(args, "loads_model", False):
-        return
-    from arr_coc.loading import LANGUAGE_MODEL, find_model
-
-    try:
-        source = find_model(args.model)
-    except ValueError:
-        return  # the command says it, or refuses something else before
-    if (Path(source) / LANGUAGE_MODEL).is_file():
-        from arr_coc.publishing.building import whole_model
-
-        args.model = whole_model(source)
 
 
 def add_device_argument(parser: argparse.ArgumentParser) -> None:

@@ -65,6 +65,7 @@ def run(args: argparse.Namespace) -> None:
     from arr_coc.files import write_json
     from arr_coc.metrics import METRICS
     from arr_coc.modeling.detail_allocators import ALLOCATORS
+    from arr_coc.publishing.building import whole_model
 
     source = find_source(args.data, args.format, args.fields)
     metric = source.metric if args.metric is None else args.metric
@@ -75,7 +76,7 @@ def run(args: argparse.Namespace) -> None:
     if args.fit_calibration:
         _check_fit(args)
     records = list(source.read(limit=args.limit, **reading(args.on_error, args.max_errors)))
-    model = load_model_or_reader(args.model, args.device)
+    model = load_model_or_reader(whole_model(args.model), args.device)
     budget = args.budget
     if args.fit_calibration:
         if isinstance(model, AttachedReader):
@@ -273,7 +274,7 @@ def run_measure(args: argparse.Namespace) -> None:
 
 def _of_suite(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     from arr_coc.evaluation.suite import measure_suite, read_suite, suite_text
-    from arr_coc.loading import load_model
+    from arr_coc.publishing.building import load_model
 
     sets = read_suite(Path(args.suite), args.split)
     if args.sets is not None:
@@ -293,7 +294,7 @@ def _of_bench(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     from arr_coc.attached.reader import load_reader
     from arr_coc.evaluation.bench import ModelReader, ask_bench, bench_text, read_bench, score_bench
     from arr_coc.evaluation.reporting import environment, require_extra, shown
-    from arr_coc.loading import load_model
+    from arr_coc.publishing.building import load_model
 
     require_extra("scipy.stats", "intervals")
     bench = read_bench(Path(args.bench), args.sources, limit=args.limit)

@@ -159,7 +159,7 @@ Answering = tuple[Callable[..., dict[str, Any]], Callable[..., int], Callable[..
 def _one_model(name: str | None, device: str | None, plan_for: Callable[..., dict[str, Any]]) -> Answering:
     """One model answers for all arms."""
     from arr_coc.experiments.experiment import predict
-    from arr_coc.loading import load_model
+    from arr_coc.publishing.building import load_model
 
     model = load_model(name, device)
     return partial(plan_for, model), partial(predict, model), lambda arms: [(model, arm) for arm in arms]
@@ -168,7 +168,7 @@ def _one_model(name: str | None, device: str | None, plan_for: Callable[..., dic
 def _contest(name: str | None, device: str | None, entries: Sequence[Entry]) -> Answering:
     """Each arm is answered by models of its own."""
     from arr_coc.experiments.contest import first_models, plan_contest, predict_contest
-    from arr_coc.loading import load_model
+    from arr_coc.publishing.building import load_model
 
     if name is not None:
         raise ValueError(f"model: expected none beside a contest, whose arms have their own; got {name!r}")

@@ -50,7 +50,7 @@ def add_look_arguments(parser: argparse.ArgumentParser) -> None:
 def run_look(args: argparse.Namespace) -> None:
     from arr_coc.evaluation.reporting import environment, require_extra, shown
     from arr_coc.files import write_json
-    from arr_coc.loading import load_model
+    from arr_coc.publishing.building import load_model
 
     require_extra("matplotlib", "figures")
     out = Path(args.out)
@@ -151,8 +151,8 @@ def add_analyse_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_analyse(args: argparse.Namespace) -> None:
     from arr_coc.explaining.analysis import analyse, clusters_text, write_analysis
-    from arr_coc.loading import load_model
     from arr_coc.modeling.fetcher import FetchChoices
+    from arr_coc.publishing.building import load_model
 
     source, out = find_source(args.data, args.format, args.fields), Path(args.out)
     if out.exists() and not out.is_dir():
@@ -216,8 +216,9 @@ def add_info_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_info(args: argparse.Namespace) -> None:
-    from arr_coc.loading import find_model, load_config, load_model
+    from arr_coc.loading import find_model, load_config
     from arr_coc.model_summary import describe_model, describe_scorers, expected_range, report, stage_statistics
+    from arr_coc.publishing.building import load_model
 
     if args.question_tokens < 1:
         raise ValueError(f"--question-tokens: expected at least 1; got {args.question_tokens}")

@@ -43,7 +43,8 @@ def run(args: argparse.Namespace) -> None:
     if missing:
         raise ValueError(f"learn: expected LOG, --original and --rest (or --back); got no {', '.join(missing)}")
     from arr_coc.learning.learn import Lesson, learn
-    from arr_coc.loading import find_device, find_model
+    from arr_coc.loading import find_device
+    from arr_coc.publishing.building import whole_model
 
     from .common import read_source
 
@@ -53,7 +54,7 @@ def run(args: argparse.Namespace) -> None:
         feedback=Path(args.log).expanduser(),
         original=read_source(Path(args.original).expanduser()),
         rest=read_source(Path(args.rest).expanduser()),
-        model=find_model(args.model),
+        model=whole_model(args.model),
         **{name: value for name, value in given.items() if value is not None},
     )
     with training_log():
@@ -93,7 +94,7 @@ def run_replay(args: argparse.Namespace) -> None:
     from arr_coc.files import write_json
     from arr_coc.journal import journal_files
     from arr_coc.learning.versions import Versions
-    from arr_coc.loading import load_model
+    from arr_coc.publishing.building import load_model
     from arr_coc.serving.examples import JOURNAL, SAME, Replay
 
     log = Path(args.log).expanduser()
@@ -141,7 +142,7 @@ def add_reference_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_reference(args: argparse.Namespace) -> None:
     from arr_coc.evaluation.fetch_reference import REFERENCE, measure_reference
-    from arr_coc.loading import load_model
+    from arr_coc.publishing.building import load_model
 
     folder = Path(args.model).expanduser()
     if not folder.is_dir():

@@ -23,7 +23,6 @@ def _add_model_and_address(parser: argparse.ArgumentParser, port: int, listens: 
         nargs="?",
         help="folder, or org/name on the Hub (default: hub_configs/arr-coc-135m of a checkout)",
     )
-    parser.set_defaults(loads_model=True)
     parser.add_argument("--host", metavar="H", default="127.0.0.1", help="address to listen at (default: %(default)s)")
     parser.add_argument("--port", metavar="P", type=int, default=port, help=f"{listens} (default: %(default)s)")
 
@@ -92,8 +91,9 @@ def run(args: argparse.Namespace) -> None:
     except ImportError as error:
         raise ValueError(f'serve: expected its packages, pip install "arr-coc[serve]"; got {error}') from error
     from arr_coc.attached.reader import load_model_or_reader
+    from arr_coc.publishing.building import whole_model
 
-    server = Server(load_model_or_reader(args.model, args.device), settings, args.name, use)
+    server = Server(load_model_or_reader(whole_model(args.model), args.device), settings, args.name, use)
     serve(server, args.host, args.port, lambda url: print(f"{server.name} at {url}", flush=True))
 
 
@@ -177,7 +177,7 @@ def run_demo(args: argparse.Namespace) -> None:
         from arr_coc.demo.page import run as serve
     except ImportError as error:
         raise ValueError(f'demo: expected its packages, pip install "arr-coc[demo]"; got {error}') from error
-    from arr_coc.loading import load_model
+    from arr_coc.publishing.building import load_model
 
     page = Page(load_model(args.model, args.device))
     serve(page, args.host, args.port, lambda url: print(f"Open {url} (Ctrl-C ends it)", flush=True))
