@@ -23,7 +23,7 @@ from .configuration_arr_coc import TIERS, ArrCocFetcherConfig, scaled_budget
 from .grid_encoder import pool_regions, region_boxes, spread_regions
 from .image_encoding import Rows
 from .relevance_maps import ContextNetwork
-from .scorers import EMPTY, SCORERS, FetchContext
+from .scorers import SCORERS, FetchContext
 
 SOFTNESS = 0.02
 """Width of the soft edge of "adaptive", as a share of the mass; only gradients depend on it."""
@@ -460,6 +460,7 @@ def allocate(
     allocator: str,
     budgeter: nn.Module | None = None,
     hidden: Tensor | None = None,
+    begun: Tensor | None = None,
     learns: bool = False,
     temperature: float | None = None,
 ) -> FetchResult:
@@ -473,6 +474,8 @@ def allocate(
         strategy, allocator: their names.
         budgeter: chooses the number of patches of each item, for allocators that have one.
         hidden: [B, n * N] True on patches that must not be fetched, or None.
+        begun: [B, n * N] number of wordpieces that begin in each patch; those without give no token. None: each patch
+            is one token.
         learns: whether the answer's loss reaches scorer and budgeter.
         temperature: of gradient "soft"; None: another gradient.
     """
@@ -490,13 +493,11 @@ def allocate(
         ragged = bool((counts < budget).any())
     method, levels, room = ALLOCATORS[allocator], None, None
     static = torch.compiler.is_compiling() or scores.is_meta  # no shape may depend on data
-    if strategy in SCORERS and SCORERS[strategy].reads_text and not method.detail and not static and budget:
-        shown = (scores > 0.8 * EMPTY) & (ranked > torch.finfo(ranked.dtype).min)  # several views raise scores a little
-        if context.pieces is not None and context.pieces.shape[1] == shown.shape[1]:  # several begin in one patch
-            begun = ((context.pieces >= 0).flatten(2).sum(2).to(shown.device) * shown).sum(1)
-            room = counts.minimum(2 * begun.clamp(min=1))  # the most relevant come twice
-        counts = counts.minimum(shown.sum(1).clamp(min=1))  # patches without text give no token
-        budget = int((counts if room is None else room).max()) if len(counts) else budget
+    if begun is not None and not method.detail and not static and budget:
+        begun = begun.to(ranked.device) * (ranked > torch.finfo(ranked.dtype).min)
+        room = counts.minimum(2 * begun.sum(1).clamp(min=1))  # the most relevant come twice
+        counts = counts.minimum((begun > 0).sum(1).clamp(min=1))
+        budget = int(room.max()) if len(counts) else budget
         ragged = bool((counts < budget).any())
     if method.detail:
         indices, levels = method.choose(ranked, budget, relevance=relevance.detach(), config=config, side=side)

@@ -389,15 +389,23 @@ class ArrCocModel(ArrCocPreTrainedModel):
         each patch that is used.
         """
         states, projected = self.vision_tower.fetched_states(encoding, indices, used, levels)
-        text_arguments = {}
+        read: dict[str, Tensor | None] = {}
         if encoding.pieces is not None:
             rank = torch.full_like(indices, FOREMOST) if rank is None else rank
             pieces = encoding.pieces.take_along_dim(indices[..., None, None], 1)
-            text_arguments = self._text_arguments(
-                pieces, encoding.features, indices=indices, rank=rank, relevance=relevance, room=room
-            )
-        base, bypass = encoding.bridge_cache or [], encoding.bypass
-        return self.bridge(states, projected, base=base, bypass=bypass, used=used, **text_arguments)
+            read = {"pieces": pieces, "indices": indices, "rank": rank, "relevance": relevance, "room": room}
+        return self.bridge_states(encoding, states, projected, used, **read)
+
+    def bridge_states(
+        self, encoding: ImageEncoding, states: Tensor, projected: Tensor, used: Tensor | None, **read: Any
+    ) -> Bridged:
+        """States and projected features of fetched patches, [I, K, D'] each -> tokens [I, K, D] for the language model.
+
+        `read`: fields of `ReadPatches`, if the model reads text.
+        """
+        text_arguments = self._text_arguments(features=encoding.features, **read) if read else {}
+        base = encoding.bridge_cache or []
+        return self.bridge(states, projected, base=base, bypass=encoding.bypass, used=used, **text_arguments)
 
     def _table(self, device: torch.device) -> Tensor:
         """[V, D] the table of the language model's embeddings."""

@@ -41,7 +41,6 @@ class Bridged:
             bridges without an adapter.
         source: [B, S] int64, the number of the fetched patch that each token comes from; -1 on empty tokens, which are
             0 and do not go into the prompt. None: token and patch have the same number.
-        again: [B, S] bool, True on tokens that come once more, behind all others; None: there are none.
     """
 
     tokens: Tensor
@@ -49,7 +48,6 @@ class Bridged:
     cache: list[KeyValue] = field(default_factory=list)
     failed: Tensor | None = None
     source: Tensor | None = None
-    again: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -66,6 +64,7 @@ class ReadPatches:
         rank: [B, K] their rank by relevance, from 0.
         relevance: [B, K] in 0..1, predicted by a trained scorer; None: not known.
         room: [B] the most tokens of each item, at most K; None: one for each patch that is used.
+        view: [B, K] the view of each fetched patch, if there are several: their texts follow one another.
     """
 
     pieces: Tensor
@@ -76,6 +75,7 @@ class ReadPatches:
     rank: Tensor | None = None
     relevance: Tensor | None = None
     room: Tensor | None = None
+    view: Tensor | None = None
 
 
 def embedding_table(embed: nn.Module, rows: int, device: torch.device) -> Tensor:
@@ -439,7 +439,8 @@ class WordpieceBridge(Bridge):
         slot = torch.arange(slots, device=filled.device)
         half_rows = 2 * (index // side) + slot // PIECE_SLOTS
         columns = (index % side).expand_as(half_rows)
-        place = (half_rows * side + columns) * PIECE_SLOTS + slot % PIECE_SLOTS
+        line = half_rows if patches.view is None else half_rows + 2 * side * patches.view[..., None]
+        place = (line * side + columns) * PIECE_SLOTS + slot % PIECE_SLOTS
         chosen, filled_slots, again = reading_order(filled, patches.rank, place, room)
         ids, half_rows, columns = (values.flatten(1).gather(1, chosen) for values in (pieces, half_rows, columns))
         source = chosen // slots
@@ -451,7 +452,7 @@ class WordpieceBridge(Bridge):
             marks = word_marks(relevance, patches.opens[ids] | ~filled_slots, breaks).to(tokens)
         tokens = tokens + self.places(half_rows, columns, side, breaks, marks)
         source = source.masked_fill(~filled_slots, -1)
-        return Bridged(tokens * filled_slots[..., None], source=source, again=again)
+        return Bridged(tokens * filled_slots[..., None], source=source)
 
     def mixtures(self, patches: ReadPatches, cells: int) -> Tensor:
         """[B, M, D]: the mean of the wordpieces of each of `cells` x `cells` cells; 0 without any."""

@@ -269,7 +269,10 @@ class RunningBackFetcher(nn.Module):
         _check_budget(context, budget, scorer, settings["strategy"], taken)
         scores, relevance, fell_back = scored(scorer, context, fall_back=not self.training)
         hidden = None if taken is None else torch.zeros_like(context.patch_mask).scatter(1, taken, True)
-        fetched = allocate(context, scores, relevance, context.patch_mask, budget, hidden=hidden, **settings)
+        begun = self.begun(context, choices)
+        fetched = allocate(
+            context, scores, relevance, context.patch_mask, budget, hidden=hidden, begun=begun, **settings
+        )
         fetched.fell_back = fell_back
         return fetched
 
@@ -283,9 +286,17 @@ class RunningBackFetcher(nn.Module):
         choices: FetchChoices = AS_CONFIGURED,
         *,
         hidden: Tensor | None = None,
+        begun: Tensor | None = None,
     ) -> FetchResult:
         """The second half of `forward`: see `allocate`."""
-        return allocate(context, scores, relevance, patch_mask, budget, hidden=hidden, **self._settings(choices))
+        settings = self._settings(choices)
+        return allocate(context, scores, relevance, patch_mask, budget, hidden=hidden, begun=begun, **settings)
+
+    def begun(self, context: FetchContext, choices: FetchChoices) -> Tensor | None:
+        """[B, N] number of wordpieces that begin in each patch, if the scorer reads text."""
+        if context.pieces is None or not self.scorer(choices.strategy or self.config.strategy).reads_text:
+            return None
+        return (context.pieces >= 0).flatten(2).sum(2)
 
     def _settings(self, choices: FetchChoices) -> dict[str, Any]:
         """Arguments of `allocate` from the choices and the configuration."""

@@ -22,6 +22,7 @@ from .image_encoding import ImageEncoding
 from .prompt import Core, SelectedSlots
 from .scorers import FetchContext, SaliencyScorer, is_uninformative, saliency, unit_range, warn_of_fallback
 from .views import VIEWS_AT_ONCE, Views, context_of
+from .wordpieces import FOREMOST
 
 FOCUS = 3.0
 """The factor of a view's highest score that is added to all of its scores, when views compete.
@@ -53,16 +54,21 @@ class JointFetch(FetchResult):
 
     Attributes:
         view: [I, K] int64, the view of each fetched token; its `indices` and `positions` are in that view's grid.
+        order: [I, K] int64, the rank of each token by relevance, from 0, among all that share the budget.
         seen: the views.
     """
 
     view: Tensor = None  # type: ignore[assignment]  # fields behind those with defaults need one
+    order: Tensor = None  # type: ignore[assignment]
     seen: Seen = field(default=None, metadata={"shared": True})  # type: ignore[assignment]
 
-    PER_TOKEN: ClassVar[tuple[str, ...]] = (*FetchResult.PER_TOKEN, "view")
+    PER_TOKEN: ClassVar[tuple[str, ...]] = (*FetchResult.PER_TOKEN, "view", "order")
 
     def own_relevance(self) -> Tensor:
         return self.seen.relevance[self.view, self.indices]
+
+    def ranks(self) -> Tensor:
+        return self.order
 
     def boxes(self) -> Tensor:
         """[I, K, 4] x0, y0, x1, y1 of each fetched token in px of its source."""
@@ -137,15 +143,17 @@ def fetch_over_views(fetcher: RunningBackFetcher, selected: SelectedSlots, choic
         expected = 'images without tiles (tiles="never")'
         raise ValueError(f'strategy "{strategy}": expected {expected}; got {len(views.tile_rows)} tiles')
     parts = torch.arange(len(views.slots)).split(VIEWS_AT_ONCE)
-    scores = torch.cat([scorer(context_of(views, selected.context, numbers)) for numbers in parts])
-    scores = scores.to(selected.context.features.device)
+    contexts = [context_of(views, selected.context, numbers) for numbers in parts]
+    scores = torch.cat([scorer(context) for context in contexts]).to(selected.context.features.device)
+    texts = [begun for context in contexts if (begun := fetcher.begun(context, choices)) is not None]
+    begun = torch.cat(texts).to(scores.device) if texts else None
     everything = torch.arange(len(views.slots))
     mask = views.pick(selected.context.patch_mask, "patch_mask", everything)
     failed = _failed(scores, mask, views, selected.rows)
     if fetcher.training or not scorer.fetches or isinstance(scorer, SaliencyScorer):
         failed = torch.zeros_like(failed)
     if failed.any():
-        salient = torch.cat([saliency(context_of(views, selected.context, numbers)) for numbers in parts])
+        salient = torch.cat([saliency(context) for context in contexts])
         scores = torch.where(failed[:, None], salient.to(scores), scores)
         warn_of_fallback(scorer)
     shown = scores.detach().masked_fill(~mask, float("-inf"))
@@ -169,9 +177,10 @@ def fetch_over_views(fetcher: RunningBackFetcher, selected: SelectedSlots, choic
         if in_detail:  # which goes by relevance itself: in views, as they compete
             learned = scorer.trained and not failed[numbers].any()
             relevant = _competing(competing, evidence[numbers], learned)
-        fetched = fetcher.choose(context, competing, relevant, real, budget, choices, hidden=gone)
+        text = None if begun is None else begun[numbers].flatten()[None]
+        fetched = fetcher.choose(context, competing, relevant, real, budget, choices, hidden=gone, begun=text)
         fetches.append((slots, numbers, fetched))
-    fetched = _by_slot(fetches, scores, Seen(views, relevance, hidden), side, mask)
+    fetched = _by_slot(fetches, scores, Seen(views, relevance, hidden), side, mask, begun)
     fetched.fell_back = failed[: views.overviews]
     return fetched
 
@@ -244,22 +253,34 @@ def _in_prompts(scores: Tensor, views: Views, rows: Tensor) -> Tensor:
 
 
 def _by_slot(
-    fetches: list[tuple[list[int], Tensor, FetchResult]], scores: Tensor, seen: Seen, side: int, mask: Tensor
+    fetches: list[tuple[list[int], Tensor, FetchResult]],
+    scores: Tensor,
+    seen: Seen,
+    side: int,
+    mask: Tensor,
+    begun: Tensor | None,
 ) -> JointFetch:
     """The result for each slot, from the results of groups of slots over their views `numbers`."""
     slots, patches = seen.views.slots, side * side
-    parts: dict[int, tuple[Tensor, Tensor, Tensor | None, Tensor | None]] = {}
+    parts: dict[int, tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]] = {}
+    rooms: dict[int, int] = {}
     for group, numbers, fetched in fetches:
         flat = fetched.indices[0, : int(fetched.counts[0])]
-        view, indices = numbers.to(flat.device)[flat // patches], flat % patches
+        view, indices, ranks = numbers.to(flat.device)[flat // patches], flat % patches, fetched.ranks()[0, : len(flat)]
         optional = [None if row is None else row[0, : len(flat)] for row in (fetched.weights, fetched.levels)]
+        wanted: list[int] = []
         for slot in group:
             own = slots.to(flat.device)[view] == slot
             weights, levels = (None if row is None else row[own] for row in optional)
-            parts[slot] = (view[own], indices[own], weights, levels)
+            parts[slot] = (view[own], indices[own], ranks[own], weights, levels)
+            if begun is not None:
+                wanted.append(int((begun[view[own], indices[own]] * (1 + (ranks[own] < FOREMOST).long())).sum()))
+        if fetched.room is not None:
+            rooms.update(zip(group, _shared(int(fetched.room[0]), wanted), strict=True))
     count = seen.views.overviews
     counts = torch.tensor([len(parts[slot][0]) for slot in range(count)], device=scores.device)
-    budget = int(counts.max())
+    room = torch.tensor([rooms[slot] for slot in range(count)], device=scores.device) if rooms else None
+    budget = int((counts if room is None else torch.maximum(counts, room)).max())
 
     def padded(number: int) -> Tensor:
         rows = [parts[slot][number] for slot in range(count)]
@@ -278,12 +299,25 @@ def _by_slot(
         strategy=first.strategy,
         allocator=first.allocator,
         counts=counts,
-        weights=None if first.weights is None else padded(2),
-        levels=None if first.levels is None else padded(3),
+        weights=None if first.weights is None else padded(3),
+        levels=None if first.levels is None else padded(4),
         is_ragged=bool((counts < budget).any()),
+        room=room,
         view=view,
+        order=padded(2).masked_fill(~used, budget),
         seen=seen,
     )
+
+
+def _shared(total: int, wanted: list[int]) -> list[int]:
+    """`total` tokens among slots that want some; in proportion to what they want if that is more."""
+    if sum(wanted) <= total:
+        return wanted
+    exact = [total * each / sum(wanted) for each in wanted]
+    given = [math.floor(each) for each in exact]
+    for slot in sorted(range(len(wanted)), key=lambda slot: given[slot] - exact[slot])[: total - sum(given)]:
+        given[slot] += 1
+    return given
 
 
 # ---- from patches of views to tokens ------------------------------------------------------------------------------
@@ -294,38 +328,46 @@ def bridge_over_views(model: Core, encoding: ImageEncoding, fetched: JointFetch)
 
     Each fetched token attends to the base tokens of its own view and to the tokens fetched from it.
     """
+    if model.bridge.places_tokens and not encoding.bypass:
+        return _place_over_views(model, encoding, fetched)
     views = fetched.seen.views
     slots, places, view, indices, levels = fetched._listed()
     tokens = encoding.tokens.new_zeros(*fetched.indices.shape, encoding.tokens.shape[-1])
     quality = None if encoding.quality is None else encoding.quality.new_zeros(fetched.indices.shape)
     failed = torch.zeros_like(fetched.counts, dtype=torch.bool)
-    source = torch.full_like(fetched.indices, -1) if model.bridge.places_tokens and not encoding.bypass else None
-    again = torch.zeros_like(fetched.indices, dtype=torch.bool)
-    every = fetched.ranks()
-    ranks, predicted = every[slots, places], fetched.predicted_relevance()
-    relevance = None if predicted is None else predicted[slots, places]
     for numbers in view.unique().split(VIEWS_AT_ONCE):
         at, used = _of_views(view, numbers)
         base = _bases(model, encoding, views, numbers.cpu())
         detail = None if levels is None else levels[at].where(used, 0)
-        marks = None if relevance is None else relevance[at]
-        bridged = model.bridge_fetched(base, indices[at].where(used, 0), used, detail, ranks[at], marks)
+        bridged = model.bridge_fetched(base, indices[at].where(used, 0), used, detail)
         entries = (slots[at[used]], places[at[used]])
         tokens = tokens.index_put(entries, bridged.tokens[used])
         if quality is not None and bridged.quality is not None:
             quality = quality.index_put(entries, bridged.quality[used])
-        if source is not None and bridged.source is not None:
-            own_places = places[at].gather(1, bridged.source.clamp(min=0)).where(bridged.source >= 0, -1)
-            source = source.index_put(entries, own_places[used])
-            if bridged.again is not None:
-                again = again.index_put(entries, bridged.again[used])
         if bridged.failed is not None:
             failed[views.slots[numbers.cpu()].to(failed.device)[bridged.failed]] = True
-    if source is not None:  # what comes once more stands behind the tokens of all views
-        order = again.long().masked_fill(source < 0, 2).argsort(dim=1, stable=True)
-        source, tokens = source.gather(1, order), tokens.take_along_dim(order[..., None], 1)
-        quality = None if quality is None else quality.gather(1, order)
-    return Bridged(tokens, quality, failed=failed, source=source)
+    return Bridged(tokens, quality, failed=failed)
+
+
+def _place_over_views(model: Core, encoding: ImageEncoding, fetched: JointFetch) -> Bridged:
+    """`bridge_over_views` for bridges that place tokens: the texts of a slot's views follow one another."""
+    slots, places, view, indices, levels = fetched._listed()
+    made: list[Tensor] = []
+    for numbers in view.unique().split(VIEWS_AT_ONCE):
+        at, used = _of_views(view, numbers)
+        base = _bases(model, encoding, fetched.seen.views, numbers.cpu())
+        assert base.pieces is not None, "encodings for bridges that place tokens have wordpieces"
+        detail, own = None if levels is None else levels[at].where(used, 0), indices[at].where(used, 0)
+        both = model.vision_tower.fetched_states(base, own, used, detail)
+        parts = (*both, base.pieces.take_along_dim(own[..., None, None], 1))
+        made = made or [part.new_zeros(*fetched.indices.shape, *part.shape[2:]) for part in parts]
+        entries = (slots[at[used]], places[at[used]])
+        made = [whole.index_put(entries, part[used]) for whole, part in zip(made, parts, strict=True)]
+    states, projected, pieces = made
+    return model.bridge_states(
+        encoding, states, projected, fetched.used, pieces=pieces, indices=fetched.indices, rank=fetched.ranks(),
+        relevance=fetched.predicted_relevance(), room=fetched.room, view=fetched.view,
+    )  # fmt: skip
 
 
 def _bases(model: Core, encoding: ImageEncoding, views: Views, numbers: Tensor) -> ImageEncoding:

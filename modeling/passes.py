@@ -141,8 +141,9 @@ def _by_map_of(earlier: FetchResult, core: ArrCocModel, selected: SelectedSlots,
     """The allocator's choice among the patches that no earlier pass fetched."""
     mask, taken = selected.context.patch_mask, selected.taken
     hidden = None if taken is None else torch.zeros_like(mask).scatter(1, taken, True)
+    begun = core.fetcher.begun(selected.context, choices)
     fetched = core.fetcher.choose(
-        selected.context, earlier.scores, earlier.relevance, mask, selected.budget, choices, hidden=hidden
+        selected.context, earlier.scores, earlier.relevance, mask, selected.budget, choices, hidden=hidden, begun=begun
     )
     fetched.fell_back = earlier.fell_back
     return fetched

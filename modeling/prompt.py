@@ -59,6 +59,10 @@ class Core(Protocol):
         room: Tensor | None = None,
     ) -> Bridged: ...
 
+    def bridge_states(
+        self, encoding: ImageEncoding, states: Tensor, projected: Tensor, used: Tensor | None, **read: Any
+    ) -> Bridged: ...
+
     def place(self, selected: "SelectedSlots", fetched: FetchResult, **aligned: Tensor | None) -> "EmbeddedPrompt": ...
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
@@ -442,4 +446,6 @@ def default_query_mask(
 
 def lacks_answers(query_mask: Tensor, input_ids: Tensor) -> bool:
     """Whether a mask [B, S'] covers only the prompts of `input_ids` [B, S], to which a trainer has added answers."""
+    if not isinstance(query_mask, Tensor) or query_mask.ndim != 2:  # `check_inputs` refuses it
+        return False
     return len(query_mask) == len(input_ids) and query_mask.shape[1] < input_ids.shape[1]

@@ -37,7 +37,7 @@ class ViewOptions:
     """The views of a call's sources.
 
     Attributes:
-        tiles: "auto": tiles for sources that shrink below `tile_scale` and whose text is too small in the overview;
+        tiles: "auto": tiles for sources that shrink below `tile_scale` and whose text cannot be read in the overview;
             "all": the same, refused above `max_tiles`; "asked": of these, the tiles that a question asks for; a number:
             at most so many tiles per source, whatever its size; "never": overviews only.
         max_tiles: the most encoded tiles of one prompt; above it, "auto" becomes "asked" for all prompts of the call.

@@ -1,14 +1,9 @@
-"""One page is answered alike at any size: the benchmark's table, and a reduced form of it with the shipped model."""
-
-from pathlib import Path
+"""The table of the benchmark that asks one page at many sizes."""
 
 import pytest
 from helpers import tiny_model
 
-from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from benchmarks.page_sizes import Line, page_sizes, report, verdict
-
-SHIPPED = Path(__file__).parents[1] / "hub_configs" / "arr-coc-tiny-2"
 
 
 def line(name: str, exact: float, seconds: float) -> Line:
@@ -32,17 +27,3 @@ def test_a_page_of_each_kind_is_needed(pages: int, questions: int, sizes: list[i
         page_sizes(
             tiny_model(), pages=pages, questions=questions, sizes=sizes, resolutions=[], kinds=["document", "density"]
         )
-
-
-@pytest.mark.slow
-def test_the_shipped_model_answers_alike_at_any_size() -> None:
-    """Enlarged to 1024 px a page was cut into tiles, and its answers were lost."""
-    model = ArrCocForConditionalGeneration.from_pretrained(SHIPPED).eval()
-    lines = page_sizes(
-        model, pages=2, questions=3, sizes=[320, 1024, 2048], resolutions=[150], kinds=["document", "density"]
-    )
-    assert [(line.name, line.views) for line in lines] == [
-        ("320 px", 1.0), ("1024 px", 1.0), ("2048 px", 1.0), ("150 dpi", 1.0)
-    ]  # fmt: skip
-    found = verdict(lines)
-    assert found.best.exact["value"] >= 0.3 and found.below <= 3

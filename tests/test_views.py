@@ -104,6 +104,15 @@ def test_a_page_of_large_print_is_read_once(model: Any, monkeypatch: pytest.Monk
     assert len(warned) == 1
 
 
+@pytest.mark.parametrize(("legibility", "tiles"), [(None, 12), (0.69, 12), (0.7, 0)])
+def test_an_overview_that_is_read_well_has_no_tiles(
+    model: Any, monkeypatch: pytest.MonkeyPatch, legibility: float | None, tiles: int
+) -> None:
+    monkeypatch.setattr(ImageEncoding, "legibility", lambda encoding, images=None: legibility)
+    encoding = model.encode_image(PAGE)
+    assert (0 if encoding.tiles is None else len(encoding.tiles)) == tiles
+
+
 @torch.no_grad()
 def test_what_was_fetched_is_described_by_views_and_sources(model: Any, tmp_path: Path) -> None:
     PAGE.save(tmp_path / "page.pdf")

@@ -29,7 +29,7 @@ from test_views import PAGE as SCAN
 
 from arr_coc import ArrCocConfig, ArrCocForConditionalGeneration
 from arr_coc.demo.steps import answer_in_steps
-from arr_coc.modeling import wordpieces
+from arr_coc.modeling import joint_allocation, wordpieces
 from arr_coc.modeling.answers import calibrated
 from arr_coc.modeling.fetcher import FetchChoices
 from arr_coc.modeling.generation import AnswerGenerator, QuestionBatch
@@ -182,7 +182,7 @@ def test_the_most_relevant_patches_of_a_view_keep_their_wordpieces() -> None:
 
 @torch.no_grad()
 def test_the_most_relevant_patches_come_once_more_behind_all_views(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They take the places of the least relevant ones of their view."""
+    """They take the places of the least relevant ones of their slot."""
     model = reads(tiny_model(**WORDPIECES), 1, 1)
     monkeypatch.setattr(wordpieces, "FOREMOST", 5)
     encoding = model.encode_image([[SCAN, PAGE]], tiles="all")
@@ -193,15 +193,33 @@ def test_the_most_relevant_patches_come_once_more_behind_all_views(monkeypatch: 
     )
     fetched = model.model.fetch(selected, choices)
     source, ranks = bridge_over_views(model.model, selected.encoding, fetched).source, fetched.ranks()
+    assert sorted(ranks[fetched.used].tolist()) == list(range(40))  # all slots share the budget
     for slot, own in enumerate(source):
         sources, count = own[own >= 0], int(fetched.counts[slot])
-        first, again = sources.split([count - min(5, count), min(5, count)])
-        assert again.tolist() == (ranks[slot, :count] < 5).nonzero()[:, 0].tolist()
-        assert first.diff().gt(0).all()
-        for view in fetched.view[slot, :count].unique():
-            in_view = ranks[slot, :count][fetched.view[slot, :count] == view].sort().values
-            kept = ranks[slot, first[fetched.view[slot, first] == view]].sort().values
-            assert torch.equal(kept, in_view[: len(in_view) - int((in_view < 5).sum())])
+        foremost = (ranks[slot, :count] < 5).nonzero()[:, 0]
+        first, again = sources.split([count - len(foremost), len(foremost)])
+        assert again.tolist() == foremost.tolist() and first.diff().gt(0).all()
+        in_slot = ranks[slot, :count].sort().values
+        assert torch.equal(ranks[slot, first].sort().values, in_slot[: len(first)])
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("budget", [20, 200])
+def test_views_that_share_a_budget_have_room_for_all_wordpieces(budget: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Second wordpieces of a patch were dropped, and patches without text were fetched."""
+    model = reads(tiny_model(**WORDPIECES, fetcher=SCORES_WORDS), 2, 2)
+    for module in (wordpieces, joint_allocation):
+        monkeypatch.setattr(module, "FOREMOST", 5)
+    encoding = model.encode_image([[SCAN, PAGE]], tiles="never")
+    text = encoding.patch_mask & (torch.arange(256) % 5 == 0)
+    encoding.pieces[~text] = -1
+    fetch = model.generate(encoding, QUESTION, budget=budget, return_fetch=True).fetch
+    used = fetch.used
+    assert text[fetch.view[used], fetch.indices[used]].all()
+    wanted = 2 * fetch.counts + 2 * ((fetch.ranks() < 5) & used).sum(1)
+    assert int(fetch.counts.sum()) == min(budget, int(text.sum()))
+    assert int(fetch.tokens.sum()) == min(budget, int(wanted.sum()))
+    assert (fetch.tokens <= wanted).all()
 
 
 @torch.no_grad()

@@ -1,0 +1,84 @@
+"""arr-coc-135m itself: the same answer by every door, in any order of parts and at any size, and the same refusals."""
+
+import base64
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+import torch
+from PIL import Image
+from serving_client import serving
+from test_order_of_parts import WRITTEN, shown, turn
+from test_readme import needs_the_shipped_model
+from test_refusals import BAD
+from transformers import pipeline
+
+import arr_coc
+from arr_coc.serving.settings import ServerSettings
+from benchmarks.page_sizes import page_sizes, verdict
+
+pytestmark = pytest.mark.slow
+
+IMAGES = Path(__file__).parents[1] / "examples" / "images"
+PAGE, PDF = IMAGES / "manual_page.jpg", IMAGES / "invoices.pdf"
+VERSION, TAX = "What is the version?", "What is the tax?"
+
+OF_THE_TINY_MODEL = ("too large a budget", "negative budget", "long question")
+"""Cases of `BAD` whose message holds a size of the tiny model."""
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    needs_the_shipped_model("load_model()")
+    return arr_coc.load_model()
+
+
+@pytest.mark.parametrize("text_first", [False, True])
+def test_every_door_answers_alike(model: Any, text_first: bool) -> None:
+    image, question = Image.open(PAGE).convert("RGB"), {"type": "text", "text": VERSION}
+    chat = [turn(question, shown(image)) if text_first else turn(shown(image), question)]
+    inputs = model.processor.apply_chat_template(chat, **WRITTEN)
+    tokens = model.generate(**inputs)[:, inputs["input_ids"].shape[1] :]
+    ask = pipeline("image-text-to-text", model=model, processor=model.processor)
+    answers = [
+        model.generate(PAGE, VERSION),
+        model.generate(model.encode_image(PAGE), VERSION),
+        *model.processor.batch_decode(tokens, skip_special_tokens=True),
+        ask(text=chat, return_full_text=False)[0]["generated_text"],
+    ]
+    assert [answer.strip() for answer in answers] == ["3.6.12"] * 4  # an answer begins with a space where it is decoded
+
+
+@pytest.mark.parametrize(("file", "kind", "question"), [(PAGE, "image/jpeg", VERSION), (PDF, "application/pdf", TAX)])
+def test_the_server_answers_as_generate_does(model: Any, file: Path, kind: str, question: str) -> None:
+    url = f"data:{kind};base64,{base64.b64encode(file.read_bytes()).decode()}"
+    part = {"type": "image_url", "image_url": {"url": url}}
+    if kind == "application/pdf":
+        part = {"type": "file", "file": {"filename": file.name, "file_data": url}}
+    expected = model.generate(file, question, return_fetch=True)
+    text = {"type": "text", "text": question}
+    with (
+        serving(model, ServerSettings(image_workers=1)) as (_, address),
+        openai.OpenAI(base_url=address, api_key="any", max_retries=0, timeout=120) as client,
+    ):
+        for content in ([part, text], [text, part]):
+            messages: Any = [{"role": "user", "content": content}]
+            answer = client.chat.completions.create(model="tiny", messages=messages)
+            assert answer.choices[0].message.content == expected.text != ""
+
+
+def test_it_answers_alike_at_any_size(model: Any) -> None:
+    sizes, kinds = [384, 1024, 3072], ["document", "receipt"]
+    lines = page_sizes(model, pages=4, questions=3, sizes=sizes, resolutions=[150], kinds=kinds, split="validation")
+    assert [line.views for line in lines] == [1.0] * 4  # large print takes no tiles
+    found = verdict(lines)
+    assert found.best.exact["value"] >= 0.5 and found.below <= 100 / 12 + 1e-6  # at most one of 12 answers
+
+
+@pytest.mark.parametrize("case", sorted(set(BAD) - set(OF_THE_TINY_MODEL)))
+def test_bad_input_is_refused(model: Any, tmp_path: Path, case: str) -> None:
+    call, message = BAD[case]
+    with pytest.raises((ValueError, FileNotFoundError), match=message) as error, torch.no_grad():
+        call(model, tmp_path)
+    assert "\n" not in str(error.value)
