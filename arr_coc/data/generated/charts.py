@@ -69,12 +69,28 @@ class Plot:
         head, names = row_heads(maker, random.randint(3, most))
         while max(map(len, names)) > 24:
             head, names = row_heads(maker, random.randint(3, most))
+        if kind == "bar chart" and random.random() < 0.3:
+            head, names = "Year", self._years(len(names))
         self.head, self.names = head, names
         measures = share(COLUMNS[random.choice(("number", "amount", "percent"))], maker.split, "measure", 0)
         self.measure = random.choice(measures) if random.random() < 0.75 else maker.words.noun().capitalize()
         self.top = self._title()
         self.bottom = float(height - 16)
         self._source()
+
+    def _years(self, count: int) -> list[str]:
+        first, form = self.random.randint(1985, 2026 - count), self.random.choice(("{}", "{}", "{}*", "{}/{:02}"))
+        return [form.format(year, (year + 1) % 100) for year in range(first, first + count)]
+
+    def context(self, kind: str, **names: str) -> str:
+        """A question with a topic and a place that the chart does not name, as charts are asked about elsewhere."""
+        words, values, random = self.maker.words, self.maker.values, self.random
+        topic = random.choice((words.noun(), f"{words.adjective()} {words.noun()}", f"{words.noun()} {words.noun()}", spoken(self.measure)))  # fmt: skip
+        place = random.choice((values.country, values.city, values.company))()
+        return self.maker.questions.word(f"{kind} in context", topic=topic.removesuffix("s"), place=place, **names)
+
+    def asks_in_context(self) -> bool:
+        return self.random.random() < 0.4
 
     def _colour(self) -> Colour:
         random = self.random
@@ -129,7 +145,11 @@ class Plot:
             questions.gist(counted, str(count))
         missing = [name for name in row_heads(self.maker, 4)[1] if name not in self.names]
         for name in missing[:2]:
-            questions.absent(questions.word("chart value", category=name, measure=spoken(self.measure)))
+            questions.absent(
+                self.context("chart value", category=name)
+                if self.asks_in_context()
+                else questions.word("chart value", category=name, measure=spoken(self.measure))
+            )
 
     def compare(self, numbers: list[float], labels: list[list[Piece]], texts: list[Piece | None]) -> None:
         """Asks for the highest and lowest category, and for their values if these are printed."""
@@ -140,9 +160,12 @@ class Plot:
             if len(close) > 1 and text is None or numbers.count(best) > 1 or not labels[i]:
                 continue
             near = [text.box] if text else []
-            questions.add(
-                questions.word(f"chart {which}", measure=measure), joined(labels[i]), boxes_of(labels[i]), near, SPREAD
+            word = (
+                self.context(f"chart {which}", head=spoken(self.head))
+                if self.asks_in_context()
+                else questions.word(f"chart {which}", measure=measure)
             )
+            questions.add(word, joined(labels[i]), boxes_of(labels[i]), near, SPREAD)
             if text:
                 questions.add(
                     questions.word(f"chart {which} value"), text.text, [text.box], boxes_of(labels[i]), SPREAD
@@ -153,7 +176,12 @@ class Plot:
         questions, random = self.maker.questions, self.random
         shown = [(label, text) for label, text in zip(labels, texts, strict=True) if text is not None and label]
         for label, text in random.sample(shown, min(5, len(shown))):
-            word = questions.word("chart value", category=joined(label), measure=spoken(self.measure))
+            category = joined(label).rstrip("*")
+            word = (
+                self.context("chart value", category=category)
+                if self.asks_in_context()
+                else questions.word("chart value", category=category, measure=spoken(self.measure))
+            )
             questions.add(word, text.text, [text.box], boxes_of(label))
         said = [text.text for _, text in shown]
         for label, text in random.sample(shown, min(1, len(shown))):
@@ -378,7 +406,9 @@ def _ask_series(
         j, i = random.randrange(len(series)), random.randrange(len(labels))
         text = texts[j][i]
         if text is not None:
-            word = questions.word("chart series value", series=names[j], category=joined(labels[i]))
+            filled = {"series": names[j], "category": joined(labels[i]).rstrip("*")}
+            asked = plot.context if plot.asks_in_context() else questions.word
+            word = asked("chart series value", **filled)
             questions.add(word, text.text, [text.box], boxes_of([*labels[i], legend[j]]))
 
 
