@@ -7,6 +7,7 @@ Notation: G side of the fine grid, N = G*G patches, K fetched patches. Positions
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,20 @@ GRID_COLOUR, SEAM_COLOUR = (128, 128, 128, 130), (255, 64, 0, 110)
 OUTLINE_COLOUR, HALO_COLOUR = (255, 64, 0, 255), (255, 255, 255, 200)
 PAPER, INK, SOFT_INK = (255, 255, 255), (20, 20, 20), (90, 90, 90)
 MARGIN, BAR_HEIGHT, NARROWEST = 16, 14, 520  # px
+
+CAPTION_FONTS = ("DejaVuSans.ttf", "LiberationSans-Regular.ttf", "Arial.ttf", "Helvetica.ttc")
+"""Fonts of the system for captions: Pillow's own, which is used without them, has no signs of currencies."""
+
+
+@lru_cache
+def caption_font(size: int) -> Any:
+    """The first of `CAPTION_FONTS` that is installed, `size` px high; else Pillow's own."""
+    for name in CAPTION_FONTS:
+        try:
+            return ImageFont.truetype(name, size)
+        except OSError:
+            continue
+    return ImageFont.load_default(size)
 
 
 def draw_answer(image: Any, answer: Answer, *, question: str) -> Image.Image:
@@ -161,8 +176,8 @@ def _with_caption(
     """The picture on paper; below it a colour bar if `heated`, question, answer, confidence and a summary of the
     fetched patches."""
     width = max(picture.width, NARROWEST)
-    large: Any = ImageFont.load_default(size=22)
-    small: Any = ImageFont.load_default(size=16)
+    large: Any = caption_font(22)
+    small: Any = caption_font(16)
     lines = [(line, large, INK) for entry in _said(question, text, probability) for line in wrap(entry, large, width)]
     lines += [(line, small, SOFT_INK) for line in wrap(describe(fetch), small, width)]
     heights = [font.size * 1.35 for _, font, _ in lines]
@@ -305,7 +320,7 @@ def _outlined(source: Source, boxes: Sequence[tuple[float, ...]]) -> Image.Image
 
 def _named(page: Image.Image, name: str) -> Image.Image:
     """The page in a thin frame, its name below it."""
-    font = ImageFont.load_default(size=14)
+    font = caption_font(14)
     framed = Image.new("RGB", (page.width + 2, page.height + 2 + (20 if name else 0)), PAPER)
     draw = ImageDraw.Draw(framed)
     draw.rectangle((0, 0, page.width + 1, page.height + 1), outline=SOFT_INK)

@@ -12,6 +12,7 @@ from helpers import Cli, tiny_model
 from PIL import Image, ImageFont
 from test_documents import paged
 
+from arr_coc import viewing
 from arr_coc.modeling.allocators import FetchResult
 from arr_coc.viewing import (
     MARGIN,
@@ -192,3 +193,8 @@ def test_the_command_line_asks_documents(checkpoint: Path, tmp_path: Path, cli: 
     assert {origin["page"] for origin in said["sources"]} <= {1, 2, 3} and said["sources"][0]["box"]
     with Image.open(picture) as sheet:
         assert sheet.width > 300
+
+
+def test_captions_fall_back_to_a_font_that_is_always_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(viewing, "CAPTION_FONTS", ("no such font.ttf",))
+    assert viewing.caption_font.__wrapped__(14).getname() == ImageFont.load_default(14).getname()
