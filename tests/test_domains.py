@@ -56,6 +56,7 @@ def test_every_promised_domain_is_there() -> None:
         "density",
         "document",
         "form",
+        "generated",
         "stacked",
         *NEW,
         *OF_SOURCES,
@@ -218,7 +219,7 @@ def test_easy_questions_have_one_short_value_and_every_domain_has_both() -> None
         assert found == {"easy", "hard"}
 
 
-@pytest.mark.parametrize("domain", sorted({*DOMAINS} - {"density"}))  # which has one: entries that follow one another
+@pytest.mark.parametrize("domain", sorted({*DOMAINS} - {"density", "generated"}))  # one layout; many more elsewhere
 def test_layouts_of_the_splits_share_nothing(domain: str) -> None:
     train, test = DOMAINS[domain].layouts.train, DOMAINS[domain].layouts.test
     assert len(train) >= 2 and len(test) >= 2
@@ -226,7 +227,7 @@ def test_layouts_of_the_splits_share_nothing(domain: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "domain", sorted({*DOMAINS} - {"document", "browser", "density", "invoice", "pages", "stacked"})
+    "domain", sorted({*DOMAINS} - {"document", "browser", "density", "generated", "invoice", "pages", "stacked"})
 )
 def test_wordings_of_the_splits_are_disjoint_and_test_words_occur_in_training(domain: str) -> None:
     def spelt(wordings: tuple[str, ...]) -> set[str]:
@@ -332,3 +333,18 @@ def test_documents_may_have_fields_of_their_own() -> None:
         Rendered(pages=6, domains=("receipt", "sign"), fields=fields)
     with pytest.raises(ValueError, match="fields: expected at least 4 distinct names"):
         Rendered(pages=1, fields=("vendor",)).page(0)
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_generated_pages_have_questions_at_any_size(split: str) -> None:
+    for number in range(3):
+        page, small = (draw_page("generated", 5, number, size, split) for size in (1024, 256))
+        assert (max(page.image.size), max(small.image.size)) == (1024, 256) and page.questions
+        assert [question.text for question in page.questions] == [question.text for question in small.questions]
+        assert dict(page.tags)["page"] in page.layout
+        width, height = page.image.size
+        for question, other in zip(page.questions, small.questions, strict=True):
+            assert bool(question.boxes) <= (not question.absent)
+            for (x0, y0, x1, y1), box in zip(question.boxes, other.boxes, strict=True):
+                assert 0 <= x0 < x1 <= width and 0 <= y0 < y1 <= height
+                assert box == pytest.approx((x0 / 4, y0 / 4, x1 / 4, y1 / 4), abs=0.1)

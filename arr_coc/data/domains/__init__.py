@@ -4,7 +4,7 @@ A new domain registers a function that draws a page, its layouts and its wording
 can then be used by this name in `draw_page` and everything above.
 """
 
-from . import browser, chart, density, document, invoice, lists, sign, tables  # noqa: F401  (each registers itself)
+from . import browser, chart, density, document, generated, invoice, lists, sign, tables  # noqa: F401  (each registers itself)
 from .page import DOMAINS as DOMAINS
 from .page import Difficulty as Difficulty
 from .page import Domain as Domain

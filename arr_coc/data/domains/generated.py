@@ -1,0 +1,52 @@
+"""Domain `generated`: pages of `arr_coc.data.generated`, half of them worn (`arr_coc.data.wear`).
+
+They are the pages that arr-coc-135m learns from: forms, invoices, receipts, letters, tables, charts, screens and
+others, of any aspect ratio. Words, wordings, formats, layouts and fonts of the splits differ.
+"""
+
+from importlib import import_module
+
+import numpy as np
+from PIL import Image
+
+from ..splits import Split
+from .page import Layouts, Page, Question, register
+
+WORN = 0.5
+"""Share of worn pages."""
+
+
+@register("generated", Layouts({}, {}), {}, square=False)
+def draw(rng: np.random.Generator, size: int, split: Split) -> Page:
+    """Draws a page of any kind whose longer side is `size` px.
+
+    Raises:
+        ValueError: the packages of the extra "train", whose words it uses, are not installed.
+    """
+    try:
+        generated, wear = (import_module(f"arr_coc.data.{name}") for name in ("generated", "wear"))
+    except ImportError as error:
+        raise ValueError(
+            f'domain: expected the packages of generated pages (pip install "arr-coc[train]"); got {error}'
+        ) from error
+    page = generated.draw_page(rng, split)
+    if rng.random() < WORN:
+        page = wear.wear(rng, page)
+    scale = size / max(page.size)
+    image = page.image.resize([max(1, round(side * scale)) for side in page.size], Image.Resampling.LANCZOS)
+
+    def scaled(question: Question) -> Question:
+        boxes, labels = (
+            tuple(tuple(round(edge * scale, 1) for edge in box) for box in group)
+            for group in (question.boxes, question.label_boxes)
+        )
+        return Question(question.text, question.answers, boxes, labels, question.kind, question.hops)
+
+    return Page(
+        image,
+        tuple(map(scaled, page.questions)),
+        layout=page.source.removeprefix("generated: "),
+        font="",
+        tags=(("page", page.kind),),
+        text="\n".join(line.text for line in page.lines),
+    )
