@@ -4,6 +4,7 @@ Notation: B batch, G side of the fine grid, N = G*G patches, K fetched tokens (t
 Positions are (y, x).
 """
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -17,6 +18,7 @@ from .allocators import FetchResult, allocate, positions_of
 from .checks import FETCHING, SEEDS, refusal
 from .configuration_arr_coc import AUTO, ArrCocFetcherConfig
 from .detail_allocators import ALLOCATORS
+from .prompt_format import resolve_budget
 from .relevance_maps import SCORERS
 from .scorers import FetchContext, Scorer, scored
 
@@ -61,6 +63,10 @@ class FetchChoices:
             value = getattr(self, name)
             if value is not None and (not isinstance(value, kinds) or isinstance(value, bool) != (kinds is bool)):
                 raise refusal(name, expected, value)
+        if isinstance(self.budget, str):
+            resolve_budget(self.budget, sys.maxsize)  # before any image is encoded
+        elif self.budget is not None and self.budget < 0:
+            raise refusal("budget", "0 or more patches, or a name", self.budget)
         if self.seed is not None and not -SEEDS <= self.seed <= SEEDS:
             raise refusal("seed", FETCHING["seed"][1], self.seed)
         for name in ("patches", "relevance"):

@@ -194,9 +194,23 @@ def open_encoded(stream: IO[bytes], name: str, limit: int) -> Image.Image:
         except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
             raise _Refused(f"{name}: expected at most {limit} pixels, received more") from error
         except UnidentifiedImageError:
-            received = "other content" if stream.seek(0, os.SEEK_END) else "an empty file"
+            received = _other_content(stream)
             expected = f"an image ({', '.join(FORMATS)}), a PDF or a video"
             raise _Refused(f"{name}: expected {expected}, received {received}") from None
+
+
+def _other_content(stream: IO[bytes]) -> str:
+    """What a file that is no image holds, in words."""
+    stream.seek(0)
+    head = stream.read(512)
+    if not head:
+        return "an empty file"
+    if head.startswith((b"\x1f\x8b", b"PK\x03\x04")):
+        return "compressed content (unpack it first)"
+    if b"<svg" in head:
+        return "an SVG drawing (render it as pixels first)"
+    plain = b"\0" not in head and head.decode(errors="replace").count("\N{REPLACEMENT CHARACTER}") <= 1  # the cut end
+    return "text" if plain else "other content"
 
 
 def decode(image: Image.Image, name: str, limit: int) -> Image.Image:

@@ -165,10 +165,12 @@ def scored(scorer: Scorer, context: FetchContext, *, fall_back: bool) -> tuple[T
         return scores, relevance, torch.zeros_like(failed)
     unread = torch.compiler.is_compiling() or failed.is_meta  # the values are not known
     if unread or failed.any():
-        salient = saliency(context)
+        salient, blank = saliency(context), False
+        if not unread:  # nothing to read is no failure
+            blank = scorer.reads_text and bool((scores[failed] == EMPTY).all())
         scores = torch.where(failed[:, None], salient, scores)
         relevance = torch.where(failed[:, None], unit_range(salient), relevance)
-        if not unread:
+        if not unread and not blank:
             warn_of_fallback(scorer)
     return scores, relevance, failed
 

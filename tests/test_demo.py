@@ -191,4 +191,4 @@ def test_no_image_and_a_broken_one_are_one_line(page: Any) -> None:
     (update,) = page.ask(None, QUESTION, "realizer", "no other", "standard")
     assert told(page, update, "message") == '<p role="alert">Drop an image first, or choose an example.</p>'
     update = page.open(b"broken")
-    assert "received other content" in told(page, update, "message") and update[page.session] is None
+    assert "received text" in told(page, update, "message") and update[page.session] is None

@@ -262,7 +262,7 @@ def test_missing_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "received"),
     [
-        (b"not an image at all", "received other content"),
+        (b"not an image at all", "received text"),
         (b"", "received an empty file"),
         (encoded(noise(200, 200))[:500], "received a corrupt one"),
         (encoded(noise(200, 200), "JPEG")[:900], "received a corrupt one"),
@@ -295,7 +295,7 @@ def test_broken_files(tmp_path: Path, content: bytes, received: str) -> None:
         (12, "received int"),
         (None, "received NoneType"),
         ({"url": "x"}, "received dict$"),
-        (b"no image", r"^bytes: expected an image \(PNG, JPEG, .*\), a PDF or a video, received other content$"),
+        (b"no image", r"^bytes: expected an image \(PNG, JPEG, .*\), a PDF or a video, received text$"),
         (b"", "^bytes: expected an image .* received an empty file$"),
         (StringIO("text"), "^file object: expected one opened for bytes, received str from it$"),
         ({"bytes": None, "path": None}, "received NoneType"),

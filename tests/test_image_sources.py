@@ -98,7 +98,7 @@ def test_urls(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert load_image(f"{server}/moved").tobytes() == expected
     for path, message in {
         "missing.png": "expected an image to download, received status 404$",
-        "page.html": r"page.html: expected an image .* received other content$",
+        "page.html": r"page.html: expected an image .* received text$",
         "elsewhere": "expected an image to download, received UnsupportedProtocol$",
     }.items():
         with pytest.raises(ValueError, match=message):
@@ -233,7 +233,7 @@ def test_formats_that_start_programs_are_refused(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr("PIL.EpsImagePlugin.Ghostscript", lambda *args, **kwargs: pytest.fail("started"))
     path = tmp_path / "x.png"
     path.write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\nshowpage\n")
-    with pytest.raises(ValueError, match=r"expected an image \(PNG, .*\), a PDF or a video, received other content$"):
+    with pytest.raises(ValueError, match=r"expected an image \(PNG, .*\), a PDF or a video, received text$"):
         load_image(path)
 
 

@@ -165,7 +165,10 @@ def other_sources(model: Any, folder: Path) -> None:
 
 
 WHOLE = r"expected one image \(generate\(document, question\) and encode_image\(document\) take all of its pages\)"
-KINDS = r"expected an image \(PNG, JPEG, .*\), a PDF or a video, received other content"
+KINDS = (
+    r"expected an image \(PNG, JPEG, .*\), a PDF or a video, "
+    r"received (compressed content \(unpack it first\)|an SVG drawing \(render it as pixels first\))"
+)
 REFUSED: dict[str, tuple[Callable[[Any, Path], object], str]] = {
     "label smoothing beside relevance": (smoothed_relevance, "label_smoothing_factor"),
     "a truncated prompt": (

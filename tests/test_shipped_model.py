@@ -24,7 +24,7 @@ IMAGES = Path(__file__).parents[1] / "examples" / "images"
 PAGE, PDF = IMAGES / "manual_page.jpg", IMAGES / "invoices.pdf"
 VERSION, TAX = "What is the version?", "What is the tax?"
 
-OF_THE_TINY_MODEL = ("too large a budget", "negative budget", "long question")
+OF_THE_TINY_MODEL = ("too large a budget", "long question")
 """Cases of `BAD` whose message holds a size of the tiny model."""
 
 

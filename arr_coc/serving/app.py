@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import PurePath
 from types import FrameType
@@ -20,7 +20,7 @@ from ..attached import AttachedReader
 from ..evaluation.fetch_reference import find_reference
 from ..journal import JournalFull
 from ..modeling.image_processing_arr_coc import ArrCocImageProcessor
-from ..modeling.image_sources import SourcePolicy
+from ..modeling.image_sources import SourcePolicy, shorten
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from .attached_engine import AttachedEngine
 from .chat import Chat
@@ -45,6 +45,7 @@ ASKED = {
     "tools": "expected none: this model answers questions about images, and calls no tools",
     "tool_choice": "expected none: this model answers questions about images, and calls no tools",
     "store": "expected false: nothing is stored for clients",
+    "role": "expected user or assistant: put instructions before the question",
 }
 """Hints for fields of which the server supports one value only."""
 
@@ -138,7 +139,9 @@ def _endpoints(server: Server) -> FastAPI:
 
     def check_model(name: str) -> None:
         if name != server.name:
-            raise HTTPException(404, f"model: expected {server.name!r}, which is served here; got another")
+            raise HTTPException(
+                404, f"model: expected {server.name!r}, which is served here; got {shorten(name, 40)!r}"
+            )
 
     @api.get("/v1/models")
     async def models() -> dict[str, Any]:
@@ -224,6 +227,20 @@ def _status(good: bool) -> JSONResponse:
     return JSONResponse({"ok": good}, 200 if good else 503)
 
 
+def _invalid(error: Mapping[str, Any]) -> str:
+    """What pydantic found wrong with a body: where, what was expected and, if it is short, what came."""
+    if error["type"] == "json_invalid":
+        return "body: expected JSON; got other text"
+    place = ".".join(str(part) for part in error["loc"][1:]) or "body"
+    expected = ASKED.get(place) or ASKED.get(place.rpartition(".")[2])
+    if expected is None:
+        expected = error["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
+        expected = expected.replace("Extra inputs are not permitted", "expected no such field")
+    given = error.get("input")
+    told = "; got " in expected or not isinstance(given, str | int | float)
+    return f"{place}: {expected}" if told else f"{place}: {expected}; got {shorten(repr(given), 40)}"
+
+
 def _add_errors(api: FastAPI, server: Server) -> None:
     """Returns errors in OpenAI's form; internal errors without details of the server."""
 
@@ -237,9 +254,7 @@ def _add_errors(api: FastAPI, server: Server) -> None:
 
     @api.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> Response:
-        first = error.errors()[0]  # without the input, which can be long
-        place = ".".join(str(part) for part in first["loc"][1:]) or "body"
-        return refuse("request", 400, f"{place}: {ASKED.get(place, first['msg'].removeprefix('Value error, '))}")
+        return refuse("request", 400, _invalid(error.errors()[0]))
 
     @api.exception_handler(UnknownHandle)
     async def unknown(_: Request, error: UnknownHandle) -> Response:
@@ -272,7 +287,8 @@ def _add_errors(api: FastAPI, server: Server) -> None:
 
     @api.exception_handler(TimeoutError)
     async def late(_: Request, error: TimeoutError) -> Response:
-        return refuse("deadline", 504, "the answer took too long", code="deadline")
+        limit = f"{server.settings.answer_seconds:g} s, the server's --answer-seconds"
+        return refuse("deadline", 504, f"the answer took too long: more than {limit}", code="deadline")
 
     @api.exception_handler(_ClientGone)
     async def gone(_: Request, error: _ClientGone) -> Response:

@@ -20,7 +20,7 @@ from torch import Tensor
 from transformers.cache_utils import Cache
 
 from ..modeling.image_loading import open_source
-from ..modeling.image_sources import POLICIES
+from ..modeling.image_sources import POLICIES, shorten
 from .encoders import Encoder
 from .image_workers import PreparedImage, WorkerPool
 from .metrics import Metrics
@@ -172,14 +172,14 @@ class EncodingStore:
                 prepared.append(await self.workers.download(source))
             else:
                 expected = "a data: or http(s) URL, or encoding: and a handle"
-                raise ValueError(f"image_url: expected {expected}; got another")
+                raise ValueError(f"image_url or file_data: expected {expected}; got {shorten(source, 40)!r}")
         return prepared
 
     def _check_host(self, url: str) -> None:
         hosts = self.workers.limits.policy.hosts or ()
-        if urlsplit(url).hostname not in hosts:
+        if (host := urlsplit(url).hostname) not in hosts:
             allowed = f"one at {', '.join(hosts)}" if hosts else "a data: URL, as no host is allowed here"
-            raise ValueError(f"image_url: expected {allowed} (the server's --image-host HOST allows one); got another")
+            raise ValueError(f"image_url: expected {allowed} (the server's --image-host HOST allows one); got {host}")
 
     async def stop(self) -> None:
         """Waits for the image that is being encoded, and encodes no more."""

@@ -60,6 +60,7 @@ class FilePart(Strict):
 
 
 PARTS = ("text", "image_url", "file")
+_SOURCES = {"image_url": "url", "file": "file_data"}  # the field of each part that names its source
 
 
 class JsonSchema(BaseModel):
@@ -89,6 +90,9 @@ class Message(Strict):
             kind = part.get("type") if isinstance(part, dict) else type(part).__name__
             if kind not in PARTS:
                 raise ValueError(f"part {number}: expected type {', '.join(PARTS)}; got {shorten(str(kind), 40)}")
+            if (name := _SOURCES.get(kind)) and not (isinstance(part.get(kind), dict) and name in part[kind]):
+                given = type(part.get(kind)).__name__ if kind in part else "none"
+                raise ValueError(f'part {number}: expected "{kind}": {{"{name}": ...}}; got {given}')
         return content
 
     @property

@@ -7,7 +7,7 @@ Notation: Q questions of a page, N patches.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import ClassVar
 
@@ -37,6 +37,7 @@ class RelevanceStage(ScratchStage):
         questions: most questions about a page.
         worn: share of worn pages among those that are drawn.
         mistakes: share of words that are read wrongly on pages that are not drawn, see `AskedPages`.
+        word_dropout: share of a question's tokens that the scorers do not see, against learning wordings by heart.
     """
 
     name: ClassVar[str] = "relevance"
@@ -49,13 +50,14 @@ class RelevanceStage(ScratchStage):
     questions: int = 8
     worn: float = 0.3
     mistakes: float = 0.15
+    word_dropout: float = 0.0
     learning_rate: float = 1.5e-3
     warmup: int = 40
     evaluate_every: int = 200
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check_shares("worn", "mistakes")
+        self.check_shares("worn", "mistakes", "word_dropout")
         self.check_counts("pages_per_step", "questions")
 
     def task(self, run: Run) -> "RelevanceTask":
@@ -93,9 +95,12 @@ class RelevanceTask(Task):
         )  # fmt: skip
 
     def losses(self, step: int, batch: Sequence[AskedPage]) -> dict[str, Tensor]:
-        losses = []
+        losses, random = [], torch.Generator().manual_seed(hash((self.stage.seed, step)) % 2**32)
         for page in batch:
             context = self.reading.context(page)
+            seen = torch.rand(page.mask.shape, generator=random) >= self.stage.word_dropout
+            seen = (seen | ~(seen & page.mask).any(1, keepdim=True)).to(context.query_mask.device)
+            context = replace(context, query_mask=context.query_mask & seen)
             losses += [page.relevance_loss(scorer(context), self.weight) for scorer in self.scorers.values()]
         return {"loss": torch.stack(losses).mean()}
 
