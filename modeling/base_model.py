@@ -209,7 +209,7 @@ class ArrCocModel(ArrCocPreTrainedModel):
             states, projected = pool_cells(states, pool), pool_cells(projected, pool)
         pieces, text_arguments = fields.get("pieces"), {}
         if pieces is not None:
-            text_arguments = self._text_arguments(pieces, fields["features"])
+            text_arguments = self._text_arguments(fields["features"], pieces)
         bridged = self.bridge(states, projected, bypass=bypass, **text_arguments)
         tokens = bridged.tokens if self.bridge.reads_pooled or pool == 1 else pool_cells(bridged.tokens, pool)
         # 3. The layout: tokens between and around those of the image.
@@ -389,30 +389,30 @@ class ArrCocModel(ArrCocPreTrainedModel):
         each patch that is used.
         """
         states, projected = self.vision_tower.fetched_states(encoding, indices, used, levels)
-        read: dict[str, Tensor | None] = {}
+        read: dict[str, Any] = {}
         if encoding.pieces is not None:
             rank = torch.full_like(indices, FOREMOST) if rank is None else rank
             pieces = encoding.pieces.take_along_dim(indices[..., None, None], 1)
             read = {"pieces": pieces, "indices": indices, "rank": rank, "relevance": relevance, "room": room}
-        return self.bridge_states(encoding, states, projected, used, **read)
+        text_arguments = self._text_arguments(encoding.features, **read) if read else {}
+        base, bypass = encoding.bridge_cache or [], encoding.bypass
+        return self.bridge(states, projected, base=base, bypass=bypass, used=used, **text_arguments)
 
     def bridge_states(
         self, encoding: ImageEncoding, states: Tensor, projected: Tensor, used: Tensor | None, **read: Any
     ) -> Bridged:
         """States and projected features of fetched patches, [I, K, D'] each -> tokens [I, K, D] for the language model.
 
-        `read`: fields of `ReadPatches`, if the model reads text.
+        For models that read text; `read`: fields of `ReadPatches`.
         """
-        text_arguments = self._text_arguments(features=encoding.features, **read) if read else {}
-        base = encoding.bridge_cache or []
-        return self.bridge(states, projected, base=base, bypass=encoding.bypass, used=used, **text_arguments)
+        return self.bridge(states, projected, base=[], used=used, **self._text_arguments(encoding.features, **read))
 
     def _table(self, device: torch.device) -> Tensor:
         """[V, D] the table of the language model's embeddings."""
         table = embedding_table(self.get_input_embeddings(), self.config.text_config.vocab_size, self.input_device)
         return table.to(device)
 
-    def _text_arguments(self, pieces: Tensor, features: Tensor, **fetched: Tensor | None) -> dict[str, ReadPatches]:
+    def _text_arguments(self, features: Tensor, pieces: Tensor, **fetched: Tensor | None) -> dict[str, ReadPatches]:
         """The argument `patches` of a bridge that places tokens."""
         assert self.vision_tower.text_reader is not None, "encodings with wordpieces come from a text reader"
         opens, table = self.vision_tower.text_reader.opens().to(pieces.device), self._table(pieces.device)

@@ -273,9 +273,9 @@ class RunningBackFetcher(nn.Module):
         settings = self._settings(choices)
         scorer = self.scorer(settings["strategy"])
         _check_budget(context, budget, scorer, settings["strategy"], taken)
+        begun = self.begun(context, choices)
         scores, relevance, fell_back = scored(scorer, context, fall_back=not self.training)
         hidden = None if taken is None else torch.zeros_like(context.patch_mask).scatter(1, taken, True)
-        begun = self.begun(context, choices)
         fetched = allocate(
             context, scores, relevance, context.patch_mask, budget, hidden=hidden, begun=begun, **settings
         )

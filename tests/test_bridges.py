@@ -284,7 +284,6 @@ def wordpieces(counts: list[int], lower: list[int] | None = None) -> tuple[Any, 
 def test_fetched_tokens_are_rows_of_the_vocabulary_at_their_places() -> None:
     bridge, patches = wordpieces([2, 0, 1, 0, 1])
     out = bridge(*tokens(seed=2), base=[], patches=replace(patches, rank=patches.rank + FOREMOST))
-    assert not out.again.any()
     assert out.source.tolist() == [[0, 0, 2, 4, -1]] * 2 and not out.tokens[:, 4].any()
     rows, columns = torch.tensor([0, 0, 4, 6]), torch.tensor([5, 5, 1, 2])
     placed = bridge.places.rows(2 * rows) + bridge.places.columns(columns)
@@ -316,7 +315,6 @@ def test_only_the_most_relevant_patches_are_marked_by_their_relevance(monkeypatc
     plain = bridge(*tokens(), base=[], patches=replace(patches, relevance=None))
     marked = bridge(*tokens(), base=[], patches=replace(patches, relevance=relevance))
     assert plain.source.tolist() == marked.source.tolist() == [[2, 3, 4, 3, 4]] * 2
-    assert marked.again.tolist() == [[False, False, False, True, True]] * 2
     added = torch.tensor([0.0, 0.0, 0.0, 0.9, 0.5])[:, None] * bridge.places.mark
     torch.testing.assert_close(marked.tokens - plain.tokens, added.expand(2, -1, -1))
 

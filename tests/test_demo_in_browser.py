@@ -82,10 +82,10 @@ def answers() -> dict[tuple[Path, str, str], str]:
     """What the model answers without any page."""
     model: Any = load_model(None)
     asked = [
-        (RECEIPT, TOTAL, "realizer"),
-        (RECEIPT, DATE, "realizer"),
+        (RECEIPT, TOTAL, "words"),
+        (RECEIPT, DATE, "words"),
         (RECEIPT, DATE, "saliency"),
-        (PAGE, PHONE, "realizer"),
+        (PAGE, PHONE, "words"),
     ]
     return {(path, text, strategy): model.generate(path, text, strategy=strategy) for path, text, strategy in asked}
 
@@ -138,7 +138,7 @@ def test_upload_ask_twice_and_side_by_side(
     plain = page.evaluate("document.querySelector('#first-picture img').src")
     ask(page, TOTAL)
     page.wait(f"document.querySelector('#first-picture img').src != {plain!r}")
-    assert wait_for_answer(page) == answers[RECEIPT, TOTAL, "realizer"]
+    assert wait_for_answer(page) == answers[RECEIPT, TOTAL, "words"]
     assert page.text("#first-note").startswith("107 of 1600 patches fetched, confidence ")
     page.wait("document.querySelector('#asked img')")
 
@@ -146,7 +146,7 @@ def test_upload_ask_twice_and_side_by_side(
     page.write("#question textarea", DATE)
     page.press("Enter")
     assert wait_for_answer(page, "second") == answers[RECEIPT, DATE, "saliency"]
-    assert page.text("#first-answer textarea") == answers[RECEIPT, DATE, "realizer"]
+    assert page.text("#first-answer textarea") == answers[RECEIPT, DATE, "words"]
     page.wait("document.querySelectorAll('#asked img').length >= 3")
     page.evaluate("scrollTo(0, 0)")
     page.screenshot().save(tmp_path / "side_by_side_1280.png")
@@ -161,7 +161,7 @@ def test_a_telephone_scrolls_to_the_answers_and_the_problems(
 ) -> None:
     page = visit(width=390, height=844)
     page.click_button(PHONE)
-    assert wait_for_answer(page) == answers[PAGE, PHONE, "realizer"]
+    assert wait_for_answer(page) == answers[PAGE, PHONE, "words"]
     page.wait("document.querySelector('#asked img')")
     assert in_sight(page, "#first-answer") and in_sight(page, "#first-picture")
     page.screenshot().save(tmp_path / "answer_390.png")
@@ -235,7 +235,7 @@ def test_two_visitors_at_once_get_their_own_answers(visit: Callable[..., WebPage
         page.wait("document.querySelector('#first-picture img')")
         ask(page, question)
     for (path, question), page in pages.items():
-        assert wait_for_answer(page) == answers[path, question, "realizer"]
+        assert wait_for_answer(page) == answers[path, question, "words"]
         page.wait("document.querySelector('#asked img')")
 
 
