@@ -32,6 +32,7 @@ except FileNotFoundError as error:
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[1]
+MODEL = str(ROOT / "hub_configs" / "arr-coc-tiny-2")
 RECEIPT, PAGE = ROOT / "examples/images/receipt.png", ROOT / "examples/held_out/images/00000.jpg"
 TOTAL, DATE, PHONE = "What is the total?", "What is the date?", "What is the phone?"
 
@@ -63,7 +64,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path
         port = probe.getsockname()[1]
     errors = tmp_path_factory.mktemp("server") / "errors.txt"
     with errors.open("w") as stream:
-        command = [sys.executable, "-c", WATCHED, "demo", "--port", str(port)]
+        command = [sys.executable, "-c", WATCHED, "demo", "--model", MODEL, "--port", str(port)]
         process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=stream, text=True)
         assert process.stdout is not None
         said = process.stdout.readline()
@@ -80,12 +81,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path
 @pytest.fixture(scope="module")
 def answers() -> dict[tuple[Path, str, str], str]:
     """What the model answers without any page."""
-    model: Any = load_model(None)
+    model: Any = load_model(MODEL)
     asked = [
-        (RECEIPT, TOTAL, "words"),
-        (RECEIPT, DATE, "words"),
+        (RECEIPT, TOTAL, "realizer"),
+        (RECEIPT, DATE, "realizer"),
         (RECEIPT, DATE, "saliency"),
-        (PAGE, PHONE, "words"),
+        (PAGE, PHONE, "realizer"),
     ]
     return {(path, text, strategy): model.generate(path, text, strategy=strategy) for path, text, strategy in asked}
 
@@ -138,7 +139,7 @@ def test_upload_ask_twice_and_side_by_side(
     plain = page.evaluate("document.querySelector('#first-picture img').src")
     ask(page, TOTAL)
     page.wait(f"document.querySelector('#first-picture img').src != {plain!r}")
-    assert wait_for_answer(page) == answers[RECEIPT, TOTAL, "words"]
+    assert wait_for_answer(page) == answers[RECEIPT, TOTAL, "realizer"]
     assert page.text("#first-note").startswith("107 of 1600 patches fetched, confidence ")
     page.wait("document.querySelector('#asked img')")
 
@@ -146,7 +147,7 @@ def test_upload_ask_twice_and_side_by_side(
     page.write("#question textarea", DATE)
     page.press("Enter")
     assert wait_for_answer(page, "second") == answers[RECEIPT, DATE, "saliency"]
-    assert page.text("#first-answer textarea") == answers[RECEIPT, DATE, "words"]
+    assert page.text("#first-answer textarea") == answers[RECEIPT, DATE, "realizer"]
     page.wait("document.querySelectorAll('#asked img').length >= 3")
     page.evaluate("scrollTo(0, 0)")
     page.screenshot().save(tmp_path / "side_by_side_1280.png")
@@ -161,7 +162,7 @@ def test_a_telephone_scrolls_to_the_answers_and_the_problems(
 ) -> None:
     page = visit(width=390, height=844)
     page.click_button(PHONE)
-    assert wait_for_answer(page) == answers[PAGE, PHONE, "words"]
+    assert wait_for_answer(page) == answers[PAGE, PHONE, "realizer"]
     page.wait("document.querySelector('#asked img')")
     assert in_sight(page, "#first-answer") and in_sight(page, "#first-picture")
     page.screenshot().save(tmp_path / "answer_390.png")
@@ -235,7 +236,7 @@ def test_two_visitors_at_once_get_their_own_answers(visit: Callable[..., WebPage
         page.wait("document.querySelector('#first-picture img')")
         ask(page, question)
     for (path, question), page in pages.items():
-        assert wait_for_answer(page) == answers[path, question, "words"]
+        assert wait_for_answer(page) == answers[path, question, "realizer"]
         page.wait("document.querySelector('#asked img')")
 
 
