@@ -64,7 +64,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path
         port = probe.getsockname()[1]
     errors = tmp_path_factory.mktemp("server") / "errors.txt"
     with errors.open("w") as stream:
-        command = [sys.executable, "-c", WATCHED, "demo", "--model", MODEL, "--port", str(port)]
+        command = [sys.executable, "-c", WATCHED, "demo", MODEL, "--port", str(port)]
         process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=stream, text=True)
         assert process.stdout is not None
         said = process.stdout.readline()
