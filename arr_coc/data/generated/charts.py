@@ -82,15 +82,14 @@ class Plot:
         first, form = self.random.randint(1985, 2026 - count), self.random.choice(("{}", "{}", "{}*", "{}/{:02}"))
         return [form.format(year, (year + 1) % 100) for year in range(first, first + count)]
 
-    def context(self, kind: str, **names: str) -> str:
-        """A question with a topic and a place that the chart does not name, as charts are asked about elsewhere."""
+    def wording(self, kind: str, **names: str) -> str:
+        """A question about the chart; of some, with a topic and a place that it does not name, as people ask."""
         words, values, random = self.maker.words, self.maker.values, self.random
-        topic = random.choice((words.noun(), f"{words.adjective()} {words.noun()}", f"{words.noun()} {words.noun()}", spoken(self.measure)))  # fmt: skip
-        place = random.choice((values.country, values.city, values.company))()
-        return self.maker.questions.word(f"{kind} in context", topic=topic.removesuffix("s"), place=place, **names)
-
-    def asks_in_context(self) -> bool:
-        return self.random.random() < 0.4
+        if random.random() < 0.4:
+            topic = random.choice((words.noun(), f"{words.adjective()} {words.noun()}", f"{words.noun()} {words.noun()}", spoken(self.measure)))  # fmt: skip
+            place = random.choice((values.country, values.city, values.company))()
+            kind, names = f"{kind} in context", {**names, "topic": topic.removesuffix("s"), "place": place}
+        return self.maker.questions.word(kind, **names)
 
     def _colour(self) -> Colour:
         random = self.random
@@ -145,11 +144,7 @@ class Plot:
             questions.gist(counted, str(count))
         missing = [name for name in row_heads(self.maker, 4)[1] if name not in self.names]
         for name in missing[:2]:
-            questions.absent(
-                self.context("chart value", category=name)
-                if self.asks_in_context()
-                else questions.word("chart value", category=name, measure=spoken(self.measure))
-            )
+            questions.absent(self.wording("chart value", category=name, measure=spoken(self.measure)))
 
     def compare(self, numbers: list[float], labels: list[list[Piece]], texts: list[Piece | None]) -> None:
         """Asks for the highest and lowest category, and for their values if these are printed."""
@@ -160,11 +155,7 @@ class Plot:
             if len(close) > 1 and text is None or numbers.count(best) > 1 or not labels[i]:
                 continue
             near = [text.box] if text else []
-            word = (
-                self.context(f"chart {which}", head=spoken(self.head))
-                if self.asks_in_context()
-                else questions.word(f"chart {which}", measure=measure)
-            )
+            word = self.wording(f"chart {which}", head=spoken(self.head), measure=measure)
             questions.add(word, joined(labels[i]), boxes_of(labels[i]), near, SPREAD)
             if text:
                 questions.add(
@@ -177,11 +168,7 @@ class Plot:
         shown = [(label, text) for label, text in zip(labels, texts, strict=True) if text is not None and label]
         for label, text in random.sample(shown, min(5, len(shown))):
             category = joined(label).rstrip("*")
-            word = (
-                self.context("chart value", category=category)
-                if self.asks_in_context()
-                else questions.word("chart value", category=category, measure=spoken(self.measure))
-            )
+            word = self.wording("chart value", category=category, measure=spoken(self.measure))
             questions.add(word, text.text, [text.box], boxes_of(label))
         said = [text.text for _, text in shown]
         for label, text in random.sample(shown, min(1, len(shown))):
@@ -407,8 +394,7 @@ def _ask_series(
         text = texts[j][i]
         if text is not None:
             filled = {"series": names[j], "category": joined(labels[i]).rstrip("*")}
-            asked = plot.context if plot.asks_in_context() else questions.word
-            word = asked("chart series value", **filled)
+            word = plot.wording("chart series value", **filled)
             questions.add(word, text.text, [text.box], boxes_of([*labels[i], legend[j]]))
 
 
