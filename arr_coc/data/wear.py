@@ -218,6 +218,51 @@ def _invert(rng: np.random.Generator, sheet: Sheet, strength: float) -> None:
     sheet.map_levels(*(np.linspace(high, low, 256) for low, high in zip(dark, light, strict=True)))
 
 
+@_kind("ruled", 3.0)
+def _rule(rng: np.random.Generator, sheet: Sheet, strength: float) -> None:
+    """Rules of forms: lines under or through the feet of text, boxes around it, and hatched bands behind it.
+
+    A rule may touch the text and reach beyond it, as where a form is filled in by a typewriter.
+    """
+    sheet.image = sheet.image.convert("RGB") if sheet.image.mode == "L" else sheet.image.copy()
+    draw, share = ImageDraw.Draw(sheet.image), _between(rng, 0.2, 0.9) * strength
+    ink = _INKS[int(rng.integers(len(_INKS)))] if rng.random() < 0.2 else (int(rng.integers(0, 110)),) * 3
+    width = max(round(sheet.unit * _between(rng, 0.02, 0.14)), 1)
+    for line in sheet.lines:
+        if rng.random() > share:
+            continue
+        begins = [0, *(at + 1 for at, char in enumerate(line.text) if char == " ")]
+        first = 0 if rng.random() < 0.7 else int(rng.choice(begins))
+        left, top, right, bottom = bounds_of(line.boxes[first:].reshape(-1, 2))
+        left, right = left - sheet.unit * _between(rng, 0, 4) ** 2 / 3, right + sheet.unit * _between(rng, 0, 4) ** 2 / 2
+        y, kind = bottom + sheet.unit * _between(rng, -0.12, 0.5), rng.random()
+        if kind < 0.6:
+            draw.line((left, y, right, y), fill=ink, width=width)
+        elif kind < 0.75:
+            step = max(round(sheet.unit * _between(rng, 0.2, 0.6)), 2)
+            for x in range(int(left), int(right), step):
+                draw.line((x, y, x + step // 2, y), fill=ink, width=width)
+        elif kind < 0.92:
+            draw.rectangle((left, top - sheet.unit * _between(rng, 0, 0.9), right, y), outline=ink, width=width)
+        else:
+            step = int(rng.integers(3, 6))
+            for y in range(int(top - sheet.unit * 0.3), int(bottom + sheet.unit * 0.3)):
+                draw.point([(x, y) for x in range(int(left) + y % step, int(right), step)], fill=ink)
+
+
+@_kind("dotted", 0.8)
+def _dot(rng: np.random.Generator, sheet: Sheet, strength: float) -> None:
+    """Dot-matrix print: strokes are pale between the rows of dots, and in some print between the columns too."""
+    step, darkest = sheet.unit / _between(rng, 6, 9), _between(rng, 0, 1 - 0.3 * strength)
+    waves = [
+        (1 + np.cos(2 * np.pi * (np.arange(side) / step + rng.random()))) / 2 for side in sheet.size
+    ]  # 1 on a dot
+    across = waves[0] if rng.random() < 0.4 else np.ones(sheet.size[0])
+    mask = 255 * (1 - darkest) * (1 - waves[1][:, None] * across) * min(step / 1.5, 1)
+    white = Image.new("L", sheet.size, 255).convert(sheet.image.mode)
+    sheet.image = Image.composite(white, sheet.image, Image.fromarray(mask.clip(0, 255).astype(np.uint8)))
+
+
 @_kind("bled", 0.8)
 def _bleed(rng: np.random.Generator, sheet: Sheet, strength: float) -> None:
     """Ink bleed: strokes are up to a pixel wider to the right and downwards."""

@@ -195,9 +195,9 @@ class Recognition(Task):
             raise ValueError(f'bridge_config.kind: expected "wordpieces"; got "{run.model.config.bridge_config.kind}"')
         assert isinstance(tower.grid_encoder.patch_embed, ConvStem), "the configuration sees to it"
         self.encoder, self.reader, self.patch = tower.grid_encoder, tower.text_reader, tower.config.patch_size
-        self.reader.spellings.copy_(spelled(run.processor.tokenizer, len(self.reader.spellings)))
-        if "recognition" not in run.learner:
+        if not self.reader.spellings.any():  # of a model that has read nothing yet
             start_encoder(self.encoder)
+        self.reader.spellings.copy_(spelled(run.processor.tokenizer, len(self.reader.spellings)))
         self.stem = self.encoder.patch_embed.steps
         parts = {"stem": self.stem, "lines": self.reader.line_head, "characters": self.reader.character_head}
         self.module = nn.ModuleDict(parts).float().to(run.device)
