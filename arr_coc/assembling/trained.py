@@ -234,6 +234,11 @@ def _new(config: ArrCocConfig, seed: int) -> dict[str, Tensor]:
     return {name: weight for name, weight in model.state_dict().items() if not _is_language(name)}
 
 
+def _part(name: str) -> str:
+    """The part of the model that holds a weight, such as "fetcher"."""
+    return name.split(".")[1]
+
+
 def _is_language(name: str) -> bool:
     return name.startswith(_LANGUAGE) or name == HEAD
 
@@ -329,6 +334,7 @@ def trained_digest(folder: Path) -> str:
 def take_trained(model: Path, folder: Path) -> list[Path]:
     """Writes the trained weights of a complete model, all except its language model, into a folder, in bfloat16.
 
+    Each part has files of its own, so that a part that is trained further changes no others in a repository's history.
     An adapter of the language model beside the weights is copied.
 
     Args:
@@ -352,10 +358,11 @@ def take_trained(model: Path, folder: Path) -> list[Path]:
     _check(model, weights, shapes)
     for path in folder.glob(TRAINED):
         path.unlink()
-    save_torch_state_dict(
-        _stored(weights), folder, filename_pattern="trained{suffix}.safetensors", max_shard_size=SHARD
-    )
-    (folder / "trained.safetensors.index.json").unlink(missing_ok=True)  # the files are found by their names
+    for part in sorted({_part(name) for name in weights}):
+        own = {name: weight for name, weight in weights.items() if _part(name) == part}
+        pattern = f"trained-{part}{{suffix}}.safetensors"
+        save_torch_state_dict(_stored(own), folder, filename_pattern=pattern, max_shard_size=SHARD)
+        (folder / f"trained-{part}.safetensors.index.json").unlink(missing_ok=True)  # files are found by their names
     for name in ADAPTER:
         if (model / LANGUAGE_ADAPTER / name).is_file():
             shutil.copyfile(model / LANGUAGE_ADAPTER / name, folder / name)

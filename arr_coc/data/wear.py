@@ -234,7 +234,8 @@ def _rule(rng: np.random.Generator, sheet: Sheet, strength: float) -> None:
         begins = [0, *(at + 1 for at, char in enumerate(line.text) if char == " ")]
         first = 0 if rng.random() < 0.7 else int(rng.choice(begins))
         left, top, right, bottom = bounds_of(line.boxes[first:].reshape(-1, 2))
-        left, right = left - sheet.unit * _between(rng, 0, 4) ** 2 / 3, right + sheet.unit * _between(rng, 0, 4) ** 2 / 2
+        left -= sheet.unit * _between(rng, 0, 2.3) ** 2  # mostly little
+        right += sheet.unit * _between(rng, 0, 2.8) ** 2
         y, kind = bottom + sheet.unit * _between(rng, -0.12, 0.5), rng.random()
         if kind < 0.6:
             draw.line((left, y, right, y), fill=ink, width=width)
@@ -254,9 +255,7 @@ def _rule(rng: np.random.Generator, sheet: Sheet, strength: float) -> None:
 def _dot(rng: np.random.Generator, sheet: Sheet, strength: float) -> None:
     """Dot-matrix print: strokes are pale between the rows of dots, and in some print between the columns too."""
     step, darkest = sheet.unit / _between(rng, 6, 9), _between(rng, 0, 1 - 0.3 * strength)
-    waves = [
-        (1 + np.cos(2 * np.pi * (np.arange(side) / step + rng.random()))) / 2 for side in sheet.size
-    ]  # 1 on a dot
+    waves = [(1 + np.cos(2 * np.pi * (np.arange(side) / step + rng.random()))) / 2 for side in sheet.size]  # 1 on a dot
     across = waves[0] if rng.random() < 0.4 else np.ones(sheet.size[0])
     mask = 255 * (1 - darkest) * (1 - waves[1][:, None] * across) * min(step / 1.5, 1)
     white = Image.new("L", sheet.size, 255).convert(sheet.image.mode)
