@@ -543,8 +543,8 @@ def test_recognition_learns_to_read(fields: None, tmp_path: Path) -> None:
     assert not layer.attn.proj.weight.any() and not layer.mlp.lin2.weight.any()  # as the stem says, to begin with
     with torch.no_grad():
         layer.mlp.lin2.weight.fill_(1.0)
-    RecognitionStage(pages={"fields": 1.0}, side=64).task(run)
-    assert layer.mlp.lin2.weight.all()  # what was trained goes on
+    RecognitionStage(pages={"fields": 1.0}, side=64).task(run_of(model))
+    assert layer.mlp.lin2.weight.all()  # what was trained goes on, from the weights alone
 
 
 @pytest.mark.parametrize("stage", [partial(RecognitionStage, side=64), RelevanceStage, QuestionAnsweringStage])
