@@ -1,6 +1,6 @@
 """Pictures of an answer: the image, its base grid, the fetched patches, and the relevance of all patches.
 
-For a document it is a contact sheet: pages with fetched patches, large and outlined, and thumbnails of the others.
+For a document it is a contact sheet: pages with fetched patches, large, with relevance, and thumbnails of the others.
 
 Notation: G side of the fine grid, N = G*G patches, K fetched patches. Positions are (y, x), row-major.
 """
@@ -20,6 +20,9 @@ from .modeling.grid_encoder import LEVELS
 from .modeling.image_loading import Source
 from .modeling.image_processing_arr_coc import Placement, fit_square, load_image, map_boxes
 from .modeling.joint_allocation import JointFetch
+from .modeling.views import square_of
+
+Window = tuple[float, ...]
 
 SHORTEST, LONGEST = 768, 1536
 """Bounds on the longer side of the drawn image, px."""
@@ -165,11 +168,6 @@ def _window(placed: Placement) -> tuple[int, int, int, int]:
 # ---- caption ------------------------------------------------------------------------------------------------------
 
 
-def caption_below(picture: Image.Image, answer: Answer, *, question: str) -> Image.Image:
-    """A picture on paper with question, answer, confidence and a summary of the fetched patches below it."""
-    return _with_caption(picture, answer.fetch, question, answer.text, answer.probability, heated=False)
-
-
 def _with_caption(
     picture: Image.Image, fetch: FetchResult, question: str, text: str | None, probability: float | None, heated: bool
 ) -> Image.Image:
@@ -288,12 +286,31 @@ def draw_sheet(sources: Sequence[Source], answer: Answer, *, question: str) -> I
         fetched.setdefault(origin.source, []).append(origin.box)
     if fetched and max(fetched) >= len(sources):
         raise ValueError(f"answer: expected one about {len(sources)} sources; got source {max(fetched)}")
-    large = [_outlined(sources[number], fetched[number]) for number in sorted(fetched)]
+    heated = _heated_views(sources, answer.fetch)
+    large = [_outlined(sources[number], fetched[number], heated.get(number, [])) for number in sorted(fetched)]
     others = [number for number in range(len(sources)) if number not in fetched]
     small = [_named(_shrunk(sources[number], SMALL)[0], _name(sources[number])) for number in others[:WIDEST]]
     rows = [_rows(large, COLUMNS * LARGE), _rows(small, max(COLUMNS * SMALL, *(page.width for page in large), 0))]
     sheet = _stacked([row for part in rows for row in part] or [Image.new("RGB", (SMALL, SMALL), PAPER)])
-    return caption_below(sheet, answer, question=question)
+    return _with_caption(sheet, answer.fetch, question, answer.text, answer.probability, bool(heated))
+
+
+def _heated_views(sources: Sequence[Source], fetch: Any) -> dict[int, list[tuple[Window, np.ndarray]]]:
+    """By number of the source, the square of each of its views in px of it, and the view's relevance [G, G].
+
+    The overview comes before its tiles. Empty if nothing was fetched by relevance, as by a published model.
+    """
+    if not isinstance(fetch, FetchResult) or not fetch.budget:
+        return {}
+    squares = [square_of((0, 0, source.width, source.height)) for source in sources]
+    slots, relevance = [*range(len(sources))], fetch.relevance
+    if isinstance(fetch, JointFetch):
+        views, relevance = fetch.seen.views, fetch.seen.relevance
+        slots, squares = views.slots.tolist(), views.windows.tolist()
+    side, heated = math.isqrt(relevance.shape[-1]), dict[int, list[tuple[Window, np.ndarray]]]()
+    for slot, square, own in zip(slots, squares, relevance.float().cpu().numpy(), strict=True):
+        heated.setdefault(slot, []).append((tuple(square), own.reshape(side, side)))
+    return heated
 
 
 def _name(source: Source) -> str:
@@ -309,11 +326,19 @@ def _shrunk(source: Source, longest: int) -> tuple[Image.Image, float]:
     return source.load().resize(size, Image.Resampling.LANCZOS), scale
 
 
-def _outlined(source: Source, boxes: Sequence[tuple[float, ...]]) -> Image.Image:
+def _outlined(
+    source: Source, boxes: Sequence[tuple[float, ...]], heated: Sequence[tuple[Window, np.ndarray]]
+) -> Image.Image:
+    """The page with the relevance of its views, that of tiles over that of the overview, and outlined boxes."""
     page, scale = _shrunk(source, LARGE)
     layer = Image.new("RGBA", page.size)
-    outline(layer, [tuple(round(edge * scale) for edge in box) for box in boxes], 2)
+    for square, relevance in heated:
+        x0, y0, x1, y1 = (round(edge * scale) for edge in square)
+        layer.paste(Image.fromarray(heat(relevance)).resize((x1 - x0, y1 - y0), Image.Resampling.NEAREST), (x0, y0))
     drawn = page.convert("RGBA")
+    drawn.alpha_composite(layer)
+    layer = Image.new("RGBA", page.size)
+    outline(layer, [tuple(round(edge * scale) for edge in box) for box in boxes], 2)
     drawn.alpha_composite(layer)
     return _named(drawn.convert("RGB"), _name(source))
 

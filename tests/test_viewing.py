@@ -177,7 +177,10 @@ def test_pages_that_were_fetched_from_are_outlined() -> None:
     answer = model.generate(encoding, "What is the total?", budget=12, return_fetch=True)
     sheet = draw_sheet(encoding.sources, answer, question="What is the total?")
     base_only = model.generate(encoding, "What is the total?", strategy="none", return_fetch=True)
-    assert outlined_pages(sheet) > 100 and outlined_pages(draw_sheet(encoding.sources, base_only, question="?")) == 0
+    plain = draw_sheet(encoding.sources, base_only, question="?")
+    assert outlined_pages(sheet) > 100 and outlined_pages(plain) == 0
+    colour, none = (np.ptp(np.asarray(each), -1).mean() for each in (sheet, plain))
+    assert colour > none + 2  # relevance was drawn for single images only
     with pytest.raises(ValueError, match="answer: expected one about 1 sources; got source"):
         draw_sheet(encoding.sources[:1], answer, question="?")
 
