@@ -208,7 +208,10 @@ class AnswerGenerator:
             choices = self.model.model.fetcher.resolve(choices)
         single = isinstance(question, str) and not isinstance(image, list | tuple)
         options, kwargs = self._view_options(kwargs)
-        questions = checked_questions(question, self.processor.control_tokens)
+        questions = checked_questions(question, self.processor.control_tokens, self.processor.tokenizer, MAX_QUESTION)
+        if choices.budget is not None and choices.patches is None:  # before the images are encoded
+            square = self.processor.image_processor
+            self._count_fetched((square.size["height"] // square.patch_size) ** 2, 0, choices)
         batch = self._question_batch(image, questions, choices, kwargs, options)
         if boxes is not None:
             batch = replace(batch, boxes=boxes_per_slot(boxes))
@@ -339,12 +342,14 @@ class AnswerGenerator:
             return shown, choices.patches.shape[1]
         fetcher, base = self.model.config.fetcher_config, encoding.base_indices
         excludes = base is not None and (choices.overlap or fetcher.overlap) == "exclude"
-        return shown, count_fetched(
-            encoding.patch_mask.shape[1],
-            fetcher.budget if choices.budget is None else choices.budget,
-            strategy=choices.strategy or fetcher.strategy,
-            taken=base.shape[1] if excludes and base is not None else 0,
-        )
+        taken = base.shape[1] if excludes and base is not None else 0
+        return shown, self._count_fetched(encoding.patch_mask.shape[1], taken, choices)
+
+    def _count_fetched(self, patches: int, taken: int, choices: FetchChoices) -> int:
+        """K of an image of so many `patches`, of which so many are `taken`."""
+        fetcher = self.model.config.fetcher_config
+        budget = fetcher.budget if choices.budget is None else choices.budget
+        return count_fetched(patches, budget, strategy=choices.strategy or fetcher.strategy, taken=taken)
 
     def _answers(
         self,
@@ -476,11 +481,20 @@ def is_encoding(value: Any) -> bool:
     return type(value).__name__ == "ImageEncoding"
 
 
-def checked_questions(question: Any, control_tokens: Sequence[str]) -> list[str]:
+MAX_QUESTION = 512
+"""Tokens; a longer question is taken for a document that was passed as one."""
+
+
+def checked_questions(
+    question: Any, control_tokens: Sequence[str], tokenizer: Any = None, most: int | None = None
+) -> list[str]:
     """One or several questions -> a list of them.
 
+    `most`: the most tokens of a question, which `tokenizer` counts; None: any number.
+
     Raises:
-        ValueError: no question; or one that is not text, is empty, or holds only control tokens.
+        ValueError: no question; or one that is not text, is empty, holds only control tokens, or is longer than
+            `most`.
     """
     questions = list(question) if isinstance(question, list | tuple) else [question]
     if not questions:
@@ -493,6 +507,8 @@ def checked_questions(question: Any, control_tokens: Sequence[str]) -> list[str]
             plain = plain.replace(token, "")
         if not plain.strip():
             raise ValueError(f"question: expected a non-empty string; got {shorten(repr(text))}")
+        if most is not None and (length := len(tokenizer(text)["input_ids"])) > most:
+            raise ValueError(f"question: expected at most {most} tokens; got {length}")
     return questions
 
 

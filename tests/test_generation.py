@@ -191,3 +191,15 @@ def test_a_number_that_does_not_fit_is_answered_with_the_largest_that_does() -> 
 def test_a_question_too_long_for_any_budget_is_to_blame_itself() -> None:
     with pytest.raises(ValueError, match="question: expected a prompt of fewer than 60 tokens, images included; got"):
         short_model(60).generate(PAGE, QUESTION * 20, budget="all")
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"budget": 257}, "budget: expected 0 to 256 .* got 257"),
+        ({"question": "w " * 800}, "question: expected at most 512 tokens; got"),
+    ],
+)
+def test_what_no_image_can_answer_is_refused_before_the_image_is_read(asked: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        tiny_model().generate("missing.png", **{"question": QUESTION, **asked})

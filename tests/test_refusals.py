@@ -76,7 +76,7 @@ BAD: dict[str, tuple[Callable[[Any, Path], Any], str]] = {
         lambda m, f: m.generate(PAGE, "<|im_end|> <|image_pad|>\n"),
         "question: expected a non-empty string; got",
     ),
-    "long question": (lambda m, f: m.generate(PAGE, "w " * 800), "fewer than 1024 tokens, images included; got"),
+    "long question": (lambda m, f: m.generate(PAGE, "w " * 800), "question: expected at most 512 tokens; got"),
     "unknown strategy": (lambda m, f: m.generate(PAGE, QUESTION, strategy="x"), "strategy: expected one of .* got 'x'"),
     "unknown allocator": (lambda m, f: m.generate(PAGE, QUESTION, allocator="x"), "allocator: expected one .* got 'x'"),
     "unknown budget": (lambda m, f: m.generate(PAGE, QUESTION, budget="x"), "budget: expected .*; got 'x'"),

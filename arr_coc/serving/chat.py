@@ -69,10 +69,10 @@ class Chat:
         if asked is not None and asked > most:
             why = "the server's --max-tokens: an answer keeps its place in the batch until it ends"
             raise ValueError(f"max_tokens: expected at most {most} ({why}); got {asked}")
-        fields = request.fields
+        fields, engine = request.fields, self.engine
         texts = [text] if fields is None else [field.question for field in fields]
-        checked_questions(texts, self.engine.control_tokens)
-        choices = self.engine.choices(request)
+        checked_questions(texts, engine.control_tokens, engine.tokenizer, engine.max_question)
+        choices = engine.choices(request)
         answers = [Answering(self, request) for _ in texts]
         async with asyncio.timeout_at(answers[0].deadline):
             held = await self.store.get_all(images)
