@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageDraw, ImageFont
 
+from arr_coc.modeling import view_encoding
 from arr_coc.modeling.configuration_arr_coc import count_vision_tokens
 from arr_coc.modeling.image_encoding import ImageEncoding
 from arr_coc.modeling.joint_allocation import JointFetch, seen_before
@@ -104,11 +105,22 @@ def test_a_page_of_large_print_is_read_once(model: Any, monkeypatch: pytest.Monk
     assert len(warned) == 1
 
 
-@pytest.mark.parametrize(("legibility", "tiles"), [(None, 12), (0.69, 12), (0.7, 0)])
-def test_an_overview_that_is_read_well_has_no_tiles(
-    model: Any, monkeypatch: pytest.MonkeyPatch, legibility: float | None, tiles: int
+@pytest.mark.parametrize(
+    ("characters", "confidence", "tiles"), [(0, 0.0, 12), (3, 0.69, 12), (3, 0.7, 0), (1, 0.5, 0), (1, 0.49, 12)]
+)
+def test_an_overview_that_is_read_well_or_shows_large_print_has_no_tiles(
+    model: Any, monkeypatch: pytest.MonkeyPatch, characters: int, confidence: float, tiles: int
 ) -> None:
-    monkeypatch.setattr(ImageEncoding, "legibility", lambda encoding, images=None: legibility)
+    """Worn print of 40 px took tiles where the page had 4096 px, and answers were wrong in ten times the time."""
+    encode = view_encoding._encode_overviews
+
+    def read(*arguments: Any) -> ImageEncoding:
+        encoding = encode(*arguments)
+        encoding.characters = torch.zeros(1, model.config.vision_config.num_patches, 2)
+        encoding.characters[0, :20] = characters * torch.tensor([1, confidence])
+        return encoding
+
+    monkeypatch.setattr(view_encoding, "_encode_overviews", read)
     encoding = model.encode_image(PAGE)
     assert (0 if encoding.tiles is None else len(encoding.tiles)) == tiles
 
