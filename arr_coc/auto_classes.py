@@ -1,7 +1,8 @@
 """Registers the classes for `model_type` "arr_coc" with transformers' Auto classes, on demand.
 
 `import arr_coc` loads neither torch nor transformers. The classes register as soon as a program imports transformers or
-`arr_coc.modeling`, whichever comes first, so `import arr_coc` is all that `AutoModel.from_pretrained` needs.
+a module of `arr_coc.modeling` that needs it, whichever comes first, so `import arr_coc` is all that
+`AutoModel.from_pretrained` needs.
 """
 
 import importlib.abc
@@ -39,14 +40,17 @@ def register_with_transformers() -> None:
 
 
 class _AfterImport(importlib.abc.MetaPathFinder):
-    """A post-import hook: calls `register` once, after the first import of one of `names`."""
+    """A post-import hook: calls `register` once, after the first import of transformers or a module that needs it."""
 
-    names = ("transformers", f"{__package__}.modeling")
+    modules = f"{__package__}.modeling."
+    alone = (f"{modules}image_loading", f"{modules}image_sources")
+    """Modules that the command line needs before torch: they import no others at first."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if fullname not in self.names:
+        needs = fullname.startswith(self.modules) and fullname not in self.alone
+        if fullname != "transformers" and not needs:
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(fullname)

@@ -1,4 +1,4 @@
-"""Files: JSON and YAML with declared types, outputs that appear complete or not at all, one writer at a time.
+"""Files: JSON and YAML with declared types, models' folders, outputs that appear complete or not at all.
 
 A process that writes a folder or a file holds a lock beside it, which is released when it is killed. Content of files
 is checked when it is read. Users' mistakes give an error of one line.
@@ -24,7 +24,10 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import yaml
 from filelock import FileLock, Timeout
+from huggingface_hub import hf_hub_url, try_to_load_from_cache
+from huggingface_hub.constants import ENDPOINT, HF_HUB_CACHE, HF_HUB_OFFLINE
 from huggingface_hub.dataclasses import type_validator
+from huggingface_hub.utils import get_session
 from safetensors import SafetensorError
 
 PATIENCE = 10.0
@@ -72,6 +75,53 @@ _WRITERS = ("while serializing", "inline_container")
 def cache_folder() -> Path:
     """A user's folder for downloaded and converted files: `arr-coc` in `$XDG_CACHE_HOME`, or in `~/.cache`."""
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser().absolute() / "arr-coc"
+
+
+SHIPPED = Path("hub_configs") / "arr-coc-135m"
+"""The shipped model of a checkout of the repository."""
+
+HUB_SECONDS = 5.0
+"""The longest wait for the Hub's first answer, beside the look-up of its address."""
+
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+
+
+def find_model(name: str | None) -> str:
+    """An absolute path for a folder, so that nothing is looked up on the Hub; or a name on the Hub.
+
+    Raises:
+        ValueError: a path to nothing or to a file; no name and no shipped model; or a name on the Hub that is not in
+            its cache while the Hub does not answer.
+    """
+    if name is None:
+        checkout = Path(__file__).resolve().parents[1]
+        for root in (checkout, Path.cwd()):
+            if (root / SHIPPED).is_dir():
+                return str(root / SHIPPED)
+        raise ValueError(f"model: expected a folder or org/name; got none, and {SHIPPED.as_posix()} is not here")
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return str(path.absolute())
+    if path.exists():
+        raise ValueError(f"model: expected a folder or org/name; got a file: {name}")
+    # "hub_configs/typo" has the form of a Hub name, but users with that folder mean the folder.
+    if not _HUB_NAME.fullmatch(name) or path.parent.is_dir():
+        raise ValueError(f"model: expected a folder, or org/name on the Hub; got {name!r}, which does not exist")
+    if not isinstance(try_to_load_from_cache(name, "config.json"), str):
+        _check_hub_answers(name)
+    return name
+
+
+def _check_hub_answers(name: str) -> None:
+    """Refuses a name on the Hub if the Hub does not answer: loaders try six times, for up to a minute each."""
+    if HF_HUB_OFFLINE:
+        return
+    try:
+        get_session().head(hf_hub_url(name, "config.json"), timeout=HUB_SECONDS)
+    except Exception as error:  # those of httpx or httpx2, whichever huggingface_hub uses
+        cause = " ".join(str(error).split()) or type(error).__name__
+        tried = f"no answer from {ENDPOINT} ({cause}), nothing in {HF_HUB_CACHE}, and no such folder"
+        raise ValueError(f"{name}: expected a folder or a model on the Hub; got {tried}") from None
 
 
 def parse_json(path: Path) -> Any:

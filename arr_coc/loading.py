@@ -1,6 +1,5 @@
 """Loads models by name: a folder, or a repository on the Hub; and chooses their device."""
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,13 +8,11 @@ import torch
 from safetensors import safe_open
 from transformers import AutoConfig
 
+from .files import SHIPPED, find_model
 from .modeling.configuration_arr_coc import ArrCocConfig
 from .modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from .modeling.pretrained import WEIGHTS, WEIGHTS_INDEX, check_finite, weight_files, weight_map
 from .modeling.processing_arr_coc import load_processor
-
-SHIPPED = Path("hub_configs") / "arr-coc-135m"
-"""The shipped model of a checkout of the repository."""
 
 LANGUAGE_MODEL = "language_model.json"
 """File in a folder of trained parts that names the language model which completes them: the fields of
@@ -24,34 +21,9 @@ LANGUAGE_MODEL = "language_model.json"
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 """dtypes of published weights, by their names in configurations."""
 
-_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-
-
-def find_model(name: str | None) -> str:
-    """An absolute path for a folder, so that nothing is looked up on the Hub; or a name on the Hub.
-
-    Raises:
-        ValueError: a path to nothing or to a file, or no name and no shipped model.
-    """
-    if name is None:
-        checkout = Path(__file__).resolve().parents[1]
-        for root in (checkout, Path.cwd()):
-            if (root / SHIPPED).is_dir():
-                return str(root / SHIPPED)
-        raise ValueError(f"model: expected a folder or org/name; got none, and {SHIPPED.as_posix()} is not here")
-    path = Path(name).expanduser()
-    if path.is_dir():
-        return str(path.absolute())
-    if path.exists():
-        raise ValueError(f"model: expected a folder or org/name; got a file: {name}")
-    # "hub_configs/typo" has the form of a Hub name, but users with that folder mean the folder.
-    if not _HUB_NAME.fullmatch(name) or path.parent.is_dir():
-        raise ValueError(f"model: expected a folder, or org/name on the Hub; got {name!r}, which does not exist")
-    return name
-
 
 def load_config(name: str) -> ArrCocConfig:
-    """The config of a folder or Hub name (see `find_model`).
+    """The config of a folder or Hub name (see `files.find_model`).
 
     Raises:
         ValueError: no config.json, or one of another kind of model.

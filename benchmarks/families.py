@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from arr_coc.evaluation.reporting import to_text
-from arr_coc.files import run_module, write_text
-from arr_coc.loading import find_model, load_config
+from arr_coc.files import find_model, run_module, write_text
+from arr_coc.loading import load_config
 from arr_coc.metrics import METRICS
 from arr_coc.model_summary import count_allocators, count_scorers
 from arr_coc.modeling.configuration_arr_coc import ArrCocConfig

@@ -30,8 +30,7 @@ from arr_coc.data.collator import QuestionCollator
 from arr_coc.data.formats import open_records
 from arr_coc.data.records import Record
 from arr_coc.experiments.costs import LiveTensors
-from arr_coc.files import run_module
-from arr_coc.loading import find_model
+from arr_coc.files import find_model, run_module
 from arr_coc.modeling.configuration_arr_coc import ArrCocConfig
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from arr_coc.training.cache import CachedEncoder

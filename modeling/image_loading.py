@@ -1,12 +1,14 @@
 """Loading images: any source -> an upright 8-bit RGB image.
 
 A path, URL, text, bytes, file object, array, tensor or Pillow image comes in, as far as a policy allows it; a Pillow
-image goes out, or a ValueError of one line.
+image goes out, or a ValueError of one line. Neither torch nor transformers is imported for a file, so that the command
+line refuses one at once.
 """
 
 import base64
 import binascii
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -17,11 +19,8 @@ from urllib.parse import unquote_to_bytes, urlparse
 from urllib.request import url2pathname
 
 import numpy as np
-import torch
 from PIL import Image, ImageOps, UnidentifiedImageError
-from transformers.image_utils import ChannelDimension
 
-from .checks import is_dense, refusal
 from .image_sources import MAX_BYTES, POLICIES, SourcePolicy, download, shorten, without_secrets
 
 MAX_IMAGE_PIXELS = 89_478_485
@@ -44,6 +43,8 @@ SAMPLED = 512
 
 BAND = 256
 """Rows that are converted at a time if a conversion needs several times the memory of the image."""
+
+LAYOUTS = ("channels_first", "channels_last")
 
 PAGED = ("TIFF", "GIF")
 """Files of these formats with several images are documents of several pages."""
@@ -97,7 +98,7 @@ def load_source(source: Any, **options: Any) -> Image.Image | Encoded:
     """`load_image`, or the bytes of a document; `options` are those of `load_image`."""
     if isinstance(source, Encoded):
         return source
-    if isinstance(source, Image.Image | torch.Tensor | np.ndarray):
+    if isinstance(source, Image.Image | np.ndarray) or _is_tensor(source):
         return load_image(source, **options)
     limit = options.get("max_image_pixels", MAX_IMAGE_PIXELS)
     stream, name = open_source(source, source_policy(options.get("sources", "any")), options.get("timeout", 30.0))
@@ -141,7 +142,7 @@ def load_image(
     *,
     max_image_pixels: int = MAX_IMAGE_PIXELS,
     timeout: float | None = 30.0,
-    input_data_format: str | ChannelDimension | None = None,
+    input_data_format: str | None = None,
     sources: str | SourcePolicy = "any",
 ) -> Image.Image:
     """Loads an upright RGB image from any source.
@@ -164,11 +165,8 @@ def load_image(
     """
     if isinstance(source, Image.Image):
         return finish_image(source, "image", max_image_pixels)
-    if isinstance(source, torch.Tensor):
-        if not is_dense(source) or source.is_complex():
-            raise refusal("image", "a dense tensor of numbers", source)
-        source = source.detach().cpu()
-        source = (source.float() if source.is_floating_point() else source).numpy()
+    if _is_tensor(source):
+        source = _tensor_to_array(source)
     if isinstance(source, np.ndarray):
         return finish_image(_array_to_image(source, max_image_pixels, input_data_format), "image", max_image_pixels)
     loaded = load_source(source, max_image_pixels=max_image_pixels, timeout=timeout, sources=sources)
@@ -426,14 +424,32 @@ def _scale_to_8_bit(values: np.ndarray, mode: str) -> np.ndarray:
     return scaled
 
 
-def _array_to_image(array: np.ndarray, limit: int, layout: str | ChannelDimension | None) -> Image.Image:
+def _is_tensor(source: Any) -> bool:
+    """Whether it is a tensor; there is none before torch is imported."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(source, torch.Tensor)
+
+
+def _tensor_to_array(tensor: Any) -> np.ndarray:
+    from .checks import is_dense, refusal
+
+    if not is_dense(tensor) or tensor.is_complex():
+        raise refusal("image", "a dense tensor of numbers", tensor)
+    tensor = tensor.detach().cpu()
+    array: np.ndarray = (tensor.float() if tensor.is_floating_point() else tensor).numpy()
+    return array
+
+
+def _array_to_image(array: np.ndarray, limit: int, layout: str | None) -> Image.Image:
     shape = tuple(array.shape)
     if array.ndim == 2:
         array = array[..., None]
     elif array.ndim != 3:
         raise ValueError(f"image: expected an array [H, W], [H, W, C] or [C, H, W], received shape {shape}")
     elif layout is not None:
-        array = np.moveaxis(array, 0, -1) if ChannelDimension(layout) == ChannelDimension.FIRST else array
+        if layout not in LAYOUTS:  # or transformers' ChannelDimension, which are strings
+            raise ValueError(f"input_data_format: expected one of {', '.join(LAYOUTS)}; received {layout!r}")
+        array = np.moveaxis(array, 0, -1) if layout == LAYOUTS[0] else array
     elif shape[0] in (1, 3, 4):
         array = np.moveaxis(array, 0, -1)
     height, width, channels = array.shape

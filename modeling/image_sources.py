@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
-from transformers import image_utils
-
 MAX_BYTES = 256 * 2**20
 """The most bytes from a URL or file object: about the size of the largest image uncompressed."""
 
@@ -67,7 +65,8 @@ def without_secrets(url: str) -> str:
 
 
 def download(url: str, policy: SourcePolicy, timeout: float | None) -> bytes:
-    # transformers knows the httpx of this huggingface_hub (httpx, later httpx2); modeling/ may not import either.
+    from transformers import image_utils  # it knows huggingface_hub's httpx (or httpx2), which modeling/ may not import
+
     httpx: Any = image_utils.httpx
     name = without_secrets(url)
     transport = None if policy.private_addresses else _PublicTransport(httpx)

@@ -99,7 +99,7 @@ def refused(result: tuple[int, str, str]) -> str:
         ("cut.png", QUESTION, (), "cut.png: expected a whole image, received a corrupt one"),
         ("huge.png", QUESTION, (), "huge.png: expected at most 89478485 pixels"),
         ("noise.png", "", (), "question: expected a non-empty string; got ''"),
-        ("noise.png", "why " * 400, (), "question: expected a prompt of fewer than 1024 tokens"),
+        ("noise.png", "why " * 400, (), "question: expected at most 512 tokens"),
         ("noise.png", QUESTION, ("--strategy", "luck"), "strategy: expected one of"),
         ("noise.png", QUESTION, ("--allocator", "luck"), "allocator: expected one of adaptive, foveated, knapsack"),
         ("noise.png", QUESTION, ("--budget", "lots"), "budget: expected a number of patches or one of fast"),
@@ -196,7 +196,7 @@ def test_damaged_checkpoints_are_refused(cli: Cli, checkpoint: Path, picture: Pa
 
 def test_no_model_named_and_none_shipped(cli: Cli, picture: Path, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("arr_coc.loading.SHIPPED", Path("hub_configs") / "not-shipped")
+    monkeypatch.setattr("arr_coc.files.SHIPPED", Path("hub_configs") / "not-shipped")
     message = refused(cli("ask", picture, QUESTION))
     assert message == "model: expected a folder or org/name; got none, and hub_configs/not-shipped is not here"
 

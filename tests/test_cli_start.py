@@ -1,7 +1,9 @@
 """How the command line starts: help and version, what they name, and what they wait for."""
 
+import os
 import re
 import runpy
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +20,8 @@ from arr_coc.data.domains import DOMAINS
 from arr_coc.data.formats import DEFAULT_FORMAT, FORMATS
 from arr_coc.data.records import MAX_ERRORS
 from arr_coc.evaluation.arms import GROUPS
-from arr_coc.loading import DTYPES, SHIPPED
+from arr_coc.files import SHIPPED
+from arr_coc.loading import DTYPES
 from arr_coc.metrics import METRICS
 from arr_coc.modeling.allocators import ALLOCATORS
 from arr_coc.modeling.bridges import BRIDGES
@@ -28,6 +31,7 @@ from arr_coc.version import __version__
 
 ROOT = Path(__file__).parents[1]
 QUESTION = "What is the total?"
+RECEIPT = "examples/images/receipt.png"
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
@@ -57,6 +61,43 @@ def test_help_and_version_do_not_wait_for_the_library(arguments: tuple[str, ...]
     code, seconds, *loaded = result.stderr.split()
     assert result.stdout.startswith(("usage: arr-coc", "arr-coc ")) and (code, loaded) == ("0", [])
     assert float(seconds) < 1.0  # 0.15 s on an idle machine
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("ask", "missing.png", QUESTION), "missing.png: expected an image file, received a missing path"),
+        (("ask", "README.md", QUESTION), "a PDF or a video, received text"),
+        (("ask", RECEIPT, QUESTION, "--model", "typo"), "got 'typo', which does not exist"),
+        (("ask", RECEIPT, QUESTION, "--picture", "out.txt"), "--picture: expected a name ending in .png"),
+        (("look", "missing.png", QUESTION, "--out", "out"), "missing.png: expected an image file"),
+        (("serve", "nowhere"), "got 'nowhere', which does not exist"),
+        (("evaluate", "missing.jsonl"), "missing.jsonl: expected a file that exists"),
+        (("train", "missing.yaml"), "missing.yaml: expected a file that exists"),
+        (("measure", "examples/measured.yaml", "--json", "no/such/file"), "--json: expected a file in a folder"),
+    ],
+)
+def test_a_path_to_nothing_is_refused_without_the_library(arguments: tuple[str, ...], message: str) -> None:
+    """`arr-coc ask missing.png` took 5 s, those of the imports."""
+    command = [sys.executable, "-c", TIMED, *arguments]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    refusal, last = result.stderr.strip().split("\n")
+    code, seconds, *loaded = last.split()
+    assert message in refusal and code == "2" and not {"torch", "transformers"} & {*loaded}
+    assert float(seconds) < 2.0  # 0.4 s on an idle machine
+
+
+def test_a_name_on_the_hub_is_refused_if_the_hub_does_not_answer() -> None:
+    """It took 143 s: three loaders tried six times each."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        hub = f"http://127.0.0.1:{free.getsockname()[1]}"
+    environment = {**os.environ, "HF_ENDPOINT": hub, "HF_HUB_OFFLINE": "0", "TRANSFORMERS_OFFLINE": "0"}
+    command = [sys.executable, "-c", TIMED, "ask", RECEIPT, QUESTION, "--model", "org/name"]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, env=environment, timeout=60)
+    refusal, last = result.stderr.strip().split("\n")
+    assert re.fullmatch(f".*: org/name: expected a folder or a model on the Hub; got no answer from {hub} .*", refusal)
+    assert last.startswith("2 ")
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,7 @@ from PIL import Image
 from arr_coc.assembling.trained import is_complete
 from arr_coc.cli import main
 from arr_coc.data import Split, find_fonts
-from arr_coc.files import cache_folder
-from arr_coc.loading import SHIPPED
+from arr_coc.files import SHIPPED, cache_folder
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"

@@ -13,7 +13,8 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor
 from transformers.models.auto.processing_auto import PROCESSOR_MAPPING_NAMES
 
-from ..loading import find_device, find_model, load_model
+from ..files import find_model
+from ..loading import find_device, load_model
 from ..modeling.answers import Answer, answer_probabilities
 from ..modeling.checks import boxes_per_slot
 from ..modeling.configuration_arr_coc import ArrCocConfig

@@ -1,6 +1,6 @@
 """The command line: `arr-coc COMMAND ...`. Related commands share a module; `COMMANDS` lists all.
 
-A command's `run` imports its modules, so that `--version` and every `--help` answer without importing torch.
+A command's `run` imports its modules, so that `--version`, `--help` and what `check` refuses do not wait for torch.
 
 Exit codes: 0 done, 1 a bug (with a traceback), 2 a user's mistake (one line on standard error), 130 interrupted.
 """
@@ -73,7 +73,7 @@ def parser() -> argparse.ArgumentParser:
         )
         command.add_arguments(sub)
         sub.add_argument("--debug", action="store_true", help="show the traceback of an error")
-        sub.set_defaults(run=command.run)
+        sub.set_defaults(check=command.check, run=command.run)
     return top
 
 
@@ -89,6 +89,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as stop:  # argparse has printed its message
         return int(stop.code or 0)
     try:
+        args.check(args)
         with quiet():
             args.run(args)
         sys.stdout.flush()

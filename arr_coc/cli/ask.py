@@ -8,6 +8,7 @@ import os
 import sys
 from dataclasses import asdict
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .common import (
@@ -17,13 +18,13 @@ from .common import (
     add_device_argument,
     add_model_argument,
     add_passes_argument,
+    check_paths,
     tiles_of,
     writable,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from arr_coc.attached import AttachedReader
     from arr_coc.modeling.answers import Answer, Pass
@@ -53,6 +54,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_device_argument(parser)
 
 
+def check(args: argparse.Namespace) -> None:
+    """Refuses what needs no model."""
+    if args.picture is not None:
+        writable(args.picture, "--picture", PICTURES)
+    if os.path.isfile(args.question):  # also if it is too long for a path
+        raise ValueError(f"QUESTION: expected a question behind the images; got a file: {args.question}")
+    if len(args.image) > 1 and args.box:
+        raise ValueError(f"--box: expected one image, which it is on; got {len(args.image)}")
+    check_paths(args)
+
+
 def run(args: argparse.Namespace) -> None:
     from transformers.utils import logging
 
@@ -61,11 +73,7 @@ def run(args: argparse.Namespace) -> None:
     from arr_coc.publishing.building import load_model
     from arr_coc.viewing import draw_answer, draw_sheet
 
-    picture = None if args.picture is None else writable(args.picture, "--picture", PICTURES)
-    if os.path.isfile(args.question):  # also if it is too long for a path
-        raise ValueError(f"QUESTION: expected a question behind the images; got a file: {args.question}")
-    if len(args.image) > 1 and args.box:
-        raise ValueError(f"--box: expected one image, which it is on; got {len(args.image)}")
+    picture = None if args.picture is None else Path(args.picture).expanduser()
     images = [load_source(image) for image in args.image]
     if (reader := load_reader(args.model, args.device)) is not None:
         sources, answer = _ask_published(args, reader, images)
@@ -183,4 +191,5 @@ COMMAND = Command(
     ),
     add_arguments=add_arguments,
     run=run,
+    check=check,
 )

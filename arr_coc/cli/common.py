@@ -23,9 +23,52 @@ METRICS = (
 """Registered names for help texts: `--help` must not import the library."""
 
 
+_INPUTS = ("suite", "recipe", "config", "data", "original", "rest", "rules", "card")
+"""Names of arguments that are files to read."""
+
+
+def check_paths(args: argparse.Namespace) -> None:
+    """Refuses images, models and outputs that are not there, in any command, before torch is imported.
+
+    Raises:
+        ValueError, FileNotFoundError: the errors of `load_source`, `find_model` and `writable`.
+    """
+    images = getattr(args, "image", [])
+    for image in [images] if isinstance(images, str) else images:
+        _check_image(image)
+    if hasattr(args, "model"):
+        from arr_coc.files import find_model
+
+        find_model(args.model)
+    for name in _INPUTS:
+        if isinstance(path := getattr(args, name, None), str) and not Path(path).expanduser().exists():
+            raise FileNotFoundError(f"{path}: expected a file that exists; got a missing path")
+    for name in ("json", "predictions"):
+        if isinstance(value := getattr(args, name, None), str):
+            writable(value, f"--{name}")
+
+
+def _check_image(source: str) -> None:
+    """Refuses a file that is no image, PDF or video; a URL is left to `load_source`."""
+    if source.partition(":")[0].lower() in ("http", "https"):
+        return
+    from arr_coc.modeling.image_loading import MAX_IMAGE_PIXELS, document_kind, open_encoded, open_source, source_policy
+
+    stream, name = open_source(source, source_policy("any"), None)
+    with stream:
+        if document_kind(stream.read(1024)) is None:
+            open_encoded(stream, name, MAX_IMAGE_PIXELS).close()
+
+
 @dataclass(frozen=True)
 class Command:
-    """A subcommand: `examples` are whole command lines; `arr-coc --help` shows the first one."""
+    """A subcommand.
+
+    Attributes:
+        examples: whole command lines; `arr-coc --help` shows the first one.
+        run: runs the command; it imports what it needs.
+        check: refuses arguments before `run`, without an import that takes seconds.
+    """
 
     name: str
     summary: str
@@ -33,6 +76,7 @@ class Command:
     examples: tuple[str, ...]
     add_arguments: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace], None]
+    check: Callable[[argparse.Namespace], None] = check_paths
 
 
 @contextmanager

@@ -216,7 +216,8 @@ def add_info_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_info(args: argparse.Namespace) -> None:
-    from arr_coc.loading import find_model, load_config
+    from arr_coc.files import find_model
+    from arr_coc.loading import load_config
     from arr_coc.model_summary import describe_model, describe_scorers, expected_range, report, stage_statistics
     from arr_coc.publishing.building import load_model
 

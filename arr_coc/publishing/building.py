@@ -26,8 +26,8 @@ from transformers.utils import logging
 
 from .. import loading, modeling
 from ..assembling.trained import complete, find_language_model, is_complete, trained_files
-from ..files import cache_folder, check_free, fresh_folder, read_json, write_json
-from ..loading import LANGUAGE_MODEL, check_checkpoint, find_model
+from ..files import cache_folder, check_free, find_model, fresh_folder, read_json, write_json
+from ..loading import LANGUAGE_MODEL, check_checkpoint
 from ..modeling.configuration_arr_coc import AUTO_MAP, PROCESSOR_MAP, ArrCocConfig
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..modeling.pretrained import WEIGHTS, WEIGHTS_INDEX, weight_files
@@ -95,7 +95,7 @@ def whole_model(name: str | None = None) -> str:
     Its language model is downloaded at the first use (`completed`).
 
     Raises:
-        ValueError: no such model (`loading.find_model`), or a language model that is not available.
+        ValueError: no such model (`files.find_model`), or a language model that is not available.
     """
     source = find_model(name)
     return str(completed(Path(source))) if (Path(source) / LANGUAGE_MODEL).is_file() else source
