@@ -276,7 +276,10 @@ class GgufSource(Source):
         if folder.is_dir():
             return folder
         folder.parent.mkdir(parents=True, exist_ok=True)
-        shown = nullcontext() if sys.stderr.isatty() else redirect_stderr(StringIO())  # hides the reader's progress bar
+        on_terminal = sys.stderr.isatty()
+        if on_terminal and part == "model":  # a command shows no progress bars of transformers
+            print(f"Converting {self.path.name}, once", file=sys.stderr, flush=True)
+        shown = nullcontext() if on_terminal else redirect_stderr(StringIO())  # hides the reader's progress bar
         with fresh_folder(folder) as beside, shown:
             where, file = str(self.path.parent), self.path.name
             try:
