@@ -18,7 +18,7 @@ from .modeling.configuration_arr_coc import COMPRESSION
 from .modeling.generation import Answer
 from .modeling.grid_encoder import LEVELS
 from .modeling.image_loading import Source
-from .modeling.image_processing_arr_coc import Placement, fit_square, load_image, map_boxes
+from .modeling.image_processing_arr_coc import Box, Placement, fit_square, load_image, map_boxes
 from .modeling.joint_allocation import JointFetch
 from .modeling.views import square_of
 
@@ -57,7 +57,10 @@ def caption_font(size: int) -> Any:
 
 def draw_answer(image: Any, answer: Answer, *, question: str) -> Image.Image:
     """`draw_fetch` for the result of `generate(..., return_fetch=True)`, for one image and one question."""
-    return draw_fetch(image, answer.fetch, question=question, text=answer.text, probability=answer.probability)
+    boxes = [origin.box for origin in answer.sources]
+    return draw_fetch(
+        image, answer.fetch, question=question, text=answer.text, probability=answer.probability, boxes=boxes or None
+    )
 
 
 def draw_fetch(
@@ -68,6 +71,7 @@ def draw_fetch(
     text: str | None = None,
     probability: float | None = None,
     with_relevance: bool = True,
+    boxes: Sequence[Box] | None = None,
 ) -> Image.Image:
     """The image with relevance as a heat map, the base grid faint, fetched patches outlined, and a caption below.
 
@@ -76,6 +80,8 @@ def draw_fetch(
         fetch: the fetched patches of this image; one item (see `FetchResult.select`).
         question, text, probability: for the caption; `text` is the answer, `probability` in 0..1.
         with_relevance: draw the heat map; without it, outlines only.
+        boxes: what is outlined instead of the patches, px of the image: the places of the answer's tokens
+            (`Answer.sources`), which are words for models that read text.
 
     Returns:
         RGB, the image at `SHORTEST` to `LONGEST` px along its longer side.
@@ -96,12 +102,13 @@ def draw_fetch(
     if heated:
         relevance = fetch.relevance[0].float().cpu().numpy().reshape(side, side)
         canvas.alpha_composite(_heat(relevance, cell, placed))
-    if isinstance(fetch, JointFetch):  # whose regions are those of overview and tiles
-        seen = [tuple(box) for box in fetch.boxes()[0][fetch.used[0].cpu()].tolist()]
-        boxes = [tuple(map(round, box)) for box in map_boxes(seen, source.height, source.width, cell * side)]
+    if boxes is None and isinstance(fetch, JointFetch):  # whose regions are those of overview and tiles
+        boxes = [tuple(box) for box in fetch.boxes()[0][fetch.used[0].cpu()].tolist()]
+    if boxes is None:
+        drawn = [(x0 * cell, y0 * cell, x1 * cell, y1 * cell) for y0, x0, y1, x1 in fetch.regions()[0].tolist()]
     else:
-        boxes = [(x0 * cell, y0 * cell, x1 * cell, y1 * cell) for y0, x0, y1, x1 in fetch.regions()[0].tolist()]
-    canvas.alpha_composite(_lines(boxes, side, cell, placed))
+        drawn = [tuple(map(round, box)) for box in map_boxes(boxes, source.height, source.width, cell * side)]
+    canvas.alpha_composite(_lines(drawn, side, cell, placed))
     return _with_caption(canvas.convert("RGB"), fetch, question, text, probability, heated)
 
 

@@ -44,7 +44,8 @@ class Origin:
         source: the number of the source among those of the prompt, from 0.
         page: of a document, from 1, or None.
         second: of a video, or None.
-        box: x0, y0, x1, y1 in px of the source, within it.
+        box: x0, y0, x1, y1 in px of the source, within it: of the patch; from models with a text reader, of the
+            patches in a row that the text beginning there covers.
     """
 
     source: int
@@ -53,15 +54,20 @@ class Origin:
     box: Box
 
 
-def origins_of(fetch: FetchResult, encoding: ImageEncoding, images: Sequence[int]) -> tuple[Origin, ...]:
+def origins_of(
+    fetch: FetchResult, encoding: ImageEncoding, images: Sequence[int], shown: Sequence[int]
+) -> tuple[Origin, ...]:
     """The origin of each fetched token of a prompt with the sources `images` [I], in the order of the prompt.
 
-    Empty if the sources' sizes are not known; padding has none.
+    Empty if the sources' sizes are not known; padding has none. `shown`: the sources of all prompts.
     """
     if encoding.source_sizes is None:
         return ()
     sizes = [encoding.source_sizes[number] for number in images]
     boxes = fetch.boxes() if isinstance(fetch, JointFetch) else _boxes(fetch, sizes)
+    patches = _patches_of_text(fetch, encoding, images, shown)
+    wide = (boxes[..., 2] - boxes[..., 0]) * torch.as_tensor(patches, device=boxes.device)
+    boxes[..., 2] = boxes[..., 0] + wide
     known = encoding.sources
     origins = []
     for slot, at in (fetch.used & ~fetch.is_padding).nonzero().tolist():
@@ -72,6 +78,42 @@ def origins_of(fetch: FetchResult, encoding: ImageEncoding, images: Sequence[int
         page, second = (None, None) if source is None else (source.page, source.second)
         origins.append(Origin(slot, page, second, box))
     return tuple(origins)
+
+
+def _patches_of_text(
+    fetch: FetchResult, encoding: ImageEncoding, images: Sequence[int], shown: Sequence[int]
+) -> Tensor | int:
+    """[I, K] `patches_of_text` at each fetched token; 1 from models without a text reader, and for levels of detail."""
+    if encoding.pieces is None or encoding.characters is None or fetch.levels is not None:
+        return 1
+    if not isinstance(fetch, JointFetch):
+        rows = torch.tensor(images, device=encoding.pieces.device)
+        return patches_of_text(encoding.pieces[rows], encoding.characters[rows]).gather(1, fetch.indices)
+    views, rows = fetch.seen.views, torch.tensor(shown, device=encoding.pieces.device)
+    if views.tiles is not None and (views.tiles.pieces is None or views.tiles.characters is None):
+        return 1
+    every = torch.arange(len(views.slots))
+    pieces = views.pick(encoding.pieces[rows], "pieces", every)
+    characters = views.pick(encoding.characters[rows], "characters", every)
+    return patches_of_text(pieces, characters)[fetch.view, fetch.indices]
+
+
+def patches_of_text(pieces: Tensor, characters: Tensor) -> Tensor:
+    """[V, N] the number of patches in a row that the text covers which begins in each patch of V views.
+
+    It ends before the next wordpiece, so that the wordpieces of a word cover the word together.
+
+    Args:
+        pieces, characters: see `ImageEncoding`.
+    """
+    side = math.isqrt(pieces.shape[1])
+    begins = (pieces >= 0).flatten(2).any(-1).unflatten(1, (side, side))
+    goes_on = (characters[..., 0] > 0).unflatten(1, (side, side)) & ~begins
+    goes_on[..., :-1] |= goes_on[..., 1:] & ~begins[..., :-1]  # a wide character has its middle in the next patch
+    covered = torch.ones_like(goes_on, dtype=torch.int64)
+    for column in reversed(range(side - 1)):
+        covered[..., column] += covered[..., column + 1] * goes_on[..., column + 1]
+    return covered.flatten(1)
 
 
 def _boxes(fetch: FetchResult, sizes: Sequence[tuple[int, int]]) -> Tensor:
@@ -206,10 +248,11 @@ def with_fetch(
     repeats = len(texts) // len(images)
     read = legibilities(fetch, encoding, images)
     rows = torch.arange(sum(map(len, images))).split([len(own) for own in images])
+    shown = [source for own in images for source in own]
     answers = []
     for number, (text, probability) in enumerate(zip(texts, probabilities, strict=True)):
         fetched = fetch.select(rows[number // repeats])
-        sources = origins_of(fetched, encoding, images[number // repeats])
+        sources = origins_of(fetched, encoding, images[number // repeats], shown)
         thinking, answer_text = split_thinking(text)
         page, legible = read[number // repeats] or (None, None)
         sure = calibrated(probability, config.calibration, text=answer_text, legibility=legible)

@@ -29,7 +29,7 @@ from test_views import PAGE as SCAN
 
 from arr_coc import ArrCocConfig, ArrCocForConditionalGeneration
 from arr_coc.demo.steps import answer_in_steps
-from arr_coc.modeling import joint_allocation, wordpieces
+from arr_coc.modeling import answers, joint_allocation, wordpieces
 from arr_coc.modeling.answers import calibrated
 from arr_coc.modeling.fetcher import FetchChoices
 from arr_coc.modeling.generation import AnswerGenerator, QuestionBatch
@@ -404,6 +404,34 @@ def test_how_well_characters_were_read_is_counted_by_patch() -> None:
     assert confidence_of(characters.sum((0, 1))) == pytest.approx((4 * sure(9) + 2 * sure(3)) / 7)
     assert [word.text for word in reader.words(stem_of(classes, present, middles))[0]] == ["tall", "ox"]
     assert not reader.read(stem_of(*shown([])))[1].any() and confidence_of(torch.zeros(2)) == 0
+
+
+def test_a_word_covers_the_patches_up_to_the_next_one() -> None:
+    """Outlines covered only the patches in which wordpieces begin."""
+    pieces, characters = torch.full((1, 16, 2, 5), -1), torch.zeros(1, 16, 2)
+    for row, begin, held in ((0, [0], [0, 1, 3]), (1, [0, 2], [0, 1, 2]), (2, [1], [1, 3])):
+        for column in begin:
+            pieces[0, 4 * row + column, 0, 0] = 7
+        for column in held:
+            characters[0, 4 * row + column] = 1
+    covered = answers.patches_of_text(pieces, characters).view(4, 4)
+    assert covered[0, 0] == 4  # a character is wider than a patch
+    assert (covered[1, 0], covered[1, 2]) == (2, 1)
+    assert covered[2, 1] == 3 and (covered[3] == 1).all()
+
+
+@pytest.mark.parametrize("tiles", ["never", "all"])
+def test_the_places_of_an_answers_tokens_are_those_of_words(
+    model: Any, monkeypatch: pytest.MonkeyPatch, tiles: str
+) -> None:
+    found = []
+    for wide in (1, 3):
+        monkeypatch.setattr(answers, "patches_of_text", lambda pieces, _, wide=wide: torch.full(pieces.shape[:2], wide))
+        found.append(model.generate(SCAN, QUESTION, return_fetch=True, tiles=tiles).sources)
+    assert len(found[0]) == len(found[1]) > 0
+    for plain, wide in zip(*found, strict=True):
+        assert wide.box[:2] == plain.box[:2] and wide.box[3] == plain.box[3]
+        assert plain.box[2] < wide.box[2] <= SCAN.width or plain.box[2] == SCAN.width
 
 
 def test_words_of_a_line_along_an_edge_stay_in_one_half_row() -> None:
