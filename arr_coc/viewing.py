@@ -104,6 +104,7 @@ def draw_fetch(
         canvas.alpha_composite(_heat(relevance, cell, placed))
     if boxes is None and isinstance(fetch, JointFetch):  # whose regions are those of overview and tiles
         boxes = [tuple(box) for box in fetch.boxes()[0][fetch.used[0].cpu()].tolist()]
+    drawn: list[tuple[int, ...]]
     if boxes is None:
         drawn = [(x0 * cell, y0 * cell, x1 * cell, y1 * cell) for y0, x0, y1, x1 in fetch.regions()[0].tolist()]
     else:
