@@ -118,7 +118,7 @@ def _open_pdf(encoded: Encoded, limits: Limits) -> list[Source]:
                     check_size(height, width, f"{encoded.name}, page {number + 1}", limits.max_image_pixels)
                 except ValueError as error:
                     raise ValueError(f"{error}; a lower dpi than {limits.dpi:g} makes it smaller") from None
-                load = partial(_render, pdfium, encoded, number, scale)
+                load = partial(_render, pdfium, encoded, number, scale, (width, height))
                 sources.append(Source(height, width, load, page=number + 1))
     return sources
 
@@ -132,15 +132,28 @@ def _whole_page(pdfium: Any, encoded: Encoded, number: int) -> Iterator[None]:
         raise ValueError(f"{encoded.name}: expected {expected}; got a broken one") from None
 
 
-def _render(pdfium: Any, encoded: Encoded, number: int, scale: float) -> Image.Image:
+SHARP, MOST_RENDERED = 150 / POINTS, 2**24
+"""px per point below which a page is rendered finer and then reduced, and the most px that are rendered for that.
+
+PDFium leaves out rows and columns where it reduces an image far, as that of a scan in a page at 72 dpi.
+"""
+
+
+def _render(pdfium: Any, encoded: Encoded, number: int, scale: float, size: tuple[int, int]) -> Image.Image:
+    times = 1
+    while scale * times < SHARP and size[0] * size[1] * (times + 1) ** 2 <= MOST_RENDERED:
+        times += 1
     with (
         _PDFIUM,
         _whole_page(pdfium, encoded, number),
         closing(pdfium.PdfDocument(encoded.content)) as pdf,
         closing(pdf[number]) as page,
-        closing(page.render(scale=scale)) as bitmap,
+        closing(page.render(scale=scale * times)) as bitmap,
     ):
-        return bitmap.to_pil().convert("RGB").copy()  # the bitmap's memory is PDFium's
+        image = bitmap.to_pil().convert("RGB")
+        if times > 1:
+            return image.resize(size, Image.Resampling.LANCZOS)
+        return image.copy()  # the bitmap's memory is PDFium's
 
 
 # ---- image files of several pages ---------------------------------------------------------------------------------
