@@ -16,7 +16,7 @@ from transformers import pipeline
 
 import arr_coc
 from arr_coc.serving.settings import ServerSettings
-from benchmarks.page_sizes import page_sizes, verdict
+from benchmarks.page_sizes import TIMES, page_sizes, verdict
 
 pytestmark = pytest.mark.slow
 
@@ -69,11 +69,15 @@ def test_the_server_answers_as_generate_does(model: Any, file: Path, kind: str, 
 
 
 def test_it_answers_alike_at_any_size(model: Any) -> None:
-    sizes, kinds = [384, 1024, 3072], ["document", "receipt"]
-    lines = page_sizes(model, pages=4, questions=3, sizes=sizes, resolutions=[150], kinds=kinds, split="validation")
+    """Of small images, whose print is blurred, one answer may differ; of others, all are the same."""
+    sizes, kinds = [384, 1024, 4096], ["document", "density"]
+    lines = page_sizes(model, pages=2, questions=6, sizes=sizes, resolutions=[150], kinds=kinds)
     assert [line.views for line in lines] == [1.0] * 4  # large print takes no tiles
+    small, *others = sorted(lines, key=lambda line: line.name != "384 px")
+    assert [line.scores for line in others] == [others[0].scores] * 3
     found = verdict(lines)
-    assert found.best.exact["value"] >= 0.5 and found.below <= 100 / 12 + 1e-6  # at most one of 12 answers
+    assert found.best.exact["value"] >= 0.5 and found.below <= 100 / len(small.scores) + 1e-6
+    assert found.times <= TIMES
 
 
 @pytest.mark.parametrize("case", sorted(set(BAD) - set(OF_THE_TINY_MODEL)))
