@@ -5,7 +5,7 @@
 It uses random weights in the sizes of a published model, and one A4 page. All calls alternate in one process, and run
 from the page's pixels in memory to the first token, preprocessing included: the plain model; the reader in each of its
 ways and budgets; and the next question about the same page. It also prints the peak memory of tensors in another run of
-each, without weights.
+each, without weights. On a slow machine, `--ways pixels --warm-up 256 --no-memory` runs each call once.
 """
 
 import argparse
@@ -155,13 +155,13 @@ def random_reader(name: str, dtype: torch.dtype) -> AttachedReader:
 
 
 def calls(
-    reader: AttachedReader, image: Image.Image, budgets: Sequence[float], strategy: str
+    reader: AttachedReader, image: Image.Image, budgets: Sequence[float], strategy: str, ways: Sequence[str] = WAYS
 ) -> dict[str, Callable[[], object]]:
     """The timed calls by name; the first is the plain model."""
     one: dict[str, Any] = {"max_new_tokens": 1, "do_sample": False}
     asked: dict[str, Any] = {"strategy": strategy, **one}
     timed: dict[str, Callable[[], object]] = {"plain": partial(plain, reader, image, **one)}
-    for way in WAYS:
+    for way in ways:
         if way == "pixels" and not reader.family.encodes_cells:
             continue
         page = reader.encode_image(image, way=way)
@@ -210,6 +210,10 @@ def main(arguments: list[str] | None = None) -> None:
     )
     parser.add_argument("--budgets", nargs="+", type=float, default=[0.25, 0.1], help="shares of tokens (0.25 0.1)")
     parser.add_argument("--strategy", default="attention", help="strategy of fetching (default: attention)")
+    parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=WAYS, help="of the reader (default: both)")
+    warm = "longer side in the warm-up round, px, for machines that are slow (default: as timed)"
+    parser.add_argument("--warm-up", type=int, default=None, help=warm)
+    parser.add_argument("--no-memory", action="store_true", help="do not run all once more to measure memory")
     parser.add_argument("--rounds", type=int, default=1, help="timed rounds, after a warm-up (default: 1)")
     parser.add_argument("--threads", type=int, default=2, help="threads of PyTorch (default: 2)")
     parser.add_argument(
@@ -233,8 +237,9 @@ def run(args: argparse.Namespace) -> None:
     for name in ("rounds", "threads"):
         if getattr(args, name) < 1:
             raise ValueError(f"--{name}: expected at least 1; got {getattr(args, name)}")
-    if min(args.sides) < 64:
-        raise ValueError(f"--sides: expected at least 64 px; got {min(args.sides)}")
+    for name, sides in (("sides", args.sides), ("warm-up", [args.warm_up or 64])):
+        if min(sides) < 64:
+            raise ValueError(f"--{name}: expected at least 64 px; got {min(sides)}")
     torch.set_num_threads(args.threads)
     reader = random_reader(args.sizes, getattr(torch, args.dtype))
     page, where = Image.open(args.image).convert("RGB"), environment(torch.device("cpu"))
@@ -242,14 +247,23 @@ def run(args: argparse.Namespace) -> None:
     print(f"{args.sizes}, {parameters:.0f} M parameters, {args.dtype}, strategy {args.strategy}, {args.clock} seconds")
     machine = where["machine"]
     print(f"{machine['device']}, {machine['cpus']} cores, {args.threads} threads, {where['date']}")
+    resized = partial(_resized, page)
+    if args.warm_up:
+        alternate(calls(reader, resized(args.warm_up), args.budgets, args.strategy, args.ways), 1, warm_up=False)
     for side in args.sides:
-        scale = side / max(page.size)
-        image = page.resize((round(page.width * scale), round(page.height * scale)))
-        timed = calls(reader, image, args.budgets, args.strategy)
-        tokens = len(reader.encode_image(image, prefix=False).prompts[0])
-        seconds = alternate(timed, args.rounds, CLOCKS[args.clock])
+        image = resized(side)
+        timed = calls(reader, image, args.budgets, args.strategy, args.ways)
+        grid = reader.processor(text=[reader.writer.chat(1, "?")], images=[[image]], return_tensors="pt")["input_ids"]
+        tokens = int((grid == reader.model.config.image_token_id).sum())
+        seconds = alternate(timed, args.rounds, CLOCKS[args.clock], warm_up=not args.warm_up)
         print(f"\n{image.width} x {image.height} px, {tokens} image tokens, {args.rounds} rounds")
-        print(with_memory(seconds, peaks(timed)))
+        plain = next(iter(seconds))
+        print(table(seconds, plain) if args.no_memory else with_memory(seconds, peaks(timed)), flush=True)
+
+
+def _resized(page: Image.Image, side: int) -> Image.Image:
+    scale = side / max(page.size)
+    return page.resize((round(page.width * scale), round(page.height * scale)))
 
 
 if __name__ == "__main__":

@@ -64,7 +64,11 @@ class Seconds:
 
 
 def alternate(
-    calls: Mapping[str, Callable[[], object]], rounds: int, clock: Callable[[], float] = time.perf_counter
+    calls: Mapping[str, Callable[[], object]],
+    rounds: int,
+    clock: Callable[[], float] = time.perf_counter,
+    *,
+    warm_up: bool = True,
 ) -> dict[str, Seconds]:
     """Seconds of every call by name; the calls alternate, after a warm-up round.
 
@@ -72,14 +76,15 @@ def alternate(
         calls: the calls by name.
         rounds: number of timed rounds.
         clock: returns seconds; `time.process_time` for machines with other load.
+        warm_up: whether there is such a round.
     """
     taken: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(rounds + 1):
+    for _ in range(rounds + warm_up):
         for name, call in calls.items():
             began = clock()
             call()
             taken[name].append(clock() - began)
-    return {name: Seconds(tuple(seconds[1:])) for name, seconds in taken.items()}
+    return {name: Seconds(tuple(seconds[warm_up:])) for name, seconds in taken.items()}
 
 
 def table(seconds: Mapping[str, Seconds], reference: str) -> str:

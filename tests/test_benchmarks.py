@@ -216,11 +216,22 @@ def test_running_back_is_timed_beside_the_plain_model(picture: Path, capsys: pyt
     assert timed == ["plain", *asked]
 
 
+def test_running_back_is_timed_once_after_a_warm_up_on_a_small_page(
+    picture: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--sides", "300", "--budgets", "0.25", "--dtype", "float32", "--ways", "pixels", "--warm-up", "64"]
+    attached.main(["small", "--image", str(picture), *options, "--no-memory"])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line[:28].strip() for line in lines[-3:]] == ["plain", "pixels, 25%", "pixels, 25%, next question"]
+    assert "tensors" not in lines[-4]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--rounds", "0"], "--rounds: expected at least 1; got 0"),
         (["--sides", "8"], "--sides: expected at least 64 px; got 8"),
+        (["--warm-up", "8"], "--warm-up: expected at least 64 px; got 8"),
         (["--image", "none.png"], "none.png"),
         (["--budgets", "2"], "budget: expected a share in 0..1"),
         (["--strategy", "clip_query"], "strategy: expected one of attention"),
