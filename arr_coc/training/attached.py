@@ -26,9 +26,6 @@ from .stages import STAGES, Run, Stage
 
 TEACHERS = ("boxes", "attention")
 
-KEPT = 8
-"""Encodings of images that are kept for later questions."""
-
 
 @STAGES.register("attached_scorer")
 @dataclass(frozen=True)
@@ -44,6 +41,7 @@ class AttachedScorerStage(Stage):
         batch_size: questions per step.
         learning_rate, weight_decay: of AdamW.
         evaluate_every: steps between measurements and checkpoints.
+        kept: encodings of images that are kept for later questions.
         seed: of the order of questions, and of a new scorer's weights.
     """
 
@@ -58,13 +56,14 @@ class AttachedScorerStage(Stage):
     learning_rate: float = 1e-3
     weight_decay: float = 0.01
     evaluate_every: int = 200
+    kept: int = 8
     seed: int = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.teacher not in TEACHERS:
             raise ValueError(f"teacher: expected one of {', '.join(TEACHERS)}; got {self.teacher!r}")
-        for name in ("steps", "batch_size", "evaluate_every"):
+        for name in ("steps", "batch_size", "evaluate_every", "kept"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: expected at least 1; got {getattr(self, name)}")
 
@@ -102,7 +101,7 @@ class AttachedScorerStage(Stage):
         if reader.scorer is None:
             own = new_scorer(config or ArrCocFetcherConfig(), reader.width, self.seed)
             reader.scorer = own.to(reader.model.device)
-        scorer, pages = reader.scorer, _Pages(reader)
+        scorer, pages = reader.scorer, _Pages(reader, self.kept)
         loop = Loop(
             "attached_scorer", scorer, adamw([([*scorer.parameters()], self.learning_rate)], self.weight_decay, scorer),
             folder / "attached_scorer.pt", self.steps, min(self.warmup, self.steps - 1), self.evaluate_every,
@@ -145,9 +144,9 @@ class AttachedScorerStage(Stage):
 class _Pages:
     """Encodes images for the questions of a stage, and keeps the latest."""
 
-    def __init__(self, reader: AttachedReader) -> None:
+    def __init__(self, reader: AttachedReader, kept: int) -> None:
         self.reader = reader
-        self.encoded = lru_cache(maxsize=KEPT)(self._encode)
+        self.encoded = lru_cache(maxsize=kept)(self._encode)
 
     def _encode(self, images: tuple[Path | HeldImage, ...]) -> AttachedEncoding:
         return self.reader.encode_image([[opened(image) for image in images]], prefix=False)
