@@ -19,7 +19,8 @@ HERE = Path(__file__).parent
 PLAIN = "keep all"
 DRAWN = {
     "realizer": "realizer (trained scorer)", "oracle": "oracle (ground-truth boxes)", "attention": "attention",
-    "similarity": "similarity", "saliency": "saliency", "random": "random", "fastv": "FastV's rule",
+    "oracle, no base": "oracle, no base tokens",
+    "realizer, no base": "realizer, no base tokens", "similarity": "similarity", "saliency": "saliency", "random": "random",
     "smaller image": "smaller image",
 }  # fmt: skip
 """The arms in the figure."""
