@@ -20,7 +20,8 @@ PLAIN = "keep all"
 DRAWN = {
     "realizer": "realizer (trained scorer)", "oracle": "oracle (ground-truth boxes)", "attention": "attention",
     "oracle, no base": "oracle, no base tokens",
-    "realizer, no base": "realizer, no base tokens", "similarity": "similarity", "saliency": "saliency", "random": "random",
+    "realizer, no base": "realizer, no base tokens", "similarity": "similarity", "saliency": "saliency",
+    "random": "random",
     "smaller image": "smaller image",
 }  # fmt: skip
 """The arms in the figure."""
