@@ -19,10 +19,8 @@ HERE = Path(__file__).parent
 PLAIN = "keep all"
 DRAWN = {
     "realizer": "realizer (trained scorer)", "oracle": "oracle (ground-truth boxes)", "attention": "attention",
-    "oracle, no base": "oracle, no base tokens",
-    "realizer, no base": "realizer, no base tokens", "similarity": "similarity", "saliency": "saliency",
-    "random": "random",
-    "smaller image": "smaller image",
+    "oracle, no base": "oracle, no base tokens", "realizer, no base": "realizer, no base tokens",
+    "similarity": "similarity", "random": "random", "smaller image": "smaller image",
 }  # fmt: skip
 """The arms in the figure."""
 
