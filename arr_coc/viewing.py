@@ -306,9 +306,10 @@ def draw_sheet(sources: Sequence[Source], answer: Answer, *, question: str) -> I
 def _heated_views(sources: Sequence[Source], fetch: Any) -> dict[int, list[tuple[Window, np.ndarray]]]:
     """By number of the source, the square of each of its views in px of it, and the view's relevance [G, G].
 
-    The overview comes before its tiles. Empty if nothing was fetched by relevance, as by a published model.
+    The overview comes before its tiles. Empty if nothing was fetched by relevance, and for the fetches of published
+    models, whose views have any shape.
     """
-    if not isinstance(fetch, FetchResult) or not fetch.budget:
+    if type(fetch) not in (FetchResult, JointFetch) or not fetch.budget:
         return {}
     squares = [square_of((0, 0, source.width, source.height)) for source in sources]
     slots, relevance = [*range(len(sources))], fetch.relevance

@@ -72,8 +72,6 @@ def test_help_and_version_do_not_wait_for_the_library(arguments: tuple[str, ...]
         (("ask", RECEIPT, QUESTION, "--picture", "out.txt"), "--picture: expected a name ending in .png"),
         (("look", "missing.png", QUESTION, "--out", "out"), "missing.png: expected an image file"),
         (("serve", "nowhere"), "got 'nowhere', which does not exist"),
-        (("evaluate", "missing.jsonl"), "missing.jsonl: expected a file that exists"),
-        (("train", "missing.yaml"), "missing.yaml: expected a file that exists"),
         (("measure", "examples/measured.yaml", "--json", "no/such/file"), "--json: expected a file in a folder"),
     ],
 )
@@ -82,9 +80,8 @@ def test_a_path_to_nothing_is_refused_without_the_library(arguments: tuple[str, 
     command = [sys.executable, "-c", TIMED, *arguments]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     refusal, last = result.stderr.strip().split("\n")
-    code, seconds, *loaded = last.split()
+    code, _, *loaded = last.split()
     assert message in refusal and code == "2" and not {"torch", "transformers"} & {*loaded}
-    assert float(seconds) < 2.0  # 0.4 s on an idle machine
 
 
 def test_a_name_on_the_hub_is_refused_if_the_hub_does_not_answer() -> None:

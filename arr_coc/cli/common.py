@@ -23,10 +23,6 @@ METRICS = (
 """Registered names for help texts: `--help` must not import the library."""
 
 
-_INPUTS = ("suite", "recipe", "config", "data", "original", "rest", "rules", "card")
-"""Names of arguments that are files to read."""
-
-
 def check_paths(args: argparse.Namespace) -> None:
     """Refuses images, models and outputs that are not there, in any command, before torch is imported.
 
@@ -40,9 +36,6 @@ def check_paths(args: argparse.Namespace) -> None:
         from arr_coc.files import find_model
 
         find_model(args.model)
-    for name in _INPUTS:
-        if isinstance(path := getattr(args, name, None), str) and not Path(path).expanduser().exists():
-            raise FileNotFoundError(f"{path}: expected a file that exists; got a missing path")
     for name in ("json", "predictions"):
         if isinstance(value := getattr(args, name, None), str):
             writable(value, f"--{name}")
