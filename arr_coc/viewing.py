@@ -185,7 +185,7 @@ def _with_caption(
     large: Any = caption_font(22)
     small: Any = caption_font(16)
     lines = [(line, large, INK) for entry in _said(question, text, probability) for line in wrap(entry, large, width)]
-    lines += [(line, small, SOFT_INK) for line in wrap(describe(fetch), small, width)]
+    lines += [(line, small, SOFT_INK) for line in wrap(describe(fetch, drawn=True), small, width)]
     heights = [font.size * 1.35 for _, font, _ in lines]
     bar = round(BAR_HEIGHT + 2.2 * small.size) if heated else 0
     height = 3 * MARGIN + picture.height + bar + round(sum(heights))
@@ -208,8 +208,8 @@ def _said(question: str, text: str | None, probability: float | None) -> list[st
     return entries if text is None else [*entries, f"A: {text or '(nothing)'}{confidence}"]
 
 
-def describe(fetch: FetchResult) -> str:
-    """One sentence: strategy, budget, and the number of padding patches among the fetched ones."""
+def describe(fetch: FetchResult, *, drawn: bool) -> str:
+    """One sentence: strategy, budget, and the number of padding patches; `drawn`: and what outlines and grid show."""
     patches = fetch.relevance.shape[-1]
     base = getattr(fetch, "base", patches // COMPRESSION**2)  # a published model may have several views
     if not fetch.budget:
@@ -219,16 +219,15 @@ def describe(fetch: FetchResult) -> str:
         counts = ((len(fetch.seen.views.slots), "view"), (len(fetch.counts), "source"))
         views, sources = (f"{count} {noun}{'' if count == 1 else 's'}" for count, noun in counts)
         each = "" if counts[0][0] == 1 else " each"
-        fetched = f"{_amount(fetch)} fetched (outlined) from {views} of {sources}, of {patches} patches{each}"
-        return f"strategy {fetch.strategy}, allocator {fetch.allocator}: {fetched}"
-    beside = f", {padding} of them padding" if padding else ""
+        fetched = f"{_amount(fetch)} fetched{' (outlined)' if drawn else ''} from {views} of {sources}"
+        return f"strategy {fetch.strategy}, allocator {fetch.allocator}: {fetched}, of {patches} patches{each}"
+    notes = ["outlined"] * drawn + [f"{padding} of them padding"] * bool(padding)
+    said = f" ({', '.join(notes)})" if notes else ""
     amount = (
         f"{fetch.budget} of {patches} patches" if fetch.levels is None else f"{_amount(fetch)} of {patches} patches"
     )
-    return (
-        f"strategy {fetch.strategy}, allocator {fetch.allocator}: {amount} fetched (outlined{beside}), beside {base} "
-        "base tokens (grid)"
-    )
+    beside = f"beside {base} base tokens{' (grid)' if drawn else ''}"
+    return f"strategy {fetch.strategy}, allocator {fetch.allocator}: {amount} fetched{said}, {beside}"
 
 
 def _amount(fetch: FetchResult) -> str:

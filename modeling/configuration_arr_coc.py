@@ -11,6 +11,16 @@ from typing import Any
 from transformers import AutoConfig
 from transformers.activations import ACT2FN
 
+from .budgets import (
+    AUTO,
+    COMPRESSION,
+    NAMED_BUDGETS,
+    REFERENCE_PATCHES,
+    TIERS,
+    grid_size,
+    resolve_budget,
+    scaled_budget,
+)
 from .config_fields import (
     MAX_HEADS,
     MAX_ID,
@@ -40,17 +50,7 @@ from .config_fields import (
     wholes,
     width,
 )
-from .prompt_format import (
-    AUTO,
-    COMPRESSION,
-    NAMED_BUDGETS,
-    REFERENCE_PATCHES,
-    TIERS,
-    count_vision_tokens,
-    grid_size,
-    resolve_budget,
-    scaled_budget,
-)
+from .prompt_format import count_vision_tokens
 from .textures import TEXTURE_SETS
 
 SPATIAL_MODELS = ("qwen3_vl_text", "qwen3_vl_moe_text")

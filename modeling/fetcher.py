@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from transformers import initialization
 
 from .allocators import FetchResult, allocate, positions_of
+from .budgets import resolve_budget
 from .checks import FETCHING, SEEDS, refusal
 from .configuration_arr_coc import AUTO, ArrCocFetcherConfig
 from .detail_allocators import ALLOCATORS
-from .prompt_format import resolve_budget
 from .relevance_maps import SCORERS
 from .scorers import FetchContext, Scorer, scored
 

@@ -18,6 +18,7 @@ from .allocators import FetchResult
 from .answers import THINKING, Answer, answer_probabilities, with_fetch
 from .attention_scorer import cached_prefix, holds_prefix, pad_after_prefix
 from .base_model import ArrCocModel
+from .budgets import count_fetched, pooling
 from .checks import CALLABLES, DECODING, NUMBERS, boxes_per_slot, refusal, too_long
 from .configuration_arr_coc import COMPRESSION, ArrCocConfig
 from .fetcher import AS_CONFIGURED, FetchChoices
@@ -28,7 +29,6 @@ from .image_sources import shorten
 from .passes import ask_in_passes
 from .processing_arr_coc import ArrCocProcessor, History, Turn, take_view_options
 from .prompt import EmbeddedPrompt, SelectedSlots
-from .prompt_format import count_fetched, pooling
 from .scorers import SCORERS
 from .view_encoding import encode_prompts, select_views
 from .views import AS_SEEN, VIEW_OPTIONS, ViewOptions

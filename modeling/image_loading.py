@@ -179,7 +179,7 @@ def document_refusal(document: Encoded) -> ValueError:
     """The error for a document in place of a single image."""
     kind = {"pdf": "a PDF", "video": "a video", "pages": "several pages"}[document.kind]
     expected = "one image (generate(document, question) and encode_image(document) take all of its pages)"
-    return ValueError(f"{document.name}: expected {expected}, received {kind}")
+    return ValueError(f"{document.name}: expected {expected}; got {kind}")
 
 
 def open_encoded(stream: IO[bytes], name: str, limit: int) -> Image.Image:
@@ -190,11 +190,11 @@ def open_encoded(stream: IO[bytes], name: str, limit: int) -> Image.Image:
         try:
             return Image.open(stream, formats=[kind for kind in FORMATS if kind in Image.OPEN])
         except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-            raise _Refused(f"{name}: expected at most {limit} pixels, received more") from error
+            raise _Refused(f"{name}: expected at most {limit} pixels; got more") from error
         except UnidentifiedImageError:
             received = _other_content(stream)
             expected = f"an image ({', '.join(FORMATS)}), a PDF or a video"
-            raise _Refused(f"{name}: expected {expected}, received {received}") from None
+            raise _Refused(f"{name}: expected {expected}; got {received}") from None
 
 
 def _other_content(stream: IO[bytes]) -> str:
@@ -227,7 +227,7 @@ def source_policy(sources: str | SourcePolicy) -> SourcePolicy:
     if not isinstance(sources, str):
         return sources
     if sources not in POLICIES:
-        raise ValueError(f"sources: expected one of {', '.join(POLICIES)}; received {sources!r}")
+        raise ValueError(f"sources: expected one of {', '.join(POLICIES)}; got {sources!r}")
     return POLICIES[sources]
 
 
@@ -257,7 +257,7 @@ def open_source(source: Any, policy: SourcePolicy, timeout: float | None) -> tup
         return BytesIO(_read(source)), "file object"
     raise ValueError(
         "image: expected a PIL image, path, URL, data: URL, base64 text, bytes, file object, "
-        f'{{"bytes": ..., "path": ...}}, numpy array or torch tensor, received {type(source).__name__}'
+        f'{{"bytes": ..., "path": ...}}, numpy array or torch tensor; got {type(source).__name__}'
     )
 
 
@@ -266,9 +266,9 @@ def _read(stream: Any) -> bytes:
         stream.seek(0)  # as Pillow does: the same object may be read again
     content = stream.read(MAX_BYTES + 1)
     if not isinstance(content, bytes):
-        raise ValueError(f"file object: expected one opened for bytes, received {type(content).__name__} from it")
+        raise ValueError(f"file object: expected one opened for bytes; got {type(content).__name__} from it")
     if len(content) > MAX_BYTES:
-        raise ValueError(f"file object: expected at most {MAX_BYTES} bytes, received more")
+        raise ValueError(f"file object: expected at most {MAX_BYTES} bytes; got more")
     return content
 
 
@@ -289,38 +289,38 @@ def _open_text(source: str, policy: SourcePolicy, timeout: float | None) -> tupl
 def _file_url_path(url: str) -> str:
     parsed = urlparse(url)
     if parsed.netloc not in ("", "localhost"):
-        raise ValueError(f"{shorten(url)}: expected file:///path on this machine, received host {parsed.netloc!r}")
+        raise ValueError(f"{shorten(url)}: expected file:///path on this machine; got host {parsed.netloc!r}")
     return url2pathname(parsed.path)
 
 
 def _data_url_bytes(url: str) -> bytes:
     header, comma, payload = url.partition(",")
     if not comma:
-        raise ValueError(f"{shorten(url)}: expected data:<type>;base64,<content>, received no comma")
+        raise ValueError(f"{shorten(url)}: expected data:<type>;base64,<content>; got no comma")
     if not header.lower().endswith(";base64"):
         return unquote_to_bytes(payload)
     try:
         return base64.b64decode("".join(payload.split()), validate=True)
     except (binascii.Error, ValueError) as error:
-        raise ValueError(f"{shorten(header)}: expected base64 content, received {error}") from error
+        raise ValueError(f"{shorten(header)}: expected base64 content; got {error}") from error
 
 
 def _open_file(path: str, policy: SourcePolicy) -> tuple[IO[bytes], str]:
     if "file" not in policy.schemes:
-        raise ValueError("image: expected a source that is allowed here (sources), received a path on this machine")
+        raise ValueError("image: expected a source that is allowed here (sources); got a path on this machine")
     name = path if len(path) <= 80 else f"...{path[-80:]}"  # the end of the name identifies the file
     file = Path(os.path.expanduser(path))
     try:
         if not file.exists():
-            raise FileNotFoundError(f"{name}: expected an image file, received a missing path")
+            raise FileNotFoundError(f"{name}: expected an image file; got a missing path")
         if not file.is_file():  # a FIFO would block, a device has no end
             kind = "a folder" if file.is_dir() else "a device, pipe or socket"
-            raise ValueError(f"{name}: expected an image file, received {kind}")
+            raise ValueError(f"{name}: expected an image file; got {kind}")
         return file.open("rb"), name
     except FileNotFoundError:
         raise
     except OSError as error:  # no permission, a name too long
-        raise ValueError(f"{name}: expected an image file, received {type(error).__name__}") from error
+        raise ValueError(f"{name}: expected an image file; got {type(error).__name__}") from error
 
 
 class _Refused(Exception):
@@ -335,7 +335,7 @@ def _corruption_refused(name: str) -> Iterator[None]:
     except _Refused as error:
         raise ValueError(str(error)) from None
     except Exception as error:
-        raise ValueError(f"{name}: expected a whole image, received a corrupt one ({type(error).__name__})") from None
+        raise ValueError(f"{name}: expected a whole image; got a corrupt one ({type(error).__name__})") from None
 
 
 def finish_image(image: Image.Image, name: str, limit: int) -> Image.Image:
@@ -344,7 +344,7 @@ def finish_image(image: Image.Image, name: str, limit: int) -> Image.Image:
     with _corruption_refused(name):
         image.load()
         if image.mode == "F" and not np.isfinite(np.asarray(image)).all():
-            raise _Refused(f"{name}: expected finite pixels, received mode F with values that are not finite")
+            raise _Refused(f"{name}: expected finite pixels; got mode F with values that are not finite")
         with suppress(SyntaxError):  # broken EXIF in a valid image
             # Reading EXIF is cheap, transposing copies: an upright image is not copied.
             image = ImageOps.exif_transpose(image) if image.getexif() else image
@@ -354,13 +354,13 @@ def finish_image(image: Image.Image, name: str, limit: int) -> Image.Image:
 def check_size(height: int, width: int, name: str, limit: int) -> None:
     """Raises a ValueError for an image without pixels, with more than `limit`, or a side above `MAX_IMAGE_SIDE`."""
     if height < 1 or width < 1:
-        raise ValueError(f"{name}: expected at least 1x1 pixels (height x width), received {height}x{width}")
+        raise ValueError(f"{name}: expected at least 1x1 pixels (height x width); got {height}x{width}")
     if max(height, width) > MAX_IMAGE_SIDE:
-        raise ValueError(f"{name}: expected sides of at most {MAX_IMAGE_SIDE} px, received {height}x{width}")
+        raise ValueError(f"{name}: expected sides of at most {MAX_IMAGE_SIDE} px; got {height}x{width}")
     if height * width > limit:
         raise ValueError(
-            f"{name}: expected at most {limit} pixels (max_image_pixels), "
-            f"received {height}x{width} = {height * width} pixels"
+            f"{name}: expected at most {limit} pixels (max_image_pixels); "
+            f"got {height}x{width} = {height * width} pixels"
         )
 
 
@@ -445,17 +445,17 @@ def _array_to_image(array: np.ndarray, limit: int, layout: str | None) -> Image.
     if array.ndim == 2:
         array = array[..., None]
     elif array.ndim != 3:
-        raise ValueError(f"image: expected an array [H, W], [H, W, C] or [C, H, W], received shape {shape}")
+        raise ValueError(f"image: expected an array [H, W], [H, W, C] or [C, H, W]; got shape {shape}")
     elif layout is not None:
         if layout not in LAYOUTS:  # or transformers' ChannelDimension, which are strings
-            raise ValueError(f"input_data_format: expected one of {', '.join(LAYOUTS)}; received {layout!r}")
+            raise ValueError(f"input_data_format: expected one of {', '.join(LAYOUTS)}; got {layout!r}")
         array = np.moveaxis(array, 0, -1) if layout == LAYOUTS[0] else array
     elif shape[0] in (1, 3, 4):
         array = np.moveaxis(array, 0, -1)
     height, width, channels = array.shape
     check_size(height, width, f"array {shape}", limit)
     if channels not in (1, 2, 3, 4):
-        raise ValueError(f"image: expected 1 to 4 channels first or last, received an array of shape {shape}")
+        raise ValueError(f"image: expected 1 to 4 channels first or last; got an array of shape {shape}")
     pixels = _array_to_8_bit(array)
     return Image.fromarray(np.ascontiguousarray(pixels[..., 0] if channels == 1 else pixels))
 
@@ -469,10 +469,10 @@ def _array_to_8_bit(array: np.ndarray) -> np.ndarray:
         return _scale_to_8_bit(array, "I;16") if array.size else array.astype(np.uint8)
     is_float = np.issubdtype(array.dtype, np.floating)
     if not is_float and not np.issubdtype(array.dtype, np.integer):
-        raise ValueError(f"image: expected an array of integers or floats, received {array.dtype}")
+        raise ValueError(f"image: expected an array of integers or floats; got {array.dtype}")
     low, high = float(array.min()), float(array.max())
     # Resampling and half precision slightly overshoot 0..1; floats in 0..255 are a mistake.
     white, slack = (1.0, 0.01) if is_float else (255.0, 0.0)
     if not (-slack <= low and high <= white + slack):  # also False for NaN
-        raise ValueError(f"image: expected {array.dtype} values in 0..{white:g}, received {low:g}..{high:g}")
+        raise ValueError(f"image: expected {array.dtype} values in 0..{white:g}; got {low:g}..{high:g}")
     return np.rint(np.clip(array.astype(np.float64), 0, white) * (255.0 / white)).astype(np.uint8)

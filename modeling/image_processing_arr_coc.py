@@ -132,7 +132,7 @@ def fit_square(height: int, width: int, side: int) -> Placement:
         ValueError: the image has no pixels.
     """
     if height < 1 or width < 1:
-        raise ValueError(f"image: expected at least 1x1 pixels (height x width), received {height}x{width}")
+        raise ValueError(f"image: expected at least 1x1 pixels (height x width); got {height}x{width}")
     scaled_height = side if height >= width else max(1, round(height / width * side))
     scaled_width = side if width >= height else max(1, round(width / height * side))
     offset = (round((side - scaled_height) * 0.5), round((side - scaled_width) * 0.5))
@@ -203,7 +203,7 @@ def boxes_to_patches(boxes: Sequence[Box], grid: int, patch_size: int = 16) -> n
     side = grid * patch_size
     for x0, y0, x1, y1 in boxes:
         if not (-math.inf < x0 <= x1 < math.inf and -math.inf < y0 <= y1 < math.inf):
-            raise ValueError(f"box: expected (x0, y0, x1, y1) with x0 <= x1 and y0 <= y1, received {(x0, y0, x1, y1)}")
+            raise ValueError(f"box: expected (x0, y0, x1, y1) with x0 <= x1 and y0 <= y1; got {(x0, y0, x1, y1)}")
         if max(y0, x0) > side or min(y1, x1) < 0:
             continue
         mask[np.ix_(_covered(y0, y1, grid, patch_size), _covered(x0, x1, grid, patch_size))] = True
@@ -324,7 +324,7 @@ class ArrCocImageProcessor(PilBackend):
         rows = loaded if isinstance(loaded, list) else [loaded]
         flat = [image for row in rows for image in (row if isinstance(row, list) else [row])]
         if not flat:
-            raise ValueError("images: expected at least one image, received none")
+            raise ValueError("images: expected at least one image; got none")
         return flat
 
     def _validate_preprocess_kwargs(self, *args: Any, **kwargs: Any) -> None:
@@ -335,10 +335,10 @@ class ArrCocImageProcessor(PilBackend):
         for name in ("image_mean", "image_std"):
             value = kwargs.get(name)
             if isinstance(value, Sequence) and len(value) != 3:
-                raise ValueError(f"{name}: expected a number, or 3 for red, green and blue, received {value}")
+                raise ValueError(f"{name}: expected a number, or 3 for red, green and blue; got {value}")
         layout = kwargs.get("data_format")
         if layout is not None and ChannelDimension(layout) != ChannelDimension.FIRST:
-            raise ValueError(f"data_format: expected channels_first, received {layout}")
+            raise ValueError(f"data_format: expected channels_first; got {layout}")
 
     def _preprocess(  # type: ignore[override]
         self,
@@ -393,14 +393,14 @@ class ArrCocImageProcessor(PilBackend):
         if do_resize:
             return fit_square(height, width, side)
         if max(height, width) > side:
-            raise ValueError(f"do_resize=False: expected an image of at most {side} px a side, got {height}x{width}")
+            raise ValueError(f"do_resize=False: expected an image of at most {side} px a side; got {height}x{width}")
         return Placement(1.0, (round((side - height) * 0.5), round((side - width) * 0.5)), (height, width))
 
 
 def warn_of_blank(image: Image.Image) -> None:
     """Warns once that an image is blank."""
     if is_blank(image):
-        logger.warning_once("image: expected visible content; received a blank image, for which any answer is a guess")
+        logger.warning_once("image: expected visible content; got a blank image, for which any answer is a guess")
 
 
 def _check_square(size: Any, patch_size: int) -> None:
@@ -408,7 +408,7 @@ def _check_square(size: Any, patch_size: int) -> None:
     height, width = size["height"], size["width"]
     if height is None or height != width or height > MAX_SIDE:
         expected = f"a square {{'height': S, 'width': S}} of at most {MAX_SIDE} px"
-        raise ValueError(f"size: expected {expected}, received {dict(size)}")
+        raise ValueError(f"size: expected {expected}; got {dict(size)}")
     grid_size(height, patch_size)
 
 

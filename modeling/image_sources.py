@@ -36,7 +36,7 @@ class SourcePolicy:
     def __post_init__(self) -> None:
         unknown = sorted(set(self.schemes) - {"http", "https", "file"})
         if unknown:
-            raise ValueError(f"sources: expected schemes of http, https, file; received {', '.join(unknown)}")
+            raise ValueError(f"sources: expected schemes of http, https, file; got {', '.join(unknown)}")
 
 
 POLICIES = {
@@ -79,20 +79,20 @@ def download(url: str, policy: SourcePolicy, timeout: float | None) -> bytes:
                 for chunk in response.iter_bytes():
                     content += chunk
                     if len(content) > limit:
-                        raise ValueError(f"{name}: expected at most {limit} bytes, received more")
+                        raise ValueError(f"{name}: expected at most {limit} bytes; got more")
     except (TimeoutError, httpx.TimeoutException):
-        raise ValueError(f"{name}: expected an image within {timeout:g} s, received a slower one") from None
+        raise ValueError(f"{name}: expected an image within {timeout:g} s; got a slower one") from None
     except (httpx.HTTPError, httpx.InvalidURL, OSError, UnicodeError) as error:
-        raise ValueError(f"{name}: expected an image to download, received {_failure(httpx, error)}") from None
+        raise ValueError(f"{name}: expected an image to download; got {_failure(httpx, error)}") from None
     return bytes(content)
 
 
 def _check_url(url: Any, name: str, policy: SourcePolicy) -> None:
     """Checks each request of a download, redirects included."""
     if url.scheme in ("http", "https") and url.scheme not in policy.schemes:  # httpx refuses other schemes
-        raise ValueError(f"{name}: expected a source that is allowed here (sources), received {url.scheme}:")
+        raise ValueError(f"{name}: expected a source that is allowed here (sources); got {url.scheme}:")
     if policy.hosts is not None and url.host not in policy.hosts:
-        raise ValueError(f"{name}: expected a host that is allowed here (sources), received another")
+        raise ValueError(f"{name}: expected a host that is allowed here (sources); got another")
 
 
 def _failure(httpx: Any, error: Exception) -> str:
@@ -187,5 +187,5 @@ def _public_address(host: str, port: int | None) -> str:
         if parsed.version == 6 and (parsed.sixtofour or parsed.teredo):
             unicast = False
         if not (unicast and parsed.is_global) or parsed.is_multicast:
-            raise ValueError(f"{shorten(host)}: expected a public address (sources), received one that is not")
+            raise ValueError(f"{shorten(host)}: expected a public address (sources); got one that is not")
     return addresses[0]

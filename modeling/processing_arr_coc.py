@@ -21,11 +21,12 @@ from transformers.image_utils import make_flat_list_of_images
 from transformers.processing_utils import ImagesKwargs, MultiModalData, ProcessingKwargs, ProcessorMixin
 from transformers.utils import logging
 
+from .budgets import pooling
 from .checks import check_processing, refusal
 from .configuration_arr_coc import COMPRESSION, PROCESSOR_MAP, ArrCocConfig, count_vision_tokens
 from .image_loading import document_refusal
 from .image_processing_arr_coc import ArrCocImageProcessor, ProcessorSettings
-from .prompt_format import CHAT_TEMPLATE, QUESTION_ROLE, images_first, pooling
+from .prompt_format import CHAT_TEMPLATE, QUESTION_ROLE, images_first
 from .view_encoding import Limits, Turns, open_document
 from .views import AS_SEEN, SPREADS, TILING, VIEW_OPTIONS, ViewOptions
 
@@ -372,7 +373,7 @@ class ArrCocProcessor(ProcessorMixin):
         """Checks that images match the placeholders and that there is a question."""
         self._check_places(text, images)
         if isinstance(text, list) and not all(row.strip() for row in text if isinstance(row, str)):
-            raise ValueError("text: expected a question, received an empty one")
+            raise ValueError("text: expected a question; got an empty one")
         super().validate_inputs(images=images, text=text, videos=videos, audio=audio, **kwargs)
 
     def _check_places(self, text: Any, images: Any) -> None:
@@ -387,12 +388,12 @@ class ArrCocProcessor(ProcessorMixin):
             if expected != received and not any(expected) and any(FOREIGN_IMAGE_TOKEN in row for row in text):
                 raise ValueError(
                     f"text: expected {self.image_token} for each image, as processor.apply_chat_template writes it; "
-                    f"received {FOREIGN_IMAGE_TOKEN}, which is plain text here, beside {_listed(received)}"
+                    f"got {FOREIGN_IMAGE_TOKEN}, which is plain text here, beside {_listed(received)}"
                 )
             if expected != received:
                 raise ValueError(
-                    f"images: expected {_listed(expected)} (one per {self.image_token} in the text), "
-                    f"received {_listed(received)}"
+                    f"images: expected {_listed(expected)} (one per {self.image_token} in the text); "
+                    f"got {_listed(received)}"
                 )
 
     def _count(self, budget: int | str | None, strategy: str | None, side: int, patch_size: int, pages: int = 1) -> int:
@@ -439,12 +440,12 @@ class ArrCocProcessor(ProcessorMixin):
             tokens = set(row.tolist())
             in_chat = self.image_token_id in tokens and markers["start_id"] in tokens
             if in_chat and not self.tokenizer.decode(row[mask]).strip():
-                raise ValueError("text: expected a question beside the image, received an empty one")
+                raise ValueError("text: expected a question beside the image; got an empty one")
             placed = (row == self.image_token_id).nonzero()[:, 0]
             if in_chat and mask[: placed[-1]].any():
                 logger.warning_once(
                     "text: expected images before the question, as models are trained and as "
-                    "processor.apply_chat_template writes it; received text before an image: answers get worse"
+                    "processor.apply_chat_template writes it; got text before an image: answers get worse"
                 )
         if isinstance(text_inputs["input_ids"], list):
             text_inputs["query_mask"] = [mask.int().tolist() for mask in masks]
@@ -462,7 +463,7 @@ class ArrCocProcessor(ProcessorMixin):
         lengths = [len(row) for row in inputs["input_ids"]] if mask is None else [int(sum(row)) for row in mask]
         if max(lengths, default=0) > limit:
             raise ValueError(
-                f"text: expected at most {limit} tokens ({name}), received {max(lengths)}, "
+                f"text: expected at most {limit} tokens ({name}); got {max(lengths)}, "
                 "images included; shorten the question or lower the budget"
             )
 

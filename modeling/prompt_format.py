@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization
 
+from .budgets import COMPRESSION, count_fetched, grid_size, pooling
 from .config_fields import Registry
 
 # ---- chat template --------------------------------------------------------------------------------------------------
@@ -36,7 +37,7 @@ _RENDER = """\
       {%- elif block['type'] in ['image', 'image_url'] -%}
         {{- 'IMAGE' -}}
       {%- else -%}
-        {{- raise_exception('message content: expected text, image or image_url, received ' + block['type']) -}}
+        {{- raise_exception('message content: expected text, image or image_url; got ' + block['type']) -}}
       {%- endif -%}
     {%- endfor -%}
   {%- endif -%}
@@ -217,100 +218,6 @@ class Qwen3VlLayout(PlainLayout):
 
 
 # ---- how many tokens ---------------------------------------------------------------------------------------------
-
-
-COMPRESSION = 4
-"""Fine patches per base token along each axis: the compressor's two stride-2 convolutions."""
-
-REFERENCE_PATCHES = 4096
-"""The number of patches (64 x 64: 1024 px, patches of 16 px) for which named budgets are defined."""
-
-NAMED_BUDGETS = {"fast": 64, "balanced": 180, "standard": 273, "accurate": 400}
-"""Fetched tokens at `REFERENCE_PATCHES` patches; scaled with N on other grids."""
-
-TIERS = (64, 128, 256, 384, 400)
-"""The numbers of fetched tokens from allocator "tiers" at `REFERENCE_PATCHES` patches; "adaptive" stays within their
-range."""
-
-AUTO = "auto"
-"""The budget with which the model chooses the number of fetched tokens of each item, up to the last of `TIERS`."""
-
-_SCALED = {**NAMED_BUDGETS, AUTO: TIERS[-1], **{f"tier:{tier}": tier for tier in TIERS}}
-
-
-def scaled_budget(num_fetched: int, num_patches: int) -> int:
-    """`num_fetched` at `REFERENCE_PATCHES` patches, scaled to a grid of `num_patches`: at least 1."""
-    return max(1, round(num_patches * num_fetched / REFERENCE_PATCHES))
-
-
-def resolve_budget(
-    budget: int | str | None, num_patches: int, default: int | str = "standard", *, taken: int = 0
-) -> int:
-    """The number of fetched tokens K on a grid of `num_patches`.
-
-    Args:
-        budget: a number of patches, a name in `NAMED_BUDGETS` or "tier:" and one of `TIERS` (both scaled by N / 4096),
-            "auto" (the largest tier, the most for one item), "all" (N - taken), None (default).
-        num_patches: N.
-        default: the budget for None.
-        taken: patches that are base tokens already and never fetched again (`ArrCocConfig.excludes_base`).
-
-    Raises:
-        ValueError: an unknown name, a negative number, or more patches than can be fetched.
-    """
-    candidates = num_patches - taken
-    budget = default if budget is None else budget
-    if isinstance(budget, str) and budget.isdecimal():
-        budget = int(budget)
-    if isinstance(budget, str):
-        if budget == "all":
-            return candidates
-        if budget not in _SCALED:
-            known = ", ".join([*_SCALED, "all"])
-            raise ValueError(f"budget: expected a number of patches or one of {known}; got {budget!r}")
-        return min(candidates, scaled_budget(_SCALED[budget], num_patches))
-    if isinstance(budget, bool) or not isinstance(budget, int):
-        raise ValueError(f"budget: expected an integer or a name; got {budget!r} ({type(budget).__name__})")
-    if not 0 <= budget <= candidates:
-        raise ValueError(f"budget: expected 0 to {candidates} patches (all that can be fetched); got {budget}")
-    return budget
-
-
-def grid_size(image_size: int, patch_size: int) -> int:
-    """Side G of the fine grid of an image of `image_size` px.
-
-    Raises:
-        ValueError: the side is not a positive multiple of 4 patches.
-    """
-    unit = COMPRESSION * patch_size
-    if image_size <= 0 or image_size % unit:
-        raise ValueError(f"image side: expected a positive multiple of {unit} px (4 patches); got {image_size}")
-    return image_size // patch_size
-
-
-def count_fetched(num_patches: int, budget: int | str | None, *, strategy: str | None, taken: int = 0) -> int:
-    """K: `resolve_budget`, or 0 with strategy "none"."""
-    return 0 if strategy == "none" else resolve_budget(budget, num_patches, taken=taken)
-
-
-def pooling(rows: int, sources: int, most: int | None) -> int:
-    """Base cells along each axis in one base token, so that the base tokens of `sources` are at most `most`.
-
-    Args:
-        rows: rows of base tokens of one image.
-        sources: of one prompt.
-        most: base tokens of the prompt; None: four times those of one image.
-
-    Raises:
-        ValueError: fewer base tokens than sources.
-    """
-    most = 4 * rows**2 if most is None else most
-    if sources > most:
-        raise ValueError(f"max_base_tokens: expected at least 1 for each of {sources} sources; got {most}")
-    factor = 1
-    while sources * math.ceil(rows / factor) ** 2 > most:
-        factor += 1
-    return factor
 
 
 def count_vision_tokens(

@@ -5,7 +5,7 @@ Notation: P sources, I image slots, N patches of a grid. Windows are x0, y0, x1,
 
 import math
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
@@ -18,6 +18,7 @@ from PIL import Image
 from torch import Tensor
 from transformers.utils import logging
 
+from .budgets import pooling
 from .configuration_arr_coc import COMPRESSION
 from .fetcher import FetchChoices
 from .image_encoding import ImageEncoding, Tiles
@@ -25,7 +26,7 @@ from .image_loading import Encoded, Source, check_size, count_pages, decode, ope
 from .image_processing_arr_coc import ArrCocImageProcessor, Box, least_scale, warn_of_blank
 from .pretrained import device_of
 from .prompt import Core, SelectedSlots
-from .prompt_format import count_vision_tokens, pooling
+from .prompt_format import count_vision_tokens
 from .views import VIEWS_AT_ONCE, ViewOptions, Views, Window, arrange, plan_tiles, print_scale, relevance_of, square_of
 from .vision_tower import ArrCocVisionTower
 
@@ -380,7 +381,7 @@ def _encode_overviews(
     """Overviews [P]; with several sources, without the states for fetched tokens, which are computed on demand."""
     parts = []
     device = core.input_device
-    for start in _shown(range(0, len(sources), VIEWS_AT_ONCE), "pages"):
+    for start in _starts(len(sources), "page"):
         some = sources[start : start + VIEWS_AT_ONCE]
         inputs = _overviews(processor, [source.load() for source in some], seen[start : start + VIEWS_AT_ONCE])
         part = core.encode_image(inputs["pixel_values"].to(device), inputs["patch_mask"].to(device), pool=pool)
@@ -402,9 +403,12 @@ def _overviews(
     return {name: torch.cat([own[name] for own in inputs]) for name in ("pixel_values", "patch_mask")}
 
 
-def _shown(steps: range, what: str) -> Iterable[int]:
-    """`steps`, with a progress bar if they take long."""
-    return logging.tqdm(steps, desc=f"Encoding {what}", delay=PATIENCE, leave=False)
+def _starts(views: int, unit: str) -> Iterator[int]:
+    """Where each chunk of views starts, with a progress bar over the views if they take long."""
+    with logging.tqdm(total=views, desc=f"Encoding {unit}s", unit=unit, delay=PATIENCE, leave=False) as bar:
+        for start in range(0, views, VIEWS_AT_ONCE):
+            yield start
+            bar.update(min(VIEWS_AT_ONCE, views - start))
 
 
 def _encode_tiles(
@@ -416,7 +420,7 @@ def _encode_tiles(
     """Tiles (source row, window), grouped by source, so that each source is opened once."""
     parts, row, image = [], -1, None
     device = device_of(tower)
-    for start in _shown(range(0, len(wanted), VIEWS_AT_ONCE), "tiles"):
+    for start in _starts(len(wanted), "tile"):
         some, squares = wanted[start : start + VIEWS_AT_ONCE], []
         for number, window in some:
             if number != row or image is None:

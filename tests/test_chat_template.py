@@ -80,7 +80,7 @@ def test_prefilled_answer_and_missing_content() -> None:
 
 
 def test_other_content_is_refused() -> None:
-    with pytest.raises(Exception, match="expected text, image or image_url, received video"):
+    with pytest.raises(Exception, match="expected text, image or image_url; got video"):
         make_processor().apply_chat_template([{"role": "user", "content": [{"type": "video", "video": "x.mp4"}]}])
 
 

@@ -93,10 +93,10 @@ def refused(result: tuple[int, str, str]) -> str:
 @pytest.mark.parametrize(
     ("image", "question", "options", "message"),
     [
-        ("missing.png", QUESTION, (), "missing.png: expected an image file, received a missing path"),
+        ("missing.png", QUESTION, (), "missing.png: expected an image file; got a missing path"),
         ("text.png", QUESTION, (), "text.png: expected an image (PNG, JPEG"),
-        ("empty.png", QUESTION, (), "received an empty file"),
-        ("cut.png", QUESTION, (), "cut.png: expected a whole image, received a corrupt one"),
+        ("empty.png", QUESTION, (), "got an empty file"),
+        ("cut.png", QUESTION, (), "cut.png: expected a whole image; got a corrupt one"),
         ("huge.png", QUESTION, (), "huge.png: expected at most 89478485 pixels"),
         ("noise.png", "", (), "question: expected a non-empty string; got ''"),
         ("noise.png", "why " * 400, (), "question: expected at most 512 tokens"),

@@ -15,6 +15,7 @@ from PIL import Image
 from transformers.utils import logging
 
 from arr_coc import ArrCocForConditionalGeneration
+from arr_coc.attached.scoring import STRATEGIES
 from arr_coc.cli import COMMANDS
 from arr_coc.data.domains import DOMAINS
 from arr_coc.data.formats import DEFAULT_FORMAT, FORMATS
@@ -66,16 +67,25 @@ def test_help_and_version_do_not_wait_for_the_library(arguments: tuple[str, ...]
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("ask", "missing.png", QUESTION), "missing.png: expected an image file, received a missing path"),
-        (("ask", "README.md", QUESTION), "a PDF or a video, received text"),
+        (("ask", "missing.png", QUESTION), "missing.png: expected an image file; got a missing path"),
+        (("ask", "README.md", QUESTION), "a PDF or a video; got text"),
         (("ask", RECEIPT, QUESTION, "--model", "typo"), "got 'typo', which does not exist"),
         (("ask", RECEIPT, QUESTION, "--picture", "out.txt"), "--picture: expected a name ending in .png"),
         (("look", "missing.png", QUESTION, "--out", "out"), "missing.png: expected an image file"),
+        (("ask", RECEIPT, " "), "question: expected a non-empty string; got ' '"),
+        (("ask", RECEIPT, QUESTION, "--budget", "some"), "budget: expected a number of patches or one of fast"),
+        (("ask", RECEIPT, QUESTION, "--budget", "5000"), "budget: expected 0 to 4096 patches"),
+        (("ask", RECEIPT, QUESTION, "--budget", "0.25"), "budget: expected a number of patches or one of fast"),
+        (("ask", RECEIPT, QUESTION, "--strategy", "best"), "strategy: expected one of attention, clip_query"),
+        (("look", RECEIPT, QUESTION, "--allocator", "best", "--out", "out"), "allocator: expected one of adaptive"),
+        (("measure", "--bench", "nowhere"), "--bench: expected a folder; got 'nowhere', which is none"),
+        (("build", "nowhere", "out"), "SOURCE: expected a folder; got 'nowhere', which is none"),
+        (("replay", "nowhere"), "LOG: expected a folder; got 'nowhere', which is none"),
         (("serve", "nowhere"), "got 'nowhere', which does not exist"),
         (("measure", "examples/measured.yaml", "--json", "no/such/file"), "--json: expected a file in a folder"),
     ],
 )
-def test_a_path_to_nothing_is_refused_without_the_library(arguments: tuple[str, ...], message: str) -> None:
+def test_what_cannot_work_is_refused_without_the_library(arguments: tuple[str, ...], message: str) -> None:
     """`arr-coc ask missing.png` took 5 s, those of the imports."""
     command = [sys.executable, "-c", TIMED, *arguments]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
@@ -105,7 +115,7 @@ def test_a_name_on_the_hub_is_refused_if_the_hub_does_not_answer() -> None:
         ("ablate", (*FORMATS, *METRICS)),
         ("assemble", (*BRIDGES, *SCORERS, *DTYPES)),
         ("render", tuple(DOMAINS)),
-        ("ask", tuple(ALLOCATORS)),
+        ("ask", (*ALLOCATORS, *SCORERS, *STRATEGIES)),
         ("look", tuple(ALLOCATORS)),
         ("analyse", (*FORMATS, *METRICS, *ALLOCATORS)),
     ],

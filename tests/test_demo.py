@@ -96,7 +96,7 @@ def test_a_session_never_changes_and_keeps_the_last_answers(model: Any, content:
     "content", [b"", b"no image", b"\x89PNG\r\n\x1a\n but no more"], ids=["empty", "text", "broken"]
 )
 def test_a_broken_file_is_one_line(model: Any, content: bytes) -> None:
-    with pytest.raises(ValueError, match=r"^image: expected an? .*image.*, received [^\n]+$"):
+    with pytest.raises(ValueError, match=r"^image: expected an? .*image.*; got [^\n]+$"):
         Session.open(model, content)
 
 
@@ -191,4 +191,4 @@ def test_no_image_and_a_broken_one_are_one_line(page: Any) -> None:
     (update,) = page.ask(None, QUESTION, "realizer", "no other", "standard")
     assert told(page, update, "message") == '<p role="alert">Drop an image first, or choose an example.</p>'
     update = page.open(b"broken")
-    assert "received text" in told(page, update, "message") and update[page.session] is None
+    assert "got text" in told(page, update, "message") and update[page.session] is None

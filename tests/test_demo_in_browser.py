@@ -224,7 +224,7 @@ def test_bad_input_is_one_line_and_sessions_share_nothing(
     page.upload("#file input[type=file]", broken)
     page.wait("document.querySelector('#message [role=alert]')?.innerText.includes('corrupt')")
     line = page.text("#message [role=alert]")
-    assert re.fullmatch(r"image: expected a whole image, received a corrupt one \(\w+\)", line)
+    assert re.fullmatch(r"image: expected a whole image; got a corrupt one \(\w+\)", line)
     page.screenshot().save(tmp_path / "problem_1280.png")
 
 

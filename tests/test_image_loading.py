@@ -255,20 +255,20 @@ def test_lists_and_nested_lists() -> None:
 
 def test_missing_files(tmp_path: Path) -> None:
     for source in (tmp_path / "no.png", str(tmp_path / "no.png"), (tmp_path / "no.png").as_uri(), "no.png"):
-        with pytest.raises(FileNotFoundError, match=r"no.png: expected an image file, received a missing path"):
+        with pytest.raises(FileNotFoundError, match=r"no.png: expected an image file; got a missing path"):
             load_image(source)
 
 
 @pytest.mark.parametrize(
     ("content", "received"),
     [
-        (b"not an image at all", "received text"),
-        (b"", "received an empty file"),
-        (encoded(noise(200, 200))[:500], "received a corrupt one"),
-        (encoded(noise(200, 200), "JPEG")[:900], "received a corrupt one"),
-        (encoded(noise(200, 200), "GIF")[:900], "received a corrupt one"),
-        (png_header(20, 20), "received a corrupt one"),
-        (b"\x89PNG\r\n\x1a\n" + b"\0" * 40, "received"),
+        (b"not an image at all", "got text"),
+        (b"", "got an empty file"),
+        (encoded(noise(200, 200))[:500], "got a corrupt one"),
+        (encoded(noise(200, 200), "JPEG")[:900], "got a corrupt one"),
+        (encoded(noise(200, 200), "GIF")[:900], "got a corrupt one"),
+        (png_header(20, 20), "got a corrupt one"),
+        (b"\x89PNG\r\n\x1a\n" + b"\0" * 40, "got"),
     ],
 )
 def test_broken_files(tmp_path: Path, content: bytes, received: str) -> None:
@@ -283,27 +283,27 @@ def test_broken_files(tmp_path: Path, content: bytes, received: str) -> None:
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        (Image.new("RGB", (0, 5)), "at least 1x1 pixels .* received 5x0"),
-        (np.zeros((0, 5, 3), dtype=np.uint8), "at least 1x1 pixels .* received 0x5"),
+        (Image.new("RGB", (0, 5)), "at least 1x1 pixels .* got 5x0"),
+        (np.zeros((0, 5, 3), dtype=np.uint8), "at least 1x1 pixels .* got 0x5"),
         (np.zeros((5, 5, 7), dtype=np.uint8), r"1 to 4 channels .* shape \(5, 5, 7\)"),
-        (np.zeros(5), r"an array \[H, W\].* received shape \(5,\)"),
-        (np.full((5, 5, 3), 200.0), "float64 values in 0..1, received 200..200"),
-        (np.full((5, 5, 3), np.nan), "float64 values in 0..1, received nan"),
-        (np.full((5, 5, 3), -1), "int64 values in 0..255, received -1..-1"),
-        (np.zeros((5, 5, 3), dtype=complex), "integers or floats, received complex128"),
+        (np.zeros(5), r"an array \[H, W\].* got shape \(5,\)"),
+        (np.full((5, 5, 3), 200.0), "float64 values in 0..1; got 200..200"),
+        (np.full((5, 5, 3), np.nan), "float64 values in 0..1; got nan"),
+        (np.full((5, 5, 3), -1), "int64 values in 0..255; got -1..-1"),
+        (np.zeros((5, 5, 3), dtype=complex), "integers or floats; got complex128"),
         (Image.fromarray(np.full((2, 2), np.inf, dtype=np.float32)), "mode F with values that are not finite"),
-        (12, "received int"),
-        (None, "received NoneType"),
-        ({"url": "x"}, "received dict$"),
-        (b"no image", r"^bytes: expected an image \(PNG, JPEG, .*\), a PDF or a video, received text$"),
-        (b"", "^bytes: expected an image .* received an empty file$"),
-        (StringIO("text"), "^file object: expected one opened for bytes, received str from it$"),
-        ({"bytes": None, "path": None}, "received NoneType"),
-        ("data:image/png;base64", "received no comma"),
+        (12, "got int"),
+        (None, "got NoneType"),
+        ({"url": "x"}, "got dict$"),
+        (b"no image", r"^bytes: expected an image \(PNG, JPEG, .*\), a PDF or a video; got text$"),
+        (b"", "^bytes: expected an image .* got an empty file$"),
+        (StringIO("text"), "^file object: expected one opened for bytes; got str from it$"),
+        ({"bytes": None, "path": None}, "got NoneType"),
+        ("data:image/png;base64", "got no comma"),
         ("data:image/png;base64,***", "expected base64 content"),
-        ("file://elsewhere/image.png", "on this machine, received host 'elsewhere'"),
+        ("file://elsewhere/image.png", "on this machine; got host 'elsewhere'"),
         ("http://", "expected an image to download"),
-        (".", "expected an image file, received a folder"),
+        (".", "expected an image file; got a folder"),
         ("a" * 400, "expected an image"),
     ],
 )
@@ -328,7 +328,7 @@ def test_a_decompression_bomb_is_refused_before_its_pixels_are_decoded(tmp_path:
 
 def test_pixel_limit_is_configurable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Image.Image, "load", lambda *args: pytest.fail("decoded"))
-    message = r"at most 100 pixels \(max_image_pixels\), received 20x30 = 600 pixels"
+    message = r"at most 100 pixels \(max_image_pixels\); got 20x30 = 600 pixels"
     with pytest.raises(ValueError, match=message):
         processor(max_image_pixels=100)(Image.new("RGB", (30, 20)))
     with pytest.raises(ValueError, match=message):

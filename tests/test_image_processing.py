@@ -138,7 +138,7 @@ def test_boxes_to_patches_unites_boxes_and_accepts_none() -> None:
 
 
 def test_reversed_box() -> None:
-    with pytest.raises(ValueError, match=r"expected \(x0, y0, x1, y1\) with x0 <= x1 .* received \(9, 0, 3, 4\)"):
+    with pytest.raises(ValueError, match=r"expected \(x0, y0, x1, y1\) with x0 <= x1 .* got \(9, 0, 3, 4\)"):
         boxes_to_patches([(9, 0, 3, 4)], 4)
 
 
@@ -146,7 +146,7 @@ def test_reversed_box() -> None:
 
 
 def test_no_images() -> None:
-    with pytest.raises(ValueError, match="expected at least one image, received none"):
+    with pytest.raises(ValueError, match="expected at least one image; got none"):
         processor()([])
 
 
@@ -162,7 +162,7 @@ def test_bad_sizes(size: object) -> None:
 def test_other_refused_options() -> None:
     with pytest.raises(ValueError, match="data_format: expected channels_first"):
         processor()(noise(), data_format="channels_last")
-    with pytest.raises(ValueError, match="an image of at most 64 px a side, got 100x30"):
+    with pytest.raises(ValueError, match="an image of at most 64 px a side; got 100x30"):
         processor()(noise(100, 30), do_resize=False)
 
 
@@ -196,7 +196,7 @@ def test_a_blank_page_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("arr_coc.modeling.image_processing_arr_coc.logger.warning_once", warned.append)
     paper = np.random.default_rng(0).integers(240, 250, (64, 64, 3), dtype=np.uint8)
     processor()([noise(64, 64), Image.fromarray(paper)])
-    assert len(warned) == 1 and "received a blank image" in warned[0]
+    assert len(warned) == 1 and "got a blank image" in warned[0]
     paper[10:12, 10:12] = 0
     processor()(Image.fromarray(paper))
     assert len(warned) == 1
@@ -256,5 +256,5 @@ def test_defaults_are_deepseek_ocrs() -> None:
 
 @pytest.mark.parametrize("name", ["image_mean", "image_std"])
 def test_other_than_three_channels_are_refused(name: str) -> None:
-    with pytest.raises(ValueError, match=rf"^{name}: expected a number, or 3 for red, green and blue, received"):
+    with pytest.raises(ValueError, match=rf"^{name}: expected a number, or 3 for red, green and blue; got"):
         processor()(noise(), **{name: [0.5] * 4})

@@ -166,8 +166,8 @@ def other_sources(model: Any, folder: Path) -> None:
 
 WHOLE = r"expected one image \(generate\(document, question\) and encode_image\(document\) take all of its pages\)"
 KINDS = (
-    r"expected an image \(PNG, JPEG, .*\), a PDF or a video, "
-    r"received (compressed content \(unpack it first\)|an SVG drawing \(render it as pixels first\))"
+    r"expected an image \(PNG, JPEG, .*\), a PDF or a video; "
+    r"got (compressed content \(unpack it first\)|an SVG drawing \(render it as pixels first\))"
 )
 REFUSED: dict[str, tuple[Callable[[Any, Path], object], str]] = {
     "label smoothing beside relevance": (smoothed_relevance, "label_smoothing_factor"),
@@ -187,16 +187,16 @@ REFUSED: dict[str, tuple[Callable[[Any, Path], object], str]] = {
     "generate_batch": (lambda model, _: model.generate_batch([[1, 2, 3]]), "generate_batch: expected generate"),
     "a page of 200 inches": (large_page, "page 1: expected .*; a lower dpi than 150 makes it smaller"),
     "a compressed PDF": (compressed, f"page.pdf.gz: {KINDS}"),
-    "a PDF in a chat with its answer": (document, f"two.pdf: {WHOLE}, received a PDF"),
-    "a video by the processor": (film, f"film.mp4: {WHOLE}, received a video"),
-    "more documents than placeholders": (misplaced_document, "images: expected 1 images .* received 2 images"),
+    "a PDF in a chat with its answer": (document, f"two.pdf: {WHOLE}; got a PDF"),
+    "a video by the processor": (film, f"film.mp4: {WHOLE}; got a video"),
+    "more documents than placeholders": (misplaced_document, "images: expected 1 images .* got 2 images"),
     "prompts pooled differently": (differently_pooled, r"as many pages in one call, .*; got \[1, 5\]"),
     "pooled inputs in training": (lambda model, _: model(**pooled(model)), "pixel_values: expected squares of single"),
     "another pool than the processor's": (
         lambda model, _: model.generate(**pooled(model, max_base_tokens=16)),
         "max_base_tokens: expected it in the processor's image_processor.views",
     ),
-    "a TIFF in a chat with its answer": (pages, f"two.tiff: {WHOLE}, received several pages"),
+    "a TIFF in a chat with its answer": (pages, f"two.tiff: {WHOLE}; got several pages"),
     "other images than placeholders": (other_sources, "image placeholders: expected 5 images of 4 base tokens"),
     "a drawing": (drawing, f"page.svg: {KINDS}"),
 }

@@ -149,10 +149,10 @@ def one_line(caught: pytest.ExceptionInfo[ValueError]) -> bool:
 @pytest.mark.parametrize(
     ("images", "text", "message"),
     [
-        (2, "<|image_pad|>a?", "expected 1 images .* received 2 images"),
-        (1, "a?", "expected 0 images .* received 1 images"),
-        (0, "<|image_pad|>a?", "expected 1 images .* received 0 images"),
-        (1, ["<|image_pad|>a?", "<|image_pad|>b?"], "expected 2 images .* received 1 images"),
+        (2, "<|image_pad|>a?", "expected 1 images .* got 2 images"),
+        (1, "a?", "expected 0 images .* got 1 images"),
+        (0, "<|image_pad|>a?", "expected 1 images .* got 0 images"),
+        (1, ["<|image_pad|>a?", "<|image_pad|>b?"], "expected 2 images .* got 1 images"),
     ],
 )
 def test_image_count(images: int, text: str | list[str], message: str) -> None:
@@ -164,7 +164,7 @@ def test_image_count(images: int, text: str | list[str], message: str) -> None:
 
 def test_another_models_placeholder_is_pointed_to_the_chat_template() -> None:
     processor = make_processor()
-    message = r"apply_chat_template writes it; received <image>, .* beside 1 images"
+    message = r"apply_chat_template writes it; got <image>, .* beside 1 images"
     with pytest.raises(ValueError, match=message) as caught:
         processor(images=picture(), text="<image>\nWhat?")
     assert one_line(caught)
@@ -177,16 +177,16 @@ def test_another_models_placeholder_is_pointed_to_the_chat_template() -> None:
 def test_image_count_by_row() -> None:
     """The totals agree, the rows do not: each question would have been asked of another's image."""
     texts = ["<|image_pad|>a?", "<|image_pad|><|image_pad|>b?"]
-    with pytest.raises(ValueError, match=r"expected \[1, 2\] images per row .* received \[2, 1\] images per row"):
+    with pytest.raises(ValueError, match=r"expected \[1, 2\] images per row .* got \[2, 1\] images per row"):
         make_processor()(images=[[picture()] * 2, [picture()]], text=texts)
 
 
 @pytest.mark.parametrize("question", ["", "  ", "\n"])
 def test_empty_question(processor: ArrCocProcessor, question: str) -> None:
-    with pytest.raises(ValueError, match=r"expected a question .*received an empty one") as caught:
+    with pytest.raises(ValueError, match=r"expected a question .*got an empty one") as caught:
         encode(processor, chat(question))
     assert one_line(caught)
-    with pytest.raises(ValueError, match="expected a question, received an empty one"):
+    with pytest.raises(ValueError, match="expected a question; got an empty one"):
         processor(text=question)
 
 
@@ -202,7 +202,7 @@ def test_prompts_longer_than_the_tokenizers_limit(padding: bool | str, truncatio
     """Truncation would cut the question's end unseen."""
     processor = make_processor(tiny_tokenizer(model_max_length=100), budget="fast")
     kwargs = {"truncation": truncation, "padding": padding}
-    with pytest.raises(ValueError, match=r"at most 100 tokens \(tokenizer.model_max_length\), received 1") as caught:
+    with pytest.raises(ValueError, match=r"at most 100 tokens \(tokenizer.model_max_length\); got 1") as caught:
         processor(images=picture(), text="<|image_pad|>" + "x" * 81, **kwargs)
     assert one_line(caught)
     out = processor(images=picture(), text="<|image_pad|>" + "x" * 80, **kwargs)

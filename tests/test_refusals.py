@@ -66,7 +66,7 @@ BAD: dict[str, tuple[Callable[[Any, Path], Any], str]] = {
     "no image": (lambda m, f: m.generate(None, QUESTION), "image"),
     "no images": (lambda m, f: m.generate([], QUESTION), "images: expected at least one"),
     "an empty prompt of images": (lambda m, f: m.generate([[]], QUESTION), "images: expected at least one"),
-    "a number": (lambda m, f: m.generate(7, QUESTION), "received int"),
+    "a number": (lambda m, f: m.generate(7, QUESTION), "got int"),
     "no question": (lambda m, f: m.generate(PAGE), "question: expected one beside the image; got none"),
     "empty question": (lambda m, f: m.generate(PAGE, ""), "question: expected a non-empty string; got ''"),
     "blank question": (lambda m, f: m.generate(PAGE, [QUESTION, " \n"]), "question: expected a non-empty string"),

@@ -231,11 +231,11 @@ def test_box_targets_keep_the_patch_of_a_box_thinner_than_the_margin():
 
 @pytest.mark.parametrize("arguments", [{"size": 0, "grid": 4}, {"size": 40, "grid": 0}])
 def test_targets_refuse_empty_grids(arguments):
-    with pytest.raises(ValueError, match="expected a positive size and grid, got"):
+    with pytest.raises(ValueError, match="expected a positive size and grid; got"):
         box_targets([], **arguments)
-    with pytest.raises(ValueError, match="expected a positive size and grid, got"):
+    with pytest.raises(ValueError, match="expected a positive size and grid; got"):
         glyph_targets([], **arguments)
-    with pytest.raises(ValueError, match="expected at least one slot, got 0"):
+    with pytest.raises(ValueError, match="expected at least one slot; got 0"):
         glyph_targets([], size=40, grid=5, slots=0)
 
 

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ..modeling.budgets import NAMED_BUDGETS, resolve_budget
 from ..modeling.processing_arr_coc import Turn
-from ..modeling.prompt_format import NAMED_BUDGETS, resolve_budget
 from ..modeling.view_encoding import Turns
 from .encoding import EncodedPrompt, mean_over_cells
 from .families import Family

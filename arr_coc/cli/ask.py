@@ -18,7 +18,8 @@ from .common import (
     add_device_argument,
     add_model_argument,
     add_passes_argument,
-    check_paths,
+    add_strategy_argument,
+    check_arguments,
     tiles_of,
     writable,
 )
@@ -38,8 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("image", metavar="IMAGE", nargs="+", help=sources)
     parser.add_argument("question", metavar="QUESTION", help="the question, in quotes")
     add_model_argument(parser)
-    strategies = 'strategy that scores the patches: "realizer", "saliency", "none", ... (default: the model\'s)'
-    parser.add_argument("--strategy", metavar="S", help=strategies)
+    add_strategy_argument(parser)
     add_choice_arguments(parser)
     add_passes_argument(parser)
     add_box_argument(parser)
@@ -62,7 +62,7 @@ def check(args: argparse.Namespace) -> None:
         raise ValueError(f"QUESTION: expected a question behind the images; got a file: {args.question}")
     if len(args.image) > 1 and args.box:
         raise ValueError(f"--box: expected one image, which it is on; got {len(args.image)}")
-    check_paths(args)
+    check_arguments(args)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -129,7 +129,7 @@ def _report(
     drawn = "" if picture is None else f"; picture in {picture}"
     passes = f" in {len(answer.passes)} passes" if answer.passes else ""
     fallbacks = "".join(f"; {part} fell back" for part, count in answer.fetch.fallbacks.items() if count)
-    said = f"{describe(answer.fetch)}{passes}{fallbacks}{drawn}"
+    said = f"{describe(answer.fetch, drawn=picture is not None)}{passes}{fallbacks}{drawn}"
     print(f"confidence {answer.probability:.1%}; {said}", file=sys.stderr)
     if answer.warning:
         print(f"warning: {answer.warning}", file=sys.stderr)

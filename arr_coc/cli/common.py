@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,25 +21,61 @@ METRICS = (
     "exact_match, caseless_match, alnum_match, gqa_accuracy, vqa_accuracy, textvqa_accuracy, anls, relaxed_accuracy, "
     "token_f1"
 )
-"""Registered names for help texts: `--help` must not import the library."""
+SCORERS = (
+    "none, random, saliency, variance, oracle, clip_query, realizer, words, compositional, contextual, "
+    "shannon_jung_vervaeke, hierarchical, experts, attention"
+)
+ALLOCATORS = "topk, window, tiers, adaptive, quadtree, foveated, knapsack"
+OF_PUBLISHED = "similarity"
+"""Registered names: `--help` and `check_arguments` must not import the library. The last: strategies that published
+models alone have."""
+
+FOLDERS = {"bench": "--bench", "log": "LOG", "source": "SOURCE", "folder": "FOLDER"}
+"""Arguments that name a folder to read, as errors call them."""
 
 
-def check_paths(args: argparse.Namespace) -> None:
-    """Refuses images, models and outputs that are not there, in any command, before torch is imported.
+def check_arguments(args: argparse.Namespace) -> None:
+    """Refuses what is not there, and names that nothing has, in any command, before torch is imported.
 
     Raises:
-        ValueError, FileNotFoundError: the errors of `load_source`, `find_model` and `writable`.
+        ValueError, FileNotFoundError: an empty question, a strategy, allocator or budget that no model has; no such
+            folder; or the errors of `load_source`, `find_model` and `writable`.
     """
+    given = {name: value for name, value in vars(args).items() if isinstance(value, str)}
+    for question in [args.question] if "question" in given else getattr(args, "questions", ()):
+        if not question.strip():
+            raise ValueError(f"question: expected a non-empty string; got {question!r}")
+    for name, known in (("strategy", f"{SCORERS}, {OF_PUBLISHED}"), ("allocator", ALLOCATORS)):
+        if name in given and given[name] not in (names := sorted(known.split(", "))):
+            raise ValueError(f"{name}: expected one of {', '.join(names)}; got {given[name]!r}")
+    for name, called in FOLDERS.items():
+        if name in given and not Path(given[name]).expanduser().is_dir():
+            raise ValueError(f"{called}: expected a folder; got {given[name]!r}, which is none")
     images = getattr(args, "image", [])
     for image in [images] if isinstance(images, str) else images:
         _check_image(image)
     if hasattr(args, "model"):
         from arr_coc.files import find_model
 
-        find_model(args.model)
+        model = find_model(args.model)
+        if "budget" in given:
+            _check_budget(given["budget"], Path(model, "config.json"))
     for name in ("json", "predictions"):
         if isinstance(value := getattr(args, name, None), str):
             writable(value, f"--{name}")
+
+
+def _check_budget(budget: str, config: Path) -> None:
+    """Refuses a budget that no model has, or not this one; a published model's may be a share, and is left to it."""
+    from arr_coc.files import read_json
+    from arr_coc.modeling.budgets import REFERENCE_PATCHES, resolve_budget
+
+    content = read_json(config) if config.is_file() else {}
+    if content.get("model_type") == "arr_coc":
+        vision = content["vision_config"]
+        resolve_budget(budget, (vision["image_size"] // vision["patch_size"]) ** 2)
+    elif not re.fullmatch(r"\d*\.?\d+", budget):
+        resolve_budget(budget, REFERENCE_PATCHES)
 
 
 def _check_image(source: str) -> None:
@@ -69,7 +106,7 @@ class Command:
     examples: tuple[str, ...]
     add_arguments: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace], None]
-    check: Callable[[argparse.Namespace], None] = check_paths
+    check: Callable[[argparse.Namespace], None] = check_arguments
 
 
 @contextmanager
@@ -112,6 +149,11 @@ def add_device_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", metavar="D", help="cpu, cuda, cuda:1, ... (default: cuda if available, else cpu)")
 
 
+def add_strategy_argument(parser: argparse.ArgumentParser) -> None:
+    strategies = f"strategy that scores the patches: {SCORERS}; of a published model also {OF_PUBLISHED}"
+    parser.add_argument("--strategy", metavar="S", help=f"{strategies} (default: the model's)")
+
+
 def add_choice_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds --budget and --allocator."""
     budgets = (
@@ -122,8 +164,7 @@ def add_choice_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--allocator",
         metavar="A",
-        help='how patches are chosen by relevance: "topk", "window", "tiers", "adaptive", "quadtree", "foveated" or '
-        '"knapsack" (default: the model\'s)',
+        help=f"how patches are chosen by relevance: {ALLOCATORS} (default: the model's)",
     )
 
 

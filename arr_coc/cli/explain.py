@@ -19,6 +19,7 @@ from .common import (
     add_device_argument,
     add_model_argument,
     add_passes_argument,
+    add_strategy_argument,
     add_tiles_argument,
     find_source,
     reading,
@@ -35,8 +36,7 @@ def add_look_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("questions", metavar="QUESTION", nargs="+", help="one or more questions, each in quotes")
     parser.add_argument("--out", metavar="DIR", required=True, help="output folder for the figures and look.json")
     add_model_argument(parser)
-    strategies = 'strategy that scores the patches: "realizer", "saliency", ... (default: the model\'s)'
-    parser.add_argument("--strategy", metavar="S", help=strategies)
+    add_strategy_argument(parser)
     several = "also draw these strategies side by side, comma-separated (default: none)"
     parser.add_argument("--strategies", metavar="A,B", help=several)
     add_choice_arguments(parser)
@@ -133,7 +133,7 @@ def add_analyse_arguments(parser: argparse.ArgumentParser) -> None:
     add_data_arguments(parser)
     parser.add_argument("--out", metavar="DIR", required=True, help="output folder for analysis.html and analysis.json")
     add_model_argument(parser)
-    parser.add_argument("--strategy", metavar="S", help="strategy that scores the patches (default: the model's)")
+    add_strategy_argument(parser)
     add_choice_arguments(parser)
     add_passes_argument(parser)
     parser.add_argument("--clusters", metavar="N", type=int, default=6, help="number of clusters (default: 6)")

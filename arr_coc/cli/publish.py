@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .common import Command
+from .common import SCORERS, Command
 
 if TYPE_CHECKING:
     from arr_coc.assembling import Source
@@ -17,10 +17,6 @@ if TYPE_CHECKING:
 
 
 BRIDGES = "cells, linear, quality, transformer, vet, wordpieces"
-SCORERS = (
-    "none, random, saliency, variance, oracle, clip_query, realizer, words, compositional, contextual, "
-    "shannon_jung_vervaeke, hierarchical, experts, attention"
-)
 
 
 def add_assemble_arguments(parser: argparse.ArgumentParser) -> None:

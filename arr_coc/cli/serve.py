@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -93,6 +94,7 @@ def run(args: argparse.Namespace) -> None:
     from arr_coc.attached.reader import load_model_or_reader
     from arr_coc.publishing.building import whole_model
 
+    print(f"Loading {args.model or 'the default model'} ...", file=sys.stderr, flush=True)
     server = Server(load_model_or_reader(whole_model(args.model), args.device), settings, args.name, use)
     serve(server, args.host, args.port, lambda url: print(f"{server.name} at {url}", flush=True))
 

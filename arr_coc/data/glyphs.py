@@ -65,7 +65,7 @@ def write(
 
 def _check_grid(size: int, grid: int) -> None:
     if size < 1 or grid < 1:
-        raise ValueError(f"expected a positive size and grid, got size={size}, grid={grid}")
+        raise ValueError(f"expected a positive size and grid; got size={size}, grid={grid}")
 
 
 def glyph_targets(glyphs: Sequence[Glyph], *, size: int, grid: int, slots: int = 3) -> np.ndarray:
@@ -79,7 +79,7 @@ def glyph_targets(glyphs: Sequence[Glyph], *, size: int, grid: int, slots: int =
     """
     _check_grid(size, grid)
     if slots < 1:
-        raise ValueError(f"expected at least one slot, got {slots}")
+        raise ValueError(f"expected at least one slot; got {slots}")
     boxes = np.array([glyph.box for glyph in glyphs]).reshape(-1, 4)
     classes = np.array([class_of(glyph.char) for glyph in glyphs], np.int64)
     centre_x, centre_y = (boxes[:, 0] + boxes[:, 2]) / 2, (boxes[:, 1] + boxes[:, 3]) / 2

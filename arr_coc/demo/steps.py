@@ -15,12 +15,12 @@ from transformers.generation.streamers import BaseStreamer
 
 from ..modeling.allocators import FetchResult
 from ..modeling.answers import split_thinking
+from ..modeling.budgets import AUTO
 from ..modeling.configuration_arr_coc import NAMED_BUDGETS, ArrCocConfig
 from ..modeling.generation import Answer
 from ..modeling.image_encoding import ImageEncoding
 from ..modeling.image_loading import load_image
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
-from ..modeling.prompt_format import AUTO
 from ..modeling.scorers import SCORERS
 from ..viewing import draw_fetch
 

@@ -12,12 +12,12 @@ from PIL import Image
 from ..attached import AttachedReader
 from ..attached.encoding import AttachedEncoding
 from ..modeling.answers import legibility_warning
+from ..modeling.budgets import COMPRESSION, pooling
 from ..modeling.image_encoding import ImageEncoding, no_pixels
 from ..modeling.image_loading import Source
 from ..modeling.image_processing_arr_coc import FAR_SHRUNK, ArrCocImageProcessor, is_blank, least_scale
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..modeling.processing_arr_coc import take_view_options
-from ..modeling.prompt_format import COMPRESSION, pooling
 from ..modeling.view_encoding import encode_sources, windows_of
 from ..modeling.views import ViewOptions
 from .image_workers import PreparedImage

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Summary, generate_latest
 
 from ..evaluation.fetch_reference import Distribution, FetchReference, fetch_statistics
+from ..modeling.budgets import TIERS, scaled_budget
 from ..modeling.prompt import EmbeddedPrompt
-from ..modeling.prompt_format import TIERS, scaled_budget
 
 SECONDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0)
 LENGTHS = (128, 256, 512, 1024, 2048, 4096, 8192)

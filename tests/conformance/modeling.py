@@ -15,7 +15,7 @@ from transformers_tests import test_modeling_common
 from transformers_tests.test_configuration_common import ConfigTester
 
 from arr_coc import ArrCocConfig, ArrCocForConditionalGeneration, ArrCocModel
-from arr_coc.modeling.prompt_format import resolve_budget
+from arr_coc.modeling.budgets import resolve_budget
 
 BATCH, WORDS = 7, 6  # prompts (the number that the attention tests take), words of a question
 

@@ -22,7 +22,7 @@ from tests.helpers import TINY_PATCH, TINY_SIDE, tiny_config, tiny_tokenizer
 
 Draw = random.Random
 
-ONE_LINE = r"\A[^\n]*expected[^\n]*(got|received)[^\n]*\Z|\ASpecified `attn_implementation="
+ONE_LINE = r"\A[^\n]*expected[^\n]*got[^\n]*\Z|\ASpecified `attn_implementation="
 """Of a refusal; kinds of attention are transformers' to know."""
 
 VARIANTS: tuple[dict[str, Any], ...] = (

@@ -24,7 +24,7 @@ PATIENCE = 8.0
 
 SECRET = "s3cret"
 
-WORDING = rf"^(?!.*{SECRET})[^\n]*expected[^\n]*received[^\n]*$"
+WORDING = rf"^(?!.*{SECRET})[^\n]*expected[^\n]*got[^\n]*$"
 """Of a refusal: one line, that does not quote a password."""
 
 OK = b"HTTP/1.1 200 OK\r\n"
