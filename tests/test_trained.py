@@ -161,6 +161,27 @@ def test_the_adapter_is_merged(whole: Path, trained: Path, tmp_path: Path) -> No
     assert torch.equal(after[ours.format(1)], expected.bfloat16())
 
 
+def test_a_training_goes_on_with_the_adapter_beside_the_language_model(
+    whole: Path, trained: Path, tmp_path: Path, cli: Cli
+) -> None:
+    words = AutoModelForCausalLM.from_pretrained(whole.parent / "words", dtype=torch.float32)
+    get_peft_model(words, LoraConfig(r=2, target_modules=["q_proj"])).save_pretrained(trained)
+    given = ("assemble", trained, "--llm", whole.parent / "words", "--unmerged", "--out", tmp_path / "a")
+    assert cli(*given) == (0, f"{tmp_path / 'a'}\n", "")
+    assert same(stored(tmp_path / "a"), stored(whole))
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("model: trained\nstart: a\nstages:\n- {stage: question_answering, steps: 1}\n")
+    run = begin(load_recipe(recipe), torch.device("cpu"))
+    held = load_file(trained / "adapter_model.safetensors")
+    outer = {
+        name.replace("base_model.model", "base_model.model.model", 1): own
+        for name, own in run.learner["adapter"].items()
+    }
+    assert same(outer, held)
+    assert same(dict(run.learner["places"]), run.model.model.bridge.places.state_dict())
+    assert cli(*given, "--new")[2] == "arr-coc: error: --unmerged: expected it without --new; got both\n"
+
+
 def test_a_complete_checkpoint_loads_without_this_package_and_may_be_published(
     whole: Path, trained: Path, tmp_path: Path, cli: Cli
 ) -> None:

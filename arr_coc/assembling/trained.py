@@ -158,7 +158,7 @@ _LANGUAGE = "model.language_model."
 
 
 def complete(
-    folder: Path, llm: Source, out: Path, *, new: bool = False, seed: int = 0, force: bool = False,
+    folder: Path, llm: Source, out: Path, *, new: bool = False, merged: bool = True, seed: int = 0, force: bool = False,
     progress: bool = False,
 ) -> Path:  # fmt: skip
     """Writes the complete checkpoint of a trained folder to `out`, atomically, with the code that runs it.
@@ -167,7 +167,8 @@ def complete(
         folder: the trained folder.
         llm: the language model, into which the folder's adapter is merged.
         out: the folder to write.
-        new: whether to initialise the trained parts at random and merge no adapter.
+        new: whether to initialise the trained parts at random, without an adapter.
+        merged: whether to merge the adapter; otherwise it lies beside the weights, for a training that goes on.
         seed: seed of the random initialisation.
         force: whether to replace `out` if it exists and is not empty.
         progress: show a progress bar.
@@ -187,7 +188,7 @@ def complete(
     with tqdm(total=3, desc="assembling", disable=not progress) as bar:
         weights = _new(config, seed) if new else trained_weights(folder)
         bar.update()
-        weights |= _language_weights(config, llm, None if new else folder)
+        weights |= _language_weights(config, llm, folder if merged and not new else None)
         _check(folder, weights, shapes)
         bar.update()
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -195,6 +196,10 @@ def complete(
             _write(folder, llm, config, weights, beside)
             started = [name for name in weights if new and not _is_language(name)]
             write_json(beside / RECORD, _record(folder, llm, started, seed))
+            if not merged and not new:
+                (beside / LANGUAGE_ADAPTER).mkdir()
+                for name in ADAPTER:
+                    shutil.copyfile(folder / name, beside / LANGUAGE_ADAPTER / name)
         bar.update()
     return out
 

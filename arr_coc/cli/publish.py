@@ -29,6 +29,8 @@ def add_assemble_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--llm", metavar="L", help=f"{families}: {where} ({own})")
     new = "with FOLDER: initialize the trained parts at random, to start a training"
     parser.add_argument("--new", action="store_true", help=new)
+    apart = "with FOLDER: do not merge its adapter into the language model, to go on with its training"
+    parser.add_argument("--unmerged", action="store_true", help=apart)
     take = "copy the trained parts of a complete model's folder (all but its language model) into FOLDER"
     parser.add_argument("--take", metavar="MODEL", help=take)
     parser.add_argument("--bridge", metavar="B", default="linear", help=f"kind of bridge: {BRIDGES} (default: linear)")
@@ -64,8 +66,9 @@ def run_assemble(args: argparse.Namespace) -> None:
     for name, value in (("--vision", args.vision), ("--llm", args.llm)):
         if value is None:
             raise ValueError(f"{name}: expected published weights, or FOLDER; got neither")
-    if args.new or args.take is not None:
-        raise ValueError(f"{'--new' if args.new else '--take'}: expected FOLDER beside it; got none")
+    for name in ("new", "unmerged", "take"):
+        if getattr(args, name):
+            raise ValueError(f"--{name}: expected FOLDER beside it; got none")
     if args.out is None and not args.dry_run:
         raise ValueError("--out: expected a folder to write, or --dry-run; got neither")
     out = None if args.out is None else Path(args.out).expanduser().absolute()
@@ -105,6 +108,8 @@ def _complete(args: argparse.Namespace) -> None:
     folder = Path(args.folder).expanduser().absolute()
     if not (folder / "config.json").is_file():
         raise ValueError(f"FOLDER: expected one with config.json; got {args.folder!r}")
+    if args.new and args.unmerged:
+        raise ValueError("--unmerged: expected it without --new; got both")
     others = {"--vision": args.vision, "--clip-text": args.clip_text, "--dry-run": args.dry_run or None}
     if strange := [name for name, value in others.items() if value is not None]:
         raise ValueError(f"{strange[0]}: expected it without FOLDER; got both")
@@ -116,14 +121,14 @@ def _complete(args: argparse.Namespace) -> None:
     if progress:
         enable_progress_bars()
     out = None if args.out is None else Path(args.out).expanduser().absolute()
-    if not args.new:
+    if not args.new and not args.unmerged:
         print(completed(folder, args.llm, out, force=args.force))
         return
-    kept = cache_folder() / f"{folder.name}-new"  # a training needs no repository
+    kept = cache_folder() / f"{folder.name}-{'new' if args.new else 'unmerged'}"  # a training needs no repository
     force, out = args.force or out is None, out or kept
     check_free(out, force)
     llm = find_language_model(folder, args.llm, progress=progress)
-    complete(folder, llm, out, new=True, seed=args.seed, force=force, progress=progress)
+    complete(folder, llm, out, new=args.new, merged=False, seed=args.seed, force=force, progress=progress)
     print(out)
 
 

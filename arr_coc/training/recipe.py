@@ -36,7 +36,7 @@ from huggingface_hub import split_torch_state_dict_into_shards
 from transformers import GenerationConfig
 from transformers.utils import GENERATION_CONFIG_NAME, logging
 
-from ..adapters import adapt
+from ..adapters import LANGUAGE_ADAPTER, adapt
 from ..attached.adapter import ADAPTER as ADAPTER_FILE
 from ..files import check_types, fresh_folder, read_yaml, sole_writer, write_json
 from ..loading import DTYPES, load_config, refused
@@ -51,7 +51,7 @@ from .from_scratch import answering, comparing, copying, finding, multi_task, mu
 from .from_scratch.patch_language import PatchLanguage, teach_words
 from .phases import Phase, train_phase
 from .reader import question_answering, recognition, relevance  # noqa: F401  # register their stages
-from .reader.language_model import save_adapter
+from .reader.language_model import load_adapter, save_adapter
 from .stages import STAGES, Run, Stage, stage_from
 
 
@@ -402,6 +402,9 @@ def begin(recipe: Recipe, device: torch.device) -> Run:
                 language = PatchLanguage(run.model, processor.tokenizer)
                 language.load_state_dict(run.learner["language"])
                 teach_words(run.model, language, new)
+        if "adapter" not in run.learner and (recipe.start / LANGUAGE_ADAPTER).is_dir():
+            places = run.model.model.bridge.places.state_dict()
+            run.learner |= {"adapter": load_adapter(recipe.start), "places": places}
     return run
 
 

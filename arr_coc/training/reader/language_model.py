@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
@@ -27,6 +27,10 @@ from .targets import PageTokens
 
 QUESTION_LENGTH = 96
 """Most tokens of a question and its answer; longer ones are not asked."""
+
+_ADAPTER_WEIGHTS = "adapter_model.safetensors"
+_INNER, _OUTER = "base_model.model.", "base_model.model.model."
+"""What names of an adapter begin with: of the decoder's, and of the causal language model's around it."""
 
 
 class Prompting:
@@ -285,6 +289,12 @@ class AdaptedModel:
         self.model.unload()
 
 
+def load_adapter(model: Path) -> dict[str, Tensor]:
+    """The adapter that `save_adapter` wrote, by the names that PEFT gives an adapter of the decoder alone."""
+    weights = load_file(model / LANGUAGE_ADAPTER / _ADAPTER_WEIGHTS)
+    return {name.replace(_OUTER, _INNER, 1): weight for name, weight in weights.items()}
+
+
 def save_adapter(state: Mapping[str, Tensor], model: Path) -> None:
     """Writes an adapter of a decoder as one of the causal language model around it, in PEFT's own files.
 
@@ -294,10 +304,9 @@ def save_adapter(state: Mapping[str, Tensor], model: Path) -> None:
             weights for one of the whole model.
     """
     folder = model / LANGUAGE_ADAPTER
-    inner, outer = "base_model.model.", "base_model.model.model."
-    renamed = {name.replace(inner, outer, 1): weight.contiguous() for name, weight in state.items()}
+    renamed = {name.replace(_INNER, _OUTER, 1): weight.contiguous() for name, weight in state.items()}
     rank = next(len(weight) for name, weight in state.items() if "lora_A" in name)
     targets = sorted({name.split(".")[-3] for name in state})
     config = LoraConfig(r=rank, lora_alpha=rank, target_modules=targets, task_type="CAUSAL_LM", inference_mode=True)
     config.save_pretrained(str(folder))
-    save_file(renamed, folder / "adapter_model.safetensors")
+    save_file(renamed, folder / _ADAPTER_WEIGHTS)
