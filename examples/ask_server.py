@@ -27,7 +27,7 @@ for question in args.questions:
         model=model,
         messages=[{"role": "user", "content": parts}],
         stream=True,
-        extra_body={"strategy": "realizer", "budget": "standard"},
+        extra_body={"budget": "standard"},
     )
     print(question, end=" ", flush=True)
     for event in stream:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from .allocators import FetchResult
+from .budgets import NAMED_BUDGETS, scaled_budget
 from .configuration_arr_coc import ArrCocConfig
 from .image_encoding import ImageEncoding, confidence_of
 from .image_processing_arr_coc import Box
@@ -160,7 +161,7 @@ class Answer:
             `text` is "".
         legibility: of the images, 0..1 (`ImageEncoding.legibility`), and `fetched_legibility`, that of the fetched
             patches alone, or of all if no character was fetched; None from models without a text reader.
-        warning: in words, if `legibility` is below the model's `least_legibility`; else "".
+        warning: in words, if `legibility` is below the model's `least_legibility` or few patches were fetched; else "".
     """
 
     text: str
@@ -212,6 +213,14 @@ def legibility_warning(legibility: float | None, least: float, pages: int = 1) -
     return f"{shown} hard to read for the model (legibility {legibility:.2f}): the answer may be wrong"
 
 
+def budget_warning(fetch: FetchResult) -> str:
+    """The warning if fewer patches than the smallest named budget were fetched for a prompt, and more have text; else
+    ""."""
+    count, patches = int(fetch.counts.sum()), fetch.relevance.shape[-1]
+    enough = count >= scaled_budget(min(NAMED_BUDGETS.values()), patches) or count >= int((fetch.relevance > 0).sum())
+    return "" if enough or fetch.strategy == "none" else f"few patches were fetched ({count}): the answer may be cut"
+
+
 def legibilities(
     fetch: FetchResult, encoding: ImageEncoding, images: Sequence[Sequence[int]]
 ) -> list[tuple[float, float] | None]:
@@ -256,7 +265,7 @@ def with_fetch(
         thinking, answer_text = split_thinking(text)
         page, legible = read[number // repeats] or (None, None)
         sure = calibrated(probability, config.calibration, text=answer_text, legibility=legible)
-        warning = legibility_warning(page, config.least_legibility, len(images[number // repeats]))
+        hard = legibility_warning(page, config.least_legibility, len(images[number // repeats]))
         answers.append(
             Answer(
                 answer_text,
@@ -267,7 +276,7 @@ def with_fetch(
                 thinking=thinking,
                 legibility=page,
                 fetched_legibility=legible,
-                warning=warning,
+                warning="; ".join(filter(None, (hard, budget_warning(fetched)))),
             )  # fmt: skip
         )
     return answers

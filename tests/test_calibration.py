@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import tiny_config
+from helpers import tiny_config, tiny_model
+from PIL import Image
 
 from arr_coc import ArrCocConfig
 from arr_coc.evaluation.calibration import LEGEND, calibration, calibration_table, fit_calibration
@@ -130,3 +131,14 @@ def test_pages_that_can_be_read_are_not_warned_of() -> None:
     assert legibility_warning(None, 0.5) == legibility_warning(0.5, 0.5) == ""
     several = "these pages are hard to read for the model (legibility 0.31): the answer may be wrong"
     assert legibility_warning(0.31, 0.5, 2) == several
+
+
+@pytest.mark.parametrize(
+    ("choices", "few"),
+    [({"budget": 0}, 0), ({"budget": 1}, 1), ({"budget": "fast"}, None), ({"strategy": "none"}, None)],
+)
+def test_an_answer_from_few_patches_is_warned_of(choices: dict[str, Any], few: int | None) -> None:
+    """A value that was cut had a high probability."""
+    answer = tiny_model().generate(Image.effect_noise((64, 64), 80), "What?", return_fetch=True, **choices)
+    expected = "" if few is None else f"few patches were fetched ({few}): the answer may be cut"
+    assert answer.warning == expected

@@ -72,6 +72,10 @@ def test_help_and_version_do_not_wait_for_the_library(arguments: tuple[str, ...]
         (("ask", RECEIPT, QUESTION, "--model", "typo"), "got 'typo', which does not exist"),
         (("ask", RECEIPT, QUESTION, "--picture", "out.txt"), "--picture: expected a name ending in .png"),
         (("look", "missing.png", QUESTION, "--out", "out"), "missing.png: expected an image file"),
+        (
+            ("ask", RECEIPT, QUESTION, "--model", "docs"),
+            "expected a model's folder, with config.json; got 'docs' without",
+        ),
         (("ask", RECEIPT, " "), "question: expected a non-empty string; got ' '"),
         (("ask", RECEIPT, QUESTION, "--budget", "some"), "budget: expected a number of patches or one of fast"),
         (("ask", RECEIPT, QUESTION, "--budget", "5000"), "budget: expected 0 to 4096 patches"),
@@ -92,6 +96,15 @@ def test_what_cannot_work_is_refused_without_the_library(arguments: tuple[str, .
     refusal, last = result.stderr.strip().split("\n")
     code, _, *loaded = last.split()
     assert message in refusal and code == "2" and not {"torch", "transformers"} & {*loaded}
+
+
+def test_an_image_that_is_cut_is_refused_without_the_library(tmp_path: Path) -> None:
+    (tmp_path / "cut.png").write_bytes((ROOT / RECEIPT).read_bytes()[:3000])
+    command = [sys.executable, "-c", TIMED, "ask", str(tmp_path / "cut.png"), QUESTION]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    refusal, last = result.stderr.strip().split("\n")
+    assert "cut.png: expected a whole image; got a corrupt one" in refusal
+    assert last.startswith("2 ") and "torch" not in last.split()
 
 
 def test_a_name_on_the_hub_is_refused_if_the_hub_does_not_answer() -> None:

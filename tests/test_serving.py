@@ -122,7 +122,10 @@ def test_logprobs_are_those_of_the_answers_probability(model: Any, client: Any) 
     assert prod(exp(token.logprob) for token in content) == pytest.approx(expected.probability, rel=1e-2)
     seen = {"height": 60, "width": 90, "views": 1, "scale": 1.422, "warnings": []}
     fetched = {"strategy": "realizer", "allocator": "topk", "patches": [expected.fetch.budget]}
+    sure = answer.arr_coc.pop("probability")
+    assert sure == pytest.approx(expected.probability, rel=1e-2)
     assert answer.arr_coc == {**fetched, "images": [seen]}
+    assert ask(client, extra_body={"budget": 0}).arr_coc["warning"].startswith("few patches were fetched (0)")
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.5])
@@ -246,6 +249,7 @@ def test_json_by_a_schema_asks_each_field(stream: bool, server: Server, model: A
         answer = ask(client, response_format=form)
         said, told = text(answer), answer.arr_coc
     assert json.loads(said) == expected
+    assert "probability" not in told
     assert told["fields"]["seller"]["question"] == "Who sells?" and 0 < told["fields"]["total"]["probability"] < 1
     assert until(lambda: not server.engine.running)
 

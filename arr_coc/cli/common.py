@@ -58,6 +58,8 @@ def check_arguments(args: argparse.Namespace) -> None:
         from arr_coc.files import find_model
 
         model = find_model(args.model)
+        if Path(model).is_dir() and not Path(model, "config.json").is_file():
+            raise ValueError(f"model: expected a model's folder, with config.json; got {args.model!r} without it")
         if "budget" in given:
             _check_budget(given["budget"], Path(model, "config.json"))
     for name in ("json", "predictions"):
@@ -82,12 +84,19 @@ def _check_image(source: str) -> None:
     """Refuses a file that is no image, PDF or video; a URL is left to `load_source`."""
     if source.partition(":")[0].lower() in ("http", "https"):
         return
-    from arr_coc.modeling.image_loading import MAX_IMAGE_PIXELS, document_kind, open_encoded, open_source, source_policy
+    from arr_coc.modeling.image_loading import (
+        MAX_IMAGE_PIXELS,
+        document_kind,
+        finish_image,
+        open_encoded,
+        open_source,
+        source_policy,
+    )
 
     stream, name = open_source(source, source_policy("any"), None)
     with stream:
         if document_kind(stream.read(1024)) is None:
-            open_encoded(stream, name, MAX_IMAGE_PIXELS).close()
+            finish_image(open_encoded(stream, name, MAX_IMAGE_PIXELS), name, MAX_IMAGE_PIXELS)
 
 
 @dataclass(frozen=True)

@@ -235,7 +235,7 @@ class Answering:
     def _fetched(self) -> dict[str, Any]:
         assert self._ticket is not None and self._ticket.fetch is not None
         seen = [page for image in self._ticket.question.images for page in image.seen]
-        return fetch_summary(self._ticket.fetch, self._ticket.passes, seen)
+        return {**fetch_summary(self._ticket.fetch, self._ticket.passes, seen), "probability": self.probability}
 
 
 class JsonAnswering:
@@ -266,6 +266,7 @@ class JsonAnswering:
         first["choices"][0]["message"]["content"] = as_json(self.fields, values)
         first["choices"][0]["finish_reason"] = "stop"
         first["usage"] = {name: sum(body["usage"][name] for body in bodies) for name in first["usage"]}
+        del first["arr_coc"]["probability"]  # of the first field alone
         first["arr_coc"]["fields"] = asked
         return first
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, field
 
 from ..attached.scoring import AttachedFetch
 from ..modeling.allocators import FetchResult
-from ..modeling.answers import Pass
+from ..modeling.answers import Pass, budget_warning
 from ..modeling.image_sources import shorten
 from ..modeling.processing_arr_coc import Turn
 from .answers import Field as JsonField
@@ -258,6 +258,8 @@ def fetch_summary(
     patches = fetch.by_image() if isinstance(fetch, AttachedFetch) else fetch.counts.tolist()
     summary: dict[str, Any] = {"strategy": fetch.strategy, "allocator": fetch.allocator, "patches": patches}
     summary["images"] = list(seen)
+    if not isinstance(fetch, AttachedFetch) and (warning := budget_warning(fetch)):
+        summary["warning"] = warning
     history = [
         {"text": own.text, "uncertainty": own.uncertainty, "explored": own.share, "patches": own.fetch.budget}
         for own in passes
