@@ -111,17 +111,19 @@ def read_all(reader: AttachedReader, encoding: Any, prompt: EncodedPrompt, quest
 
 
 def chosen_otherwise(
-    reader: AttachedReader, encodings: dict[int, Any], question: str
+    reader: AttachedReader, encodings: dict[int, Any], record: Record
 ) -> Iterator[tuple[str, Any, Tensor]]:
-    """The tokens with the most attention of a language model that reads base tokens alone, and those of each rule; and
-    the encoding to which they are added."""
-    based, count = encodings[POOL], round(SHARE * GRID**2)
+    """Tokens chosen by attention of a language model that reads base tokens alone; by each rule; and by boxes, with the
+    strongest edges beside them. Each with the encoding that they belong to."""
+    based, bare, count = encodings[POOL], encodings[0], round(SHARE * GRID**2)
     (prompt,) = based.prompts
-    paid = between_cells(reader.runner.attention(based, prompt, question), prompt)
+    paid = between_cells(reader.runner.attention(based, prompt, record.question), prompt)
     yield "attention to base", based, most_relevant(paid, prompt.is_place, count - len(prompt.base))
-    asked = read_all(reader, encodings[0], encodings[0].prompts[0], question)
+    asked = read_all(reader, bare, bare.prompts[0], record.question)
     for name in RULES:
-        yield name, encodings[0], PEERS[name].rule(asked, count).places.sort().values
+        yield name, bare, PEERS[name].rule(asked, count).places.sort().values
+    first = relevance_of_boxes(prompt, [all_boxes(record, 0)]) * (1 + prompt.saliency.max())
+    yield "oracle and saliency", bare, most_relevant(first + prompt.saliency, prompt.is_place, count)
 
 
 def arms(
@@ -145,19 +147,19 @@ def arms(
         given: Any = {"boxes": [all_boxes(record, 0)]} if strategy == "oracle" else {"seed": record.line}
         yield name, share, ask(encodings[0 if without else POOL], share, strategy, **given)
     yield "base only", len(encodings[POOL].prompts[0].base) / GRID**2, ask(encodings[POOL], 0)
-    for name, own, chosen in chosen_otherwise(reader, encodings, record.question):
+    for own in small:
+        yield "smaller image", len(own.prompts[0]) / GRID**2, ask(own, "all")
+    for name, own, chosen in chosen_otherwise(reader, encodings, record):
         (prompt,) = own.prompts
         fetch = fetch_result(prompt, chosen, *[torch.zeros(GRID**2)] * 2, name, failed=False)
         placed = reader.runner.place(prompt, reader.writer.plain(prompt, record.question), chosen)
         yield name, SHARE, PreparedPrompt(own, prompt, placed, fetch)
-    for own in small:
-        yield "smaller image", len(own.prompts[0]) / GRID**2, ask(own, "all")
 
 
 @torch.no_grad()
 def predict(reader: AttachedReader, records: list[Record]) -> list[Row]:
     """All answers to all questions, arm by arm."""
-    rows, sides = list[Row](), [UNIT * round(GRID * share**0.5) for share in SHARES]
+    rows, sides = list[Row](), [UNIT * round(GRID * share**0.5) for share in SHARES[:2]]
     for path, group in groupby(tqdm(records, unit="question"), lambda record: record.image):
         page, asked = Image.open(path), list[tuple[Row, PreparedPrompt]]()
         encodings = {pool: reader.encode_image(page, pool=pool) for pool in (0, POOL)}
@@ -189,7 +191,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path, default=Path("runs/attached-pages"), help="train.py's --out")
     parser.add_argument("--split", default="test", choices=("validation", "test"), help="of the pages (test)")
     parser.add_argument("--pages", type=int, default=50, help=f"number of pages, each with {ASKED} questions (50)")
-    parser.add_argument("--scorer", nargs=2, type=int, default=[600, 300], help="steps and pages of its training")
+    parser.add_argument("--scorer", nargs=2, type=int, default=[400, 200], help="steps and pages of its training")
     parser.add_argument("--out", type=Path, default=HERE / "predictions.csv", help="file of the predictions")
     args = parser.parse_args()
     torch.manual_seed(0)
