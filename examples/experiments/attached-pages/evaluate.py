@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
-from small_qwen import ASKED, GRID, QUESTION, UNIT, draw_page, load_reader, new_page
+from small_qwen import ASKED, GRID, POOL, QUESTION, UNIT, draw_page, load_reader, new_page
 from torch import Tensor
 from tqdm import tqdm
 
@@ -47,7 +47,7 @@ ARMS = [
 """Strategies, and shares of the image tokens; rules are compared at one share."""
 RULES = ("fastv", "fastv_last", "sparsevlm", "dart", "cdpruner", "cdpruner_unturned")
 """The rules that need neither a CLS token nor our own model."""
-POOL, BATCH = 4, 64
+BATCH = 64
 COLUMNS = ("arm", "share", "page", "field", "answer", "said", "tokens", "kept")
 Row = dict[str, Any]
 
@@ -113,8 +113,8 @@ def read_all(reader: AttachedReader, encoding: Any, prompt: EncodedPrompt, quest
 def chosen_otherwise(
     reader: AttachedReader, encodings: dict[int, Any], record: Record
 ) -> Iterator[tuple[str, Any, Tensor]]:
-    """Tokens chosen by attention of a language model that reads base tokens alone; by each rule; and by boxes, with the
-    strongest edges beside them. Each with the encoding that they belong to."""
+    """Tokens chosen by attention of a language model that reads base tokens alone; by each rule; and by boxes, with
+    the strongest edges, or the most attention, beside them. Each with the encoding that they belong to."""
     based, bare, count = encodings[POOL], encodings[0], round(SHARE * GRID**2)
     (prompt,) = based.prompts
     paid = between_cells(reader.runner.attention(based, prompt, record.question), prompt)
@@ -122,8 +122,11 @@ def chosen_otherwise(
     asked = read_all(reader, bare, bare.prompts[0], record.question)
     for name in RULES:
         yield name, bare, PEERS[name].rule(asked, count).places.sort().values
-    first = relevance_of_boxes(prompt, [all_boxes(record, 0)]) * (1 + prompt.saliency.max())
-    yield "oracle and saliency", bare, most_relevant(first + prompt.saliency, prompt.is_place, count)
+    boxes = relevance_of_boxes(prompt, [all_boxes(record, 0)])
+    paid = reader.runner.attention(bare, bare.prompts[0], record.question, to_all=True)
+    for name, others in (("saliency", prompt.saliency), ("attention", paid)):
+        chosen = most_relevant(boxes * (1 + others.max()) + others, prompt.is_place, count)
+        yield f"oracle and {name}", bare, chosen
 
 
 def arms(
@@ -146,7 +149,6 @@ def arms(
         strategy, _, without = name.partition(", ")
         given: Any = {"boxes": [all_boxes(record, 0)]} if strategy == "oracle" else {"seed": record.line}
         yield name, share, ask(encodings[0 if without else POOL], share, strategy, **given)
-    yield "base only", len(encodings[POOL].prompts[0].base) / GRID**2, ask(encodings[POOL], 0)
     for own in small:
         yield "smaller image", len(own.prompts[0]) / GRID**2, ask(own, "all")
     for name, own, chosen in chosen_otherwise(reader, encodings, record):
@@ -171,7 +173,7 @@ def predict(reader: AttachedReader, records: list[Record]) -> list[Row]:
                 row = {
                     **known, "arm": arm, "share": round(share, 4), "answer": record.answers[0],
                     "tokens": len(chosen) + own.fetch.base,
-                    "kept": round(float(relevant[chosen].sum() / relevant.sum()), 2),
+                    "kept": f"{float(relevant[chosen].sum() / relevant.sum()):.2g}",
                 }  # fmt: skip
                 asked.append((row, own))
         order = sorted(range(len(asked)), key=lambda at: len(asked[at][1].placed.ids))  # little padding

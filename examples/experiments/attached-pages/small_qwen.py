@@ -27,6 +27,8 @@ PATCH, MERGE, GRID = 12, 2, 12
 UNIT = PATCH * MERGE
 SIDE = UNIT * GRID
 """Pixels along an image token, and along a page."""
+POOL = 4
+"""Image tokens along the square that a base token averages."""
 NAMES = (
     "tax", "tip", "bus", "lot", "pin", "zip", "date", "time", "name",
     "city", "code", "seat", "gate", "room", "lane", "dock", "temp", "unit",
@@ -45,6 +47,11 @@ DIGITS = (2, 4)
 """The least and most digits of a number."""
 DIGIT_SIZE, NAME_SIZE = 18.0, 14.0
 """Pixels of print per em; names are smaller where the widest would not fit an image token."""
+
+
+def asked(count: int) -> int:
+    """How many questions about a page can be answered from so many image tokens."""
+    return min(ASKED, count // (1 + DIGITS[1]))
 
 
 class NoVideos:
