@@ -55,7 +55,7 @@ def some_tokens(
     boxes = np.zeros(shown.shape)
     for number, page in enumerate(pages):
         for field in page.fields[: asked(count)]:
-            left, y, right = (edge // UNIT for edge in (*field.label_box[:2], field.value_box[2]))
+            left, y, right = (int(edge) // UNIT for edge in (*field.label_box[:2], field.value_box[2]))
             boxes[number, y, left:right] = 1
     order = torch.from_numpy(8 * boxes + 2 * beside * (shown > 0) + rng.random(shown.shape)).flatten(1)
     return Kept(order.topk(count).indices.sort().values, base)
