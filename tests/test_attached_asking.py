@@ -77,15 +77,16 @@ def test_similarity_fetches_tokens_that_are_like_the_question(reader: AttachedRe
     assert answer.fetch.relevance[0, [5, 40, 71]].min() > 0.9
 
 
-@pytest.mark.parametrize("prefix", [True, False])
-def test_attention_is_that_of_the_question_to_the_base(reader: AttachedReader, prefix: bool) -> None:
-    """Against eager attention's own weights, of the prompt with base tokens alone."""
+@pytest.mark.parametrize(("prefix", "to_all"), [(True, False), (False, False), (True, True), (False, True)])
+def test_attention_is_that_of_the_question(reader: AttachedReader, prefix: bool, to_all: bool) -> None:
+    """Against eager attention's own weights, of the prompt with base tokens alone, or with all tokens."""
     model, _ = published("qwen3_vl")
     page = reader.encode_image(picture(250, 320), prefix=prefix)
     prompt = page.prompts[0]
-    received = reader.runner.attention(page, prompt, "xyz")
+    received = reader.runner.attention(page, prompt, "xyz", to_all=to_all)
     with torch.no_grad():
-        placed = reader.runner.place(prompt, reader.writer.plain(prompt, "xyz"), torch.zeros(0, dtype=torch.long))
+        kept = None if to_all else torch.zeros(0, dtype=torch.long)
+        placed = reader.runner.place(prompt, reader.writer.plain(prompt, "xyz"), kept)
         inputs = reader.runner._inputs(page, reader.runner._batch([placed]))
         model.set_attn_implementation("eager")
         try:
@@ -93,10 +94,27 @@ def test_attention_is_that_of_the_question_to_the_base(reader: AttachedReader, p
         finally:
             model.set_attn_implementation("sdpa")
     assert reader.processor.tokenizer.decode(placed.ids[-8:]) == "xyz<bot>"
-    base = (placed.kinds == 1).nonzero().flatten()
-    assert len(base) == 6
-    expected = torch.stack([layer[0, :, -8:-5].mean((0, 1))[base] for layer in layers[1:3]]).mean(0)
+    seen = (placed.kinds > 0).nonzero().flatten()
+    assert len(seen) == (80 if to_all else 6)
+    expected = torch.stack([layer[0, :, -8:-5].mean((0, 1))[seen] for layer in layers[1:3]]).mean(0)
     torch.testing.assert_close(received, expected, atol=1e-6, rtol=1e-4)
+
+
+@pytest.mark.parametrize("pool", [0, 4])
+def test_the_question_attends_to_all_tokens_which_are_read_once(reader: AttachedReader, pool: int) -> None:
+    """The language model's layers behind those whose attention is read do not run for it."""
+    page = reader.encode_image(picture(250, 320), pool=pool)
+    paid = reader.runner.attention(page, page.prompts[0], "What?", to_all=True)
+    rows: list[int] = []
+    first, last = (reader.model.model.language_model.layers[at] for at in (0, -1))
+    handles = [first.register_forward_hook(lambda layer, given, out: rows.append(given[0].shape[1]))]
+    handles.append(last.register_forward_hook(lambda *given: pytest.fail("ran")))
+    prepared = reader.ask(page, page.prompts[0], "What?", budget=0.25, strategy="attention")
+    for handle in handles:
+        handle.remove()
+    assert len(rows) == 1 and rows[0] < 80 == len(page.prompts[0])
+    count = 20 - len(page.prompts[0].base)
+    assert set(prepared.fetch.indices[0].tolist()) == set(paid.argsort(descending=True)[:count].tolist())
 
 
 def test_attention_is_interpolated_between_cells(reader: AttachedReader) -> None:
@@ -207,7 +225,6 @@ def test_an_encoding_of_another_model_is_refused(reader: AttachedReader) -> None
         ({"image": [[]], "question": "What?"}, "images: expected at least one"),
         ({"num_beams": 0}, "num_beams: expected"),
         ({"image": [picture(60, 60)] * 2, "question": ["a", "b", "c"]}, "images: expected 1 or 3"),
-        ({"pool": 0}, 'strategy "attention": expected base tokens'),
     ],
 )
 def test_what_cannot_be_asked_is_refused(reader: AttachedReader, given: dict[str, Any], message: str) -> None:

@@ -42,6 +42,8 @@ class EncodedPrompt:
         pixels: the vision tower's inputs, by name; empty if there are `tokens`.
         inputs: the inputs of positions, see `Family.of_prompt`.
         prefix_ids: [p] the prompt up to the last base token, whose keys and values are in `prefix`.
+        image_ids: [i] the prompt up to the last of all image tokens. Its keys and values are in `image`, for the layers
+            that strategy "attention" needs.
     """
 
     sources: list[Source]
@@ -61,6 +63,8 @@ class EncodedPrompt:
     inputs: dict[str, Tensor]
     prefix_ids: Tensor | None = None
     prefix: Cache | None = field(default=None, repr=False)
+    image_ids: Tensor | None = None
+    image: Cache | None = field(default=None, repr=False)
 
     def __len__(self) -> int:
         return len(self.places)

@@ -113,7 +113,8 @@ class AttachedReader:
             pool: image tokens along each axis in one base token; 0: no base tokens.
             way: "tokens": the vision tower encodes the whole image, and base tokens are means; "pixels": it encodes a
                 small copy of the image, whose tokens are the base tokens, and later the patches for a question.
-            prefix: whether the language model prefills the prompt up to the base tokens, which questions then share.
+            prefix: whether the language model prefills what questions then share: the prompt up to the base tokens;
+                and, where strategy "attention" is the default, its layers for that with all tokens.
 
         Raises:
             ValueError: an image that cannot be read, a pool below 0, another way, or "pixels" without base tokens or
@@ -130,9 +131,11 @@ class AttachedReader:
         images = [[source.load() for source in shown] for shown in sources]
         inputs, texts = self.writer.processed(images)
         encoding = encode_prompts(self.family, sources, images, texts, inputs, pool, way)
-        if prefix and pool:
-            for prompt in encoding.prompts:
+        for prompt in encoding.prompts if prefix else ():
+            if pool:
                 self.runner.read_prefix(encoding, prompt)
+            if way == "tokens" and self.scorer is None:  # "attention" is then the default strategy
+                self.runner.read_image(encoding, prompt)
         return encoding
 
     # ---- ask ------------------------------------------------------------------------------------------------------
@@ -185,7 +188,7 @@ class AttachedReader:
         else:
             count_fetched(budget, 2**30, 2**30, int(pool > 0))  # refuses requests that are invalid for every image
             if not isinstance(image, AttachedEncoding):
-                shared = strategy == "attention" or len(questions) > 1
+                shared = len(questions) > 1 or (strategy == "attention" and way == "pixels")
                 encoding = self.encode_image(image, pool=pool, way=way, prefix=shared)
             elif image.model is not self.model:
                 raise ValueError(
@@ -335,8 +338,9 @@ class AttachedReader:
             return fetch_result(prompt, torch.zeros(0, dtype=torch.long), none, none, "none", failed=False)
         given: dict[str, Any] = {"seed": seed}
         if strategy == "attention":
-            paid = self.runner.attention(encoding, prompt, question, history)
-            given["attention"] = between_cells(paid, prompt)
+            to_all = prompt.tokens is not None
+            paid = self.runner.attention(encoding, prompt, question, history, to_all=to_all)
+            given["attention"] = paid if to_all else between_cells(paid, prompt)
         if boxes is not None:
             given["relevance"] = relevance_of_boxes(prompt, boxes)
         trained = self.scorer if strategy == "realizer" else None

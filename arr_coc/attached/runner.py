@@ -6,6 +6,7 @@ length.
 
 import copy
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import torch
@@ -41,6 +42,23 @@ class PreparedPrompt(NamedTuple):
     prompt: EncodedPrompt
     placed: PlacedPrompt
     fetch: AttachedFetch
+
+
+class _Enough(Exception):
+    """Ends the forward pass when the wanted layers have run."""
+
+
+class _FirstLayers(AttentionRecorder):
+    """Records the attention of the first `count` layers, then raises `_Enough`."""
+
+    def __init__(self, question: Tensor, count: int) -> None:
+        super().__init__(question)
+        self.count = count
+
+    def _record(self, weights: Tensor) -> None:
+        super()._record(weights)
+        if len(self.layers) == self.count:
+            raise _Enough
 
 
 class ModelRunner:
@@ -82,6 +100,27 @@ class ModelRunner:
         self.model.base_model(**inputs, **{CACHE: cache}, use_cache=True)
         prompt.prefix_ids, prompt.prefix = placed.ids[: placed.prefix], cache
 
+    def read_image(self, encoding: AttachedEncoding, prompt: EncodedPrompt) -> None:
+        """Prefills the layers whose attention strategy "attention" reads with the prompt up to its last image token,
+        of all; nothing where the model's cache drops positions."""
+        placed = self.place(prompt, self.writer.plain(prompt, "?"), None)
+        cache = DynamicCache(config=self.model.config.get_text_config())
+        if not keeps_every_position(cache):
+            return
+        end = int((placed.kinds != TEXT).nonzero()[-1]) + 1
+        inputs = self._inputs(encoding, self._batch([placed]), end=end)
+        with suppress(_Enough), _FirstLayers(torch.zeros(1, end, dtype=torch.bool), self._attention_layers[1]):
+            self.model.base_model(**inputs, **{CACHE: cache}, use_cache=True)
+        prompt.image_ids, prompt.image = placed.ids[:end], cache
+
+    @property
+    def _attention_layers(self) -> tuple[int, int]:
+        """The first layer whose attention is read, and the one behind the last."""
+        depth = self.model.config.get_text_config().num_hidden_layers
+        low, high = (round(share * depth) for share in ATTENTION_LAYERS)
+        low = min(low, depth - 1)
+        return low, max(low + 1, high)
+
     @torch.no_grad()
     def attention(
         self,
@@ -95,31 +134,29 @@ class ModelRunner:
         """[M] attention from the question's tokens to base tokens, in the language model's middle layers.
 
         The language model reads base tokens and question, behind the cached prefix if there is one; with `to_all` it
-        reads all image tokens and the question: [N].
+        reads all image tokens and the question: [N], behind what `read_image` cached. Its layers behind the middle ones
+        do not run.
 
         Raises:
-            ValueError: no base tokens, or an attention implementation without weights.
+            ValueError: an attention implementation without weights.
         """
-        if not to_all and not len(prompt.base):
-            raise ValueError(
-                'strategy "attention": expected base tokens (pool above 0), which are read first; got none'
-            )
         plain = self.writer.plain(prompt, question, history)
         placed = self.place(prompt, plain, None if to_all else torch.zeros(0, dtype=torch.long))
-        cache, start = self._prefix([prompt], [placed])
         behind = int((placed.kinds != TEXT).nonzero()[-1]) + 1
+        cache, start = (None, 0) if to_all else self._prefix([prompt], [placed])
+        if to_all and prompt.image_ids is not None and torch.equal(placed.ids[:behind], prompt.image_ids):
+            cache, start = copy.deepcopy(prompt.image), behind
         own = _find(placed.ids[behind:], self.writer.words(question)) + behind - start
         is_question = torch.zeros(1, len(placed.ids) - start, dtype=torch.bool, device=own.device)
-        with AttentionRecorder(is_question.index_fill(1, own, True)) as recorder:
+        low, high = self._attention_layers
+        with suppress(_Enough), _FirstLayers(is_question.index_fill(1, own, True), high) as recorder:
             inputs = self._inputs(encoding, self._batch([placed], start), start=start)
             self.model.base_model(**inputs, **{CACHE: cache}, use_cache=cache is not None)
         if not recorder.layers:
             received = self.model.config.get_text_config()._attn_implementation
             expected = 'a language model with attention "sdpa" or "eager", which shows its weights'
             raise ValueError(f'strategy "attention": expected {expected}; got {received!r}')
-        low, high = (round(share * len(recorder.layers)) for share in ATTENTION_LAYERS)
-        low = min(low, len(recorder.layers) - 1)
-        paid = torch.stack(recorder.layers[low : max(low + 1, high)]).mean(0)[0]
+        paid = torch.stack(recorder.layers[low:]).mean(0)[0]
         return paid[(placed.kinds == (FETCHED if to_all else BASE)).to(paid.device)]
 
     def answers(

@@ -1,6 +1,6 @@
 """Asks the small model of train.py about unseen pages at several shares of image tokens, and stores all predictions.
 
-    python examples/experiments/attached-pages/evaluate.py --model runs/attached-pages    # 2 CPU cores: some minutes
+    python examples/experiments/attached-pages/evaluate.py --model runs/attached-pages
 
 First it trains a scorer for strategy "realizer" on training pages, if the folder has none. Each question is asked of
 the plain model, of every strategy with and without base tokens, of re-created pruning rules, and of the plain model on
@@ -11,27 +11,27 @@ import argparse
 import csv
 import json
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image
-from small_qwen import MERGE, PATCH, SIDE, OracleTower, draw_page, load_reader
+from small_qwen import ASKED, GRID, POOL, QUESTION, UNIT, draw_page, load_reader, new_page
 from torch import Tensor
 from tqdm import tqdm
-from train import KINDS, QUESTION
 
 from arr_coc.attached import AttachedReader
 from arr_coc.attached.encoding import EncodedPrompt
-from arr_coc.attached.runner import PreparedPrompt
-from arr_coc.attached.scoring import fetch_result, most_relevant, relevance_of_boxes
+from arr_coc.attached.runner import PreparedPrompt, _find
+from arr_coc.attached.scoring import between_cells, fetch_result, most_relevant, relevance_of_boxes
 from arr_coc.data import Split
 from arr_coc.data.records import Record, read_records
+from arr_coc.evaluation.answers import all_boxes
 from arr_coc.evaluation.peer_rules import PEERS
 from arr_coc.evaluation.peers import LAYER, Reading, _Read, _recording, _stopping
 from arr_coc.modeling.configuration_arr_coc import ArrCocFetcherConfig
@@ -40,31 +40,29 @@ from arr_coc.training.attached import AttachedScorerStage
 HERE = Path(__file__).parent
 SHARE, SHARES = 0.25, (0.5, 0.25, 0.125)
 ARMS = [
-    *((name, share) for name in ("attention", "oracle", "realizer") for share in SHARES),
+    *((name, share) for name in ("oracle", "realizer", "attention") for share in SHARES),
+    *((f"{name}, no base", share) for name in ("oracle", "realizer", "attention") for share in SHARES),
     *((name, SHARE) for name in ("similarity", "saliency", "random")),
-    *((f"{name}, no base", share) for name in ("oracle", "realizer") for share in SHARES[1:]),
-]  # fmt: skip
+]
 """Strategies, and shares of the image tokens; rules are compared at one share."""
 RULES = ("fastv", "fastv_last", "sparsevlm", "dart", "cdpruner", "cdpruner_unturned")
 """The rules that need neither a CLS token nor our own model."""
-POOL, BATCH = 4, 64
-FIELDS = ("arm", "share", "page", "question", "answer", "said", "tokens", "recall")
+BATCH = 64
+COLUMNS = ("arm", "share", "page", "field", "answer", "said", "tokens", "kept")
+Row = dict[str, Any]
 
 
-def write_pages(reader: AttachedReader, folder: Path, split: Split, seed: int, count: int) -> Path:
-    """Draws pages into a folder, and their questions into its `data.jsonl`; an oracle tower sees them."""
-    tower = reader.model.model.visual
+def write_pages(folder: Path, split: Split, seed: int, count: int) -> Path:
+    """Draws pages into a folder, and their questions into its `data.jsonl`."""
     folder.mkdir(parents=True, exist_ok=True)
     rng, lines = np.random.default_rng((seed, 5)), list[str]()
     for number in range(count):
-        page = draw_page(rng, split, **KINDS["answers"])
-        if isinstance(tower, OracleTower):
-            tower.learn(page)
-        page.image.convert("RGB").save(folder / f"{number:04}.png")
-        for entry in page.entries:
+        page = new_page(rng)
+        draw_page(rng, page, split).save(folder / f"{number:04}.png")
+        for field in page.fields[:ASKED]:
             lines.append(json.dumps({
-                "image": f"{number:04}.png", "question": QUESTION.format(field=entry.field), "answers": [entry.value],
-                "boxes": [entry.value_box], "label_box": entry.label_box,
+                "image": f"{number:04}.png", "question": QUESTION.format(field=field.name), "answers": [field.value],
+                "boxes": [field.value_box], "label_box": field.label_box,
             }))  # fmt: skip
     (folder / "data.jsonl").write_text("\n".join(lines) + "\n")
     return folder / "data.jsonl"
@@ -74,11 +72,11 @@ def train_scorer(reader: AttachedReader, folder: Path, steps: int, pages: int) -
     """Loads the folder's scorer, or trains one on pages of the training split."""
     file = folder / "scorer.safetensors"
     if not file.exists():
-        data = write_pages(reader, folder / "train", "train", 3, pages)
-        held = write_pages(reader, folder / "validation", "validation", 4, 10)
+        data = write_pages(folder / "train", "train", 3, pages)
+        held = write_pages(folder / "validation", "validation", 4, 20)
         stage = AttachedScorerStage(
             data={"format": "jsonl", "path": str(data)}, held_out={"format": "jsonl", "path": str(held)},
-            steps=steps, warmup=min(50, steps - 1), batch_size=16, evaluate_every=max(1, steps // 3),
+            steps=steps, warmup=min(50, steps - 1), batch_size=16, evaluate_every=max(1, steps // 6),
             kept=pages + 20,
         )  # fmt: skip
         stage.train(reader, folder / "scorer", config=ArrCocFetcherConfig(hidden_size=64, num_heads=4, num_layers=2))
@@ -89,19 +87,9 @@ def train_scorer(reader: AttachedReader, folder: Path, steps: int, pages: int) -
 # ---- one question ----------------------------------------------------------------------------------------------------
 
 
-@dataclass
-class Asked:
-    """A question with all image tokens, as the re-created rules see it: see `arr_coc.evaluation.peers.Question`."""
-
-    embeds: Tensor
-    places: Tensor
-    asked: Tensor
-    behind: Tensor
-    reading: Reading
-
-
-def read_all(reader: AttachedReader, encoding: Any, prompt: EncodedPrompt, question: str) -> Asked:
-    """The language model's first layers on the prompt with all image tokens, in their M-RoPE places."""
+def read_all(reader: AttachedReader, encoding: Any, prompt: EncodedPrompt, question: str) -> Any:
+    """The language model's first layers on the prompt with all image tokens, in their M-RoPE places, as the re-created
+    rules see it: see `arr_coc.evaluation.peers.Question`."""
     runner, language_model = reader.runner, reader.model.model.language_model
     placed = runner.place(prompt, reader.writer.plain(prompt, question), None)
     image = placed.ids == reader.model.config.image_token_id
@@ -109,130 +97,114 @@ def read_all(reader: AttachedReader, encoding: Any, prompt: EncodedPrompt, quest
     embeds = reader.model.get_input_embeddings()(placed.ids).clone()
     embeds[places] = placed.tokens.to(embeds)
     behind = text[text > places[-1]]
-    length, words = int(places[-1]) + 1, reader.writer.words(question)
-    starts = [
-        at for at in range(length, len(placed.ids) - len(words) + 1) if placed.ids[at : at + len(words)].equal(words)
-    ]
+    asked = behind[0] + _find(placed.ids[behind], reader.writer.words(question))
     tensors: dict[str, Tensor] = {}
-    layers = language_model.layers
     with (
         _recording(language_model, LAYER - 1, tensors),
-        _stopping(layers[LAYER] if len(layers) > LAYER else language_model.norm, tensors),
+        _stopping(language_model.layers[LAYER], tensors),
         suppress(_Read),
     ):
-        reader.model.base_model(**runner._inputs(encoding, runner._batch([placed], 0), start=0), use_cache=False)
+        reader.model.base_model(**runner._inputs(encoding, runner._batch([placed])), use_cache=False)
     hidden = tensors["hidden"]
     reading = Reading(tensors["attention"], tensors["keys"], hidden[0], language_model.norm(hidden)[0])
-    return Asked(embeds, places, starts[0] + torch.arange(len(words)), behind, reading)
+    return SimpleNamespace(embeds=embeds, places=places, asked=asked, behind=behind, reading=reading)
 
 
-def chosen_by_rules(reader: AttachedReader, encoding: Any, record: Record) -> Iterator[tuple[str, Tensor]]:
-    """The tokens that each rule keeps, and those with the most attention of the middle layers, which have read all
-    tokens."""
-    (prompt,) = encoding.prompts
-    asked: Any = read_all(reader, encoding, prompt, record.question)
-    count = round(SHARE * len(prompt))
+def chosen_otherwise(
+    reader: AttachedReader, encodings: dict[int, Any], record: Record
+) -> Iterator[tuple[str, Any, Tensor]]:
+    """Tokens chosen by attention of a language model that reads base tokens alone; by each rule; and by boxes, with
+    the strongest edges, or the most attention, beside them. Each with the encoding that they belong to."""
+    based, bare, count = encodings[POOL], encodings[0], round(SHARE * GRID**2)
+    (prompt,) = based.prompts
+    paid = between_cells(reader.runner.attention(based, prompt, record.question), prompt)
+    yield "attention to base", based, most_relevant(paid, prompt.is_place, count - len(prompt.base))
+    asked = read_all(reader, bare, bare.prompts[0], record.question)
     for name in RULES:
-        yield name, PEERS[name].rule(asked, count).places.sort().values
-    paid = reader.runner.attention(encoding, prompt, record.question, to_all=True)
-    yield "attention to all", most_relevant(paid, prompt.is_place, count)
+        yield name, bare, PEERS[name].rule(asked, count).places.sort().values
+    boxes = relevance_of_boxes(prompt, [all_boxes(record, 0)])
+    paid = reader.runner.attention(bare, bare.prompts[0], record.question, to_all=True)
+    for name, others in (("saliency", prompt.saliency), ("attention", paid)):
+        chosen = most_relevant(boxes * (1 + others.max()) + others, prompt.is_place, count)
+        yield f"oracle and {name}", bare, chosen
 
 
-Row = dict[str, Any]
+def arms(
+    reader: AttachedReader, encodings: dict[int, Any], small: list[Any], record: Record
+) -> Iterator[tuple[str, float, PreparedPrompt]]:
+    """Name, share of the image tokens, and prompt of each arm for a question.
 
+    Args:
+        reader: of the model.
+        encodings: the page without base tokens and with them, by pool.
+        small: smaller copies of the page.
+        record: the question.
+    """
 
-def prompts(reader: AttachedReader, encodings: dict[int, Any], record: Record) -> Iterator[tuple[Row, PreparedPrompt]]:
-    """The prompts of all arms for one question; `encodings`: the page with base tokens and without, by pool."""
-    boxes = [[*record.boxes, *record.label_boxes]]
+    def ask(own: Any, budget: Any, strategy: str = "saliency", **given: Any) -> PreparedPrompt:
+        return reader.ask(own, own.prompts[0], record.question, budget=budget, strategy=strategy, **given)
 
-    def row(arm: str, share: float, prepared: PreparedPrompt) -> tuple[Row, PreparedPrompt]:
-        relevant, kept = relevance_of_boxes(prepared.prompt, boxes), prepared.fetch.indices[0]
-        recall = float(relevant[kept].sum() / relevant.sum())
-        tokens = len(kept) + prepared.fetch.base
-        return {"arm": arm, "share": share, "tokens": tokens, "recall": round(recall, 3)}, prepared
-
-    based, bare = encodings[POOL], encodings[0]
+    yield "keep all", 1.0, ask(encodings[0], "all")
     for name, share in ARMS:
-        own = bare if name.endswith(", no base") else based
-        given: Any = {"strategy": name.split(",")[0], "seed": record.line}
-        given["boxes"] = boxes if given["strategy"] == "oracle" else None
-        yield row(name, share, reader.ask(own, own.prompts[0], record.question, budget=share, **given))
-    (prompt,) = bare.prompts
-    count, plain = len(based.prompts[0].base), {"strategy": "saliency"}
-    yield row("base only", count / len(prompt), reader.ask(based, based.prompts[0], record.question, budget=0, **plain))
-    yield row("keep all", 1.0, reader.ask(bare, prompt, record.question, budget="all", **plain))
-    for name, kept in chosen_by_rules(reader, bare, record):
-        fetch = fetch_result(prompt, kept, *[torch.zeros(len(prompt))] * 2, name, failed=False)
-        placed = reader.runner.place(prompt, reader.writer.plain(prompt, record.question), kept)
-        yield row(name, SHARE, PreparedPrompt(bare, prompt, placed, fetch))
+        strategy, _, without = name.partition(", ")
+        given: Any = {"boxes": [all_boxes(record, 0)]} if strategy == "oracle" else {"seed": record.line}
+        yield name, share, ask(encodings[0 if without else POOL], share, strategy, **given)
+    for own in small:
+        yield "smaller image", len(own.prompts[0]) / GRID**2, ask(own, "all")
+    for name, own, chosen in chosen_otherwise(reader, encodings, record):
+        (prompt,) = own.prompts
+        fetch = fetch_result(prompt, chosen, *[torch.zeros(GRID**2)] * 2, name, failed=False)
+        placed = reader.runner.place(prompt, reader.writer.plain(prompt, record.question), chosen)
+        yield name, SHARE, PreparedPrompt(own, prompt, placed, fetch)
 
 
 @torch.no_grad()
-def predict(reader: AttachedReader, records: Sequence[Record]) -> Iterator[Row]:
-    """All answers to all questions, page by page; those of one arm come in the order of the questions."""
-    unit = PATCH * MERGE
-    sides = sorted({max(unit, unit * round(SIDE / unit * share**0.5)) for share in SHARES})
-    sides = [] if isinstance(reader.model.model.visual, OracleTower) else sides  # oracle tokens have one size
+def predict(reader: AttachedReader, records: list[Record]) -> list[Row]:
+    """All answers to all questions, arm by arm."""
+    rows, sides = list[Row](), [UNIT * round(GRID * share**0.5) for share in SHARES[:2]]
     for path, group in groupby(tqdm(records, unit="question"), lambda record: record.image):
-        image, asked = Image.open(path), list[tuple[Row, PreparedPrompt]]()
-        encodings = {size: reader.encode_image(image, pool=size) for size in (POOL, 0)}
-        small = [reader.encode_image(image.resize((side, side), Image.Resampling.BICUBIC), pool=0) for side in sides]
+        page, asked = Image.open(path), list[tuple[Row, PreparedPrompt]]()
+        encodings = {pool: reader.encode_image(page, pool=pool) for pool in (0, POOL)}
+        small = [reader.encode_image(page.resize((side, side), Image.Resampling.BICUBIC), pool=0) for side in sides]
         for record in group:
-            known = {"page": int(Path(str(path)).stem), "question": record.question, "answer": record.answers[0]}
-            asked += [({**known, **row}, prepared) for row, prepared in prompts(reader, encodings, record)]
-            for own in small:
-                prepared = reader.ask(own, own.prompts[0], record.question, budget="all", strategy="saliency")
-                tokens = len(own.prompts[0])
-                row = {"arm": "smaller image", "share": tokens / (SIDE // unit) ** 2, "tokens": tokens}
-                asked.append(({**known, **row}, prepared))
-        asked.sort(key=lambda one: len(one[1].placed.ids))  # little padding
-        for start in range(0, len(asked), BATCH):
-            part = asked[start : start + BATCH]
-            said = reader._answers([prepared for _, prepared in part], {"do_sample": False, "max_new_tokens": 6}, False)
-            yield from ({**row, "said": text} for (row, _), text in zip(part, said, strict=True))
+            known = {"page": int(Path(str(path)).stem), "field": record.question.split()[-1].rstrip("?")}
+            for arm, share, own in arms(reader, encodings, small, record):
+                relevant, chosen = relevance_of_boxes(own.prompt, [all_boxes(record, 0)]), own.fetch.indices[0]
+                row = {
+                    **known, "arm": arm, "share": round(share, 4), "answer": record.answers[0],
+                    "tokens": len(chosen) + own.fetch.base,
+                    "kept": f"{float(relevant[chosen].sum() / relevant.sum()):.2g}",
+                }  # fmt: skip
+                asked.append((row, own))
+        order = sorted(range(len(asked)), key=lambda at: len(asked[at][1].placed.ids))  # little padding
+        for start in range(0, len(order), BATCH):
+            part = [asked[at] for at in order[start : start + BATCH]]
+            said = reader._answers([own for _, own in part], {"do_sample": False, "max_new_tokens": 6}, False)
+            for (row, _), text in zip(part, said, strict=True):
+                row["said"] = text
+        rows += [row for row, _ in asked]
+    names = list(dict.fromkeys((row["arm"], row["share"]) for row in rows))
+    return sorted(rows, key=lambda row: names.index((row["arm"], row["share"])))
 
 
 def main() -> None:
     """Evaluates from the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--model", type=Path, default=Path("runs/attached-pages"), help="train.py's --out")
-    parser.add_argument(
-        "--tokens", default="tower", choices=("tower", "oracle"),
-        help="image tokens of the vision tower, or oracle tokens, as train.py taught the language model (tower)",
-    )  # fmt: skip
     parser.add_argument("--split", default="test", choices=("validation", "test"), help="of the pages (test)")
-    parser.add_argument("--pages", type=int, default=70, help="number of pages, each with 4 or 5 questions (70)")
-    parser.add_argument("--scorer", nargs=2, type=int, default=[300, 200], help="steps and pages of its training")
+    parser.add_argument("--pages", type=int, default=50, help=f"number of pages, each with {ASKED} questions (50)")
+    parser.add_argument("--scorer", nargs=2, type=int, default=[400, 200], help="steps and pages of its training")
     parser.add_argument("--out", type=Path, default=HERE / "predictions.csv", help="file of the predictions")
     args = parser.parse_args()
     torch.manual_seed(0)
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    reader, folder = load_reader(args.model, oracle=args.tokens == "oracle"), args.model / args.tokens
-    train_scorer(reader, folder, *args.scorer)
-    records = read_records(write_pages(reader, folder / args.split, args.split, 6, args.pages))
-    rows = sorted(predict(reader, records), key=_order)
+    reader = load_reader(args.model)
+    train_scorer(reader, args.model, *args.scorer)
+    records = list(read_records(write_pages(args.model / args.split, args.split, 6, args.pages)))
     with args.out.open("w", newline="") as stream:
-        writer = csv.DictWriter(stream, FIELDS, lineterminator="\n")
+        writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
         writer.writeheader()
-        writer.writerows(rows)
-
-
-def _order(row: Row) -> tuple[Any, ...]:
-    """Rows are sorted by arm, the plain model first, then by share, page and question."""
-    names = (
-        "keep all",
-        "oracle",
-        "realizer",
-        "attention",
-        "attention to all",
-        "similarity",
-        "saliency",
-        "random",
-        "base only",
-    )
-    name = row["arm"].split(",")[0]
-    rank = names.index(name) if name in names else len(names)
-    return rank, row["arm"], -row["share"], row["page"], row["question"]
+        writer.writerows(predict(reader, records))
 
 
 if __name__ == "__main__":

@@ -18,9 +18,9 @@ from arr_coc.experiments.plots import COLOURS, MARKS, as_svg
 HERE = Path(__file__).parent
 PLAIN = "keep all"
 DRAWN = {
-    "realizer": "realizer (trained scorer)", "oracle": "oracle (ground-truth boxes)", "attention": "attention",
+    "oracle": "oracle (ground-truth boxes)", "realizer": "realizer (trained scorer)", "attention": "attention",
     "oracle, no base": "oracle, no base tokens", "realizer, no base": "realizer, no base tokens",
-    "similarity": "similarity", "random": "random", "smaller image": "smaller image",
+    "attention, no base": "attention, no base tokens", "smaller image": "smaller image",
 }  # fmt: skip
 """The arms in the figure."""
 
@@ -38,7 +38,7 @@ def read(path: Path) -> dict[Arm, list[dict[str, Any]]]:
 
 
 def table(arms: Mapping[Arm, list[dict[str, Any]]]) -> str:
-    """Exact match of each arm, its share of keep-all's, the paired difference, and the recall of the boxes."""
+    """Exact match of each arm, its share of keep-all's, the paired difference, and what of the boxes was kept."""
     plain = next(rows for (name, _), rows in arms.items() if name == PLAIN)
     pages, whole = [row["page"] for row in plain], np.array([row["right"] for row in plain])
     numbers = [pages.index(page) for page in pages]
@@ -51,14 +51,14 @@ def table(arms: Mapping[Arm, list[dict[str, Any]]]) -> str:
         assert [row["page"] for row in rows] == pages, "all arms answer the same questions in one order"
         right = np.array([row["right"] for row in rows])
         exact, less = (bootstrap_mean(100 * values, groups=numbers) for values in (right, whole - right))
-        recall = [float(row["recall"]) for row in rows if row["recall"]]
+        kept = np.mean([float(row["kept"]) for row in rows])
         cells = (
             name,
             f"{np.mean([int(row['tokens']) for row in rows]):.0f}",
             f"{exact.value:.1f} [{exact.low:.1f}, {exact.high:.1f}]",
             f"{100 * right.sum() / max(1.0, whole.sum()):.1f}",
             "" if name == PLAIN else f"{less.value:.1f} [{less.low:.1f}, {less.high:.1f}]",
-            f"{100 * np.mean(recall):.0f}" if recall else "",
+            "" if name == "smaller image" else f"{100 * kept:.0f}",
         )
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
@@ -70,18 +70,12 @@ def draw(arms: Mapping[Arm, list[dict[str, Any]]]) -> Any:
 
     figure = Figure(figsize=(7.0, 4.6), layout="constrained")
     axes = figure.subplots()
-    plain = {
-        share: 100 * np.mean([row["right"] for row in rows]) for (name, share), rows in arms.items() if name == PLAIN
-    }
-    axes.axhline(plain[1.0], color="#5f5f5f", linestyle=":", linewidth=1)
+    exact = {arm: 100 * np.mean([row["right"] for row in rows]) for arm, rows in arms.items()}
+    axes.axhline(exact[PLAIN, 1.0], color="#5f5f5f", linestyle=":", linewidth=1)
     for number, (name, label) in enumerate(DRAWN.items()):
-        found = {
-            share: 100 * np.mean([row["right"] for row in rows]) for (arm, share), rows in arms.items() if arm == name
-        }
-        if found:
-            places = sorted({**found, **plain}.items())
-            style = {"color": COLOURS[number], "marker": MARKS[number], "markersize": 5}
-            axes.plot(*zip(*places, strict=True), label=label, **style)
+        places = sorted((share, value) for (arm, share), value in exact.items() if arm in (name, PLAIN))
+        style = {"color": COLOURS[number], "marker": MARKS[number], "markersize": 5}
+        axes.plot(*zip(*places, strict=True), label=label, **style)
     axes.set_xscale("log", base=2)
     axes.set_xticks([1, 0.5, 0.25, 0.125], ["all", "50 %", "25 %", "12.5 %"])
     axes.set_xlabel("share of the image tokens that the language model reads")

@@ -1,247 +1,194 @@
-"""Trains a small Qwen3-VL model to read pages that this package draws.
+"""Trains a small Qwen3-VL model to read pages of fields.
 
-    python examples/experiments/attached-pages/train.py --out runs/attached-pages    # not yet run to its end
+    python examples/experiments/attached-pages/train.py --out runs/attached-pages
 
-Four stages: the vision tower names the digits, and the fields of labels, that each patch of a page shows; the language
-model (that of arr-coc-tiny-2) answers from oracle tokens, sums of the embeddings of what an image token's patches show;
-the tower learns to make such tokens; then all is trained together, and the language model reads the tower's tokens, all
-of them. A stage that is done is skipped; a killed one goes on from its last checkpoint. Measurements are those of the
-validation split.
+Four stages: the language model (that of arr-coc-tiny-2) answers from its own embeddings of what image tokens show; the
+vision tower learns to make these embeddings from pixels; then all is trained together on all image tokens; last, with
+most steps' image tokens dropped but for a random choice. A stage that is done is skipped; a killed one goes on from its
+last checkpoint. Measurements are those of the validation split.
 """
 
 import argparse
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from small_qwen import (
-    WORDS,
-    Shown,
-    draw_page,
-    new_model,
-    new_processor,
-    oracle_tokens,
-    shown,
-    tiny_words,
-)
+from small_qwen import GRID, POOL, QUESTION, UNIT, WORDS, Page, asked, draw_page, new_model, new_page, new_processor
 from torch import Tensor, nn
 
-from arr_coc.data import CHARSET, Split
-from arr_coc.data.domains.document import Document
-from arr_coc.data.questions import SHARED_TEMPLATE
+from arr_coc.data import Split
 from arr_coc.training.from_scratch.optimizers import muon
-from arr_coc.training.from_scratch.reading import reading_loss
 from arr_coc.training.from_scratch.stage import Loop
-from arr_coc.training.from_scratch.targets import SLOTS
 
-QUESTION = SHARED_TEMPLATE
-NONE = 0.1
-"""Weight of the class that most patches have, nothing."""
-SHIFT = 3
-"""Most pixels by which a page is shifted."""
-KINDS: dict[str, dict[str, tuple[int, int]]] = {
-    "characters": {"lines": (5, 8), "digits": (3, 8)}, "answers": {"lines": (4, 5), "digits": (2, 4)}
-}  # fmt: skip
-RATES = {"characters": 3e-3, "language": 1e-3, "tokens": 1.5e-3, "answers": 7e-4}
-STEPS = [6000, 1000, 1000, 3000]
-"""Learning rates and steps of the stages."""
-CHARACTERS = SLOTS * (1 + len(CHARSET))
+STAGES = {"language": (400, 1e-3), "tower": (700, 2e-3), "together": (180, 5e-4), "fewer": (300, 1e-3)}
+"""Steps and learning rate of the stages."""
+TRAINED = {"language": "language_model", "tower": "visual", "together": "", "fewer": ""}
+"""Which weights a stage trains, by a part of their names."""
+ALL, LEAST, WITH_BASE = 0.25, 18, 0.5
+"""Of stage `fewer`: the share of steps with all image tokens; the fewest tokens; the share with base tokens too."""
 
 
-Questions = list[tuple[str, str]]
-"""The questions about a page, with answers."""
+class Kept(NamedTuple):
+    """The image tokens that the language model reads: their numbers [P, K], ascending, and whether base tokens too."""
+
+    numbers: Tensor
+    base: bool = False
+
+    def of(self, values: Tensor) -> Tensor:
+        """Values [P, N, D] of all image tokens -> those of base tokens (the means of squares) and of tokens kept."""
+        own = values.gather(1, self.numbers[..., None].expand(-1, -1, values.shape[-1]))
+        if not self.base:
+            return own
+        squares = values.unflatten(1, (GRID // POOL, POOL, GRID // POOL, POOL))
+        return torch.cat((squares.mean((2, 4)).flatten(1, 2), own), 1)
+
+
+def some_tokens(
+    rng: np.random.Generator, pages: Sequence[Page], count: int, beside: int = 0, base: bool = False
+) -> Kept:
+    """The tokens under the boxes of fields asked for; `beside` them print (1), tokens without it (-1), or any (0)."""
+    shown = np.stack([page.words for page in pages])
+    boxes = np.zeros(shown.shape)
+    for number, page in enumerate(pages):
+        for field in page.fields[: asked(count)]:
+            left, y, right = (int(edge) // UNIT for edge in (*field.label_box[:2], field.value_box[2]))
+            boxes[number, y, left:right] = 1
+    order = torch.from_numpy(8 * boxes + 2 * beside * (shown > 0) + rng.random(shown.shape)).flatten(1)
+    return Kept(order.topk(count).indices.sort().values, base)
 
 
 class Student(nn.Module):
-    """The model, a head that names what each patch shows, and the embeddings of these words for oracle tokens."""
+    """The model, and its losses on pages."""
 
     def __init__(self) -> None:
         super().__init__()
         self.processor = new_processor()
         self.model = new_model(self.processor)
-        self.norm = nn.LayerNorm(self.model.config.vision_config.hidden_size)
-        self.head = nn.Linear(self.model.config.vision_config.hidden_size, WORDS)
-        self.words = nn.Parameter(tiny_words())
+        self.ids = torch.tensor([self.processor.tokenizer(word).input_ids for word in WORDS])[:, 0]
 
-    def see(self, page: Shown) -> tuple[Any, Tensor, Tensor]:
-        """The tower's output, logits of characters [P, N, 4, SLOTS, *] and of fields [P, N, 4, *]."""
-        seen = self.model.model.visual(page.patches, grid_thw=page.grid)
-        logits = self.head(self.norm(seen.last_hidden_state)).view(*page.words.shape[:3], -1)
-        return seen, logits[..., :CHARACTERS].unflatten(-1, (SLOTS, -1)), logits[..., CHARACTERS:]
-
-    def oracle(self, words: Tensor) -> Tensor:
-        """Oracle tokens [P, N, D], see `oracle_tokens`."""
-        return oracle_tokens(self.words, words)
+    def losses(self, stage: str, pages: Sequence[Page], images: Sequence[Any], kept: Kept) -> dict[str, Tensor]:
+        """A stage's loss, and the shares of image tokens and of answers that are right."""
+        shown = torch.from_numpy(np.stack([page.words for page in pages])).flatten(1)  # [P, N]
+        table = self.model.get_input_embeddings()(self.ids)
+        if stage == "language":
+            loss, exact = self.answer(table[shown], [], pages, kept)
+            return {"loss": loss, "exact": exact}
+        inputs = self.processor.image_processor(images, return_tensors="pt")
+        seen = self.model.model.visual(inputs["pixel_values"], grid_thw=inputs["image_grid_thw"])
+        tokens, *planes = (
+            part.float().view(*shown.shape, -1) for part in (seen.pooler_output, *seen.deepstack_features)
+        )
+        error = (tokens - table.detach()[shown]).square().mean() / table.detach().square().mean()
+        nearest = torch.cdist(tokens.detach().flatten(0, 1), table.detach()).argmin(-1).view_as(shown)
+        found = {"loss": error, "read": (nearest == shown)[shown > 0].float().mean()}
+        if stage != "tower":
+            loss, found["exact"] = self.answer(tokens, planes, pages, kept)
+            found["loss"] = loss + error
+        return found
 
     def answer(
-        self, tokens: Tensor, planes: Sequence[Tensor] | None, asked: Sequence[Questions]
-    ) -> tuple[Tensor, list[bool]]:
-        """The loss of the answers, and which are right, for image tokens [P, N, D] and questions of each page."""
-        prompts = self.packed(tokens.shape[1], asked)
-        embeds = self.model.get_input_embeddings()(prompts.ids)
+        self, tokens: Tensor, planes: Sequence[Tensor], pages: Sequence[Page], kept: Kept
+    ) -> tuple[Tensor, Tensor]:
+        """The loss of the answers about pages with image tokens [P, N, D], and the share that is right."""
+        ids, targets, is_image, positions, mask = self.prompts(pages, kept)
+        embeds = self.model.get_input_embeddings()(ids).masked_scatter(is_image[..., None], kept.of(tokens))
         states = self.model.model.language_model(
-            inputs_embeds=embeds.masked_scatter(prompts.image[..., None], tokens.float()),
-            position_ids=prompts.places, attention_mask=prompts.mask, use_cache=False, visual_pos_masks=prompts.image,
-            deepstack_visual_embeds=None if planes is None else [plane.float() for plane in planes],
-        ).last_hidden_state  # fmt: skip
-        said = prompts.targets >= 0
-        logits, targets = self.model.lm_head(states[said]).float(), prompts.targets[said]
-        most = 1 + int(prompts.owner.max())
-        owner = (prompts.owner + most * torch.arange(len(asked))[:, None])[said]
-        wrong = torch.zeros(most * len(asked)).index_add_(0, owner, (logits.argmax(-1) != targets).float())
-        right = [
-            not wrong[most * row + number] for row, own in enumerate(asked) for number in range(1, len(own) + 1)
-        ]  # teacher-forced: the same as an exact greedy answer
-        return F.cross_entropy(logits, targets), right
+            inputs_embeds=embeds, position_ids=positions, attention_mask=mask, use_cache=False,
+            visual_pos_masks=is_image, deepstack_visual_embeds=[kept.of(plane).flatten(0, 1) for plane in planes],
+        ).last_hidden_state[:, -targets[0].numel() :]  # fmt: skip
+        logits, said = self.model.lm_head(states).float().view(*targets.shape, -1), targets >= 0
+        right = (logits.argmax(-1) == targets) | ~said  # teacher-forced: all tokens right is an exact greedy answer
+        return F.cross_entropy(logits[said], targets[said]), right.all(-1).float().mean()
 
-    def packed(self, count: int, asked: Sequence[Questions]) -> "Packed":
-        """The questions of each page behind `count` image tokens, which they share, in one sequence for a page.
+    def prompts(self, pages: Sequence[Page], kept: Kept) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """The first questions about each page in one prompt [P, S], behind the image tokens, which they share.
 
-        A question attends to the image and to itself, and has the positions that it has alone.
+        A question attends to the image and to itself. All tokens have the positions that they have alone.
+
+        Returns:
+            The ids; targets [P, Q, T] of the last Q * T tokens, -100 for none; which tokens are the image's; positions
+            [3, P, S]; the mask [1, 1, S, S], added to attention.
         """
-        tokenizer, side = self.processor.tokenizer, round(count**0.5)
+        tokenizer, questions = self.processor.tokenizer, asked(kept.numbers.shape[1])
         content: Any = [{"type": "image"}, {"type": "text", "text": "?"}]
         chat = self.processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
         before, behind = chat.split("<|image_pad|>")
-        opening, (start, end) = tokenizer(before).input_ids, behind.split("?")
-        texts = [
-            [(tokenizer(f"{start}{q}{end}").input_ids, tokenizer(f"{a}<|im_end|>").input_ids) for q, a in own]
-            for own in asked
-        ]
-        first = len(opening) + count
-        length = first + max(sum(len(q) + len(a) - 1 for q, a in own) for own in texts)
-        ids = torch.full((len(asked), length), tokenizer.pad_token_id)
-        targets, owner = torch.full_like(ids, -100), torch.full_like(ids, -1)
-        places = torch.zeros(3, *ids.shape, dtype=torch.long)
-        ids[:, : len(opening)], owner[:, :first] = torch.tensor(opening), 0
-        places[:, :, : len(opening)] = torch.arange(len(opening))
-        at = torch.arange(count)
-        places[:, :, len(opening) : first] = len(opening) + torch.stack((0 * at, at // side, at % side))[:, None]
-        for row, own in enumerate(texts):
-            begin = first
-            for number, (question, answer) in enumerate(own, 1):
-                text = torch.tensor([*question, *answer[:-1]])
-                stop = begin + len(text)
-                ids[row, begin:stop], owner[row, begin:stop] = text, number
-                targets[row, begin + len(question) - 1 : stop] = torch.tensor(answer)
-                places[:, row, begin:stop] = len(opening) + side + torch.arange(len(text))
-                begin = stop
-        image = torch.zeros_like(ids, dtype=torch.bool)
-        image[:, len(opening) : first] = True
-        sees = (owner[:, :, None] == owner[:, None]) | (owner[:, None] == 0)
-        sees &= torch.ones(length, length).tril().bool()
-        return Packed(ids, targets, owner, places, image, torch.zeros(sees.shape).masked_fill(~sees, -1e4)[:, None])
+        start, end = behind.split("?")
+        opening = torch.tensor(tokenizer(before).input_ids)
+        fields = [field for page in pages for field in page.fields[:questions]]
+        prompts = [f"{start}{QUESTION.format(field=field.name)}{end}" for field in fields]
+        texts = [f"{prompt}{field.value}<|im_end|>" for prompt, field in zip(prompts, fields, strict=True)]
+        whole = tokenizer(texts, padding=True, padding_side="right", return_tensors="pt").input_ids
+        text, targets, length = whole[:, :-1], whole[:, 1:].clone(), whole.shape[1] - 1
+        targets[:, : len(tokenizer(prompts[0]).input_ids) - 1] = -100  # all questions have the same number of tokens
+        targets[targets == tokenizer.pad_token_id] = -100
+        at = torch.arange(GRID**2)
+        grid = len(opening) + torch.stack((0 * at, at // GRID, at % GRID), -1).float()
+        places = kept.of(grid.expand(len(pages), -1, -1))
+        image = torch.full(places.shape[:2], self.model.config.image_token_id)
+        ids = torch.cat((opening.expand(len(pages), -1), image, text.reshape(len(pages), -1)), 1)
+        behind_image = (len(opening) + GRID + torch.arange(length)).repeat(questions)
+        texts_at = [line.expand(3, len(pages), -1) for line in (torch.arange(len(opening)), behind_image)]
+        positions = torch.cat((texts_at[0], places.permute(2, 0, 1), texts_at[1]), -1)
+        first = torch.zeros(len(opening) + image.shape[1])
+        owner = torch.cat((first, 1 + torch.arange(questions).repeat_interleave(length)))
+        sees = ((owner[:, None] == owner) | (owner == 0)).tril()
+        mask = torch.zeros(sees.shape).masked_fill(~sees, -1e4)[None, None]
+        is_image = ids == self.model.config.image_token_id
+        return ids, targets.view(len(pages), questions, -1), is_image, positions, mask
 
 
-@dataclass(frozen=True)
-class Packed:
-    """Prompts of several questions [P, S].
-
-    Attributes:
-        ids, targets: of tokens, and what follows an answer's token, else -100.
-        owner: the number of each token's question from 1, 0 for what all share, -1 for padding.
-        places: [3, P, S] time, y, x.
-        image: True on image tokens.
-        mask: [P, 1, S, S], added to attention.
-    """
-
-    ids: Tensor
-    targets: Tensor
-    owner: Tensor
-    places: Tensor
-    image: Tensor
-    mask: Tensor
+def batch(stage: str, split: Split, size: int, seed: tuple[int, int]) -> tuple[list[Page], list[Any], Kept]:
+    """New pages, drawn where the stage needs pixels, and the image tokens that are kept."""
+    rng = np.random.default_rng(seed)
+    pages = [new_page(rng) for _ in range(size)]
+    images = [] if stage == "language" else [draw_page(rng, page, split) for page in pages]
+    if stage != "fewer" or rng.random() < ALL:
+        return pages, images, some_tokens(rng, pages, GRID**2)
+    count, beside, base = int(rng.integers(LEAST, GRID**2)), int(rng.integers(-1, 2)), rng.random() < WITH_BASE
+    return pages, images, some_tokens(rng, pages, count, beside, base)
 
 
-# ---- data ------------------------------------------------------------------------------------------------------------
-
-
-class Pages:
-    """Drawn pages that are used several times, each time shifted otherwise."""
-
-    def __init__(self, split: Split, seed: int, limit: int, **kind: tuple[int, int]) -> None:
-        self.split, self.seed, self.limit, self.kind = split, seed, limit, kind
-        self.drawn = list[Document]()
-
-    def batch(self, step: int, size: int) -> tuple[Shown, list[Questions]]:
-        """The pages of a step, a quarter of them new until there are `limit`, with a question about each field."""
-        rng = np.random.default_rng((self.seed, step))
-        wanted = size if not self.drawn else min(size // 4, self.limit - len(self.drawn))
-        new = [draw_page(rng, self.split, **self.kind) for _ in range(wanted)]
-        self.drawn += new
-        chosen = new + [self.drawn[int(at)] for at in rng.integers(len(self.drawn), size=size - len(new))]
-        asked = [[(QUESTION.format(field=entry.field), entry.value) for entry in page.entries] for page in chosen]
-        moves = [(int(down), int(across)) for down, across in rng.integers(-SHIFT, SHIFT + 1, (size, 2))]
-        return shown(chosen, moves), asked
-
-
-# ---- stages ----------------------------------------------------------------------------------------------------------
-
-
-def losses(student: Student, stage: str, page: Shown, asked: list[Questions]) -> dict[str, Tensor]:
-    """The losses of a stage, their sum "loss", and shares of what is right."""
-    if stage == "language":
-        loss, exact = student.answer(student.oracle(page.words), None, asked)
-        return {"loss": loss, "exact": torch.tensor(exact).float().mean()}
-    seen, characters, fields = student.see(page)
-    targets, named = page.words[..., :SLOTS], page.words[..., SLOTS]
-    found = {
-        "characters": (characters.argmax(-1) == targets)[targets > 0].float().mean(),
-        "words": (fields.argmax(-1) == named)[named > 0].float().mean(),
-    }
-    loss = reading_loss(characters, targets, none_weight=NONE) + 0.5 * reading_loss(fields, named, none_weight=NONE)
-    if stage != "characters":
-        tokens = seen.pooler_output.view(*page.words.shape[:2], -1).float()
-        target = student.oracle(page.words).detach()
-        error = (tokens - target).square().mean() / target.square().mean()
-        loss, found = loss + error, {**found, "error of tokens": error.detach()}
-    if stage == "answers":
-        answers, exact = student.answer(tokens, seen.deepstack_features, asked)
-        loss, found = loss + answers, {**found, "exact": torch.tensor(exact).float().mean()}
-    return {"loss": loss, **found}
-
-
-def train(student: Student, stage: str, steps: int, rate: float, size: int, out: Path, pages: int) -> None:
-    """Trains a stage; a stage that is done is loaded, a killed one goes on from its last measurement."""
-    tower = ("visual", "head", "norm")
-    taught = {"language": ("language_model", "words"), "characters": tower, "tokens": tower}.get(stage, ("",))
-    chosen = [weight for name, weight in student.named_parameters() if any(part in name for part in taught)]
-    optimizer, every = muon([(chosen, rate)], 0.01, student), max(1, min(100, steps // 3))
-    loop = Loop(stage, student, optimizer, out / f"{stage}.pt", steps, min(20, steps - 1), every, bf16=True)
+def train(student: Student, stage: str, steps: int, rate: float, size: int, out: Path, held_out: int) -> None:
+    """Trains a stage, or resumes it."""
+    weights = [weight for name, weight in student.named_parameters() if TRAINED[stage] in name]
+    optimizer, warmup = muon([(weights, rate)], 0.01, student), min(30, steps - 1)
+    loop = Loop(stage, student, optimizer, out / f"{stage}.pt", steps, warmup, max(1, min(100, steps // 3)), bf16=True)
     if (first := loop.resume()) == steps:
         return
-    kind = KINDS["characters" if stage in ("characters", "tokens") else "answers"]
-    drawn, unseen = Pages("train", 1, 3000, **kind), Pages("validation", 2, pages, **kind)
-    held = unseen.batch(0, pages)
+    pages, images, _ = batch(stage, "validation", held_out, (2, 0))
+    every, fewer = (some_tokens(np.random.default_rng(0), pages, count, 1) for count in (GRID**2, GRID**2 // 4))
 
+    @torch.no_grad()
     def measure() -> dict[str, float]:
-        with torch.no_grad():
-            return {name: float(value) for name, value in losses(student, stage, *held).items()}
+        found = student.losses(stage, pages, images, every)
+        if stage == "fewer":
+            found["exact, fewer"] = student.losses(stage, pages, images, fewer)["exact"]
+        return {name: float(value) for name, value in found.items()}
 
-    loop.run(first, lambda step: iter([losses(student, stage, *drawn.batch(step, size))]), measure)
+    loop.run(first, lambda step: iter([student.losses(stage, *batch(stage, "train", size, (1, step)))]), measure)
 
 
 def main() -> None:
     """Trains from the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--out", type=Path, default=Path("runs/attached-pages"), help="folder (runs/attached-pages)")
-    parser.add_argument("--steps", nargs=4, type=int, default=STEPS, help="steps of the stages (6000 1000 1000 3000)")
+    steps = [steps for steps, _ in STAGES.values()]
+    parser.add_argument("--steps", nargs=4, type=int, default=steps, help=f"steps of the stages ({steps})")
     parser.add_argument("--batch", type=int, default=8, help="pages in a step (8)")
-    parser.add_argument("--held-out", type=int, default=64, help="pages of the measurements (64)")
+    parser.add_argument("--held-out", type=int, default=32, help="pages of the measurements (32)")
     args = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     args.out.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(0)
     student = Student()
-    for (stage, rate), steps in zip(RATES.items(), args.steps, strict=True):
-        train(student, stage, steps, rate, args.batch, args.out, args.held_out)
+    for (stage, (_, rate)), count in zip(STAGES.items(), args.steps, strict=True):
+        train(student, stage, count, rate, args.batch, args.out, args.held_out)
     student.model.save_pretrained(args.out / "model")
-    torch.save(student.words.detach(), args.out / "words.pt")  # for `evaluate.py --tokens oracle`
 
 
 if __name__ == "__main__":
