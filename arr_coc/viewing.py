@@ -185,7 +185,7 @@ def _with_caption(
     large: Any = caption_font(22)
     small: Any = caption_font(16)
     lines = [(line, large, INK) for entry in _said(question, text, probability) for line in wrap(entry, large, width)]
-    lines += [(line, small, SOFT_INK) for line in wrap(describe(fetch, drawn=True), small, width)]
+    lines += [(line, small, SOFT_INK) for line in wrap(describe(fetch), small, width)]
     heights = [font.size * 1.35 for _, font, _ in lines]
     bar = round(BAR_HEIGHT + 2.2 * small.size) if heated else 0
     height = 3 * MARGIN + picture.height + bar + round(sum(heights))
@@ -208,7 +208,7 @@ def _said(question: str, text: str | None, probability: float | None) -> list[st
     return entries if text is None else [*entries, f"A: {text or '(nothing)'}{confidence}"]
 
 
-def describe(fetch: FetchResult, *, drawn: bool) -> str:
+def describe(fetch: FetchResult, *, drawn: bool = True) -> str:
     """One sentence: strategy, budget, and the number of padding patches; `drawn`: and what outlines and grid show."""
     patches = fetch.relevance.shape[-1]
     base = getattr(fetch, "base", patches // COMPRESSION**2)  # a published model may have several views

@@ -27,27 +27,25 @@ SCORERS = (
 )
 ALLOCATORS = "topk, window, tiers, adaptive, quadtree, foveated, knapsack"
 OF_PUBLISHED = "similarity"
-"""Registered names: `--help` and `check_arguments` must not import the library. The last: strategies that published
-models alone have."""
+"""Registered names for help texts: `--help` must not import the library. The last: strategies that published models
+alone have."""
 
-FOLDERS = {"bench": "--bench", "log": "LOG", "source": "SOURCE", "folder": "FOLDER"}
+FOLDERS = {"log": "LOG", "source": "SOURCE"}
 """Arguments that name a folder to read, as errors call them."""
 
 
 def check_arguments(args: argparse.Namespace) -> None:
-    """Refuses what is not there, and names that nothing has, in any command, before torch is imported.
+    """Refuses what is not there or cannot be read, and budgets that the model does not have, before torch is imported.
 
     Raises:
-        ValueError, FileNotFoundError: an empty question, a strategy, allocator or budget that no model has; no such
-            folder; or the errors of `load_source`, `find_model` and `writable`.
+        ValueError, FileNotFoundError: an empty question, a bad budget, no such folder, or the errors of `load_source`,
+            `find_model` and `writable`.
     """
     given = {name: value for name, value in vars(args).items() if isinstance(value, str)}
-    for question in [args.question] if "question" in given else getattr(args, "questions", ()):
+    questions = getattr(args, "questions", None)  # a number in other commands
+    for question in [args.question] if "question" in given else questions if isinstance(questions, list) else ():
         if not question.strip():
             raise ValueError(f"question: expected a non-empty string; got {question!r}")
-    for name, known in (("strategy", f"{SCORERS}, {OF_PUBLISHED}"), ("allocator", ALLOCATORS)):
-        if name in given and given[name] not in (names := sorted(known.split(", "))):
-            raise ValueError(f"{name}: expected one of {', '.join(names)}; got {given[name]!r}")
     for name, called in FOLDERS.items():
         if name in given and not Path(given[name]).expanduser().is_dir():
             raise ValueError(f"{called}: expected a folder; got {given[name]!r}, which is none")
@@ -58,8 +56,6 @@ def check_arguments(args: argparse.Namespace) -> None:
         from arr_coc.files import find_model
 
         model = find_model(args.model)
-        if Path(model).is_dir() and not Path(model, "config.json").is_file():
-            raise ValueError(f"model: expected a model's folder, with config.json; got {args.model!r} without it")
         if "budget" in given:
             _check_budget(given["budget"], Path(model, "config.json"))
     for name in ("json", "predictions"):
