@@ -19,6 +19,7 @@ from .image_encoding import ImageEncoding, confidence_of
 from .image_processing_arr_coc import Box
 from .joint_allocation import JointFetch
 from .prompt_format import NOT_ON_THE_PAGE
+from .scorers import EMPTY
 from .views import Views, square_of
 
 THINKS, THOUGHT = "<think>", "</think>"
@@ -217,7 +218,7 @@ def budget_warning(fetch: FetchResult) -> str:
     """The warning if fewer patches than the smallest named budget were fetched for a prompt, and more have text; else
     ""."""
     count, patches = int(fetch.counts.sum()), fetch.relevance.shape[-1]
-    enough = count >= scaled_budget(min(NAMED_BUDGETS.values()), patches) or count >= int((fetch.relevance > 0).sum())
+    enough = count >= scaled_budget(min(NAMED_BUDGETS.values()), patches) or count >= int((fetch.scores > EMPTY).sum())
     return "" if enough or fetch.strategy == "none" else f"few patches were fetched ({count}): the answer may be cut"
 
 

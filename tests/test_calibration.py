@@ -1,18 +1,21 @@
 """Whether answers are right as often as their probabilities say, and the fit that brings these closer."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from helpers import tiny_config, tiny_model
 from PIL import Image
 
 from arr_coc import ArrCocConfig
 from arr_coc.evaluation.calibration import LEGEND, calibration, calibration_table, fit_calibration
 from arr_coc.evaluation.reporting import to_text
-from arr_coc.modeling.answers import calibrated, legibility_warning
+from arr_coc.modeling.answers import budget_warning, calibrated, legibility_warning
 from arr_coc.modeling.prompt_format import NOT_ON_THE_PAGE
+from arr_coc.modeling.scorers import EMPTY
 
 PROBABILITIES = np.array([0.1, 0.25, 0.35, 0.8, 0.9, 1.0, 0.2, 0.95])
 RIGHT = np.array([0, 1, 0, 1, 1, 0, 0, 1])
@@ -142,3 +145,13 @@ def test_an_answer_from_few_patches_is_warned_of(choices: dict[str, Any], few: i
     answer = tiny_model().generate(Image.effect_noise((64, 64), 80), "What?", return_fetch=True, **choices)
     expected = "" if few is None else f"few patches were fetched ({few}): the answer may be cut"
     assert answer.warning == expected
+
+
+@pytest.mark.parametrize(("fetched", "warned"), [(5, True), (28, False)])
+def test_a_page_of_little_text_is_not_warned_of(fetched: int, warned: bool) -> None:
+    """Patches without text are never fetched; the manual's page in the demo has 28 others."""
+    scores = torch.full((1, 4096), EMPTY)
+    scores[0, :28] = 1.0
+    counts = torch.tensor([fetched])
+    fetch: Any = SimpleNamespace(counts=counts, scores=scores, relevance=scores.sigmoid(), strategy="words")
+    assert bool(budget_warning(fetch)) is warned
