@@ -18,7 +18,6 @@ from .configuration_arr_coc import ArrCocConfig
 from .image_encoding import ImageEncoding, confidence_of
 from .image_processing_arr_coc import Box
 from .joint_allocation import JointFetch
-from .prompt_format import NOT_ON_THE_PAGE
 from .scorers import EMPTY
 from .views import Views, square_of
 
@@ -183,26 +182,39 @@ SUREST = 1e-6
 """The least distance of a probability from 0 and from 1, as files keep six digits."""
 
 
+def evidence(probability: float, *, text: str, legibility: float | None) -> dict[str, float]:
+    """What `calibrated` knows of an answer, by the names of the weights.
+
+    `logit`: that of the probability; `legibility`: of what was fetched, less 1, and 0 if it is None; `words`:
+    log(1 + the number of words of the answer), as long answers are more often wrong; `bias`: 1.
+    """
+    sure = min(max(probability, SUREST), 1 - SUREST)
+    return {
+        "logit": math.log(sure / (1 - sure)),
+        "legibility": 0.0 if legibility is None else legibility - 1,
+        "words": math.log1p(len(text.split())),
+        "bias": 1.0,
+    }
+
+
 def calibrated(
     probability: float, weights: Mapping[str, float] | None, *, text: str, legibility: float | None
 ) -> float:
     """The probability that an answer is right, by Platt scaling (Platt, 1999) of the probability of its tokens.
 
-    sigmoid(`logit` * logit(probability) + `legibility` * (legibility - 1) + `not_on_the_page` + `bias`): it grows with
-    the probability, and with the legibility of what was fetched.
+    It is the sigmoid of the sum of `evidence` times weights, and grows with the probability, and with the legibility of
+    what was fetched.
 
     Args:
         probability: the product of the tokens' probabilities.
         weights: `ArrCocConfig.calibration`; None: the probability stays as it is.
-        text: the answer; `not_on_the_page` counts where it says so.
-        legibility: `Answer.fetched_legibility`; None, from models without a text reader, counts as 1.
+        text: the answer.
+        legibility: `Answer.fetched_legibility`; None from models without a text reader.
     """
     if weights is None:
         return probability
-    sure = min(max(probability, SUREST), 1 - SUREST)
-    total = weights["logit"] * math.log(sure / (1 - sure)) + weights["bias"]
-    total += weights["legibility"] * ((1.0 if legibility is None else legibility) - 1)
-    total += weights["not_on_the_page"] * (" ".join(text.split()) == NOT_ON_THE_PAGE)
+    known = evidence(probability, text=text, legibility=legibility)
+    total = sum(weights[name] * value for name, value in known.items())
     return 1 / (1 + math.exp(-min(max(total, -700.0), 700.0)))
 
 

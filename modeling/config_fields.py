@@ -307,7 +307,7 @@ def markers() -> Any:
 
 def calibration_weights() -> Any:
     """A field for the weights of `answers.calibrated`."""
-    lows = {"logit": 0.0, "legibility": 0.0, "not_on_the_page": -1e3, "bias": -1e3}
+    lows = {"logit": 0.0, "legibility": 0.0, "words": -1e3, "bias": -1e3}
 
     def holds(value: dict[str, Any]) -> bool:
         numbers = all(isinstance(weight, int | float) and not isinstance(weight, bool) for weight in value.values())

@@ -14,7 +14,6 @@ from arr_coc import ArrCocConfig
 from arr_coc.evaluation.calibration import LEGEND, calibration, calibration_table, fit_calibration
 from arr_coc.evaluation.reporting import to_text
 from arr_coc.modeling.answers import budget_warning, calibrated, legibility_warning
-from arr_coc.modeling.prompt_format import NOT_ON_THE_PAGE
 from arr_coc.modeling.scorers import EMPTY
 
 PROBABILITIES = np.array([0.1, 0.25, 0.35, 0.8, 0.9, 1.0, 0.2, 0.95])
@@ -56,53 +55,49 @@ def test_what_is_no_probability_is_refused(probabilities: list[float]) -> None:
 
 # ---- the fit
 
-TRUE = {"logit": 0.6, "legibility": 5.0, "not_on_the_page": -1.0, "bias": 1.0}
+TRUE = {"logit": 0.6, "legibility": 5.0, "words": -1.0, "bias": 1.0}
 
 
-def answers(seed: int, count: int = 4000) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[float]]:
-    """Probabilities, scores, "not on the page", legibility: too sure, the more the less legible."""
+def answers(seed: int, count: int = 4000) -> tuple[np.ndarray, np.ndarray, list[str], list[float]]:
+    """Probabilities, scores, texts, legibility: too sure, the more the longer and the less legible."""
     rng = np.random.default_rng(seed)
-    told, refused = 1 / (1 + np.exp(-rng.normal(2, 2, count))), rng.random(count) < 0.3
+    told, texts = 1 / (1 + np.exp(-rng.normal(2, 2, count))), [" ".join("abc"[:n]) for n in rng.integers(1, 4, count)]
     legibility = rng.uniform(0.3, 1, count).tolist()
-    return told, rng.random(count) < sure(TRUE, told, refused, legibility), refused, legibility
+    return told, rng.random(count) < sure(TRUE, told, texts, legibility), texts, legibility
 
 
-def sure(weights: dict[str, float], told: np.ndarray, refused: np.ndarray, legibility: list[Any]) -> np.ndarray:
-    texts = [NOT_ON_THE_PAGE if each else "12" for each in refused]
+def sure(weights: dict[str, float], told: np.ndarray, texts: list[str], legibility: list[Any]) -> np.ndarray:
     rows = zip(told.tolist(), texts, legibility, strict=True)
     return np.array([calibrated(own, weights, text=text, legibility=read) for own, text, read in rows])
 
 
 def test_the_fit_finds_the_weights_and_lowers_the_error_on_other_answers() -> None:
-    told, right, refused, legibility = answers(0)
-    weights = fit_calibration(told, right, refused, legibility)
+    told, right, texts, legibility = answers(0)
+    weights = fit_calibration(told, right, texts, legibility)
     assert weights == {name: pytest.approx(value, abs=0.5) for name, value in TRUE.items()}
-    told, right, refused, legibility = answers(1)
-    before = calibration(told, right, refused)["ece"]
-    after = calibration(sure(weights, told, refused, legibility), right, refused)["ece"]
+    told, right, texts, legibility = answers(1)
+    before = calibration(told, right, right)["ece"]
+    after = calibration(sure(weights, told, texts, legibility), right, right)["ece"]
     assert before > 0.1 and after < 0.03
 
 
 def test_without_a_legibility_its_weight_is_nothing() -> None:
-    told, right, refused, _ = answers(0)
-    weights = fit_calibration(told, right, refused, [None] * len(told))
+    told, right, texts, _ = answers(0)
+    weights = fit_calibration(told, right, texts, [None] * len(told))
     assert weights["legibility"] == 0
     before, after = (
-        calibration(each, right, refused)["ece"] for each in (told, sure(weights, told, refused, [None] * len(told)))
+        calibration(each, right, right)["ece"] for each in (told, sure(weights, told, texts, [None] * len(told)))
     )
     assert after < before / 2
 
 
 def test_more_sure_tokens_and_better_print_never_make_an_answer_less_sure() -> None:
     """Of answers that are the more wrong the surer and the more legible they are."""
-    told, right, refused, legibility = answers(0)
-    for weights in (
-        fit_calibration(told, right, refused, legibility),
-        fit_calibration(told, ~right, refused, legibility),
-    ):
+    told, right, texts, legibility = answers(0)
+    for weights in (fit_calibration(told, right, texts, legibility), fit_calibration(told, ~right, texts, legibility)):
         steps = np.linspace(0, 1, 50)
         for rising in (
-            sure(weights, steps, steps < 0, [0.5] * 50), sure(weights, np.full(50, 0.7), steps < 0, steps.tolist()),
+            sure(weights, steps, ["12"] * 50, [0.5] * 50), sure(weights, np.full(50, 0.7), ["12"] * 50, steps.tolist()),
         ):  # fmt: skip
             assert (np.diff(rising) >= 0).all() and ((rising >= 0) & (rising <= 1)).all()
         assert ArrCocConfig(calibration=weights).calibration == weights
@@ -110,13 +105,13 @@ def test_more_sure_tokens_and_better_print_never_make_an_answer_less_sure() -> N
 
 def test_answers_that_are_all_right_say_nothing_of_the_others() -> None:
     with pytest.raises(ValueError, match="calibration: expected right and wrong answers; got 2, alike"):
-        fit_calibration(np.array([0.2, 0.4]), np.array([1, 1]), np.array([False, False]), [None, None])
+        fit_calibration(np.array([0.2, 0.4]), np.array([1, 1]), ["a", "b"], [None, None])
 
 
 def test_no_calibration_changes_nothing_and_weights_are_kept_with_the_config(tmp_path: Path) -> None:
     config = tiny_config()
     assert config.calibration is None and calibrated(0.3, None, text="", legibility=0.1) == 0.3
-    identity = {"logit": 1, "legibility": 0, "not_on_the_page": 0, "bias": 0}
+    identity = {"logit": 1, "legibility": 0, "words": 0, "bias": 0}
     assert calibrated(0.3, identity, text="", legibility=0.1) == pytest.approx(0.3)
     tiny_config(calibration=TRUE).save_pretrained(tmp_path)
     assert ArrCocConfig.from_pretrained(tmp_path).calibration == TRUE

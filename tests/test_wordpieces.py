@@ -322,7 +322,7 @@ def test_the_probability_follows_from_the_calibration(model: Any, monkeypatch: p
     ask = partial(model.generate, encoding, QUESTION, return_fetch=True, max_new_tokens=1)
     plain = ask()
     assert 1e-5 < plain.probability < 1 - 1e-5
-    weights = {"logit": 0.5, "legibility": 3.0, "not_on_the_page": 0.0, "bias": 0.2}
+    weights = {"logit": 0.5, "legibility": 3.0, "words": 0.0, "bias": 0.2}
     monkeypatch.setattr(model.config, "calibration", weights)
     sure = ask()
     assert sure.text == plain.text and sure.fetched_legibility == pytest.approx(0.5)

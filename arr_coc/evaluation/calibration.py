@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..modeling.answers import SUREST
+from ..modeling.answers import evidence
 from .reporting import Table
 
 BINS = 5
@@ -49,12 +49,12 @@ def calibration(probabilities: np.ndarray, right: np.ndarray, refused: np.ndarra
 _RIDGE = 1e-4
 """Weight of the distance from `_IDENTITY` in the loss. It keeps weights finite if right and wrong are separable."""
 
-_IDENTITY = {"logit": 1.0, "legibility": 0.0, "not_on_the_page": 0.0, "bias": 0.0}
+_IDENTITY = {"logit": 1.0, "legibility": 0.0, "words": 0.0, "bias": 0.0}
 """Weights of `answers.calibrated` that leave probabilities as they are."""
 
 
 def fit_calibration(
-    probabilities: np.ndarray, right: np.ndarray, refused: np.ndarray, legibility: Sequence[float | None]
+    probabilities: Sequence[float], right: np.ndarray, texts: Sequence[str], legibility: Sequence[float | None]
 ) -> dict[str, float]:
     """Fits the weights of `answers.calibrated` to n answers, by the maximum likelihood of their scores.
 
@@ -64,7 +64,7 @@ def fit_calibration(
     Args:
         probabilities: probabilities of the answers' tokens, 0..1.
         right: their scores, 0..1, or bool.
-        refused: bool, the answers "not on the page".
+        texts: the answers.
         legibility: legibility of the fetched patches of each answer; None if unknown.
 
     Raises:
@@ -72,9 +72,9 @@ def fit_calibration(
     """
     if len(right) < 2 or right.min() == right.max():
         raise ValueError(f"calibration: expected right and wrong answers; got {len(right)}, alike")
-    sure = torch.tensor(probabilities, dtype=torch.float64).clamp(SUREST, 1 - SUREST).logit()
-    read = torch.tensor([0.0 if each is None else each - 1 for each in legibility], dtype=torch.float64)
-    features = torch.stack((sure, read, torch.tensor(refused).double(), torch.ones_like(sure)), 1)
+    answers = zip(probabilities, texts, legibility, strict=True)
+    known = [evidence(float(told), text=text, legibility=read) for told, text, read in answers]
+    features = torch.tensor([[each[name] for name in _IDENTITY] for each in known], dtype=torch.float64)
     free = torch.ones(len(_IDENTITY), dtype=torch.bool)
     while True:
         weights = _likeliest(features, torch.tensor(right, dtype=torch.float64), free)

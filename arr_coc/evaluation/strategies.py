@@ -154,8 +154,8 @@ def fit_to_records(
     model.config.calibration = None
     scored = score_strategies(model, records, [strategy], metric=metric, **settings)[strategy]
     said, right, refused = scored.predictions[0], scored.scores[0], scored.refused[0]
-    told = np.array([each.probability for each in said])
-    weights = fit_calibration(told, right, refused, [each.legibility for each in said])
+    told, read = [each.probability for each in said], [each.legibility for each in said]
+    weights = fit_calibration(told, right, [each.answer for each in said], read)
     model.config.calibration = weights
     fitted = np.array(
         [calibrated(each.probability, weights, text=each.answer, legibility=each.legibility) for each in said]
