@@ -11,7 +11,7 @@ import arr_coc
 from arr_coc.attached.families import FAMILIES
 from arr_coc.attached.placing import count_fetched
 from arr_coc.attached.reader import AttachedReader
-from arr_coc.attached.scoring import between_cells, most_relevant
+from arr_coc.attached.scoring import between_cells, most_relevant, with_neighbours
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def test_similarity_fetches_tokens_that_are_like_the_question(reader: AttachedRe
 
 
 @pytest.mark.parametrize(("prefix", "to_all"), [(True, False), (False, False), (True, True), (False, True)])
-def test_attention_is_that_of_the_question(reader: AttachedReader, prefix: bool, to_all: bool) -> None:
+def test_attention_is_the_last_tokens_beyond_the_firsts(reader: AttachedReader, prefix: bool, to_all: bool) -> None:
     """Against eager attention's own weights, of the prompt with base tokens alone, or with all tokens."""
     model, _ = published("qwen3_vl")
     page = reader.encode_image(picture(250, 320), prefix=prefix)
@@ -96,7 +96,11 @@ def test_attention_is_that_of_the_question(reader: AttachedReader, prefix: bool,
     assert reader.processor.tokenizer.decode(placed.ids[-8:]) == "xyz<bot>"
     seen = (placed.kinds > 0).nonzero().flatten()
     assert len(seen) == (80 if to_all else 6)
-    expected = torch.stack([layer[0, :, -8:-5].mean((0, 1))[seen] for layer in layers[1:3]]).mean(0)
+    behind = int(seen[-1]) + 1
+    more = torch.stack([layer[0, :, -1] - layer[0, :, behind] for layer in layers[1:3]]).clamp(min=0)
+    expected = more.mean((0, 1))[seen]
+    assert expected.max() > 0
+    expected = with_neighbours(expected, prompt) if to_all else expected
     torch.testing.assert_close(received, expected, atol=1e-6, rtol=1e-4)
 
 
@@ -115,6 +119,21 @@ def test_the_question_attends_to_all_tokens_which_are_read_once(reader: Attached
     assert len(rows) == 1 and rows[0] < 80 == len(page.prompts[0])
     count = 20 - len(page.prompts[0].base)
     assert set(prepared.fetch.indices[0].tolist()) == set(paid.argsort(descending=True)[:count].tolist())
+
+
+def test_neighbours_of_a_token_that_is_attended_to_are_fetched(reader: AttachedReader) -> None:
+    """A value's digits are tokens of their own; the last one got too little attention by itself, and was lost."""
+    prompt = reader.encode_image([[picture(250, 320), picture(96, 128)]], prefix=False).prompts[0]
+    assert [(view.rows, view.cols) for view in prompt.views] == [(8, 10), (3, 4)]
+    paid = torch.zeros(92)
+    paid[[0, 45, 91]] = torch.tensor([0.9, 1.8, 2.7])
+    spread = with_neighbours(paid, prompt)
+    around = torch.full((3, 3), 0.2)
+    around[1, 1] = 2.0
+    torch.testing.assert_close(spread[:80].view(8, 10)[3:6, 4:7], around)
+    torch.testing.assert_close(spread[:2], torch.tensor([1.0, 0.1]))
+    torch.testing.assert_close(spread[80:].view(3, 4)[1:, 2:], torch.tensor([[0.3, 0.3], [0.3, 3.0]]))
+    assert int((spread > 0).sum()) == 4 + 9 + 4 and paid.count_nonzero() == 3
 
 
 def test_attention_is_interpolated_between_cells(reader: AttachedReader) -> None:

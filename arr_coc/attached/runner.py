@@ -19,7 +19,7 @@ from ..modeling.processing_arr_coc import Turn
 from ..modeling.transformers_releases import CACHE
 from .encoding import AttachedEncoding, EncodedPrompt, flat
 from .placing import BASE, FETCHED, TEXT, Batch, PlacedPrompt, PlainPrompt, PromptWriter, pad, place
-from .scoring import AttachedFetch
+from .scoring import AttachedFetch, with_neighbours
 
 ATTENTION_LAYERS = (0.25, 0.75)
 """Interval of the language model's depth whose attention is read."""
@@ -49,14 +49,20 @@ class _Enough(Exception):
 
 
 class _FirstLayers(AttentionRecorder):
-    """Records the attention of the first `count` layers, then raises `_Enough`."""
+    """Records the attention of one prompt's last token in the first `count` layers, then raises `_Enough`.
 
-    def __init__(self, question: Tensor, count: int) -> None:
-        super().__init__(question)
-        self.count = count
+    Attributes:
+        layers: [S] for each layer: how much more the last token attends to each position than the token `first` does,
+            mean over heads.
+    """
+
+    def __init__(self, count: int, first: int = 0) -> None:
+        super().__init__(torch.zeros(0, dtype=torch.bool))
+        self.count, self.first = count, first
 
     def _record(self, weights: Tensor) -> None:
-        super()._record(weights)
+        heads = weights[0].float()
+        self.layers.append((heads[:, -1] - heads[:, self.first]).clamp(min=0).mean(0))
         if len(self.layers) == self.count:
             raise _Enough
 
@@ -109,7 +115,7 @@ class ModelRunner:
             return
         end = int((placed.kinds != TEXT).nonzero()[-1]) + 1
         inputs = self._inputs(encoding, self._batch([placed]), end=end)
-        with suppress(_Enough), _FirstLayers(torch.zeros(1, end, dtype=torch.bool), self._attention_layers[1]):
+        with suppress(_Enough), _FirstLayers(self._attention_layers[1]):
             self.model.base_model(**inputs, **{CACHE: cache}, use_cache=True)
         prompt.image_ids, prompt.image = placed.ids[:end], cache
 
@@ -131,11 +137,17 @@ class ModelRunner:
         *,
         to_all: bool = False,
     ) -> Tensor:
-        """[M] attention from the question's tokens to base tokens, in the language model's middle layers.
+        """[M] attention to base tokens from the prompt's last token, in the language model's middle layers.
+
+        The answer begins behind the last token, so that this token attends to what the answer is read from (FastV,
+        arXiv 2403.06764, and PyramidDrop, arXiv 2410.17247, rank image tokens by it). Counted is how much more it
+        attends to a token than the first token behind the images does, which has not read the question: some image
+        tokens get attention whatever the question is, for which MLLMs Know Where to Look (arXiv 2502.17422) corrects
+        by a second, general question. The mean over heads and layers is taken.
 
         The language model reads base tokens and question, behind the cached prefix if there is one; with `to_all` it
-        reads all image tokens and the question: [N], behind what `read_image` cached. Its layers behind the middle ones
-        do not run.
+        reads all image tokens and the question, behind what `read_image` cached: [N], with the mean of its neighbours
+        added to each token (`with_neighbours`). Its layers behind the middle ones do not run.
 
         Raises:
             ValueError: an attention implementation without weights.
@@ -146,18 +158,17 @@ class ModelRunner:
         cache, start = (None, 0) if to_all else self._prefix([prompt], [placed])
         if to_all and prompt.image_ids is not None and torch.equal(placed.ids[:behind], prompt.image_ids):
             cache, start = copy.deepcopy(prompt.image), behind
-        own = _find(placed.ids[behind:], self.writer.words(question)) + behind - start
-        is_question = torch.zeros(1, len(placed.ids) - start, dtype=torch.bool, device=own.device)
         low, high = self._attention_layers
-        with suppress(_Enough), _FirstLayers(is_question.index_fill(1, own, True), high) as recorder:
+        with suppress(_Enough), _FirstLayers(high, first=behind - start) as recorder:
             inputs = self._inputs(encoding, self._batch([placed], start), start=start)
             self.model.base_model(**inputs, **{CACHE: cache}, use_cache=cache is not None)
         if not recorder.layers:
             received = self.model.config.get_text_config()._attn_implementation
             expected = 'a language model with attention "sdpa" or "eager", which shows its weights'
             raise ValueError(f'strategy "attention": expected {expected}; got {received!r}')
-        paid = torch.stack(recorder.layers[low:]).mean(0)[0]
-        return paid[(placed.kinds == (FETCHED if to_all else BASE)).to(paid.device)]
+        paid = torch.stack(recorder.layers[low:]).mean(0)
+        paid = paid[(placed.kinds == (FETCHED if to_all else BASE)).to(paid.device)]
+        return with_neighbours(paid, prompt) if to_all else paid
 
     def answers(
         self, prepared: Sequence[PreparedPrompt], kwargs: dict[str, Any], with_logits: bool
@@ -241,15 +252,3 @@ class ModelRunner:
             "mm_encoder_outputs": encoding.outputs(pooler_output=joined, **planes),
             **self.family.token_types(kinds == (BASE if has_base else FETCHED)),
         }
-
-
-def _find(ids: Tensor, words: Tensor) -> Tensor:
-    """The last position of each of the question's tokens behind the images; all positions if they are not found.
-
-    A tokenizer may join the first or last letters of a question with the text around it.
-    """
-    if 0 < len(words) <= len(ids):
-        hits = (ids.unfold(0, len(words), 1) == words).all(-1).nonzero().flatten()
-        if len(hits):
-            return hits[-1] + torch.arange(len(words), device=ids.device)
-    return torch.arange(len(ids), device=ids.device)

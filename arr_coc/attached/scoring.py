@@ -184,6 +184,19 @@ def relevance_of_boxes(prompt: EncodedPrompt, boxes: Sequence[Sequence[Box]]) ->
     return covered.masked_fill(~prompt.is_place, 0.0)
 
 
+def with_neighbours(values: Tensor, prompt: EncodedPrompt) -> Tensor:
+    """Values [N] of all tokens, to each of which the mean of the 3 x 3 tokens around it is added, view by view.
+
+    A word has several tokens, and its name is beside it. Outside the view all values are 0.
+    """
+    spread, first = values.clone(), 0
+    for view in prompt.views:
+        at = first + view.numbers().to(values.device)
+        spread[at] += F.avg_pool2d(values[at][None], 3, stride=1, padding=1)[0]
+        first += len(view)
+    return spread
+
+
 def between_cells(values: Tensor, prompt: EncodedPrompt) -> Tensor:
     """Values of base tokens [M] on all tokens [N], interpolated between the cells' centres, view by view.
 

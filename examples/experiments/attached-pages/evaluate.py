@@ -27,7 +27,7 @@ from tqdm import tqdm
 
 from arr_coc.attached import AttachedReader
 from arr_coc.attached.encoding import EncodedPrompt
-from arr_coc.attached.runner import PreparedPrompt, _find
+from arr_coc.attached.runner import PreparedPrompt
 from arr_coc.attached.scoring import between_cells, fetch_result, most_relevant, relevance_of_boxes
 from arr_coc.data import Split
 from arr_coc.data.records import Record, read_records
@@ -85,6 +85,18 @@ def train_scorer(reader: AttachedReader, folder: Path, steps: int, pages: int) -
 
 
 # ---- one question ----------------------------------------------------------------------------------------------------
+
+
+def _find(ids: Tensor, words: Tensor) -> Tensor:
+    """The last position of each of the question's tokens behind the images; all positions if they are not found.
+
+    A tokenizer may join the first or last letters of a question with the text around it.
+    """
+    if 0 < len(words) <= len(ids):
+        hits = (ids.unfold(0, len(words), 1) == words).all(-1).nonzero().flatten()
+        if len(hits):
+            return hits[-1] + torch.arange(len(words), device=ids.device)
+    return torch.arange(len(ids), device=ids.device)
 
 
 def read_all(reader: AttachedReader, encoding: Any, prompt: EncodedPrompt, question: str) -> Any:
