@@ -90,8 +90,8 @@ def find_model(name: str | None) -> str:
     """An absolute path for a folder, so that nothing is looked up on the Hub; or a name on the Hub.
 
     Raises:
-        ValueError: a path to nothing or to a file; no name and no shipped model; or a name on the Hub that is not in
-            its cache while the Hub does not answer.
+        ValueError: a path to nothing, to a file or to a folder without config.json; no name and no shipped model; or a
+            name on the Hub that is not in its cache while the Hub does not answer.
     """
     if name is None:
         checkout = Path(__file__).resolve().parents[1]
@@ -101,6 +101,8 @@ def find_model(name: str | None) -> str:
         raise ValueError(f"model: expected a folder or org/name; got none, and {SHIPPED.as_posix()} is not here")
     path = Path(name).expanduser()
     if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise ValueError(f"model: expected a folder with config.json; got none in {name}")
         return str(path.absolute())
     if path.exists():
         raise ValueError(f"model: expected a folder or org/name; got a file: {name}")

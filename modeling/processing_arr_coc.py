@@ -297,6 +297,31 @@ class ArrCocProcessor(ProcessorMixin):
         ordered = [images_first(getattr(chat, "messages", chat)) for chat in chats]
         return super().apply_chat_template(ordered[0] if single else ordered, *args, **kwargs)
 
+    def decode(self, token_ids: Any, skip_special_tokens: bool = False, **kwargs: Any) -> Any:
+        """As the tokenizer's. Without special tokens an answer has no white space at its ends, as in `generate`."""
+        rows = token_ids.tolist() if hasattr(token_ids, "tolist") else token_ids
+        if isinstance(rows, list | tuple) and rows and not isinstance(rows[0], int):
+            return [self.decode(row, skip_special_tokens, **kwargs) for row in rows]
+        if not skip_special_tokens:
+            return self.tokenizer.decode(rows, **kwargs)
+        row, start = [rows] if isinstance(rows, int) else list(rows), _token_id(self.tokenizer, TURN_START)
+        head = len(row) - row[::-1].index(start) - 1 if start in row else 0  # the last turn begins here
+        before, turn = (
+            self.tokenizer.decode(part, skip_special_tokens=True, **kwargs) for part in (row[:head], row[head:])
+        )
+        role, line_break, answer = turn.partition("\n") if start in row else ("", "", turn)
+        return before + role + line_break + answer.strip()
+
+    def batch_decode(self, sequences: Any, *args: Any, **kwargs: Any) -> list[str]:
+        """`decode` of each row."""
+        return [self.decode(row, *args, **kwargs) for row in sequences]
+
+    def post_process_image_text_to_text(
+        self, generated_outputs: Any, skip_special_tokens: bool = True, **kwargs: Any
+    ) -> Any:
+        """`decode`, without special tokens by default; `pipeline` calls it."""
+        return self.decode(generated_outputs, skip_special_tokens, **kwargs)
+
     @property
     def model_input_names(self) -> list[str]:
         return [*super().model_input_names, "query_mask"]

@@ -39,6 +39,21 @@ def test_what_was_thought_is_split_from_the_answer(written: str, split: tuple[st
     assert split_thinking(written) == split
 
 
+def test_a_decoded_answer_has_no_space_at_its_ends() -> None:
+    """A model that answers with words of the page begins with a space; users had to strip it."""
+    processor = make_processor()
+    prompt = processor.apply_chat_template([{"role": "user", "content": " Why? "}], add_generation_prompt=True)
+    rows = [
+        processor.tokenizer.encode(text, add_special_tokens=False) for text in (" 12.50 \n", prompt, f"{prompt} 12 5")
+    ]
+    texts = ["12.50", "user\n Why? \nassistant\n", "user\n Why? \nassistant\n12 5"]
+    assert processor.batch_decode(rows, skip_special_tokens=True) == texts
+    assert processor.post_process_image_text_to_text(rows) == texts  # as `pipeline` decodes: it cuts the prompt's text
+    assert processor.decode(torch.tensor(rows[:1]), skip_special_tokens=True) == texts[:1]
+    assert processor.decode(torch.tensor(rows[0]), skip_special_tokens=True) == texts[0]
+    assert processor.batch_decode(rows) == [" 12.50 \n", prompt, f"{prompt} 12 5"]
+
+
 def test_rendered_prompt() -> None:
     messages: Any = [
         {"role": "system", "content": "Be brief."},

@@ -17,6 +17,7 @@ from transformers.utils import logging
 from arr_coc import ArrCocForConditionalGeneration
 from arr_coc.attached.scoring import STRATEGIES
 from arr_coc.cli import COMMANDS
+from arr_coc.cli.common import TILING, TRAINED
 from arr_coc.data.domains import DOMAINS
 from arr_coc.data.formats import DEFAULT_FORMAT, FORMATS
 from arr_coc.data.records import MAX_ERRORS
@@ -24,6 +25,7 @@ from arr_coc.evaluation.arms import GROUPS
 from arr_coc.files import SHIPPED
 from arr_coc.loading import DTYPES
 from arr_coc.metrics import METRICS
+from arr_coc.modeling import views
 from arr_coc.modeling.allocators import ALLOCATORS
 from arr_coc.modeling.bridges import BRIDGES
 from arr_coc.modeling.scorers import SCORERS
@@ -79,6 +81,26 @@ def test_help_and_version_do_not_wait_for_the_library(arguments: tuple[str, ...]
         (("build", "nowhere", "out"), "SOURCE: expected a folder; got 'nowhere', which is none"),
         (("replay", "nowhere"), "LOG: expected a folder; got 'nowhere', which is none"),
         (("serve", "nowhere"), "got 'nowhere', which does not exist"),
+        (("ask", RECEIPT, QUESTION, "--model", "docs"), "model: expected a folder with config.json; got none in docs"),
+        (("info", "docs"), "model: expected a folder with config.json; got none in docs"),
+        (
+            ("ask", RECEIPT, QUESTION, "--strategy", "realizer"),  # a scorer that this model does not hold
+            "strategy: expected one of attention, none, oracle, random, saliency, variance, words (held here)",
+        ),
+        (("evaluate", "examples/held_out/data.jsonl", "--strategies", "none,word"), "(held here); got 'word'"),
+        (("ask", RECEIPT, QUESTION, "--allocator", "best"), "allocator: expected one of adaptive, foveated, knapsack"),
+        (
+            ("ask", RECEIPT, QUESTION, "--tiles", "some"),
+            "--tiles: expected auto, asked, all, never or a positive number",
+        ),
+        (("ask", RECEIPT, QUESTION, "--passes", "0"), "--passes: expected a number from 1, or "),
+        (("measure",), "measure: expected SUITE or --bench DIR; got neither"),
+        (("measure", "--bench", "nowhere"), "--bench: expected a folder; got 'nowhere', which is none"),
+        (("measure", "nowhere.yaml"), "SUITE: expected a file; got 'nowhere.yaml', which does not exist"),
+        (("evaluate", "nowhere.jsonl"), "DATA: expected a file; got 'nowhere.jsonl', which does not exist"),
+        (("experiment", "nowhere.yaml", "--out", "out"), "CONFIG.yaml: expected a file; got 'nowhere.yaml'"),
+        (("train", "nowhere.yaml", "--out", "out"), "RECIPE.yaml: expected a file; got 'nowhere.yaml'"),
+        (("serve", "--api-keys", "nowhere.txt"), "--api-keys: expected a file; got 'nowhere.txt'"),
         (("measure", "examples/measured.yaml", "--json", "no/such/file"), "--json: expected a file in a folder"),
     ],
 )
@@ -111,6 +133,11 @@ def test_a_name_on_the_hub_is_refused_if_the_hub_does_not_answer() -> None:
     refusal, last = result.stderr.strip().split("\n")
     assert re.fullmatch(f".*: org/name: expected a folder or a model on the Hub; got no answer from {hub} .*", refusal)
     assert last.startswith("2 ")
+
+
+def test_trained_scorers_are_known_to_the_command_line() -> None:
+    assert {*TRAINED.split(", ")} == {name for name, kind in SCORERS.items() if kind.trained}
+    assert TILING == views.TILING
 
 
 @pytest.mark.parametrize(

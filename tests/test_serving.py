@@ -224,7 +224,7 @@ def test_blank_pages_are_told_of(client: Any) -> None:
 def test_what_changes_nothing_is_taken(model: Any, client: Any) -> None:
     nothing: dict[str, Any] = {
         "response_format": {"type": "text"}, "tools": [], "tool_choice": "none", "user": "u", "metadata": {"a": "b"},
-        "store": False, "parallel_tool_calls": True, "service_tier": "auto",
+        "store": False, "parallel_tool_calls": True, "service_tier": "auto", "seed": 7,
     }  # fmt: skip
     assert text(ask(client, **nothing)) == model.generate(IMAGES[0], QUESTION)
 
@@ -306,7 +306,11 @@ REFUSED: dict[str, tuple[dict[str, Any], int, str]] = {
         "pages of at most 100000 pixels together (the server's --max-pixels); got 9 of 170100: send fewer pages",
     ),
     "no image": ({"messages": [{"role": "user", "content": "Hello?"}]}, 400, "expected at least one image; got none"),
-    "a system's turn": ({"messages": [{"role": "system", "content": "x"}]}, 400, "messages.0.role"),
+    "a system's turn": (
+        {"messages": [{"role": "system", "content": "x"}]},
+        400,
+        "messages.0.role: expected user or assistant: put instructions before the question",
+    ),
     "an answer last": ({"messages": [*chat("a", URLS[0]), {"role": "assistant", "content": "b"}]}, 400, "in turn"),
     "no question": ({"messages": chat("  ", URLS[0])}, 400, "question: expected a non-empty string"),
     "control tokens": ({"messages": chat("<|im_end|>", URLS[0])}, 400, "expected a non-empty string"),
@@ -333,7 +337,7 @@ REFUSED: dict[str, tuple[dict[str, Any], int, str]] = {
         "one image beside several passes; got 2",
     ),
     "a field": ({"extra_body": {"stratgy": "none"}}, 400, "stratgy"),
-    "a seed": ({"seed": 1}, 400, "seed"),
+    "a seed of samples": ({"seed": 1, "temperature": 0.5}, 400, "seed: expected temperature 0 with it (sampled"),
     "two answers": ({"n": 2}, 400, "n: expected 1, one answer a request"),
     "empty stops": ({"stop": [""]}, 400, "stop: expected"),
     "a long question": ({"messages": chat("long " * 2000, URLS[0])}, 400, "tokens"),

@@ -47,7 +47,7 @@ def test_every_door_answers_alike(model: Any, text_first: bool) -> None:
         *model.processor.batch_decode(tokens, skip_special_tokens=True),
         ask(text=chat, return_full_text=False)[0]["generated_text"],
     ]
-    assert [answer.strip() for answer in answers] == ["3.6.12"] * 4  # an answer begins with a space where it is decoded
+    assert answers == ["3.6.12"] * 4  # the processor's began with a space, as a word of the page does
 
 
 @pytest.mark.parametrize(("file", "kind", "question"), [(PAGE, "image/jpeg", VERSION), (PDF, "application/pdf", TAX)])

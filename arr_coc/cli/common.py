@@ -6,6 +6,7 @@ import argparse
 import logging
 import os
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,25 +22,27 @@ METRICS = (
     "exact_match, caseless_match, alnum_match, gqa_accuracy, vqa_accuracy, textvqa_accuracy, anls, relaxed_accuracy, "
     "token_f1"
 )
-SCORERS = (
-    "none, random, saliency, variance, oracle, clip_query, realizer, words, compositional, contextual, "
-    "shannon_jung_vervaeke, hierarchical, experts, attention"
-)
+UNTRAINED = "none, random, saliency, variance, oracle, attention"
+TRAINED = "clip_query, realizer, words, compositional, contextual, shannon_jung_vervaeke, hierarchical, experts"
 ALLOCATORS = "topk, window, tiers, adaptive, quadtree, foveated, knapsack"
+TILING = ("auto", "asked", "all", "never")
 OF_PUBLISHED = "similarity"
-"""Registered names for help texts: `--help` must not import the library. The last: strategies that published models
-alone have."""
+"""Registered names: `--help` and `check_arguments` must not import the library. Strategies are `UNTRAINED` scorers,
+`TRAINED` ones, of which a model holds some, and those that published models alone have."""
 
-FOLDERS = {"log": "LOG", "source": "SOURCE"}
-"""Arguments that name a folder to read, as errors call them."""
+FOLDERS = {"log": "LOG", "source": "SOURCE", "bench": "--bench"}
+FILES = {
+    "data": "DATA", "suite": "SUITE", "config": "CONFIG.yaml", "recipe": "RECIPE.yaml", "api_keys": "--api-keys"
+}  # fmt: skip
+"""Arguments that name a folder, or a file or folder, to read, as errors call them."""
 
 
 def check_arguments(args: argparse.Namespace) -> None:
-    """Refuses what is not there or cannot be read, and budgets that the model does not have, before torch is imported.
+    """Refuses what is not there or cannot be read, and what the model does not have, before torch is imported.
 
     Raises:
-        ValueError, FileNotFoundError: an empty question, a bad budget, no such folder, or the errors of `load_source`,
-            `find_model` and `writable`.
+        ValueError, FileNotFoundError: an empty question, a budget, strategy or allocator that the model does not have,
+            no such file or folder, or the errors of `load_source`, `find_model` and `writable`.
     """
     given = {name: value for name, value in vars(args).items() if isinstance(value, str)}
     questions = getattr(args, "questions", None)  # a number in other commands
@@ -49,15 +52,19 @@ def check_arguments(args: argparse.Namespace) -> None:
     for name, called in FOLDERS.items():
         if name in given and not Path(given[name]).expanduser().is_dir():
             raise ValueError(f"{called}: expected a folder; got {given[name]!r}, which is none")
+    for name, called in FILES.items():
+        if name in given and not Path(given[name]).expanduser().exists():
+            raise ValueError(f"{called}: expected a file; got {given[name]!r}, which does not exist")
     images = getattr(args, "image", [])
     for image in [images] if isinstance(images, str) else images:
         _check_image(image)
     if hasattr(args, "model"):
         from arr_coc.files import find_model
 
-        model = find_model(args.model)
+        config = Path(find_model(args.model), "config.json")
         if "budget" in given:
-            _check_budget(given["budget"], Path(model, "config.json"))
+            _check_budget(given["budget"], config)
+        _check_choices(given, config)
     for name in ("json", "predictions"):
         if isinstance(value := getattr(args, name, None), str):
             writable(value, f"--{name}")
@@ -74,6 +81,28 @@ def _check_budget(budget: str, config: Path) -> None:
         resolve_budget(budget, (vision["image_size"] // vision["patch_size"]) ** 2)
     elif not re.fullmatch(r"\d*\.?\d+", budget):
         resolve_budget(budget, REFERENCE_PATCHES)
+
+
+def _check_choices(given: Mapping[str, str], config: Path) -> None:
+    """Refuses strategies and allocators that no model has, or not this one; published models are asked later."""
+    from arr_coc.files import read_json
+
+    content = read_json(config) if config.is_file() else {}
+    if content.get("model_type") != "arr_coc":
+        return
+    held = {*UNTRAINED.split(", "), *content.get("fetcher_config", {}).get("scorers", ["realizer", "clip_query"])}
+    several = [] if given.get("strategies") == "all" else given.get("strategies", "").split(",")
+    pairs = [name.strip().partition("+") for name in several if name.strip()]
+    asked = {
+        "strategy": [given[name] for name in ("strategy",) if name in given] + [pair[0] for pair in pairs],
+        "allocator": [given[name] for name in ("allocator",) if name in given] + [pair[2] for pair in pairs if pair[1]],
+    }
+    for kind, module, known in (("strategy", "scorers", held), ("allocator", "allocators", {*ALLOCATORS.split(", ")})):
+        registry = getattr(sys.modules.get(f"arr_coc.modeling.{module}"), module.upper(), {})
+        own = {*registry} - {*TRAINED.split(", ")}  # registered by a script that runs this command line
+        for name in asked[kind]:
+            if name not in known | own:
+                raise ValueError(f"{kind}: expected one of {', '.join(sorted(known))} (held here); got {name!r}")
 
 
 def _check_image(source: str) -> None:
@@ -155,7 +184,10 @@ def add_device_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def add_strategy_argument(parser: argparse.ArgumentParser) -> None:
-    strategies = f"strategy that scores the patches: {SCORERS}; of a published model also {OF_PUBLISHED}"
+    strategies = (
+        f"strategy that scores the patches: {UNTRAINED}; of a trained model also those of {TRAINED} that it holds "
+        f"(arr-coc-135m: words; arr-coc info MODEL lists them); of a published model also {OF_PUBLISHED}"
+    )
     parser.add_argument("--strategy", metavar="S", help=f"{strategies} (default: the model's)")
 
 
@@ -195,8 +227,12 @@ def add_tiles_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def tiles_of(text: str) -> str | int:
-    """The value of --tiles: a number, or a word that `ViewOptions` checks."""
-    return int(text) if text.isdecimal() else text
+    """The value of --tiles: a positive number, or a word."""
+    if text in TILING:
+        return text
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected {', '.join(TILING)} or a positive number; got {text!r}")
+    return int(text)
 
 
 def add_passes_argument(parser: argparse.ArgumentParser) -> None:
@@ -205,7 +241,11 @@ def add_passes_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def _passes(text: str) -> int | str:
-    return int(text) if text.isdecimal() else text
+    if text == "auto":
+        return text
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f'expected a number from 1, or "auto"; got {text!r}')
+    return int(text)
 
 
 def split_names(text: str, option: str) -> list[str]:

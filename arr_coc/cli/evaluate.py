@@ -15,6 +15,7 @@ from .common import (
     add_model_argument,
     add_passes_argument,
     add_tiles_argument,
+    check_arguments,
     find_source,
     reading,
     split_names,
@@ -233,7 +234,7 @@ def add_measure_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sources", metavar="NAME", nargs="+", help="names of sources in DIR (default: all)")
     tiles = "with --bench, tiles of large images: auto, all, asked, never, or a number (default: the model's)"
     parser.add_argument("--tiles", metavar="T", type=tiles_of, help=tiles)
-    strategies = "with --bench, what decides what is fetched (default: the model's)"
+    strategies = "with --bench, what decides what is fetched, as in arr-coc ask (default: the model's)"
     parser.add_argument("--strategy", metavar="S", help=strategies)
     budgets = (
         "with --bench, patches to fetch: a number or a name; of a published model also a share of its image tokens"
@@ -256,13 +257,18 @@ _OF_A_SUITE = ("split", "sets", "batch_size")
 _OF_A_BENCH = ("sources", "tiles", "strategy", "budget", "predictions")
 
 
-def run_measure(args: argparse.Namespace) -> None:
+def check_measure(args: argparse.Namespace) -> None:
+    """Refuses options that do not go together."""
     if (args.suite is None) == (args.bench is None):
         raise ValueError(f"measure: expected SUITE or --bench DIR; got {'both' if args.suite else 'neither'}")
     for name in _OF_A_BENCH if args.bench is None else _OF_A_SUITE:
         if getattr(args, name) is not None:
             needed = "--bench DIR" if args.bench is None else "SUITE"
             raise ValueError(f"--{name.replace('_', '-')}: expected it with {needed}; got it without")
+    check_arguments(args)
+
+
+def run_measure(args: argparse.Namespace) -> None:
     target = None if args.json is None else writable(args.json, "--json")
     result, text = _of_suite(args) if args.bench is None else _of_bench(args)
     print(text)
@@ -334,4 +340,5 @@ MEASURE = Command(
     ),
     add_arguments=add_measure_arguments,
     run=run_measure,
+    check=check_measure,
 )

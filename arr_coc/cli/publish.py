@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .common import SCORERS, Command
+from .common import TRAINED, UNTRAINED, Command
 
 if TYPE_CHECKING:
     from arr_coc.assembling import Source
@@ -34,7 +34,8 @@ def add_assemble_arguments(parser: argparse.ArgumentParser) -> None:
     take = "copy the trained parts of a complete model's folder (all but its language model) into FOLDER"
     parser.add_argument("--take", metavar="MODEL", help=take)
     parser.add_argument("--bridge", metavar="B", default="linear", help=f"kind of bridge: {BRIDGES} (default: linear)")
-    scorers = f"scorers, comma-separated, of which the first is the default strategy: {SCORERS} (default: realizer)"
+    named = f"{TRAINED}, {UNTRAINED}"
+    scorers = f"scorers, comma-separated, of which the first is the default strategy: {named} (default: realizer)"
     parser.add_argument("--scorer", metavar="S,...", default="realizer", help=scorers)
     clip = f"CLIP model that initializes the word embeddings of scorer clip_query: {where}"
     parser.add_argument("--clip-text", metavar="C", help=clip)

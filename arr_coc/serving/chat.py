@@ -69,6 +69,10 @@ class Chat:
         if asked is not None and asked > most:
             why = "the server's --max-tokens: an answer keeps its place in the batch until it ends"
             raise ValueError(f"max_tokens: expected at most {most} ({why}); got {asked}")
+        temperature = self._temperature if request.temperature is None else request.temperature
+        if request.seed is not None and temperature > 0:
+            why = "sampled answers share a batch; at 0 the same request has the same answer"
+            raise ValueError(f"seed: expected temperature 0 with it ({why}); got {temperature:g}")
         fields, engine = request.fields, self.engine
         texts = [text] if fields is None else [field.question for field in fields]
         checked_questions(texts, engine.control_tokens, engine.tokenizer, engine.max_question)
@@ -76,7 +80,6 @@ class Chat:
         answers = [Answering(self, request) for _ in texts]
         async with asyncio.timeout_at(answers[0].deadline):
             held = await self.store.get_all(images)
-            temperature = self._temperature if request.temperature is None else request.temperature
             question = Question(
                 text,
                 tuple(held),

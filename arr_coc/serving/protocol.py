@@ -126,6 +126,7 @@ class ChatRequest(Strict):
     max_completion_tokens: StrictInt | None = Field(None, ge=1)
     temperature: float | None = Field(None, ge=0, le=2)
     top_p: float | None = Field(None, gt=0, le=1)
+    seed: StrictInt | None = None  # for greedy answers only, which are always the same
     stop: str | list[str] | None = None
     logprobs: bool | None = False
     stream: bool | None = False
