@@ -225,7 +225,7 @@ def test_the_command_measures_a_published_model(bench: Path, tmp_path: Path, cli
         (["--bench", "here", "--batch-size", "3"], "--batch-size: expected it with SUITE; got it without"),
         (["suite.yaml", "--budget", "9"], "--budget: expected it with --bench DIR; got it without"),
         (["suite.yaml", "--tiles", "all"], "--tiles: expected it with --bench DIR; got it without"),
-        (["--bench", "nowhere"], "bench: expected a folder with a folder for each source; got 'nowhere'"),
+        (["--bench", "nowhere"], "--bench: expected a folder; got 'nowhere', which is none"),
     ],
 )
 def test_the_command_refuses_what_does_not_go_together(arguments: list[str], message: str, cli: Cli) -> None:

@@ -187,7 +187,7 @@ def test_damaged_checkpoints_are_refused(cli: Cli, checkpoint: Path, picture: Pa
     assert "expected an ARR-COC model, or a model of type gemma3, idefics3, " in (error := ask(other))
     assert error.endswith("; got 'bert'")
     (other / "config.json").write_text("{")
-    assert f"{other}: expected an ARR-COC checkpoint; got " in ask(other)
+    assert f"{other / 'config.json'}: expected JSON; got " in ask(other)
     model = tiny_model()
     partial = {name: tensor for name, tensor in model.state_dict().items() if "bridge" not in name}
     model.save_pretrained(tmp_path / "partial", state_dict=partial)
