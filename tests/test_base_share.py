@@ -54,8 +54,8 @@ def test_the_scripts_draw_train_ask_and_report(
     assert all(set(KINDS) >= {each["kind"] for each in page["questions"]} for page in pages)
     assert all(page["relevance"].shape == (len(page["questions"]), len(page["tokens"]["pieces"])) for page in pages)
 
-    common = ("--model", model, "--pages", out, "--out", out / "arms", "--steps", 2, "--batch", 1, "--measured", 1)
-    common = (*common, "--seeds", 2, "--device", "cpu", "--no-bf16")
+    common = ("--model", model, "--pages", out, "--out", out / "arms", "--steps", 2, "--batch", 2, "--measured", 1)
+    common = (*common, "--seeds", 2, "--device", "cpu", "--no-bf16", "--packed", 2)
     names = ("base_0", "base_25", "base_100", "auto")
     called(scripts["train"], monkeypatch, *common, "--arms", ",".join(names))
     assert (out / "arms" / "auto-1" / "done").read_text().startswith("2 steps, ")

@@ -182,12 +182,14 @@ class ArmStage(QuestionAnsweringStage):
         arm: name of the arm.
         folder: of `question_pages.py`.
         measured: validation pages of a measurement.
+        packed: pages that are computed together: 1 on a CPU, where padding costs as much as tokens.
     """
 
     arms: str = "arms.yaml"
     arm: str = "base_50"
     folder: str = "runs/base-share"
     measured: int = 40
+    packed: int = 1
 
     def task(self, run: Run) -> "ArmTask":
         return ArmTask(self, run)
@@ -231,21 +233,25 @@ class ArmTask(QuestionAnswering):
 
     def parts(self, batch: Any) -> list[Any]:
         self.language.adapter.write()
-        return [*batch]
+        return [batch[at : at + self.stage.packed] for at in range(0, len(batch), self.stage.packed)]
 
-    def losses(self, step: int, page: tuple[int, Arm]) -> dict[str, Tensor]:  # type: ignore[override]
-        """The mean loss of the answers' tokens; for `auto` also that of the losses that its head predicts."""
-        stored, arm = self._train[page[0]], page[1]
-        rng = np.random.default_rng((self.stage.seed, step, stored["page"]))
-        asked = [n for n, question in enumerate(questions_of(stored)) if self.prompting.short(question)]
-        batch = stacked([self.maker.row(stored, arm, asked, rng)]).to(self.run.device)
-        logits, targets, number = self.language.answers(self.embedded(batch), batch)
+    def losses(self, step: int, pages: Sequence[tuple[int, Arm]]) -> dict[str, Tensor]:  # type: ignore[override]
+        """The mean loss of the questions' answers; for `auto` also that of the losses that its head predicts."""
+        rows, expected = [], list[Tensor]()
+        for number, arm in pages:
+            stored = self._train[number]
+            rng = np.random.default_rng((self.stage.seed, step, number))
+            asked = [n for n, question in enumerate(questions_of(stored)) if self.prompting.short(question)]
+            rows.append(self.maker.row(stored, arm, asked, rng))
+            if self.arm.fetched == "auto":
+                expected.append(self.predicted(stored, asked)[:, self.splits.index(arm)])
+        batch = stacked(rows).to(self.run.device)
+        logits, targets, place = self.language.answers(self.embedded(batch), batch)
         by_token = F.cross_entropy(logits.float(), targets, reduction="none")
-        losses = {"loss": by_token.mean()}
-        if self.arm.fetched == "auto":
-            each = torch.zeros(len(asked), device=by_token.device).index_add(0, number, by_token.detach())
-            predicted = self.predicted(stored, asked)[:, self.splits.index(arm)]
-            losses["head"] = F.smooth_l1_loss(predicted, each)
+        by_question = torch.zeros(len(batch.kinds), device=by_token.device).index_add(0, place, by_token)
+        losses = {"loss": (by_question / place.bincount(minlength=len(batch.kinds))).mean()}
+        if expected:
+            losses["head"] = F.smooth_l1_loss(torch.cat(expected), by_question.detach())
             losses["loss"] = losses["loss"] + losses["head"]
         return losses
 

@@ -27,7 +27,7 @@ def stage_of(arm: str, seed: int, args: argparse.Namespace) -> ArmStage:
         arms=str(args.arms_file), arm=arm, folder=str(args.pages), seed=seed, steps=args.steps,
         pages_per_step=args.batch,
         warmup=min(20, max(1, args.steps // 5)), evaluate_every=max(1, args.steps // 4), rank=16, learning_rate=3e-4,
-        places_rate=3e-4, workers=0, bf16=args.bf16, measured=args.measured,
+        places_rate=3e-4, workers=0, bf16=args.bf16, measured=args.measured, packed=args.packed,
     )  # fmt: skip
 
 
@@ -50,6 +50,7 @@ def options(description: str) -> argparse.ArgumentParser:
     parser.add_argument("--device", help="cpu or cuda (default: cuda where there is one)")
     parser.add_argument("--steps", type=int, default=400, help="of a training (400)")
     parser.add_argument("--batch", type=int, default=8, help="pages of a step (8)")
+    parser.add_argument("--packed", type=int, default=1, help="pages computed together; 8 on a GPU (1)")
     parser.add_argument("--bf16", action=argparse.BooleanOptionalAction, default=True, help="compute in bfloat16")
     parser.add_argument("--measured", type=int, default=40, help="validation pages of a measurement (40)")
     return parser
