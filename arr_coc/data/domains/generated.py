@@ -52,6 +52,7 @@ def _modules(*names: str) -> list[Any]:
 def _page(rng: np.random.Generator, size: int, page: TextPage, wear: Any) -> Page:
     if rng.random() < WORN:
         page = wear.wear(rng, page)
+    assert page.image is not None, "draw_page draws"
     scale = size / max(page.size)
     image = page.image.resize([max(1, round(side * scale)) for side in page.size], Image.Resampling.LANCZOS)
 
