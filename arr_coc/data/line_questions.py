@@ -66,8 +66,8 @@ def words_of(lines: Sequence[Line]) -> list[list[Word]]:
         own: list[Word] = []
         for match in re.finditer(r"[^ ]+", line.text):
             boxes = line.boxes[match.start() : match.end()]
-            x0, y0, x1, y1 = (*boxes[:, :2].min(0), *boxes[:, 2:].max(0))
-            own.append(Word(match[0], (float(x0), float(y0), float(x1), float(y1)), number, len(own)))
+            (x0, y0), (x1, y1) = boxes[:, :2].min(0).tolist(), boxes[:, 2:].max(0).tolist()
+            own.append(Word(match[0], (x0, y0, x1, y1), number, len(own)))
         found.append(own)
     return found
 
