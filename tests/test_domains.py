@@ -57,6 +57,7 @@ def test_every_promised_domain_is_there() -> None:
         "document",
         "form",
         "generated",
+        "question_kinds",
         "stacked",
         *NEW,
         *OF_SOURCES,
@@ -219,7 +220,9 @@ def test_easy_questions_have_one_short_value_and_every_domain_has_both() -> None
         assert found == {"easy", "hard"}
 
 
-@pytest.mark.parametrize("domain", sorted({*DOMAINS} - {"density", "generated"}))  # one layout; many more elsewhere
+@pytest.mark.parametrize(
+    "domain", sorted({*DOMAINS} - {"density", "generated", "question_kinds"})
+)  # one layout; many more elsewhere
 def test_layouts_of_the_splits_share_nothing(domain: str) -> None:
     train, test = DOMAINS[domain].layouts.train, DOMAINS[domain].layouts.test
     assert len(train) >= 2 and len(test) >= 2
@@ -227,7 +230,10 @@ def test_layouts_of_the_splits_share_nothing(domain: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "domain", sorted({*DOMAINS} - {"document", "browser", "density", "generated", "invoice", "pages", "stacked"})
+    "domain",
+    sorted(
+        {*DOMAINS} - {"document", "browser", "density", "generated", "question_kinds", "invoice", "pages", "stacked"}
+    ),
 )
 def test_wordings_of_the_splits_are_disjoint_and_test_words_occur_in_training(domain: str) -> None:
     def spelt(wordings: tuple[str, ...]) -> set[str]:

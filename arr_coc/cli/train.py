@@ -82,8 +82,8 @@ COMMAND = Command(
 
 
 DOMAINS = (
-    "browser, chart, clip, density, departures, directory, document, form, generated, invoice, pages, pair, receipt, "
-    "sign, stacked, table"
+    "browser, chart, clip, density, departures, directory, document, form, generated, invoice, pages, pair, "
+    "question_kinds, receipt, sign, stacked, table"
 )
 VARIATIONS = {
     "photo": "share of pages as simulated photographs: at an angle, in uneven light, compressed",

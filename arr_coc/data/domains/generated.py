@@ -1,16 +1,20 @@
 """Domain `generated`: pages of `arr_coc.data.generated`, half of them worn (`arr_coc.data.wear`).
 
 They are the pages that arr-coc-135m learns from: forms, invoices, receipts, letters, tables, charts, screens and
-others, of any aspect ratio. Words, wordings, formats, layouts and fonts of the splits differ.
+others, of any aspect ratio. Words, wordings, formats, layouts and fonts of the splits differ. Domain `question_kinds`:
+such pages with questions of each kind of `arr_coc.data.line_questions` beside their own.
 """
 
+from dataclasses import replace
 from importlib import import_module
+from random import Random
+from typing import Any
 
 import numpy as np
 from PIL import Image
 
 from ..splits import Split
-from .page import Layouts, Page, Question, register
+from .page import Layouts, Page, Question, TextPage, register
 
 WORN = 0.5
 """Share of worn pages."""
@@ -23,15 +27,32 @@ def draw(rng: np.random.Generator, size: int, split: Split) -> Page:
     Raises:
         ValueError: the packages of the extra "train", whose words it uses, are not installed.
     """
+    generated, wear = _modules("generated", "wear")
+    return _page(rng, size, generated.draw_page(rng, split), wear)
+
+
+@register("question_kinds", Layouts({}, {}), {}, square=False)
+def draw_question_kinds(rng: np.random.Generator, size: int, split: Split) -> Page:
+    """`draw` with questions of each kind, which are the first ones. Raises the same error."""
+    generated, asked, wear = _modules("generated", "line_questions", "wear")
+    page = generated.draw_page(rng, split)
+    questions = asked.by_kind(Random(int(rng.integers(2**63))), page, split)
+    return _page(rng, size, replace(page, questions=questions), wear)
+
+
+def _modules(*names: str) -> list[Any]:
     try:
-        generated, wear = (import_module(f"arr_coc.data.{name}") for name in ("generated", "wear"))
+        return [import_module(f"arr_coc.data.{name}") for name in names]
     except ImportError as error:
         raise ValueError(
             f'domain: expected the packages of generated pages (pip install "arr-coc[train]"); got {error}'
         ) from error
-    page = generated.draw_page(rng, split)
+
+
+def _page(rng: np.random.Generator, size: int, page: TextPage, wear: Any) -> Page:
     if rng.random() < WORN:
         page = wear.wear(rng, page)
+    assert page.image is not None, "draw_page draws"
     scale = size / max(page.size)
     image = page.image.resize([max(1, round(side * scale)) for side in page.size], Image.Resampling.LANCZOS)
 

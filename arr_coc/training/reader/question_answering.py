@@ -106,7 +106,7 @@ class QuestionAnswering(Task):
         fetcher = run.model.model.fetcher.requires_grad_(False)
         self.scorer = fetcher.scorer(run.model.config.fetcher_config.strategy)
         self.opens = run.model.model.vision_tower.text_reader.opens()
-        self.budget = run.model.config.vision_tokens()[1]
+        self.budget, self.side = run.model.config.vision_tokens()[1], self.config.grid_size
         self.language = AdaptedModel(run, stage.rank, torch.bfloat16 if stage.bf16 else torch.float32)
         self.places = Places(self.config.grid_size, run.model.config.text_config.hidden_size)
         for each in (self.places.rows, self.places.columns):
@@ -211,12 +211,11 @@ class QuestionAnswering(Task):
             rows = table(batch.ids).float() * ~batch.base[..., None]
             held = table(batch.held).float() * batch.weights[:, None]
             rows = rows.flatten(0, 1).index_add(0, batch.cells, held).view_as(rows)
-        side = self.config.grid_size
         first = batch.fetched & ~F.pad(batch.fetched, (1, 0))[:, :-1]
         breaks = batch.fetched & (first | line_breaks(batch.half_rows, batch.columns))
         opens = self.opens[batch.ids] | ~batch.fetched
         marks = word_marks(batch.relevance, opens, breaks | ~batch.fetched, batch.question.clamp(min=-1) + 1)
-        placed = self.places(batch.half_rows, batch.columns, side, breaks, marks)
+        placed = self.places(batch.half_rows, batch.columns, self.side, breaks, marks)
         return rows + placed * (batch.fetched | batch.base)[..., None]
 
     @cached_property

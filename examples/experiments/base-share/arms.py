@@ -1,0 +1,321 @@
+"""The arms of arms.yaml: what of a stored page the language model reads for a question, and the stage that trains it.
+
+Notation: T tokens of a page and its questions, D width of the language model, A splits that arm `auto` chooses from.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+import yaml
+from question_pages import GRID, SMALL, questions_of
+from torch import Tensor, nn
+
+from arr_coc.data.domains.page import Question
+from arr_coc.training.from_scratch.stage import Batches
+from arr_coc.training.reader.language_model import Again, Prompting, QuestionBatch, Row, stacked
+from arr_coc.training.reader.question_answering import QuestionAnswering, QuestionAnsweringStage
+from arr_coc.training.reader.targets import PageTokens
+from arr_coc.training.stages import Run
+
+FETCHED = ("scorer", "random", "small", "all", "auto")
+StoredPage = Mapping[str, Any]
+"""See `question_pages.stored`."""
+PRICE = 0.05
+"""Of all tokens of the total, in the loss of an answer (nats): what arm `auto` pays for those that a split reads."""
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One way to spend the tokens.
+
+    Attributes:
+        name: unique.
+        cells: rows and columns of the grid of base tokens; (0, 0): none.
+        budget: fetched tokens at most.
+        fetched: of `FETCHED`: the most relevant by the scorer; at random; all of the smaller image; all; or as one of
+            the arms base_*, predicted.
+    """
+
+    name: str
+    cells: tuple[int, int]
+    budget: int
+    fetched: str = "scorer"
+
+    @property
+    def base(self) -> int:
+        """Number of base tokens."""
+        return self.cells[0] * self.cells[1]
+
+
+def read_arms(path: Path) -> dict[str, Arm]:
+    """The arms of a file, by name.
+
+    Raises:
+        ValueError: more base tokens than `total` but for `base_flops`, unknown settings, or a grid finer than the
+            patches.
+    """
+    spec = yaml.safe_load(path.read_text())
+    total, arms = int(spec["total"]), {}
+    for name, settings in spec["arms"].items():
+        if unknown := sorted(set(settings) - {"cells", "fetched"}):
+            raise ValueError(f"{path}: {name}: expected cells and fetched; got {', '.join(unknown)}")
+        rows, columns = settings["cells"]
+        fetched = settings.get("fetched", "scorer")
+        if fetched not in FETCHED:
+            raise ValueError(f"{path}: {name}: fetched: expected one of {', '.join(FETCHED)}; got {fetched!r}")
+        if not (0 <= rows <= GRID and 0 <= columns <= GRID and (rows > 0) == (columns > 0)):
+            raise ValueError(f"{path}: {name}: cells: expected 0 to {GRID} rows and columns; got {rows} x {columns}")
+        rest = total - rows * columns
+        if rest < 0 and name != "base_flops":
+            raise ValueError(f"{path}: {name}: cells: expected at most {total}; got {rows * columns}")
+        arms[name] = Arm(name, (rows, columns), GRID**2 if fetched == "all" else max(0, rest), fetched)
+    return arms
+
+
+def splits(arms: Mapping[str, Arm]) -> list[Arm]:
+    """Arms that split the total between base and fetched tokens, by base tokens."""
+    found = [arm for name, arm in arms.items() if name.startswith("base_") and name != "base_flops"]
+    return sorted(found, key=lambda arm: arm.base)
+
+
+def _tokens(page: StoredPage, which: str = "tokens") -> PageTokens:
+    return PageTokens(**page[which])
+
+
+class Prompts:
+    """Rows of prompts from stored pages.
+
+    Args:
+        prompting: of the tokenizer.
+    """
+
+    def __init__(self, prompting: Prompting) -> None:
+        self.prompting = prompting
+
+    def row(
+        self, page: StoredPage, arm: Arm, asked: Sequence[int], rng: np.random.Generator,
+        base_page: StoredPage | None = None,
+    ) -> tuple[Row, list[tuple[int, int, float]], list[str]]:  # fmt: skip
+        """Base tokens of the page once; behind them each question with the tokens that are fetched for it.
+
+        Args:
+            page: the page.
+            arm: how its tokens are spent.
+            asked: numbers of the questions.
+            rng: of random tokens.
+            base_page: the page whose base tokens are read, where it is another one (swap test).
+
+        Returns:
+            The row, the wordpieces of base tokens (column of the token, wordpiece, weight), and the questions' kinds.
+        """
+        row, questions = Row(), [questions_of(page)[number] for number in asked]
+        row.add(self.prompting.before)
+        held = self._add_base(row, _tokens(base_page or page), arm.cells) if arm.base else []
+        again = [self._fetched(page, arm, number, rng) for number in asked]
+        row.ask(questions, self.prompting, again if arm.budget else None)
+        return row, held, [question.kind for question in questions]
+
+    def _add_base(self, row: Row, tokens: PageTokens, cells: tuple[int, int]) -> list[tuple[int, int, float]]:
+        """A token for each cell: the mean of its wordpieces, at the middle of the cell."""
+        rows, columns = cells
+        start = len(row.ids)
+        middles = [((np.arange(n) + 0.5) * length / n).astype(int) for n, length in ((rows, 2 * GRID), (columns, GRID))]
+        row.add(
+            [0] * (rows * columns), half_rows=np.repeat(middles[0], columns).tolist(),
+            columns=np.tile(middles[1], rows).tolist(), kind="base",
+        )  # fmt: skip
+        cell = tokens.half_rows * rows // (2 * GRID) * columns + tokens.columns * columns // GRID
+        weight = 1.0 / np.bincount(cell, minlength=rows * columns)[cell]
+        return list(zip((start + cell).tolist(), tokens.pieces.tolist(), weight.tolist(), strict=True))
+
+    def _fetched(self, page: StoredPage, arm: Arm, number: int, rng: np.random.Generator) -> Again:
+        """The tokens that are fetched for a question, in reading order, and their relevance."""
+        if arm.fetched == "small":
+            tokens = _tokens(page, "small")
+            scaled = PageTokens(
+                tokens.pieces, tokens.half_rows * GRID // SMALL, tokens.columns * GRID // SMALL, GRID
+            ).only(np.arange(min(arm.budget, len(tokens.pieces))))  # fmt: skip
+            return Again(scaled, np.full(len(scaled.pieces), 0.5))
+        tokens = _tokens(page)
+        relevance = page["relevance"][number].astype(float)
+        if arm.fetched == "random":
+            relevance = rng.random(len(relevance))
+        best = np.sort(np.argsort(-relevance, kind="stable")[: arm.budget])
+        return Again(tokens.only(best), relevance[best])
+
+
+class Turns(Batches[list[tuple[int, Arm]]]):
+    """Which pages come up in a step, by number, in an order that the seed draws; each with an arm, for `auto` one of
+    the splits at random.
+
+    Args:
+        pages: number of pages.
+        seed: of their order.
+        count: pages of a step.
+        arms: to draw from.
+        start: the first step.
+    """
+
+    def __init__(self, pages: int, seed: int, count: int, arms: Sequence[Arm], start: int) -> None:
+        self.pages, self.seed, self.count, self.arms, self.start = pages, seed, count, arms, start
+
+    def batch(self, step: int) -> list[tuple[int, Arm]]:
+        rng, found = np.random.default_rng((self.seed, step)), []
+        for turn in range(step * self.count, (step + 1) * self.count):
+            order = np.random.default_rng((self.seed, turn // self.pages, 3)).permutation(self.pages)
+            found.append((int(order[turn % self.pages]), self.arms[int(rng.integers(len(self.arms)))]))
+        return found
+
+
+@dataclass(frozen=True)
+class ArmStage(QuestionAnsweringStage):
+    """Trains one arm. Other settings are those of `QuestionAnsweringStage`; pages come from files.
+
+    Attributes:
+        arms: file of the arms.
+        arm: name of the arm.
+        folder: of `question_pages.py`.
+        measured: validation pages of a measurement.
+        packed: pages that are computed together: 1 on a CPU, where padding costs as much as tokens.
+    """
+
+    arms: str = "arms.yaml"
+    arm: str = "base_50"
+    folder: str = "runs/base-share"
+    measured: int = 40
+    packed: int = 1
+
+    def task(self, run: Run) -> "ArmTask":
+        return ArmTask(self, run)
+
+
+class ArmTask(QuestionAnswering):
+    """The language model's adapter and the embeddings of places, which start as the model's; for `auto` a head."""
+
+    stage: ArmStage
+
+    def __init__(self, stage: ArmStage, run: Run) -> None:
+        super().__init__(stage, run)
+        arms = read_arms(Path(stage.arms))
+        if stage.arm not in arms:
+            raise ValueError(f"arm: expected one of {', '.join(arms)}; got {stage.arm!r}")
+        self.arm, self.splits, self.side = arms[stage.arm], splits(arms), GRID
+        self.total = max(arm.base + arm.budget for arm in self.splits)
+        self.places = run.model.model.bridge.places.float().requires_grad_(True)
+        parts: dict[str, nn.Module] = {"adapter": self.language.adapter, "places": self.places}
+        if self.arm.fetched == "auto":
+            self.head = parts["head"] = nn.Linear(2 * self.language.table.embedding_dim, len(self.splits))
+        self.module = nn.ModuleDict(parts).to(run.device)
+        self.maker = Prompts(self.prompting)
+
+    def groups(self) -> list[tuple[list[nn.Parameter], float]]:
+        head = [*self.head.parameters()] if self.arm.fetched == "auto" else []
+        return [*super().groups(), *([(head, self.stage.places_rate)] if head else [])]
+
+    def read(self, split: str) -> list[StoredPage]:
+        """The stored pages of a split."""
+        pages: list[StoredPage] = torch.load(Path(self.stage.folder) / f"{split}.pt", weights_only=False)
+        return pages
+
+    @cached_property
+    def _train(self) -> list[StoredPage]:
+        return self.read("train")
+
+    def pages(self, start: int) -> Turns:  # type: ignore[override]  # stored pages, not drawn ones
+        among = self.splits if self.arm.fetched == "auto" else [self.arm]
+        return Turns(len(self._train), self.stage.seed, self.stage.pages_per_step, among, start)
+
+    def parts(self, batch: Any) -> list[Any]:
+        self.language.adapter.write()
+        return [batch[at : at + self.stage.packed] for at in range(0, len(batch), self.stage.packed)]
+
+    def losses(self, step: int, pages: Sequence[tuple[int, Arm]]) -> dict[str, Tensor]:  # type: ignore[override]
+        """The mean loss of the questions' answers; for `auto` also that of the losses that its head predicts."""
+        rows, expected = [], list[Tensor]()
+        for number, arm in pages:
+            stored = self._train[number]
+            rng = np.random.default_rng((self.stage.seed, step, number))
+            asked = [n for n, question in enumerate(questions_of(stored)) if self.prompting.short(question)]
+            rows.append(self.maker.row(stored, arm, asked, rng))
+            if self.arm.fetched == "auto":
+                expected.append(self.predicted(stored, asked)[:, self.splits.index(arm)])
+        batch = stacked(rows).to(self.run.device)
+        logits, targets, place = self.language.answers(self.embedded(batch), batch)
+        by_token = F.cross_entropy(logits.float(), targets, reduction="none")
+        by_question = torch.zeros(len(batch.kinds), device=by_token.device).index_add(0, place, by_token)
+        losses = {"loss": (by_question / place.bincount(minlength=len(batch.kinds))).mean()}
+        if expected:
+            losses["head"] = F.smooth_l1_loss(torch.cat(expected), by_question.detach())
+            losses["loss"] = losses["loss"] + losses["head"]
+        return losses
+
+    def predicted(self, page: StoredPage, asked: Sequence[int]) -> Tensor:
+        """[Q, A] the loss of each question's answer that the head expects from each split: it reads the mean embedding
+        of the question's tokens and of the page's wordpieces."""
+        table, device = self.language.table, self.run.device
+
+        def mean(ids: Sequence[int]) -> Tensor:
+            return table(torch.tensor([*ids] or [0], device=device)).float().mean(0)
+
+        overview = mean(page["tokens"]["pieces"].tolist())
+        texts = [self.prompting.ids(questions_of(page)[number].text) for number in asked]
+        predicted: Tensor = self.head(torch.stack([torch.cat((mean(ids), overview)) for ids in texts]))
+        return predicted
+
+    def chosen(self, page: StoredPage, asked: Sequence[int]) -> list[Arm]:
+        """The arm of each question: for `auto` the split with the least predicted loss and price."""
+        if self.arm.fetched != "auto":
+            return [self.arm] * len(asked)
+        shown = len(page["tokens"]["pieces"])
+        used = [arm.base + min(shown, arm.budget) for arm in self.splits]
+        price = PRICE * torch.tensor(used, device=self.run.device) / self.total
+        return [self.splits[at] for at in (self.predicted(page, asked) + price).argmin(1).tolist()]
+
+    @torch.no_grad()
+    def answers(
+        self, page: StoredPage, base_page: StoredPage | None = None
+    ) -> Iterator[tuple[Question, Arm, str, int]]:
+        """Each question, its arm, what is answered greedily up to the first wrong token, and the image's tokens."""
+        self.language.model.eval()
+        rng = np.random.default_rng((7, page["page"]))
+        questions = questions_of(page)
+        asked = [number for number, question in enumerate(questions) if self.prompting.short(question)]
+        chosen = self.chosen(page, asked)
+        for arm in dict.fromkeys(chosen):
+            own = [number for number, each in zip(asked, chosen, strict=True) if each == arm]
+            batch = stacked([self.maker.row(page, arm, own, rng, base_page)]).to(self.run.device)
+            logits, targets, place = self.language.answers(self.embedded(batch), batch)
+            said = logits.argmax(-1)
+            for at, number in enumerate(own):
+                told, right = said[place == at].tolist(), targets[place == at].tolist()
+                wrong = next((n for n, (one, other) in enumerate(zip(told, right, strict=True)) if one != other), None)
+                text = self.prompting.tokenizer.decode(told[: len(told) if wrong is None else wrong + 1])
+                yield questions[number], arm, text, _image_tokens(batch, at)
+
+    @torch.no_grad()
+    def measure(self) -> dict[str, float]:
+        """The share of right answers by kind of question, of validation pages."""
+        self.language.adapter.write()
+        right: dict[str, list[bool]] = {}
+        for page in self.read("validation")[: self.stage.measured]:
+            for question, _, text, _ in self.answers(page):
+                right.setdefault(question.kind, []).append(is_right(text, question))
+        self.language.model.train()
+        return {kind: float(np.mean(hits)) for kind, hits in sorted(right.items())}
+
+
+def _image_tokens(batch: QuestionBatch, question: int) -> int:
+    own = (batch.question == question) | (batch.question == -1)
+    return int((own & (batch.fetched | batch.base)).sum())
+
+
+def is_right(text: str, question: Question) -> bool:
+    """Whether an answer with the token that ends it is one of the question's; case and white space are ignored."""
+    told = " ".join(text.removesuffix("<|im_end|>").casefold().split())
+    return text.endswith("<|im_end|>") and told in {" ".join(answer.casefold().split()) for answer in question.answers}

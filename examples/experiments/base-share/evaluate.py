@@ -1,0 +1,107 @@
+"""Asks trained arms about test pages; stores all predictions.
+
+    python examples/experiments/base-share/evaluate.py --model MODEL    # OUT: predictions.csv, costs.json
+
+With `--split validation --predictions FILE` it asks about the pages that the best split is chosen on. Each arm with
+base tokens is asked once more with the base tokens of another page: the swap test. What predictions.csv holds already
+is not asked again. `said` is what the model writes greedily, up to its first token that is not the answer's.
+"""
+
+import csv
+import json
+import logging
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+from arms import ArmTask, StoredPage, is_right
+from tqdm import tqdm
+from train import chosen, new_run, options, stage_of
+
+from arr_coc.training.reader.language_model import stacked
+
+HERE = Path(__file__).parent
+COLUMNS = ("arm", "seed", "swapped", "page", "source", "kind", "question", "answer", "said", "right", "tokens", "split")
+TIMED = 12
+"""Pages whose first question is timed."""
+Row = dict[str, Any]
+
+
+def ask(task: ArmTask, pages: list[StoredPage], swapped: bool) -> list[Row]:
+    """The answers about all pages; `swapped`: with the base tokens of the page before of the same source."""
+    rows = []
+    for number, page in enumerate(tqdm(pages, desc=f"{task.arm.name}{', swapped' if swapped else ''}")):
+        others = [other for other in pages[number - 1 :: -1] + pages[:number:-1] if other["source"] == page["source"]]
+        other = next((other for other in others if other is not page), pages[number - 1]) if swapped else None
+        for question, arm, text, tokens in task.answers(page, other):
+            rows.append({
+                "page": page["page"], "source": page["source"], "kind": question.kind, "question": question.text,
+                "answer": question.answers[0], "said": text, "right": int(is_right(text, question)),
+                "tokens": tokens, "split": arm.name, "swapped": int(swapped),
+            })  # fmt: skip
+    return rows
+
+
+@torch.no_grad()
+def costs(task: ArmTask, pages: list[StoredPage]) -> dict[str, float]:
+    """Of one question: image tokens; median milliseconds of the language model to the first token; its GFLOP (2 per
+    weight and image token), and MB of their keys and values. The encoder is the same for all arms but `smaller`."""
+    config, device = task.run.model.config.text_config, task.run.device
+    times, tokens = list[float](), list[int]()
+    for page in pages[:TIMED]:
+        (arm,) = task.chosen(page, [0])
+        batch = stacked([task.maker.row(page, arm, [0], np.random.default_rng(0))]).to(device)
+        embeds = task.embedded(batch)
+        began = time.perf_counter()
+        task.language.answers(embeds, batch)
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        times.append(1000 * (time.perf_counter() - began))
+        tokens.append(int((batch.fetched | batch.base).sum()))
+    named = task.run.model.model.language_model.named_parameters()
+    weights = sum(each.numel() for name, each in named if "embed" not in name and "lora" not in name)
+    kept = 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim * 2 / 1e6
+    mean = sum(tokens) / len(tokens)
+    return {"tokens": mean, "first_token_ms": median(times), "gflop": 2 * weights * mean / 1e9, "mb": kept * mean}
+
+
+def main() -> None:
+    """Evaluates from the command line."""
+    parser = options((__doc__ or "").split("\n")[0])
+    parser.add_argument("--split", default="test", choices=("validation", "test"), help="of the pages (test)")
+    parser.add_argument("--predictions", type=Path, default=HERE / "predictions.csv", help="(beside this file)")
+    args = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    rows: list[Row] = []
+    if args.predictions.exists():
+        with args.predictions.open(newline="") as stream:
+            rows = list(csv.DictReader(stream))
+    kept = args.predictions.with_name("costs.json")
+    known: dict[str, Any] = json.loads(kept.read_text()) if kept.exists() else {}
+    asked = {(row["arm"], int(row["seed"])) for row in rows}
+    for arm, seed in chosen(args):
+        checkpoint = args.out / f"{arm}-{seed}" / "question_answering.pt"
+        if (arm, seed) in asked or not checkpoint.exists():
+            logging.info(f"{arm}-{seed}: {'asked before' if (arm, seed) in asked else 'not trained'}")
+            continue
+        task = stage_of(arm, seed, args).task(new_run(args.model, args.device))
+        task.module.load_state_dict(torch.load(checkpoint, map_location=task.run.device, weights_only=True)["weights"])
+        task.language.adapter.write()
+        pages = task.read(args.split)
+        ways = (False, True) if task.arm.base else (False,)
+        own = [row for swapped in ways for row in ask(task, pages, swapped)]
+        rows += [{"arm": arm, "seed": seed, **row} for row in own]
+        known.setdefault(arm, costs(task, pages))
+        args.predictions.parent.mkdir(parents=True, exist_ok=True)
+        with args.predictions.open("w", newline="") as stream:
+            writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows)
+        kept.write_text(json.dumps(known, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,279 @@
+"""Draws pages with questions of four kinds, reads them at 512 px, and stores what all arms are given.
+
+    python examples/experiments/base-share/question_pages.py --model MODEL --pdfs PAGES    # into runs/base-share
+
+First the scorer is trained on such questions. It sees no split, so all arms share it. Training pages are not drawn:
+their wordpieces follow from their text, with some words misread. Validation and test pages are drawn at 512 px, and the
+model's own encoder reads them. What is stored of a page: its wordpieces, their places, and the relevance that the
+scorer gives each of them for each question.
+"""
+
+import argparse
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from tqdm import tqdm
+
+from arr_coc.data import Split
+from arr_coc.data.domains import DOMAINS
+from arr_coc.data.domains.page import ABSENT, Line, Question, TextPage
+from arr_coc.data.generated import draw_page, layout_page
+from arr_coc.data.generated.question_writer import DETAIL, SPREAD, QuestionWriter
+from arr_coc.data.line_questions import KINDS, by_kind
+from arr_coc.loading import load_model
+from arr_coc.training.from_scratch.targets import pixels
+from arr_coc.training.reader.pages import AskedPage, AskedPages, Reading, Sources, crop, lines_of, square
+from arr_coc.training.reader.relevance import RelevanceStage, RelevanceTask
+from arr_coc.training.reader.targets import PageTokens, page_tokens, read_without_pixels
+from arr_coc.training.stages import Run
+
+SIDE, GRID = 512, 32
+"""Side of the square that pages are fitted into, px, and patches on it."""
+SMALL = 12
+"""Patches on a side of the smaller image of 192 px, on which the encoder reads next to nothing."""
+SOURCES = ("generated", "document", "browser", "pdf")
+LEAST_PRINT, MOST_PRINT = 6.5, 14.0
+"""Height of capital letters at `SIDE`, px: the median of a generated page, all of a PDF page. The encoder reads no
+smaller print."""
+LEAST_TEXT = 400
+"""Characters of a page with spaces, some 170 wordpieces: fetching alone would show all of a page with less text."""
+MISTAKES = 0.12
+"""Most words that are misread on a training page, as a share."""
+HELD_OUT = 4
+"""Batches that the scorer is measured on."""
+SEEDS: Mapping[Split, int] = {"train": 41, "validation": 42, "test": 43}
+
+
+def draw(rng: np.random.Generator, split: Split, source: str, pdfs: Path, drawn: bool) -> TextPage:
+    """A page with its text and its questions, of all kinds that it allows.
+
+    Args:
+        rng: the only source of randomness.
+        split: of words, fonts, wordings, layouts and PDF packages.
+        source: of `SOURCES`.
+        pdfs: folder of `arr_coc.data.pdf_corpus --cache`, with a folder for each split; those of the test are the
+            validation packages' where it has none.
+        drawn: whether its image is needed; others may have none.
+    """
+    if source == "generated":
+        while True:
+            seed = int(rng.integers(2**31))
+            page = layout_page(np.random.default_rng(seed), split)
+            heights = [float(np.median(line.boxes[:, 3] - line.boxes[:, 1])) for line in page.lines]
+            if _full(page) and np.median(heights) * SIDE / max(page.size) >= LEAST_PRINT:
+                return draw_page(np.random.default_rng(seed), split) if drawn else page
+    while True:
+        page = _cropped(rng, split, pdfs) if source == "pdf" else _sheet(rng, split, source)
+        if _full(page):
+            return page
+
+
+def _full(page: TextPage) -> bool:
+    return sum(len(line.text) for line in page.lines) >= LEAST_TEXT
+
+
+def _cropped(rng: np.random.Generator, split: Split, pdfs: Path) -> TextPage:
+    """A square of a PDF page, with the words that are whole on it."""
+    whole = Sources({"pdf": 1.0}, split, pdfs, worn=0.0).page(rng)
+    picture, lines = crop(rng, whole, SIDE, (LEAST_PRINT, MOST_PRINT))
+    image = Image.fromarray(picture)
+    return TextPage(image, image.size, tuple(_inside(lines)), kind="pdf", source=whole.source)
+
+
+def _sheet(rng: np.random.Generator, split: Split, source: str) -> TextPage:
+    """Four pages of a domain on one sheet; only fields that one of them alone has are asked about."""
+    side, questions, lines = SIDE // 2, list[Question](), list[Line]()
+    image, fields = Image.new("RGB", (SIDE, SIDE), "white"), 0
+    for quarter in range(4):
+        x, y = side * (quarter % 2), side * (quarter // 2)
+        page = DOMAINS[source].draw(rng, side, split)
+        image.paste(page.image.convert("RGB"), (x, y))
+        lines += [Line(line.text, line.boxes + np.float32([x, y, x, y])) for line in lines_of(page.glyphs)]
+        own = [question for question in page.questions if question.kind != ABSENT]
+        fields += len(own)
+        for question in own:
+            boxes, labels = (
+                tuple((x0 + x, y0 + y, x1 + x, y1 + y) for x0, y0, x1, y1 in group)
+                for group in (question.boxes, question.label_boxes)
+            )
+            questions.append(replace(question, boxes=boxes, label_boxes=labels, kind=DETAIL))
+    text = " ".join(line.text for line in lines).casefold()
+    once = [question for question in questions if text.count(_field(question, lines)) == 1]
+    writer = QuestionWriter(Random(int(rng.integers(2**63))), split)
+    writer.add(writer.word("how many fields"), str(fields), kind=SPREAD)
+    return TextPage(image, image.size, tuple(lines), (*once, *writer.questions), source)
+
+
+def _field(question: Question, lines: Sequence[Line]) -> str:
+    """The text in the box of the question's label, in lower case."""
+    x0, y0, x1, y1 = question.label_boxes[0]
+    shown = []
+    for line in lines:
+        x, y = (line.boxes[:, 0] + line.boxes[:, 2]) / 2, (line.boxes[:, 1] + line.boxes[:, 3]) / 2
+        inside = (x > x0 - 1) & (x < x1 + 1) & (y > y0 - 1) & (y < y1 + 1)
+        shown.append("".join(character for character, kept in zip(line.text, inside, strict=True) if kept))
+    return " ".join("".join(shown).casefold().split()).rstrip(":")
+
+
+def _inside(lines: Sequence[Line]) -> list[Line]:
+    """The words of lines on a crop that are whole."""
+    kept = []
+    for line in lines:
+        start = 0
+        words: list[tuple[str, np.ndarray]] = []
+        for word in line.text.split(" "):
+            boxes = line.boxes[start : start + len(word)]
+            start += len(word) + 1
+            if word and (boxes[:, :2] >= 0).all() and (boxes[:, 2:] <= SIDE).all():
+                words.append((word, boxes))
+        if words:
+            text, spaces = " ".join(word for word, _ in words), [boxes[-1:] for _, boxes in words]
+            parts = [part for (_, boxes), space in zip(words, spaces, strict=True) for part in (boxes, space)]
+            kept.append(Line(text, np.concatenate(parts[:-1])))
+    return kept
+
+
+@dataclass
+class Drawer:
+    """Pages with one question of each kind: what `AskedPages` asks for pages.
+
+    Attributes:
+        split, pdfs, drawn: see `draw`.
+        last: the page before.
+    """
+
+    split: Split
+    pdfs: Path
+    drawn: bool
+    last: TextPage | None = None
+
+    def page(self, rng: np.random.Generator) -> TextPage:
+        """The next page, of any source; pages without questions are drawn again."""
+        while True:
+            page = draw(rng, self.split, SOURCES[int(rng.integers(len(SOURCES)))], self.pdfs, self.drawn)
+            asked = by_kind(Random(int(rng.integers(2**63))), page, self.split) if page.lines else ()
+            first = {question.kind: question for question in reversed(asked) if question.kind in KINDS}
+            if first:
+                image = page.image if self.drawn else None
+                self.last = replace(page, image=image, questions=tuple(first.values()), source=page.kind)
+                return self.last
+
+
+def asked_pages(run: Run, split: Split, pdfs: Path, pages: int, start: int = 0) -> AskedPages:
+    """Batches of `pages` pages at `SIDE` px, where patches are of 16 px."""
+    sources: Any = Drawer(split, pdfs, split != "train")
+    asked = AskedPages(
+        sources, (SEEDS[split],), run, pages=pages, questions=len(KINDS), wanted=lambda question: True,
+        mistakes=MISTAKES, start=start,
+    )  # fmt: skip
+    asked.side, asked.grid = GRID * asked.patch, GRID
+    return asked
+
+
+class KindsTask(RelevanceTask):
+    """The stage `relevance` on such pages."""
+
+    pdfs: Path
+
+    @cached_property
+    def _unseen(self) -> list[AskedPage]:
+        return [page for number in range(HELD_OUT) for page in self._pages("validation").batch(number)]
+
+    def _pages(self, split: Split, start: int = 0) -> AskedPages:
+        return asked_pages(self.run, split, self.pdfs, self.stage.pages_per_step, start)
+
+
+@dataclass(frozen=True)
+class KindsStage(RelevanceStage):
+    """Its settings; `pages` is not used."""
+
+    pdfs: str = ""
+
+    def task(self, run: Run) -> KindsTask:
+        task = KindsTask(self, run)
+        task.pdfs = Path(self.pdfs)
+        return task
+
+
+@torch.no_grad()
+def stored(run: Run, split: Split, pdfs: Path, count: int) -> list[dict[str, Any]]:
+    """What arms are given of `count` pages: dictionaries of numpy arrays, text and numbers."""
+    reading, pages = Reading(run), asked_pages(run, split, pdfs, 1)
+    scorer = run.model.model.fetcher.scorer(run.model.config.fetcher_config.strategy)
+    kept = []
+    for number in tqdm(range(count), desc=split):
+        (page,) = pages.batch(number)
+        last: Any = pages.sources.last  # type: ignore[attr-defined]  # a Drawer
+        small = _small(run, pages, last, number)
+        context = reading.context(page)
+        assert context.pieces is not None
+        tokens = page_tokens(context.pieces[0])
+        relevance = scorer(context).sigmoid().cpu().numpy()[:, tokens.patches]
+        kept.append({
+            "page": number, "source": last.kind if last.source in ("pdf", *SOURCES) else "generated",
+            "tokens": vars(tokens), "small": vars(page_tokens(small)), "relevance": relevance.astype(np.float16),
+            "questions": [vars(question) for question in page.questions],
+            "answer_shown": _share(page, relevance, tokens),
+        })  # fmt: skip
+    return kept
+
+
+def _small(run: Run, pages: AskedPages, page: TextPage, number: int) -> torch.Tensor:
+    """[SMALL * SMALL, 2, S] the wordpieces that are read on the page at SMALL * 16 px."""
+    if page.image is None:
+        rng = np.random.default_rng((SEEDS["train"], number, 1))
+        return read_without_pixels(page, SMALL, pages.cut, rng, MISTAKES * rng.random())
+    small = torch.from_numpy(pixels(square(page.image, SMALL * pages.patch)))[None].to(run.device)
+    return run.model.model.vision_tower.encode_grid(small)["pieces"][0]
+
+
+def _share(page: AskedPage, relevance: np.ndarray, tokens: PageTokens) -> list[float]:
+    """Of each question: the share of the answer's wordpieces among the 68 most relevant; -1 without a place."""
+    answer = page.answer.numpy()[:, tokens.patches]
+    best = np.argsort(-relevance, 1, kind="stable")[:, :68]
+    hits = np.take_along_axis(answer, best, 1).sum(1)
+    return [float(hit / all_) if all_ else -1.0 for hit, all_ in zip(hits, answer.sum(1), strict=True)]
+
+
+def questions_of(page: Mapping[str, Any]) -> list[Question]:
+    """The questions of a stored page."""
+    return [Question(**question) for question in page["questions"]]
+
+
+def main() -> None:
+    """Trains the scorer, draws and reads all pages, from the command line; what is stored already is kept."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--model", required=True, help="arr-coc-135m's complete folder (arr-coc assemble)")
+    parser.add_argument("--pdfs", type=Path, required=True, help="pages of arr_coc.data.pdf_corpus --cache")
+    parser.add_argument("--out", type=Path, default=Path("runs/base-share"), help="folder (runs/base-share)")
+    parser.add_argument("--pages", nargs=3, type=int, default=[3200, 200, 400], help="train, validation, test")
+    parser.add_argument("--steps", type=int, default=300, help="of the scorer's training (300)")
+    parser.add_argument("--device", default="cpu")
+    args = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    model = load_model(args.model, args.device).float()
+    run = Run(model, model.processor, torch.device(args.device))
+    if args.steps:
+        stage = KindsStage(
+            steps=args.steps, learning_rate=4e-4, evaluate_every=max(1, args.steps // 3), seed=40, pdfs=str(args.pdfs),
+            workers=0, bf16=False,
+        )  # fmt: skip
+        stage.run(run, args.out / "scorer")
+    model.eval()
+    for split, count in zip(SEEDS, args.pages, strict=True):
+        path = args.out / f"{split}.pt"
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            torch.save(stored(run, split, args.pdfs, count), path)
+
+
+if __name__ == "__main__":
+    main()

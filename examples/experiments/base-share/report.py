@@ -1,0 +1,199 @@
+"""Makes the table, the figure and the verdict of stored predictions; `--simulate` says how far the rule can be trusted.
+
+python examples/experiments/base-share/report.py    # writes report.md and curve.svg from predictions.csv
+python examples/experiments/base-share/report.py --simulate
+"""
+
+import argparse
+import csv
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from arms import Arm, read_arms, splits
+from rule import ALONE, FETCHED, KINDS, Scores, Verdict, best_split, decide, mean, simulate
+
+from arr_coc.evaluation.statistics import Interval, paired_difference, score_interval
+from arr_coc.experiments.plots import COLOURS, MARKS, as_svg
+
+HERE = Path(__file__).parent
+FALL, STAY = 0.20, 0.05
+"""With another page's base tokens, spread and gist must fall by at least this, and detail by at most that."""
+Rows = Sequence[Mapping[str, str]]
+
+
+def read(path: Path, swapped: bool = False) -> dict[str, Scores]:
+    """What each arm answered; questions are in the order of the file.
+
+    Raises:
+        ValueError: trainings of an arm that answered different questions.
+    """
+    with path.open(newline="") as stream:
+        rows = [row for row in csv.DictReader(stream) if row["swapped"] == str(int(swapped))]
+    arms = {}
+    for name in dict.fromkeys(row["arm"] for row in rows):
+        pages, right = {}, {}
+        for kind in KINDS:
+            by_seed: dict[str, Rows] = {
+                seed: [row for row in rows if (row["arm"], row["seed"], row["kind"]) == (name, seed, kind)]
+                for seed in dict.fromkeys(row["seed"] for row in rows if row["arm"] == name)
+            }
+            asked = [[(row["page"], row["question"]) for row in own] for own in by_seed.values()]
+            if any(own != asked[0] for own in asked):
+                raise ValueError(f"{path}: expected the same questions of all trainings; got others of {name}, {kind}")
+            pages[kind] = np.array([int(page) for page, _ in asked[0]])
+            right[kind] = np.array([[float(row["right"]) for row in own] for own in by_seed.values()])
+        arms[name] = Scores(pages, right)
+    return arms
+
+
+def shown(interval: Interval) -> str:
+    """In percent."""
+    return f"{100 * interval.value:.1f} [{100 * interval.low:.1f}, {100 * interval.high:.1f}]"
+
+
+def exact(scores: Scores, kind: str) -> Interval:
+    """Exact match of a kind, with an interval by page."""
+    return score_interval(scores.right[kind].mean(0), scores.pages[kind])
+
+
+def table(scores: Mapping[str, Scores], arms: Mapping[str, Arm], costs: Mapping[str, Any]) -> str:
+    """Exact match of each arm by kind of question, and its costs."""
+    lines = [
+        f"| arm | base tokens | trainings | {' | '.join(KINDS)} | mean | tokens | GFLOP | ms | MB |",
+        f"|{'---|' * (len(KINDS) + 8)}",
+    ]
+    for name, own in scores.items():
+        cost = costs.get(name, {})
+        cells = [
+            f"`{name}`", str(arms[name].base), str(len(own.right[KINDS[0]])),
+            *(shown(exact(own, kind)) for kind in KINDS), f"{100 * mean(own):.1f}",
+            *(f"{cost[key]:.{digits}f}" if key in cost else "" for key, digits in
+              (("tokens", 0), ("gflop", 1), ("first_token_ms", 0), ("mb", 2))),
+        ]  # fmt: skip
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def verdict_text(verdict: Verdict, scores: Mapping[str, Scores]) -> str:
+    """The verdict, each condition, and what becomes the default where no base is best."""
+    lines = [
+        f"**{verdict.decision}.** On validation pages `{verdict.split}` is the best split with base and fetched tokens."
+    ]
+    for said, other in (("Over base tokens alone", ALONE), ("Over fetched tokens alone", FETCHED)):
+        half = [each for each in verdict.conditions if each.other == other]
+        failed = [each.kind for each in half if each.state != "shown"]
+        lines.append(f"\n{said}: {'not met on ' + ', '.join(failed) if failed else 'met'}.\n")
+        lines += [
+            f"- {each.kind}: {100 * each.difference:+.1f} points (standard error {100 * each.error:.1f}), "
+            f"expected above {100 * each.margin:+.0f}: {each.state}"
+            for each in half
+        ]
+    others = [name for name in scores if name.startswith("base_") and name != FETCHED]
+    fetched = {kind: scores[FETCHED].right[kind].mean() for kind in KINDS}
+    if all(fetched[kind] >= max(scores[name].right[kind].mean() for name in others) for kind in KINDS):
+        lines.append("\nNo base token at all is best for every kind: by the rule it becomes the default.")
+    return "\n".join(lines)
+
+
+def swap_text(plain: Scores, swapped: Scores, name: str) -> str:
+    """The swap test of an arm: what it loses with another page's base tokens."""
+    lines = [f"With the base tokens of another page, `{name}` loses, in points:\n"]
+    lost = {}
+    for kind in KINDS:
+        lost[kind] = paired_difference(plain.right[kind].mean(0), swapped.right[kind].mean(0), groups=plain.pages[kind])
+        lines.append(f"- {kind}: {shown(lost[kind])}")
+    detail, _, *wide = KINDS
+    failed = [
+        *(f"{kind} falls by less than {100 * FALL:.0f} points" for kind in wide if lost[kind].value < FALL),
+        *([f"{detail} falls by more than {100 * STAY:.0f} points"] if lost[detail].value > STAY else []),
+    ]
+    told = "The base is read." if not failed else f"The base is not read as it should be: {'; '.join(failed)}."
+    return "\n".join([*lines, "", told])
+
+
+def draw(scores: Mapping[str, Scores], ordered: Sequence[Arm], best: str) -> Any:
+    """The figure: exact match against the base share, a line for each kind; the best share is marked."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.0, 4.6), layout="constrained")
+    axes = figure.subplots()
+    shares = [100 * arm.base / (arm.base + arm.budget) for arm in ordered]
+    for number, kind in enumerate(KINDS):
+        found = [exact(scores[arm.name], kind) for arm in ordered]
+        value, low, high = (
+            np.array([100 * getattr(each, part) for each in found]) for part in ("value", "low", "high")
+        )
+        axes.errorbar(
+            np.array(shares) + number - 1.5, value, (value - low, high - value), label=kind, color=COLOURS[number],
+            marker=MARKS[number], markersize=5, capsize=2,
+        )  # fmt: skip
+    marked = shares[[arm.name for arm in ordered].index(best)]
+    axes.axvline(marked, color="#5f5f5f", linestyle=":", linewidth=1, label=f"best mean: {marked:.0f} %")
+    axes.set_xlabel("share of the tokens that are base tokens, %")
+    axes.set_ylabel("exact match, %")
+    axes.set_ylim(0, 100)
+    axes.legend(fontsize=8)
+    return figure
+
+
+def report(predictions: Path, validation: Path, arms_file: Path) -> tuple[str, Any]:
+    """The report's text, and a function that draws its figure."""
+    scores, swapped, arms = read(predictions), read(predictions, swapped=True), read_arms(arms_file)
+    costs = predictions.with_name("costs.json")
+    known = json.loads(costs.read_text()) if costs.exists() else {}
+    ordered = [arm for arm in splits(arms) if arm.name in scores]
+    between = [arm.name for arm in ordered if arm.name not in (ALONE, FETCHED)]
+    best = best_split(read(validation), between)
+    verdict = decide(scores, best)
+    first = scores[ALONE]
+    count = sum(len(first.pages[kind]) for kind in KINDS)
+    pages = len(set(np.concatenate([first.pages[kind] for kind in KINDS]).tolist()))
+    parts = [
+        f"{count} questions about {pages} pages; exact match in %, 95 % intervals by page. GFLOP, ms to the first "
+        "token and MB of keys and values are of the language model.\n",
+        table(scores, arms, known), "\n## Verdict\n", verdict_text(verdict, scores),
+        *(["\n## Swap test\n", swap_text(scores[best], swapped[best], best)] if best in swapped else []),
+    ]  # fmt: skip
+    marked = max((arm.name for arm in ordered), key=lambda name: mean(scores[name]))
+    return "\n".join(parts) + "\n", lambda: draw(scores, ordered, marked)
+
+
+def simulation_text(pages: int, runs: int) -> str:
+    """False positives and power of the rule."""
+    false, power = simulate(pages, runs)
+    lines = [f"{pages} pages, two trainings of each arm, {runs} simulated experiments. Share of GO that is false:\n"]
+    lines += [f"- {name}: {share:.3f}" for name, share in false.items()]
+    lines.append("\nPower, where one split is beyond every margin by:\n")
+    lines += [f"- {100 * beyond:.0f} points: {share:.2f}" for beyond, share in power.items()]
+    seen = next((beyond for beyond, share in power.items() if share >= 0.8), None)
+    told = "none of these could" if seen is None else f"{100 * seen:.0f} points beyond its margins could"
+    lines.append(f"\nWith a probability of 0.8, a split that is {told} be seen.")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Reports from the command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--predictions", type=Path, default=HERE / "predictions.csv", help="of evaluate.py")
+    parser.add_argument("--validation", type=Path, default=HERE / "validation.csv", help="the same of validation pages")
+    parser.add_argument("--arms-file", type=Path, default=HERE / "arms.yaml", help="(arms.yaml)")
+    parser.add_argument("--out", type=Path, default=HERE, help="folder")
+    parser.add_argument("--simulate", action="store_true", help="simulate the rule instead")
+    parser.add_argument("--pages", type=int, default=400, help="of the simulation (400)")
+    parser.add_argument("--runs", type=int, default=500, help="simulated experiments (500)")
+    args = parser.parse_args()
+    if args.simulate:
+        print(simulation_text(args.pages, args.runs))
+        return
+    text, figure = report(args.predictions, args.validation, args.arms_file)
+    args.out.mkdir(parents=True, exist_ok=True)
+    (args.out / "report.md").write_text(text)
+    (args.out / "curve.svg").write_text(as_svg(figure))
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

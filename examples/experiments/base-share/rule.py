@@ -1,0 +1,201 @@
+"""The rule that decides, written before the first answer, and its simulation.
+
+The split with the highest mean over the four kinds of question is chosen on validation pages, of the splits with
+0 % < base share < 100 %. Running back is shown to pay (GO) where this split, on test pages, meets every condition:
+
+* above base tokens alone by at least 10 points on detail and on two places,
+* above fetched tokens alone by at least 5 points on spread and on gist,
+* on no other kind below either by 2 points or more.
+
+Each condition is a one-sided test of the mean difference on the same questions against its margin. Its error combines
+pages, whose questions are kept together, and trainings, whose spread is pooled over arms and kinds. As all conditions
+have to hold, the verdict's p is the largest of theirs (an intersection-union test), which needs no correction. NO-GO:
+the opposite of a condition is shown, at a level that is divided by the number of conditions. Otherwise: INCONCLUSIVE.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.stats import norm, t
+
+from arr_coc.data.line_questions import KINDS
+from arr_coc.evaluation.statistics import clustered_error, training_spread
+
+LEVEL = 0.025
+"""Of the one-sided tests."""
+ALONE, FETCHED = "base_100", "base_0"
+DETAIL, TWO_PLACES, SPREAD, GIST = KINDS
+MARGINS = {
+    ALONE: {DETAIL: 0.10, TWO_PLACES: 0.10, SPREAD: -0.02, GIST: -0.02},
+    FETCHED: {DETAIL: -0.02, TWO_PLACES: -0.02, SPREAD: 0.05, GIST: 0.05},
+}
+"""By how much a split has to be above base tokens alone, and above fetched tokens alone."""
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What an arm's trainings answered: of each kind of question the pages [n], and right answers [trainings, n]."""
+
+    pages: Mapping[str, np.ndarray]
+    right: Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A condition and its test.
+
+    Attributes:
+        other: the arm that the split is compared with.
+        kind: of question.
+        margin: what the difference has to be above.
+        difference: the split's mean less the other arm's; `error` is its standard error.
+        p, p_refuted: one-sided, that it is above the margin, and that it is below.
+    """
+
+    other: str
+    kind: str
+    margin: float
+    difference: float
+    error: float
+    p: float
+    p_refuted: float
+
+    @property
+    def state(self) -> str:
+        """What the numbers show of it."""
+        if self.p <= LEVEL:
+            return "shown"
+        return "refuted" if self.p_refuted <= LEVEL / CONDITIONS else "neither shown nor refuted"
+
+
+CONDITIONS = sum(map(len, MARGINS.values()))
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`decision`: GO, NO-GO or INCONCLUSIVE, about a split and its conditions; `p` that it meets them all."""
+
+    decision: str
+    split: str
+    conditions: tuple[Condition, ...]
+    p: float
+
+
+def mean(scores: Scores) -> float:
+    """Exact match, 0 to 1, as the mean of the kinds."""
+    return float(np.mean([scores.right[kind].mean() for kind in KINDS]))
+
+
+def best_split(arms: Mapping[str, Scores], splits: Sequence[str]) -> str:
+    """The split with the highest mean; of equal ones the first."""
+    return max(splits, key=lambda name: mean(arms[name]))
+
+
+def decide(arms: Mapping[str, Scores], split: str) -> Verdict:
+    """The verdict about a split.
+
+    Args:
+        arms: with the split, `ALONE` and `FETCHED`; all answer the same questions in one order. The spread of trainings
+            is that of all arms.
+        split: chosen on other pages.
+
+    Raises:
+        ValueError: an arm is missing, or has answered other questions.
+    """
+    needed = (split, ALONE, FETCHED)
+    if missing := [name for name in needed if name not in arms]:
+        raise ValueError(f"predictions: expected those of {', '.join(needed)}; got none of {', '.join(missing)}")
+    for name in needed:
+        for kind in KINDS:
+            if not np.array_equal(arms[name].pages[kind], arms[ALONE].pages[kind]):
+                raise ValueError(f"predictions: expected the same questions of all arms; got others of {name}")
+    spread = training_spread([arm.right[kind].mean(1) for arm in arms.values() for kind in KINDS])
+    conditions = []
+    for other, margins in MARGINS.items():
+        for kind, margin in margins.items():
+            first, second, groups = arms[split].right[kind], arms[other].right[kind], arms[split].pages[kind]
+            difference = float(first.mean() - second.mean())
+            if not spread.freedom:  # one training of each arm says nothing about their spread
+                conditions.append(Condition(other, kind, margin, difference, float("nan"), 1.0, 1.0))
+                continue
+            of_pages = clustered_error(first.mean(0), second.mean(0), groups=groups)
+            error = float(np.hypot(of_pages, spread.error(first.mean(1), second.mean(1))))
+            above, below = (float(side((difference - margin) / error, spread.freedom)) for side in (t.sf, t.cdf))
+            conditions.append(Condition(other, kind, margin, difference, error, above, below))
+    states = {condition.state for condition in conditions}
+    decision = "GO" if states == {"shown"} else "NO-GO" if "refuted" in states else "INCONCLUSIVE"
+    return Verdict(decision, split, tuple(conditions), max(condition.p for condition in conditions))
+
+
+# ---- simulation ------------------------------------------------------------------------------------------------------
+
+SPLITS = ("base_12", "base_25", "base_50", "base_75")
+DIFFICULTY = 1.5
+"""Spread of the questions' difficulty, which all arms share, beside a spread of 1 of each answer (probit)."""
+OF_PAGE = 0.4
+"""Share of that difficulty that the questions of a page share."""
+OF_TRAINING = 0.05
+"""Spread between trainings on the probit scale: about 2 points at 50 %."""
+
+Rates = Mapping[str, Mapping[str, float]]
+"""The share of questions that each arm answers in truth, by kind."""
+
+
+def simulated(rng: np.random.Generator, rates: Rates, pages: int, trainings: int = 2) -> dict[str, Scores]:
+    """Answers of arms to one question of each kind about `pages` pages."""
+    page = rng.normal(size=pages)
+    hard = {kind: DIFFICULTY * (OF_PAGE**0.5 * page + (1 - OF_PAGE) ** 0.5 * rng.normal(size=pages)) for kind in KINDS}
+    numbers, scale = np.arange(pages), (1 + DIFFICULTY**2) ** 0.5
+    arms = {}
+    for name, own in rates.items():
+        right = {}
+        for kind in KINDS:
+            level = norm.ppf(np.clip(own[kind], 1e-6, 1 - 1e-6)) * scale
+            level = level + OF_TRAINING * scale * rng.normal(size=(trainings, 1))
+            right[kind] = (rng.normal(size=(trainings, pages)) < level + hard[kind]).astype(float)
+        arms[name] = Scores(dict.fromkeys(KINDS, numbers), right)
+    return arms
+
+
+def rates(beyond: float, at: tuple[str, str] | None = None) -> Rates:
+    """Arms of which each split is `beyond` its margins in every condition, but for the condition `at` (arm, kind), in
+    which it is at its margin: there, GO is false."""
+    made: dict[str, dict[str, float]] = {split: dict.fromkeys(KINDS, 0.6) for split in SPLITS}
+    for other, margins in MARGINS.items():
+        made[other] = {
+            kind: 0.6 - margin - (0.0 if at == (other, kind) else beyond) for kind, margin in margins.items()
+        }
+    return made
+
+
+def gos(rng: np.random.Generator, truth: Rates, pages: int, runs: int) -> float:
+    """The share of simulated experiments that end with GO; half as many validation pages choose the split."""
+    found = 0
+    for _ in range(runs):
+        split = best_split(simulated(rng, truth, pages // 2), SPLITS)
+        found += decide(simulated(rng, truth, pages), split).decision == "GO"
+    return found / runs
+
+
+def simulate(pages: int = 400, runs: int = 500, seed: int = 0) -> tuple[dict[str, float], dict[float, float]]:
+    """False positives and power of the whole procedure.
+
+    Returns:
+        The share of GO where all arms are alike, and where all splits are exactly at the margin of one condition and
+        far beyond all others; and, by how far one split is beyond all its margins (the other splits are like base
+        tokens alone), the share of GO.
+    """
+    rng = np.random.default_rng(seed)
+    alike = {name: dict.fromkeys(KINDS, 0.5) for name in (*SPLITS, *MARGINS)}
+    false = {"all arms alike": gos(rng, alike, pages, runs)}
+    for other, margins in MARGINS.items():
+        for kind, margin in margins.items():
+            name = f"{100 * margin:+.0f} points against {other} on {kind}"
+            false[name] = gos(rng, rates(0.2, (other, kind)), pages, runs)
+    power = {}
+    for beyond in (0.02, 0.04, 0.06, 0.08, 0.10, 0.12, 0.15):
+        truth = dict(rates(beyond))
+        truth |= dict.fromkeys(SPLITS[1:], truth[ALONE])
+        power[beyond] = gos(rng, truth, pages, runs)
+    return false, power
