@@ -77,6 +77,9 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser().absolute() / "arr-coc"
 
 
+ADAPTER = "scorer.safetensors"
+"""A published model's scorer, in a folder from `arr-coc train`, which commands take for the model with its scorer."""
+
 SHIPPED = Path("hub_configs") / "arr-coc-135m"
 """The shipped model of a checkout of the repository."""
 
@@ -90,7 +93,7 @@ def find_model(name: str | None) -> str:
     """An absolute path for a folder, so that nothing is looked up on the Hub; or a name on the Hub.
 
     Raises:
-        ValueError: a path to nothing, to a file or to a folder without config.json; no name and no shipped model; or a
+        ValueError: a path to nothing, to a file or to a folder without config.json and `ADAPTER`; no name and no shipped model; or a
             name on the Hub that is not in its cache while the Hub does not answer.
     """
     if name is None:
@@ -101,8 +104,8 @@ def find_model(name: str | None) -> str:
         raise ValueError(f"model: expected a folder or org/name; got none, and {SHIPPED.as_posix()} is not here")
     path = Path(name).expanduser()
     if path.is_dir():
-        if not (path / "config.json").is_file():
-            raise ValueError(f"model: expected a folder with config.json; got none in {name}")
+        if not any((path / file).is_file() for file in ("config.json", ADAPTER)):
+            raise ValueError(f"model: expected a folder with config.json or {ADAPTER}; got none in {name}")
         return str(path.absolute())
     if path.exists():
         raise ValueError(f"model: expected a folder or org/name; got a file: {name}")

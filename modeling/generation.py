@@ -29,7 +29,6 @@ from .image_sources import shorten
 from .passes import ask_in_passes
 from .processing_arr_coc import ArrCocProcessor, History, Turn, take_view_options
 from .prompt import EmbeddedPrompt, SelectedSlots
-from .scorers import SCORERS
 from .view_encoding import encode_prompts, select_views
 from .views import AS_SEEN, VIEW_OPTIONS, ViewOptions
 
@@ -291,11 +290,9 @@ class AnswerGenerator:
         images = spans * len(questions) if len(spans) == 1 else spans
         if choices.bypass is not None:
             encoding = self.model.model.with_bypass(encoding, choices.bypass)
-        # A prefill pays off if several questions share it, or a question's attention scorer and its answer.
-        strategy = choices.strategy or self.model.config.fetcher_config.strategy
-        read_twice = choices.patches is None and SCORERS[strategy].reads_attention
-        shared = len(spans) == 1 < len(questions) or (read_twice and all(len(span) == 1 for span in spans))
-        if not encoded and shared and self.cache_is_plain(kwargs):
+        # As with `encode_image`, so that both round alike in bfloat16.
+        alone = len(spans) == 1 < len(questions) or all(len(span) == 1 for span in spans)
+        if not encoded and alone and self.cache_is_plain(kwargs):
             encoding = self.model.prefilled(encoding)
         return QuestionBatch(encoding, images, questions, options.spread, apart=choices.patches is not None)
 

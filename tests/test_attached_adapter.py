@@ -13,9 +13,9 @@ from safetensors.torch import load_file, save_file
 
 import arr_coc
 from arr_coc.attached import AttachedReader
-from arr_coc.attached.adapter import ADAPTER
 from arr_coc.attached.families import FAMILIES
 from arr_coc.attached.reader import load_reader
+from arr_coc.files import ADAPTER
 from arr_coc.modeling.configuration_arr_coc import ArrCocFetcherConfig
 from arr_coc.training.attached import AttachedScorerStage
 from arr_coc.training.checkpoints import load_state

@@ -156,7 +156,7 @@ def test_a_model_that_is_not_there_is_never_looked_up(
         ("typo", "got 'typo', which does not exist"),
         ("/nowhere/at/all", "got '/nowhere/at/all', which does not exist"),
         ("file", "model: expected a folder or org/name; got a file: file"),
-        ("empty", "model: expected a folder with config.json; got none in empty"),
+        ("empty", "model: expected a folder with config.json or scorer.safetensors; got none in empty"),
         ("org/name", "org/name: expected an ARR-COC checkpoint; got "),  # offline
     ]:
         assert message in refused(cli("ask", picture, QUESTION, "--model", name))

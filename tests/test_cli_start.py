@@ -81,8 +81,11 @@ def test_help_and_version_do_not_wait_for_the_library(arguments: tuple[str, ...]
         (("build", "nowhere", "out"), "SOURCE: expected a folder; got 'nowhere', which is none"),
         (("replay", "nowhere"), "LOG: expected a folder; got 'nowhere', which is none"),
         (("serve", "nowhere"), "got 'nowhere', which does not exist"),
-        (("ask", RECEIPT, QUESTION, "--model", "docs"), "model: expected a folder with config.json; got none in docs"),
-        (("info", "docs"), "model: expected a folder with config.json; got none in docs"),
+        (
+            ("ask", RECEIPT, QUESTION, "--model", "docs"),
+            "model: expected a folder with config.json or scorer.safetensors; got none in docs",
+        ),
+        (("info", "docs"), "model: expected a folder with config.json or scorer.safetensors; got none in docs"),
         (
             ("ask", RECEIPT, QUESTION, "--strategy", "realizer"),  # a scorer that this model does not hold
             "strategy: expected one of attention, none, oracle, random, saliency, variance, words (held here)",

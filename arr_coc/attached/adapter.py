@@ -26,9 +26,6 @@ from .scoring import TrainedScorer, relevance_of_boxes, token_scores
 if TYPE_CHECKING:
     from .reader import AttachedReader
 
-ADAPTER = "scorer.safetensors"
-"""The file, in a folder from `arr-coc train`; `load_reader` takes the folder for the model with its scorer."""
-
 POSITIVE_WEIGHT = 4.0
 """Weight of a token under a box in the loss, relative to another token: the default of our own models."""
 

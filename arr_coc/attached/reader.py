@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor
 from transformers.models.auto.processing_auto import PROCESSOR_MAPPING_NAMES
 
-from ..files import find_model
+from ..files import ADAPTER, find_model
 from ..loading import find_device, load_model
 from ..modeling.answers import Answer, answer_probabilities
 from ..modeling.checks import boxes_per_slot
@@ -25,7 +25,7 @@ from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..modeling.processing_arr_coc import History, Turn, histories
 from ..modeling.view_encoding import sources_of
 from ..modeling.views import AS_SEEN
-from .adapter import ADAPTER, base_of, load_scorer, save_scorer
+from .adapter import base_of, load_scorer, save_scorer
 from .encoding import AttachedEncoding, EncodedPrompt, encode_prompts
 from .families import FAMILIES
 from .placing import PromptWriter, count_fetched
@@ -389,7 +389,7 @@ def load_reader(name: str | None, device: str | None = None) -> AttachedReader |
         return None
     source = find_model(name)
     if (adapter := Path(source) / ADAPTER).is_file():
-        reader = load_reader(base := base_of(adapter), device)
+        reader = load_reader(base, device) if (base := base_of(adapter)) else None
         if reader is None:
             raise ValueError(f"{adapter}: expected a scorer of a published model; got one of {base!r}")
         reader.load_adapter(adapter)

@@ -53,7 +53,8 @@ def check_arguments(args: argparse.Namespace) -> None:
         if name in given and not Path(given[name]).expanduser().is_dir():
             raise ValueError(f"{called}: expected a folder; got {given[name]!r}, which is none")
     for name, called in FILES.items():
-        if name in given and not Path(given[name]).expanduser().exists():
+        elsewhere = name == "data" and "format" in given  # DATA may be a name on the Hub
+        if name in given and not elsewhere and not Path(given[name]).expanduser().exists():
             raise ValueError(f"{called}: expected a file; got {given[name]!r}, which does not exist")
     images = getattr(args, "image", [])
     for image in [images] if isinstance(images, str) else images:

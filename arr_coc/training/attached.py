@@ -11,13 +11,14 @@ import torch
 from torch import Tensor
 
 from ..attached import AttachedReader
-from ..attached.adapter import ADAPTER, new_scorer, scorer_loss
+from ..attached.adapter import new_scorer, scorer_loss
 from ..attached.encoding import AttachedEncoding
 from ..attached.reader import BUDGET, load_reader
 from ..attached.scoring import TrainedScorer, most_relevant, relevance_of_boxes, token_scores
 from ..data.formats import open_records
 from ..data.records import HeldImage, Record, opened
 from ..evaluation.answers import all_boxes
+from ..files import ADAPTER
 from ..modeling.configuration_arr_coc import ArrCocFetcherConfig
 from ..modeling.image_processing_arr_coc import Box
 from .from_scratch.optimizers import adamw

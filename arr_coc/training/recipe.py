@@ -37,7 +37,7 @@ from transformers import GenerationConfig
 from transformers.utils import GENERATION_CONFIG_NAME, logging
 
 from ..adapters import LANGUAGE_ADAPTER, adapt
-from ..attached.adapter import ADAPTER as ADAPTER_FILE
+from ..files import ADAPTER as ADAPTER_FILE
 from ..files import check_types, fresh_folder, read_yaml, sole_writer, write_json
 from ..loading import DTYPES, load_config, refused
 from ..modeling.configuration_arr_coc import ArrCocConfig, ArrCocFetcherConfig
