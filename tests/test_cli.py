@@ -76,7 +76,7 @@ def test_ask_with_boxes(cli: Cli, checkpoint: Path, picture: Path) -> None:
     found = json.loads(cli("ask", picture, QUESTION, "--model", checkpoint, *options, "--box", "0,4,10,12")[1])
     assert found["positions"] == [[3, 0], [3, 1], [4, 0], [4, 1]]  # 21 px of padding above
     code, _, err = cli("ask", picture, QUESTION, "--model", checkpoint, *options)
-    assert code == 2 and 'strategy "oracle": expected boxes' in err
+    assert code == 2 and "--box: expected the place of the answer beside --strategy oracle; got none" in err
 
 
 # ---- mistakes -----------------------------------------------------------------------------------------------------

@@ -97,6 +97,15 @@ def test_help_and_version_do_not_wait_for_the_library(arguments: tuple[str, ...]
             "--tiles: expected auto, asked, all, never or a positive number",
         ),
         (("ask", RECEIPT, QUESTION, "--passes", "0"), "--passes: expected a number from 1, or "),
+        (
+            ("ask", RECEIPT, QUESTION, "--strategy", "oracle"),
+            "--box: expected the place of the answer beside --strategy",
+        ),
+        (
+            ("ask", RECEIPT, QUESTION, "--box", "1,2,3,4"),
+            "--box: expected --strategy oracle, which fetches what is in it",
+        ),
+        (("serve", "--port", "99999"), "--port: expected a number from 0 to 65535; got '99999'"),
         (("measure",), "measure: expected SUITE or --bench DIR; got neither"),
         (("measure", "--bench", "nowhere"), "--bench: expected a folder; got 'nowhere', which is none"),
         (("measure", "nowhere.yaml"), "SUITE: expected a file; got 'nowhere.yaml', which does not exist"),

@@ -62,6 +62,11 @@ def check(args: argparse.Namespace) -> None:
         raise ValueError(f"QUESTION: expected a question behind the images; got a file: {args.question}")
     if len(args.image) > 1 and args.box:
         raise ValueError(f"--box: expected one image, which it is on; got {len(args.image)}")
+    if args.box and args.strategy != "oracle":
+        received = args.strategy or "the model's own"
+        raise ValueError(f"--box: expected --strategy oracle, which fetches what is in it; got {received}")
+    if args.strategy == "oracle" and not args.box:
+        raise ValueError("--box: expected the place of the answer beside --strategy oracle; got none")
     check_arguments(args)
 
 
@@ -82,9 +87,6 @@ def run(args: argparse.Namespace) -> None:
         _report(args, reader.model, answer, answer.fetch.base, picture, partial(draw_sheet, sources))
         return
     model = load_model(args.model, args.device)
-    strategy = args.strategy or model.config.fetcher_config.strategy
-    if args.box and strategy != "oracle":
-        raise ValueError(f"--box: expected strategy oracle, which fetches what is in it; got {strategy}")
     logging.enable_progress_bar()  # for pages and tiles, whose encoding may take long
     seen = model.encode_image([images] if len(images) > 1 else images[0], tiles=args.tiles)
     answer = model.generate(

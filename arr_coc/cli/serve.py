@@ -25,7 +25,13 @@ def _add_model_and_address(parser: argparse.ArgumentParser, port: int, listens: 
         help="folder, or org/name on the Hub (default: hub_configs/arr-coc-135m of a checkout)",
     )
     parser.add_argument("--host", metavar="H", default="127.0.0.1", help="address to listen at (default: %(default)s)")
-    parser.add_argument("--port", metavar="P", type=int, default=port, help=f"{listens} (default: %(default)s)")
+    parser.add_argument("--port", metavar="P", type=_port, default=port, help=f"{listens} (default: %(default)s)")
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"expected a number from 0 to 65535; got {text!r}")
+    return int(text)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
