@@ -93,8 +93,8 @@ def find_model(name: str | None) -> str:
     """An absolute path for a folder, so that nothing is looked up on the Hub; or a name on the Hub.
 
     Raises:
-        ValueError: a path to nothing, to a file or to a folder without config.json and `ADAPTER`; no name and no shipped model; or a
-            name on the Hub that is not in its cache while the Hub does not answer.
+        ValueError: a path to nothing, to a file or to a folder without config.json and `ADAPTER`; no name and no
+            shipped model; or a name on the Hub that is not in its cache while the Hub does not answer.
     """
     if name is None:
         checkout = Path(__file__).resolve().parents[1]

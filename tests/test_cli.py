@@ -112,7 +112,7 @@ def refused(result: tuple[int, str, str]) -> str:
             "noise.png",
             QUESTION,
             ("--box", "1,2,3,4"),
-            "--box: expected strategy oracle, which fetches what is in it; got",
+            "--box: expected --strategy oracle, which fetches what is in it; got",
         ),
         ("noise.png", QUESTION, ("--picture", "no/such/out.png"), "--picture: expected a file in a folder that exists"),
         ("noise.png", QUESTION, ("--picture", "out.txt"), "--picture: expected a name ending in .png"),
