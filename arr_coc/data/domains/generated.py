@@ -5,6 +5,7 @@ others, of any aspect ratio. Words, wordings, formats, layouts and fonts of the 
 such pages with questions of each kind of `arr_coc.data.line_questions` beside their own.
 """
 
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from importlib import import_module
 from random import Random
@@ -56,11 +57,11 @@ def _page(rng: np.random.Generator, size: int, page: TextPage, wear: Any) -> Pag
     scale = size / max(page.size)
     image = page.image.resize([max(1, round(side * scale)) for side in page.size], Image.Resampling.LANCZOS)
 
+    def at_size(boxes: Iterable[Sequence[float]]) -> tuple[tuple[float, float, float, float], ...]:
+        return tuple((x0, y0, x1, y1) for x0, y0, x1, y1 in ([round(edge * scale, 1) for edge in box] for box in boxes))
+
     def scaled(question: Question) -> Question:
-        boxes, labels = (
-            tuple(tuple(round(edge * scale, 1) for edge in box) for box in group)
-            for group in (question.boxes, question.label_boxes)
-        )
+        boxes, labels = at_size(question.boxes), at_size(question.label_boxes)
         return Question(question.text, question.answers, boxes, labels, question.kind, question.hops)
 
     return Page(
