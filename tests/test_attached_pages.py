@@ -1,13 +1,13 @@
 """The experiment of attached-pages: its scripts train a tiny share of a model, ask it, and report what is stored."""
 
-import importlib.util
-import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from scripts import called, loaded_scripts
 
 import arr_coc
 
@@ -15,20 +15,8 @@ FOLDER = Path(__file__).parents[1] / "examples" / "experiments" / "attached-page
 
 
 @pytest.fixture
-def scripts(monkeypatch: pytest.MonkeyPatch) -> dict[str, ModuleType]:
-    loaded = {}
-    for name in ("small_qwen", "train", "evaluate", "report"):
-        spec = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
-        assert spec is not None and spec.loader is not None
-        loaded[name] = importlib.util.module_from_spec(spec)
-        monkeypatch.setitem(sys.modules, name, loaded[name])  # the scripts import each other
-        spec.loader.exec_module(loaded[name])
-    return loaded
-
-
-def called(script: ModuleType, monkeypatch: pytest.MonkeyPatch, *arguments: str | Path) -> None:
-    monkeypatch.setattr(sys, "argv", [str(script.__file__), *map(str, arguments)])
-    script.main()
+def scripts(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    return loaded_scripts(FOLDER, ("small_qwen", "train", "evaluate", "report"), monkeypatch)
 
 
 def test_the_scripts_train_ask_and_report(

@@ -1,17 +1,15 @@
 """The experiment of base-share: pages, arms, training, predictions, and the rule that decides."""
 
 import csv
-import importlib.util
 import json
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from helpers import READS_WORDS, SCORES_WORDS, tiny_checkpoint, tiny_tokenizer
+from scripts import called, loaded_scripts
 
 from arr_coc.data.line_questions import KINDS
 from arr_coc.training.reader.language_model import Prompting
@@ -22,19 +20,7 @@ FOLDER = Path(__file__).parents[1] / "examples" / "experiments" / "base-share"
 
 @pytest.fixture
 def scripts(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    loaded: dict[str, ModuleType] = {}
-    for name in ("question_pages", "arms", "train", "evaluate", "rule", "report"):
-        spec = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
-        assert spec is not None and spec.loader is not None
-        loaded[name] = importlib.util.module_from_spec(spec)
-        monkeypatch.setitem(sys.modules, name, loaded[name])  # the scripts import each other
-        spec.loader.exec_module(loaded[name])
-    return loaded
-
-
-def called(script: ModuleType, monkeypatch: pytest.MonkeyPatch, *arguments: str | Path) -> None:
-    monkeypatch.setattr(sys, "argv", [str(script.__file__), *map(str, arguments)])
-    script.main()  # type: ignore[attr-defined]
+    return loaded_scripts(FOLDER, ("question_pages", "arms", "train", "evaluate", "rule", "report"), monkeypatch)
 
 
 # ---- the chain
