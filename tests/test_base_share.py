@@ -20,7 +20,9 @@ FOLDER = Path(__file__).parents[1] / "examples" / "experiments" / "base-share"
 
 @pytest.fixture
 def scripts(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    return loaded_scripts(FOLDER, ("question_pages", "arms", "train", "evaluate", "rule", "report"), monkeypatch)
+    return loaded_scripts(
+        FOLDER, ("question_pages", "arms", "train", "evaluate", "pruning", "rule", "report"), monkeypatch
+    )
 
 
 # ---- the chain
@@ -42,7 +44,7 @@ def test_the_scripts_draw_train_ask_and_report(
 
     common = ("--model", model, "--pages", out, "--out", out / "arms", "--steps", 2, "--batch", 2, "--measured", 1)
     common = (*common, "--seeds", 2, "--device", "cpu", "--no-bf16", "--packed", 2)
-    names = ("base_0", "base_25", "base_100", "auto")
+    names = ("base_0", "base_25", "base_100", "keep_all", "auto")
     called(scripts["train"], monkeypatch, *common, "--arms", ",".join(names))
     assert (out / "arms" / "auto-1" / "done").read_text().startswith("2 steps, ")
     before = (out / "arms" / "auto-1" / "question_answering.pt").stat().st_mtime
@@ -54,16 +56,22 @@ def test_the_scripts_draw_train_ask_and_report(
         called(scripts["evaluate"], monkeypatch, *common, *asked)
     rows = list(csv.DictReader((out / "test.csv").read_text().splitlines()))
     assert {row["arm"] for row in rows} == set(names) and {row["seed"] for row in rows} == {"0", "1"}
-    assert {row["arm"] for row in rows if row["swapped"] == "1"} == {"base_25", "base_100"}
-    assert all(int(row["tokens"]) <= 132 for row in rows)
+    assert {row["arm"] for row in rows if row["swapped"] == "1"} == {"base_25", "base_100", "keep_all"}
+    assert all(int(row["tokens"]) <= 132 for row in rows if row["arm"] != "keep_all")
     assert {row["split"] for row in rows if row["arm"] == "auto"} <= {f"base_{n}" for n in (0, 12, 25, 50, 75, 100)}
     assert set(json.loads((out / "costs.json").read_text())["auto"]) == {"tokens", "first_token_ms", "gflop", "mb"}
+    called(scripts["pruning"], monkeypatch, *common, "--predictions", out / "pruning.csv")
+    pruned = list(csv.DictReader((out / "pruning.csv").read_text().splitlines()))
+    assert {row["arm"] for row in pruned} == set(scripts["pruning"].RULES)
+    assert {(row["page"], row["question"]) for row in pruned} == {(row["page"], row["question"]) for row in rows}
+    assert all(int(row["tokens"]) <= 132 for row in pruned)
     called(
         scripts["report"], monkeypatch, "--predictions", out / "test.csv", "--validation", out / "validation.csv",
         "--out", out,
     )  # fmt: skip
     text = (out / "report.md").read_text()
     assert "| `base_25` | 36 | 2 |" in text and "the base tokens of another page, `base_25` loses" in text
+    assert "| all wordpieces |" in text and "| cdpruner_unturned |" in text
     assert (out / "curve.svg").read_text().startswith("<svg")
     with pytest.raises(ValueError, match="--arms: expected names among base_0, .* got base_33"):
         called(scripts["train"], monkeypatch, *common, "--arms", "base_33")

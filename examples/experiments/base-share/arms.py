@@ -88,6 +88,17 @@ def _tokens(page: StoredPage, which: str = "tokens") -> PageTokens:
     return PageTokens(**page[which])
 
 
+def most(scores: np.ndarray, count: int) -> np.ndarray:
+    """The numbers of the `count` highest scores, ascending."""
+    return np.sort(np.argsort(-scores, kind="stable")[:count])
+
+
+def _again(page: StoredPage, number: int, kept: np.ndarray, relevance: np.ndarray | None = None) -> Again:
+    """Wordpieces of a page as a question reads them, with the scorer's relevance or another."""
+    relevance = page["relevance"][number].astype(float) if relevance is None else relevance
+    return Again(_tokens(page).only(kept), relevance[kept])
+
+
 class Prompts:
     """Rows of prompts from stored pages.
 
@@ -100,7 +111,7 @@ class Prompts:
 
     def row(
         self, page: StoredPage, arm: Arm, asked: Sequence[int], rng: np.random.Generator,
-        base_page: StoredPage | None = None,
+        base_page: StoredPage | None = None, kept: Sequence[np.ndarray] | None = None,
     ) -> tuple[Row, list[tuple[int, int, float]], list[str]]:  # fmt: skip
         """Base tokens of the page once; behind them each question with the tokens that are fetched for it.
 
@@ -110,6 +121,8 @@ class Prompts:
             asked: numbers of the questions.
             rng: of random tokens.
             base_page: the page whose base tokens are read, where it is another one (swap test).
+            kept: for each question the numbers of the page's wordpieces that it reads, ascending, where a rule chose
+                them.
 
         Returns:
             The row, the wordpieces of base tokens (column of the token, wordpiece, weight), and the questions' kinds.
@@ -117,7 +130,10 @@ class Prompts:
         row, questions = Row(), [questions_of(page)[number] for number in asked]
         row.add(self.prompting.before)
         held = self._add_base(row, _tokens(base_page or page), arm.cells) if arm.base else []
-        again = [self._fetched(page, arm, number, rng) for number in asked]
+        if kept is None:
+            again = [self._fetched(page, arm, number, rng) for number in asked]
+        else:
+            again = [_again(page, number, own) for number, own in zip(asked, kept, strict=True)]
         row.ask(questions, self.prompting, again if arm.budget else None)
         return row, held, [question.kind for question in questions]
 
@@ -142,12 +158,9 @@ class Prompts:
                 tokens.pieces, tokens.half_rows * GRID // SMALL, tokens.columns * GRID // SMALL, GRID
             ).only(np.arange(min(arm.budget, len(tokens.pieces))))  # fmt: skip
             return Again(scaled, np.full(len(scaled.pieces), 0.5))
-        tokens = _tokens(page)
         relevance = page["relevance"][number].astype(float)
-        if arm.fetched == "random":
-            relevance = rng.random(len(relevance))
-        best = np.sort(np.argsort(-relevance, kind="stable")[: arm.budget])
-        return Again(tokens.only(best), relevance[best])
+        drawn = rng.random(len(relevance)) if arm.fetched == "random" else None
+        return _again(page, number, most(relevance if drawn is None else drawn, arm.budget), drawn)
 
 
 class Turns(Batches[list[tuple[int, Arm]]]):
@@ -235,13 +248,17 @@ class ArmTask(QuestionAnswering):
         self.language.adapter.write()
         return [batch[at : at + self.stage.packed] for at in range(0, len(batch), self.stage.packed)]
 
+    def asked(self, page: StoredPage) -> list[int]:
+        """The numbers of a page's questions that are short enough."""
+        return [number for number, question in enumerate(questions_of(page)) if self.prompting.short(question)]
+
     def losses(self, step: int, pages: Sequence[tuple[int, Arm]]) -> dict[str, Tensor]:  # type: ignore[override]
         """The mean loss of the questions' answers; for `auto` also that of the losses that its head predicts."""
         rows, expected = [], list[Tensor]()
         for number, arm in pages:
             stored = self._train[number]
             rng = np.random.default_rng((self.stage.seed, step, number))
-            asked = [n for n, question in enumerate(questions_of(stored)) if self.prompting.short(question)]
+            asked = self.asked(stored)
             rows.append(self.maker.row(stored, arm, asked, rng))
             if self.arm.fetched == "auto":
                 expected.append(self.predicted(stored, asked)[:, self.splits.index(arm)])
@@ -279,17 +296,22 @@ class ArmTask(QuestionAnswering):
 
     @torch.no_grad()
     def answers(
-        self, page: StoredPage, base_page: StoredPage | None = None
+        self, page: StoredPage, base_page: StoredPage | None = None, kept: Mapping[int, np.ndarray] | None = None
     ) -> Iterator[tuple[Question, Arm, str, int]]:
-        """Each question, its arm, what is answered greedily up to the first wrong token, and the image's tokens."""
+        """Each question, its arm, what is answered greedily up to the first wrong token, and the image's tokens.
+
+        Args:
+            page: whose questions are asked.
+            base_page, kept: see `Prompts.row`; `kept` by the question's number.
+        """
         self.language.model.eval()
         rng = np.random.default_rng((7, page["page"]))
-        questions = questions_of(page)
-        asked = [number for number, question in enumerate(questions) if self.prompting.short(question)]
+        questions, asked = questions_of(page), self.asked(page)
         chosen = self.chosen(page, asked)
         for arm in dict.fromkeys(chosen):
             own = [number for number, each in zip(asked, chosen, strict=True) if each == arm]
-            batch = stacked([self.maker.row(page, arm, own, rng, base_page)]).to(self.run.device)
+            chosen_tokens = [kept[number] for number in own] if kept is not None else None
+            batch = stacked([self.maker.row(page, arm, own, rng, base_page, chosen_tokens)]).to(self.run.device)
             logits, targets, place = self.language.answers(self.embedded(batch), batch)
             said = logits.argmax(-1)
             for at, number in enumerate(own):

@@ -11,6 +11,8 @@ import csv
 import json
 import logging
 import time
+from argparse import Namespace
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -21,6 +23,7 @@ from arms import ArmTask, StoredPage, is_right
 from tqdm import tqdm
 from train import chosen, new_run, options, stage_of
 
+from arr_coc.training.attention import all_eager_attention
 from arr_coc.training.reader.language_model import stacked
 
 HERE = Path(__file__).parent
@@ -30,13 +33,25 @@ TIMED = 12
 Row = dict[str, Any]
 
 
-def ask(task: ArmTask, pages: list[StoredPage], swapped: bool) -> list[Row]:
-    """The answers about all pages; `swapped`: with the base tokens of the page before of the same source."""
+Kept = Mapping[int, np.ndarray]
+
+
+def ask(
+    task: ArmTask, pages: list[StoredPage], swapped: bool = False, kept: Callable[[StoredPage], Kept] | None = None
+) -> list[Row]:
+    """The answers about all pages.
+
+    Args:
+        task: of the arm.
+        pages: of which all questions are asked.
+        swapped: with the base tokens of the page before of the same source.
+        kept: what a rule keeps of a page, see `ArmTask.answers`.
+    """
     rows = []
     for number, page in enumerate(tqdm(pages, desc=f"{task.arm.name}{', swapped' if swapped else ''}")):
         others = [other for other in pages[number - 1 :: -1] + pages[:number:-1] if other["source"] == page["source"]]
         other = next((other for other in others if other is not page), pages[number - 1]) if swapped else None
-        for question, arm, text, tokens in task.answers(page, other):
+        for question, arm, text, tokens in task.answers(page, other, kept(page) if kept else None):
             rows.append({
                 "page": page["page"], "source": page["source"], "kind": question.kind, "question": question.text,
                 "answer": question.answers[0], "said": text, "right": int(is_right(text, question)),
@@ -68,6 +83,27 @@ def costs(task: ArmTask, pages: list[StoredPage]) -> dict[str, float]:
     return {"tokens": mean, "first_token_ms": median(times), "gflop": 2 * weights * mean / 1e9, "mb": kept * mean}
 
 
+def load(args: Namespace, arm: str, seed: int) -> ArmTask | None:
+    """A trained arm; None, and a line of the log, where it has not been trained."""
+    checkpoint = args.out / f"{arm}-{seed}" / "question_answering.pt"
+    if not (checkpoint.parent / "done").exists():
+        logging.info(f"{arm}-{seed}: not trained to its end")
+        return None
+    task = stage_of(arm, seed, args).task(new_run(args.model, args.device))
+    task.module.load_state_dict(torch.load(checkpoint, map_location=task.run.device, weights_only=True)["weights"])
+    task.language.adapter.write()
+    return task
+
+
+def write(rows: Sequence[Row], path: Path) -> None:
+    """Predictions as a table."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="") as stream:
+        writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
 def main() -> None:
     """Evaluates from the command line."""
     parser = options((__doc__ or "").split("\n")[0])
@@ -83,23 +119,18 @@ def main() -> None:
     known: dict[str, Any] = json.loads(kept.read_text()) if kept.exists() else {}
     asked = {(row["arm"], int(row["seed"])) for row in rows}
     for arm, seed in chosen(args):
-        checkpoint = args.out / f"{arm}-{seed}" / "question_answering.pt"
-        if (arm, seed) in asked or not checkpoint.exists():
-            logging.info(f"{arm}-{seed}: {'asked before' if (arm, seed) in asked else 'not trained'}")
+        if (arm, seed) in asked:
+            logging.info(f"{arm}-{seed}: asked before")
             continue
-        task = stage_of(arm, seed, args).task(new_run(args.model, args.device))
-        task.module.load_state_dict(torch.load(checkpoint, map_location=task.run.device, weights_only=True)["weights"])
-        task.language.adapter.write()
-        pages = task.read(args.split)
-        ways = (False, True) if task.arm.base else (False,)
-        own = [row for swapped in ways for row in ask(task, pages, swapped)]
+        task = load(args, arm, seed)
+        if task is None:
+            continue
+        pages, ways = task.read(args.split), (False, True) if task.arm.base else (False,)
+        with all_eager_attention(task.run.model):  # the fastest on a CPU
+            own = [row for swapped in ways for row in ask(task, pages, swapped)]
         rows += [{"arm": arm, "seed": seed, **row} for row in own]
         known.setdefault(arm, costs(task, pages))
-        args.predictions.parent.mkdir(parents=True, exist_ok=True)
-        with args.predictions.open("w", newline="") as stream:
-            writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)
+        write(rows, args.predictions)
         kept.write_text(json.dumps(known, indent=1) + "\n")
 
 

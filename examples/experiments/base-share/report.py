@@ -21,6 +21,7 @@ from arr_coc.experiments.plots import COLOURS, MARKS, as_svg
 HERE = Path(__file__).parent
 FALL, STAY = 0.20, 0.05
 """With another page's base tokens, spread and gist must fall by at least this, and detail by at most that."""
+KEEP_ALL = "keep_all"
 Rows = Sequence[Mapping[str, str]]
 
 
@@ -74,6 +75,17 @@ def table(scores: Mapping[str, Scores], arms: Mapping[str, Arm], costs: Mapping[
               (("tokens", 0), ("gflop", 1), ("first_token_ms", 0), ("mb", 2))),
         ]  # fmt: skip
         lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def pruning_table(scores: Mapping[str, Scores], pruned: Mapping[str, Scores], arms: Mapping[str, Arm]) -> str:
+    """Exact match of the rules on arm `keep_all`, below that of all its tokens."""
+    total = max(arm.base + arm.budget for arm in splits(arms))
+    shown_rules = {"all wordpieces": scores[KEEP_ALL], **pruned} if KEEP_ALL in scores else pruned
+    lines = [f"| {arms[KEEP_ALL].base} base tokens and {total - arms[KEEP_ALL].base} wordpieces, kept by | "
+             f"{' | '.join(KINDS)} | mean |", f"|{'---|' * (len(KINDS) + 2)}"]  # fmt: skip
+    for name, own in shown_rules.items():
+        lines.append(f"| {name} | {' | '.join(shown(exact(own, kind)) for kind in KINDS)} | {100 * mean(own):.1f} |")
     return "\n".join(lines)
 
 
@@ -157,6 +169,9 @@ def report(predictions: Path, validation: Path, arms_file: Path) -> tuple[str, A
         table(scores, arms, known), "\n## Verdict\n", verdict_text(verdict, scores),
         *(["\n## Swap test\n", swap_text(scores[best], swapped[best], best)] if best in swapped else []),
     ]  # fmt: skip
+    pruned = predictions.with_name("pruning.csv")
+    if pruned.exists():
+        parts += ["\n## Pruning rules on `keep_all`\n", pruning_table(scores, read(pruned), arms)]
     marked = max((arm.name for arm in ordered), key=lambda name: mean(scores[name]))
     return "\n".join(parts) + "\n", lambda: draw(scores, ordered, marked)
 
