@@ -54,6 +54,7 @@ def test_the_scripts_draw_train_ask_and_report(
         file = out / f"{split}.csv"
         asked = ("--arms", ",".join(names), "--split", split, "--predictions", file)
         called(scripts["evaluate"], monkeypatch, *common, *asked)
+    called(scripts["evaluate"], monkeypatch, *common, *asked, "--swapped")
     rows = list(csv.DictReader((out / "test.csv").read_text().splitlines()))
     assert {row["arm"] for row in rows} == set(names) and {row["seed"] for row in rows} == {"0", "1"}
     assert {row["arm"] for row in rows if row["swapped"] == "1"} == {"base_25", "base_100", "keep_all"}

@@ -2,9 +2,10 @@
 
     python examples/experiments/base-share/evaluate.py --model MODEL    # OUT: predictions.csv, costs.json
 
-With `--split validation --predictions FILE` it asks about the pages that the best split is chosen on. Each arm with
-base tokens is asked once more with the base tokens of another page: the swap test. What predictions.csv holds already
-is not asked again. `said` is what the model writes greedily, up to its first token that is not the answer's.
+With `--split validation --predictions FILE` it asks about the pages that the best split is chosen on; `--swapped` asks
+with the base tokens of another page, for the swap test. What predictions.csv holds already is not asked again, and
+processes for different arms may write to it side by side. `said` is what the model writes greedily, up to its first
+token that is not the answer's.
 """
 
 import csv
@@ -95,6 +96,14 @@ def load(args: Namespace, arm: str, seed: int) -> ArmTask | None:
     return task
 
 
+def stored(path: Path) -> list[Row]:
+    """The predictions of a table; none where there is none."""
+    if not path.exists():
+        return []
+    with path.open(newline="") as stream:
+        return list(csv.DictReader(stream))
+
+
 def write(rows: Sequence[Row], path: Path) -> None:
     """Predictions as a table."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -109,29 +118,26 @@ def main() -> None:
     parser = options((__doc__ or "").split("\n")[0])
     parser.add_argument("--split", default="test", choices=("validation", "test"), help="of the pages (test)")
     parser.add_argument("--predictions", type=Path, default=HERE / "predictions.csv", help="(beside this file)")
+    parser.add_argument("--swapped", action="store_true", help="with another page's base tokens")
     args = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    rows: list[Row] = []
-    if args.predictions.exists():
-        with args.predictions.open(newline="") as stream:
-            rows = list(csv.DictReader(stream))
     kept = args.predictions.with_name("costs.json")
-    known: dict[str, Any] = json.loads(kept.read_text()) if kept.exists() else {}
-    asked = {(row["arm"], int(row["seed"])) for row in rows}
     for arm, seed in chosen(args):
-        if (arm, seed) in asked:
+        if (arm, str(seed), str(int(args.swapped))) in {
+            (row["arm"], row["seed"], row["swapped"]) for row in stored(args.predictions)
+        }:
             logging.info(f"{arm}-{seed}: asked before")
             continue
         task = load(args, arm, seed)
-        if task is None:
+        if task is None or (args.swapped and not task.arm.base):
             continue
-        pages, ways = task.read(args.split), (False, True) if task.arm.base else (False,)
+        pages = task.read(args.split)
         with all_eager_attention(task.run.model):  # the fastest on a CPU
-            own = [row for swapped in ways for row in ask(task, pages, swapped)]
-        rows += [{"arm": arm, "seed": seed, **row} for row in own]
-        known.setdefault(arm, costs(task, pages))
-        write(rows, args.predictions)
-        kept.write_text(json.dumps(known, indent=1) + "\n")
+            rows = [{"arm": arm, "seed": seed, **row} for row in ask(task, pages, args.swapped)]
+        cost = costs(task, pages)
+        write([*stored(args.predictions), *rows], args.predictions)
+        known = json.loads(kept.read_text()) if kept.exists() else {}
+        kept.write_text(json.dumps({arm: cost, **known}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
