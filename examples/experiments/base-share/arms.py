@@ -13,7 +13,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 import yaml
-from question_pages import GRID, SMALL, questions_of
+from question_pages import questions_of
 from torch import Tensor, nn
 
 from arr_coc.data.domains.page import Question
@@ -24,6 +24,8 @@ from arr_coc.training.reader.targets import PageTokens
 from arr_coc.training.stages import Run
 
 FETCHED = ("scorer", "random", "small", "all", "auto")
+ALL = 2**31
+"""Fetched tokens where there is no limit."""
 StoredPage = Mapping[str, Any]
 """See `question_pages.stored`."""
 PRICE = 0.05
@@ -57,8 +59,7 @@ def read_arms(path: Path) -> dict[str, Arm]:
     """The arms of a file, by name.
 
     Raises:
-        ValueError: more base tokens than `total` but for `base_flops`, unknown settings, or a grid finer than the
-            patches.
+        ValueError: more base tokens than `total` but for `base_flops`, or unknown settings.
     """
     spec = yaml.safe_load(path.read_text())
     total, arms = int(spec["total"]), {}
@@ -69,12 +70,12 @@ def read_arms(path: Path) -> dict[str, Arm]:
         fetched = settings.get("fetched", "scorer")
         if fetched not in FETCHED:
             raise ValueError(f"{path}: {name}: fetched: expected one of {', '.join(FETCHED)}; got {fetched!r}")
-        if not (0 <= rows <= GRID and 0 <= columns <= GRID and (rows > 0) == (columns > 0)):
-            raise ValueError(f"{path}: {name}: cells: expected 0 to {GRID} rows and columns; got {rows} x {columns}")
+        if rows < 0 or columns < 0 or (rows > 0) != (columns > 0):
+            raise ValueError(f"{path}: {name}: cells: expected rows and columns, or 0 of both; got {rows} x {columns}")
         rest = total - rows * columns
         if rest < 0 and name != "base_flops":
             raise ValueError(f"{path}: {name}: cells: expected at most {total}; got {rows * columns}")
-        arms[name] = Arm(name, (rows, columns), GRID**2 if fetched == "all" else max(0, rest), fetched)
+        arms[name] = Arm(name, (rows, columns), ALL if fetched == "all" else max(0, rest), fetched)
     return arms
 
 
@@ -139,23 +140,22 @@ class Prompts:
 
     def _add_base(self, row: Row, tokens: PageTokens, cells: tuple[int, int]) -> list[tuple[int, int, float]]:
         """A token for each cell: the mean of its wordpieces, at the middle of the cell."""
-        rows, columns = cells
-        start = len(row.ids)
-        middles = [((np.arange(n) + 0.5) * length / n).astype(int) for n, length in ((rows, 2 * GRID), (columns, GRID))]
+        (rows, columns), side, start = cells, tokens.side, len(row.ids)
+        middles = [((np.arange(n) + 0.5) * length / n).astype(int) for n, length in ((rows, 2 * side), (columns, side))]
         row.add(
             [0] * (rows * columns), half_rows=np.repeat(middles[0], columns).tolist(),
             columns=np.tile(middles[1], rows).tolist(), kind="base",
         )  # fmt: skip
-        cell = tokens.half_rows * rows // (2 * GRID) * columns + tokens.columns * columns // GRID
+        cell = tokens.half_rows * rows // (2 * side) * columns + tokens.columns * columns // side
         weight = 1.0 / np.bincount(cell, minlength=rows * columns)[cell]
         return list(zip((start + cell).tolist(), tokens.pieces.tolist(), weight.tolist(), strict=True))
 
     def _fetched(self, page: StoredPage, arm: Arm, number: int, rng: np.random.Generator) -> Again:
         """The tokens that are fetched for a question, in reading order, and their relevance."""
         if arm.fetched == "small":
-            tokens = _tokens(page, "small")
+            tokens, side = _tokens(page, "small"), _tokens(page).side
             scaled = PageTokens(
-                tokens.pieces, tokens.half_rows * GRID // SMALL, tokens.columns * GRID // SMALL, GRID
+                tokens.pieces, tokens.half_rows * side // tokens.side, tokens.columns * side // tokens.side, side
             ).only(np.arange(min(arm.budget, len(tokens.pieces))))  # fmt: skip
             return Again(scaled, np.full(len(scaled.pieces), 0.5))
         relevance = page["relevance"][number].astype(float)
@@ -218,7 +218,8 @@ class ArmTask(QuestionAnswering):
         arms = read_arms(Path(stage.arms))
         if stage.arm not in arms:
             raise ValueError(f"arm: expected one of {', '.join(arms)}; got {stage.arm!r}")
-        self.arm, self.splits, self.side = arms[stage.arm], splits(arms), GRID
+        self.arm, self.splits = arms[stage.arm], splits(arms)
+        self.side = _tokens(self.read("validation")[0]).side
         self.total = max(arm.base + arm.budget for arm in self.splits)
         self.places = run.model.model.bridge.places.float().requires_grad_(True)
         parts: dict[str, nn.Module] = {"adapter": self.language.adapter, "places": self.places}

@@ -91,7 +91,7 @@ def main() -> None:
     args = parser.parse_args()
     args.arms = ARM
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    rows = list[Mapping[str, Any]]()
+    rows = list[dict[str, Any]]()
     for _, seed in chosen(args):
         task = load(args, ARM, seed)
         if task is None:

@@ -1,9 +1,11 @@
-"""Draws pages with questions of four kinds, reads them at 512 px, and stores what all arms are given.
+"""Draws pages with questions of four kinds, reads them, and stores what all arms are given.
 
     python examples/experiments/base-share/question_pages.py --model MODEL --pdfs PAGES    # into runs/base-share
 
+With `--side 1024` pages are of four times the area and text.
+
 First the scorer is trained on such questions. It sees no split, so all arms share it. Training pages are not drawn:
-their wordpieces follow from their text, with some words misread. Validation and test pages are drawn at 512 px, and the
+their wordpieces follow from their text, with some words misread. Validation and test pages are drawn, and the
 model's own encoder reads them. What is stored of a page: its wordpieces, their places, and the relevance that the
 scorer gives each of them for each question.
 """
@@ -13,6 +15,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import product
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -35,16 +38,21 @@ from arr_coc.training.reader.relevance import RelevanceStage, RelevanceTask
 from arr_coc.training.reader.targets import PageTokens, page_tokens, read_without_pixels
 from arr_coc.training.stages import Run
 
-SIDE, GRID = 512, 32
-"""Side of the square that pages are fitted into, px, and patches on it."""
-SMALL = 12
-"""Patches on a side of the smaller image of 192 px, on which the encoder reads next to nothing."""
+SIDES = (512, 1024)
+"""Sides of the square that pages are fitted into, px."""
+PATCH = 16
+"""Side of a patch of arr-coc-135m, px."""
+TILE = 256
+"""Side of a page of a sheet, px."""
+SMALL = 3 / 8
+"""Side of the smaller image, as a share: on it the encoder reads next to nothing."""
 SOURCES = ("generated", "document", "browser", "pdf")
 LEAST_PRINT, MOST_PRINT = 6.5, 14.0
-"""Height of capital letters at `SIDE`, px: the median of a generated page, all of a PDF page. The encoder reads no
+"""Height of capital letters on the square, px: the median of a generated page, all of a PDF page. The encoder reads no
 smaller print."""
 LEAST_TEXT = 400
-"""Characters of a page with spaces, some 170 wordpieces: fetching alone would show all of a page with less text."""
+"""Characters of a page of 512 px with spaces, some 170 wordpieces: fetching alone would show all of a page with less
+text."""
 MISTAKES = 0.12
 """Most words that are misread on a training page, as a share."""
 HELD_OUT = 4
@@ -52,13 +60,14 @@ HELD_OUT = 4
 SEEDS: Mapping[Split, int] = {"train": 41, "validation": 42, "test": 43}
 
 
-def draw(rng: np.random.Generator, split: Split, source: str, pdfs: Path, drawn: bool) -> TextPage:
+def draw(rng: np.random.Generator, split: Split, source: str, side: int, pdfs: Path, drawn: bool) -> TextPage:
     """A page with its text and its questions, of all kinds that it allows.
 
     Args:
         rng: the only source of randomness.
         split: of words, fonts, wordings, layouts and PDF packages.
         source: of `SOURCES`.
+        side: of the square, px.
         pdfs: folder of `arr_coc.data.pdf_corpus --cache`, with a folder for each split; those of the test are the
             validation packages' where it has none.
         drawn: whether its image is needed; others may have none.
@@ -68,33 +77,32 @@ def draw(rng: np.random.Generator, split: Split, source: str, pdfs: Path, drawn:
             seed = int(rng.integers(2**31))
             page = layout_page(np.random.default_rng(seed), split)
             heights = [float(np.median(line.boxes[:, 3] - line.boxes[:, 1])) for line in page.lines]
-            if _full(page) and np.median(heights) * SIDE / max(page.size) >= LEAST_PRINT:
+            if _full(page, side) and np.median(heights) * side / max(page.size) >= LEAST_PRINT:
                 return draw_page(np.random.default_rng(seed), split) if drawn else page
     while True:
-        page = _cropped(rng, split, pdfs) if source == "pdf" else _sheet(rng, split, source)
-        if _full(page):
+        page = _cropped(rng, split, side, pdfs) if source == "pdf" else _sheet(rng, split, side, source)
+        if _full(page, side):
             return page
 
 
-def _full(page: TextPage) -> bool:
-    return sum(len(line.text) for line in page.lines) >= LEAST_TEXT
+def _full(page: TextPage, side: int) -> bool:
+    return sum(len(line.text) for line in page.lines) >= LEAST_TEXT * (side / SIDES[0]) ** 2
 
 
-def _cropped(rng: np.random.Generator, split: Split, pdfs: Path) -> TextPage:
+def _cropped(rng: np.random.Generator, split: Split, side: int, pdfs: Path) -> TextPage:
     """A square of a PDF page, with the words that are whole on it."""
     whole = Sources({"pdf": 1.0}, split, pdfs, worn=0.0).page(rng)
-    picture, lines = crop(rng, whole, SIDE, (LEAST_PRINT, MOST_PRINT))
+    picture, lines = crop(rng, whole, side, (LEAST_PRINT, MOST_PRINT))
     image = Image.fromarray(picture)
-    return TextPage(image, image.size, tuple(_inside(lines)), kind="pdf", source=whole.source)
+    return TextPage(image, image.size, tuple(_inside(lines, side)), kind="pdf", source=whole.source)
 
 
-def _sheet(rng: np.random.Generator, split: Split, source: str) -> TextPage:
-    """Four pages of a domain on one sheet; only fields that one of them alone has are asked about."""
-    side, questions, lines = SIDE // 2, list[Question](), list[Line]()
-    image, fields = Image.new("RGB", (SIDE, SIDE), "white"), 0
-    for quarter in range(4):
-        x, y = side * (quarter % 2), side * (quarter // 2)
-        page = DOMAINS[source].draw(rng, side, split)
+def _sheet(rng: np.random.Generator, split: Split, side: int, source: str) -> TextPage:
+    """Pages of `TILE` px of a domain on one sheet; only fields that one of them alone has are asked about."""
+    questions, lines = list[Question](), list[Line]()
+    image, fields = Image.new("RGB", (side, side), "white"), 0
+    for y, x in product(range(0, side, TILE), repeat=2):
+        page = DOMAINS[source].draw(rng, TILE, split)
         image.paste(page.image.convert("RGB"), (x, y))
         lines += [Line(line.text, line.boxes + np.float32([x, y, x, y])) for line in lines_of(page.glyphs)]
         own = [question for question in page.questions if question.kind != ABSENT]
@@ -123,7 +131,7 @@ def _field(question: Question, lines: Sequence[Line]) -> str:
     return " ".join("".join(shown).casefold().split()).rstrip(":")
 
 
-def _inside(lines: Sequence[Line]) -> list[Line]:
+def _inside(lines: Sequence[Line], side: int) -> list[Line]:
     """The words of lines on a crop that are whole."""
     kept = []
     for line in lines:
@@ -132,7 +140,7 @@ def _inside(lines: Sequence[Line]) -> list[Line]:
         for word in line.text.split(" "):
             boxes = line.boxes[start : start + len(word)]
             start += len(word) + 1
-            if word and (boxes[:, :2] >= 0).all() and (boxes[:, 2:] <= SIDE).all():
+            if word and (boxes[:, :2] >= 0).all() and (boxes[:, 2:] <= side).all():
                 words.append((word, boxes))
         if words:
             text, spaces = " ".join(word for word, _ in words), [boxes[-1:] for _, boxes in words]
@@ -146,11 +154,12 @@ class Drawer:
     """Pages with one question of each kind: what `AskedPages` asks for pages.
 
     Attributes:
-        split, pdfs, drawn: see `draw`.
+        split, side, pdfs, drawn: see `draw`.
         last: the page before.
     """
 
     split: Split
+    side: int
     pdfs: Path
     drawn: bool
     last: TextPage | None = None
@@ -158,7 +167,8 @@ class Drawer:
     def page(self, rng: np.random.Generator) -> TextPage:
         """The next page, of any source; pages without questions are drawn again."""
         while True:
-            page = draw(rng, self.split, SOURCES[int(rng.integers(len(SOURCES)))], self.pdfs, self.drawn)
+            source = SOURCES[int(rng.integers(len(SOURCES)))]
+            page = draw(rng, self.split, source, self.side, self.pdfs, self.drawn)
             asked = by_kind(Random(int(rng.integers(2**63))), page, self.split) if page.lines else ()
             first = {question.kind: question for question in reversed(asked) if question.kind in KINDS}
             if first:
@@ -167,46 +177,47 @@ class Drawer:
                 return self.last
 
 
-def asked_pages(run: Run, split: Split, pdfs: Path, pages: int, start: int = 0) -> AskedPages:
-    """Batches of `pages` pages at `SIDE` px, where patches are of 16 px."""
-    sources: Any = Drawer(split, pdfs, split != "train")
+def asked_pages(run: Run, split: Split, side: int, pdfs: Path, pages: int, start: int = 0) -> AskedPages:
+    """Batches of `pages` pages of `side` px."""
+    sources: Any = Drawer(split, side, pdfs, split != "train")
     asked = AskedPages(
         sources, (SEEDS[split],), run, pages=pages, questions=len(KINDS), wanted=lambda question: True,
         mistakes=MISTAKES, start=start,
     )  # fmt: skip
-    asked.side, asked.grid = GRID * asked.patch, GRID
+    asked.grid = side // PATCH
+    asked.side = asked.grid * asked.patch
     return asked
 
 
 class KindsTask(RelevanceTask):
     """The stage `relevance` on such pages."""
 
-    pdfs: Path
+    stage: "KindsStage"
 
     @cached_property
     def _unseen(self) -> list[AskedPage]:
         return [page for number in range(HELD_OUT) for page in self._pages("validation").batch(number)]
 
     def _pages(self, split: Split, start: int = 0) -> AskedPages:
-        return asked_pages(self.run, split, self.pdfs, self.stage.pages_per_step, start)
+        stage = self.stage
+        return asked_pages(self.run, split, stage.side, Path(stage.pdfs), stage.pages_per_step, start)
 
 
 @dataclass(frozen=True)
 class KindsStage(RelevanceStage):
-    """Its settings; `pages` is not used."""
+    """Its settings, and those of the pages; `pages` is not used."""
 
+    side: int = SIDES[0]
     pdfs: str = ""
 
     def task(self, run: Run) -> KindsTask:
-        task = KindsTask(self, run)
-        task.pdfs = Path(self.pdfs)
-        return task
+        return KindsTask(self, run)
 
 
 @torch.no_grad()
-def stored(run: Run, split: Split, pdfs: Path, count: int) -> list[dict[str, Any]]:
+def stored(run: Run, split: Split, side: int, pdfs: Path, count: int) -> list[dict[str, Any]]:
     """What arms are given of `count` pages: dictionaries of numpy arrays, text and numbers."""
-    reading, pages = Reading(run), asked_pages(run, split, pdfs, 1)
+    reading, pages = Reading(run), asked_pages(run, split, side, pdfs, 1)
     scorer = run.model.model.fetcher.scorer(run.model.config.fetcher_config.strategy)
     kept = []
     for number in tqdm(range(count), desc=split):
@@ -227,11 +238,12 @@ def stored(run: Run, split: Split, pdfs: Path, count: int) -> list[dict[str, Any
 
 
 def _small(run: Run, pages: AskedPages, page: TextPage, number: int) -> torch.Tensor:
-    """[SMALL * SMALL, 2, S] the wordpieces that are read on the page at SMALL * 16 px."""
+    """[g * g, 2, S] the wordpieces that are read on the page at `SMALL` of its side, g patches."""
+    grid = int(SMALL * pages.grid)
     if page.image is None:
         rng = np.random.default_rng((SEEDS["train"], number, 1))
-        return read_without_pixels(page, SMALL, pages.cut, rng, MISTAKES * rng.random())
-    small = torch.from_numpy(pixels(square(page.image, SMALL * pages.patch)))[None].to(run.device)
+        return read_without_pixels(page, grid, pages.cut, rng, MISTAKES * rng.random())
+    small = torch.from_numpy(pixels(square(page.image, grid * pages.patch)))[None].to(run.device)
     return run.model.model.vision_tower.encode_grid(small)["pieces"][0]
 
 
@@ -253,6 +265,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--model", required=True, help="arr-coc-135m's complete folder (arr-coc assemble)")
     parser.add_argument("--pdfs", type=Path, required=True, help="pages of arr_coc.data.pdf_corpus --cache")
+    parser.add_argument("--side", type=int, default=SIDES[0], choices=SIDES, help="of the pages, px (512)")
     parser.add_argument("--out", type=Path, default=Path("runs/base-share"), help="folder (runs/base-share)")
     parser.add_argument("--pages", nargs=3, type=int, default=[3200, 200, 400], help="train, validation, test")
     parser.add_argument("--steps", type=int, default=300, help="of the scorer's training (300)")
@@ -264,7 +277,7 @@ def main() -> None:
     if args.steps:
         stage = KindsStage(
             steps=args.steps, learning_rate=4e-4, evaluate_every=max(1, args.steps // 3), seed=40, pdfs=str(args.pdfs),
-            workers=0, bf16=False,
+            side=args.side, workers=0, bf16=False,
         )  # fmt: skip
         stage.run(run, args.out / "scorer")
     model.eval()
@@ -272,7 +285,7 @@ def main() -> None:
         path = args.out / f"{split}.pt"
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
-            torch.save(stored(run, split, args.pdfs, count), path)
+            torch.save(stored(run, split, args.side, args.pdfs, count), path)
 
 
 if __name__ == "__main__":
