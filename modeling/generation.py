@@ -23,13 +23,14 @@ from .checks import CALLABLES, DECODING, NUMBERS, boxes_per_slot, refusal, too_l
 from .configuration_arr_coc import COMPRESSION, ArrCocConfig
 from .fetcher import AS_CONFIGURED, FetchChoices
 from .image_encoding import ImageEncoding
-from .image_loading import load_sources
+from .image_loading import Source, load_sources
 from .image_processing_arr_coc import ArrCocImageProcessor, Box, boxes_to_patches, least_scale
 from .image_sources import shorten
 from .passes import ask_in_passes
-from .processing_arr_coc import ArrCocProcessor, History, Turn, take_view_options
+from .processing_arr_coc import ArrCocProcessor, History, Turn, histories, take_view_options
 from .prompt import EmbeddedPrompt, SelectedSlots
-from .view_encoding import encode_prompts, select_views
+from .readings import READINGS, Reading, on_page, on_sheets, surest
+from .view_encoding import encode_prompts, encode_sources, select_views
 from .views import AS_SEEN, VIEW_OPTIONS, ViewOptions
 
 logger = logging.get_logger(__name__)
@@ -116,21 +117,41 @@ class AnswerGenerator:
     # ---- encode once ----------------------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def encode(self, image: Any, *, prefix: bool = True, **options: Any) -> ImageEncoding:
+    def encode(self, image: Any, *, prefix: bool = True, readings: int = 1, **options: Any) -> ImageEncoding:
         """Encodes an image, or a list of them, once for any number of questions: see `generate`.
 
         A question then skips the grid encoder, the base half of the semantic encoder and, with `prefix`, the language
         model's prefill of the prompt up to and including the base tokens.
 
         Raises:
-            ValueError: an image that cannot be read.
+            ValueError: an image that cannot be read, or a number of readings outside 1..`READINGS`.
         """
+        if isinstance(readings, bool) or not isinstance(readings, Integral) or not 1 <= readings <= READINGS:
+            raise refusal("readings", f"a whole number in 1..{READINGS}", readings)
         view_options, unknown = self._view_options(options)
         if unknown:
             raise TypeError(f"encode_image: expected options of views; got {', '.join(sorted(unknown))}")
         prompts = shown_by_prompts(image)
-        encoding = self._encode_sources(prompts, view_options, together=any(len(shown) > 1 for shown in prompts))
+        together = readings > 1 or any(len(shown) > 1 for shown in prompts)
+        encoding = self._encode_sources(prompts, view_options, together=together)
         encoding.made_by = self.model.model.maker()
+        encoding.readings = tuple(self._reading(encoding, view_options, prefix, n) for n in range(1, readings))
+        return self.model.prefilled(encoding) if prefix else encoding
+
+    def _reading(self, encoding: ImageEncoding, options: ViewOptions, prefix: bool, number: int) -> Reading:
+        """A further reading of the encoding's sources, from 1."""
+        assert encoding.sources is not None and encoding.documents is not None
+        sheets, places = on_sheets(encoding.sources, number)
+        documents: list[list[Source]] = [[] for _ in range(encoding.documents[-1] + 1)]
+        for sheet, document in zip(sheets, encoding.documents, strict=True):
+            documents[document].append(sheet)
+
+        return Reading(partial(self._encode_sheets, documents, options, prefix), places)
+
+    def _encode_sheets(
+        self, documents: Sequence[Sequence[Source]], options: ViewOptions, prefix: bool
+    ) -> ImageEncoding:
+        encoding = encode_sources(self.model.model, self.processor.image_processor, documents, options)
         return self.model.prefilled(encoding) if prefix else encoding
 
     @torch.no_grad()
@@ -206,6 +227,11 @@ class AnswerGenerator:
         if choices is not AS_CONFIGURED:
             choices = self.model.model.fetcher.resolve(choices)
         single = isinstance(question, str) and not isinstance(image, list | tuple)
+        if (readings := kwargs.pop("readings", None)) is not None:
+            if is_encoding(image):
+                raise ValueError(f"readings: expected with an image or in encode_image; got {readings} for an encoding")
+            views = {name: kwargs.pop(name) for name in VIEW_OPTIONS & kwargs.keys()}
+            image = self.encode(image, readings=readings, **views)
         options, kwargs = self._view_options(kwargs)
         questions = checked_questions(question, self.processor.control_tokens, self.processor.tokenizer, MAX_QUESTION)
         if choices.budget is not None and choices.patches is None:  # before the images are encoded
@@ -214,14 +240,52 @@ class AnswerGenerator:
         batch = self._question_batch(image, questions, choices, kwargs, options)
         if boxes is not None:
             batch = replace(batch, boxes=boxes_per_slot(boxes))
+        again = batch.encoding.readings
+        if again:
+            given = {
+                "boxes": boxes, "patches": choices.patches, "num_passes": choices.num_passes not in (None, 1) or None,
+                **{name: kwargs.get(name) for name in ("streamer", "return_dict_in_generate", "num_return_sequences")},
+            }  # fmt: skip
+            if named := [name for name, value in given.items() if value is not None]:
+                raise ValueError(f"readings: expected one reading with {', '.join(named)}; got {1 + len(again)}")
         if choices.num_passes not in (None, 1):
             answers = ask_in_passes(self, batch, choices, history, return_fetch, on_fetch, kwargs)
         else:
             prompt = self.embed(batch, choices, history, **kwargs)
             if on_fetch is not None:
                 on_fetch(prompt.fetch)
-            answers = self._answers(batch, prompt, return_fetch, kwargs)
+            answers = self._answers(batch, prompt, return_fetch or bool(again), kwargs)
+            if again:
+                ask = [partial(self._ask_again, batch, reading, choices, history, kwargs) for reading in again]
+                answers = surest(answers, ask)  # type: ignore[arg-type]  # with details
+                answers = answers if return_fetch else [answer.text for answer in answers]
         return answers[0] if single and len(answers) == 1 else answers
+
+    def _ask_again(
+        self,
+        batch: QuestionBatch,
+        reading: Reading,
+        choices: FetchChoices,
+        history: History,
+        kwargs: dict[str, Any],
+        numbers: list[int],
+    ) -> list[Answer]:
+        """The answers to some of the questions from another reading, as answers about the pages themselves."""
+        encoding, sources = reading.encoding, batch.encoding.sources or []
+        if choices.bypass is not None:
+            encoding = self.model.model.with_bypass(encoding, choices.bypass)
+        images = [batch.images[number] for number in numbers]
+        part = replace(
+            batch, encoding=encoding, images=images, questions=[batch.questions[number] for number in numbers]
+        )
+        turns = histories(history, len(batch.questions))
+        prompt = self.embed(part, choices, [turns[number] for number in numbers], **kwargs)
+        answers: list[Answer] = self._answers(part, prompt, True, kwargs)  # type: ignore[assignment]  # with details
+        places = reading.places
+        return [
+            on_page(answer, [sources[number] for number in own], places[own], places[part.slots])
+            for answer, own in zip(answers, images, strict=True)
+        ]
 
     @torch.no_grad()
     def embed(

@@ -143,6 +143,7 @@ class ImageEncoding(Rows):
         bypassed: [P] bool, True where the linear projection replaced the bridge's failed adapter; None from bridges
             without an adapter.
         made_by: the model that made it (`ArrCocModel.maker`), or None if that is not known.
+        readings: further readings of the same sources, see `readings`; none in rows that were selected or joined.
     """
 
     features: Tensor
@@ -171,6 +172,7 @@ class ImageEncoding(Rows):
     characters: Tensor | None = None
     bypassed: Tensor | None = None
     made_by: tuple[str, str] | None = field(default=None, metadata={"shared": True})
+    readings: tuple[Any, ...] = field(default=(), metadata={"shared": True})
 
     @property
     def side(self) -> int:
@@ -185,6 +187,10 @@ class ImageEncoding(Rows):
     def __len__(self) -> int:
         return self.features.shape[0]
 
+    def select(self, index: Tensor) -> "ImageEncoding":
+        """See `Rows.select`."""
+        return replace(super().select(index), readings=())
+
     def join(self, *others: "ImageEncoding") -> "ImageEncoding":
         """The images of all encodings, in that order. Documents stay documents; beside them each image becomes one.
 
@@ -193,7 +199,7 @@ class ImageEncoding(Rows):
         Raises:
             ValueError: grids or poolings that differ, or tiles that are encoded on demand.
         """
-        every = [self, *others]
+        every = [replace(each, readings=()) for each in (self, *others)] if others else [self]
         for name in ("side", "pool"):
             if len(values := {getattr(encoding, name) for encoding in every}) > 1:
                 raise ValueError(f"{name}: expected encodings of one {name} to join them; got {sorted(values)}")
@@ -212,7 +218,7 @@ class ImageEncoding(Rows):
         tiles.
 
         Raises:
-            ValueError: tiles that are encoded on demand, which a file cannot do.
+            ValueError: tiles that are encoded on demand, or several readings, which a file cannot hold.
         """
         save_encoding(self, path, model.model.identity())
 
@@ -336,6 +342,8 @@ def save_encoding(encoding: ImageEncoding, path: str | os.PathLike, identity: st
     if encoding.tiling is not None:
         expected = "an encoding that holds all of its tiles (a larger max_tiles, fewer tiles by a number, or none)"
         raise ValueError(f'tiles: expected {expected}; got one of tiles="asked", or of more than max_tiles')
+    if encoding.readings:
+        raise ValueError(f"readings: expected an encoding of one reading to save it; got {1 + len(encoding.readings)}")
     metadata = {name: getattr(encoding, name) for name in _METADATA}
     if encoding.sources is not None:
         metadata["places"] = [(source.page, source.second) for source in encoding.sources]

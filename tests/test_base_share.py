@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import READS_WORDS, SCORES_WORDS, tiny_checkpoint, tiny_tokenizer
+from PIL import Image
 from scripts import called, loaded_scripts
 
 from arr_coc.data.line_questions import KINDS
@@ -28,6 +29,16 @@ def scripts(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 # ---- the chain
 
 
+def bench(folder: Path) -> Path:
+    """Two pages of two sources, with three questions."""
+    for source, questions in (("bills", 2), ("letters", 1)):
+        (folder / source).mkdir(parents=True)
+        Image.new("RGB", (96, 96), "white").save(folder / source / "page.png")
+        lines = [{"image": "page.png", "question": f"What {n}?", "answers": ["7"]} for n in range(questions)]
+        (folder / source / "data.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return folder
+
+
 def test_the_scripts_draw_train_ask_and_report(
     scripts: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -35,7 +46,7 @@ def test_the_scripts_draw_train_ask_and_report(
     monkeypatch.setattr(scripts["question_pages"], "SOURCES", ("document",))
     monkeypatch.setattr(scripts["question_pages"], "HELD_OUT", 1)
     monkeypatch.setattr("arr_coc.training.reader.language_model.QUESTION_LENGTH", 300)  # bytes are tokens here
-    drawn = ("--pdfs", tmp_path, "--out", out, "--pages", 2, 2, 2, "--steps", 1)
+    drawn = ("--pdfs", tmp_path, "--out", out, "--pages", 2, 2, 2, "--steps", 1, "--bench", bench(tmp_path / "bench"))
     called(scripts["question_pages"], monkeypatch, "--model", model, *drawn)
     pages = torch.load(out / "test.pt", weights_only=False)
     assert [page["source"] for page in pages] == ["document"] * 2
@@ -72,6 +83,12 @@ def test_the_scripts_draw_train_ask_and_report(
     )  # fmt: skip
     text = (out / "report.md").read_text()
     assert "| `base_25` | 36 | 2 |" in text and "the base tokens of another page, `base_25` loses" in text
+    asked = ("--arms", "base_25", "--split", "bench", "--predictions", out / "bench.csv")
+    called(scripts["evaluate"], monkeypatch, *common, *asked)
+    called(scripts["report"], monkeypatch, "--predictions", out / "bench.csv", "--out", out / "bench")
+    on_bench = (out / "bench" / "report.md").read_text()
+    assert on_bench.startswith("3 questions about 2 pages") and "| bills | letters | mean |" in on_bench
+    assert "Verdict" not in on_bench and not (out / "bench" / "curve.svg").exists()
     assert "| all wordpieces |" in text and "| cdpruner_unturned |" in text
     assert (out / "curve.svg").read_text().startswith("<svg")
     with pytest.raises(ValueError, match="--arms: expected names among base_0, .* got base_33"):

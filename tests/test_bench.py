@@ -152,14 +152,14 @@ def test_an_interrupted_run_goes_on(bench: Path, tmp_path: Path) -> None:
 
 def test_a_model_answers_as_its_user_would_see(bench: Path) -> None:
     model, questions = tiny_model(), read_bench(bench, ["charts"])
-    first, second = ask_bench(ModelReader(model, tiles="never"), "tiny", questions, progress=False)
+    first, second = ask_bench(ModelReader(model, {"tiles": "never"}), "tiny", questions, progress=False)
     image = bench / "charts" / "images" / "0.png"
     told = [model.generate(image, text, tiles="never", return_fetch=True) for text in ("How many?", "Which?")]
     assert [first.answer, second.answer] == [answer.text for answer in told]
     assert first.probability == pytest.approx(told[0].probability, abs=1e-4)
     assert first.first_token < first.seconds and not second.first and first.legibility is None
     reader = tiny_model(**READS_WORDS)
-    first, _ = ask_bench(ModelReader(reader, tiles="never"), "tiny", questions, progress=False)
+    first, _ = ask_bench(ModelReader(reader, {"tiles": "never"}), "tiny", questions, progress=False)
     assert first.legibility == reader.encode_image(image, tiles="never").legibility()
 
 

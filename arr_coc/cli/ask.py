@@ -18,6 +18,7 @@ from .common import (
     add_device_argument,
     add_model_argument,
     add_passes_argument,
+    add_readings_argument,
     add_strategy_argument,
     check_arguments,
     tiles_of,
@@ -45,6 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_box_argument(parser)
     tiles = "tiles of large images: auto, all, asked (those the question chooses), never, or a number (default: auto)"
     parser.add_argument("--tiles", metavar="T", type=tiles_of, help=tiles)
+    add_readings_argument(parser)
     picture = (
         f"file for a picture of the fetched patches and their relevance ({', '.join(PICTURES)}); for a document or a "
         "large image it is a contact sheet"
@@ -88,7 +90,8 @@ def run(args: argparse.Namespace) -> None:
         return
     model = load_model(args.model, args.device)
     logging.enable_progress_bar()  # for pages and tiles, whose encoding may take long
-    seen = model.encode_image([images] if len(images) > 1 else images[0], tiles=args.tiles)
+    page = [images] if len(images) > 1 else images[0]
+    seen = model.encode_image(page, tiles=args.tiles, readings=1 if args.readings is None else args.readings)
     answer = model.generate(
         seen,
         args.question,
@@ -107,8 +110,8 @@ def _ask_published(args: argparse.Namespace, reader: AttachedReader, images: lis
     """The sources and the answer of a published model with running back."""
     from arr_coc.attached.placing import share_or_number
 
-    for name in ("allocator", "passes", "tiles"):
-        if (value := getattr(args, name)) not in (None, 1):  # a published model has one pass
+    for name in ("allocator", "passes", "tiles", "readings"):
+        if (value := getattr(args, name)) not in (None, 1):  # a published model has one pass and one reading
             raise ValueError(f"--{name}: expected none with a {reader.model.config.model_type} model; got {value}")
     budget: dict[str, Any] = {} if args.budget is None else {"budget": share_or_number(args.budget)}
     seen = reader.encode_image([images])

@@ -227,6 +227,14 @@ def add_tiles_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tiles", metavar="T", type=tiles_of, help=tiles)
 
 
+def add_readings_argument(parser: argparse.ArgumentParser) -> None:
+    readings = (
+        "times that a page is read, 1 to 3, at sizes that differ: more answers are right, in up to as many times the "
+        "time (default: 1)"
+    )
+    parser.add_argument("--readings", metavar="N", type=int, help=readings)
+
+
 def tiles_of(text: str) -> str | int:
     """The value of --tiles: a positive number, or a word."""
     if text in TILING:

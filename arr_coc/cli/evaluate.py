@@ -14,6 +14,7 @@ from .common import (
     add_device_argument,
     add_model_argument,
     add_passes_argument,
+    add_readings_argument,
     add_tiles_argument,
     check_arguments,
     find_source,
@@ -234,6 +235,7 @@ def add_measure_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sources", metavar="NAME", nargs="+", help="names of sources in DIR (default: all)")
     tiles = "with --bench, tiles of large images: auto, all, asked, never, or a number (default: the model's)"
     parser.add_argument("--tiles", metavar="T", type=tiles_of, help=tiles)
+    add_readings_argument(parser)
     strategies = "with --bench, what decides what is fetched, as in arr-coc ask (default: the model's)"
     parser.add_argument("--strategy", metavar="S", help=strategies)
     budgets = (
@@ -254,7 +256,7 @@ def add_measure_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 _OF_A_SUITE = ("split", "sets", "batch_size")
-_OF_A_BENCH = ("sources", "tiles", "strategy", "budget", "predictions")
+_OF_A_BENCH = ("sources", "tiles", "readings", "strategy", "budget", "predictions")
 
 
 def check_measure(args: argparse.Namespace) -> None:
@@ -307,14 +309,16 @@ def _of_bench(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     predictions = None if args.predictions is None else writable(args.predictions, "--predictions")
     reader = load_reader(args.model, args.device)
     model: Any = load_model(args.model, args.device) if reader is None else reader.model
-    if reader is not None and args.tiles is not None:
-        raise ValueError(f"--tiles: expected none with a {model.config.model_type} model; got {args.tiles}")
+    views = {name: value for name in ("tiles", "readings") if (value := getattr(args, name)) is not None}
+    if reader is not None and views:
+        name, value = next(iter(views.items()))
+        raise ValueError(f"--{name}: expected none with a {model.config.model_type} model; got {value}")
     named = {"strategy": args.strategy, "budget": args.budget}
     choices: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
     if reader is not None and args.budget is not None:
         choices["budget"] = share_or_number(args.budget)
     name = shown(model.config._name_or_path)
-    asked = ModelReader(reader or model, args.tiles, **choices)
+    asked = ModelReader(reader or model, views, **choices)
     answers = ask_bench(asked, name, bench, predictions=predictions)
     result = {**score_bench(bench, answers), "model": name, **environment(model.device)}
     return result, bench_text(result)

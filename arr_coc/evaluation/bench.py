@@ -76,15 +76,18 @@ class ModelReader:
 
     Args:
         model: a checkpoint with a processor, or a reader of a published model.
-        tiles: see `views.ViewOptions`, for checkpoints only; None: the checkpoint's default.
+        views: other arguments of `encode_image`, such as `tiles` and `readings`.
         choices: other arguments of `generate`, such as `strategy` and `budget`.
     """
 
     def __init__(
-        self, model: ArrCocForConditionalGeneration | AttachedReader, tiles: str | int | None = None, **choices: Any
+        self,
+        model: ArrCocForConditionalGeneration | AttachedReader,
+        views: Mapping[str, Any] | None = None,
+        **choices: Any,
     ) -> None:
         self.model: Any = model
-        self.options: dict[str, Any] = {} if tiles is None else {"tiles": tiles}
+        self.options = dict(views or {})
         self.choices = choices
         self.limit = new_tokens(model.model if isinstance(model, AttachedReader) else model)
 
@@ -92,7 +95,9 @@ class ModelReader:
         return self.model.encode_image(image, **self.options)
 
     def ask(self, page: Any, question: str, streamer: BaseStreamer) -> tuple[str, float]:
-        settings = {"do_sample": False, "max_new_tokens": self.limit, "streamer": streamer}
+        settings: dict[str, Any] = {"do_sample": False, "max_new_tokens": self.limit}
+        if self.options.get("readings", 1) == 1:  # of several, the answer is known at the end
+            settings["streamer"] = streamer
         answer = self.model.generate(page, question, return_fetch=True, **settings, **self.choices)
         return answer.text, answer.probability
 

@@ -116,7 +116,7 @@ def write(rows: Sequence[Row], path: Path) -> None:
 def main() -> None:
     """Evaluates from the command line."""
     parser = options((__doc__ or "").split("\n")[0])
-    parser.add_argument("--split", default="test", choices=("validation", "test"), help="of the pages (test)")
+    parser.add_argument("--split", default="test", choices=("validation", "test", "bench"), help="of the pages (test)")
     parser.add_argument("--predictions", type=Path, default=HERE / "predictions.csv", help="(beside this file)")
     parser.add_argument("--swapped", action="store_true", help="with another page's base tokens")
     args = parser.parse_args()

@@ -2,7 +2,7 @@
 
     python examples/experiments/base-share/question_pages.py --model MODEL --pdfs PAGES    # into runs/base-share
 
-With `--side 1024` pages are of four times the area and text.
+With `--side 1024` pages are of four times the area and text. With `--bench FOLDER` the pages of a bench are stored too.
 
 First the scorer is trained on such questions. It sees no split, so all arms share it. Training pages are not drawn:
 their wordpieces follow from their text, with some words misread. Validation and test pages are drawn, and the
@@ -12,7 +12,8 @@ scorer gives each of them for each question.
 
 import argparse
 import logging
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
@@ -31,8 +32,11 @@ from arr_coc.data.domains.page import ABSENT, Line, Question, TextPage
 from arr_coc.data.generated import draw_page, layout_page
 from arr_coc.data.generated.question_writer import DETAIL, SPREAD, QuestionWriter
 from arr_coc.data.line_questions import KINDS, by_kind
+from arr_coc.evaluation.bench import read_bench
 from arr_coc.loading import load_model
+from arr_coc.modeling.image_loading import load_image
 from arr_coc.training.from_scratch.targets import pixels
+from arr_coc.training.reader.language_model import Prompting
 from arr_coc.training.reader.pages import AskedPage, AskedPages, Reading, Sources, crop, lines_of, square
 from arr_coc.training.reader.relevance import RelevanceStage, RelevanceTask
 from arr_coc.training.reader.targets import PageTokens, page_tokens, read_without_pixels
@@ -173,16 +177,45 @@ class Drawer:
             first = {question.kind: question for question in reversed(asked) if question.kind in KINDS}
             if first:
                 image = page.image if self.drawn else None
-                self.last = replace(page, image=image, questions=tuple(first.values()), source=page.kind)
+                self.last = replace(page, image=image, questions=tuple(first.values()), source=source)
                 return self.last
+
+
+class BenchPages:
+    """The pages of a bench one after another, with all their questions, of which the kind is the bench's source.
+
+    Args:
+        folder: see `read_bench`.
+        asks: whether a question is short enough; pages without such a one are left out.
+    """
+
+    def __init__(self, folder: Path, asks: Callable[[Question], bool]) -> None:
+        found = defaultdict[tuple[str, Path], list[Question]](list)
+        for source, records in read_bench(folder).items():
+            for record in records:
+                question = Question(record.question, record.answers, (), (), source)
+                if asks(question):
+                    found[source, record.image].append(question)
+        self.pages, self.questions = [*found.items()], max(map(len, found.values()))
+        self.last: TextPage | None = None
+
+    def page(self, rng: np.random.Generator) -> TextPage:
+        """The next page."""
+        (source, path), questions = self.pages.pop(0)
+        image = load_image(path)
+        self.last = TextPage(image, image.size, (), tuple(questions), source, source)
+        return self.last
 
 
 def asked_pages(run: Run, split: Split, side: int, pdfs: Path, pages: int, start: int = 0) -> AskedPages:
     """Batches of `pages` pages of `side` px."""
-    sources: Any = Drawer(split, side, pdfs, split != "train")
+    return _asked(Drawer(split, side, pdfs, split != "train"), run, side, SEEDS[split], len(KINDS), pages, start)
+
+
+def _asked(sources: Any, run: Run, side: int, seed: int, questions: int, pages: int = 1, start: int = 0) -> AskedPages:
     asked = AskedPages(
-        sources, (SEEDS[split],), run, pages=pages, questions=len(KINDS), wanted=lambda question: True,
-        mistakes=MISTAKES, start=start,
+        sources, (seed,), run, pages=pages, questions=questions, wanted=lambda question: True, mistakes=MISTAKES,
+        start=start,
     )  # fmt: skip
     asked.grid = side // PATCH
     asked.side = asked.grid * asked.patch
@@ -215,12 +248,12 @@ class KindsStage(RelevanceStage):
 
 
 @torch.no_grad()
-def stored(run: Run, split: Split, side: int, pdfs: Path, count: int) -> list[dict[str, Any]]:
-    """What arms are given of `count` pages: dictionaries of numpy arrays, text and numbers."""
-    reading, pages = Reading(run), asked_pages(run, split, side, pdfs, 1)
+def stored(run: Run, pages: AskedPages, count: int) -> list[dict[str, Any]]:
+    """What arms are given of the first `count` pages: dictionaries of numpy arrays, text and numbers."""
+    reading = Reading(run)
     scorer = run.model.model.fetcher.scorer(run.model.config.fetcher_config.strategy)
     kept = []
-    for number in tqdm(range(count), desc=split):
+    for number in tqdm(range(count), disable=None):
         (page,) = pages.batch(number)
         last: Any = pages.sources.last  # type: ignore[attr-defined]  # a Drawer
         small = _small(run, pages, last, number)
@@ -229,8 +262,8 @@ def stored(run: Run, split: Split, side: int, pdfs: Path, count: int) -> list[di
         tokens = page_tokens(context.pieces[0])
         relevance = scorer(context).sigmoid().cpu().numpy()[:, tokens.patches]
         kept.append({
-            "page": number, "source": last.kind if last.source in ("pdf", *SOURCES) else "generated",
-            "tokens": vars(tokens), "small": vars(page_tokens(small)), "relevance": relevance.astype(np.float16),
+            "page": number, "source": last.source, "tokens": vars(tokens), "small": vars(page_tokens(small)),
+            "relevance": relevance.astype(np.float16),
             "questions": [vars(question) for question in page.questions],
             "answer_shown": _share(page, relevance, tokens),
         })  # fmt: skip
@@ -266,6 +299,7 @@ def main() -> None:
     parser.add_argument("--model", required=True, help="arr-coc-135m's complete folder (arr-coc assemble)")
     parser.add_argument("--pdfs", type=Path, required=True, help="pages of arr_coc.data.pdf_corpus --cache")
     parser.add_argument("--side", type=int, default=SIDES[0], choices=SIDES, help="of the pages, px (512)")
+    parser.add_argument("--bench", type=Path, help="folder of a bench, whose pages are stored as bench.pt")
     parser.add_argument("--out", type=Path, default=Path("runs/base-share"), help="folder (runs/base-share)")
     parser.add_argument("--pages", nargs=3, type=int, default=[3200, 200, 400], help="train, validation, test")
     parser.add_argument("--steps", type=int, default=300, help="of the scorer's training (300)")
@@ -281,11 +315,15 @@ def main() -> None:
         )  # fmt: skip
         stage.run(run, args.out / "scorer")
     model.eval()
+    args.out.mkdir(parents=True, exist_ok=True)
     for split, count in zip(SEEDS, args.pages, strict=True):
         path = args.out / f"{split}.pt"
         if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            torch.save(stored(run, split, args.side, args.pdfs, count), path)
+            torch.save(stored(run, asked_pages(run, split, args.side, args.pdfs, 1), count), path)
+    if args.bench:
+        bench = BenchPages(args.bench, Prompting(run.processor.tokenizer).short)
+        count, pages = len(bench.pages), _asked(bench, run, args.side, SEEDS["test"], bench.questions)
+        torch.save(stored(run, pages, count), args.out / "bench.pt")
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import argparse
 import csv
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,17 +27,18 @@ Rows = Sequence[Mapping[str, str]]
 
 
 def read(path: Path, swapped: bool = False) -> dict[str, Scores]:
-    """What each arm answered; questions are in the order of the file.
+    """What each arm answered; questions are in the order of the file, kinds in that of `KINDS`, or of the file.
 
     Raises:
         ValueError: trainings of an arm that answered different questions.
     """
     with path.open(newline="") as stream:
         rows = [row for row in csv.DictReader(stream) if row["swapped"] == str(int(swapped))]
-    arms = {}
+    arms, found = {}, dict.fromkeys(row["kind"] for row in rows)
+    kinds = KINDS if set(found) <= set(KINDS) else tuple(found)
     for name in dict.fromkeys(row["arm"] for row in rows):
         pages, right = {}, {}
-        for kind in KINDS:
+        for kind in kinds:
             by_seed: dict[str, Rows] = {
                 seed: [row for row in rows if (row["arm"], row["seed"], row["kind"]) == (name, seed, kind)]
                 for seed in dict.fromkeys(row["seed"] for row in rows if row["arm"] == name)
@@ -62,15 +64,16 @@ def exact(scores: Scores, kind: str) -> Interval:
 
 def table(scores: Mapping[str, Scores], arms: Mapping[str, Arm], costs: Mapping[str, Any]) -> str:
     """Exact match of each arm by kind of question, and its costs."""
+    kinds = list(next(iter(scores.values())).right)
     lines = [
-        f"| arm | base tokens | trainings | {' | '.join(KINDS)} | mean | tokens | GFLOP | ms | MB |",
-        f"|{'---|' * (len(KINDS) + 8)}",
+        f"| arm | base tokens | trainings | {' | '.join(kinds)} | mean | tokens | GFLOP | ms | MB |",
+        f"|{'---|' * (len(kinds) + 8)}",
     ]
     for name, own in scores.items():
         cost = costs.get(name, {})
         cells = [
-            f"`{name}`", str(arms[name].base), str(len(own.right[KINDS[0]])),
-            *(shown(exact(own, kind)) for kind in KINDS), f"{100 * mean(own):.1f}",
+            f"`{name}`", str(arms[name].base), str(len(own.right[kinds[0]])),
+            *(shown(exact(own, kind)) for kind in kinds), f"{100 * mean(own):.1f}",
             *(f"{cost[key]:.{digits}f}" if key in cost else "" for key, digits in
               (("tokens", 0), ("gflop", 1), ("first_token_ms", 0), ("mb", 2))),
         ]  # fmt: skip
@@ -152,28 +155,38 @@ def draw(scores: Mapping[str, Scores], ordered: Sequence[Arm], best: str) -> Any
 
 
 def report(predictions: Path, validation: Path, arms_file: Path) -> tuple[str, Any]:
-    """The report's text, and a function that draws its figure."""
+    """The report's text, and a function that draws its figure.
+
+    There is a verdict where base tokens alone, fetched tokens alone and a split have answered the experiment's kinds of
+    question, and a figure where at least two splits have; else None.
+    """
     scores, swapped, arms = read(predictions), read(predictions, swapped=True), read_arms(arms_file)
     costs = predictions.with_name("costs.json")
     known = json.loads(costs.read_text()) if costs.exists() else {}
     ordered = [arm for arm in splits(arms) if arm.name in scores]
     between = [arm.name for arm in ordered if arm.name not in (ALONE, FETCHED)]
-    best = best_split(read(validation), between)
-    verdict = decide(scores, best)
-    first = scores[ALONE]
-    count = sum(len(first.pages[kind]) for kind in KINDS)
-    pages = len(set(np.concatenate([first.pages[kind] for kind in KINDS]).tolist()))
+    first = next(iter(scores.values()))
+    count = sum(len(pages) for pages in first.pages.values())
+    pages = len(set(np.concatenate([*first.pages.values()]).tolist()))
     parts = [
         f"{count} questions about {pages} pages; exact match in %, 95 % intervals by page. GFLOP, ms to the first "
         "token and MB of keys and values are of the language model.\n",
-        table(scores, arms, known), "\n## Verdict\n", verdict_text(verdict, scores),
-        *(["\n## Swap test\n", swap_text(scores[best], swapped[best], best)] if best in swapped else []),
-    ]  # fmt: skip
+        table(scores, arms, known),
+    ]
+    asked_kinds = set(first.right) == set(KINDS)
+    if asked_kinds and between and {ALONE, FETCHED} <= set(scores):
+        best = best_split(read(validation), between)
+        parts += ["\n## Verdict\n", verdict_text(decide(scores, best), scores)]
+        if best in swapped:
+            parts += ["\n## Swap test\n", swap_text(scores[best], swapped[best], best)]
     pruned = predictions.with_name("pruning.csv")
     if pruned.exists():
         parts += ["\n## Pruning rules on `keep_all`\n", pruning_table(scores, read(pruned), arms)]
-    marked = max((arm.name for arm in ordered), key=lambda name: mean(scores[name]))
-    return "\n".join(parts) + "\n", lambda: draw(scores, ordered, marked)
+    figure = None
+    if asked_kinds and len(ordered) > 1:
+        best_mean = max((arm.name for arm in ordered), key=lambda name: mean(scores[name]))
+        figure = partial(draw, scores, ordered, best_mean)
+    return "\n".join(parts) + "\n", figure
 
 
 def simulation_text(pages: int, runs: int) -> str:
@@ -206,7 +219,8 @@ def main() -> None:
     text, figure = report(args.predictions, args.validation, args.arms_file)
     args.out.mkdir(parents=True, exist_ok=True)
     (args.out / "report.md").write_text(text)
-    (args.out / "curve.svg").write_text(as_svg(figure))
+    if figure is not None:
+        (args.out / "curve.svg").write_text(as_svg(figure))
     print(text)
 
 

@@ -84,7 +84,7 @@ class Verdict:
 
 def mean(scores: Scores) -> float:
     """Exact match, 0 to 1, as the mean of the kinds."""
-    return float(np.mean([scores.right[kind].mean() for kind in KINDS]))
+    return float(np.mean([right.mean() for right in scores.right.values()]))
 
 
 def best_split(arms: Mapping[str, Scores], splits: Sequence[str]) -> str:
