@@ -367,7 +367,8 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
             image: a PIL image, path, URL, data URL, array or tensor, a document (PDF, TIFF or GIF of several pages,
                 video), or a list of them; a list within the list is for one prompt.
             pixel_values: [P, 3, side, side] in place of `image`, side a multiple of 4 patches; patch_mask: [P, N].
-            **options: with `image`, fields of `views.ViewOptions`: which views are encoded, see docs/views.md.
+            **options: with `image`, fields of `views.ViewOptions`: which views are encoded, see docs/views.md; and
+                `readings`, as in `generate`.
 
         Raises:
             ValueError: both `image` and `pixel_values`, or neither; or an image that cannot be read.
@@ -433,7 +434,8 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
             **kwargs: other fields of `FetchChoices` (`seed`, `generator`, `overlap`, `bypass`, `patches`), `history`
                 (earlier (question, answer) pairs, which the language model reads as text; for several questions also
                 one list each), `on_fetch` (called with the `FetchResult` of all prompts before the first token is
-                generated), fields of `views.ViewOptions` (`tiles`, `spread`, ...), and arguments of transformers'
+                generated), fields of `views.ViewOptions` (`tiles`, `spread`, ...), `readings` (times that a page is
+                read, 1 to 3, at sizes that differ: the surest answer is returned), and arguments of transformers'
                 `generate` (`max_new_tokens`, `num_beams`, `streamer`, ...).
 
         Returns:
