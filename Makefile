@@ -85,6 +85,7 @@ $(COMPLETE): $(INSTALLED) $(wildcard hub_configs/arr-coc-135m/*)
 $(INSTALLED): setup.py pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "ARR-COC needs Python 3.11 or newer, and \
 	$(PYTHON) is " + sys.version.split()[0] + ": make PYTHON=/path/to/python3.11 ...")'
+	@echo "Installing torch and the other packages in $(VENV), once: gigabytes, which take minutes (pip can be silent) ..."
 	$(PYTHON) -m venv $(VENV)
 	$(PIP_INSTALL) "torch==2.13.0"
 	$(PIP_INSTALL) -e ".[$(EXTRAS),demo]"

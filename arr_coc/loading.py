@@ -1,7 +1,8 @@
 """Loads models by name: a folder, or a repository on the Hub; and chooses their device."""
 
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import torch
@@ -11,7 +12,7 @@ from transformers import AutoConfig
 from .files import SHIPPED, find_model
 from .modeling.configuration_arr_coc import ArrCocConfig
 from .modeling.modeling_arr_coc import ArrCocForConditionalGeneration
-from .modeling.pretrained import WEIGHTS, WEIGHTS_INDEX, check_finite, weight_files, weight_map
+from .modeling.pretrained import WEIGHTS, WEIGHTS_INDEX, check_finite, no_bar, weight_files, weight_map
 from .modeling.processing_arr_coc import load_processor
 
 LANGUAGE_MODEL = "language_model.json"
@@ -51,7 +52,7 @@ def load_model(name: str | None, device: str | None = None) -> ArrCocForConditio
             if Path(source).parts[-2:-1] != SHIPPED.parts[:-1]:
                 raise
             raise ValueError(f"{error}. Distributions have no weights: a clone of the repository has") from error
-    with refused(source):
+    with refused(source), nullcontext() if sys.stderr.isatty() else no_bar():
         model = ArrCocForConditionalGeneration.from_pretrained(source, config=config)
     with refused(source):
         model.processor  # noqa: B018  refuses now, not after the work, if there is none
@@ -91,8 +92,9 @@ def find_device(name: str | None) -> torch.device:
     try:
         device = torch.device(name)
         torch.empty(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise ValueError(f"device: expected one that this machine has; got {name!r} ({_line(error)})") from error
+    except (RuntimeError, AssertionError, ImportError) as error:
+        expected = "one that this machine has, e.g. cpu, cuda, cuda:1, mps"
+        raise ValueError(f"device: expected {expected}; got {name!r}") from error
     return device
 
 

@@ -165,9 +165,10 @@ def run(args: argparse.Namespace) -> None:
     """Trains and saves an adapter.
 
     Raises:
-        ValueError: the folder exists, sources are invalid, or there are fewer than one step.
+        ValueError: the folder exists, there is no such device, sources are invalid, or there are fewer than one step.
     """
     check_free(args.out)
+    device = find_device(args.device)
     if args.steps < 1:
         raise ValueError(f"--steps: expected at least 1; got {args.steps}")
     shares = shares_of(args.pages)
@@ -177,7 +178,7 @@ def run(args: argparse.Namespace) -> None:
         torch.set_num_threads(args.threads)
     folder = smollm2_folder()
     torch.manual_seed(args.seed)
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16, device_map=find_device(args.device))
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16, device_map=device)
     train(model, sources, Prompting(AutoTokenizer.from_pretrained(folder)), stage, args.steps).save_pretrained(args.out)
 
 

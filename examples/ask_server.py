@@ -6,9 +6,10 @@ python examples/ask_server.py examples/images/receipt.png "What is the total?" "
 
 import argparse
 import base64
+import sys
 from pathlib import Path
 
-from openai import OpenAI
+from openai import APIConnectionError, OpenAI
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("image")
@@ -17,7 +18,10 @@ parser.add_argument("--url", default="http://127.0.0.1:8000/v1")
 args = parser.parse_args()
 
 client = OpenAI(base_url=args.url, api_key="none")  # or one of the server's --api-keys
-model = client.models.list().data[0].id
+try:
+    model = client.models.list().data[0].id
+except APIConnectionError:
+    sys.exit(f"expected a server at {args.url}; got no answer: start one with arr-coc serve, or name it with --url")
 content = base64.b64encode(Path(args.image).read_bytes()).decode()
 encoding = client.post("/encodings", cast_to=object, body={"image": f"data:image/png;base64,{content}"})
 

@@ -39,7 +39,7 @@ def train(adapted: PeftModel, records: Sequence[Record], arguments: argparse.Nam
     schedule = warmup_cosine(optimizer, steps=steps, warmup=max(1, steps // 10))
     generator = torch.Generator().manual_seed(0)
     adapted.train()
-    for _ in (bar := tqdm(range(steps), desc="training", unit="step")):
+    for _ in (bar := tqdm(range(steps), desc="training", unit="step", disable=None)):
         drawn = torch.randint(len(records), (arguments.batch_size,), generator=generator)
         batch = collate([records[index] for index in drawn.tolist()])
         encoding = encoder.encode(batch.pop("pixel_values"), batch.pop("patch_mask"))

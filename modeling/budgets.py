@@ -54,14 +54,22 @@ def resolve_budget(
         if budget == "all":
             return candidates
         if budget not in _SCALED:
-            known = ", ".join([*_SCALED, "all"])
-            raise ValueError(f"budget: expected a number of patches or one of {known}; got {budget!r}")
+            raise ValueError(f"budget: expected {_usable(num_patches, candidates)}; got {budget!r}")
         return min(candidates, scaled_budget(_SCALED[budget], num_patches))
     if isinstance(budget, bool) or not isinstance(budget, int):
         raise ValueError(f"budget: expected an integer or a name; got {budget!r} ({type(budget).__name__})")
     if not 0 <= budget <= candidates:
-        raise ValueError(f"budget: expected 0 to {candidates} patches (all that can be fetched); got {budget}")
+        raise ValueError(f"budget: expected {_usable(num_patches, candidates)}; got {budget}")
     return budget
+
+
+def _usable(num_patches: int, candidates: int) -> str:
+    """The budgets of a grid, for errors."""
+    numbers = {name: min(candidates, scaled_budget(size, num_patches)) for name, size in _SCALED.items()}
+    names = ", ".join(f"{name} ({numbers[name]})" for name in NAMED_BUDGETS)
+    tiers = ", ".join(f"tier:{tier}" for tier in TIERS)
+    chosen = f"{AUTO} (the model chooses, up to {numbers[AUTO]})"
+    return f"0 to {candidates} patches (all that can be fetched), or {names}, {tiers}, {chosen} or all"
 
 
 def grid_size(image_size: int, patch_size: int) -> int:

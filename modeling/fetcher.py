@@ -4,7 +4,6 @@ Notation: B batch, G side of the fine grid, N = G*G patches, K fetched tokens (t
 Positions are (y, x).
 """
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -15,7 +14,6 @@ from torch import Tensor, nn
 from transformers import initialization
 
 from .allocators import FetchResult, allocate, positions_of
-from .budgets import resolve_budget
 from .checks import FETCHING, SEEDS, refusal
 from .configuration_arr_coc import AUTO, ArrCocFetcherConfig
 from .detail_allocators import ALLOCATORS
@@ -63,10 +61,6 @@ class FetchChoices:
             value = getattr(self, name)
             if value is not None and (not isinstance(value, kinds) or isinstance(value, bool) != (kinds is bool)):
                 raise refusal(name, expected, value)
-        if isinstance(self.budget, str):
-            resolve_budget(self.budget, sys.maxsize)  # before any image is encoded
-        elif self.budget is not None and self.budget < 0:
-            raise refusal("budget", "0 or more patches, or a name", self.budget)
         if self.seed is not None and not -SEEDS <= self.seed <= SEEDS:
             raise refusal("seed", FETCHING["seed"][1], self.seed)
         for name in ("patches", "relevance"):
@@ -200,11 +194,10 @@ class RunningBackFetcher(nn.Module):
         Raises:
             ValueError: an unknown name, or a trained scorer without weights in this checkpoint.
         """
-        kind = SCORERS[strategy]
-        if kind.trained and strategy not in self.config.scorers:
-            usable = [n for n, k in SCORERS.items() if not k.trained or n in self.config.scorers]
+        usable = {name: kind for name, kind in SCORERS.items() if not kind.trained or name in self.config.scorers}
+        if strategy not in usable:
             raise ValueError(f"strategy: expected one of {', '.join(sorted(usable))} (held here); got {strategy!r}")
-        return kind
+        return usable[strategy]
 
     def resolve(self, choices: FetchChoices) -> FetchChoices:
         """The choices with budget and allocator resolved.

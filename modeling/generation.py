@@ -4,6 +4,7 @@ Notation: B questions, P encoded images, I image slots, S prompt length, N patch
 width.
 """
 
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -12,7 +13,9 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from transformers import GenerationConfig, GenerationMixin
 from transformers.utils import logging
+from transformers.utils.generic import TransformersKwargs
 
 from .allocators import FetchResult
 from .answers import THINKING, Answer, answer_probabilities, with_fetch
@@ -23,7 +26,7 @@ from .checks import CALLABLES, DECODING, NUMBERS, boxes_per_slot, refusal, too_l
 from .configuration_arr_coc import COMPRESSION, ArrCocConfig
 from .fetcher import AS_CONFIGURED, FetchChoices
 from .image_encoding import ImageEncoding
-from .image_loading import Source, load_sources
+from .image_loading import Source, boxes_on_image, check_print, load_sources
 from .image_processing_arr_coc import ArrCocImageProcessor, Box, boxes_to_patches, least_scale
 from .image_sources import shorten
 from .passes import ask_in_passes
@@ -126,16 +129,18 @@ class AnswerGenerator:
         Raises:
             ValueError: an image that cannot be read, or a number of readings outside 1..`READINGS`.
         """
-        if isinstance(readings, bool) or not isinstance(readings, Integral) or not 1 <= readings <= READINGS:
-            raise refusal("readings", f"a whole number in 1..{READINGS}", readings)
+        check_readings(readings, image, {})
         view_options, unknown = self._view_options(options)
         if unknown:
             raise TypeError(f"encode_image: expected options of views; got {', '.join(sorted(unknown))}")
+        return self._read(image, view_options, readings, prefix)
+
+    def _read(self, image: Any, options: ViewOptions, readings: int, prefix: bool = True) -> ImageEncoding:
         prompts = shown_by_prompts(image)
         together = readings > 1 or any(len(shown) > 1 for shown in prompts)
-        encoding = self._encode_sources(prompts, view_options, together=together)
+        encoding = self._encode_sources(prompts, options, together=together)
         encoding.made_by = self.model.model.maker()
-        encoding.readings = tuple(self._reading(encoding, view_options, prefix, n) for n in range(1, readings))
+        encoding.readings = tuple(self._reading(encoding, options, prefix, number) for number in range(1, readings))
         return self.model.prefilled(encoding) if prefix else encoding
 
     def _reading(self, encoding: ImageEncoding, options: ViewOptions, prefix: bool, number: int) -> Reading:
@@ -197,6 +202,8 @@ class AnswerGenerator:
         images = load_sources(sources, max_image_pixels=processor.max_image_pixels, policy=processor.sources)
         if pooled or processor.shrinks(images, least_scale(options.tiles, options.tile_scale)):
             return encode_prompts(self.model.model, processor, prompts, images, options)
+        for image in images:
+            check_print(image.height, image.width)
         inputs = processor(images, return_tensors="pt")
         encoding = self.model.model.encode_image(inputs["pixel_values"], inputs["patch_mask"])
         encoding.source_sizes = [(image.height, image.width) for image in images]
@@ -224,36 +231,30 @@ class AnswerGenerator:
         kwargs.update(zip(POSITIONAL[2:], args, strict=False))
         check_decoding(self.model, kwargs)
         choices, kwargs = take_choices(kwargs)
-        if choices is not AS_CONFIGURED:
-            choices = self.model.model.fetcher.resolve(choices)
+        choices = self.resolved(choices)
+        strategy = choices.strategy or self.model.config.fetcher_config.strategy
+        if boxes is not None and strategy != "oracle":
+            expected = "strategy oracle beside them, which fetches what is in them"
+            raise ValueError(f"boxes: expected {expected}; got strategy {strategy!r}")
         single = isinstance(question, str) and not isinstance(image, list | tuple)
-        if (readings := kwargs.pop("readings", None)) is not None:
-            if is_encoding(image):
-                raise ValueError(f"readings: expected with an image or in encode_image; got {readings} for an encoding")
-            views = {name: kwargs.pop(name) for name in VIEW_OPTIONS & kwargs.keys()}
-            image = self.encode(image, readings=readings, **views)
+        readings = kwargs.pop("readings", None)
         options, kwargs = self._view_options(kwargs)
+        check_names(self.model, kwargs)
         questions = checked_questions(question, self.processor.control_tokens, self.processor.tokenizer, MAX_QUESTION)
-        if choices.budget is not None and choices.patches is None:  # before the images are encoded
-            square = self.processor.image_processor
-            self._count_fetched((square.size["height"] // square.patch_size) ** 2, 0, choices)
+        listed = [] if boxes is None else boxes_per_slot(boxes)
+        check_readings(readings, image, {"boxes": boxes, **vars(choices), **kwargs})
+        if readings is not None:
+            image = self._read(image, options, readings)
         batch = self._question_batch(image, questions, choices, kwargs, options)
         if boxes is not None:
-            batch = replace(batch, boxes=boxes_per_slot(boxes))
-        again = batch.encoding.readings
-        if again:
-            given = {
-                "boxes": boxes, "patches": choices.patches, "num_passes": choices.num_passes not in (None, 1) or None,
-                **{name: kwargs.get(name) for name in ("streamer", "return_dict_in_generate", "num_return_sequences")},
-            }  # fmt: skip
-            if named := [name for name, value in given.items() if value is not None]:
-                raise ValueError(f"readings: expected one reading with {', '.join(named)}; got {1 + len(again)}")
+            batch = replace(batch, boxes=boxes_on_images(listed, batch))
         if choices.num_passes not in (None, 1):
             answers = ask_in_passes(self, batch, choices, history, return_fetch, on_fetch, kwargs)
         else:
             prompt = self.embed(batch, choices, history, **kwargs)
             if on_fetch is not None:
                 on_fetch(prompt.fetch)
+            again = batch.encoding.readings
             answers = self._answers(batch, prompt, return_fetch or bool(again), kwargs)
             if again:
                 ask = [partial(self._ask_again, batch, reading, choices, history, kwargs) for reading in again]
@@ -286,6 +287,19 @@ class AnswerGenerator:
             on_page(answer, [sources[number] for number in own], places[own], places[part.slots])
             for answer, own in zip(answers, images, strict=True)
         ]
+
+    def resolved(self, choices: FetchChoices) -> FetchChoices:
+        """`RunningBackFetcher.resolve`; also refuses a budget that no image has, before images are encoded.
+
+        Raises:
+            ValueError: a strategy, allocator or budget that this model does not have.
+        """
+        if choices is not AS_CONFIGURED:
+            choices = self.model.model.fetcher.resolve(choices)
+        if choices.budget is not None and choices.patches is None:
+            square = self.processor.image_processor
+            self._count_fetched((square.size["height"] // square.patch_size) ** 2, 0, choices)
+        return choices
 
     @torch.no_grad()
     def embed(
@@ -472,9 +486,15 @@ def shown_by_prompts(image: Any) -> list[list[Any]]:
     """The images of each prompt, from one image, a list of images, or a list with lists of images.
 
     Raises:
-        ValueError: no images, or none for one of the prompts.
+        ValueError: no images, none for one of the prompts, or a list of encodings.
     """
     prompts = image if isinstance(image, list | tuple) else [image]
+    if any(type(shown).__name__.endswith("Encoding") for shown in prompts):  # those of published models, too
+        received = f"a list of {len(prompts)}" if prompts is image else type(image).__name__
+        raise ValueError(
+            "image: expected images, or one result of this model's encode_image (about which generate(page, [question, "
+            f"question]) asks several questions; encode_image([image, image]) encodes several); got {received}"
+        )
     prompts = [list(shown) if isinstance(shown, list | tuple) else [shown] for shown in prompts]
     if not prompts or not all(prompts):
         raise ValueError("images: expected at least one; got an empty list")
@@ -537,6 +557,38 @@ def check_decoding(model: Answering, kwargs: dict[str, Any]) -> None:
             raise ValueError(f"{name}: expected {expected}; got {type(kwargs[name]).__name__}")
 
 
+def check_names(model: Any, kwargs: dict[str, Any]) -> None:
+    """Raises a ValueError for arguments that transformers' `generate` and the model do not know; None is ignored."""
+    if kwargs.get("custom_generate") is not None:  # it may take any
+        return
+    functions = (GenerationMixin.generate, model.prepare_inputs_for_generation, model.forward)
+    known = {name for function in functions for name in inspect.signature(function).parameters}
+    known |= {*vars(GenerationConfig()), *TransformersKwargs.__optional_keys__, *POPPED}
+    if unknown := sorted(name for name, value in kwargs.items() if value is not None and name not in known):
+        expected = "arguments that help(model.generate) lists, or fields of transformers' GenerationConfig"
+        raise ValueError(f"generate: expected {expected}; got {', '.join(unknown)}")
+
+
+POPPED = ("cache", "tokenizer", "assistant_tokenizer", "trust_remote_code", "mm_encoder_outputs")
+"""Further arguments of `generate`, which no signature names."""
+
+
+def check_readings(readings: Any, image: Any, arguments: dict[str, Any]) -> None:
+    """Raises a ValueError for a number outside 1..`READINGS`, and for `arguments` that go with one reading alone."""
+    count = readings
+    if is_encoding(image):
+        count = 1 + len(image.readings)
+        if readings is not None:
+            raise ValueError(f"readings: expected with an image or in encode_image; got {readings} for an encoding")
+    elif readings is None:
+        return
+    elif isinstance(readings, bool) or not isinstance(readings, Integral) or not 1 <= readings <= READINGS:
+        raise refusal("readings", f"a whole number in 1..{READINGS}", readings)
+    alone = ("boxes", "patches", "num_passes", "streamer", "return_dict_in_generate", "num_return_sequences")
+    if count > 1 and (given := [name for name in alone if arguments.get(name) not in (None, 1)]):
+        raise ValueError(f"readings: expected one reading with {', '.join(given)}; got {count}")
+
+
 def is_encoding(value: Any) -> bool:
     """Whether `value` comes from `encode_image` (by class name: remote code may load a class twice)."""
     return type(value).__name__ == "ImageEncoding"
@@ -573,18 +625,30 @@ def checked_questions(
     return questions
 
 
+def boxes_on_images(boxes: Sequence[Sequence[Box]], batch: QuestionBatch) -> list[list[Box]]:
+    """The parts of the boxes of each slot that are on its image.
+
+    Raises:
+        ValueError: not one list for each slot, a prompt without a box, images of unknown size, or a box that ends
+            before it starts or is wholly outside its image.
+    """
+    if len(boxes) != len(batch.slots):
+        raise ValueError(f"boxes: expected one list per question and image ({len(batch.slots)}); got {len(boxes)}")
+    if batch.encoding.source_sizes is None:
+        raise ValueError("boxes: expected an image whose size is known; got an encoding of bare pixel_values")
+    rest = iter(boxes)
+    for number, images in enumerate(batch.images):
+        if not any([next(rest) for _ in images]):
+            raise ValueError(f"boxes: expected at least one for each question; got none for question {number + 1}")
+    sizes = [batch.encoding.source_sizes[slot] for slot in batch.slots]
+    return [boxes_on_image(own, *size) for own, size in zip(boxes, sizes, strict=True)]
+
+
 def relevance_of_boxes(
     boxes: Sequence[Sequence[Box]], slots: Sequence[int], encoding: ImageEncoding, processor: ArrCocImageProcessor
 ) -> Tensor:
-    """[I, N] 1 on the patches under the boxes of each slot; `slots` are the numbers of their images.
-
-    Raises:
-        ValueError: not one list for each slot, or images of unknown size.
-    """
-    if len(boxes) != len(slots):
-        raise ValueError(f"boxes: expected one list per question and image ({len(slots)}); got {len(boxes)}")
-    if encoding.source_sizes is None:
-        raise ValueError("boxes: expected an image whose size is known; got an encoding of bare pixel_values")
+    """[I, N] 1 on the patches under the boxes of each slot; `slots` are the numbers of their images."""
+    assert encoding.source_sizes is not None
     rows = []
     for slot, slot_boxes in zip(slots, boxes, strict=True):
         mapped = processor.map_boxes(slot_boxes, *encoding.source_sizes[slot])

@@ -1,33 +1,34 @@
-"""Loading images: any source -> an upright 8-bit RGB image.
+"""Loading images: any source -> an upright 8-bit RGB image, or the pages and frames of a document.
 
 A path, URL, text, bytes, file object, array, tensor or Pillow image comes in, as far as a policy allows it; a Pillow
-image goes out, or a ValueError of one line. Neither torch nor transformers is imported for a file, so that the command
-line refuses one at once.
+image or a document goes out, or a ValueError of one line. Neither torch nor transformers is imported for a file, so
+that the command line refuses one at once.
 """
 
-import base64
-import binascii
-import os
+import math
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
 from io import BytesIO
-from pathlib import Path
 from typing import IO, Any
-from urllib.parse import unquote_to_bytes, urlparse
-from urllib.request import url2pathname
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from .image_sources import MAX_BYTES, POLICIES, SourcePolicy, download, shorten, without_secrets
+from .image_sources import MAX_BYTES, SourcePolicy, open_source, source_policy
 
 MAX_IMAGE_PIXELS = 89_478_485
 """Pixels; Pillow's own limit against decompression bombs (a quarter of 2^30 bytes at 3 bytes a pixel)."""
 
 MAX_IMAGE_SIDE = 65_535
 """px; JPEG's own limit. A longer side is taken for a mistake."""
+
+SMALLEST_PRINT = 8
+"""px; the height of a line in the smallest bitmap fonts, whose letters are 5 px high."""
 
 WHITES = (1.0, 255.0, 1023.0, 4095.0, 16383.0, 65535.0)
 """The largest value of floats and of 8, 10, 12, 14 and 16 bits: scanners and cameras put fewer bits into 16."""
@@ -51,10 +52,6 @@ PAGED = ("TIFF", "GIF")
 
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000")
 """Pillow's names of the formats that are decoded. Others start programs (EPS) or are rare."""
-
-
-SHORTEST_BASE64 = 32
-"""Characters; below it a string without a scheme is a path, never base64 (the smallest image files take more)."""
 
 
 @dataclass(frozen=True)
@@ -218,111 +215,6 @@ def decode(image: Image.Image, name: str, limit: int) -> Image.Image:
     return loaded
 
 
-def source_policy(sources: str | SourcePolicy) -> SourcePolicy:
-    """The policy called `sources`, or `sources` itself.
-
-    Raises:
-        ValueError: an unknown name.
-    """
-    if not isinstance(sources, str):
-        return sources
-    if sources not in POLICIES:
-        raise ValueError(f"sources: expected one of {', '.join(POLICIES)}; got {sources!r}")
-    return POLICIES[sources]
-
-
-def open_source(source: Any, policy: SourcePolicy, timeout: float | None) -> tuple[IO[bytes], str]:
-    """Opens a stream of encoded bytes, which the caller closes, and returns its name for error messages.
-
-    Args:
-        source: a path (str, PathLike; "~" is the home folder), file://, http(s) or data: URL, base64 text, bytes, a
-            binary file object (read from its beginning, left open) or a data set's {"bytes": ..., "path": ...}.
-        policy: the sources that may be read.
-        timeout: seconds for a whole download, redirects included; None: no limit.
-
-    Raises:
-        FileNotFoundError: no such file.
-        ValueError: another type, a source that is not allowed, or one that cannot be read.
-    """
-    if isinstance(source, Mapping) and {"bytes", "path"} & set(source):
-        content = source.get("bytes")
-        source = source.get("path") if content is None else content
-    if isinstance(source, bytes | bytearray | memoryview):
-        return BytesIO(source), "bytes"
-    if isinstance(source, str):
-        return _open_text(source, policy, timeout)
-    if isinstance(source, os.PathLike):
-        return _open_file(os.fspath(source), policy)
-    if hasattr(source, "read"):
-        return BytesIO(_read(source)), "file object"
-    raise ValueError(
-        "image: expected a PIL image, path, URL, data: URL, base64 text, bytes, file object, "
-        f'{{"bytes": ..., "path": ...}}, numpy array or torch tensor; got {type(source).__name__}'
-    )
-
-
-def _read(stream: Any) -> bytes:
-    if hasattr(stream, "seekable") and stream.seekable():
-        stream.seek(0)  # as Pillow does: the same object may be read again
-    content = stream.read(MAX_BYTES + 1)
-    if not isinstance(content, bytes):
-        raise ValueError(f"file object: expected one opened for bytes; got {type(content).__name__} from it")
-    if len(content) > MAX_BYTES:
-        raise ValueError(f"file object: expected at most {MAX_BYTES} bytes; got more")
-    return content
-
-
-def _open_text(source: str, policy: SourcePolicy, timeout: float | None) -> tuple[IO[bytes], str]:
-    scheme = source.split(":", 1)[0].lower() if ":" in source else ""
-    if scheme in ("http", "https"):
-        return BytesIO(download(source, policy, timeout)), without_secrets(source)
-    if scheme == "data":
-        return BytesIO(_data_url_bytes(source)), "data: URL"
-    if scheme == "file":
-        return _open_file(_file_url_path(source), policy)
-    if len(source) >= SHORTEST_BASE64 and not ("file" in policy.schemes and os.path.exists(source)):
-        with suppress(binascii.Error, ValueError):
-            return BytesIO(base64.b64decode("".join(source.split()), validate=True)), "base64 text"
-    return _open_file(source, policy)
-
-
-def _file_url_path(url: str) -> str:
-    parsed = urlparse(url)
-    if parsed.netloc not in ("", "localhost"):
-        raise ValueError(f"{shorten(url)}: expected file:///path on this machine; got host {parsed.netloc!r}")
-    return url2pathname(parsed.path)
-
-
-def _data_url_bytes(url: str) -> bytes:
-    header, comma, payload = url.partition(",")
-    if not comma:
-        raise ValueError(f"{shorten(url)}: expected data:<type>;base64,<content>; got no comma")
-    if not header.lower().endswith(";base64"):
-        return unquote_to_bytes(payload)
-    try:
-        return base64.b64decode("".join(payload.split()), validate=True)
-    except (binascii.Error, ValueError) as error:
-        raise ValueError(f"{shorten(header)}: expected base64 content; got {error}") from error
-
-
-def _open_file(path: str, policy: SourcePolicy) -> tuple[IO[bytes], str]:
-    if "file" not in policy.schemes:
-        raise ValueError("image: expected a source that is allowed here (sources); got a path on this machine")
-    name = path if len(path) <= 80 else f"...{path[-80:]}"  # the end of the name identifies the file
-    file = Path(os.path.expanduser(path))
-    try:
-        if not file.exists():
-            raise FileNotFoundError(f"{name}: expected an image file; got a missing path")
-        if not file.is_file():  # a FIFO would block, a device has no end
-            kind = "a folder" if file.is_dir() else "a device, pipe or socket"
-            raise ValueError(f"{name}: expected an image file; got {kind}")
-        return file.open("rb"), name
-    except FileNotFoundError:
-        raise
-    except OSError as error:  # no permission, a name too long
-        raise ValueError(f"{name}: expected an image file; got {type(error).__name__}") from error
-
-
 class _Refused(Exception):
     """Turns errors of reading into a ValueError for the caller."""
 
@@ -362,6 +254,33 @@ def check_size(height: int, width: int, name: str, limit: int) -> None:
             f"{name}: expected at most {limit} pixels (max_image_pixels); "
             f"got {height}x{width} = {height * width} pixels"
         )
+
+
+def check_print(height: int, width: int) -> None:
+    """Raises a ValueError for an image that is too small for print, about which there is nothing to ask."""
+    if min(height, width) < SMALLEST_PRINT:
+        expected = f"sides of at least {SMALLEST_PRINT} px, the height of the smallest print"
+        raise ValueError(f"image: expected {expected}; got {height}x{width} (height x width)")
+
+
+def boxes_on_image(boxes: Sequence[Any], height: int, width: int) -> list[tuple[float, float, float, float]]:
+    """The parts of boxes (x0, y0, x1, y1), px, that are on an image.
+
+    Raises:
+        ValueError: a box that ends before it starts, or is wholly outside the image.
+    """
+    for x0, y0, x1, y1 in boxes:
+        if x0 > x1 or y0 > y1:
+            raise ValueError(f"boxes: expected x0 <= x1 and y0 <= y1; got {(x0, y0, x1, y1)}")
+        if not reaches((x0, y0, x1, y1), height, width):
+            expected = f"boxes that reach into the image of {width} x {height} px (width x height)"
+            raise ValueError(f"boxes: expected {expected}; got {(x0, y0, x1, y1)}")
+    return [(max(x0, 0), max(y0, 0), min(x1, width), min(y1, height)) for x0, y0, x1, y1 in boxes]
+
+
+def reaches(box: Sequence[float], height: int, width: int) -> bool:
+    """Whether a box (x0, y0, x1, y1), px, reaches into an image."""
+    return box[0] < width and box[1] < height and box[2] > 0 and box[3] > 0
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:
@@ -476,3 +395,206 @@ def _array_to_8_bit(array: np.ndarray) -> np.ndarray:
     if not (-slack <= low and high <= white + slack):  # also False for NaN
         raise ValueError(f"image: expected {array.dtype} values in 0..{white:g}; got {low:g}..{high:g}")
     return np.rint(np.clip(array.astype(np.float64), 0, white) * (255.0 / white)).astype(np.uint8)
+
+
+# Documents
+
+POINTS = 72
+"""PDF units per inch."""
+
+_PDFIUM = threading.Lock()
+"""PDFium is not thread-safe, not even across documents."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How a document is read.
+
+    Attributes:
+        dpi: px per inch at which pages of a PDF are rendered.
+        max_pages: more pages are refused.
+        fps: frames of a video per second, fewer if that would be more than `max_frames`.
+        max_frames: of a video.
+        max_image_pixels: of a page or frame.
+    """
+
+    dpi: float
+    max_pages: int
+    fps: float
+    max_frames: int
+    max_image_pixels: int
+
+
+def open_document(encoded: Encoded, limits: Limits) -> list[Source]:
+    """The pages or frames of a document, in order.
+
+    Raises:
+        ValueError: an encrypted, broken or empty document, more pages than `max_pages`, or a page that is too large.
+        ImportError: the package that reads it is not installed.
+    """
+    openers = {"pdf": _open_pdf, "video": _open_video, "pages": _open_pages}
+    return openers[encoded.kind](encoded, limits)
+
+
+class MissingPackage(ImportError, ValueError):
+    """Raised when a package that reads a kind of document is not installed."""
+
+
+def _package(name: str, extra: str, source: str) -> Any:
+    try:
+        return import_module(name)
+    except ImportError as error:
+        expected = f'expected {name} to read it (pip install "arr-coc[{extra}]")'
+        raise MissingPackage(f"{source}: {expected}; got none installed") from error
+
+
+def _check_pages(count: int, name: str, limits: Limits) -> None:
+    if not 1 <= count <= limits.max_pages:
+        raise ValueError(f"{name}: expected 1 to {limits.max_pages} pages (max_pages); got {count}")
+
+
+# ---- PDF ----------------------------------------------------------------------------------------------------------
+
+
+def _open_pdf(encoded: Encoded, limits: Limits) -> list[Source]:
+    pdfium = _package("pypdfium2", "documents", encoded.name)
+    with _PDFIUM:
+        try:
+            pdf = pdfium.PdfDocument(encoded.content)  # opened for each page: its last use is not known
+        except pdfium.PdfiumError as error:
+            locked = "password" in str(error).lower()
+            received = "an encrypted one" if locked else "a broken or empty one"
+            raise ValueError(f"{encoded.name}: expected a PDF that can be opened; got {received}") from None
+        with closing(pdf):
+            _check_pages(len(pdf), encoded.name, limits)
+            scale = limits.dpi / POINTS
+            sources = []
+            for number in range(len(pdf)):
+                with _whole_page(pdfium, encoded, number):
+                    size = pdf.get_page_size(number)
+                width, height = (math.ceil(side * scale) for side in size)  # as pypdfium2 rounds
+                try:
+                    check_size(height, width, f"{encoded.name}, page {number + 1}", limits.max_image_pixels)
+                except ValueError as error:
+                    raise ValueError(f"{error}; a lower dpi than {limits.dpi:g} makes it smaller") from None
+                load = partial(_render, pdfium, encoded, number, scale, (width, height))
+                sources.append(Source(height, width, load, page=number + 1))
+    return sources
+
+
+@contextmanager
+def _whole_page(pdfium: Any, encoded: Encoded, number: int) -> Iterator[None]:
+    try:
+        yield
+    except pdfium.PdfiumError:
+        expected = f"page {number + 1} of the PDF to be whole"
+        raise ValueError(f"{encoded.name}: expected {expected}; got a broken one") from None
+
+
+SHARP, MOST_RENDERED = 150 / POINTS, 2**24
+"""px per point below which a page is rendered finer and then reduced, and the most px that are rendered for that.
+
+PDFium leaves out rows and columns where it reduces an image far, as that of a scan in a page at 72 dpi.
+"""
+
+
+def _render(pdfium: Any, encoded: Encoded, number: int, scale: float, size: tuple[int, int]) -> Image.Image:
+    times = 1
+    while scale * times < SHARP and size[0] * size[1] * (times + 1) ** 2 <= MOST_RENDERED:
+        times += 1
+    with (
+        _PDFIUM,
+        _whole_page(pdfium, encoded, number),
+        closing(pdfium.PdfDocument(encoded.content)) as pdf,
+        closing(pdf[number]) as page,
+        closing(page.render(scale=scale * times)) as bitmap,
+    ):
+        image = bitmap.to_pil().convert("RGB")
+        if times > 1:
+            return image.resize(size, Image.Resampling.LANCZOS)
+        return image.copy()  # the bitmap's memory is PDFium's
+
+
+# ---- image files of several pages ---------------------------------------------------------------------------------
+
+
+def _open_pages(encoded: Encoded, limits: Limits) -> list[Source]:
+    with open_encoded(BytesIO(encoded.content), encoded.name, limits.max_image_pixels) as image:
+        count = count_pages(image, encoded.name)
+        _check_pages(count, encoded.name, limits)
+        sources = []
+        for number in range(count):
+            name = f"{encoded.name}, page {number + 1}"
+            seek_page(image, number, name)
+            check_size(image.height, image.width, name, limits.max_image_pixels)
+            load = partial(_page_of, encoded, number, limits.max_image_pixels)
+            sources.append(Source(image.height, image.width, load, page=number + 1))
+    return sources
+
+
+def _page_of(encoded: Encoded, number: int, limit: int) -> Image.Image:
+    with open_encoded(BytesIO(encoded.content), encoded.name, limit) as image:
+        name = f"{encoded.name}, page {number + 1}"
+        seek_page(image, number, name)
+        return decode(image, name, limit)
+
+
+# ---- video --------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _video(encoded: Encoded) -> Iterator[tuple[Any, Any]]:
+    """The container and its first video stream; translates PyAV's errors."""
+    av = _package("av", "video", encoded.name)
+    try:
+        with av.open(BytesIO(encoded.content)) as container:
+            if not container.streams.video:
+                raise ValueError(f"{encoded.name}: expected a video with frames; got one without a video stream")
+            stream = container.streams.video[0]
+            if stream.codec_context is None:
+                raise ValueError(f"{encoded.name}: expected a video of a known codec; got another")
+            yield container, stream
+    except av.error.FFmpegError as error:
+        raise ValueError(f"{encoded.name}: expected a whole video; got a broken one ({type(error).__name__})") from None
+
+
+def _open_video(encoded: Encoded, limits: Limits) -> list[Source]:
+    with _video(encoded) as (container, stream):
+        height, width = stream.height, stream.width
+        check_size(height, width, encoded.name, limits.max_image_pixels)
+        shown = [
+            (float(packet.pts * stream.time_base), float((packet.duration or 0) * stream.time_base))
+            for packet in container.demux(stream)
+            if packet.pts is not None
+        ]
+    if not shown:
+        raise ValueError(f"{encoded.name}: expected a video with frames; got none")
+    begin = min(start for start, _ in shown)
+    length = max(start + duration for start, duration in shown) - begin
+    step = max(1 / limits.fps, length / limits.max_frames)
+    count = min(limits.max_frames, max(1, math.ceil(length / step - 1e-6)))
+    if _first_rotation(encoded) % 180:
+        height, width = width, height
+    return [
+        Source(height, width, partial(_frame, encoded, begin + number * step), second=number * step)
+        for number in range(count)
+    ]
+
+
+def _first_rotation(encoded: Encoded) -> int:
+    """Degrees by which the frames have to be turned, as phones store them; 0: none."""
+    with _video(encoded) as (container, stream):
+        return next((frame.rotation for frame in container.decode(stream)), 0)
+
+
+def _frame(encoded: Encoded, second: float) -> Image.Image:
+    """The first frame at or after `second`, upright; the last frame if there is none."""
+    with _video(encoded) as (container, stream):
+        container.seek(int(second / stream.time_base), stream=stream)
+        frame = None
+        for frame in container.decode(stream):  # noqa: B007 (the last one is looked at)
+            if frame.time is not None and frame.time >= second - 1e-3:
+                break
+        if frame is None:
+            raise ValueError(f"{encoded.name}: expected a frame at {second:.1f} s; got none")
+        return frame.to_image().convert("RGB").rotate(frame.rotation, expand=True)

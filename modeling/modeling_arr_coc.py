@@ -427,15 +427,15 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
                 (see `resolve_budget`), or "auto": the model chooses for each item, with the configured allocator if
                 that one chooses, else with "tiers".
             allocator: "topk" or "window" fetch exactly the budget, "tiers" and "adaptive" at most that.
-            boxes: for strategy "oracle": (x0, y0, x1, y1) in px of the source image; a list of lists for several
-                questions.
+            boxes: for strategy "oracle": (x0, y0, x1, y1) in px of the source image, cut at its edges; a list of lists
+                for several questions.
             return_fetch: return `Answer` objects (text, probability, fetched patches) in place of strings; so does
                 `return_dict_in_generate=True`, with transformers' output object as `Answer.output`.
             **kwargs: other fields of `FetchChoices` (`seed`, `generator`, `overlap`, `bypass`, `patches`), `history`
                 (earlier (question, answer) pairs, which the language model reads as text; for several questions also
                 one list each), `on_fetch` (called with the `FetchResult` of all prompts before the first token is
                 generated), fields of `views.ViewOptions` (`tiles`, `spread`, ...), `readings` (times that a page is
-                read, 1 to 3, at sizes that differ: the surest answer is returned), and arguments of transformers'
+                read, 1 to 3, at sizes that differ; the readings vote), and arguments of transformers'
                 `generate` (`max_new_tokens`, `num_beams`, `streamer`, ...).
 
         Returns:

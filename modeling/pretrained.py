@@ -396,7 +396,7 @@ class ArrCocPreTrainedModel(PreTrainedModel):
         try:
             _check_folder(folder)
             for place in places:
-                with _no_bar() if place else nullcontext():  # one message: that of loading the weights
+                with no_bar() if place else nullcontext():  # one message: that of loading the weights
                     loaded = super().from_pretrained(
                         source, *model_args, ignore_mismatched_sizes=True, **{**options, **place}
                     )
@@ -424,7 +424,8 @@ class ArrCocPreTrainedModel(PreTrainedModel):
 
 
 @contextmanager
-def _no_bar() -> Iterator[None]:
+def no_bar() -> Iterator[None]:
+    """transformers draws no progress bars within the context."""
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:

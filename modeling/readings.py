@@ -1,8 +1,9 @@
-"""Several readings of a page: it is encoded at other sizes too, and the surest answer is taken.
+"""Several readings of a page: it is encoded at other sizes too, and the answer that most of them give is taken.
 
 What a text reader misreads at one size it often reads at another. Answers that are sure already are not asked again.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -71,21 +72,35 @@ def _sheet(source: Source, size: tuple[int, int], place: tuple[int, int]) -> Ima
 def surest(
     answers: Sequence[Answer], again: Sequence[Callable[[list[int]], Sequence[Answer]]], least: float = SURE
 ) -> list[Answer]:
-    """The surest answer to each question.
+    """The answer to each question that its readings agree on most.
 
     Args:
         answers: of the first reading.
         again: of each further reading, answers to the questions of these numbers.
         least: probability from which on a question is not asked again.
     """
-    best = list(answers)
+    given = [[answer] for answer in answers]
     for ask in again:
-        unsure = [number for number, answer in enumerate(best) if answer.probability < least]
+        unsure = [number for number, own in enumerate(given) if all(answer.probability < least for answer in own)]
         if not unsure:
             break
         for number, answer in zip(unsure, ask(unsure), strict=True):
-            best[number] = max(best[number], answer, key=lambda each: each.probability)
-    return best
+            given[number].append(answer)
+    return [agreed(own) for own in given]
+
+
+def agreed(answers: Sequence[Answer]) -> Answer:
+    """Of the answers of several readings to a question the one whose text has the largest sum of probabilities.
+
+    Its probability becomes the mean of its own and of that sum divided by the number of readings: an answer that
+    other readings do not give is less sure. Case and white space of texts are ignored.
+    """
+    by_text = defaultdict[str, list[Answer]](list)
+    for answer in answers:
+        by_text[" ".join(answer.text.casefold().split())].append(answer)
+    best = max(by_text.values(), key=lambda own: sum(answer.probability for answer in own))
+    first, share = max(best, key=lambda answer: answer.probability), sum(answer.probability for answer in best)
+    return replace(first, probability=(first.probability + share / len(answers)) / 2)
 
 
 def on_page(answer: Answer, sources: Sequence[Source], places: Tensor, of_slots: Tensor) -> Answer:

@@ -69,7 +69,7 @@ def test_steps_that_would_read_nothing_are_refused() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"budgets": {"plenty": 1.0}}, "budget: expected a number of patches or one of .*; got 'plenty'"),
+        ({"budgets": {"plenty": 1.0}}, "budget: expected 0 to .* patches .*, or fast .*; got 'plenty'"),
         ({"budgets": {1000: 1.0}}, "budget: expected 0 to 256 patches"),
         ({"evaluate_budget": 1000}, "budget: expected 0 to 256 patches"),
         ({"transcript_budget": 100, "image_size": 64}, "budget: expected 0 to 64 patches"),

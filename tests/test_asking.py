@@ -1,6 +1,7 @@
 """Asking: every kind of image, of question and of decoding, and what is refused."""
 
 import base64
+import re
 from io import BytesIO
 from pathlib import Path
 from threading import Thread
@@ -11,7 +12,7 @@ import pytest
 import torch
 from test_invariants import Calls
 from test_modeling import CARD, PAGE, QUESTION, loud_model, noise, prompt
-from transformers import GenerationConfig, TextIteratorStreamer
+from transformers import GenerationConfig, TextIteratorStreamer, TextStreamer
 
 from arr_coc.modeling.image_processing_arr_coc import boxes_to_patches
 
@@ -312,6 +313,17 @@ def test_streaming(model: Any, expected: str, convenience: bool) -> None:
     streamed = "".join(streamer)
     thread.join()
     assert streamed.strip() == expected
+
+
+def test_the_documented_streamer_prints_no_special_tokens(model: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """It printed <|im_end|>."""
+    text = (Path(__file__).parents[1] / "docs" / "transformers.md").read_text(encoding="utf-8")
+    (written,) = re.findall(r"TextStreamer\(.*?\)", text)
+    streamer = eval(written, {"TextStreamer": TextStreamer, "processor": model.processor})
+    end = model.processor.tokenizer.convert_tokens_to_ids("<|im_end|>")
+    model.generate(PAGE, QUESTION, streamer=streamer, forced_eos_token_id=end, max_new_tokens=6)
+    shown = capsys.readouterr().out
+    assert shown.strip() and "<|" not in shown
 
 
 def test_encodings_in_forward_and_in_the_standard_call(model: Any) -> None:

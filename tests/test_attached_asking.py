@@ -146,7 +146,7 @@ def test_attention_is_interpolated_between_cells(reader: AttachedReader) -> None
 
 def test_where_a_map_says_nothing_saliency_stands_in(reader: AttachedReader) -> None:
     answer = reader.generate(
-        blank_but(BOX), "What?", budget=4, strategy="oracle", boxes=[(900, 900, 999, 999)], return_fetch=True
+        blank_but(BOX), "What?", budget=4, strategy="oracle", boxes=[(0, 0, 320, 256)], return_fetch=True
     )
     assert answer.fetch.indices.tolist() == [UNDER_BOX]
     assert answer.fetch.fallbacks == {"scorer": 1, "bridge": 0}
@@ -237,6 +237,8 @@ def test_an_encoding_of_another_model_is_refused(reader: AttachedReader) -> None
         ({"strategy": "oracle"}, "boxes: expected boxes with strategy oracle, and with no other"),
         ({"boxes": [BOX]}, "boxes: expected boxes with strategy oracle, and with no other"),
         ({"strategy": "oracle", "boxes": [(9, 9, 1, 1)]}, "boxes: expected x0 <= x1"),
+        ({"strategy": "oracle", "boxes": [(900, 900, 999, 999)]}, "boxes that reach into the image of .* got .900"),
+        ({"strategi": "none"}, "generate: expected arguments that help.* lists, .*; got strategi"),
         ({"budget": 2.0}, r"budget: expected a share in 0\.\.1"),
         ({"budget": 0, "pool": 0}, "budget: expected at least one token where there is no base"),
         ({"pool": -1}, "pool: expected an integer from 0; got -1"),

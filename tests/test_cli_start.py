@@ -75,9 +75,9 @@ def test_help_and_version_do_not_wait_for_the_library(arguments: tuple[str, ...]
         (("ask", RECEIPT, QUESTION, "--picture", "out.txt"), "--picture: expected a name ending in .png"),
         (("look", "missing.png", QUESTION, "--out", "out"), "missing.png: expected an image file"),
         (("ask", RECEIPT, " "), "question: expected a non-empty string; got ' '"),
-        (("ask", RECEIPT, QUESTION, "--budget", "some"), "budget: expected a number of patches or one of fast"),
+        (("ask", RECEIPT, QUESTION, "--budget", "some"), "budget: expected 0 to "),
         (("ask", RECEIPT, QUESTION, "--budget", "5000"), "budget: expected 0 to 4096 patches"),
-        (("ask", RECEIPT, QUESTION, "--budget", "0.25"), "budget: expected a number of patches or one of fast"),
+        (("ask", RECEIPT, QUESTION, "--budget", "0.25"), "budget: expected 0 to "),
         (("build", "nowhere", "out"), "SOURCE: expected a folder; got 'nowhere', which is none"),
         (("replay", "nowhere"), "LOG: expected a folder; got 'nowhere', which is none"),
         (("serve", "nowhere"), "got 'nowhere', which does not exist"),
@@ -104,6 +104,24 @@ def test_help_and_version_do_not_wait_for_the_library(arguments: tuple[str, ...]
         (
             ("ask", RECEIPT, QUESTION, "--box", "1,2,3,4"),
             "--box: expected --strategy oracle, which fetches what is in it",
+        ),
+        (
+            ("ask", RECEIPT, QUESTION, "--strategy", "oracle", "--box", "5000,0,5100,50"),
+            "boxes: expected boxes that reach into the image of ",
+        ),
+        *(
+            ((*command, "--device", "foo"), "--device: expected e.g. cpu, cuda, cuda:1, mps; got 'foo'")
+            for command in (
+                ("ask", RECEIPT, QUESTION),
+                ("look", RECEIPT, QUESTION, "--out", "out"),
+                ("serve",),
+                ("demo",),
+                ("measure", "examples/measured.yaml"),
+                ("evaluate", "examples/held_out/data.jsonl"),
+                ("train", "examples/phases.yaml", "--out", "out"),
+                ("info",),
+                ("learn", "--versions", "out"),
+            )
         ),
         (("serve", "--port", "99999"), "--port: expected a number from 0 to 65535; got '99999'"),
         (("measure",), "measure: expected SUITE or --bench DIR; got neither"),
@@ -132,6 +150,33 @@ def test_an_image_that_is_cut_is_refused_without_the_library(tmp_path: Path) -> 
     refusal, last = result.stderr.strip().split("\n")
     assert "cut.png: expected a whole image; got a corrupt one" in refusal
     assert last.startswith("2 ") and "torch" not in last.split()
+
+
+def broken(folder: Path, kind: str) -> Path:
+    """A file of a document that cannot be opened, or an image too small for print."""
+    path = folder / f"broken.{kind}"
+    whole = (ROOT / "examples/images/invoices.pdf").read_bytes()
+    if kind == "png":
+        Image.new("RGB", (3, 90)).save(path)
+    else:
+        path.write_bytes({"pdf": whole[:200], "mp4": b"\0\0\0\x18ftypisom" + bytes(200)}[kind])
+    return path
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("pdf", "expected a PDF that can be opened; got a broken or empty one"),
+        ("mp4", "expected a whole video; got a broken one"),
+        ("png", "image: expected sides of at least 8 px, the height of the smallest print; got 90x3"),
+    ],
+)
+def test_a_broken_document_is_refused_without_the_library(tmp_path: Path, kind: str, message: str) -> None:
+    """It was refused after 20 s, when the model had been loaded."""
+    command = [sys.executable, "-c", TIMED, "ask", str(broken(tmp_path, kind)), QUESTION]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    refusal, last = result.stderr.strip().split("\n")
+    assert message in refusal and last.startswith("2 ") and "torch" not in last.split()
 
 
 def test_a_name_on_the_hub_is_refused_if_the_hub_does_not_answer() -> None:
@@ -229,7 +274,8 @@ def test_one_bar_is_shown_while_a_model_is_loaded(tmp_path: Path, capfd: pytest.
 def test_large_images_show_how_far_they_are(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tiny_checkpoint(tmp_path / "model")
     Image.effect_noise((600, 600), 80).save(tmp_path / "large.png")
-    for patience, shown in ((600, False), (0, True)):
+    for patience, terminal, shown in ((600, True, False), (0, True, True), (0, False, False)):
         monkeypatch.setattr("arr_coc.modeling.view_encoding.PATIENCE", patience)
+        monkeypatch.setattr(sys.stderr, "isatty", lambda terminal=terminal: terminal)
         code, _, err = cli("ask", tmp_path / "large.png", QUESTION, "--model", folder)
         assert code == 0 and ("Encoding tiles" in err) == shown

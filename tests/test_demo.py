@@ -176,7 +176,7 @@ def test_the_page_shows_patches_first_then_the_answer_then_what_was_asked(page: 
         (
             QUESTION,
             "lots & <lots>",
-            "budget: expected a number of patches or one of .* got &#x27;lots &amp; &lt;lots&gt;&#x27;",
+            "budget: expected 0 to .* patches .*, or fast .* got &#x27;lots &amp; &lt;lots&gt;&#x27;",
         ),
         (QUESTION, "-3", "budget: expected .* got &#x27;-3&#x27;"),
     ],

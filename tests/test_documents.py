@@ -12,8 +12,7 @@ import pytest
 from helpers import tiny_model
 from PIL import Image, ImageDraw
 
-from arr_coc.modeling.image_loading import Encoded, load_source
-from arr_coc.modeling.view_encoding import Limits, MissingPackage, open_document
+from arr_coc.modeling.image_loading import Encoded, Limits, MissingPackage, load_source, open_document
 
 LIMITS = Limits(dpi=72, max_pages=5, fps=1.0, max_frames=4, max_image_pixels=1_000_000)
 QUESTION = "What is the total?"
@@ -187,7 +186,7 @@ def test_a_package_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatc
     def missing(name: str) -> None:
         raise ImportError(name)
 
-    monkeypatch.setattr("arr_coc.modeling.view_encoding.import_module", missing)
+    monkeypatch.setattr("arr_coc.modeling.image_loading.import_module", missing)
     with pytest.raises(
         MissingPackage, match=r'bytes: expected pypdfium2 to read it \(pip install "arr-coc\[documents\]"\)'
     ):

@@ -285,12 +285,21 @@ def test_the_report_says_what_was_measured_and_is_json(model: Any, lines: list[A
     assert {"date", "versions", "machine", "model"} <= set(found)
 
 
-def test_progress_is_drawn_on_standard_error_only(
-    model: Any, lines: list[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("terminal", [True, False])
+def test_progress_is_drawn_on_a_terminal_only(
+    model: Any,
+    lines: list[Any],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    terminal: bool,
 ) -> None:
+    """A file got bars too, with carriage returns."""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
     evaluate(model, read_records(write(tmp_path, lines), limit=2), ["none"])
     captured = capsys.readouterr()
-    assert captured.out == "" and "2/2" in captured.err
+    assert captured.out == "" and ("2/2" in captured.err) == terminal
+    assert terminal or captured.err == ""
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,15 @@ def test_script_runs(
     assert all(words in said for words in SAYS.get(script, []))
 
 
+def test_the_client_says_how_to_start_a_server() -> None:
+    """Without one it ended in the traceback of its HTTP client."""
+    script, image = ROOT / "examples" / "ask_server.py", ROOT / "examples" / "images" / "receipt.png"
+    command = [sys.executable, str(script), str(image), "Who?", "--url", "http://127.0.0.1:9/v1"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1 and done.stderr.count("\n") == 1
+    assert "expected a server at http://127.0.0.1:9/v1; got no answer: start one with arr-coc serve" in done.stderr
+
+
 def weights_of(folder: Path) -> dict[str, Tensor]:
     """A checkpoint's weights in float32; the shipped one's are in bfloat16, in several files."""
     shards = map(load_file, sorted(folder.glob("model*.safetensors")))

@@ -1,4 +1,4 @@
-"""Several readings of a page: the surest answer is taken, its places are those on the page, sure ones are kept."""
+"""Several readings of a page: they vote, the places of an answer are those on the page, sure answers are kept."""
 
 import pickle
 from dataclasses import replace
@@ -14,7 +14,7 @@ from transformers import TextStreamer
 
 from arr_coc.modeling import generation
 from arr_coc.modeling.answers import Answer
-from arr_coc.modeling.readings import MARGINS, on_sheets, surest
+from arr_coc.modeling.readings import MARGINS, agreed, on_sheets, surest
 from arr_coc.viewing import draw_sheet
 
 QUESTIONS = ["What is the total?", "What is the tax?", "Who?"]
@@ -49,17 +49,28 @@ def sheet(page: Image.Image, reading: int) -> Image.Image:
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_the_surest_of_all_readings_is_the_answer(model: Any, count: int) -> None:
+def test_the_answer_is_one_that_the_readings_agree_on(model: Any, count: int) -> None:
     found = set()
     for question in QUESTIONS:
         pages = [PAGE, *(sheet(PAGE, reading) for reading in range(1, count))]
         each = [model.generate(page, question, return_fetch=True) for page in pages]
-        best = max(range(count), key=lambda number: each[number].probability)
-        found.add(best)
+        expected = agreed(each)
+        found.add([answer.text for answer in each].index(expected.text))
         answer = model.generate(PAGE, question, readings=count, return_fetch=True)
-        assert answer.text == each[best].text == model.generate(PAGE, question, readings=count)
-        assert answer.probability == pytest.approx(each[best].probability, rel=1e-3)
+        assert answer.text == expected.text == model.generate(PAGE, question, readings=count)
+        assert answer.probability == pytest.approx(expected.probability, rel=1e-3)
     assert count == 1 or len(found) > 1  # else nothing was chosen
+
+
+def told(probability: float, text: str) -> Answer:
+    return Answer(text, probability, None)  # type: ignore[arg-type]
+
+
+def test_readings_vote_with_their_probabilities() -> None:
+    assert agreed([told(0.6, "a")]) == told(0.6, "a")
+    assert agreed([told(0.6, "a"), told(0.4, "b")]) == told((0.6 + 0.3) / 2, "a")
+    best = agreed([told(0.5, "B c"), told(0.6, "a"), told(0.4, "b  C")])
+    assert (best.text, best.probability) == ("B c", pytest.approx((0.5 + 0.3) / 2))
 
 
 def test_encoded_once_it_answers_many_questions_of_several_pages(model: Any) -> None:
@@ -93,9 +104,6 @@ def test_places_are_those_on_the_page(model: Any, monkeypatch: pytest.MonkeyPatc
 
 
 def test_sure_answers_are_not_asked_again() -> None:
-    def told(probability: float, text: str) -> Answer:
-        return Answer(text, probability, None)  # type: ignore[arg-type]
-
     asked: list[list[int]] = []
 
     def again(numbers: list[int]) -> list[Answer]:

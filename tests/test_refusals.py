@@ -59,6 +59,39 @@ def boxed(m: Any, boxes: Any) -> Any:
 BAD: dict[str, tuple[Callable[[Any, Path], Any], str]] = {
     "missing file": (lambda m, f: m.generate(f / "no.png", QUESTION), "no.png: expected an image file"),
     "corrupt file": (corrupt, "cut.png: expected"),
+    "a page of 7 px": (lambda m, f: m.generate(PAGE.resize((90, 7)), QUESTION), "sides of at least 8 px.*; got 7x90"),
+    "one of several pages": (
+        lambda m, f: m.encode_image([[PAGE, PAGE.resize((1, 1))]]),
+        "image: expected sides of at least 8 px, the height of the smallest print; got 1x1",
+    ),
+    "encodings in a list": (
+        lambda m, f: m.generate([m.encode_image(PAGE)] * 2, ["a", "b"]),
+        r"encode_image \(about which generate\(page, \[question, question\]\) asks .* got a list of 2",
+    ),
+    "encodings to encode": (lambda m, f: m.encode_image([m.encode_image(PAGE)]), "image: expected images, .* of 1"),
+    "an unknown argument": (
+        lambda m, f: m.generate("not loaded", QUESTION, foo=1, strategi="none"),
+        r"generate: expected arguments that help\(model.generate\) lists, .* GenerationConfig; got foo, strategi",
+    ),
+    "a box outside": (lambda m, f: boxed(m, [(900, 900, 950, 950)]), r"reach into the image of .* got \(900, 900"),
+    "a box in the margin of the square": (
+        lambda m, f: m.generate(
+            Image.new("RGB", (100, 50), "grey"), QUESTION, strategy="oracle", boxes=[(10, 60, 20, 70)]
+        ),
+        "reach into the image of 100 x 50 px",
+    ),
+    "no box for the second question": (
+        lambda m, f: m.generate(PAGE, ["a", "b"], strategy="oracle", boxes=[[(0, 0, 9, 9)], []]),
+        "boxes: expected at least one for each question; got none for question 2",
+    ),
+    "boxes that nothing reads": (
+        lambda m, f: m.generate(PAGE, QUESTION, boxes=[(0, 0, 9, 9)]),
+        "boxes: expected strategy oracle beside them, which fetches what is in them; got strategy 'realizer'",
+    ),
+    "a scorer that it lacks": (
+        lambda m, f: m.generate(PAGE, QUESTION, strategy="experts"),
+        r"strategy: expected one of (?!.*experts.*held).* \(held here\); got 'experts'",
+    ),
     "zero size": (zero_size, "expected at least 1x1 pixels .*0x5"),
     "text file": (text_file, "notes.txt: expected an image"),
     "20,000 px": (huge, "expected at most .* pixels"),
@@ -77,13 +110,19 @@ BAD: dict[str, tuple[Callable[[Any, Path], Any], str]] = {
         "question: expected a non-empty string; got",
     ),
     "long question": (lambda m, f: m.generate(PAGE, "w " * 800), "question: expected at most 512 tokens; got"),
-    "unknown strategy": (lambda m, f: m.generate(PAGE, QUESTION, strategy="x"), "strategy: expected one of .* got 'x'"),
+    "unknown strategy": (
+        lambda m, f: m.generate(PAGE, QUESTION, strategy="x"),
+        r"strategy: expected one of (?!.*experts).* \(held here\); got 'x'",
+    ),
     "unknown allocator": (lambda m, f: m.generate(PAGE, QUESTION, allocator="x"), "allocator: expected one .* got 'x'"),
-    "unknown budget": (lambda m, f: m.generate(PAGE, QUESTION, budget="x"), "budget: expected .*; got 'x'"),
+    "unknown budget": (
+        lambda m, f: m.generate(PAGE, QUESTION, budget="x"),
+        r"budget: expected 0 to 256 patches .*, or fast \(4\), balanced \(11\), .* auto .* or all; got 'x'",
+    ),
     "too large a budget": (lambda m, f: m.generate(PAGE, QUESTION, budget=257), "budget: expected 0 to 256 .* got 257"),
     "negative budget": (
         lambda m, f: m.generate(PAGE, QUESTION, budget=-1),
-        "budget: expected 0 or more .* got -1",
+        "budget: expected 0 to 256 .* got -1",
     ),
     "two images, three questions": (
         lambda m, f: m.generate([PAGE, CARD], ["a", "b", "c"]),
@@ -96,7 +135,7 @@ BAD: dict[str, tuple[Callable[[Any, Path], Any], str]] = {
     ),
     "a box that ends before it starts": (
         lambda m, f: m.generate(PAGE, QUESTION, strategy="oracle", boxes=[(9, 9, 0, 0)]),
-        "box: expected",
+        "boxes: expected x0 <= x1 and y0 <= y1; got .9, 9, 0, 0",
     ),
     "boxes of bare pixels": (
         lambda m, f: m.generate(
@@ -233,6 +272,15 @@ def test_an_answer_ends_where_the_context_does(model: Any) -> None:
     assert short.generate(PAGE, QUESTION, **options).output.sequences.shape[1] == 110
     tokens = short.generate(**prompt(short, (PAGE, QUESTION)), max_new_tokens=10**9, eos_token_id=-1)
     assert tokens.shape[1] == 110 > length
+
+
+def test_a_box_is_cut_at_the_edges_of_its_page(model: Any) -> None:
+    """In the square it also covered padding, whose patches were then fetched."""
+    page, options = Image.new("RGB", (100, 50), "grey"), {"strategy": "oracle", "budget": 64, "return_fetch": True}
+    whole, beyond = (
+        model.generate(page, QUESTION, boxes=[box], **options) for box in ((0, 0, 100, 50), (-50, -90, 300, 400))
+    )
+    assert torch.equal(whole.fetch.relevance, beyond.fetch.relevance) and whole.fetch.relevance.sum() < 256
 
 
 def test_boxes_may_be_arrays_and_tensors(model: Any) -> None:

@@ -326,8 +326,17 @@ REFUSED: dict[str, tuple[dict[str, Any], int, str]] = {
     "too many pixels": ({"messages": chat("a", data_url(png(noise(0, (400, 400)))))}, 400, "at most 100000 pixels"),
     "too many images": ({"messages": chat("a", *URLS[:1] * 9)}, 400, "at most 8 images; got 9"),
     "an unknown handle": ({"messages": chat("a", "encoding:enc_0")}, 404, "encode the image again"),
-    "a strategy": ({"extra_body": {"strategy": "best"}}, 400, "strategy: expected one of"),
-    "a budget": ({"extra_body": {"budget": 10_000}}, 400, "budget: expected 0 to"),
+    "a strategy": (
+        {"extra_body": {"strategy": "best"}},
+        400,
+        "strategy: expected one of attention, clip_query, none, oracle, random, realizer, saliency, variance (held",
+    ),
+    "a budget": (
+        {"extra_body": {"budget": 10_000}},
+        400,
+        "budget: expected 0 to 256 patches (all that can be fetched), or fast (4), balanced (11), standard (17)",
+    ),
+    "a few pixels": ({"messages": chat("a", data_url(png(noise(0, (1, 1)))))}, 400, "sides of at least 8 px"),
     "a budget that is no number": ({"extra_body": {"budget": True}}, 400, "budget"),
     "tokens that are no number": ({"extra_body": {"max_tokens": True}}, 400, "max_tokens"),
     "no passes": ({"extra_body": {"num_passes": 0}}, 400, "num_passes: expected"),
@@ -352,6 +361,60 @@ def test_refusals_say_why_and_nothing_of_the_server(case: str, client: Any) -> N
     assert caught.value.status_code == status and message in str(caught.value.body)
     body = caught.value.response.text
     assert len(body) < 1000 and not re.search(r"/(tmp|root|home|usr|work)/|Traceback|\.py", body)
+
+
+ASKED = {"model": "tiny", "messages": chat(QUESTION, URLS[0])}
+TEXT = {"type": "text", "text": "a"}
+
+
+@pytest.mark.parametrize(
+    ("body", "field", "message"),
+    [
+        (b"", None, "body: expected a JSON object (Content-Type: application/json); got none"),
+        (b"{", None, "body: expected JSON; got other content"),
+        ([1], None, "body: expected a JSON object (Content-Type: application/json); got a list of 1"),
+        ({}, "model", "model: expected this field; got none"),
+        ({"model": "tiny"}, "messages", "messages: expected this field; got none"),
+        ({**ASKED, "model": 3}, "model", "model: expected text; got 3"),
+        ({**ASKED, "messages": "a"}, "messages", 'messages: expected a list; got "a"'),
+        ({**ASKED, "messages": []}, "messages", "messages: expected a length of at least 1; got a list of 0"),
+        ({**ASKED, "messages": [5]}, "messages.0", "messages.0: expected an object; got 5"),
+        (
+            {**ASKED, "messages": [{"role": "user", "content": 5}]},
+            "messages.0.content",
+            "messages.0.content: expected text or a list; got 5",
+        ),
+        (
+            {**ASKED, "messages": [{"role": "user", "content": [{"type": "text"}]}]},
+            "messages.0.content.0.text",
+            "messages.0.content.0.text: expected this field; got none",
+        ),
+        (
+            {**ASKED, "messages": [{"role": "user", "content": [TEXT, {**TEXT, "x": 1}]}]},
+            "messages.0.content.1.x",
+            "messages.0.content.1.x: expected no such field; got 1",
+        ),
+        ({**ASKED, "max_tokens": 1.5}, "max_tokens", "max_tokens: expected an integer; got 1.5"),
+        ({**ASKED, "max_tokens": 0}, "max_tokens", "max_tokens: expected at least 1; got 0"),
+        ({**ASKED, "temperature": "hot"}, "temperature", 'temperature: expected a number; got "hot"'),
+        ({**ASKED, "stop": [5]}, "stop.0", "stop.0: expected text; got 5"),
+        ({**ASKED, "stream": "maybe"}, "stream", 'stream: expected true or false; got "maybe"'),
+        ({**ASKED, "budget": {}}, "budget", "budget: expected an integer or a number or text; got an object"),
+        ({**ASKED, "num_passes": True}, "num_passes", "num_passes: expected an integer or 'auto'; got true"),
+    ],
+)
+def test_an_invalid_body_is_refused_by_field(
+    served: tuple[Server, str], body: Any, field: str | None, message: str
+) -> None:
+    """The words were pydantic's: "Input should be a valid string", or "Field required", in `messages.0.content.str`."""
+    content = body if isinstance(body, bytes) else json.dumps(body)
+    with openai.DefaultHttpxClient() as http:
+        headers = {"Content-Type": "application/json"}
+        answer = http.post(f"{served[1]}/chat/completions", content=content, headers=headers)
+    error = answer.json()["error"]
+    assert answer.status_code == 400 and error == {
+        "message": message, "type": "invalid_request_error", "param": field, "code": None,
+    }  # fmt: skip
 
 
 def test_half_a_character_is_refused(served: tuple[Server, str]) -> None:

@@ -72,11 +72,11 @@ def count_fetched(budget: float | int | str, tokens: int, places: int, base: int
         ValueError: another kind of budget, more tokens than there are, a share below that of the base tokens, or no
             token at all.
     """
-    names = ", ".join([*NAMED_BUDGETS, "all"])
-    if isinstance(budget, str) and budget not in (*NAMED_BUDGETS, "all"):
-        raise ValueError(f"budget: expected a share, a number of tokens or one of {names}; got {budget!r}")
-    if isinstance(budget, bool) or not isinstance(budget, float | int | str):
-        raise ValueError(f"budget: expected a share, a number of tokens or one of {names}; got {budget!r}")
+    known = (*NAMED_BUDGETS, "all")
+    kinds = not isinstance(budget, bool) and isinstance(budget, float | int | str)
+    if not kinds or (isinstance(budget, str) and budget not in known) or (isinstance(budget, int) and budget < 0):
+        expected = f"a share, a number of tokens or one of {', '.join(known)}"
+        raise ValueError(f"budget: expected {expected}; got {budget!r}")
     if budget == "all" or (isinstance(budget, float) and budget == 1.0):
         return None
     if isinstance(budget, float):
@@ -85,6 +85,9 @@ def count_fetched(budget: float | int | str, tokens: int, places: int, base: int
         fetched = min(round(budget * tokens) - base, places)
         if fetched < 0:
             raise ValueError(f"budget: expected at least {base / tokens:.3f}, what the base takes; got {budget!r}")
+    elif isinstance(budget, int) and budget > places:
+        expected = f"a share in 0..1, 0 to {places} tokens or one of {', '.join(known)}"
+        raise ValueError(f"budget: expected {expected}; got {budget}")
     else:
         fetched = resolve_budget(budget, places)
     if not fetched + base:

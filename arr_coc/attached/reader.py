@@ -18,8 +18,8 @@ from ..loading import find_device, load_model
 from ..modeling.answers import Answer, answer_probabilities
 from ..modeling.checks import boxes_per_slot
 from ..modeling.configuration_arr_coc import ArrCocConfig
-from ..modeling.generation import check_decoding, checked_questions, shown_by_prompts
-from ..modeling.image_loading import MAX_IMAGE_PIXELS, Source, load_source
+from ..modeling.generation import check_decoding, check_names, checked_questions, shown_by_prompts
+from ..modeling.image_loading import MAX_IMAGE_PIXELS, Source, boxes_on_image, load_source
 from ..modeling.image_processing_arr_coc import Box
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..modeling.processing_arr_coc import History, Turn, histories
@@ -182,6 +182,7 @@ class AttachedReader:
         turns = histories(history, len(questions))
         self.check_questions(questions, turns)
         check_decoding(self.model, kwargs)
+        check_names(self.model, kwargs)
         strategy = self.check_strategy(strategy, boxes)
         if image is None:
             answers: list[Any] = self.runner.answers_to_text(questions, turns, kwargs)
@@ -370,10 +371,11 @@ def _boxes_of(prompts: Sequence[EncodedPrompt], boxes: Any) -> list[Any]:
     """The lists of boxes for the images of each prompt; None without boxes."""
     if boxes is None:
         return [None] * len(prompts)
-    listed, counts = boxes_per_slot(boxes), [len(prompt.texts) for prompt in prompts]
-    if len(listed) != sum(counts):
-        raise ValueError(f"boxes: expected one list per question and image ({sum(counts)}); got {len(listed)}")
-    return [[listed.pop(0) for _ in range(count)] for count in counts]
+    listed, count = boxes_per_slot(boxes), sum(len(prompt.sources) for prompt in prompts)
+    if len(listed) != count:
+        raise ValueError(f"boxes: expected one list per question and image ({count}); got {len(listed)}")
+    rest = iter(listed)
+    return [[boxes_on_image(next(rest), own.height, own.width) for own in prompt.sources] for prompt in prompts]
 
 
 def load_reader(name: str | None, device: str | None = None) -> AttachedReader | None:

@@ -20,6 +20,7 @@ from .common import (
     add_passes_argument,
     add_readings_argument,
     add_strategy_argument,
+    announce,
     check_arguments,
     tiles_of,
     writable,
@@ -82,8 +83,7 @@ def run(args: argparse.Namespace) -> None:
 
     picture = None if args.picture is None else Path(args.picture).expanduser()
     images = [load_source(image) for image in args.image]
-    if not sys.stderr.isatty():  # a terminal shows bars
-        print(f"Loading {args.model or 'the default model'} ...", file=sys.stderr, flush=True)
+    announce(f"Loading {args.model or 'the default model'}")
     if (reader := load_reader(args.model, args.device)) is not None:
         sources, answer = _ask_published(args, reader, images)
         _report(args, reader.model, answer, answer.fetch.base, picture, partial(draw_sheet, sources))

@@ -30,6 +30,9 @@ OF_PUBLISHED = "similarity"
 """Registered names: `--help` and `check_arguments` must not import the library. Strategies are `UNTRAINED` scorers,
 `TRAINED` ones, of which a model holds some, and those that published models alone have."""
 
+DEVICES = ("cpu", "cuda", "mps", "xpu", "npu", "hpu", "mtia")
+"""Kinds of devices that a model can run on, as PyTorch names them."""
+
 FOLDERS = {"log": "LOG", "source": "SOURCE", "bench": "--bench"}
 FILES = {
     "data": "DATA", "suite": "SUITE", "config": "CONFIG.yaml", "recipe": "RECIPE.yaml", "api_keys": "--api-keys"
@@ -42,7 +45,7 @@ def check_arguments(args: argparse.Namespace) -> None:
 
     Raises:
         ValueError, FileNotFoundError: an empty question, a budget, strategy or allocator that the model does not have,
-            no such file or folder, or the errors of `load_source`, `find_model` and `writable`.
+            no such file, folder or device, a broken image or document, or the errors of `find_model` and `writable`.
     """
     given = {name: value for name, value in vars(args).items() if isinstance(value, str)}
     questions = getattr(args, "questions", None)  # a number in other commands
@@ -56,9 +59,11 @@ def check_arguments(args: argparse.Namespace) -> None:
         elsewhere = name == "data" and "format" in given  # DATA may be a name on the Hub
         if name in given and not elsewhere and not Path(given[name]).expanduser().exists():
             raise ValueError(f"{called}: expected a file; got {given[name]!r}, which does not exist")
+    if getattr(args, "device", None) is not None:
+        _check_device(args.device)
     images = getattr(args, "image", [])
     for image in [images] if isinstance(images, str) else images:
-        _check_image(image)
+        _check_image(image, getattr(args, "box", None) or ())
     if hasattr(args, "model"):
         from arr_coc.files import find_model
 
@@ -106,23 +111,42 @@ def _check_choices(given: Mapping[str, str], config: Path) -> None:
                 raise ValueError(f"{kind}: expected one of {', '.join(sorted(known))} (held here); got {name!r}")
 
 
-def _check_image(source: str) -> None:
-    """Refuses a file that is no image, PDF or video; a URL is left to `load_source`."""
+def _check_device(name: str) -> None:
+    """Refuses a device that this machine lacks; torch is asked about what may be one, except about the CPU."""
+    if re.fullmatch(rf"({'|'.join(DEVICES)})(:\d+)?", name) is None:
+        raise ValueError(f"--device: expected e.g. cpu, cuda, cuda:1, mps; got {name!r}")
+    if name != "cpu":
+        from arr_coc.loading import find_device
+
+        find_device(name)
+
+
+def _check_image(source: str, boxes: Sequence[Sequence[float]]) -> None:
+    """Refuses a file that is no image, PDF or video, or a broken one, and boxes outside it; URLs are read later."""
     if source.partition(":")[0].lower() in ("http", "https"):
         return
     from arr_coc.modeling.image_loading import (
         MAX_IMAGE_PIXELS,
-        document_kind,
-        finish_image,
-        open_encoded,
-        open_source,
-        source_policy,
+        POINTS,
+        Encoded,
+        Limits,
+        boxes_on_image,
+        check_print,
+        load_source,
+        open_document,
     )
 
-    stream, name = open_source(source, source_policy("any"), None)
-    with stream:
-        if document_kind(stream.read(1024)) is None:
-            finish_image(open_encoded(stream, name, MAX_IMAGE_PIXELS), name, MAX_IMAGE_PIXELS)
+    loaded = load_source(source)
+    if not isinstance(loaded, Encoded):
+        check_print(loaded.height, loaded.width)
+        boxes_on_image(boxes, loaded.height, loaded.width)
+        return
+    # How many pages are too many, and at how many dpi they are read, the model says.
+    limits = Limits(POINTS, sys.maxsize, fps=1.0, max_frames=1, max_image_pixels=MAX_IMAGE_PIXELS)
+    pages = open_document(loaded, limits)
+    if boxes and (loaded.kind == "video" or len(pages) > 1):
+        received = "a video" if loaded.kind == "video" else f"{len(pages)} pages"
+        raise ValueError(f"--box: expected an image or one page, which it is on; got {received}")
 
 
 @dataclass(frozen=True)
@@ -157,6 +181,12 @@ def quiet() -> Iterator[None]:
     finally:
         library.set_verbosity(verbosity)
         (library.enable_progress_bar if bars else library.disable_progress_bar)()
+
+
+def announce(work: str) -> None:
+    """Says on standard error what begins, where no terminal shows bars."""
+    if not sys.stderr.isatty():
+        print(f"{work} ...", file=sys.stderr, flush=True)
 
 
 @contextmanager

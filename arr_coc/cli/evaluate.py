@@ -16,6 +16,7 @@ from .common import (
     add_passes_argument,
     add_readings_argument,
     add_tiles_argument,
+    announce,
     check_arguments,
     find_source,
     reading,
@@ -78,6 +79,7 @@ def run(args: argparse.Namespace) -> None:
     if args.fit_calibration:
         _check_fit(args)
     records = list(source.read(limit=args.limit, **reading(args.on_error, args.max_errors)))
+    announce(f"Loading the model, then asking {len(records):,} questions")
     model = load_model_or_reader(whole_model(args.model), args.device)
     budget = args.budget
     if args.fit_calibration:
@@ -291,6 +293,7 @@ def _of_suite(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         if unknown := sorted(set(wanted) - set(known)):
             raise ValueError(f"--sets: expected names among {', '.join(known)}; got {', '.join(unknown)}")
         sets = [known[name] for name in wanted]
+    announce(f"Loading the model, then asking the questions of {len(sets)} data sets")
     model = load_model(args.model, args.device)
     size = 32 if args.batch_size is None else args.batch_size
     result = measure_suite(model, sets, limit=args.limit, batch_size=size)
@@ -307,6 +310,7 @@ def _of_bench(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     require_extra("scipy.stats", "intervals")
     bench = read_bench(Path(args.bench), args.sources, limit=args.limit)
     predictions = None if args.predictions is None else writable(args.predictions, "--predictions")
+    announce(f"Loading the model, then asking {sum(map(len, bench.values())):,} questions")
     reader = load_reader(args.model, args.device)
     model: Any = load_model(args.model, args.device) if reader is None else reader.model
     views = {name: value for name in ("tiles", "readings") if (value := getattr(args, name)) is not None}

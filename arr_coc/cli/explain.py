@@ -21,6 +21,7 @@ from .common import (
     add_passes_argument,
     add_strategy_argument,
     add_tiles_argument,
+    announce,
     find_source,
     reading,
     split_names,
@@ -50,14 +51,16 @@ def add_look_arguments(parser: argparse.ArgumentParser) -> None:
 def run_look(args: argparse.Namespace) -> None:
     from arr_coc.evaluation.reporting import environment, require_extra, shown
     from arr_coc.files import write_json
+    from arr_coc.modeling.image_loading import load_source
     from arr_coc.publishing.building import load_model
 
     require_extra("matplotlib", "figures")
     out = Path(args.out)
     if out.exists() and not out.is_dir():
         raise ValueError(f"--out: expected a folder; got a file: {args.out}")
+    image = load_source(args.image)  # before the model: it may be a URL
     model = load_model(args.model, args.device)
-    encoding = model.encode_image(args.image)
+    encoding = model.encode_image(image)
     if encoding.documents is not None and args.box:
         raise ValueError(f"--box: expected an image without tiles; got several views: {args.image}")
     out.mkdir(parents=True, exist_ok=True)
@@ -66,7 +69,7 @@ def run_look(args: argparse.Namespace) -> None:
         "model": shown(model.config._name_or_path),
         "patches": encoding.side**2,
         "base_tokens": encoding.base_positions,
-        "questions": [_look(args, model, encoding, out, number) for number in range(1, len(args.questions) + 1)],
+        "questions": [_look(args, model, image, encoding, out, number) for number in range(1, len(args.questions) + 1)],
         **environment(model.device),
     }
     write_json(out / "look.json", content)
@@ -75,7 +78,12 @@ def run_look(args: argparse.Namespace) -> None:
 
 
 def _look(
-    args: argparse.Namespace, model: ArrCocForConditionalGeneration, encoding: ImageEncoding, out: Path, number: int
+    args: argparse.Namespace,
+    model: ArrCocForConditionalGeneration,
+    image: Any,
+    encoding: ImageEncoding,
+    out: Path,
+    number: int,
 ) -> dict[str, Any]:
     """Draws the figures of one question; returns its numbers for look.json."""
     from arr_coc.explaining.evidence import TEXTURES_SHOWN, evidence_json, gather_evidence, see, see_part
@@ -84,7 +92,7 @@ def _look(
 
     question, ways = args.questions[number - 1], {"allocator": args.allocator, "budget": args.budget}
     if encoding.documents is None:
-        seen = see(model, args.image)
+        seen = see(model, image)
     else:
         seen = see_part(model, encoding, question, strategy=args.strategy, **ways)
 
@@ -158,6 +166,7 @@ def run_analyse(args: argparse.Namespace) -> None:
     if out.exists() and not out.is_dir():
         raise ValueError(f"--out: expected a folder; got a file: {args.out}")
     records = list(source.read(limit=args.limit, **reading(args.on_error, args.max_errors)))
+    announce(f"Loading the model, then asking {len(records):,} questions")
     model = load_model(args.model, args.device)
     choices = FetchChoices(
         strategy=args.strategy, allocator=args.allocator, budget=args.budget, seed=args.seed, num_passes=args.passes

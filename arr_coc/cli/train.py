@@ -23,17 +23,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    import torch
     from accelerate import PartialState
 
     from arr_coc.data.formats import open_records
+    from arr_coc.loading import find_device
     from arr_coc.training.recipe import load_recipe, train, train_adapter
 
-    recipe = load_recipe(Path(args.recipe), args.settings)
-    try:
-        device = torch.empty(0, device=args.device).device
-    except (RuntimeError, AssertionError) as error:
-        raise ValueError(f"--device: expected a device of this machine; got {args.device!r}") from error
+    device, recipe = find_device(args.device), load_recipe(Path(args.recipe), args.settings)
     trained = Path(args.out) / "model"
     with training_log():
         if args.adapter is None:

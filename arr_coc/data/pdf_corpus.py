@@ -57,7 +57,7 @@ def cache_pages(pages: Sequence[tuple[Path, int]], folder: str | Path, *, limit:
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     count = 0
-    with tqdm(total=limit, desc="pages", unit="page") as progress:
+    with tqdm(total=limit, desc="pages", unit="page", disable=None) as progress:
         for number, (path, page) in enumerate(pages):
             if count >= limit:
                 break
@@ -159,7 +159,7 @@ def install(packages: Iterable[str], folder: str | Path) -> None:
         FileNotFoundError: the system is not Debian or Ubuntu.
         subprocess.CalledProcessError: a package cannot be downloaded.
     """
-    for package in tqdm(list(packages), desc="packages", unit="package"):
+    for package in tqdm(list(packages), desc="packages", unit="package", disable=None):
         kept = Path(folder) / package
         if kept.exists():
             continue

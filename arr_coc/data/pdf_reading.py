@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from ..modeling.image_loading import MissingPackage
 from ..modeling.image_processing_arr_coc import Box
-from ..modeling.view_encoding import MissingPackage
 from .domains.page import UNKNOWN, Line, TextPage
 
 _CAP_SHARE = 0.68  # share of the em: the height of a capital, if it cannot be measured

@@ -73,7 +73,7 @@ def write_questions(
     lines = []
     with fresh_folder(out.absolute(), force=force) as beside:
         (beside / "images").mkdir()
-        for number in tqdm(range(pages), desc="rendering", unit="page"):
+        for number in tqdm(range(pages), desc="rendering", unit="page", disable=None):
             domain = domains[number % len(domains)]
             page = draw_page(domain, seed, number, size, split, sources=sources, variations=variations)
             images = _write_images(beside, f"images/{number:05d}", page, paged=DOMAINS[domain].paged)

@@ -30,6 +30,7 @@ from ..modeling.image_loading import (
     load_image,
     load_sources,
     open_encoded,
+    reaches,
 )
 from ..modeling.image_processing_arr_coc import Box, boxes_to_patches, map_boxes
 from ..modeling.joint_allocation import JointFetch
@@ -279,7 +280,7 @@ def check_record(record: Record, sizes: Sequence[tuple[int, int]]) -> None:
         raise ValueError(f"line {record.line}: expected {expected}; got {max(numbers)}")
     for source, (height, width) in enumerate(sizes):
         for box in record.boxes_on(source):
-            if not (box[0] < width and box[1] < height and box[2] > 0 and box[3] > 0):
+            if not reaches(box, height, width):
                 expected = f"boxes that reach into source {source} of {width} x {height} px"
                 raise ValueError(f"line {record.line}: boxes: expected {expected}; got {box}")
 

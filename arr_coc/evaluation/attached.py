@@ -89,7 +89,7 @@ def predict_attached(
     Raises:
         ValueError: an image that cannot be read, or boxes outside it; the message names the record's line.
     """
-    with tqdm(total=len(arms) * len(records), unit="answer", disable=not progress) as bar:
+    with tqdm(total=len(arms) * len(records), unit="answer", disable=None if progress else True) as bar:
         for group in by_image(records):
             encoding = _encoded(reader, group)
             digest = digest_of(group[0].record.images)

@@ -178,7 +178,7 @@ def ask_bench(
     """
     said = _read_answers(predictions, name, bench)
     total = sum(map(len, bench.values()))
-    with tqdm(total=total, initial=len(said), unit="question", disable=not progress) as bar:
+    with tqdm(total=total, initial=len(said), unit="question", disable=None if progress else True) as bar:
         for source, records in bench.items():
             for image in dict.fromkeys(record.image for record in records):
                 asked = [record for record in records if record.image == image]

@@ -61,7 +61,7 @@ class ArrCoc(lmms):
     def generate_until(self, requests: Sequence[Instance]) -> list[str]:
         """The answers in the order of the requests, each cut before its first `until` string."""
         answers = []
-        with tqdm(total=len(requests), unit="answer", disable=self.rank != 0) as bar:
+        with tqdm(total=len(requests), unit="answer", disable=True if self.rank else None) as bar:
             for batch in _alike(requests, self.batch_size):
                 answers += self._answer(batch)
                 bar.update(len(batch))

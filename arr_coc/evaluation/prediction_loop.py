@@ -163,7 +163,7 @@ def predict_all(
     was_training = model.training
     model.eval()
     try:
-        with tqdm(total=total, unit="answer", disable=not progress) as bar:
+        with tqdm(total=total, unit="answer", disable=None if progress else True) as bar:
             for batch in groups if in_views else _batches(groups, batch_size):
                 if in_views:
                     parts = _predict_document(model, arms, batch, done, batch_size, tiles, fetchers or {}, told)

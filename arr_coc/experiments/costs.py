@@ -117,7 +117,7 @@ def time_to_first_token(
     taken: dict[str, list[float]] = {arm.name: [] for _, arm in asked}
     for model, arm in asked:  # warm-up: first calls allocate and choose kernels
         first_token(model, arm, images[0], records[0])
-    for turn in tqdm(range(rounds * len(records)), desc="timing", unit="round"):
+    for turn in tqdm(range(rounds * len(records)), desc="timing", unit="round", disable=None):
         record = turn % len(records)
         for place in range(len(asked)):
             model, arm = asked[(turn + place) % len(asked)]
@@ -182,7 +182,7 @@ def measure_costs(asked: Sequence[Asked], records: Sequence[Record], *, rounds: 
     times = time_to_first_token(asked, records, rounds=rounds)
     costs: dict[str, dict[str, Any]] = {}
     counted: dict[tuple[int, int, str, int, int | str, bool], dict[str, int]] = {}
-    for model, arm in tqdm(asked, desc="counting", unit="arm"):
+    for model, arm in tqdm(asked, desc="counting", unit="arm", disable=None):
         shapes = id(model), arm.side, arm.strategy, arm.budget, arm.passes, arm.rule == "patches_only"
         if shapes not in counted:
             counted[shapes] = count_arm_flops(model.config, arm, question_tokens)

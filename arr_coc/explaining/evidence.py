@@ -236,8 +236,10 @@ def _answer(
     model: ArrCocForConditionalGeneration, seen: Seen, question: str, choices: FetchChoices, boxes: Sequence[Box] | None
 ) -> tuple[Answer, float]:
     """The answer and its uncertainty, after the last pass."""
+    oracle = (choices.strategy or model.config.fetcher_config.strategy) == "oracle"
+    given = [list(boxes)] if oracle and boxes is not None else None
     answer = model.generate(
-        seen.encoding, question, choices=choices, boxes=None if boxes is None else [list(boxes)], return_fetch=True,
+        seen.encoding, question, choices=choices, boxes=given, return_fetch=True,
         return_dict_in_generate=True, do_sample=False, num_beams=1,
     )  # fmt: skip
     answer = answer[0] if isinstance(answer, list) else answer

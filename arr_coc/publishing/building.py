@@ -111,6 +111,7 @@ def load_model(name: str | None = None, device: str | None = None) -> ArrCocForC
     Raises:
         ValueError: see `whole_model` and `loading.load_model`.
     """
+    loading.find_device(device)  # refused before anything is downloaded
     return loading.load_model(whole_model(name), device)
 
 

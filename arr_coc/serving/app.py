@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import socket
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import PurePath
 from types import FrameType
@@ -34,20 +34,11 @@ from .metrics import FetchWatch, Metrics
 from .protocol import ChatRequest, EncodingRequest, error_body
 from .question import EngineBusy, EngineStopped
 from .question_queue import QuestionQueue
+from .refusals import invalid_field
 from .settings import ServerSettings, UseSettings
 from .use import Use
 
 logger = logging.getLogger(__name__)
-
-
-ASKED = {
-    "n": "expected 1, one answer a request; send the request again for another",
-    "tools": "expected none: this model answers questions about images, and calls no tools",
-    "tool_choice": "expected none: this model answers questions about images, and calls no tools",
-    "store": "expected false: nothing is stored for clients",
-    "role": "expected user or assistant: put instructions before the question",
-}
-"""Hints for fields of which the server supports one value only."""
 
 
 class Server:
@@ -227,34 +218,27 @@ def _status(good: bool) -> JSONResponse:
     return JSONResponse({"ok": good}, 200 if good else 503)
 
 
-def _invalid(error: Mapping[str, Any]) -> str:
-    """What pydantic found wrong with a body: where, what was expected and, if it is short, what came."""
-    if error["type"] == "json_invalid":
-        return "body: expected JSON; got other text"
-    place = ".".join(str(part) for part in error["loc"][1:]) or "body"
-    expected = ASKED.get(place) or ASKED.get(place.rpartition(".")[2])
-    if expected is None:
-        expected = error["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
-        expected = expected.replace("Extra inputs are not permitted", "expected no such field")
-    given = error.get("input")
-    told = "; got " in expected or not isinstance(given, str | int | float)
-    return f"{place}: {expected}" if told else f"{place}: {expected}; got {shorten(repr(given), 40)}"
-
-
 def _add_errors(api: FastAPI, server: Server) -> None:
     """Returns errors in OpenAI's form; internal errors without details of the server."""
 
     def refuse(
-        reason: str, status: int, message: str, *, seconds: int | None = None, code: str | None = None
+        reason: str,
+        status: int,
+        message: str,
+        *,
+        seconds: int | None = None,
+        code: str | None = None,
+        param: str | None = None,
     ) -> Response:
         server.metrics.refused.labels(reason).inc()
         kind = "invalid_request_error" if status < 429 else "server_error"
         headers = None if seconds is None else {"Retry-After": str(seconds)}
-        return JSONResponse(error_body(message, kind, code=code), status, headers)
+        return JSONResponse(error_body(message, kind, param=param, code=code), status, headers)
 
     @api.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> Response:
-        return refuse("request", 400, _invalid(error.errors()[0]))
+        field, message = invalid_field(error.errors(), error.body)
+        return refuse("request", 400, message, param=field)
 
     @api.exception_handler(UnknownHandle)
     async def unknown(_: Request, error: UnknownHandle) -> Response:

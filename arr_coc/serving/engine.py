@@ -160,7 +160,9 @@ class Engine(QuestionQueue):
 
     def choices(self, request: "ChatRequest") -> FetchChoices:
         budget: Any = request.budget  # FetchChoices refuses a share
-        return FetchChoices(request.strategy, request.allocator, budget, num_passes=request.num_passes)
+        choices = FetchChoices(request.strategy, request.allocator, budget, num_passes=request.num_passes)
+        self.answer_generator.resolved(choices)  # refused before an image is encoded
+        return choices
 
     def swap(self, fetcher: RunningBackFetcher, version: str) -> None:
         """Uses another fetcher from the next question on; questions that have started keep the old one.
