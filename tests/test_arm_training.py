@@ -132,13 +132,8 @@ def test_stages_train_at_another_size_and_leave_the_model_its_own(config: ArrCoc
     table = run.model.model.vision_tower.grid_encoder.pos_embed.shape
     settings = {"image_size": 64, "steps": 1, "warmup": 0, "evaluate_every": 1}
     replace(READING, **settings).run(run, tmp_path / "0")  # type: ignore[arg-type]
-    replace(COPYING, **settings, kind="density", budget=64, alone=0.0).run(run, tmp_path / "1")  # type: ignore[arg-type]
+    replace(COPYING, **settings, budget=64, alone=0.0).run(run, tmp_path / "1")  # type: ignore[arg-type]
     everything = {"budgets": {"all": 1.0}, "evaluate_budget": "all", "aligned_steps": 0, "kinds": {"density": 1.0}}
     replace(ANSWERING, **settings, **ONE, **everything).run(run, tmp_path / "2")  # type: ignore[arg-type]
     assert run.model.model.vision_tower.grid_encoder.pos_embed.shape == table
     assert run.model.config.vision_config.image_size == TINY_SIDE
-
-
-def test_an_unknown_kind_of_sketch_is_refused() -> None:
-    with pytest.raises(ValueError, match="kind: expected one of document, density; got 'dense'"):
-        replace(COPYING, kind="dense")

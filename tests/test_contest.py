@@ -37,7 +37,7 @@ RULES = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Four tiny models, and eight questions about four pages of two densities; read only."""
+    """Four tiny models, and eight questions about four pages; read only."""
     folder = tmp_path_factory.mktemp("contest")
     for seed, name in enumerate("abcd"):
         tiny_checkpoint(folder / name, seed=seed)
@@ -46,8 +46,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pixels = np.random.default_rng(number).integers(0, 256, (60, 60, 3), dtype=np.uint8)
         Image.fromarray(pixels).save(folder / f"{number}.png")
         for question in ("What is it?", "Why?"):
-            line = {"image": f"{number}.png", "question": question, "answers": ["?"], "boxes": [[10, 10, 20, 18]]}
-            lines.append({**line, "density": str(50 * (1 + number % 2))})
+            lines.append(
+                {"image": f"{number}.png", "question": question, "answers": ["?"], "boxes": [[10, 10, 20, 18]]}
+            )
     (folder / "data.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return folder
 
@@ -56,7 +57,7 @@ def configured(folder: Path, name: str = "contest.yaml", **changes: Any) -> Path
     """A configuration in `folder`; a change to None leaves a key out."""
     content = {
         "data": "data.jsonl", "out": name.removesuffix(".yaml"), "contest": CONTEST, "rules": RULES, "timed": 1,
-        "rounds": 1, "curve": {"by": "density", "arm": "running", "floor": "floor", "ceiling": "ceiling"}, **changes,
+        "rounds": 1, **changes,
     }  # fmt: skip
     path = folder / name
     content = {key: value for key, value in content.items() if value is not None}
@@ -101,26 +102,20 @@ def test_every_run_is_what_its_model_answers_alone(folder: Path, out: Path, tmp_
     assert {said.tokens for said in read_run(out / "predictions", "bare.0").values()} == {33}
 
 
-def test_the_result_compares_with_the_reference_and_has_the_curve(out: Path) -> None:
+def test_the_result_compares_with_the_reference(out: Path) -> None:
     result = json.loads((out / "result.json").read_text())
     pairs = {(row["first"], row["second"]) for row in result["comparisons"]}
     assert pairs == {("running", "floor"), ("running", "bare"), ("running", "ceiling")}
     assert len(result["arms"]["running"]["runs"]) == 2 and result["decision"]["decision"] == "NO VERDICT"
-    curve = result["curve"]
-    assert [level["characters"] for level in curve["levels"]] == [50, 100] and curve["tokens"] == 33
-    assert [(level["n"], level["images"]) for level in (*curve["levels"], curve["all"])] == [(4, 2), (4, 2), (8, 4)]
     assert set(result["costs"]["arms"]) == set(CONTEST)
     costs = result["costs"]["arms"]
     assert costs["ceiling"]["flops"] > costs["running"]["flops"] and costs["floor"]["flops"] > costs["running"]["flops"]
 
 
-def test_the_report_says_whose_weights_answer_and_draws_the_curve(out: Path) -> None:
+def test_the_report_says_whose_weights_answer(out: Path) -> None:
     text = (out / "report.md").read_text()
     assert "each arm with weights that were trained for it, same questions" in text
     assert "running over 2 trainings: " in text and "Where running did worst" in text
-    assert "## The density curve" in text and "![curve](curve.svg)" in text
-    svg = (out / "curve.svg").read_text()
-    assert svg.startswith("<svg") and all(f"{name} (" in svg for name in CONTEST)
 
 
 def test_the_same_command_goes_on_and_loads_only_what_is_left(
@@ -168,9 +163,6 @@ def changed(name: str, **changes: Any) -> dict[str, Any]:
         ({"reference": "nobody"}, "reference: expected an arm among running, floor, .*; got 'nobody'"),
         ({"arms": ["none"]}, "arms, trained_on: expected none beside a contest"),
         ({"model": "a"}, "model: expected none beside a contest"),
-        ({"curve": {"by": "density"}}, "curve: expected by, arm, floor, ceiling, a name each"),
-        ({"curve": {"by": "kind", "arm": "running", "floor": "floor", "ceiling": "ceiling"}}, "as tag 'kind'; got ''"),
-        ({"curve": {"by": "density", "arm": "none", "floor": "floor", "ceiling": "ceiling"}}, "curve: .*; got none"),
     ],
 )
 def test_contests_that_show_nothing_are_refused_before_anything_is_answered(
@@ -198,9 +190,7 @@ def test_malformed_contests_are_refused(spec: dict[str, Any], message: str) -> N
 
 
 def test_an_ablation_has_no_contest(folder: Path, cli: Cli) -> None:
-    code, _, message = cli(
-        "ablate", str(configured(folder, "ablation.yaml", rules=None, curve=None)), "--model", str(folder / "a")
-    )
+    code, _, message = cli("ablate", str(configured(folder, "ablation.yaml", rules=None)), "--model", str(folder / "a"))
     assert code and "contest: expected none for an ablation" in message
 
 

@@ -61,9 +61,6 @@ def models() -> dict[str, Any]:
 UNTRAINED = "arr-coc-small"
 """Made by its recipe, not from published weights."""
 
-LABORATORY = "arr-coc-lab"
-"""Trained anew by every experiment that uses it; see test_lab.py."""
-
 
 READER = "arr-coc-135m"
 """Trained beside a published language model, which is no part of the folder."""
@@ -72,7 +69,7 @@ READER = "arr-coc-135m"
 def test_every_folder_without_weights_is_a_variant() -> None:
     folders = {path.parent for path in (ROOT / "hub_configs").glob("*/config.json")}
     weightless = {path.name for path in folders if not any(path.glob("model*.safetensors"))}
-    assert weightless - {UNTRAINED, LABORATORY, READER} == set(VARIANTS)
+    assert weightless - {UNTRAINED, READER} == set(VARIANTS)
 
 
 def test_what_a_gpu_is_to_train_fits_its_recipe_tokenizer_and_processor() -> None:
@@ -242,7 +239,7 @@ print(json.dumps(outcomes))
         assert f"{folder} does not appear to have a file named processing_arr_coc.py" in trusted
 
 
-@pytest.mark.parametrize("name", ["arr-coc-tiny-2", READER, UNTRAINED, LABORATORY, *VARIANTS])
+@pytest.mark.parametrize("name", ["arr-coc-tiny-2", READER, UNTRAINED, *VARIANTS])
 def test_with_this_package_a_processor_needs_no_trust(name: str) -> None:
     folder = ROOT / "hub_configs" / name
     if name not in VARIANTS:  # theirs have no tokenizer before they are assembled

@@ -64,7 +64,7 @@ def begun(config: ArrCocConfig) -> Run:
 
 
 def questions(config: ArrCocConfig, prompts: Prompts, *, sketched: bool = False, **changes: Any) -> Batch:
-    mixture = "document" if sketched else Mixture(ANSWERING.kinds)
+    mixture = None if sketched else Mixture(ANSWERING.kinds)
     stage = replace(ANSWERING, **changes)
     return QuestionPages(stage, config, prompts, split="train", transcript_budget=BUDGET, mixture=mixture).batch(0)
 

@@ -7,7 +7,7 @@ approximate and random for every page, so that no font can be memorised.
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Protocol
@@ -15,10 +15,9 @@ from typing import Protocol
 import numpy as np
 from PIL import Image
 
-from .domains import density
 from .domains.browser import LAYOUTS, STACKED, render_browser
 from .domains.density import render_dense_page, render_density
-from .domains.document import Document, Entry, cased, render_document
+from .domains.document import Document, Entry, render_document
 from .domains.invoice import render_overview, render_tile
 from .domains.photo import photograph_document
 from .glyphs import Glyph
@@ -183,43 +182,3 @@ def sketch_document(
     if len(entries) < 2:
         return sketch_document(rng, size=size, pairs=pairs)
     return tuple(entries), tuple(glyphs)
-
-
-def sketch_density(rng: np.random.Generator, *, size: int = 256) -> Sketch:
-    """Entries and glyphs of a page of any density, as from `render_density`, with training words.
-
-    Arguments are as in `sketch_document`.
-    """
-    levels = density.densities(size)
-    wanted = levels[int(rng.integers(len(levels)))]
-    font = density.print_size(size, wanted)
-    unit, mono = font * float(rng.uniform(0.4, 0.56)), bool(rng.random() < 0.15)
-    pairs = sample_pairs(rng, len(FIELDS), split="train")
-    colon = ":" if rng.random() < 0.5 else ""
-    inner = float(rng.uniform(*density.INNER)) * font
-    said: list[tuple[str, str, str, np.ndarray, np.ndarray, float]] = []
-    for (field, value), label in zip(pairs, cased(rng, [field for field, _ in pairs]), strict=True):
-        advances = _widths(rng, label + colon, unit, mono=mono), _widths(rng, value, unit, mono=mono)
-        run = float(advances[0].sum() + advances[1].sum()) + inner
-        if density.fits(run, size, font):
-            said.append((field, label, value, *advances, run))
-    texts, runs = [label + colon + value for _, label, value, *_ in said], [run for *_, run in said]
-    gap = float(rng.uniform(*density.OUTER)) * font
-    places = density.placed(rng, texts, runs, size=size, wanted=wanted, gap=gap)
-    if places is None:
-        return sketch_density(rng, size=size)
-    entries: list[Entry] = []
-    glyphs: list[Glyph] = []
-    pitch = (size - 2 * density.EDGE) / density.room(size, font)[1]
-    for (field, label, value, label_widths, value_widths, _), (row, x) in zip(said, places, strict=False):
-        start, centre = density.EDGE + x, density.EDGE + pitch * (row + 0.5)
-        drawn, label_box = _line(label + colon, start, centre, 0.7 * font, label_widths)
-        behind = start + float(label_widths.sum()) + inner
-        written, value_box = _line(value, behind, centre, 0.7 * font, value_widths)
-        entries.append(Entry(field, label, value, label_box, value_box))
-        glyphs += drawn + written
-    return tuple(entries), tuple(glyphs)
-
-
-SKETCHES: Mapping[str, Callable[..., Sketch]] = {"document": sketch_document, "density": sketch_density}
-"""Kinds of pages that can be sketched, by the names of `mixture.KINDS`."""

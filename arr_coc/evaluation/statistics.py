@@ -87,37 +87,6 @@ def bootstrap_mean(
     return Interval(float(items.mean()), float(low), float(high))
 
 
-def bootstrap_ratio(
-    numerators: Sequence[float] | np.ndarray,
-    denominators: Sequence[float] | np.ndarray,
-    *,
-    groups: Sequence[int] | np.ndarray | None = None,
-    seed: int = 0,
-    resamples: int = RESAMPLES,
-) -> Interval:
-    """Ratio of two means over the same items with a percentile bootstrap interval (see `bootstrap_mean`).
-
-    If resamples have a denominator of 0 or below, the interval is very wide: the ratio is then unknown.
-
-    Args:
-        numerators, denominators: one of each per item; the mean denominator is above 0.
-        groups, seed, resamples: see `bootstrap_mean`.
-
-    Raises:
-        ValueError: unequal numbers of items, none, or a mean denominator of at most 0.
-    """
-    above, below = np.asarray(numerators, dtype=np.float64), np.asarray(denominators, dtype=np.float64)
-    if above.shape != below.shape:
-        raise ValueError(f"denominators: expected one per numerator ({len(above)}); got {len(below)}")
-    (sums, _), (parts, _) = _by_group(above, groups), _by_group(below, groups)
-    if parts.sum() <= 0:
-        raise ValueError(f"denominators: expected a mean above 0; got {below.mean():g}")
-    drawn = np.random.default_rng(seed).multinomial(len(sums), np.full(len(sums), 1 / len(sums)), size=resamples)
-    ratios = (drawn @ sums) / np.maximum(drawn @ parts, 1e-9)
-    low, high = np.quantile(ratios, (0.025, 0.975))
-    return Interval(float(sums.sum() / parts.sum()), float(low), float(high))
-
-
 def score_interval(values: Sequence[float] | np.ndarray, groups: Sequence[int] | np.ndarray | None) -> Interval:
     """`bootstrap_mean` of scores in 0..1; if all scores are 0 or all are 1, Wilson's interval for the number of images.
 

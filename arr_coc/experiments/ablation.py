@@ -128,7 +128,7 @@ def plan_ablation(
     Raises:
         ValueError: bad settings, including any arms or rules; or a metric that cannot score the answers.
     """
-    for name in ("arms", "rules", "contest", "curve"):
+    for name in ("arms", "rules", "contest"):
         if getattr(settings, name) is not None:
             raise ValueError(f"{name}: expected none for an ablation, which has its own; got {getattr(settings, name)}")
     trials = make_trials(model.config, peers=peers, boxed=all(record.located for record in records))

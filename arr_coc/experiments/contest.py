@@ -67,7 +67,7 @@ def plan_contest(
         "tolerance": settings.tolerance,
         "environment": environment(device),
     }
-    return judged(plan, records, settings.rules, settings)
+    return judged(plan, settings.rules)
 
 
 def _resolved(

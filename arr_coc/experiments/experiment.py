@@ -30,7 +30,7 @@ from ..files import check_entries, check_types, read_json, read_yaml, write_json
 from ..modeling.allocators import ALLOCATORS
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from .costs import ArmCost, Asked, Costs, Percentiles, measure_costs
-from .scoring import DEFAULT_RULES, Curve, Entry, check_rules, missing_arms, read_curve, score_curve, score_experiment
+from .scoring import DEFAULT_RULES, Entry, check_rules, missing_arms, score_experiment
 
 logger = logging.get_logger(__name__)
 
@@ -70,7 +70,6 @@ class Settings:
         trained_on: names of `TRAINABLE` on whose prompts the weights were also trained; shown in the report.
         contest, reference, tolerance: arms with their own weights, see `scoring`.
         tiles: see `views.ViewOptions`; None: one view per image, but views of documents and of several images.
-        curve: the density curve, see `scoring`; None: no curve.
         batch_size: questions per batch, at the usual number of tokens.
         timed: number of records that are timed.
         rounds: number of timings per record.
@@ -91,7 +90,6 @@ class Settings:
     reference: str | None = None
     tolerance: float = 0.1
     tiles: str | int | None = None
-    curve: dict[str, Any] | None = None
     batch_size: int = 32
     timed: int = 4
     rounds: int = 3
@@ -114,24 +112,20 @@ def make_plan(
     rules = DEFAULT_RULES if settings.rules is None else settings.rules
     check_rules(rules)
     plan = plan_run(model, source, records, settings, command)
-    return judged(plan, records, rules, settings)
+    return judged(plan, rules)
 
 
-def judged(
-    plan: dict[str, Any], records: Sequence[Record], rules: dict[str, Any], settings: Settings
-) -> dict[str, Any]:
-    """The plan with the rules, and with the curve if there is one.
+def judged(plan: dict[str, Any], rules: dict[str, Any]) -> dict[str, Any]:
+    """The plan with the rules.
 
     Raises:
-        ValueError: rules or curve name missing arms or tags.
+        ValueError: rules name missing arms.
     """
     names = [arm["name"] for arm in plan["arms"]]
     missing = missing_arms(rules, names)
     if missing:
         raise ValueError(f"rules: expected rules about arms of this experiment; got {', '.join(missing)} in them")
-    if settings.curve is None:
-        return {**plan, "rules": rules}
-    return {**plan, "rules": rules, "curve": asdict(read_curve(settings.curve, names, records))}
+    return {**plan, "rules": rules}
 
 
 def plan_run(
@@ -379,8 +373,6 @@ def rescore(out: Path, records: Sequence[Record], *, metric: str | None = None) 
     scored, items = read_scored(out / "predictions", plan_arms(plan), records, used, plan["patch_size"])
     result = score_experiment(scored, items, plan["rules"], plan["patch_size"], reference=plan.get("reference"))
     result = {"metric": used, "planned_metric": plan["metric"], **result, "costs": read_costs(out)}
-    if "curve" in plan:
-        result["curve"] = score_curve(scored, items.records, Curve(**plan["curve"]))
     write_json(out / "result.json", result)
     return result
 

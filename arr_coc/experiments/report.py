@@ -36,7 +36,7 @@ from ..modeling.allocators import FetchResult
 from ..viewing import draw_fetch
 from .costs import FEWEST_TIMINGS
 from .experiment import plan_arms, read_plan
-from .plots import Point, curve_blocks, scatter
+from .plots import Point, scatter
 from .scoring import worst
 
 WORST = 6
@@ -49,8 +49,7 @@ def write_report(out: Path, result: dict[str, Any], records: Sequence[Record]) -
     """Writes report.html and report.md (with figures) into the experiment's folder; returns the page's path."""
     plan = read_plan(out)
     title = f"Does running back help? {plan['model']} on {plan['data']}"
-    blocks = [*_decision(plan, result), *curve_blocks(result, metric=METRICS[result["metric"]].title)]
-    blocks += [*_arms(result), *_comparisons(result), *_plots(result)]
+    blocks = [*_decision(plan, result), *_arms(result), *_comparisons(result), *_plots(result)]
     blocks += [*_halves(result), *_latency(result), *_spending(result)]
     blocks += [*_buckets(result), *_worst(out, plan, result, records), *the_run(plan, result)]
     blocks += _rules(plan)

@@ -1,13 +1,5 @@
 """From the scores of an experiment's arms to its decisions, without a model.
 
-A curve shows scores by the number of characters on a page, and the share of the gap that running back recovers.
-
-curve:
-  by: density          # a tag of every record: visible characters on its page
-  arm: running         # the arm that recovers; characters are divided by its tokens
-  floor: floor         # the arm with base tokens only
-  ceiling: keep_all    # the arm with all patches
-
 Decision rules and the arms of a contest are written down before the run (pre-registered).
 
 rules:                       # the first one that holds decides
@@ -48,7 +40,7 @@ from ..data.records import Record
 from ..evaluation.predictions import changed_answers, compared_halves, misallocated, swapped_pairs
 from ..evaluation.reporting import points
 from ..evaluation.scores import Items, Scored, buckets, compare_all, summary
-from ..evaluation.statistics import FEWEST_IMAGES, bootstrap_ratio, paired_difference, score_interval, training_spread
+from ..evaluation.statistics import FEWEST_IMAGES, training_spread
 from ..files import read_yaml
 
 NO_VERDICT = "NO VERDICT"
@@ -360,81 +352,3 @@ def worst(scored: Sequence[Scored], subject: str, count: int) -> list[int]:
     confidence = np.array([prediction.probability for prediction in ours.predictions[0]])
     order = np.lexsort((-confidence, recalls, ours.mean_scores - best))
     return [int(place) for place in order if ours.mean_scores[place] < 1][:count]
-
-
-SMALLEST_GAP = 0.1
-"""The recovered share is omitted if the gap between floor and ceiling is smaller, as too little can be recovered."""
-
-
-@dataclass(frozen=True)
-class Curve:
-    """The settings of a curve: the tag `by` with a page's number of characters, and the names of three arms."""
-
-    by: str
-    arm: str
-    floor: str
-    ceiling: str
-
-
-def read_curve(spec: Mapping[str, Any], arms: Sequence[str], records: Sequence[Record]) -> Curve:
-    """Reads the curve of a configuration.
-
-    Raises:
-        ValueError: not the four names, missing arms, or records without a number under the tag.
-    """
-    known = [field.name for field in fields(Curve)]
-    if not isinstance(spec, Mapping) or set(spec) != set(known) or not all(isinstance(v, str) for v in spec.values()):
-        raise ValueError(f"curve: expected {', '.join(known)}, a name each; got {spec!r}")
-    curve = Curve(**spec)
-    if strange := sorted({curve.arm, curve.floor, curve.ceiling} - set(arms)):
-        raise ValueError(f"curve: expected arms among {', '.join(arms)}; got {', '.join(strange)}")
-    characters(records, curve.by)
-    return curve
-
-
-def characters(records: Sequence[Record], tag: str) -> np.ndarray:
-    """int [n]: the number of characters on each record's page, from its tag.
-
-    Raises:
-        ValueError: a record lacks the tag, or the tag is not a number.
-    """
-    said = [dict(record.tags).get(tag, "") for record in records]
-    for record, text in zip(records, said, strict=True):
-        if not text.isdecimal():
-            raise ValueError(
-                f"curve: expected a number of characters as tag {tag!r}; got {text!r} in line {record.line}"
-            )
-    return np.array([int(text) for text in said])
-
-
-def score_curve(scored: Sequence["Scored"], records: Sequence[Record], curve: Curve) -> dict[str, Any]:
-    """{"by", "arm", "floor", "ceiling", "tokens": of the arm, "levels": [...], "all": {...}}.
-
-    A level is {"characters", "per_token", "n", "images", "scores": {arm: interval}, "gap": between floor and ceiling,
-    "recovered": the arm's share of the gap, or None if the gap is at most `SMALLEST_GAP` or its interval reaches 0}.
-    Intervals are drawn by images.
-    """
-    by_name = {of_arm.arm.name: of_arm for of_arm in scored}
-    counts = characters(records, curve.by)
-    tokens = float(by_name[curve.arm].tokens.mean())
-    levels = [
-        {"characters": level, "per_token": level / tokens, **_level(by_name, counts == level, curve)}
-        for level in np.unique(counts).tolist()
-    ]
-    return {**asdict(curve), "tokens": tokens, "levels": levels, "all": _level(by_name, counts >= 0, curve)}
-
-
-def _level(by_name: Mapping[str, "Scored"], inside: np.ndarray, curve: Curve) -> dict[str, Any]:
-    """The level of the questions where `inside` [n] is True."""
-    images = by_name[curve.arm].images[inside]
-    means = {name: of_arm.mean_scores[inside] for name, of_arm in by_name.items()}
-    arm, floor, ceiling = (means[name] for name in (curve.arm, curve.floor, curve.ceiling))
-    gap = paired_difference(ceiling, floor, groups=images)
-    wide = gap.value > SMALLEST_GAP and gap.low > 0  # if the mean gap can be 0, the ratio is undefined
-    return {
-        "n": int(inside.sum()),
-        "images": len(np.unique(images)),
-        "scores": {name: asdict(score_interval(values, images)) for name, values in means.items()},
-        "gap": asdict(gap),
-        "recovered": asdict(bootstrap_ratio(arm - floor, ceiling - floor, groups=images)) if wide else None,
-    }

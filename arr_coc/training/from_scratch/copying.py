@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from arr_coc.data import Split
-from arr_coc.data.mixture import SKETCHES, Mixture, check_asked
+from arr_coc.data.mixture import Mixture, check_asked
 from arr_coc.modeling.allocators import best
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 
@@ -57,13 +57,12 @@ class CopyingStage(ScratchStage):
         absent: share of the questions about absent fields.
         unheard: share of these about fields of no page.
         turns: share of the questions that come second in a chat.
-        kind: of the pages, of `SKETCHES`.
         rendered, photo, reused: how often each kind of rendered pages is read in place of sketched ones, the share of
             them that is photographed, and how often each comes up, as in the reading stage; none: pages are sketched.
         evaluate_split: of the rendered pages that are measured on; sketched ones have the words of training.
 
     Raises:
-        ValueError: an unknown kind, or pages that cannot be asked about.
+        ValueError: pages that cannot be asked about.
     """
 
     name: ClassVar[str] = "copying"
@@ -83,7 +82,6 @@ class CopyingStage(ScratchStage):
     absent: float = 0.0
     unheard: float = 0.0
     turns: float = 0.0
-    kind: str = "document"
     rendered: Mapping[str, float] = field(default_factory=dict)
     photo: float = 0.0
     reused: int = 1
@@ -94,8 +92,6 @@ class CopyingStage(ScratchStage):
         self.check_counts("pages", "questions", "sorted_steps", "reused")
         self.check_shares("alone", "transcribed", "scattered", "absent", "unheard", "turns")
         check_asked(self.rendered)
-        if self.kind not in SKETCHES:
-            raise ValueError(f"kind: expected one of {', '.join(SKETCHES)}; got {self.kind!r}")
 
     def task(self, run: Run) -> "CopyingTask":
         return CopyingTask(self, run)
@@ -176,7 +172,7 @@ class CopyingTask(Task):
         core = run.model.model
         self.module = nn.ModuleDict({"language_model": core.language_model, "language": self.copying.language})
         prompts = Prompts(run.processor.tokenizer, run.model.config.image_token_id)
-        mixture = Mixture(stage.rendered, stage.photo) if stage.rendered else stage.kind
+        mixture = Mixture(stage.rendered, stage.photo) if stage.rendered else None
         self.asked = partial(
             QuestionPages, stage, run.model.config, prompts, transcript_budget=stage.budget, mixture=mixture
         )

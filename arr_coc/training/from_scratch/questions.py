@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerBase
 
 from arr_coc.data import FIELDS, Box, Document, Entry, Glyph, Split, ask, box_targets
 from arr_coc.data.domains.variations import missing_fields, unheard_field
-from arr_coc.data.mixture import SKETCHES, Mixture
+from arr_coc.data.mixture import Mixture, sketch_document
 from arr_coc.data.records import NOT_ON_THE_PAGE
 from arr_coc.modeling.configuration_arr_coc import ArrCocConfig, grid_size
 from arr_coc.modeling.processing_arr_coc import find_query_tokens, query_markers
@@ -238,7 +238,7 @@ class QuestionPages(Batches[Batch]):
         prompts: the tokeniser of prompts.
         split: of fonts, words, layouts and wordings.
         transcript_budget: patches of the lines that a batch transcribes.
-        mixture: draws the pages; or the kind, of `SKETCHES`, of sketched pages with the words of training.
+        mixture: draws the pages; None: they are sketched, with the words of training.
         start: the first step.
         held_out: pages that training never shows, whatever the split.
     """
@@ -251,7 +251,7 @@ class QuestionPages(Batches[Batch]):
         *,
         split: Split,
         transcript_budget: int,
-        mixture: Mixture | str,
+        mixture: Mixture | None,
         start: int = 0,
         held_out: bool = False,
     ) -> None:
@@ -261,9 +261,9 @@ class QuestionPages(Batches[Batch]):
         self._sorted: dict[int, list[AskedPage]] = {}
         vision = config.vision_config
         self.size, self.side = vision.image_size, stage.image_size or vision.image_size
-        self.source: DrawnPages | str = (
-            mixture
-            if isinstance(mixture, str)
+        self.source = (
+            None
+            if mixture is None
             else DrawnPages(mixture, (stage.seed, self.purpose, 2), stage.reused, size=self.size, split=split)
         )
         self.grid = grid_size(self.side, vision.patch_size)
@@ -337,8 +337,8 @@ class QuestionPages(Batches[Batch]):
 
     def _page(self, number: int, rng: np.random.Generator) -> tuple[np.ndarray, Document]:
         """The pixels of page number `drawn`, empty for a sketched one; and its content."""
-        if isinstance(self.source, str):
-            entries, glyphs = SKETCHES[self.source](rng, size=self.size)
+        if self.source is None:
+            entries, glyphs = sketch_document(rng, size=self.size)
             return np.zeros(0, np.float32), Document(Image.new("RGB", (1, 1)), entries, glyphs, "sketch", "")
         document = self.source.page(number, rng)
         return pixels(fitted(document.image, self.side)), document
