@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import Counter, defaultdict
 from random import Random
 
 import numpy as np
@@ -68,7 +69,7 @@ def check(page: TextPage, sort: str, names: dict[str, str], answer: str) -> None
             amounts[name] = float(number.strip("$€£%"))
         assert names[max(amounts, key=lambda name: amounts[name])] == answer
     elif sort == "how often":
-        assert int(answer) == words.count(names["label"]) > 1
+        assert int(answer) == words.count(names["label"]) >= 1
     elif sort == "which more often":
         assert words.count(answer) == max(words.count(name) for name in names.values())
         assert words.count(names["first"]) != words.count(names["second"])
@@ -99,6 +100,17 @@ def test_answers_are_right_on_generated_pages(bare: None) -> None:
             assert SORTS[sort] == kind
             check(each, sort, names, answer)
     assert len(seen) >= len(SORTS) - 1
+
+
+def test_answers_cannot_be_guessed_from_the_question(bare: None) -> None:
+    """Of words above a number, of counts and of halves no answer is much more frequent than others."""
+    given: dict[str, Counter[str]] = defaultdict(Counter)
+    for seed in range(150):
+        for sort, _, answer, _ in told(layout_page(np.random.default_rng(seed), "train"), seed):
+            given[sort][answer] += 1
+    for sort, most in (("many words", 0.62), ("how often", 0.62), ("lower half", 0.8)):
+        answers = given[sort]
+        assert answers.total() > 20 and max(answers.values()) < most * answers.total(), (sort, answers)
 
 
 def test_answers_are_right_on_a_page_of_amounts(bare: None) -> None:

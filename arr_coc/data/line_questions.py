@@ -2,7 +2,8 @@
 
 There are four kinds: *detail* is answered by one place, *two places* by two, *spread* by words all over the page,
 *gist* by the page as a whole. The answers follow from the text and the boxes of its characters, so they are right
-whatever the page is about. A question that more than one answer could fit is not asked.
+whatever the page is about. A question that more than one answer could fit is not asked. Where the answer is yes, no or
+a count, what is asked is drawn so that no answer is much more frequent: else it could be guessed without the page.
 """
 
 from __future__ import annotations
@@ -29,9 +30,10 @@ _AMOUNT = re.compile(r"[$€£]?(\d+(\.\d+)?)%?")
 _EDGES = "()[]{}.,:;!?'\"*"
 _LARGER = 1.3  # times the height of the next largest line
 _MARGIN = 1.3  # between a count and the threshold that is asked about, as a factor
-_WORD_COUNTS = (10, 20, 40, 80, 160, 320)
+_WORD_COUNTS = (10, 20, 40, 80, 160, 320, 640, 1280)
 _MOSTLY = 0.65  # share of the words
-_MOSTLY_WORDS = 0.15  # share of the pages of words that are asked about, as pages of numbers are rare
+_MOSTLY_WORDS = 0.05  # share of the pages of words that are asked about, as pages of numbers are rare
+_FULL = 0.1  # share of the pages with text in the lower half that are asked about, as others are rare
 _BLANK = 0.4  # share of the page's height: text that ends there leaves the lower half blank
 _LINE_WORDS = 6  # most words of an answer that is a line
 _MOST_OCCURRENCES = 6
@@ -162,7 +164,12 @@ class _Asker:
             if len(bare) > 2 and bare.isalpha() and every.count(bare) == 1 and len(found) <= _MOST_OCCURRENCES
         }  # fmt: skip
         several = [bare for bare, found in counted.items() if len(found) > 1]
-        for bare in self.random.sample(several, min(2, len(several))):
+        by_count = defaultdict[int, list[str]](list)
+        for bare in several:
+            by_count[len(counted[bare])].append(bare)
+        counts = [1, *by_count] if self._single else [*by_count]
+        for count in self.random.sample(counts, min(2, len(counts))):
+            bare = self.random.choice(by_count[count] if count > 1 else [word.bare for word in self._single])
             self._add("how often", str(len(counted[bare])), counted[bare], [], SPREAD, label=bare)
         pairs = [(one, other) for one in several for other in counted if len(counted[one]) > len(counted[other])]
         if pairs:
@@ -183,7 +190,7 @@ class _Asker:
         if len(best) == 1:
             text = best[0].text.strip(_EDGES)
             self._add("highest number", (text, text.strip("$€£%")), best, [], SPREAD)
-        threshold = highest * self.random.choice((0.5, 0.8, 1.25, 2.0))
+        threshold = highest * self.random.choice((0.5, 0.8, 1.25, 2.0))  # equally often below and above
         if threshold >= 1:
             above = [word for value, word in found if value > round(threshold)]
             answer = "yes" if above else "no"
@@ -198,13 +205,13 @@ class _Asker:
         if len(order) > 1 and heights[order[0]] > _LARGER * heights[order[1]] and len(largest) <= _LINE_WORDS:
             self._add("largest", self.page.lines[order[0]].text.strip(), largest, [], GIST)
         lowest, tall = max(word.box[3] for word in self.words), self.page.size[1]
-        if not _BLANK < lowest / tall < 1 - _BLANK:
+        if lowest < _BLANK * tall or (lowest > (1 - _BLANK) * tall and self.random.random() < _FULL):
             self._add("lower half", "yes" if lowest > tall / 2 else "no", [], [], GIST)
         count = len(self.words)
-        clear = [each for each in _WORD_COUNTS if count > _MARGIN * each or _MARGIN * count < each]
-        nearest = sorted(clear, key=lambda each: abs(np.log(each / count)))[:2]
-        if nearest:
-            threshold = self.random.choice(nearest)
+        below = [each for each in _WORD_COUNTS if count > _MARGIN * each]
+        above = [each for each in _WORD_COUNTS if _MARGIN * count < each]
+        if below and above:
+            threshold = self.random.choice((below[-1], above[0]))
             self._add("many words", "yes" if count > threshold else "no", [], [], GIST, count=str(threshold))
         numbers = sum(any(map(str.isdigit, word.text)) for word in self.words) / count
         if numbers > _MOSTLY or (1 - numbers > _MOSTLY and self.random.random() < _MOSTLY_WORDS):
