@@ -582,11 +582,17 @@ def check_readings(readings: Any, image: Any, arguments: dict[str, Any]) -> None
             raise ValueError(f"readings: expected with an image or in encode_image; got {readings} for an encoding")
     elif readings is None:
         return
-    elif isinstance(readings, bool) or not isinstance(readings, Integral) or not 1 <= readings <= READINGS:
+    elif isinstance(readings, bool) or not isinstance(readings, Integral) or not 1 <= int(readings) <= READINGS:
         raise refusal("readings", f"a whole number in 1..{READINGS}", readings)
     alone = ("boxes", "patches", "num_passes", "streamer", "return_dict_in_generate", "num_return_sequences")
-    if count > 1 and (given := [name for name in alone if arguments.get(name) not in (None, 1)]):
+    given = [name for name in alone if not _is_one(arguments.get(name))]
+    if count > 1 and given:
         raise ValueError(f"readings: expected one reading with {', '.join(given)}; got {count}")
+
+
+def _is_one(value: Any) -> bool:
+    """Whether an argument asks for nothing special: None, False or 1."""
+    return value is None or value is False or (isinstance(value, int) and value == 1 and value is not True)
 
 
 def is_encoding(value: Any) -> bool:

@@ -154,7 +154,11 @@ def test_what_has_one_reading_is_refused(model: Any) -> None:
     with pytest.raises(ValueError, match="readings: expected with an image or in encode_image; got 2 for an encoding"):
         model.generate(seen, "?", readings=2)
     streamer = TextStreamer(model.processor.tokenizer)
-    for settings in ({"streamer": streamer}, {"num_passes": 2}, {"num_return_sequences": 2, "do_sample": True}):
+    patches = torch.tensor([[1, 2]])
+    several = {"num_return_sequences": 2, "do_sample": True}
+    for settings in ({"streamer": streamer}, {"num_passes": 2}, {"patches": patches}, several):
         name = next(iter(settings))
         with pytest.raises(ValueError, match=f"readings: expected one reading with {name}; got 2"):
             model.generate(seen, "?", **settings)
+    plain = {"num_passes": 1, "return_dict_in_generate": False, "num_return_sequences": 1}
+    assert model.generate(seen, "?", **plain) == model.generate(seen, "?")

@@ -69,7 +69,8 @@ def table(scores: Mapping[str, Scores], arms: Mapping[str, Arm], costs: Mapping[
         f"| arm | base tokens | trainings | {' | '.join(kinds)} | mean | tokens | GFLOP | ms | MB |",
         f"|{'---|' * (len(kinds) + 8)}",
     ]
-    for name, own in scores.items():
+    for name in [name for name in arms if name in scores]:
+        own = scores[name]
         cost = costs.get(name, {})
         cells = [
             f"`{name}`", str(arms[name].base), str(len(own.right[kinds[0]])),
@@ -158,7 +159,7 @@ def report(predictions: Path, validation: Path, arms_file: Path) -> tuple[str, A
     """The report's text, and a function that draws its figure.
 
     There is a verdict where base tokens alone, fetched tokens alone and a split have answered the experiment's kinds of
-    question, and a figure where at least two splits have; else None.
+    question, on validation pages too, and a figure where at least two splits have; else None.
     """
     scores, swapped, arms = read(predictions), read(predictions, swapped=True), read_arms(arms_file)
     costs = predictions.with_name("costs.json")
@@ -174,7 +175,7 @@ def report(predictions: Path, validation: Path, arms_file: Path) -> tuple[str, A
         table(scores, arms, known),
     ]
     asked_kinds = set(first.right) == set(KINDS)
-    if asked_kinds and between and {ALONE, FETCHED} <= set(scores):
+    if asked_kinds and between and {ALONE, FETCHED} <= set(scores) and validation.exists():
         best = best_split(read(validation), between)
         parts += ["\n## Verdict\n", verdict_text(decide(scores, best), scores)]
         if best in swapped:
