@@ -16,6 +16,7 @@ from transformers import Qwen3VLForConditionalGeneration
 from arr_coc import ArrCocConfig
 from arr_coc.cli import main
 from arr_coc.model_summary import count_flops, count_scorers, generated_image, on_meta
+from arr_coc.modeling import generation
 from arr_coc.modeling.allocators import ALLOCATORS
 from arr_coc.modeling.scorers import SCORERS
 from arr_coc.modeling.textures import TEXTURE_SETS
@@ -26,6 +27,7 @@ from benchmarks.passes import cost_of_a_pass
 from benchmarks.path import Trace, question_traces
 from benchmarks.placing import WAYS, Asked, place
 from benchmarks.qwen3_vl import first_token, our_inputs, qwen3_vl_config, qwen3_vl_inputs
+from benchmarks.readings import reading_costs
 from benchmarks.timing import Seconds, alternate, table
 from benchmarks.views import random_model, view_costs
 
@@ -210,6 +212,15 @@ def test_views_are_measured_of_random_weights() -> None:
     assert model.dtype == torch.bfloat16
     costs = view_costs(model, 4, rounds=1)
     assert costs.views == 5 and costs.tokens == sum(model.config.vision_tokens())
+
+
+def test_every_reading_is_measured_however_sure_the_answer_is(tmp_path: Path) -> None:
+    generated_image(96).save(tmp_path / "page.png")
+    model, before = tiny_model(), generation.surest
+    costs = reading_costs(model, tmp_path / "page.png", rounds=1)
+    assert list(costs) == [f"{which}, {count} reading(s)" for which in ("first", "next") for count in (1, 2, 3)]
+    assert costs["first, 3 reading(s)"].median > costs["first, 1 reading(s)"].median > 0
+    assert generation.surest is before
 
 
 def test_a_further_pass_is_measured_beside_a_fresh_question() -> None:
