@@ -5,8 +5,9 @@ Notation: B prompts, I image slots, K fetched patches, S prompt length, T tokens
 
 import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from .allocators import FetchResult
 from .budgets import NAMED_BUDGETS, scaled_budget
 from .configuration_arr_coc import ArrCocConfig
 from .image_encoding import ImageEncoding, confidence_of
+from .image_loading import Source
 from .image_processing_arr_coc import Box
 from .joint_allocation import JointFetch
 from .scorers import EMPTY
@@ -319,3 +321,67 @@ def _behind(tokens: Tensor, end: int | list[int] | Tensor, pad: int) -> Tensor:
     ends = torch.isin(tokens, torch.as_tensor(end, dtype=tokens.dtype, device=tokens.device).reshape(-1))
     behind = ends.cumsum(1) - ends.int() > 0
     return behind | ((tokens == torch.as_tensor(pad, device=tokens.device)) & ~ends)  # stopped for another reason
+
+
+# ---- several readings ---------------------------------------------------------------------------------------------
+
+SURE = 0.8
+"""Probability from which on an answer is not asked again."""
+
+
+def surest(
+    answers: Sequence[Answer], again: Sequence[Callable[[list[int]], Sequence[Answer]]], least: float = SURE
+) -> list[Answer]:
+    """The answer to each question that its readings agree on most.
+
+    Args:
+        answers: of the first reading.
+        again: of each further reading, answers to the questions of these numbers.
+        least: probability from which on a question is not asked again.
+    """
+    given = [[answer] for answer in answers]
+    for ask in again:
+        unsure = [number for number, own in enumerate(given) if all(answer.probability < least for answer in own)]
+        if not unsure:
+            break
+        for number, answer in zip(unsure, ask(unsure), strict=True):
+            given[number].append(answer)
+    return [agreed(own) for own in given]
+
+
+def agreed(answers: Sequence[Answer]) -> Answer:
+    """Of the answers of several readings to a question the one whose text has the largest sum of probabilities.
+
+    Its probability becomes the mean of its own and of that sum divided by the number of readings: an answer that
+    other readings do not give is less sure. Case and white space of texts are ignored.
+    """
+    by_text = defaultdict[str, list[Answer]](list)
+    for answer in answers:
+        by_text[" ".join(answer.text.casefold().split())].append(answer)
+    best = max(by_text.values(), key=lambda own: sum(answer.probability for answer in own))
+    first, share = max(best, key=lambda answer: answer.probability), sum(answer.probability for answer in best)
+    return replace(first, probability=(first.probability + share / len(answers)) / 2)
+
+
+def on_page(answer: Answer, sources: Sequence[Source], places: Tensor, of_slots: Tensor) -> Answer:
+    """An answer about sheets as one about the pages on them.
+
+    Args:
+        answer: about the sheets that `view_encoding.on_sheets` made of `sources`, the pages of its prompt.
+        places: [P, 2] of these pages on their sheets.
+        of_slots: [I, 2] the same of the image slots of all prompts that were answered together.
+    """
+    moved = []
+    for origin in answer.sources:
+        source, (x, y) = sources[origin.source], places[origin.source].tolist()
+        x0, y0, x1, y1 = origin.box
+        box = (
+            max(0.0, x0 - x), max(0.0, y0 - y), min(float(source.width), x1 - x), min(float(source.height), y1 - y),
+        )  # fmt: skip
+        moved.append(replace(origin, box=box))
+    fetch: Any = answer.fetch
+    if isinstance(fetch, JointFetch):
+        views = fetch.seen.views
+        windows = views.windows - of_slots[views.slots].repeat(1, 2)
+        fetch = replace(fetch, seen=replace(fetch.seen, views=replace(views, windows=windows)))
+    return replace(answer, sources=tuple(moved), fetch=fetch)

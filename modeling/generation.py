@@ -18,7 +18,7 @@ from transformers.utils import logging
 from transformers.utils.generic import TransformersKwargs
 
 from .allocators import FetchResult
-from .answers import THINKING, Answer, answer_probabilities, with_fetch
+from .answers import THINKING, Answer, answer_probabilities, on_page, surest, with_fetch
 from .attention_scorer import cached_prefix, holds_prefix, pad_after_prefix
 from .base_model import ArrCocModel
 from .budgets import count_fetched, pooling
@@ -32,8 +32,7 @@ from .image_sources import shorten
 from .passes import ask_in_passes
 from .processing_arr_coc import ArrCocProcessor, History, Turn, histories, take_view_options
 from .prompt import EmbeddedPrompt, SelectedSlots
-from .readings import READINGS, Reading, on_page, on_sheets, surest
-from .view_encoding import encode_prompts, encode_sources, select_views
+from .view_encoding import READINGS, Reading, encode_prompts, encode_sources, on_sheets, select_views
 from .views import AS_SEEN, VIEW_OPTIONS, ViewOptions
 
 logger = logging.get_logger(__name__)

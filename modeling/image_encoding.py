@@ -143,7 +143,8 @@ class ImageEncoding(Rows):
         bypassed: [P] bool, True where the linear projection replaced the bridge's failed adapter; None from bridges
             without an adapter.
         made_by: the model that made it (`ArrCocModel.maker`), or None if that is not known.
-        readings: further readings of the same sources, see `readings`; none in rows that were selected or joined.
+        readings: further readings of the same sources, see `view_encoding.Reading`; none in rows that were selected or
+            joined.
     """
 
     features: Tensor

@@ -278,6 +278,59 @@ def _itself(image: Image.Image) -> Image.Image:
     return image
 
 
+# ---- several readings ---------------------------------------------------------------------------------------------
+#
+# What a text reader misreads at one size it often reads at another. So a page is encoded at other sizes too, and the
+# answers vote (`answers.surest`).
+
+MARGINS = ((1.09, 0.6), (1.04, 0.3))
+"""Of each further reading: how much larger its sheet is than the page, and how much of the margin is left and above."""
+
+READINGS = 1 + len(MARGINS)
+"""The most readings of a page."""
+
+
+@dataclass
+class Reading:
+    """A further reading of an encoding's sources; it is encoded when the first question needs it.
+
+    Attributes:
+        encode: encodes the sources on their sheets.
+        places: [P, 2] (x, y) of each source on its sheet, px.
+    """
+
+    encode: Callable[[], ImageEncoding]
+    places: Tensor
+    _encoding: ImageEncoding | None = field(default=None, repr=False)
+
+    @property
+    def encoding(self) -> ImageEncoding:
+        """Of the sheets."""
+        if self._encoding is None:
+            self._encoding = self.encode()
+        return self._encoding
+
+
+def on_sheets(sources: Sequence[Source], reading: int) -> tuple[list[Source], Tensor]:
+    """The sources on larger sheets, for a further reading (from 1), and [P, 2] the (x, y) of each on its sheet, px."""
+    factor, share = MARGINS[reading - 1]
+    sheets, places = [], []
+    for source in sources:
+        width, height = round(factor * source.width), round(factor * source.height)
+        place = (round(share * (width - source.width)), round(share * (height - source.height)))
+        sheets.append(replace(source, height=height, width=width, load=partial(_sheet, source, (width, height), place)))
+        places.append(place)
+    return sheets, torch.tensor(places)
+
+
+def _sheet(source: Source, size: tuple[int, int], place: tuple[int, int]) -> Image.Image:
+    """The source on a sheet of the colour of its upper left corner."""
+    page = source.load()
+    sheet = Image.new("RGB", size, page.getpixel((0, 0)))
+    sheet.paste(page, place)
+    return sheet
+
+
 # ---- running back to the pixels -----------------------------------------------------------------------------------
 
 

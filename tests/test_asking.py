@@ -199,17 +199,17 @@ def test_oracle_fetches_what_lies_under_the_boxes(model: Any) -> None:
     assert inside <= fetched or fetched <= inside
 
 
-@pytest.mark.parametrize(
-    "boxes",
-    [[[(0, 0, 9, 9)], [(5, 5, 20, 20)]], [[], [(5, 5, 20, 20)]], [[(0, 0, 9, 9)], []], [[], []]],
-    ids=["both", "second", "first", "neither"],
-)
-def test_a_list_of_boxes_per_question(model: Any, boxes: Any) -> None:
-    """An item without boxes in front ended in an IndexError."""
-    answers = model.generate(
-        [PAGE, CARD], [QUESTION, "Who?"], strategy="oracle", boxes=boxes, return_fetch=True, max_new_tokens=1
-    )
-    assert [bool(a.fetch.fell_back) for a in answers] == [not given for given in boxes]
+def test_a_list_of_boxes_per_question(model: Any) -> None:
+    first, second = [(0, 0, 9, 9)], [(5, 5, 20, 20)]
+
+    def asked(boxes: Any) -> Any:
+        settings = {"strategy": "oracle", "return_fetch": True, "max_new_tokens": 1}
+        return model.generate([PAGE, CARD], [QUESTION, "Who?"], boxes=boxes, **settings)
+
+    assert not any(answer.fetch.fell_back for answer in asked([first, second]))
+    for boxes, number in (([[], second], 1), ([first, []], 2), ([[], []], 1)):
+        with pytest.raises(ValueError, match=f"boxes: expected at least one .*; got none for question {number}"):
+            asked(boxes)
 
 
 def test_boxes_may_be_numpy_integers(model: Any) -> None:

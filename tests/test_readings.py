@@ -13,8 +13,8 @@ from PIL import Image
 from transformers import TextStreamer
 
 from arr_coc.modeling import generation
-from arr_coc.modeling.answers import Answer
-from arr_coc.modeling.readings import MARGINS, agreed, on_sheets, surest
+from arr_coc.modeling.answers import Answer, agreed, surest
+from arr_coc.modeling.view_encoding import MARGINS, on_sheets
 from arr_coc.viewing import draw_sheet
 
 QUESTIONS = ["What is the total?", "What is the tax?", "Who?"]

@@ -185,7 +185,7 @@ def test_pages_with_unheard_of_fields_are_asked_about_them_and_teach_no_word_of_
 def test_pages_that_are_sorted_by_length_are_the_same_pages(config: ArrCocConfig) -> None:
     """With less padding, and the same whatever the step that a run goes on from."""
     prompts, usual = Prompts(build_tokenizer(), config.image_token_id), replace(COPYING, pages=3)
-    given: dict[str, Any] = {"split": "train", "transcript_budget": BUDGET, "mixture": "document"}
+    given: dict[str, Any] = {"split": "train", "transcript_budget": BUDGET, "mixture": None}
 
     def batches(sorted_steps: int, **more: Any) -> list[Batch]:
         stage = replace(usual, sorted_steps=sorted_steps)
