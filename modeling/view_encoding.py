@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import Any
 
+import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
@@ -324,9 +325,11 @@ def on_sheets(sources: Sequence[Source], reading: int) -> tuple[list[Source], Te
 
 
 def _sheet(source: Source, size: tuple[int, int], place: tuple[int, int]) -> Image.Image:
-    """The source on a sheet of the colour of its upper left corner."""
+    """The source on a sheet of the colour of its edges, their median."""
     page = source.load()
-    sheet = Image.new("RGB", size, page.getpixel((0, 0)))
+    pixels = np.asarray(page)
+    edges = np.concatenate((pixels[0], pixels[-1], pixels[:, 0], pixels[:, -1]))
+    sheet = Image.new("RGB", size, tuple(np.median(edges, 0).astype(int).tolist()))
     sheet.paste(page, place)
     return sheet
 

@@ -43,7 +43,9 @@ def sheet(page: Image.Image, reading: int) -> Image.Image:
     """What `on_sheets` promises, drawn anew."""
     factor, share = MARGINS[reading - 1]
     size = (round(factor * page.width), round(factor * page.height))
-    made = Image.new("RGB", size, page.getpixel((0, 0)))
+    edges = [page.getpixel((x, y)) for y in range(page.height) for x in (0, page.width - 1)]
+    edges += [page.getpixel((x, y)) for x in range(page.width) for y in (0, page.height - 1)]
+    made = Image.new("RGB", size, tuple(int(np.median(channel)) for channel in zip(*edges, strict=True)))
     made.paste(page, (round(share * (size[0] - page.width)), round(share * (size[1] - page.height))))
     return made
 

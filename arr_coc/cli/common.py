@@ -262,7 +262,7 @@ def add_readings_argument(parser: argparse.ArgumentParser) -> None:
         "times that a page is read, 1 to 3, at sizes that differ: more answers are right, in up to as many times the "
         "time (default: 1)"
     )
-    parser.add_argument("--readings", metavar="N", type=int, help=readings)
+    parser.add_argument("--readings", metavar="N", type=int, choices=(1, 2, 3), help=readings)
 
 
 def tiles_of(text: str) -> str | int:
