@@ -464,8 +464,20 @@ def test_a_client_that_goes_takes_its_question_along(server: Server, client: Any
     assert until(lambda: not server.engine.running, 5) and server.engine.rows.free == free
 
 
+@pytest.mark.versions
+def test_generate_beside_a_running_batch_answers_as_alone(model: Any, client: Any) -> None:
+    """Its first pass looked ahead: the batch wrote `is_causal=False` into the config that both have."""
+    alone = model.generate(IMAGES[0], QUESTION, max_new_tokens=8)
+    with ThreadPoolExecutor(6) as threads:
+        jobs = [threads.submit(ask, client, "Who?", max_tokens=200) for _ in range(6)]
+        beside = [model.generate(IMAGES[0], QUESTION, max_new_tokens=8) for _ in range(8)]
+        assert not all(job.done() for job in jobs)
+    assert beside == [alone] * 8
+
+
 def test_one_refused_question_of_a_batch_leaves_the_others_alone(server: Server, model: Any, client: Any) -> None:
     """They were embedded and handed on a second time."""
+    ask(client, max_tokens=1)  # the image's base tokens stay
     before = server.engine.rows.free
     expected = {question: model.generate(IMAGES[0], question, max_new_tokens=40) for question in (QUESTION, "Who?")}
     questions = [QUESTION, "long " * 510, "Who?"] * 4

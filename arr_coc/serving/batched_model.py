@@ -109,6 +109,9 @@ class BatchedLanguageModel(PreTrainedModel, GenerationMixin):
         self, input_ids: Tensor, logits_to_keep: int | Tensor = 0, use_cache: bool = False, **kwargs: Any
     ) -> CausalLMOutput:
         """Logits at `logits_to_keep` of the packed prompts `input_ids` [1, S]; `kwargs` come from the engine."""
+        # transformers 5.24 writes it into the config for the time of the call, where other threads' calls find it. What
+        # it says is in the mask, and flash attention, which has none, is causal by default.
+        kwargs.pop("is_causal", None)
         outputs = self.language_model(inputs_embeds=self.rows(input_ids), use_cache=use_cache, **kwargs)
         hidden = outputs.last_hidden_state
         keep = logits_to_keep if isinstance(logits_to_keep, Tensor) else slice(-logits_to_keep or None, None)
