@@ -93,8 +93,9 @@ def find_device(name: str | None) -> torch.device:
         device = torch.device(name)
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError, ImportError) as error:
-        expected = "one that this machine has, e.g. cpu, cuda, cuda:1, mps"
-        raise ValueError(f"device: expected {expected}; got {name!r}") from error
+        cuda = [f"cuda:{number}" for number in range(torch.cuda.device_count())]
+        here = ", ".join(["cpu", *cuda, *(["mps"] if torch.backends.mps.is_available() else [])])
+        raise ValueError(f"device: expected one of this machine's, {here}; got {name!r}") from error
     return device
 
 

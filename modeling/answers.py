@@ -163,7 +163,8 @@ class Answer:
             `text` is "".
         legibility: of the images, 0..1 (`ImageEncoding.legibility`), and `fetched_legibility`, that of the fetched
             patches alone, or of all if no character was fetched; None from models without a text reader.
-        warning: in words, if `legibility` is below the model's `least_legibility` or few patches were fetched; else "".
+        warning: in words, if `legibility` is below the model's `least_legibility`, few patches were fetched, or the
+            answer was cut by `max_new_tokens`; else "".
     """
 
     text: str
@@ -224,6 +225,8 @@ def legibility_warning(legibility: float | None, least: float, pages: int = 1) -
     """The warning if the `legibility` of `pages` pages is below `least`; "" otherwise."""
     if legibility is None or legibility >= least:
         return ""
+    if legibility == 0:
+        return f"the model finds no text on {'this page' if pages == 1 else 'these pages'}: any answer is a guess"
     shown = "this page is" if pages == 1 else "these pages are"
     return f"{shown} hard to read for the model (legibility {legibility:.2f}): the answer may be wrong"
 
@@ -291,10 +294,24 @@ def with_fetch(
                 thinking=thinking,
                 legibility=page,
                 fetched_legibility=legible,
-                warning="; ".join(filter(None, (hard, budget_warning(fetched)))),
+                warning="; ".join(filter(None, (hard, "" if page == 0 else budget_warning(fetched)))),
             )  # fmt: skip
         )
     return answers
+
+
+def with_cuts(
+    answers: Sequence[Answer], output: Any, start: int, end: int | list[int] | Tensor, pad: int
+) -> list[Answer]:
+    """The answers of a generation of `max_new_tokens` tokens from `start`; those that did not end have a warning."""
+    tokens = output.sequences[:, start:]
+    ends = torch.as_tensor(end, dtype=tokens.dtype, device=tokens.device).reshape(-1)
+    ended = torch.isin(tokens, ends).any(1) | (tokens[:, -1] == pad)
+    cut = f"the answer is cut after {tokens.shape[1]} tokens (max_new_tokens)"
+    return [
+        answer if whole else replace(answer, warning="; ".join(filter(None, (answer.warning, cut))))
+        for answer, whole in zip(answers, ended.tolist(), strict=True)
+    ]
 
 
 def answer_probabilities(model: Any, output: Any, start: int, end: int | list[int] | Tensor, pad: int) -> list[float]:

@@ -18,7 +18,7 @@ from transformers.utils import logging
 from transformers.utils.generic import TransformersKwargs
 
 from .allocators import FetchResult
-from .answers import THINKING, Answer, answer_probabilities, on_page, surest, with_fetch
+from .answers import THINKING, Answer, answer_probabilities, on_page, surest, with_cuts, with_fetch
 from .attention_scorer import cached_prefix, holds_prefix, pad_after_prefix
 from .base_model import ArrCocModel
 from .budgets import count_fetched, pooling
@@ -444,10 +444,15 @@ class AnswerGenerator:
         output, texts = self.generated(inputs, kwargs, logits=with_details)
         if not with_details:
             return [THINKING.sub("", text) for text in texts]  # without thinking
-        probabilities = answer_probabilities(self.model, output, *self.answer_span(inputs, kwargs))
+        span = self.answer_span(inputs, kwargs)
+        probabilities = answer_probabilities(self.model, output, *span)
         whole_output = output if whole else None
         config = self.model.config
-        return with_fetch(texts, probabilities, prompt.fetch, encoding, batch.images, whole_output, config)
+        answers = with_fetch(texts, probabilities, prompt.fetch, encoding, batch.images, whole_output, config)
+        limited, length = within_context(self.model, kwargs, span[0]), output.sequences.shape[1]
+        new = self.setting(limited, "max_new_tokens")
+        full = length >= (self.setting(limited, "max_length", 0) if new is None else span[0] + new)
+        return with_cuts(answers, output, *span) if full else answers
 
     def generated(self, inputs: dict[str, Tensor], kwargs: dict[str, Any], *, logits: bool) -> tuple[Any, list[str]]:
         """The output of transformers' `generate` for embedded prompts, with `logits` on demand, and its texts."""

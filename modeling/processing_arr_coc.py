@@ -416,8 +416,9 @@ class ArrCocProcessor(ProcessorMixin):
                     f"got {FOREIGN_IMAGE_TOKEN}, which is plain text here, beside {_listed(received)}"
                 )
             if expected != received:
+                hint = "" if any(expected) else ", as processor.apply_chat_template writes it"
                 raise ValueError(
-                    f"images: expected {_listed(expected)} (one per {self.image_token} in the text); "
+                    f"images: expected {_listed(expected)} (one per {self.image_token} in the text{hint}); "
                     f"got {_listed(received)}"
                 )
 

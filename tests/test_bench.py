@@ -198,6 +198,8 @@ def test_the_command_measures_a_bench(bench: Path, tmp_path: Path, cli: Cli) -> 
     measured = json.loads(result.read_text(encoding="utf-8"))
     assert code == 0 and bench_text(measured) == printed.strip() and list(measured["sources"]) == ["forms", "charts"]
     assert len(answers.read_text(encoding="utf-8").splitlines()) == 2 and measured["model"] == "model"
+    code, _, error = cli("measure", *options, "--strategy", "none")  # printed the answers of the first run
+    assert code == 2 and "expected an answer of model, strategy=none to this bench; got " in error
 
 
 def test_the_command_measures_a_published_model(bench: Path, tmp_path: Path, cli: Cli) -> None:

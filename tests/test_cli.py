@@ -122,7 +122,7 @@ def refused(result: tuple[int, str, str]) -> str:
             "noise.png",
             QUESTION,
             ("--device", "hpu:7"),
-            "device: expected one that this machine has, e.g. cpu, cuda",
+            "device: expected one of this machine's, cpu",
         ),
     ],
 )

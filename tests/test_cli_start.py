@@ -109,6 +109,14 @@ def test_help_and_version_do_not_wait_for_the_library(arguments: tuple[str, ...]
             ("ask", RECEIPT, QUESTION, "--strategy", "oracle", "--box", "5000,0,5100,50"),
             "boxes: expected boxes that reach into the image of ",
         ),
+        (
+            ("ask", RECEIPT, QUESTION, "--readings", "3", "--passes", "2"),
+            "--readings: expected 1 beside --passes; got 3",
+        ),
+        (
+            ("ask", RECEIPT, QUESTION, "--readings", "2", "--strategy", "oracle", "--box", "1,2,3,4"),
+            "--readings: expected 1 beside --box; got 2",
+        ),
         *(
             ((*command, "--device", "foo"), "--device: expected e.g. cpu, cuda, cuda:1, mps; got 'foo'")
             for command in (

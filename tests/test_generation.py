@@ -153,6 +153,18 @@ def test_without_the_wish_there_is_no_output(model: Any) -> None:
     assert isinstance(model.generate(PAGE, QUESTION), str)
 
 
+def test_an_answer_that_is_cut_has_a_warning(model: Any) -> None:
+    """Its probability is that of the tokens that are there: "" had 94 %."""
+    output = model.generate(PAGE, QUESTION, max_new_tokens=8, return_dict_in_generate=True).output
+    end = int(output.sequences[0, -1])
+    cut, whole = (
+        model.generate(PAGE, QUESTION, return_fetch=True, max_new_tokens=8, **settings)
+        for settings in ({}, {"eos_token_id": end})
+    )
+    assert cut.warning.endswith("the answer is cut after 8 tokens (max_new_tokens)")
+    assert "cut after" not in whole.warning
+
+
 # ---- budgets that the context cannot hold
 
 

@@ -288,19 +288,19 @@ def test_an_answer_says_how_well_its_page_and_its_patches_were_read(model: Any) 
     ask = partial(model.generate, encoding, QUESTION, budget=8, return_fetch=True)
     answer, page = ask(), (8 * 0.9 + 248 * 0.2) / 256
     assert (answer.legibility, answer.fetched_legibility) == (pytest.approx(page), pytest.approx(0.9))
-    assert answer.warning == (
-        f"this page is hard to read for the model (legibility {page:.2f}): the answer may be wrong"
-    )
+    hard = f"this page is hard to read for the model (legibility {page:.2f}): the answer may be wrong"
+    cut = "the answer is cut after 6 tokens (max_new_tokens)"
+    assert answer.warning == f"{hard}; {cut}"
     *_, step = answer_in_steps(model, encoding, QUESTION, budget=8)
     assert step.warning == answer.warning
     nothing = model.generate(encoding, QUESTION, strategy="none", return_fetch=True)
     assert nothing.fetched_legibility == pytest.approx(page)
     encoding.characters[0, :, 1] = 0.6
-    assert ask().warning == ""
+    assert ask().warning == cut
     encoding.characters.zero_()
     assert (ask().legibility, ask().fetched_legibility) == (0.0, 0.0)
     encoding.characters = None  # of an earlier version
-    assert (ask().legibility, ask().fetched_legibility, ask().warning) == (None, None, "")
+    assert (ask().legibility, ask().fetched_legibility, ask().warning) == (None, None, cut)
 
 
 def test_what_is_seen_in_tiles_is_as_legible_as_they_are(model: Any) -> None:

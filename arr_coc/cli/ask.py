@@ -70,6 +70,10 @@ def check(args: argparse.Namespace) -> None:
         raise ValueError(f"--box: expected --strategy oracle, which fetches what is in it; got {received}")
     if args.strategy == "oracle" and not args.box:
         raise ValueError("--box: expected the place of the answer beside --strategy oracle; got none")
+    if (args.readings or 1) > 1 and (
+        alone := "--box" if args.box else "--passes" if args.passes not in (None, 1) else ""
+    ):
+        raise ValueError(f"--readings: expected 1 beside {alone}; got {args.readings}")
     check_arguments(args)
 
 
@@ -135,6 +139,7 @@ def _report(
     print(answer.text)
     drawn = "" if picture is None else f"; picture in {picture}"
     passes = f" in {len(answer.passes)} passes" if answer.passes else ""
+    passes += f"; up to {args.readings} readings" if (args.readings or 1) > 1 else ""
     fallbacks = "".join(f"; {part} fell back" for part, count in answer.fetch.fallbacks.items() if count)
     said = f"{describe(answer.fetch, drawn=picture is not None)}{passes}{fallbacks}{drawn}"
     print(f"confidence {answer.probability:.1%}; {said}", file=sys.stderr)

@@ -321,7 +321,8 @@ def _of_bench(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     choices: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
     if reader is not None and args.budget is not None:
         choices["budget"] = share_or_number(args.budget)
-    name = shown(model.config._name_or_path)
+    settings = [f"{name}={value}" for name, value in {**views, **choices}.items()]
+    name = ", ".join([shown(model.config._name_or_path), *settings])
     asked = ModelReader(reader or model, views, **choices)
     answers = ask_bench(asked, name, bench, predictions=predictions)
     result = {**score_bench(bench, answers), "model": name, **environment(model.device)}

@@ -25,11 +25,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     from accelerate import PartialState
 
-    from arr_coc.data.formats import open_records
+    from arr_coc.data.formats import check_files, open_records
     from arr_coc.loading import find_device
     from arr_coc.training.recipe import load_recipe, train, train_adapter
 
     device, recipe = find_device(args.device), load_recipe(Path(args.recipe), args.settings)
+    for stage in recipe.stages:
+        for name in ("data", "held_out"):
+            check_files(getattr(stage, name, None), recipe.root)
     trained = Path(args.out) / "model"
     with training_log():
         if args.adapter is None:

@@ -81,6 +81,22 @@ def open_source(spec: Mapping[str, Any], *, folder: str | Path = ".") -> Format:
     return kind(**options)
 
 
+def check_files(spec: Any, folder: Path) -> None:
+    """Refuses a source whose files are not there, before a model is loaded; other mistakes are left to `open_source`.
+
+    Raises:
+        ValueError: no such file or folder.
+    """
+    if not isinstance(spec, Mapping) or not isinstance(name := spec.get("format", DEFAULT_FORMAT), str):
+        return
+    for nested in FORMATS[name].nested:
+        for source in spec.get(nested) or ():
+            check_files(source, folder)
+    for place in FORMATS[name].places:
+        if spec.get(place) is not None and not (path := _path(spec[place], place, folder)).exists():
+            raise ValueError(f"data: expected a {place} that exists; got {str(path)!r}, which does not")
+
+
 def _sources(specs: Any, name: str, folder: str | Path) -> tuple[Format, ...]:
     if not isinstance(specs, list | tuple) or not specs:
         raise ValueError(f"{name}: expected a list of sources; got {specs!r}")
