@@ -251,7 +251,7 @@ def _box(text: str) -> tuple[float, float, float, float]:
 
 def add_tiles_argument(parser: argparse.ArgumentParser) -> None:
     tiles = (
-        "tiles of large images: auto, all, asked (those that a question chooses), never, or the most per source "
+        "tiles of large images: auto, all, asked (those that a question chooses), never, or a number per source "
         "(default: auto for questions about documents or several images, never for others)"
     )
     parser.add_argument("--tiles", metavar="T", type=tiles_of, help=tiles)
@@ -259,8 +259,8 @@ def add_tiles_argument(parser: argparse.ArgumentParser) -> None:
 
 def add_readings_argument(parser: argparse.ArgumentParser) -> None:
     readings = (
-        "times that a page is read, 1 to 3, at sizes that differ: more answers are right, in up to as many times the "
-        "time (default: 1)"
+        "number of sizes at which a page is read, 1 to 3; the answers vote, and N readings take up to N times as long "
+        "(default: 1)"
     )
     parser.add_argument("--readings", metavar="N", type=int, choices=(1, 2, 3), help=readings)
 

@@ -208,8 +208,8 @@ COMMAND = Command(
         "boxes, and image tokens per question, with 95 % intervals. Exact match ignores white space, not case. If the\n"
         'data set has questions about absent fields, the table also has precision and recall of "not on the page".\n'
         "A question may have several images, or a PDF or video: one budget covers all of them. If the page of the\n"
-        "answer is known, the last columns give the share of questions whose patch of the highest relevance, and\n"
-        "whose most patches, came from it; then intervals are drawn by documents. A second table compares the mean\n"
+        "answer is known, the last columns give the share of questions whose most relevant patch came from it, and\n"
+        "of those with most patches from it; intervals are then over documents. A second table compares the mean\n"
         "probability of answers with how many are right, in five bins, with the expected calibration error (ECE).\n"
         "With a published model of another family (Qwen3-VL, InternVL, ...) --budget may be a share of its image\n"
         "tokens, a strategy may be STRATEGY@BUDGET, and keep_all is the plain model; --allocator, --allocators,\n"
@@ -335,11 +335,11 @@ MEASURE = Command(
     description=(
         "Ask all questions of the data sets in SUITE with the arms that it names for each (as in arr-coc experiment),\n"
         'and print one table: accuracy, recall of the boxed patches, tokens, precision and recall of "not on the\n'
-        'page", and the right page of several. Then print tables by tags of the records, and the effect of another\n'
-        "page's base tokens, and the calibration of the confidence (ECE, five bins). Intervals are 95 %, drawn by\n"
-        "images or documents. With --bench: ask about real pages as a user would, and print by source and on average\n"
-        "exact match (by each record's `match`: alnum, relaxed, or ignoring case) and ANLS, seconds, how well the\n"
-        "confidence predicts right answers, and its calibration."
+        'page", and how often patches come from the right one of several pages. Then print tables by tags of the\n'
+        "records, the effect of another page's base tokens, and the calibration of the confidence (ECE, five bins).\n"
+        "Intervals are 95 %, over images or documents. With --bench: ask about real pages as a user would, and print\n"
+        "for each source and on average exact match (by each record's `match`: alnum, relaxed, or ignoring case),\n"
+        "ANLS, seconds, how well the confidence predicts right answers, and its calibration."
     ),
     examples=(
         "arr-coc measure examples/measured.yaml --split validation --limit 60",

@@ -255,13 +255,13 @@ COMMAND = Command(
     name="experiment",
     summary="compare strategies with baselines of as many tokens, under pre-registered criteria",
     description=(
-        "Answer the same questions by every arm with the same weights: the ladder of strategies, baselines of as many\n"
+        "Ask every arm the same questions, with the same weights. Arms are strategies (ladder), baselines of as many\n"
         "tokens (a regular lattice; a larger image; a smaller one), halves (patches without base tokens; patches with\n"
-        "another page's base tokens, and these alone), bounds (oracle boxes; all patches). CONFIG.yaml may name\n"
+        "another page's base tokens, and these alone) and bounds (oracle boxes; all patches). CONFIG.yaml may name\n"
         "arms with weights of their own instead (contest: {NAME: {arm: A, weights: [M, M]}}). Predictions are saved\n"
         "as they are made, so the same command resumes a killed run; under accelerate launch (on CPUs:\n"
         "torchrun --nproc_per_node N -m arr_coc.cli experiment ...) the processes share the images.\n"
-        "OUT/report.html has the decision, paired differences, costs, buckets and pictures."
+        "OUT/report.html has the decision, paired differences, costs, scores by kind of question, and pictures."
     ),
     examples=(
         "arr-coc experiment --data examples/held_out/data.jsonl --out runs/experiment",
