@@ -239,7 +239,7 @@ class AnswerGenerator:
         readings = kwargs.pop("readings", None)
         options, kwargs = self._view_options(kwargs)
         check_names(self.model, kwargs)
-        questions = checked_questions(question, self.processor.control_tokens, self.processor.tokenizer, MAX_QUESTION)
+        questions = checked_questions(question, self.processor.control_tokens, self.processor.count_tokens)
         listed = [] if boxes is None else boxes_per_slot(boxes)
         check_readings(readings, image, {"boxes": boxes, **vars(choices), **kwargs})
         if readings is not None:
@@ -604,15 +604,15 @@ MAX_QUESTION = 512
 
 
 def checked_questions(
-    question: Any, control_tokens: Sequence[str], tokenizer: Any = None, most: int | None = None
+    question: Any, control_tokens: Sequence[str], count_tokens: Callable[[str], int] | None = None
 ) -> list[str]:
     """One or several questions -> a list of them.
 
-    `most`: the most tokens of a question, which `tokenizer` counts; None: any number.
+    `count_tokens`: counts those of a question; None: it may have any number.
 
     Raises:
         ValueError: no question; or one that is not text, is empty, holds only control tokens, or is longer than
-            `most`.
+            `MAX_QUESTION`.
     """
     questions = list(question) if isinstance(question, list | tuple) else [question]
     if not questions:
@@ -625,8 +625,8 @@ def checked_questions(
             plain = plain.replace(token, "")
         if not plain.strip():
             raise ValueError(f"question: expected a non-empty string; got {shorten(repr(text))}")
-        if most is not None and (length := len(tokenizer(text)["input_ids"])) > most:
-            raise ValueError(f"question: expected at most {most} tokens; got {length}")
+        if count_tokens is not None and (length := count_tokens(text)) > MAX_QUESTION:
+            raise ValueError(f"question: expected at most {MAX_QUESTION} tokens; got {length}")
     return questions
 
 
