@@ -128,7 +128,7 @@ class AnswerGenerator:
         Raises:
             ValueError: an image that cannot be read, or a number of readings outside 1..`READINGS`.
         """
-        check_readings(readings, image, {})
+        check_readings(readings, None, {})
         view_options, unknown = self._view_options(options)
         if unknown:
             raise TypeError(f"encode_image: expected options of views; got {', '.join(sorted(unknown))}")
@@ -239,9 +239,10 @@ class AnswerGenerator:
         readings = kwargs.pop("readings", None)
         options, kwargs = self._view_options(kwargs)
         check_names(self.model, kwargs)
-        questions = checked_questions(question, self.processor.control_tokens, self.processor.tokenizer, MAX_QUESTION)
+        questions = checked_questions(question, self.processor.control_tokens, self.processor.count_tokens)
         listed = [] if boxes is None else boxes_per_slot(boxes)
-        check_readings(readings, image, {"boxes": boxes, **vars(choices), **kwargs})
+        given = {"boxes": boxes, **vars(choices), **kwargs}
+        check_readings(readings, image, {name: self.setting(given, name) for name in WITH_ONE_READING})
         if readings is not None:
             image = self._read(image, options, readings)
         batch = self._question_batch(image, questions, choices, kwargs, options)
@@ -272,6 +273,8 @@ class AnswerGenerator:
     ) -> list[Answer]:
         """The answers to some of the questions from another reading, as answers about the pages themselves."""
         encoding, sources = reading.encoding, batch.encoding.sources or []
+        if batch.encoding.prefix_cache is None:  # of another model, perhaps
+            encoding = encoding.without_prefix()
         if choices.bypass is not None:
             encoding = self.model.model.with_bypass(encoding, choices.bypass)
         images = [batch.images[number] for number in numbers]
@@ -577,8 +580,14 @@ POPPED = ("cache", "tokenizer", "assistant_tokenizer", "trust_remote_code", "mm_
 """Further arguments of `generate`, which no signature names."""
 
 
-def check_readings(readings: Any, image: Any, arguments: dict[str, Any]) -> None:
-    """Raises a ValueError for a number outside 1..`READINGS`, and for `arguments` that go with one reading alone."""
+WITH_ONE_READING = (
+    "boxes", "patches", "relevance", "num_passes", "streamer", "return_dict_in_generate", "num_return_sequences",
+)  # fmt: skip
+"""Arguments and settings that do not go with several readings."""
+
+
+def check_readings(readings: Any, image: Any, settings: dict[str, Any]) -> None:
+    """Raises a ValueError for a number outside 1..`READINGS`, and for `settings` of `WITH_ONE_READING` beside more."""
     count = readings
     if is_encoding(image):
         count = 1 + len(image.readings)
@@ -588,8 +597,7 @@ def check_readings(readings: Any, image: Any, arguments: dict[str, Any]) -> None
         return
     elif isinstance(readings, bool) or not isinstance(readings, Integral) or not 1 <= int(readings) <= READINGS:
         raise refusal("readings", f"a whole number in 1..{READINGS}", readings)
-    alone = ("boxes", "patches", "num_passes", "streamer", "return_dict_in_generate", "num_return_sequences")
-    given = [name for name in alone if not _is_one(arguments.get(name))]
+    given = [name for name, value in settings.items() if not _is_one(value)]
     if count > 1 and given:
         raise ValueError(f"readings: expected one reading with {', '.join(given)}; got {count}")
 
@@ -609,15 +617,15 @@ MAX_QUESTION = 512
 
 
 def checked_questions(
-    question: Any, control_tokens: Sequence[str], tokenizer: Any = None, most: int | None = None
+    question: Any, control_tokens: Sequence[str], count_tokens: Callable[[str], int] | None = None
 ) -> list[str]:
     """One or several questions -> a list of them.
 
-    `most`: the most tokens of a question, which `tokenizer` counts; None: any number.
+    `count_tokens`: counts those of a question; None: it may have any number.
 
     Raises:
         ValueError: no question; or one that is not text, is empty, holds only control tokens, or is longer than
-            `most`.
+            `MAX_QUESTION`.
     """
     questions = list(question) if isinstance(question, list | tuple) else [question]
     if not questions:
@@ -630,8 +638,8 @@ def checked_questions(
             plain = plain.replace(token, "")
         if not plain.strip():
             raise ValueError(f"question: expected a non-empty string; got {shorten(repr(text))}")
-        if most is not None and (length := len(tokenizer(text)["input_ids"])) > most:
-            raise ValueError(f"question: expected at most {most} tokens; got {length}")
+        if count_tokens is not None and (length := count_tokens(text)) > MAX_QUESTION:
+            raise ValueError(f"question: expected at most {MAX_QUESTION} tokens; got {length}")
     return questions
 
 

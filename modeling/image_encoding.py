@@ -102,7 +102,7 @@ SEEN = (
 )  # fmt: skip
 """Fields of an `ImageEncoding` from the vision tower; the others come from the bridge and the language model."""
 
-KNOWN = ("source_sizes", "documents", "sources", "tiles", "tiling")
+KNOWN = ("source_sizes", "documents", "sources", "tiles", "tiling", "readings")
 """Fields about the sources of an encoding."""
 
 

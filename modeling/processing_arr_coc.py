@@ -304,7 +304,9 @@ class ArrCocProcessor(ProcessorMixin):
             return [self.decode(row, skip_special_tokens, **kwargs) for row in rows]
         if not skip_special_tokens:
             return self.tokenizer.decode(rows, **kwargs)
-        row, start = [rows] if isinstance(rows, int) else list(rows), _token_id(self.tokenizer, TURN_START)
+        with self.tokenizing.lock:
+            start = _token_id(self.tokenizer, TURN_START)
+        row = [rows] if isinstance(rows, int) else list(rows)
         head = len(row) - row[::-1].index(start) - 1 if start in row else 0  # the last turn begins here
         before, turn = (
             self.tokenizer.decode(part, skip_special_tokens=True, **kwargs) for part in (row[:head], row[head:])
@@ -362,6 +364,11 @@ class ArrCocProcessor(ProcessorMixin):
         ids = pad_sequence(rows, True, self.tokenizer.pad_token_id or 0, padding_side="left")  # masked, whatever it is
         mask = pad_sequence([torch.ones_like(row) for row in rows], True, padding_side="left")
         return {"input_ids": ids, "attention_mask": mask, "query_mask": self.query_mask(ids)}
+
+    def count_tokens(self, text: str) -> int:
+        """The number of a text's tokens."""
+        with self.tokenizing.lock:
+            return len(self.tokenizer(text)["input_ids"])
 
     def _as_text(self, text: str) -> str:
         """The text, divided within each string that the tokenizer would read as a control token."""

@@ -4,6 +4,7 @@ import base64
 import copy
 import pickle
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from transformers import AutoImageProcessor, PretrainedConfig, PreTrainedModel
 from transformers.pipelines import ImageTextToTextPipeline
 
 from arr_coc.modeling.configuration_arr_coc import ArrCocConfig, count_vision_tokens
+from arr_coc.modeling.generation import checked_questions
 from arr_coc.modeling.image_processing_arr_coc import ArrCocImageProcessor
 from arr_coc.modeling.processing_arr_coc import ArrCocProcessor
 from arr_coc.modeling.prompt_format import CHAT_TEMPLATE
@@ -341,13 +343,15 @@ def test_threads_take_turns_at_the_tokenizer(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(processor.tokenizer, "_encode_plus", slow_encode)
 
-    def call(number: int) -> int:
-        if number % 2:
-            return len(processor(text=["a", "longer"], padding=True)["input_ids"])
-        return len(processor.prompts(["a", "longer"], images=[1, 1], placeholders=2)["input_ids"])
-
+    ids = processor.tokenizer("a").input_ids
+    calls: list[Callable[[], Any]] = [
+        lambda: len(processor(text=["a", "longer"], padding=True)["input_ids"]),
+        lambda: len(processor.prompts(["a", "longer"], images=[1, 1], placeholders=2)["input_ids"]),
+        lambda: checked_questions("a", [], processor.count_tokens),
+        lambda: processor.decode(ids, skip_special_tokens=True),
+    ]
     with ThreadPoolExecutor(4) as pool:
-        assert list(pool.map(call, range(12))) == [2] * 12
+        assert list(pool.map(lambda number: calls[number % 4](), range(16))) == [2, 2, ["a"], "a"] * 4
     assert max(most) == 1
 
 

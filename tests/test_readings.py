@@ -10,7 +10,8 @@ import pytest
 import torch
 from helpers import READS_WORDS, tiny_model
 from PIL import Image
-from transformers import TextStreamer
+from test_modeling import loud_model
+from transformers import GenerationConfig, TextStreamer
 
 from arr_coc.modeling import generation
 from arr_coc.modeling.answers import Answer, agreed, surest
@@ -62,6 +63,27 @@ def test_the_answer_is_one_that_the_readings_agree_on(model: Any, count: int) ->
         assert answer.text == expected.text == model.generate(PAGE, question, readings=count)
         assert answer.probability == pytest.approx(expected.probability, rel=1e-3)
     assert count == 1 or len(found) > 1  # else nothing was chosen
+
+
+def test_every_reading_bypasses_the_bridge() -> None:
+    """The first alone answered: the encoding with other base tokens had lost its readings."""
+    model = loud_model()
+    each = [model.generate(page, "?", bypass=True, return_fetch=True) for page in (PAGE, sheet(PAGE, 1))]
+    assert each[0].text != each[1].text
+    answer = model.generate(PAGE, "?", readings=2, bypass=True, return_fetch=True)
+    assert answer.text == agreed(each).text and answer.probability == pytest.approx(agreed(each).probability, rel=1e-3)
+
+
+def test_every_reading_is_asked_with_the_present_model(model: Any) -> None:
+    """Further readings began with the keys and values of the language model that had encoded the page."""
+    other = tiny_model(**READS_WORDS)
+    for parameter in other.model.language_model.layers.parameters():
+        parameter.data.mul_(1.2)
+    seen = model.encode_image(PAGE, readings=3)
+    for question in QUESTIONS:
+        own = other.generate(PAGE, question, readings=3, return_fetch=True)
+        answer = other.generate(seen, question, return_fetch=True)
+        assert answer.text == own.text and answer.probability == pytest.approx(own.probability, rel=1e-3)
 
 
 def told(probability: float, text: str) -> Answer:
@@ -155,12 +177,21 @@ def test_what_has_one_reading_is_refused(model: Any) -> None:
     seen = model.encode_image(PAGE, readings=2)
     with pytest.raises(ValueError, match="readings: expected with an image or in encode_image; got 2 for an encoding"):
         model.generate(seen, "?", readings=2)
-    streamer = TextStreamer(model.processor.tokenizer)
-    patches = torch.tensor([[1, 2]])
     several = {"num_return_sequences": 2, "do_sample": True}
-    for settings in ({"streamer": streamer}, {"num_passes": 2}, {"patches": patches}, several):
-        name = next(iter(settings))
+    cases: dict[str, dict[str, Any]] = {
+        "streamer": {"streamer": TextStreamer(model.processor.tokenizer)},
+        "num_passes": {"num_passes": 2},
+        "patches": {"patches": torch.tensor([[1, 2]])},
+        "relevance": {"strategy": "oracle", "choices": {"relevance": torch.ones(1, 256)}},
+        "num_return_sequences": several,
+        "return_dict_in_generate": {"generation_config": GenerationConfig(return_dict_in_generate=True)},
+    }
+    for name, settings in cases.items():
         with pytest.raises(ValueError, match=f"readings: expected one reading with {name}; got 2"):
             model.generate(seen, "?", **settings)
+    with pytest.raises(ValueError, match="readings: expected one reading with num_return_sequences; got 3"):
+        model.generate(PAGE, "?", readings=3, generation_config=GenerationConfig(**several))
+    with pytest.raises(ValueError, match="image: expected images, or one result of this model's encode_image"):
+        model.encode_image(seen)
     plain = {"num_passes": 1, "return_dict_in_generate": False, "num_return_sequences": 1}
     assert model.generate(seen, "?", **plain) == model.generate(seen, "?")

@@ -475,6 +475,20 @@ def test_generate_beside_a_running_batch_answers_as_alone(model: Any, client: An
     assert beside == [alone] * 8
 
 
+@pytest.mark.versions
+def test_a_served_model_with_eager_attention_answers_as_alone() -> None:
+    """The batch wrote "paged|eager" into its config, with which `generate` and passes looked ahead."""
+    model = loud_model()
+    model.model.language_model.set_attn_implementation("eager")
+    asked = [{"max_new_tokens": 8, **options} for options in ({}, {"num_passes": 2}, {"strategy": "attention"})]
+    alone = [model.generate(IMAGES[0], QUESTION, return_fetch=True, **options) for options in asked]
+    with serving(model, SETTINGS) as (_, url), openai.OpenAI(base_url=url, api_key="any", max_retries=0) as own:
+        assert text(ask(own, max_tokens=8)) == alone[0].text
+        beside = [model.generate(IMAGES[0], QUESTION, return_fetch=True, **options) for options in asked]
+    assert [answer.text for answer in beside] == [answer.text for answer in alone]
+    assert [answer.probability for answer in beside] == pytest.approx([answer.probability for answer in alone])
+
+
 def test_one_refused_question_of_a_batch_leaves_the_others_alone(server: Server, model: Any, client: Any) -> None:
     """They were embedded and handed on a second time."""
     ask(client, max_tokens=1)  # the image's base tokens stay

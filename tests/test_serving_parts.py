@@ -11,6 +11,7 @@ import pytest
 import torch
 from helpers import Cli, tiny_tokenizer
 from serving_client import chat, data_url, noise, png
+from starlette.responses import JSONResponse
 from torch import nn
 
 from arr_coc.cli.serve import KEYS_VARIABLE, _keys
@@ -20,6 +21,8 @@ from arr_coc.serving.encodings import HANDLE, affinity_key, by_affinity, handle_
 from arr_coc.serving.examples import load_hook
 from arr_coc.serving.guard import Guard, Message
 from arr_coc.serving.metrics import Metrics, length_label
+from arr_coc.serving.protocol import error_body
+from arr_coc.serving.refusals import invalid_field
 from arr_coc.serving.settings import ServerSettings, UseSettings
 
 pytest.importorskip("prometheus_client")
@@ -268,6 +271,15 @@ SCHEMA: dict[str, Any] = {
         }
     },
 }
+
+
+def test_an_error_about_half_a_surrogate_can_be_sent() -> None:
+    """The body that it came in was answered with status 500."""
+    name, value = "\ud800", "\udfff"
+    error = {"type": "extra_forbidden", "loc": ("body", name), "msg": "", "input": value}
+    field, message = invalid_field([error], {name: value})
+    sent = json.loads(JSONResponse(error_body(message, "invalid_request_error", param=field)).body)["error"]
+    assert sent["param"] == r"\ud800" and sent["message"] == r'\ud800: expected no such field; got "\udfff"'
 
 
 def test_each_field_is_a_question() -> None:

@@ -7,6 +7,7 @@ a cache could hold it.
 Notation: V vocabulary size, n tokens, D language-model width, S packed prompt tokens.
 """
 
+import copy
 import threading
 from collections import deque
 from collections.abc import Sequence
@@ -98,7 +99,12 @@ class BatchedLanguageModel(PreTrainedModel, GenerationMixin):
     _supports_attention_backend = True
 
     def __init__(self, model: ArrCocForConditionalGeneration, rows: TokenRows) -> None:
-        super().__init__(model.config.text_config)
+        config = model.config.text_config
+        if config._attn_implementation == "eager":
+            # The batch would write it into the model's config, and other threads' calls have no causal mask with it.
+            config = copy.copy(config)
+            config._attn_implementation = "paged|eager"
+        super().__init__(config)
         self.rows, self.language_model, self.lm_head = rows, model.model.language_model, model.lm_head
         self.eval()
 

@@ -75,7 +75,7 @@ class Chat:
             raise ValueError(f"seed: expected temperature 0 with it ({why}); got {temperature:g}")
         fields, engine = request.fields, self.engine
         texts = [text] if fields is None else [field.question for field in fields]
-        checked_questions(texts, engine.control_tokens, engine.tokenizer, engine.max_question)
+        checked_questions(texts, engine.control_tokens, engine.count_tokens)
         choices = engine.choices(request)
         answers = [Answering(self, request) for _ in texts]
         async with asyncio.timeout_at(answers[0].deadline):

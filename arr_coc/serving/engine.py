@@ -23,7 +23,7 @@ from transformers.generation.continuous_batching import ContinuousBatchingManage
 from ..modeling.allocators import FetchResult
 from ..modeling.answers import legibilities
 from ..modeling.fetcher import FetchChoices, RunningBackFetcher
-from ..modeling.generation import MAX_QUESTION, Answer, AnswerGenerator, QuestionBatch
+from ..modeling.generation import Answer, AnswerGenerator, QuestionBatch
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..modeling.prompt import EmbeddedPrompt
 from .batched_model import PAGE, BatchedLanguageModel, TokenRows
@@ -122,13 +122,13 @@ class Engine(QuestionQueue):
     ) -> None:
         model.config.require_embeds_alone("serve")
         super().__init__(settings, model.device, on_alone)
-        self.max_question = MAX_QUESTION
         self.model, self.answer_generator, self.on_embedded = (
             model,
             AnswerGenerator(model, model.processor),
             on_embedded,
         )
         self.tokenizer, self.control_tokens = model.processor.tokenizer, model.processor.control_tokens
+        self.count_tokens = model.processor.count_tokens
         self.generation_config, self.calibration = model.generation_config, model.config.calibration
         text = model.config.text_config
         self.positions = int(settings.cache_tokens * USABLE) // PAGE * PAGE

@@ -199,8 +199,9 @@ class EncodingRequest(Strict):
 
 
 def error_body(message: str, kind: str, *, param: str | None = None, code: str | None = None) -> dict[str, Any]:
-    """An error in OpenAI's form."""
-    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+    """An error in OpenAI's form; what came from a client may hold half a surrogate, which cannot be sent."""
+    said, about = (text.encode(errors="backslashreplace").decode() for text in (message, param or ""))
+    return {"error": {"message": said, "type": kind, "param": about or None, "code": code}}
 
 
 class Completion:

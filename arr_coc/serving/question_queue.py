@@ -32,7 +32,7 @@ class QuestionQueue(ABC):
 
     Attributes:
         tokenizer, generation_config: the model's.
-        max_question: the most tokens of a question; None: the context is the limit.
+        count_tokens: counts those of a question, which has a limit; None: the context is the limit.
         control_tokens: texts of control tokens, which a question must not contain.
         calibration: see `ArrCocConfig.calibration`.
         alive: whether the engine answers.
@@ -42,7 +42,7 @@ class QuestionQueue(ABC):
     tokenizer: Any
     generation_config: Any
     control_tokens: Sequence[str]
-    max_question: int | None = None
+    count_tokens: Callable[[str], int] | None = None
     calibration: Mapping[str, float] | None = None
 
     def __init__(self, settings: ServerSettings, device: torch.device, on_alone: Callable[[], None]) -> None:
