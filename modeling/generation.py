@@ -29,9 +29,10 @@ from .image_encoding import ImageEncoding
 from .image_loading import Source, boxes_on_image, check_print, load_sources
 from .image_processing_arr_coc import ArrCocImageProcessor, Box, boxes_to_patches, least_scale
 from .image_sources import shorten
-from .passes import ask_in_passes
+from .passes import ask_in_passes, check_passes
 from .processing_arr_coc import ArrCocProcessor, History, Turn, histories, take_view_options
 from .prompt import EmbeddedPrompt, SelectedSlots
+from .scorers import NO_BOXES
 from .view_encoding import READINGS, Reading, encode_prompts, encode_sources, on_sheets, select_views
 from .views import AS_SEEN, VIEW_OPTIONS, ViewOptions
 
@@ -131,7 +132,8 @@ class AnswerGenerator:
         check_readings(readings, None, {})
         view_options, unknown = self._view_options(options)
         if unknown:
-            raise TypeError(f"encode_image: expected options of views; got {', '.join(sorted(unknown))}")
+            known = ", ".join(sorted(VIEW_OPTIONS))
+            raise TypeError(f"encode_image: expected options among {known}; got {', '.join(sorted(unknown))}")
         return self._read(image, view_options, readings, prefix)
 
     def _read(self, image: Any, options: ViewOptions, readings: int, prefix: bool = True) -> ImageEncoding:
@@ -196,8 +198,9 @@ class AnswerGenerator:
         for shown in prompts:
             sources += shown
             pooled |= len(shown) > 1 and pooling(rows, len(shown), options.max_base_tokens) > 1
-        if any(isinstance(source, list | tuple) or getattr(source, "ndim", 0) == 4 for source in sources):
-            raise refusal("image", "one image, or a list of them", sources)
+        for source in sources:
+            if isinstance(source, list | tuple) or getattr(source, "ndim", 0) == 4:
+                raise refusal("image", "one image, or a list of them", source)
         images = load_sources(sources, max_image_pixels=processor.max_image_pixels, policy=processor.sources)
         if pooled or processor.shrinks(images, least_scale(options.tiles, options.tile_scale)):
             return encode_prompts(self.model.model, processor, prompts, images, options)
@@ -232,6 +235,8 @@ class AnswerGenerator:
         choices, kwargs = take_choices(kwargs)
         choices = self.resolved(choices)
         strategy = choices.strategy or self.model.config.fetcher_config.strategy
+        if strategy == "oracle" and boxes is None and choices.relevance is None:
+            raise ValueError(NO_BOXES)
         if boxes is not None and strategy != "oracle":
             expected = "strategy oracle beside them, which fetches what is in them"
             raise ValueError(f"boxes: expected {expected}; got strategy {strategy!r}")
@@ -243,6 +248,10 @@ class AnswerGenerator:
         listed = [] if boxes is None else boxes_per_slot(boxes)
         given = {"boxes": boxes, **vars(choices), **kwargs}
         check_readings(readings, image, {name: self.setting(given, name) for name in WITH_ONE_READING})
+        if choices.num_passes not in (None, 1):
+            check_passes(self, choices, kwargs)
+        if not is_encoding(image):
+            check_prompts(len(shown_by_prompts(image)), len(questions))
         if readings is not None:
             image = self._read(image, options, readings)
         batch = self._question_batch(image, questions, choices, kwargs, options)
@@ -365,8 +374,7 @@ class AnswerGenerator:
                 spans.append(list(range(first, first + len(prompt))))
         if len(questions) == 1:
             questions = questions * len(spans)
-        if len(spans) not in (1, len(questions)):
-            raise ValueError(f"images: expected 1 or {len(questions)} (one per question); got {len(spans)}")
+        check_prompts(len(spans), len(questions))
         images = spans * len(questions) if len(spans) == 1 else spans
         if choices.bypass is not None:
             encoding = self.model.model.with_bypass(encoding, choices.bypass)
@@ -496,16 +504,23 @@ def shown_by_prompts(image: Any) -> list[list[Any]]:
         ValueError: no images, none for one of the prompts, or a list of encodings.
     """
     prompts = image if isinstance(image, list | tuple) else [image]
-    if any(type(shown).__name__.endswith("Encoding") for shown in prompts):  # those of published models, too
+    every = [each for shown in prompts for each in (shown if isinstance(shown, list | tuple) else [shown])]
+    if any(type(each).__name__.endswith("Encoding") for each in every):  # those of published models, too
         received = f"a list of {len(prompts)}" if prompts is image else type(image).__name__
         raise ValueError(
             "image: expected images, or one result of this model's encode_image (about which generate(page, [question, "
-            f"question]) asks several questions; encode_image([image, image]) encodes several); got {received}"
+            f"question]) asks several questions; encode_image([image, image]) or page.join(page) has several); got {received}"
         )
     prompts = [list(shown) if isinstance(shown, list | tuple) else [shown] for shown in prompts]
     if not prompts or not all(prompts):
         raise ValueError("images: expected at least one; got an empty list")
     return prompts
+
+
+def check_prompts(images: int, questions: int) -> None:
+    """Raises a ValueError for a number of images, or of lists of them, that several questions cannot be about."""
+    if questions > 1 and images not in (1, questions):
+        raise ValueError(f"images: expected 1 or {questions} (one per question); got {images}")
 
 
 def take_choices(kwargs: dict[str, Any]) -> tuple[FetchChoices, dict[str, Any]]:
@@ -548,6 +563,9 @@ def check_decoding(model: Answering, kwargs: dict[str, Any]) -> None:
         fits = isinstance(value, kind) and isinstance(value, bool) == (kind is bool) and least <= value <= most
         if value is not None and not fits:
             raise refusal(name, NUMBERS[kind] + ("" if kind is bool else f" in {least:g}..{most:g}"), value)
+    answers, beams = (generation_setting(model, kwargs, name, 1) for name in ("num_return_sequences", "num_beams"))
+    if answers > beams and not generation_setting(model, kwargs, "do_sample"):
+        raise refusal("num_return_sequences", f"do_sample=True beside it, or at most num_beams ({beams})", answers)
     for name, (needed, expected) in CALLABLES.items():
         if kwargs.get(name) is not None and not all(hasattr(kwargs[name], method) for method in needed):
             raise refusal(name, expected, kwargs[name])

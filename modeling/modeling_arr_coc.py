@@ -446,7 +446,8 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
         """
         chosen: dict[str, Any] = {"strategy": strategy, "budget": budget, "allocator": allocator}
         if question is None or isinstance(question, GenerationConfig):
-            for name, value in (("boxes", boxes), ("return_fetch", return_fetch or None)):
+            asked = {"boxes": boxes, "return_fetch": return_fetch or None, "readings": kwargs.get("readings")}
+            for name, value in asked.items():
                 if value is not None:
                     raise ValueError(f"{name}: expected only with a question; got it beside model inputs")
             return self._continue_prompt(image, question, *args, **chosen, **kwargs)

@@ -256,13 +256,14 @@ def ask_in_passes(
 ) -> list[Any]:  # fmt: skip
     """`AnswerGenerator.ask` with `choices.num_passes`: an integer, or "auto".
 
-    `on_fetch` is called with the result of each pass of each question.
+    `on_fetch` is called with the result of each pass of each question. `check_passes` comes before.
 
     Raises:
-        ValueError: more passes than the context holds, several images or views in one prompt, or settings of `generate`
-            that allow only one pass.
+        ValueError: more passes than the context holds, or several images or views in one prompt.
     """
-    _check(answer_generator, batch, choices, kwargs)
+    if batch.joint:
+        expected = 'prompts of one image without tiles (tiles="never")'
+        raise ValueError(f"num_passes: expected {expected}; got several images or views in one prompt")
     whole = bool(answer_generator.setting(kwargs, "return_dict_in_generate"))
     answers = []
     for number, turns in enumerate(histories(history, len(batch.questions))):
@@ -327,7 +328,7 @@ def _most_passes(answer_generator: Asks, selected: SelectedSlots, choices: Fetch
     return min(fits, wanted)
 
 
-def _check(answer_generator: Asks, batch: Questions, choices: FetchChoices, kwargs: dict[str, Any]) -> None:
+def check_passes(answer_generator: Asks, choices: FetchChoices, kwargs: dict[str, Any]) -> None:
     """Raises a ValueError for settings that do not go with several passes."""
     passes = choices.num_passes
     if passes != "auto" and (not isinstance(passes, int) or passes < 1):
@@ -339,6 +340,3 @@ def _check(answer_generator: Asks, batch: Questions, choices: FetchChoices, kwar
     for name in SINGLE:
         if answer_generator.setting(kwargs, name, 1) != 1:
             raise ValueError(f"{name}: expected 1 beside num_passes; got {answer_generator.setting(kwargs, name)}")
-    if batch.joint:
-        expected = 'prompts of one image without tiles (tiles="never")'
-        raise ValueError(f"num_passes: expected {expected}; got several images or views in one prompt")

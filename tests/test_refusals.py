@@ -220,6 +220,15 @@ BAD: dict[str, tuple[Callable[[Any, Path], Any], str]] = {
         lambda m, f: m.encode_image([[[PAGE]]]),
         "image: expected one image, or a list of them",
     ),
+    "encodings in a list": (
+        lambda m, f: m.generate([[m.encode_image(PAGE)]], QUESTION),
+        "image: expected images, or one result of this model's encode_image",
+    ),
+    "readings beside inputs": (
+        lambda m, f: m.generate(**prompt(m, (PAGE, QUESTION)), readings=2),
+        "readings: expected only with a question",
+    ),
+    "an unknown option": (lambda m, f: m.encode_image(PAGE, foo=1), "encode_image: expected options among .*tiles"),
     "an empty prompt": (lambda m, f: m.encode_image([[PAGE], []]), "images: expected at least one; got an empty list"),
     "no pixels": (lambda m, f: m.encode_image(pixel_values=torch.zeros(0, 3, 128, 128)), "expected at least one image"),
     "pixels in a list": (lambda m, f: m.encode_image(pixel_values=[1.0]), "pixel_values: expected a dense tensor"),
@@ -292,7 +301,7 @@ def test_boxes_may_be_arrays_and_tensors(model: Any) -> None:
 @pytest.mark.parametrize("case", BAD)
 def test_bad_input_is_one_line_of_expected_and_got(model: Any, tmp_path: Path, case: str) -> None:
     call, message = BAD[case]
-    with pytest.raises((ValueError, FileNotFoundError), match=message) as error:
+    with pytest.raises((ValueError, TypeError, FileNotFoundError), match=message) as error:
         call(model, tmp_path)
     assert "\n" not in str(error.value) and "expected" in str(error.value)
 
@@ -312,3 +321,22 @@ def test_the_processor_is_found_beside_the_weights(model: Any, expected: str, tm
     model.save_pretrained(tmp_path)
     model.processor.save_pretrained(tmp_path)
     assert ArrCocForConditionalGeneration.from_pretrained(tmp_path).generate(PAGE, QUESTION) == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"num_passes": 0}, "num_passes: expected an integer from 1"),
+        ({"num_passes": 2, "num_beams": 2}, "num_beams: expected 1 beside num_passes; got 2"),
+        ({"strategy": "oracle"}, 'strategy "oracle": expected boxes'),
+        ({"num_return_sequences": 2}, r"num_return_sequences: expected do_sample=True beside it, or at most num_beams"),
+        ({"image": [PAGE] * 3, "question": [QUESTION] * 2}, r"images: expected 1 or 2 \(one per question\); got 3"),
+    ],
+)
+def test_what_no_image_changes_is_refused_before_any_is_encoded(
+    model: Any, monkeypatch: pytest.MonkeyPatch, arguments: dict[str, Any], message: str
+) -> None:
+    """A document of six pages took 12 s first."""
+    monkeypatch.setattr(model.model, "encode_image", None)
+    with pytest.raises(ValueError, match=message):
+        model.generate(**{"image": PAGE, "question": QUESTION, **arguments})
