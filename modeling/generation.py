@@ -509,7 +509,8 @@ def shown_by_prompts(image: Any) -> list[list[Any]]:
         received = f"a list of {len(prompts)}" if prompts is image else type(image).__name__
         raise ValueError(
             "image: expected images, or one result of this model's encode_image (about which generate(page, [question, "
-            f"question]) asks several questions; encode_image([image, image]) or page.join(page) has several); got {received}"
+            "question]) asks several questions; encode_image([image, image]) and page.join(other) have several); got "
+            f"{received}"
         )
     prompts = [list(shown) if isinstance(shown, list | tuple) else [shown] for shown in prompts]
     if not prompts or not all(prompts):

@@ -220,7 +220,7 @@ BAD: dict[str, tuple[Callable[[Any, Path], Any], str]] = {
         lambda m, f: m.encode_image([[[PAGE]]]),
         "image: expected one image, or a list of them",
     ),
-    "encodings in a list": (
+    "encodings in lists of lists": (
         lambda m, f: m.generate([[m.encode_image(PAGE)]], QUESTION),
         "image: expected images, or one result of this model's encode_image",
     ),
