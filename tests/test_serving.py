@@ -128,6 +128,26 @@ def test_logprobs_are_those_of_the_answers_probability(model: Any, client: Any) 
     assert ask(client, extra_body={"budget": 0}).arr_coc["warning"].startswith("few patches were fetched (0)")
 
 
+@pytest.mark.versions
+def test_probabilities_are_the_models_own_whatever_is_drawn(model: Any, client: Any) -> None:
+    def answer(case: tuple[int, dict[str, float]]) -> Any:
+        image, drawn = case
+        return ask(client, QUESTION, URLS[image], logprobs=True, max_tokens=5, **drawn)
+
+    # Settings under which the likeliest tokens are drawn, in one batch.
+    cold = ({"temperature": 0.001}, {"temperature": 2.0, "top_p": 1e-6}, {"temperature": 0.0})
+    cases = [(image, drawn) for image in range(3) for drawn in cold]
+    with ThreadPoolExecutor(len(cases)) as threads:
+        answers = list(threads.map(answer, cases))
+    expected = [model.generate(IMAGES[image], QUESTION, return_fetch=True, max_new_tokens=5) for image in range(3)]
+    assert len({own.probability for own in expected}) == 3
+    for (image, _), said in zip(cases, answers, strict=True):
+        assert text(said) == expected[image].text
+        assert said.arr_coc["probability"] == pytest.approx(expected[image].probability, rel=1e-2)
+        logprobs = [token.logprob for token in said.choices[0].logprobs.content]
+        assert prod(map(exp, logprobs)) == pytest.approx(expected[image].probability, rel=1e-2)
+
+
 @pytest.mark.parametrize("temperature", [0.0, 1.5])
 @pytest.mark.versions
 def test_several_passes_are_those_of_generate(temperature: float, model: Any, client: Any) -> None:
