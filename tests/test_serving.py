@@ -5,6 +5,7 @@ import json
 import os
 import re
 import signal
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -326,6 +327,7 @@ def test_json_that_is_refused(server: Server, client: Any) -> None:
 
 def test_the_model_can_be_looked_up(client: Any) -> None:
     assert client.models.retrieve("tiny").id == "tiny" == client.models.list().data[0].id
+    assert 0 <= time.time() - client.models.retrieve("tiny").created < 3600  # loaded during this test session
     with pytest.raises(openai.NotFoundError, match="expected 'tiny', which is served here"):
         client.models.retrieve("org/gpt")
 
