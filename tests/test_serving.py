@@ -409,6 +409,7 @@ REFUSED: dict[str, tuple[dict[str, Any], int, str]] = {
     "a field": ({"extra_body": {"stratgy": "none"}}, 400, "stratgy"),
     "a seed of samples": ({"seed": 1, "temperature": 0.5}, 400, "seed: expected temperature 0 with it (sampled"),
     "two answers": ({"n": 2}, 400, "n: expected 1, one answer a request"),
+    "other tokens' probabilities": ({"logprobs": True, "top_logprobs": 5}, 400, "top_logprobs: expected 0; got 5"),
     "empty stops": ({"stop": [""]}, 400, "stop: expected"),
     "a long question": ({"messages": chat("long " * 2000, URLS[0])}, 400, "tokens"),
 }
