@@ -15,7 +15,7 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
-TOKENS = 12
+TOKENS = 40
 
 
 class Receipt(BaseModel):

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from ask_by_clients import TOKENS, Receipt
+from pydantic import BaseModel
 from serving_client import chat, data_url, noise, png, serving
 from test_modeling import loud_model
 from tiny_pdf import text_at, write_pdf
@@ -30,7 +31,10 @@ PAGES = ("Tax 1", "Tax 2")
 
 @pytest.fixture(scope="module")
 def model() -> Any:
-    return loud_model()
+    model = loud_model()
+    ends: Any = [model.generation_config.eos_token_id, *model.processor.tokenizer.encode("&", add_special_tokens=False)]
+    model.generation_config.eos_token_id = ends  # so that its answers end before their tokens run out
+    return model
 
 
 @pytest.fixture(scope="module")
@@ -88,3 +92,25 @@ def test_the_official_client(url: str, files: tuple[Path, Path], expected: dict[
         assert "".join(piece or "" for piece in pieces) == expected["image"] and sum(map(bool, pieces)) > 1
         parsed = ask.parse(**about, response_format=Receipt).choices[0].message.parsed
         assert parsed.model_dump() == expected["schema"]
+
+
+class Sums(BaseModel):
+    """What no answer of this model is."""
+
+    total: int
+    tax: int
+
+
+def test_the_official_client_is_refused_what_does_not_fit(
+    url: str, files: tuple[Path, Path], expected: dict[str, Any]
+) -> None:
+    shown: Any = chat(QUESTION, data_url(files[0].read_bytes()))
+    with openai.OpenAI(base_url=url, api_key="any", max_retries=0, timeout=60) as client:
+        parse, about = client.chat.completions.parse, {"model": "tiny", "messages": shown}
+        answer = parse(**about, response_format=Sums, max_tokens=TOKENS)
+        message = answer.choices[0].message
+        assert message.parsed is None and "total: expected an answer that is integer" in message.refusal
+        assert answer.arr_coc["fields"]["total"]["text"] == expected["schema"]["total"]
+        with pytest.raises(openai.LengthFinishReasonError) as cut:
+            parse(**about, response_format=Receipt, max_tokens=2)
+        assert expected["schema"]["total"].startswith(cut.value.completion.arr_coc["fields"]["total"]["text"])

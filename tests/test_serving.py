@@ -5,6 +5,7 @@ import json
 import os
 import re
 import signal
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -128,6 +129,26 @@ def test_logprobs_are_those_of_the_answers_probability(model: Any, client: Any) 
     assert ask(client, extra_body={"budget": 0}).arr_coc["warning"].startswith("few patches were fetched (0)")
 
 
+@pytest.mark.versions
+def test_probabilities_are_the_models_own_whatever_is_drawn(model: Any, client: Any) -> None:
+    def answer(case: tuple[int, dict[str, float]]) -> Any:
+        image, drawn = case
+        return ask(client, QUESTION, URLS[image], logprobs=True, max_tokens=5, **drawn)
+
+    # Settings under which the likeliest tokens are drawn, in one batch.
+    cold = ({"temperature": 0.001}, {"temperature": 2.0, "top_p": 1e-6}, {"temperature": 0.0})
+    cases = [(image, drawn) for image in range(3) for drawn in cold]
+    with ThreadPoolExecutor(len(cases)) as threads:
+        answers = list(threads.map(answer, cases))
+    expected = [model.generate(IMAGES[image], QUESTION, return_fetch=True, max_new_tokens=5) for image in range(3)]
+    assert len({own.probability for own in expected}) == 3
+    for (image, _), said in zip(cases, answers, strict=True):
+        assert text(said) == expected[image].text
+        assert said.arr_coc["probability"] == pytest.approx(expected[image].probability, rel=1e-2)
+        logprobs = [token.logprob for token in said.choices[0].logprobs.content]
+        assert prod(map(exp, logprobs)) == pytest.approx(expected[image].probability, rel=1e-2)
+
+
 @pytest.mark.parametrize("temperature", [0.0, 1.5])
 @pytest.mark.versions
 def test_several_passes_are_those_of_generate(temperature: float, model: Any, client: Any) -> None:
@@ -234,30 +255,69 @@ def schema_of(**properties: Any) -> dict[str, Any]:
     return {"type": "json_schema", "json_schema": {"name": "receipt", "strict": True, "schema": schema}}
 
 
+ENDED = {"max_tokens": 40, "stop": "J"}
+"""Options with which this model's answers end before their tokens run out."""
+
+
+def ended(model: Any, question: str) -> str:
+    whole: str = model.generate(IMAGES[0], question, max_new_tokens=ENDED["max_tokens"])
+    return whole.split("J")[0].strip()
+
+
+def ask_for(client: Any, form: dict[str, Any], stream: bool, **options: Any) -> tuple[Any, str, dict[str, Any]]:
+    """The message, the finish reason and `arr_coc` of an answer by a schema."""
+    answer = ask(client, response_format=form, stream=stream, **options)
+    if not stream:
+        return answer.choices[0].message, answer.choices[0].finish_reason, answer.arr_coc
+    said, end = list(answer)
+    return said.choices[0].delta, end.choices[0].finish_reason, end.arr_coc
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_json_by_a_schema_asks_each_field(stream: bool, server: Server, model: Any, client: Any) -> None:
     form = schema_of(total={"type": "string"}, seller={"type": "string", "description": "Who sells?"})
-    expected = {
-        "total": model.generate(IMAGES[0], "What is the total?"),
-        "seller": model.generate(IMAGES[0], "Who sells?"),
-    }
-    if stream:
-        chunks = list(ask(client, response_format=form, stream=True))
-        said = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
-        told = chunks[-1].arr_coc
-    else:
-        answer = ask(client, response_format=form)
-        said, told = text(answer), answer.arr_coc
-    assert json.loads(said) == expected
+    message, finish, told = ask_for(client, form, stream, **ENDED)
+    assert json.loads(message.content) == {"total": ended(model, QUESTION), "seller": ended(model, "Who sells?")}
+    assert (finish, message.refusal) == ("stop", None)
     assert "probability" not in told
     assert told["fields"]["seller"]["question"] == "Who sells?" and 0 < told["fields"]["total"]["probability"] < 1
     assert until(lambda: not server.engine.running)
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_needed_field_without_a_value_refuses_with_all_answers(stream: bool, model: Any, client: Any) -> None:
+    form = schema_of(total={"type": "string"}, tax={"type": "integer"})
+    message, finish, told = ask_for(client, form, stream, **ENDED)
+    total, tax = ended(model, QUESTION), ended(model, "What is the tax?")
+    assert message.refusal == f"tax: expected an answer that is integer; got {tax!r}"
+    assert (finish, message.content) == ("stop", None)
+    answers = {name: (own["text"], own["value"], own["error"]) for name, own in told["fields"].items()}
+    assert answers == {"total": (total, total, None), "tax": (tax, None, message.refusal)}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_fields_that_may_be_missing_are_null_or_left_out(stream: bool, model: Any, client: Any) -> None:
+    form = schema_of(total={"type": "string"}, tax={"type": ["integer", "null"]}, tip={"type": "integer"})
+    form["json_schema"]["schema"]["required"].remove("tip")
+    message, finish, told = ask_for(client, form, stream, **ENDED)
+    assert json.loads(message.content) == {"total": ended(model, QUESTION), "tax": None}
+    assert (finish, message.refusal) == ("stop", None)
+    assert told["fields"]["tax"]["error"] and told["fields"]["tip"]["error"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_cut_answers_are_no_values_of_fields(stream: bool, model: Any, client: Any) -> None:
+    cut = model.generate(IMAGES[0], QUESTION, max_new_tokens=2)
+    message, finish, told = ask_for(client, schema_of(total={"type": "string"}), stream, max_tokens=2)
+    assert message.refusal == f"total: expected a whole answer; got {cut!r}, which max_tokens cut"
+    assert (finish, message.content, told["fields"]["total"]["text"]) == ("length", None, cut)
+    message, finish, _ = ask_for(client, schema_of(total={"type": ["string", "null"]}), stream, max_tokens=2)
+    assert (finish, message.refusal, json.loads(message.content)) == ("length", None, {"total": None})
+
+
 def test_json_that_is_refused(server: Server, client: Any) -> None:
     for form, message in (
         (schema_of(rows={"type": "array"}), "rows: expected type string, number"),
-        (schema_of(total={"type": "number"}), "total: expected an answer that is number"),
         ({"type": "json_object"}, "response_format.type"),
     ):
         with pytest.raises(openai.BadRequestError, match=message):
@@ -267,6 +327,7 @@ def test_json_that_is_refused(server: Server, client: Any) -> None:
 
 def test_the_model_can_be_looked_up(client: Any) -> None:
     assert client.models.retrieve("tiny").id == "tiny" == client.models.list().data[0].id
+    assert 0 <= time.time() - client.models.retrieve("tiny").created < 3600  # loaded during this test session
     with pytest.raises(openai.NotFoundError, match="expected 'tiny', which is served here"):
         client.models.retrieve("org/gpt")
 
@@ -348,6 +409,7 @@ REFUSED: dict[str, tuple[dict[str, Any], int, str]] = {
     "a field": ({"extra_body": {"stratgy": "none"}}, 400, "stratgy"),
     "a seed of samples": ({"seed": 1, "temperature": 0.5}, 400, "seed: expected temperature 0 with it (sampled"),
     "two answers": ({"n": 2}, 400, "n: expected 1, one answer a request"),
+    "other tokens' probabilities": ({"logprobs": True, "top_logprobs": 5}, 400, "top_logprobs: expected 0; got 5"),
     "empty stops": ({"stop": [""]}, 400, "stop: expected"),
     "a long question": ({"messages": chat("long " * 2000, URLS[0])}, 400, "tokens"),
 }

@@ -104,19 +104,30 @@ class Field:
     values: tuple[Any, ...] = ()
     required: bool = True
 
-    def value(self, text: str) -> Any:
-        """The field's value in an answer; None without a value, if the field can be null or omitted.
+    @property
+    def needed(self) -> bool:
+        """Whether the field can be neither null nor omitted."""
+        return self.required and "null" not in self.kinds
+
+    def value(self, text: str, cut: bool = False) -> Any:
+        """The field's value in an answer; None if the page has none, and the field can be null or omitted.
+
+        Args:
+            text: the answer.
+            cut: whether it was ended by `max_tokens`.
 
         Raises:
-            ValueError: there is no value, and the field can be neither null nor omitted.
+            ValueError: the answer is no value of the field, or may not be the whole one.
         """
-        found = None if text == NOT_ON_THE_PAGE else self._parsed(text.strip())
-        if found is None and self.required and "null" not in self.kinds:
-            if text == NOT_ON_THE_PAGE and "string" in self.kinds and not self.values:
-                return text
+        name = ".".join(self.path)
+        if cut:
+            raise ValueError(f"{name}: expected a whole answer; got {text!r}, which max_tokens cut")
+        if text == NOT_ON_THE_PAGE and not self.needed:
+            return None
+        found = self._parsed(text.strip())
+        if found is None:
             wanted = " or ".join(map(str, self.values or self.kinds))
-            expected = f"an answer that is {wanted} (let the field be null too, where it may be missing)"
-            raise ValueError(f"response_format: {'.'.join(self.path)}: expected {expected}; got {text!r}")
+            raise ValueError(f"{name}: expected an answer that is {wanted}; got {text!r}")
         return found
 
     def _parsed(self, text: str) -> Any:

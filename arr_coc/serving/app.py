@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import socket
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import PurePath
@@ -126,7 +127,8 @@ def _endpoints(server: Server) -> FastAPI:
     _add_errors(api, server)
     _add_status(api, server)
 
-    model = {"id": server.name, "object": "model", "created": 0, "owned_by": "arr-coc"}
+    loaded = int(time.time())  # the server got the model just now
+    model = {"id": server.name, "object": "model", "created": loaded, "owned_by": "arr-coc"}
 
     def check_model(name: str) -> None:
         if name != server.name:

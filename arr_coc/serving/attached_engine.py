@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
-from transformers.generation.logits_process import LogitsProcessor
 from transformers.generation.stopping_criteria import StoppingCriteria
 
 from ..attached import AttachedReader
 from ..attached.placing import count_fetched
 from ..attached.reader import BUDGET
 from ..attached.runner import PreparedPrompt
+from .batched_model import LatestLogits
 from .protocol import ChatRequest
 from .question import AttachedChoices, EngineStopped, Progress, Question, Ticket
 from .question_queue import QuestionQueue, check_room
@@ -124,16 +124,6 @@ class AttachedEngine(QuestionQueue):
                 self._running = []
         if not self.alive:
             raise EngineStopped  # the rows ended before their answers did
-
-
-class LatestLogits(LogitsProcessor):
-    """Records the `logits` [B, V] of the next tokens before sampling removes any; changes nothing."""
-
-    logits: Tensor
-
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        self.logits = scores
-        return scores
 
 
 class TellTickets(StoppingCriteria):

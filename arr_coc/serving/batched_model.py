@@ -19,6 +19,9 @@ from transformers import GenerationConfig
 from transformers.generation import GenerationMixin
 from transformers.generation.configuration_utils import ContinuousBatchingConfig
 from transformers.generation.continuous_batching import ContinuousBatchingManager
+from transformers.generation.continuous_batching.continuous_api import ContinuousBatchProcessor
+from transformers.generation.continuous_batching.model_runner import ModelRunner
+from transformers.generation.logits_process import LogitsProcessor
 from transformers.modeling_outputs import CausalLMOutput
 from transformers.modeling_utils import PreTrainedModel
 
@@ -87,6 +90,38 @@ class TokenRows(nn.Module):
         return torch.where(virtual[..., None], self.rows[(input_ids - self.vocabulary) % self.capacity], embeds)
 
 
+class LatestLogits(LogitsProcessor):
+    """Records the `logits` [B, V] of the next tokens before sampling removes any; changes nothing."""
+
+    logits: Tensor
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        self.logits = scores
+        return scores
+
+
+class SampledBatch(ContinuousBatchingManager):
+    """A batch of sampled tokens. Their log-probabilities are the model's own: without `temperature` and `top_p`."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.logit_processor.logits_processor.insert(0, LatestLogits())
+
+    def _create_batch_processor(self) -> ContinuousBatchProcessor:
+        processor = super()._create_batch_processor()
+        processor.model_runner.__class__ = _SampledRunner
+        return processor
+
+
+class _SampledRunner(ModelRunner):
+    def _sample(self, scores: Tensor, output_ids: Tensor) -> None:
+        super()._sample(scores, output_ids)
+        count = scores.shape[1]
+        own = self.logit_processor.logits_processor[0].logits.log_softmax(-1)
+        drawn = own.gather(1, output_ids[0, :count, None].long())[:, 0]
+        output_ids[1, :count].copy_(drawn.view(torch.int32))  # the bits of the numbers, as the batch reads them
+
+
 PAGE = 16
 """Positions in a page of the cache: prompts share whole pages."""
 
@@ -136,7 +171,8 @@ class BatchedLanguageModel(PreTrainedModel, GenerationMixin):
         """
         # Values other than 1, since transformers makes no per-request processor for a setting without effect.
         drawn = {"do_sample": True, "temperature": 0.5, "top_p": 0.5, "top_k": 0} if sampling else {"do_sample": False}
-        ids: dict[str, Any] = {"eos_token_id": tokens.eos_token_id, "pad_token_id": tokens.pad_token_id}
+        end = -1 if tokens.eos_token_id is None else tokens.eos_token_id  # -1: none
+        ids: dict[str, Any] = {"eos_token_id": end, "pad_token_id": tokens.pad_token_id}
         config = ContinuousBatchingConfig(
             page_size=PAGE,
             num_blocks=-(-cache_tokens // PAGE),
@@ -145,5 +181,6 @@ class BatchedLanguageModel(PreTrainedModel, GenerationMixin):
             per_request_processors=sampling,
             auto_switch_to_flash=self.dtype in (torch.float16, torch.bfloat16),  # flash attention supports these only
         )
+        settings = GenerationConfig(**ids, **drawn)
         with torch.no_grad():
-            return self.init_continuous_batching(GenerationConfig(**ids, **drawn), config)
+            return SampledBatch(self, settings, config) if sampling else self.init_continuous_batching(settings, config)

@@ -253,24 +253,30 @@ class JsonAnswering:
             answer.end()
 
     async def whole(self) -> dict[str, Any]:
-        """The body of an answer that is not streamed.
-
-        Raises:
-            ValueError: an answer is not a value of its field.
-        """
+        """The body of an answer that is not streamed: a refusal, if a field has no value and needs one."""
         bodies = [await answer.whole() for answer in self.answers]
-        texts = [body["choices"][0]["message"]["content"] for body in bodies]
-        values = [field.value(text) for field, text in zip(self.fields, texts, strict=True)]
-        asked = {
-            ".".join(field.path): {"question": field.question, "text": text, "probability": answer.probability}
-            for field, text, answer in zip(self.fields, texts, self.answers, strict=True)
-        }
+        values, refusals = list[Any](), list[str]()
+        told = dict[str, dict[str, Any]]()
+        for field, answer, body in zip(self.fields, self.answers, bodies, strict=True):
+            choice, value, error = body["choices"][0], None, None
+            text = choice["message"]["content"]
+            try:
+                value = field.value(text, cut=choice["finish_reason"] == "length")
+            except ValueError as problem:
+                error = str(problem)
+                refusals += [error] if field.needed else []
+            values.append(value)
+            own = {"question": field.question, "text": text, "value": value, "error": error}
+            told[".".join(field.path)] = {**own, "probability": answer.probability}
+        ends = {body["choices"][0]["finish_reason"] for body in bodies}
         first = bodies[0]
-        first["choices"][0]["message"]["content"] = as_json(self.fields, values)
-        first["choices"][0]["finish_reason"] = "stop"
+        choice = first["choices"][0]
+        choice["message"]["content"] = None if refusals else as_json(self.fields, values)
+        choice["message"]["refusal"] = "; ".join(refusals) or None
+        choice["finish_reason"] = "length" if "length" in ends else "stop"
         first["usage"] = {name: sum(body["usage"][name] for body in bodies) for name in first["usage"]}
         del first["arr_coc"]["probability"]  # of the first field alone
-        first["arr_coc"]["fields"] = asked
+        first["arr_coc"]["fields"] = told
         return first
 
     async def events(self) -> AsyncIterator[str]:
@@ -278,15 +284,13 @@ class JsonAnswering:
         first = self.answers[0]
         try:
             body = await self.whole()
-            completion, said = first.completion, body["choices"][0]["message"]["content"]
-            yield _event(completion.chunk({"role": "assistant", "content": said}))
-            yield _event(completion.chunk({}, "stop", arr_coc=body["arr_coc"]))
+            completion, choice = first.completion, body["choices"][0]
+            yield _event(completion.chunk(choice["message"]))
+            yield _event(completion.chunk({}, choice["finish_reason"], arr_coc=body["arr_coc"]))
             options = first.request.stream_options
             if options is not None and options.include_usage:
                 yield _event(completion.usage_chunk(body["usage"]))
             yield "data: [DONE]\n\n"
-        except ValueError as error:
-            yield _event(error_body(str(error), "invalid_request_error"))
         except (TimeoutError, EngineStopped):
             yield _event(error_body("the server ended before the answer did", "server_error", code="stopped"))
         finally:
