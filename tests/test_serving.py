@@ -537,7 +537,6 @@ def test_generate_beside_a_running_batch_answers_as_alone(model: Any, client: An
     assert beside == [alone] * 8
 
 
-@pytest.mark.versions
 def test_a_served_model_with_eager_attention_answers_as_alone() -> None:
     """The batch wrote "paged|eager" into its config, with which `generate` and passes looked ahead."""
     model = loud_model()

@@ -26,6 +26,7 @@ from transformers.modeling_outputs import CausalLMOutput
 from transformers.modeling_utils import PreTrainedModel
 
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+from ..modeling.transformers_releases import CACHE
 
 LARGEST_ID = 2**31 - 1
 """The largest id: engines keep ids in 32 bits."""
@@ -135,7 +136,7 @@ class BatchedLanguageModel(PreTrainedModel, GenerationMixin):
 
     def __init__(self, model: ArrCocForConditionalGeneration, rows: TokenRows) -> None:
         config = model.config.text_config
-        if config._attn_implementation == "eager":
+        if config._attn_implementation == "eager" and CACHE == "cache":  # transformers 5.23 needs it in the layers
             # The batch would write it into the model's config, and other threads' calls have no causal mask with it.
             config = copy.copy(config)
             config._attn_implementation = "paged|eager"
