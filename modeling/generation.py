@@ -32,7 +32,6 @@ from .image_sources import shorten
 from .passes import ask_in_passes, check_passes
 from .processing_arr_coc import ArrCocProcessor, History, Turn, histories, take_view_options
 from .prompt import EmbeddedPrompt, SelectedSlots
-from .scorers import NO_BOXES
 from .view_encoding import READINGS, Reading, encode_prompts, encode_sources, on_sheets, select_views
 from .views import AS_SEEN, VIEW_OPTIONS, ViewOptions
 
@@ -235,8 +234,6 @@ class AnswerGenerator:
         choices, kwargs = take_choices(kwargs)
         choices = self.resolved(choices)
         strategy = choices.strategy or self.model.config.fetcher_config.strategy
-        if strategy == "oracle" and boxes is None and choices.relevance is None:
-            raise ValueError(NO_BOXES)
         if boxes is not None and strategy != "oracle":
             expected = "strategy oracle beside them, which fetches what is in them"
             raise ValueError(f"boxes: expected {expected}; got strategy {strategy!r}")
@@ -456,13 +453,13 @@ class AnswerGenerator:
         if not with_details:
             return [THINKING.sub("", text) for text in texts]  # without thinking
         span = self.answer_span(inputs, kwargs)
+        limited, length = within_context(self.model, kwargs, span[0]), output.sequences.shape[1]
+        new = self.setting(limited, "max_new_tokens")
+        full = length >= (self.setting(limited, "max_length", 0) if new is None else span[0] + new)
         probabilities = answer_probabilities(self.model, output, *span)
         whole_output = output if whole else None
         config = self.model.config
         answers = with_fetch(texts, probabilities, prompt.fetch, encoding, batch.images, whole_output, config)
-        limited, length = within_context(self.model, kwargs, span[0]), output.sequences.shape[1]
-        new = self.setting(limited, "max_new_tokens")
-        full = length >= (self.setting(limited, "max_length", 0) if new is None else span[0] + new)
         return with_cuts(answers, output, *span) if full else answers
 
     def generated(self, inputs: dict[str, Tensor], kwargs: dict[str, Any], *, logits: bool) -> tuple[Any, list[str]]:

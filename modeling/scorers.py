@@ -244,16 +244,13 @@ class VarianceScorer(Scorer):
         return (patches - mean[:, None]).square().mean(-1)
 
 
-NO_BOXES = 'strategy "oracle": expected boxes (or relevance_targets) of the answer; got none'
-
-
 @SCORERS.register("oracle")
 class OracleScorer(Scorer):
     """Given relevance, from ground-truth boxes of the answer: the upper bound of any scorer."""
 
     def forward(self, context: FetchContext) -> Tensor:
         if context.relevance is None:
-            raise ValueError(NO_BOXES)
+            raise ValueError('strategy "oracle": expected boxes (or relevance_targets) of the answer; got none')
         expected, received = list(context.patch_mask.shape), list(context.relevance.shape)
         if expected != received:
             raise ValueError(f'strategy "oracle": expected relevance of shape {expected}; got {received}')
