@@ -349,6 +349,12 @@ class ArrCocPreTrainedModel(PreTrainedModel):
         self.probes = Probes(core, self.get_output_embeddings()) if on else None
         return self.probes
 
+    @property
+    def is_gradient_checkpointing(self) -> bool:
+        """Whether a part computes its activations again in the backward pass. PEFT 0.21 asks by this name, about which
+        transformers 5.24 warns."""
+        return any(getattr(module, "gradient_checkpointing", False) for module in self.modules())
+
     def _set_gradient_checkpointing(self, *args: Any, **kwargs: Any) -> None:
         super()._set_gradient_checkpointing(*args, **kwargs)
         for module in self.modules():
