@@ -21,12 +21,12 @@ from format_sources import (
     make_textvqa,
     make_vqav2,
 )
-from helpers import tiny_model
+from helpers import Cli, tiny_model
 from PIL import Image
 
 from arr_coc.cli import main
 from arr_coc.cli.common import find_source
-from arr_coc.data.formats import FORMATS, open_records, open_source
+from arr_coc.data.formats import FORMATS, check_files, open_records, open_source
 from arr_coc.data.formats.published import MOST_PLACES, OcrToken, locate, reading_order, spell, within
 from arr_coc.data.records import Record, read_records
 from arr_coc.evaluation import METRICS, evaluate
@@ -377,3 +377,21 @@ def test_spelling_keeps_what_stands_between_digits() -> None:
         "55512-34",
         "usa",
     ]
+
+
+def test_missing_files_are_refused_before_a_training_begins(tmp_path: Path) -> None:
+    """A model was loaded first, for 8 s, and the error was the operating system's."""
+    (tmp_path / "data.jsonl").touch()
+    there, missing = {"path": "data.jsonl"}, {"format": "jsonl", "path": "none.jsonl"}
+    check_files(there, tmp_path)
+    check_files({"format": "mixed", "sources": [there]}, tmp_path)
+    for spec in (missing, {"format": "mixed", "sources": [there, missing]}):
+        with pytest.raises(ValueError, match="data: expected a path that exists; got .*none.jsonl', which does not"):
+            check_files(spec, tmp_path)
+
+
+def test_train_refuses_missing_data(tmp_path: Path, cli: Cli) -> None:
+    data = f"data={{format: jsonl, path: {tmp_path / 'none.jsonl'}}}"
+    recipe = Path(__file__).parents[1] / "examples/adapter.yaml"
+    code, _, error = cli("train", recipe, data, "--adapter", "--out", tmp_path / "out")
+    assert code == 2 and "data: expected a path that exists" in error and not (tmp_path / "out").exists()

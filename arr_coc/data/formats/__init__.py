@@ -85,7 +85,7 @@ def check_files(spec: Any, folder: Path) -> None:
     """Refuses a source whose files are not there, before a model is loaded; other mistakes are left to `open_source`.
 
     Raises:
-        ValueError: no such file or folder.
+        ValueError: no such file or folder, or an unknown format.
     """
     if not isinstance(spec, Mapping) or not isinstance(name := spec.get("format", DEFAULT_FORMAT), str):
         return
