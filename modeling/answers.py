@@ -307,7 +307,8 @@ def with_cuts(
     tokens = output.sequences[:, start:]
     ends = torch.as_tensor(end, dtype=tokens.dtype, device=tokens.device).reshape(-1)
     ended = torch.isin(tokens, ends).any(1) | (tokens[:, -1] == pad)
-    cut = f"the answer is cut after {tokens.shape[1]} tokens (max_new_tokens)"
+    count = tokens.shape[1]
+    cut = f"the answer is cut after {count} token{'s' * (count > 1)} (max_new_tokens)"
     return [
         answer if whole else replace(answer, warning="; ".join(filter(None, (answer.warning, cut))))
         for answer, whole in zip(answers, ended.tolist(), strict=True)

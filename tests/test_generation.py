@@ -163,6 +163,8 @@ def test_an_answer_that_is_cut_has_a_warning(model: Any) -> None:
     )
     assert cut.warning.endswith("the answer is cut after 8 tokens (max_new_tokens)")
     assert "cut after" not in whole.warning
+    one = model.generate(PAGE, QUESTION, return_fetch=True, max_new_tokens=1)
+    assert one.warning.endswith("the answer is cut after 1 token (max_new_tokens)")
 
 
 # ---- budgets that the context cannot hold
