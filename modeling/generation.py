@@ -237,6 +237,8 @@ class AnswerGenerator:
         if boxes is not None and strategy != "oracle":
             expected = "strategy oracle beside them, which fetches what is in them"
             raise ValueError(f"boxes: expected {expected}; got strategy {strategy!r}")
+        if strategy == "oracle" and boxes is None and choices.relevance is None and choices.patches is None:
+            raise ValueError('strategy "oracle": expected boxes (or relevance) of the answer; got none')
         single = isinstance(question, str) and not isinstance(image, list | tuple)
         readings = kwargs.pop("readings", None)
         options, kwargs = self._view_options(kwargs)
@@ -453,13 +455,20 @@ class AnswerGenerator:
         if not with_details:
             return [THINKING.sub("", text) for text in texts]  # without thinking
         span = self.answer_span(inputs, kwargs)
-        limited, length = within_context(self.model, kwargs, span[0]), output.sequences.shape[1]
-        new = self.setting(limited, "max_new_tokens")
-        full = length >= (self.setting(limited, "max_length", 0) if new is None else span[0] + new)
         probabilities = answer_probabilities(self.model, output, *span)
         whole_output = output if whole else None
         config = self.model.config
         answers = with_fetch(texts, probabilities, prompt.fetch, encoding, batch.images, whole_output, config)
+        return self.finished(answers, output, inputs, kwargs)
+
+    def finished(
+        self, answers: list[Answer], output: Any, inputs: dict[str, Tensor], kwargs: dict[str, Any]
+    ) -> list[Answer]:
+        """The answers of a generation; those that `max_new_tokens` or `max_length` cut have a warning."""
+        span = self.answer_span(inputs, kwargs)
+        limited = within_context(self.model, kwargs, span[0])
+        new = self.setting(limited, "max_new_tokens")
+        full = output.sequences.shape[1] >= (self.setting(limited, "max_length", 0) if new is None else span[0] + new)
         return with_cuts(answers, output, *span) if full else answers
 
     def generated(self, inputs: dict[str, Tensor], kwargs: dict[str, Any], *, logits: bool) -> tuple[Any, list[str]]:

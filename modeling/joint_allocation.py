@@ -20,7 +20,7 @@ from .fetcher import FetchChoices, RunningBackFetcher
 from .grid_encoder import spread_regions
 from .image_encoding import ImageEncoding
 from .prompt import Core, SelectedSlots
-from .scorers import FetchContext, SaliencyScorer, is_uninformative, saliency, unit_range, warn_of_fallback
+from .scorers import EMPTY, FetchContext, SaliencyScorer, is_uninformative, saliency, unit_range, warn_of_fallback
 from .views import VIEWS_AT_ONCE, Views, context_of
 from .wordpieces import FOREMOST
 
@@ -162,6 +162,7 @@ def fetch_over_views(fetcher: RunningBackFetcher, selected: SelectedSlots, choic
     if selected.taken is not None:
         hidden[: views.overviews].scatter_(1, selected.taken, True)
     raised = scores + FOCUS * torch.where(evidence.isfinite(), evidence, 0.0)[:, None]
+    raised = raised.masked_fill(scores <= EMPTY, (1 + FOCUS) * EMPTY)  # below the text of all views
     in_detail = ALLOCATORS[choices.allocator or fetcher.config.allocator].detail
     relevance = _in_prompts(scores, views, selected.rows)
     if scorer.trained:

@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers.cache_utils import Cache
 
 from .allocators import FetchResult
-from .answers import Pass, answer_probabilities, answer_uncertainties, split_thinking, with_fetch
+from .answers import Answer, Pass, answer_probabilities, answer_uncertainties, split_thinking, with_fetch
 from .attention_scorer import cached_prefix, holds_prefix, keeps_every_position
 from .base_model import ArrCocModel
 from .checks import refusal
@@ -67,6 +67,10 @@ class Asks(Protocol):
     def generated(
         self, inputs: dict[str, Tensor], kwargs: dict[str, Any], *, logits: bool
     ) -> tuple[Any, list[str]]: ...
+
+    def finished(
+        self, answers: list[Answer], output: Any, inputs: dict[str, Tensor], kwargs: dict[str, Any]
+    ) -> list[Answer]: ...
 
     def answer_span(self, inputs: dict[str, Tensor], kwargs: dict[str, Any]) -> tuple[int, Any, int]: ...
 
@@ -269,11 +273,13 @@ def ask_in_passes(
     for number, turns in enumerate(histories(history, len(batch.questions))):
         own, relevance = batch.alone(number), choices.relevance
         own_choices = replace(choices, relevance=None if relevance is None else relevance[number : number + 1])
-        output, text, fetched, passes = _passes(answer_generator, own, own_choices, turns, on_fetch, kwargs)
-        (answer,) = with_fetch(
+        reading, output, text, passes = _passes(answer_generator, own, own_choices, turns, on_fetch, kwargs)
+        fetched = merged([one_pass.fetch for one_pass in passes])
+        found = with_fetch(
             [text], [passes[-1].probability], fetched, batch.encoding, own.images, output if whole else None,
             answer_generator.model.config,
         )  # fmt: skip
+        (answer,) = answer_generator.finished(found, output, reading.inputs, kwargs)
         answers.append(replace(answer, passes=passes))
     return answers if return_fetch or whole else [answer.text for answer in answers]
 
@@ -281,8 +287,8 @@ def ask_in_passes(
 def _passes(
     answer_generator: Asks, batch: Questions, choices: FetchChoices, history: Sequence[Turn],
     on_fetch: Callable[[FetchResult], Any] | None, kwargs: dict[str, Any],
-) -> tuple[Any, str, FetchResult, tuple[Pass, ...]]:  # fmt: skip
-    """The last output of `generate` and its text, all fetched patches, and the passes of one question."""
+) -> tuple[Reading, Any, str, tuple[Pass, ...]]:  # fmt: skip
+    """What was read in the end, the last output of `generate` and its text, and the passes of one question."""
     core = answer_generator.model.model
     policy = EXPLORATION[choices.exploration or ("tempered" if core.fetcher.tempering is None else "learned")]
     selected, choices = answer_generator.select_slots(batch, choices, history, kwargs)
@@ -311,7 +317,8 @@ def _passes(
         if not unseen:
             break
         selected = replace(selected, taken=taken, budget=min(selected.budget, unseen))
-    return output, text, merged([one_pass.fetch for one_pass in passes]), tuple(passes)
+    assert reading is not None, "there is at least one pass"
+    return reading, output, text, tuple(passes)
 
 
 def _most_passes(answer_generator: Asks, selected: SelectedSlots, choices: FetchChoices) -> int:

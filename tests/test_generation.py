@@ -153,17 +153,18 @@ def test_without_the_wish_there_is_no_output(model: Any) -> None:
     assert isinstance(model.generate(PAGE, QUESTION), str)
 
 
-def test_an_answer_that_is_cut_has_a_warning(model: Any) -> None:
+@pytest.mark.parametrize("passes", [{}, {"num_passes": 2, "exploration": "none"}])
+def test_an_answer_that_is_cut_has_a_warning(model: Any, passes: dict[str, Any]) -> None:
     """Its probability is that of the tokens that are there: "" had 94 %."""
-    output = model.generate(PAGE, QUESTION, max_new_tokens=8, return_dict_in_generate=True).output
+    output = model.generate(PAGE, QUESTION, max_new_tokens=8, return_dict_in_generate=True, **passes).output
     end = int(output.sequences[0, -1])
     cut, whole = (
-        model.generate(PAGE, QUESTION, return_fetch=True, max_new_tokens=8, **settings)
+        model.generate(PAGE, QUESTION, return_fetch=True, max_new_tokens=8, **passes, **settings)
         for settings in ({}, {"eos_token_id": end})
     )
     assert cut.warning.endswith("the answer is cut after 8 tokens (max_new_tokens)")
     assert "cut after" not in whole.warning
-    one = model.generate(PAGE, QUESTION, return_fetch=True, max_new_tokens=1)
+    one = model.generate(PAGE, QUESTION, return_fetch=True, max_new_tokens=1, **passes)
     assert one.warning.endswith("the answer is cut after 1 token (max_new_tokens)")
 
 

@@ -205,14 +205,19 @@ def test_the_most_relevant_patches_come_once_more_behind_all_views(monkeypatch: 
 
 @torch.no_grad()
 @pytest.mark.parametrize("budget", [20, 200])
-def test_views_that_share_a_budget_have_room_for_all_wordpieces(budget: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("focus", [3.0, 1000.0])  # how far the more relevant view is preferred
+def test_views_that_share_a_budget_have_room_for_all_wordpieces(
+    focus: float, budget: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Second wordpieces of a patch were dropped, and patches without text were fetched."""
     model = reads(tiny_model(**WORDPIECES, fetcher=SCORES_WORDS), 2, 2)
     for module in (wordpieces, joint_allocation):
         monkeypatch.setattr(module, "FOREMOST", 5)
+    monkeypatch.setattr(joint_allocation, "FOCUS", focus)
     encoding = model.encode_image([[SCAN, PAGE]], tiles="never")
     text = encoding.patch_mask & (torch.arange(256) % 5 == 0)
     encoding.pieces[~text] = -1
+    encoding.pieces[1][encoding.pieces[1] >= 0] = 9  # so that one view is more relevant
     fetch = model.generate(encoding, QUESTION, budget=budget, return_fetch=True).fetch
     used = fetch.used
     assert text[fetch.view[used], fetch.indices[used]].all()
