@@ -498,6 +498,14 @@ PDFium leaves out rows and columns where it reduces an image far, as that of a s
 """
 
 
+def _with_forms(pdfium: Any, encoded: Encoded) -> Any:
+    """The PDF, whose form fields are drawn with what is filled in."""
+    pdf = pdfium.PdfDocument(encoded.content)
+    with suppress(pdfium.PdfiumError):  # a broken form leaves the pages as they are
+        pdf.init_forms()
+    return pdf
+
+
 def _render(pdfium: Any, encoded: Encoded, number: int, scale: float, size: tuple[int, int]) -> Image.Image:
     times = 1
     while scale * times < SHARP and size[0] * size[1] * (times + 1) ** 2 <= MOST_RENDERED:
@@ -505,7 +513,7 @@ def _render(pdfium: Any, encoded: Encoded, number: int, scale: float, size: tupl
     with (
         _PDFIUM,
         _whole_page(pdfium, encoded, number),
-        closing(pdfium.PdfDocument(encoded.content)) as pdf,
+        closing(_with_forms(pdfium, encoded)) as pdf,
         closing(pdf[number]) as page,
         closing(page.render(scale=scale * times)) as bitmap,
     ):

@@ -5,12 +5,14 @@ import struct
 from collections.abc import Callable
 from fractions import Fraction
 from io import BytesIO
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from helpers import tiny_model
 from PIL import Image, ImageDraw
+from tiny_pdf import write_form
 
 from arr_coc.modeling.image_loading import Encoded, Limits, MissingPackage, load_source, open_document
 
@@ -59,6 +61,13 @@ def opened(content: bytes, limits: Limits = LIMITS) -> list[Any]:
 def needs(kind: str) -> None:
     if kind == "PDF":
         pytest.importorskip("pypdfium2")
+
+
+def test_what_is_filled_in_on_a_form_is_drawn(tmp_path: Path) -> None:
+    needs("PDF")
+    (form,) = opened(write_form(tmp_path / "form.pdf", "4711.50").read_bytes())
+    field = np.asarray(form.load().convert("L"))[36:54, 81:199]  # 72 dpi: 1 px is 1 pt
+    assert (field < 128).sum() > 50 and (field < 128).sum(0).nonzero()[0].max() < 70
 
 
 @pytest.mark.parametrize("kind", ["PDF", "TIFF", "GIF"])

@@ -23,6 +23,27 @@ def write_pdf(path: Path, *contents: str, size: tuple[int, int] = (612, 792)) ->
         box = f"/MediaBox [0 0 {size[0]} {size[1]}] /Resources << /Font << {fonts} >> >>"
         objects.append(f"<< /Type /Page /Parent 2 0 R {box} /Contents {5 + 2 * index} 0 R >>")
         objects.append(f"<< /Length {len(content.encode('latin-1'))} >>\nstream\n{content}\nendstream")
+    return _write(path, objects)
+
+
+def write_form(path: Path, value: str) -> Path:
+    """Writes a PDF of one page of 300 x 200 pt with a text field, filled in with `value`, at 80..200, 145..165 pt."""
+    font, shown = f"/Font << /F1 {FONTS['F1']} >>", f"/Tx BMC q {text_at(2, 5, value, size=14)} Q EMC"
+    drawn = f"/Type /XObject /Subtype /Form /BBox [0 0 120 20] /Resources << {font} >> /Length {len(shown)}"
+    field = f"/FT /Tx /T (field) /V ({value}) /DA (/F1 14 Tf 0 g) /Rect [80 145 200 165] /F 4 /P 3 0 R"
+    return _write(
+        path,
+        [
+            f"<< /Type /Catalog /Pages 2 0 R /AcroForm << /Fields [4 0 R] /DR << {font} >> /DA (/F1 14 Tf 0 g) >> >>",
+            "<< /Type /Pages /Kids [3 0 R] /Count 1 >>",
+            "<< /Type /Page /Parent 2 0 R /MediaBox [0 0 300 200] /Annots [4 0 R] >>",
+            f"<< /Type /Annot /Subtype /Widget {field} /AP << /N 5 0 R >> >>",
+            f"<< {drawn} >>\nstream\n{shown}\nendstream",
+        ],
+    )
+
+
+def _write(path: Path, objects: list[str]) -> Path:
     written, offsets = "%PDF-1.4\n", []
     for number, content in enumerate(objects, 1):
         offsets.append(len(written.encode("latin-1")))
