@@ -1,6 +1,7 @@
 """A bench of real pages: read, asked by any reader, scored by each record's own rule."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -199,7 +200,11 @@ def test_the_command_measures_a_bench(bench: Path, tmp_path: Path, cli: Cli) -> 
     assert code == 0 and bench_text(measured) == printed.strip() and list(measured["sources"]) == ["forms", "charts"]
     assert len(answers.read_text(encoding="utf-8").splitlines()) == 2 and measured["model"] == "model"
     code, _, error = cli("measure", *options, "--strategy", "none")  # printed the answers of the first run
-    assert code == 2 and "expected an answer of model, strategy=none to this bench; got " in error
+    assert code == 2 and "expected an answer of model, strategy=none, weights " in error
+    shutil.rmtree(model)
+    tiny_checkpoint(model, seed=1)
+    code, _, error = cli("measure", *options)
+    assert code == 2 and "expected an answer of model, weights " in error
 
 
 def test_the_command_measures_a_published_model(bench: Path, tmp_path: Path, cli: Cli) -> None:

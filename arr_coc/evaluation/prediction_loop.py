@@ -338,7 +338,7 @@ def model_identity(model: ArrCocForConditionalGeneration) -> dict[str, str]:
         "processor": _settings(processor.image_processor),
     }
     hashes = {name: _hash_text(json.dumps(content, sort_keys=True, default=str)) for name, content in parts.items()}
-    hashes = {"weights": hash_files(_weight_files(model.config._name_or_path)), **hashes, "code": _hash_code(model)}
+    hashes = {"weights": hash_files(weight_files(model.config._name_or_path)), **hashes, "code": _hash_code(model)}
     return {f"{name}_sha256": value for name, value in hashes.items()}
 
 
@@ -346,8 +346,8 @@ def _settings(holder: Any) -> dict[str, Any]:
     return {name: value for name, value in holder.to_dict().items() if name not in _UNRELATED}
 
 
-def _weight_files(source: str) -> list[Path]:
-    """All weight files of a checkpoint, sorted by name."""
+def weight_files(source: str) -> list[Path]:
+    """All weight files of a checkpoint (a folder, or a repository's name), sorted by name."""
     folder = Path(source)
     if not folder.is_dir():
         config = cached_file(source, "config.json")
