@@ -329,6 +329,29 @@ def test_boxes_outside_the_image_are_refused_with_their_line(model: Any, lines: 
         evaluate(model, read_records(write(tmp_path, lines)), ["none"], progress=False)
 
 
+@pytest.mark.parametrize(
+    ("question", "said"),
+    [("word " * 600, "expected at most 512 tokens; got "), ("What \ud800?", "expected text, which UTF-8 can hold")],
+)
+def test_bad_questions_are_refused_with_their_line_before_any_is_asked(
+    model: Any, lines: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, question: str, said: str
+) -> None:
+    """The answers to the questions before them were lost."""
+    records = read_records(write(tmp_path, lines))
+    records[-1] = replace(records[-1], question=question)
+    monkeypatch.setattr(model.model, "encode_image", None)
+    with pytest.raises(ValueError, match=f"line {records[-1].line}: question: {said}"):
+        evaluate(model, records, ["none"], progress=False)
+
+
+def test_a_broken_image_is_refused_with_its_line(model: Any, lines: list[Any], tmp_path: Path) -> None:
+    record = read_records(write(tmp_path, lines))[0]
+    broken = tmp_path / "broken.png"
+    broken.write_bytes(Path(str(record.image)).read_bytes()[:-200])
+    with pytest.raises(ValueError, match="line 7: .*broken.png: expected a whole image"):
+        evaluate(model, [record, replace(record, image=broken, line=7)], ["none"], progress=False)
+
+
 def test_copies_of_a_question_and_of_an_image_count_once(model: Any, lines: list[Any], tmp_path: Path) -> None:
     """Found by their pixels: the same page saved twice, also in another format, is one page."""
     for name, source in (("copy.png", 0), ("again.bmp", 0)):

@@ -85,6 +85,17 @@ def test_what_is_asked_is_what_generate_answers(model: Any, data: Path) -> None:
     assert said[0] == model.generate(images, records[0].question, budget=5)[0]
 
 
+def test_an_image_is_asked_in_the_same_way_beside_documents(model: Any, data: Path, tmp_path: Path) -> None:
+    """Any document in a file turned the tiles of all its images on."""
+    noise((300, 220), 5).save(tmp_path / "large.png")
+    large, (document, *_) = Record(tmp_path / "large.png", QUESTIONS[0], ("?",), line=1), read_records(data)[2:]
+    alone, beside = (
+        score_strategies(model, records, ["realizer"], progress=False)["realizer"].predictions[0]
+        for records in ([large], [document, large])
+    )
+    assert beside[0].over_views and beside[1] == alone[0] and not alone[0].over_views
+
+
 def test_intervals_are_drawn_by_documents(model: Any, data: Path) -> None:
     scored = score_strategies(model, read_records(data), ["saliency"], tiles="asked", progress=False)["saliency"]
     assert scored.images.tolist() == [0, 0, 1, 1]

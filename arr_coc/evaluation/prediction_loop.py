@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +24,7 @@ from transformers.utils import cached_file
 from ..data.records import HeldImage, Record
 from ..modeling.answers import Answer
 from ..modeling.fetcher import RunningBackFetcher
+from ..modeling.generation import checked_questions
 from ..modeling.image_encoding import ImageEncoding
 from ..modeling.image_loading import load_image
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
@@ -148,32 +150,58 @@ def predict_all(
             (height, width) of each source in the prompt, px.
 
     Raises:
-        ValueError: an image cannot be read, or boxes are outside it; the message names the record's line. Or an arm
-            needs a single view, and there are several.
+        ValueError: before anything is asked, a question that `generate` refuses, or an arm that needs a single view
+            where there are several; later, an image that cannot be read, or boxes outside it. Messages about records
+            name their line.
     """
     number, processes = shard
+    _check_questions(model, records)
     told = on_answer or _ignored
     done = {run: set((answered or {}).get(run, ())) for arm in arms for run in arm.runs}
     pages = OtherPages(model, [record.image for record in records])
-    in_views = needs_views(records, tiles)
-    if in_views:
+    if needs_views(records, tiles):
         check_arms(arms, model.config.vision_config.image_size)
     groups = by_image(records)[number::processes]
+    in_views = [needs_views([item.record for item in group], tiles) for group in groups]
+    documents = [group for group, views in zip(groups, in_views, strict=True) if views]
+    images = [group for group, views in zip(groups, in_views, strict=True) if not views]
     total = sum(item.place not in places for group in groups for item in group for places in done.values())
     was_training = model.training
     model.eval()
     try:
         with tqdm(total=total, unit="answer", disable=None if progress else True) as bar:
-            for batch in groups if in_views else _batches(groups, batch_size):
-                if in_views:
-                    parts = _predict_document(model, arms, batch, done, batch_size, tiles, fetchers or {}, told)
-                else:
-                    parts = _predict_batch(model, arms, batch, done, batch_size, pages, fetchers or {}, told)
-                for run, predictions in parts:
-                    yield run, predictions
-                    bar.update(len(predictions))
+            for run, predictions in chain(
+                *(
+                    _predict_batch(model, arms, batch, done, batch_size, pages, fetchers or {}, told)
+                    for batch in _batches(images, batch_size)
+                ),
+                *(
+                    _predict_document(model, arms, group, done, batch_size, tiles, fetchers or {}, told)
+                    for group in documents
+                ),
+            ):
+                yield run, predictions
+                bar.update(len(predictions))
     finally:
         model.train(was_training)
+
+
+def _check_questions(model: ArrCocForConditionalGeneration, records: Sequence[Record]) -> None:
+    processor = model.processor
+    for record in records:
+        with _of_line(record.line):
+            checked_questions(record.question, processor.control_tokens, processor.count_tokens)
+
+
+@contextmanager
+def _of_line(line: int | None) -> Iterator[None]:
+    """A context whose errors name a record's line, if it is known."""
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        if line is None:
+            raise
+        raise ValueError(f"line {line}: {error}") from error
 
 
 def _ignored(place: int, answer: Answer, sizes: Sequence[tuple[int, int]]) -> None:
@@ -224,7 +252,10 @@ def _predict_batch(
         for run, seed in arm.runs.items():
             left = [item for item in batch if item.place not in done[run]]
             if left and not images:
-                images = load_images(model, sources)
+                lines = {item.record.image: item.record.line for item in batch}
+                for source in sources:
+                    with _of_line(lines.get(source)):  # another page may be of another batch
+                        images += load_images(model, [source])
                 _check_boxes(model, batch, dict(zip(sources, images, strict=True)))
             if left and arm.side not in encodings:
                 encodings[arm.side] = encode(model, images, arm.side)
