@@ -35,7 +35,7 @@ from .configuration_arr_coc import ArrCocConfig
 from .fetcher import AS_CONFIGURED, FetchChoices, RunningBackFetcher
 from .image_encoding import KNOWN, SEEN, ImageEncoding, check_identity
 from .joint_allocation import JointFetch, bridge_over_views, fetch_over_views
-from .pretrained import ArrCocPreTrainedModel, device_of, model_identity
+from .pretrained import ArrCocPreTrainedModel, device_of, model_identity, weights_state
 from .processing_arr_coc import find_query_tokens
 from .prompt import (
     READ,
@@ -57,6 +57,9 @@ from .transformers_releases import CACHE, CacheOutput, by_either_name
 from .view_encoding import select_views
 from .vision_tower import ArrCocVisionTower, pool_cells
 from .wordpieces import FOREMOST
+
+PROCESS = token_hex(8)
+"""Tells encodings of this process from those of others, see `ArrCocModel.token`."""
 
 
 def build_language_model(config: PretrainedConfig) -> PreTrainedModel:
@@ -95,7 +98,6 @@ class ArrCocModel(ArrCocPreTrainedModel):
         super().__init__(config)
         vision, semantic, text = config.vision_config, config.semantic_config, config.text_config
         fetcher, sizes = config.fetcher_config, {"feature_size": vision.out_channels, "text_size": text.hidden_size}
-        self.token = token_hex(8)  # tells models of one process apart, see `maker`
         outputs = scorer_inputs(fetcher)
         outputs["keeps_depths"] |= config.bridge_config.deepstack
         if BRIDGES[config.bridge_config.kind].places_tokens:
@@ -129,8 +131,13 @@ class ArrCocModel(ArrCocPreTrainedModel):
         """A checksum of the weights that encode images: see `model_identity`."""
         return model_identity(self)
 
+    @property
+    def token(self) -> str:
+        """Of this object in this process, with its present weights: those that encode images or read their tokens."""
+        return f"{PROCESS}-{weights_state(self)}"
+
     def maker(self) -> tuple[str, str] | None:
-        """The label of this model's encodings: a token of this object in this process, and its identity.
+        """The label of this model's encodings: its token, and its identity.
 
         None for weights that cannot be sampled, such as some quantized ones.
         """
@@ -140,7 +147,8 @@ class ArrCocModel(ArrCocPreTrainedModel):
             return None
 
     def own(self, encoding: ImageEncoding) -> ImageEncoding:
-        """The encoding for questions to this model: without its prefix if another object with the same weights made it.
+        """The encoding for questions to this model: without its prefix if another object with the same weights made it,
+        or the language model has changed since.
 
         Raises:
             ValueError: a model with other weights made it.

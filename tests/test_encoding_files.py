@@ -1,6 +1,7 @@
 """An encoding in a file is what it was, bit for bit, and only the model that made it reads it."""
 
 import re
+from copy import deepcopy
 from dataclasses import fields
 from itertools import product
 from pathlib import Path
@@ -62,6 +63,27 @@ def test_another_model_refuses_it(tmp_path: Path) -> None:
         model.model.vision_tower.saccade_projection.weight[0, 0] += 1
     with pytest.raises(ValueError, match="expected an encoding of this model"):
         ImageEncoding.load(path, model)
+
+
+def test_a_model_that_has_changed_since_is_another_model() -> None:
+    """A copy with other weights answered from the old features, and an adapted language model from its old prefix."""
+    model = tiny_model()
+    seen, copied = model.encode_image(SMALL), deepcopy(model)
+    assert copied.generate(seen, QUESTION) == model.generate(seen, QUESTION)
+    with torch.no_grad():
+        copied.model.vision_tower.saccade_projection.weight[0, 0] += 1
+    for changed in (copied, deepcopy(model).to(torch.bfloat16)):
+        with pytest.raises(ValueError, match="expected an encoding of this model"):
+            changed.generate(seen, QUESTION)
+    token = model.model.token
+    with torch.no_grad():
+        next(model.model.fetcher.parameters()).add_(1)
+    assert model.model.token == token, "fine-tuning the scorer leaves encodings valid"
+    with torch.no_grad():
+        for weight in model.model.language_model.parameters():
+            weight.mul_(1.5)
+    old, new = (model.generate(page, QUESTION, return_fetch=True) for page in (seen, SMALL))
+    assert old.text == new.text and old.probability == pytest.approx(new.probability, rel=1e-3)
 
 
 def test_other_files_are_refused(tmp_path: Path) -> None:
