@@ -165,10 +165,13 @@ class AnswerGenerator:
 
         Args:
             input_ids: [B, S], with placeholders.
-            pixels: uint8 [I, H, W, 3], padded; sizes: [I, 2] (height, width) of each.
+            pixels: uint8, those [H, W, 3] of each image one after the other; sizes: [I, 2] (height, width) of each.
         """
-        shown = zip(pixels.cpu().numpy(), sizes.tolist(), strict=True)
-        sources = [image[:height, :width] for image, (height, width) in shown]
+        counts = [3 * height * width for height, width in sizes.tolist()]
+        if pixels.shape != (sum(counts),):
+            raise refusal("image_sources", f"{sum(counts)} values, for source_sizes beside them", pixels)
+        shown = zip(pixels.cpu().split(counts), sizes.tolist(), strict=True)
+        sources = [image.view(height, width, 3).numpy() for image, (height, width) in shown]
         view_options, _ = self._view_options(options)
         placeholders = (input_ids == self.model.config.image_token_id).sum(1)
         size, remaining = int(placeholders.sum()) // len(sources), iter(sources)

@@ -492,15 +492,14 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
         encoding = images["image_encoding"]
         if encoding is not None and images["pixel_values"] is not None:
             raise ValueError("images: expected pixel_values or image_encoding; got both")
-        answer_generator = None if images["image_sources"] is None else AnswerGenerator(self, self.processor)
+        sources, sizes = images["image_sources"], images["source_sizes"]
+        in_views = sources is not None and (images["pixel_values"] is None or bool(sizes.max() > self.config.vision_config.image_size))
         options = {name: kwargs.pop(name) for name in VIEW_OPTIONS & kwargs.keys()}
         if options.get("max_base_tokens") is not None:
             expected = "it in the processor's image_processor.views, as the processor writes the placeholders"
             raise ValueError(f"max_base_tokens: expected {expected}; got it beside model inputs")
-        if answer_generator is not None and encoding is None:
-            encoding = answer_generator.encode_slots(
-                input_ids, images["image_sources"], images["source_sizes"], **options
-            )
+        if in_views and encoding is None:
+            encoding = AnswerGenerator(self, self.processor).encode_slots(input_ids, sources, sizes, **options)
         elif encoding is None:
             encoding = self.model.encode_image(images["pixel_values"], images["patch_mask"])
         return self.model.embed_images(

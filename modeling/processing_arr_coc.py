@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
-from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoTokenizer
 from transformers.image_utils import make_flat_list_of_images
@@ -156,9 +155,10 @@ class ArrCocProcessor(ProcessorMixin):
     """Images and text -> `input_ids`, `attention_mask`, `query_mask`, `pixel_values`, `patch_mask`.
 
     For a chat without its last answer, `generate(**inputs)` encodes the same views as `generate(image, question)`. A
-    PDF or an image file of several pages is all of its pages. If an image is larger than the square, or base tokens are
-    pooled, the outputs include the images: `image_sources` uint8 [I, H, W, 3], padded, and `source_sizes` [I, 2]
-    (height, width). Documents and pooled base tokens have no `pixel_values`, and `forward` refuses these inputs.
+    PDF or an image file of several pages is all of its pages. For this the outputs include the images as they are:
+    `image_sources`, uint8, the pixels [H, W, 3] of all images one after the other in one dimension (which transformers'
+    pipeline can join for batches), and `source_sizes` [I, 2] (height, width). Documents and pooled base tokens have no
+    `pixel_values`, and `forward` refuses these inputs.
 
     Each `<|image_pad|>` in the text becomes one placeholder for each token of the image: M + K, and those of the
     layout. `query_mask` (as `attention_mask` in shape and container; bool as a tensor) is true on the text of the
@@ -246,11 +246,9 @@ class ArrCocProcessor(ProcessorMixin):
             inputs = super().__call__(images, list(texts) if text is not None else None, *args, **kwargs)
         if "input_ids" in inputs:
             self._check_length(inputs, kwargs | (kwargs.get("text_kwargs") or {}))
-        if in_views and isinstance(inputs["input_ids"], torch.Tensor):
+        if asks and isinstance(inputs["input_ids"], torch.Tensor):
             pixels = [torch.from_numpy(np.array(image)) for image in sources]  # [H, W, 3] each
-            height, width = (max(image.shape[axis] for image in pixels) for axis in (0, 1))
-            padded = [pad(image, (0, 0, 0, width - image.shape[1], 0, height - image.shape[0])) for image in pixels]
-            inputs["image_sources"] = torch.stack(padded)
+            inputs["image_sources"] = torch.cat([image.flatten() for image in pixels])
             inputs["source_sizes"] = torch.tensor([image.shape[:2] for image in pixels])
         return inputs
 
