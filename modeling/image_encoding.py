@@ -339,7 +339,10 @@ def save_encoding(encoding: ImageEncoding, path: str | os.PathLike, identity: st
 
     Raises:
         ValueError: tiles that are encoded on demand, which a file cannot do.
+        FileNotFoundError: the path's folder does not exist.
     """
+    if not Path(path).absolute().parent.is_dir():
+        raise FileNotFoundError(f"{path}: expected a path in a folder that exists; got none")
     if encoding.tiling is not None:
         expected = "an encoding that holds all of its tiles (a larger max_tiles, fewer tiles by a number, or none)"
         raise ValueError(f'tiles: expected {expected}; got one of tiles="asked", or of more than max_tiles')

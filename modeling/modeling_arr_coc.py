@@ -493,7 +493,8 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
         if encoding is not None and images["pixel_values"] is not None:
             raise ValueError("images: expected pixel_values or image_encoding; got both")
         sources, sizes = images["image_sources"], images["source_sizes"]
-        in_views = sources is not None and (images["pixel_values"] is None or bool(sizes.max() > self.config.vision_config.image_size))
+        square = self.config.vision_config.image_size
+        in_views = sources is not None and (images["pixel_values"] is None or bool(sizes.max() > square))
         options = {name: kwargs.pop(name) for name in VIEW_OPTIONS & kwargs.keys()}
         if options.get("max_base_tokens") is not None:
             expected = "it in the processor's image_processor.views, as the processor writes the placeholders"

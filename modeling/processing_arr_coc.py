@@ -238,7 +238,7 @@ class ArrCocProcessor(ProcessorMixin):
         if asks:
             texts, images, pages = self._in_pages(texts, images)
         sources: Any = make_flat_list_of_images(images) if asks else []
-        if in_views := pages is not None or self.image_processor.shrinks(sources, 1.0):
+        if pages is not None or self.image_processor.shrinks(sources, 1.0):
             kwargs = {"readable_px": None, **kwargs}  # tiles show text that is too small in the square
         if pages is not None:
             kwargs = {**kwargs, "pages": pages}

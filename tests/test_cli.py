@@ -3,7 +3,9 @@
 import json
 import shutil
 import struct
+import sys
 import zlib
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +56,20 @@ def test_ask_as_json_says_what_was_fetched(cli: Cli, checkpoint: Path, picture: 
     assert found["positions"] == expected.fetch.positions[0].tolist()
     assert found["tokens"] == {"base": 16, "fetched": 4} and found["patches"] == 256
     assert (found["strategy"], found["allocator"], found["budget"]) == ("saliency", "window", 4)
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "ascii", "utf-8"])
+def test_an_answer_is_printed_whatever_the_terminal_can_show(
+    checkpoint: Path, picture: Path, monkeypatch: pytest.MonkeyPatch, encoding: str
+) -> None:
+    """It was lost, after the model had answered."""
+    odd = picture.with_name("caf\udce9.png")  # no UTF-8, as Python names it
+    odd.write_bytes(picture.read_bytes())
+    written = BytesIO()
+    monkeypatch.setattr(sys, "stdout", TextIOWrapper(written, encoding))
+    assert main(["ask", str(odd), "Preis \u20ac?", "--model", str(checkpoint), "--json"]) == 0
+    found = json.loads(written.getvalue().decode(encoding))
+    assert (found["question"], found["image"]) == ("Preis \u20ac?", str(odd))
 
 
 def test_ask_about_several_images(cli: Cli, checkpoint: Path, picture: Path, tmp_path: Path) -> None:

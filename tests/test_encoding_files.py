@@ -98,10 +98,12 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
         ImageEncoding.load(tmp_path / "model" / "model.safetensors", model)
 
 
-def test_an_encoding_that_waits_for_questions_is_not_saved(tmp_path: Path) -> None:
+def test_what_cannot_be_saved_is_refused(tmp_path: Path) -> None:
     model = tiny_model(text=LARGE)
     with pytest.raises(ValueError, match="tiles: expected an encoding that holds all of its tiles"):
         model.encode_image(PAGE, tiles="asked").save(tmp_path / "seen", model)
+    with pytest.raises(FileNotFoundError, match=r"none/seen: expected a path in a folder that exists"):
+        model.encode_image(SMALL).save(tmp_path / "none" / "seen", model)
 
 
 def test_a_model_whose_adapters_are_asked_otherwise_refuses_it(tmp_path: Path) -> None:

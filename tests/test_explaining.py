@@ -212,7 +212,8 @@ def test_look_refuses_in_one_line(
     assert "--strategies: expected names with commas" in refused("--strategies", ",")
     assert not (tmp_path / "why").exists() or not any((tmp_path / "why").iterdir())
     (tmp_path / "file").write_text("")
-    assert "--out: expected a folder; got a file" in refused("--out", tmp_path / "file")
+    for out in (tmp_path / "file", tmp_path / "file" / "why"):
+        assert f"--out: expected a folder; got a file: {tmp_path / 'file'}" in refused("--out", out)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert "figures: expected matplotlib (pip install 'arr-coc[eval]'); got none" in refused()
 

@@ -81,9 +81,7 @@ def test_several_images_share_a_budget_by_every_door(model: Any) -> None:
 def test_a_pipeline_answers_images_of_any_size_in_one_batch(model: Any) -> None:
     """Images larger than the square, of different sizes or several in a chat, could not be joined."""
     noise = np.random.default_rng(0)
-    scans = [
-        Image.fromarray(noise.integers(0, 256, (*size, 3), dtype=np.uint8)) for size in ((300, 400), (500, 200))
-    ]
+    scans = [Image.fromarray(noise.integers(0, 256, (*size, 3), dtype=np.uint8)) for size in ((300, 400), (500, 200))]
     prompts = [[scans[0]], [CARD], [scans[1], CARD]]
     ask = pipeline("image-text-to-text", model=model, processor=model.processor)
     chats = [[turn(*map(shown, images), ASK)] for images in prompts]

@@ -79,6 +79,8 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit code."""
+    with suppress(AttributeError):  # an answer is printed whatever the terminal's encoding lacks
+        sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # no text stream, perhaps
     try:
         args, rest = parser().parse_known_args(argv)
         # argparse takes no positional arguments behind an option among them.

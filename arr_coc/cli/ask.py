@@ -126,17 +126,21 @@ def _ask_published(args: argparse.Namespace, reader: AttachedReader, images: lis
 def _report(
     args: argparse.Namespace, model: Any, answer: Answer, base: int, picture: Path | None, draw: Callable[..., Any]
 ) -> None:
-    """Draws and prints an answer."""
+    """Prints and draws an answer."""
     from arr_coc.files import fresh_file
     from arr_coc.viewing import describe
 
+    if args.json:
+        whole = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+        print(json.dumps(_as_json(args, model, answer, base), ensure_ascii=not whole))
+    else:
+        print(answer.text)
+    sys.stdout.flush()
     if picture is not None:
         with fresh_file(picture) as beside:
             draw(answer, question=args.question).save(beside)
     if args.json:
-        print(json.dumps(_as_json(args, model, answer, base), ensure_ascii=False))
         return
-    print(answer.text)
     drawn = "" if picture is None else f"; picture in {picture}"
     passes = f" in {len(answer.passes)} passes" if answer.passes else ""
     passes += f"; up to {args.readings} readings" if (args.readings or 1) > 1 else ""

@@ -299,6 +299,21 @@ def split_names(text: str, option: str) -> list[str]:
     return names
 
 
+def writable_folder(name: str, option: str) -> Path:
+    """The path of a folder to write files to, checked before the work starts; it may not exist yet.
+
+    Raises:
+        ValueError: it or a part of its path is a file, or nothing may be written there.
+    """
+    path = Path(name).expanduser()
+    there = next(part for part in (path.absolute(), *path.absolute().parents) if part.exists())
+    if not there.is_dir():
+        raise ValueError(f"{option}: expected a folder; got a file: {name if path.exists() else there}")
+    if not os.access(there, os.W_OK):
+        raise ValueError(f"{option}: expected a folder that may be written; got no permission: {name!r}")
+    return path
+
+
 def writable(name: str, option: str, endings: tuple[str, ...] | None = None) -> Path:
     """The path of a file to write, checked before the work starts.
 

@@ -25,6 +25,7 @@ from .common import (
     find_source,
     reading,
     split_names,
+    writable_folder,
 )
 
 if TYPE_CHECKING:
@@ -55,9 +56,7 @@ def run_look(args: argparse.Namespace) -> None:
     from arr_coc.publishing.building import load_model
 
     require_extra("matplotlib", "figures")
-    out = Path(args.out)
-    if out.exists() and not out.is_dir():
-        raise ValueError(f"--out: expected a folder; got a file: {args.out}")
+    out = writable_folder(args.out, "--out")
     image = load_source(args.image)  # before the model: it may be a URL
     model = load_model(args.model, args.device)
     encoding = model.encode_image(image)
@@ -162,9 +161,7 @@ def run_analyse(args: argparse.Namespace) -> None:
     from arr_coc.modeling.fetcher import FetchChoices
     from arr_coc.publishing.building import load_model
 
-    source, out = find_source(args.data, args.format, args.fields), Path(args.out)
-    if out.exists() and not out.is_dir():
-        raise ValueError(f"--out: expected a folder; got a file: {args.out}")
+    source, out = find_source(args.data, args.format, args.fields), writable_folder(args.out, "--out")
     records = list(source.read(limit=args.limit, **reading(args.on_error, args.max_errors)))
     announce(f"Loading the model, then asking {len(records):,} questions")
     model = load_model(args.model, args.device)
