@@ -58,10 +58,6 @@ from .view_encoding import select_views
 from .vision_tower import ArrCocVisionTower, pool_cells
 from .wordpieces import FOREMOST
 
-PROCESS = token_hex(8)
-"""Tells encodings of this process from those of others, see `ArrCocModel.token`."""
-
-
 def build_language_model(config: PretrainedConfig) -> PreTrainedModel:
     """The language model of a config, without its vocabulary head."""
     if config.model_type == "deepseek_ocr2_text":  # AutoModel does not know this part of a model
@@ -98,6 +94,7 @@ class ArrCocModel(ArrCocPreTrainedModel):
         super().__init__(config)
         vision, semantic, text = config.vision_config, config.semantic_config, config.text_config
         fetcher, sizes = config.fetcher_config, {"feature_size": vision.out_channels, "text_size": text.hidden_size}
+        self.label = token_hex(8)  # of this object and its copies, which differ in `id`
         outputs = scorer_inputs(fetcher)
         outputs["keeps_depths"] |= config.bridge_config.deepstack
         if BRIDGES[config.bridge_config.kind].places_tokens:
@@ -134,7 +131,7 @@ class ArrCocModel(ArrCocPreTrainedModel):
     @property
     def token(self) -> str:
         """Of this object in this process, with its present weights: those that encode images or read their tokens."""
-        return f"{PROCESS}-{weights_state(self)}"
+        return f"{self.label}-{id(self)}-{weights_state(self)}"
 
     def maker(self) -> tuple[str, str] | None:
         """The label of this model's encodings: its token, and its identity.
@@ -338,8 +335,9 @@ class ArrCocModel(ArrCocPreTrainedModel):
         """Prompt embeddings with the placeholders replaced by each image's base tokens, then its fetched tokens.
 
         Where the allocator or the bridge gives fewer tokens, the surplus placeholders are removed, also from the
-        tensors `aligned` with the prompt, [B, S] each (attention_mask, position_ids, labels; None is left out). In a
-        compiled graph, whose shapes must not depend on data, attention_mask hides them.
+        tensors `aligned` with the prompt, [B, S] each (attention_mask, position_ids, labels; None is left out);
+        `EmbeddedPrompt.inputs` then has the columns [B, S'] that stay, from 1, 0 on padding. In a compiled graph, whose
+        shapes must not depend on data, attention_mask hides them.
         """
         # 1. Base tokens and fetched tokens of each slot; surplus placeholders leave the prompt.
         inputs = {name: tensor for name, tensor in aligned.items() if tensor is not None}
@@ -349,6 +347,7 @@ class ArrCocModel(ArrCocPreTrainedModel):
         if placed is not None and fetched.budget == selected.budget and torch.compiler.is_compiling():
             inputs, placed = hide_placeholders(placed, image_token_id=image_token, **inputs), None
         elif placed is not None or fetched.budget < selected.budget:
+            inputs["columns"] = torch.arange(1, embeds.shape[1] + 1, device=embeds.device).expand(embeds.shape[:2])
             inputs = trim_placeholders(
                 counts=fetched.tokens, image_token_id=image_token, base_positions=selected.encoding.base_positions,
                 pad_token_id=self.config.padding_id, **inputs,
@@ -562,7 +561,9 @@ class ArrCocModel(ArrCocPreTrainedModel):
     ) -> ArrCocModelOutput:
         """Prompts with images -> the language model's last hidden state: see `ArrCocForConditionalGeneration.forward`.
 
-        `labels` only mark the text that is not part of the question; they are trimmed with the prompt.
+        `labels` only mark the text that is not part of the question. `last_hidden_state` is [B, S, D] also where surplus
+        placeholders are removed: their columns have the state of the token before them. `hidden_states`, `attentions`
+        and the cache are of the shorter prompt.
         """
         kwargs = {name: value for name, value in kwargs.items() if value is not None}
         if unknown := sorted(set(kwargs) - self._language_arguments):
@@ -598,8 +599,27 @@ class ArrCocModel(ArrCocPreTrainedModel):
         if prompt is not None and FetchChoices.of(choices).all_scores:
             all_scores = self.fetcher.all_scores(prompt.context, fetch)
         states = {name: getattr(outputs, name, None) for name in ("last_hidden_state", "hidden_states", "attentions")}
+        if prompt is not None and "columns" in prompt.inputs:
+            assert input_ids is not None
+            states["last_hidden_state"] = in_columns(
+                states["last_hidden_state"], prompt.inputs["columns"], input_ids.shape[1]
+            )
         new_cache = getattr(outputs, CACHE, None)
         return ArrCocModelOutput(**states, cache=new_cache, fetch=fetch, prompt=prompt, scores=all_scores)
+
+
+def in_columns(states: Tensor, columns: Tensor, length: int) -> Tensor:
+    """States [B, S', D] of shortened prompts -> [B, length, D], where a removed column has the state before it.
+
+    Args:
+        states: of the tokens that stayed.
+        columns: [B, S'] their columns, from 1; 0 on padding.
+        length: of the prompts before.
+    """
+    numbers = torch.arange(columns.shape[1], device=columns.device).expand_as(columns)
+    place = columns.new_zeros(len(columns), length + 1).scatter(1, columns, numbers)
+    place[:, 0] = 0
+    return states.take_along_dim(place.cummax(1).values[:, 1:, None], 1)
 
 
 def pack_questions(embeds: Tensor, query_mask: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:

@@ -290,8 +290,6 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
         hidden = outputs.last_hidden_state
         logits = self.lm_head(hidden[:, logits_to_keep if isinstance(logits_to_keep, Tensor) else keep])
         prompt = outputs.prompt
-        if prompt is not None and labels is not None:
-            labels = prompt.inputs["labels"]
         loss = relevance = None
         if labels is not None or relevance_targets is not None or counted["shift_labels"] is not None:
             loss, relevance = self._losses(logits, labels, relevance_targets, outputs, **counted)

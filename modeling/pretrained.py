@@ -490,13 +490,13 @@ def weights_state(core: ArrCocPreTrainedModel) -> int:
 
     It costs little: changes of weights are counted by torch, but for those through `Tensor.data`.
     """
-    state: list[Any] = [id(core)]
+    state = list[Any]()
     for name, part in core.named_children():
         if name != "fetcher":
             state += [(0 if each.is_inference() else each._version, each.dtype) for each in part.parameters()]
             for layer in part.modules():
                 if isinstance(getattr(layer, "disable_adapters", None), bool):  # of PEFT
-                    state += [layer.disable_adapters, *layer.active_adapters, layer.merged]
+                    state += [layer.disable_adapters, *layer.active_adapters, layer.merged, *layer.scaling.items()]
     return hash(tuple(state))
 
 
