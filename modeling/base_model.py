@@ -58,6 +58,7 @@ from .view_encoding import select_views
 from .vision_tower import ArrCocVisionTower, pool_cells
 from .wordpieces import FOREMOST
 
+
 def build_language_model(config: PretrainedConfig) -> PreTrainedModel:
     """The language model of a config, without its vocabulary head."""
     if config.model_type == "deepseek_ocr2_text":  # AutoModel does not know this part of a model
@@ -561,9 +562,9 @@ class ArrCocModel(ArrCocPreTrainedModel):
     ) -> ArrCocModelOutput:
         """Prompts with images -> the language model's last hidden state: see `ArrCocForConditionalGeneration.forward`.
 
-        `labels` only mark the text that is not part of the question. `last_hidden_state` is [B, S, D] also where surplus
-        placeholders are removed: their columns have the state of the token before them. `hidden_states`, `attentions`
-        and the cache are of the shorter prompt.
+        `labels` only mark the text that is not part of the question. `last_hidden_state` is [B, S, D] also where
+        surplus placeholders are removed: their columns have the state of the token before them. `hidden_states`,
+        `attentions` and the cache are of the shorter prompt.
         """
         kwargs = {name: value for name, value in kwargs.items() if value is not None}
         if unknown := sorted(set(kwargs) - self._language_arguments):

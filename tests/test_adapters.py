@@ -1,5 +1,6 @@
 """Adapters: exactly the layers of a part, nothing of the base changes, and every way to load one gives the same."""
 
+import json
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -10,6 +11,7 @@ import pytest
 import torch
 from helpers import tiny_model, tiny_processor
 from peft import AutoPeftModelForCausalLM, IA3Config, PeftModel, get_peft_model, inject_adapter_in_model
+from PIL import Image
 from safetensors.torch import load_file
 from torch import nn
 from transformers.utils import logging as transformers_logging
@@ -304,6 +306,25 @@ def test_an_adapter_of_several_phases_is_refused(checkpoint: Path, tmp_path: Pat
             train_adapter(replace(recipe, **changes), tmp_path / "run")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="adapter: expected a recipe that averages no weights; got averaged: 0.5"):
         train_adapter(replace(recipe, averaged=0.5), tmp_path / "run")
+    with pytest.raises(ValueError, match="adapter: expected a recipe of the start's model as it is; got config"):
+        train_adapter(replace(recipe, changes={"fetcher_config": {"budget": 4}}), tmp_path / "run")
+
+
+def test_what_a_phase_cannot_learn_from_is_told(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Phases ran to their end without a gradient, or ended in transformers' KeyError at the first evaluation."""
+    said: list[str] = []
+    monkeypatch.setattr("arr_coc.training.trainer.logger.warning", said.append)
+    (tmp_path / "recipe.yaml").write_text(RECIPE.format(checkpoint=checkpoint, stage="allocator"), encoding="utf-8")
+    recipe = load_recipe(tmp_path / "recipe.yaml", ["strategies={none: 1}", "losses={relevance: 0}", "log_every=1"])
+    train_adapter(recipe, tmp_path / "none", rank=2)
+    assert "step 1: no trained part has a gradient, so nothing was learned" in said[0]
+    Image.new("RGB", (90, 60), "white").save(tmp_path / "a.png")
+    (tmp_path / "a.jsonl").write_text(json.dumps({"image": "a.png", "question": "What?", "answers": ["1"]}) + "\n")
+    recipe = load_recipe(tmp_path / "recipe.yaml", ["best=recall", "held_out={format: jsonl, path: a.jsonl}"])
+    with pytest.raises(ValueError, match="best: expected held_out with boxes"):
+        train_adapter(recipe, tmp_path / "recall")
 
 
 def test_the_shipped_recipe_trains(checkpoint: Path, tmp_path: Path) -> None:

@@ -22,8 +22,8 @@ def refused(bench: Bench, name: str, out: Path, file_bytes: int | None) -> str:
     outcome, line = finish(job.arguments(out), file_bytes=file_bytes).judge()
     assert outcome == "refused", line
     left = [path.name for path in out.parent.rglob("*") if path.is_file()]
-    begun = "stage0.json"  # with which settings a training began: another try may go on with them
-    assert [name for name in left if not name.endswith(".yaml") and name != begun] == [], line
+    begun = ("recipe.json", "stage0.json")  # with which settings a training began: another try may go on with them
+    assert [name for name in left if not name.endswith(".yaml") and name not in begun] == [], line
     return line
 
 

@@ -16,7 +16,7 @@ from arr_coc.training.checkpoints import load_learner, save_learner
 from arr_coc.training.from_scratch.copying import CopyingStage
 from arr_coc.training.from_scratch.multi_task import MultiTaskStage
 from arr_coc.training.from_scratch.visual_pretraining import VisualPretrainingStage
-from arr_coc.training.recipe import begin, load_recipe, tell_changes
+from arr_coc.training.recipe import begin, load_recipe, tell_changes, tell_recipe
 from arr_coc.training.stages import STAGES
 
 ROOT = Path(__file__).parents[1]
@@ -130,6 +130,26 @@ def test_a_stage_that_was_begun_with_other_settings_says_so(tmp_path: Path, monk
     assert not said, "how many processes make batches changes nothing"
     tell_changes(replace(stage, steps=7, rendered={"tile": 1.0}), path)
     assert len(said) == 1 and "(steps 5 -> 7, rendered {} -> {'tile': 1.0})" in said[0]
+
+
+def test_a_training_that_was_begun_otherwise_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another start, configuration or rank gave the weights of before."""
+    said: list[str] = []
+    monkeypatch.setattr("arr_coc.training.recipe.logger.warning", said.append)
+    recipe, path = load_recipe(EXAMPLE), tmp_path / "recipe.json"
+    tell_recipe(recipe, path, rank=2)
+    tell_recipe(recipe, path, rank=2)
+    assert not said
+    tell_recipe(replace(recipe, seed=7), path, rank=4)
+    assert len(said) == 1 and f"(seed {recipe.seed} -> 7, rank 2 -> 4)" in said[0]
+
+
+def test_a_seed_is_of_all_draws_without_one_of_their_own() -> None:
+    """Trainings with several seeds were the same training."""
+    phases = load_recipe(EXAMPLE, ["seed=3"])
+    assert phases.seed == 3 and {stage.seed for stage in phases.stages} == {3}  # type: ignore[attr-defined]  # phases
+    stated = load_recipe(EXAMPLE, ["0.seed=5", "seed=3"]).stages
+    assert [stage.seed for stage in stated[:2]] == [5, 3]  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(

@@ -211,6 +211,8 @@ def _places(recipe: dict[str, Any], path: list[str]) -> tuple[list[dict[str, Any
     """The recipe or the stages that a dotted name refers to, and the rest of the name."""
     stages = [stage for stage in recipe["stages"] if isinstance(stage, dict)]
     first, rest = path[0], path[1:]
+    if path == ["seed"]:  # of the initial weights, and of the draws of stages without a seed of their own
+        return [recipe, *(stage for stage in stages if _knows(stage, first) and first not in stage)], path
     if first in _TOP and (not rest or isinstance(recipe.get(first), dict)):
         return [recipe], path
     if first.isdecimal():
@@ -319,6 +321,8 @@ def train(recipe: Recipe, out: Path, device: torch.device | str = "cpu") -> None
         return
     main = state.is_main_process
     with sole_writer(out) if main else nullcontext():
+        if main:
+            tell_recipe(recipe, out / "recipe.json")
         run = begin(recipe, torch.device(device))
         found = {name: weight.detach().clone() for name, weight in run.model.named_parameters() if recipe.averaged}
         for number, stage in enumerate(recipe.stages):
@@ -370,7 +374,20 @@ _ANY_TIME = ("workers", "log_every", "report_to")
 def tell_changes(stage: Stage, path: Path) -> None:
     """Warns of settings that differ from those of the stage's start, which are in `path`."""
     names = [part.name for part in fields(stage) if part.name not in _ANY_TIME]
-    told = {name: repr(getattr(stage, name)) for name in names}
+    _tell({name: repr(getattr(stage, name)) for name in names}, path, "stage")
+
+
+def tell_recipe(recipe: Recipe, path: Path, **others: Any) -> None:
+    """The same for the settings of a recipe beside its stages, and for `others`."""
+    names = ("model", "start", "seed", "changes", "averaged")
+    _tell(
+        {name: repr(value) for name, value in [*((n, getattr(recipe, n)) for n in names), *others.items()]},
+        path,
+        "training",
+    )
+
+
+def _tell(told: dict[str, str], path: Path, what: str) -> None:
     if not path.is_file():
         path.parent.mkdir(parents=True, exist_ok=True)
         write_json(path, told)
@@ -378,7 +395,7 @@ def tell_changes(stage: Stage, path: Path) -> None:
     begun = json.loads(path.read_text(encoding="utf-8"))
     if changed := [f"{name} {begun.get(name)} -> {value}" for name, value in told.items() if begun.get(name) != value]:
         kept = "what was trained before stays, and what is done is not trained again (another --out begins anew)"
-        logger.warning(f"{path}: the stage was begun with other settings ({', '.join(changed)}): {kept}")
+        logger.warning(f"{path}: the {what} was begun with other settings ({', '.join(changed)}): {kept}")
 
 
 def begin(recipe: Recipe, device: torch.device) -> Run:
@@ -481,10 +498,14 @@ def _train_adapter(recipe: Recipe, out: Path, device: torch.device, rank: int) -
         raise ValueError(f"adapter: expected a recipe with a start and one phase; got {recipe.start} and {stages}")
     if recipe.averaged:
         raise ValueError(f"adapter: expected a recipe that averages no weights; got averaged: {recipe.averaged}")
+    own = {"config": recipe.changes, "reference": recipe.reference}
+    if given := [name for name, value in own.items() if value]:
+        raise ValueError(f"adapter: expected a recipe of the start's model as it is; got {', '.join(given)}")
     with refused(str(recipe.start)):
         model = ArrCocForConditionalGeneration.from_pretrained(recipe.start)
         processor = ArrCocProcessor.from_pretrained(recipe.start)
     if PartialState().is_main_process:
+        tell_recipe(recipe, out / "recipe.json", rank=rank)
         tell_changes(phase, out / "stage0.json")
     torch.manual_seed(recipe.seed)
     adapted = adapt(model, phase.trained, r=rank)

@@ -6,6 +6,7 @@ number of processes and any way of accumulating gradients draw the same.
 Notation: B prompts, S their length, I image slots (one per prompt here), N patches, K fetched tokens.
 """
 
+import logging
 import os
 import shutil
 from collections.abc import Iterator, Mapping
@@ -35,6 +36,8 @@ from .losses import Counts, Term, answer_positions, loss_terms, loss_weights, to
 from .measures import Averages, fetch_measures, item_measures, summary, tier_shares
 from .parts import base_model, gradient_norms, parameter_groups
 from .reinforce import Reinforcer, ReinforceSettings
+
+logger = logging.getLogger(__name__)
 
 
 class StepSampler(Sampler[int]):
@@ -345,6 +348,11 @@ class ArrCocTrainer(Trainer):
         step = self.state.global_step + 1
         if step % self.state.logging_steps == 0 or step == self.args.max_steps:
             norms = gradient_norms(model)
+            if not any(norm > 0 for norm in norms.values()):
+                logger.warning(
+                    f"step {step}: no trained part has a gradient, so nothing was learned (losses without what they "
+                    'need, such as boxes; strategy "none"; a budget of 0)'
+                )
             self.averages.add({f"gradient_norm/{part}": norm for part, norm in norms.items()})
         return super()._clip_grad_norm(model)
 
