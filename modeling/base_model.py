@@ -599,12 +599,10 @@ class ArrCocModel(ArrCocPreTrainedModel):
         all_scores = None
         if prompt is not None and FetchChoices.of(choices).all_scores:
             all_scores = self.fetcher.all_scores(prompt.context, fetch)
-        states = {name: getattr(outputs, name, None) for name in ("last_hidden_state", "hidden_states", "attentions")}
-        if prompt is not None and "columns" in prompt.inputs:
-            assert input_ids is not None
-            states["last_hidden_state"] = in_columns(
-                states["last_hidden_state"], prompt.inputs["columns"], input_ids.shape[1]
-            )
+        names = ("last_hidden_state", "hidden_states", "attentions")
+        states: dict[str, Any] = {name: getattr(outputs, name, None) for name in names}
+        if prompt is not None and input_ids is not None and (columns := prompt.inputs.get("columns")) is not None:
+            states["last_hidden_state"] = in_columns(states["last_hidden_state"], columns, input_ids.shape[1])
         new_cache = getattr(outputs, CACHE, None)
         return ArrCocModelOutput(**states, cache=new_cache, fetch=fetch, prompt=prompt, scores=all_scores)
 

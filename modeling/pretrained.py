@@ -494,9 +494,11 @@ def weights_state(core: ArrCocPreTrainedModel) -> int:
     for name, part in core.named_children():
         if name != "fetcher":
             state += [(0 if each.is_inference() else each._version, each.dtype) for each in part.parameters()]
-            for layer in part.modules():
+            layers: Iterable[Any] = part.modules()
+            for layer in layers:
                 if isinstance(getattr(layer, "disable_adapters", None), bool):  # of PEFT
-                    state += [layer.disable_adapters, *layer.active_adapters, layer.merged, *layer.scaling.items()]
+                    used = (getattr(layer, "merged", None), *getattr(layer, "scaling", {}).items())
+                    state += [layer.disable_adapters, *layer.active_adapters, *used]
     return hash(tuple(state))
 
 

@@ -234,6 +234,8 @@ class ArrCocTrainer(Trainer):
         if totals is None:
             totals = Counts.of(batch).tensor(self.args.device)
         loss = self._weighed(terms, Counts(*totals))
+        if not loss.requires_grad:  # what was drawn reaches no trained part: the step learns nothing
+            loss = loss + 0.0 * next(each for each in model.parameters() if each.requires_grad).sum()
         self.averages.add(fetch_measures(output, batch) | tier_shares(output))
         return (loss, output) if return_outputs else loss
 
