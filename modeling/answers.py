@@ -57,18 +57,16 @@ class Origin:
     box: Box
 
 
-def origins_of(
-    fetch: FetchResult, encoding: ImageEncoding, images: Sequence[int], shown: Sequence[int]
-) -> tuple[Origin, ...]:
+def origins_of(fetch: FetchResult, encoding: ImageEncoding, images: Sequence[int]) -> tuple[Origin, ...]:
     """The origin of each fetched token of a prompt with the sources `images` [I], in the order of the prompt.
 
-    Empty if the sources' sizes are not known; padding has none. `shown`: the sources of all prompts.
+    Empty if the sources' sizes are not known; padding has none.
     """
     if encoding.source_sizes is None:
         return ()
     sizes = [encoding.source_sizes[number] for number in images]
     boxes = fetch.boxes() if isinstance(fetch, JointFetch) else _boxes(fetch, sizes)
-    patches = _patches_of_text(fetch, encoding, images, shown)
+    patches = _patches_of_text(fetch, encoding, images)
     wide = (boxes[..., 2] - boxes[..., 0]) * torch.as_tensor(patches, device=boxes.device)
     boxes[..., 2] = boxes[..., 0] + wide
     known = encoding.sources
@@ -83,16 +81,14 @@ def origins_of(
     return tuple(origins)
 
 
-def _patches_of_text(
-    fetch: FetchResult, encoding: ImageEncoding, images: Sequence[int], shown: Sequence[int]
-) -> Tensor | int:
+def _patches_of_text(fetch: FetchResult, encoding: ImageEncoding, images: Sequence[int]) -> Tensor | int:
     """[I, K] `patches_of_text` at each fetched token; 1 from models without a text reader, and for levels of detail."""
     if encoding.pieces is None or encoding.characters is None or fetch.levels is not None:
         return 1
+    rows = torch.tensor(images, device=encoding.pieces.device)
     if not isinstance(fetch, JointFetch):
-        rows = torch.tensor(images, device=encoding.pieces.device)
         return patches_of_text(encoding.pieces[rows], encoding.characters[rows]).gather(1, fetch.indices)
-    views, rows = fetch.seen.views, torch.tensor(shown, device=encoding.pieces.device)
+    views = fetch.seen.views
     if views.tiles is not None and (views.tiles.pieces is None or views.tiles.characters is None):
         return 1
     every = torch.arange(len(views.slots))
@@ -275,11 +271,10 @@ def with_fetch(
     repeats = len(texts) // len(images)
     read = legibilities(fetch, encoding, images)
     rows = torch.arange(sum(map(len, images))).split([len(own) for own in images])
-    shown = [source for own in images for source in own]
     answers = []
     for number, (text, probability) in enumerate(zip(texts, probabilities, strict=True)):
         fetched = fetch.select(rows[number // repeats])
-        sources = origins_of(fetched, encoding, images[number // repeats], shown)
+        sources = origins_of(fetched, encoding, images[number // repeats])
         thinking, answer_text = split_thinking(text)
         page, legible = read[number // repeats] or (None, None)
         sure = calibrated(probability, config.calibration, text=answer_text, legibility=legible)
@@ -381,13 +376,12 @@ def agreed(answers: Sequence[Answer]) -> Answer:
     return replace(first, probability=(first.probability + share / len(answers)) / 2)
 
 
-def on_page(answer: Answer, sources: Sequence[Source], places: Tensor, of_slots: Tensor) -> Answer:
+def on_page(answer: Answer, sources: Sequence[Source], places: Tensor) -> Answer:
     """An answer about sheets as one about the pages on them.
 
     Args:
         answer: about the sheets that `view_encoding.on_sheets` made of `sources`, the pages of its prompt.
         places: [P, 2] of these pages on their sheets.
-        of_slots: [I, 2] the same of the image slots of all prompts that were answered together.
     """
     moved = []
     for origin in answer.sources:
@@ -400,6 +394,6 @@ def on_page(answer: Answer, sources: Sequence[Source], places: Tensor, of_slots:
     fetch: Any = answer.fetch
     if isinstance(fetch, JointFetch):
         views = fetch.seen.views
-        windows = views.windows - of_slots[views.slots].repeat(1, 2)
+        windows = views.windows - places[views.slots].repeat(1, 2)
         fetch = replace(fetch, seen=replace(fetch.seen, views=replace(views, windows=windows)))
     return replace(answer, sources=tuple(moved), fetch=fetch)

@@ -297,7 +297,7 @@ class AnswerGenerator:
         answers: list[Answer] = self._answers(part, prompt, True, kwargs)  # type: ignore[assignment]  # with details
         places = reading.places
         return [
-            on_page(answer, [sources[number] for number in own], places[own], places[part.slots])
+            on_page(answer, [sources[number] for number in own], places[own])
             for answer, own in zip(answers, images, strict=True)
         ]
 

@@ -5,8 +5,8 @@ G*G patches, K fetched tokens (the largest number of any slot).
 """
 
 import math
-from dataclasses import dataclass, field
-from typing import ClassVar
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Self
 
 import torch
 import torch.nn.functional as F
@@ -63,6 +63,26 @@ class JointFetch(FetchResult):
     seen: Seen = field(default=None, metadata={"shared": True})  # type: ignore[assignment]
 
     PER_TOKEN: ClassVar[tuple[str, ...]] = (*FetchResult.PER_TOKEN, "view", "order")
+
+    def select(self, index: Tensor) -> Self:
+        """The items at `index` [I] with their own views, numbered anew: overviews in that order, then tiles."""
+        rows, views, device = super().select(index), self.seen.views, self.view.device
+        first, slots = views.overviews, index.cpu()
+        tiles = [(views.slots[first:] == slot).nonzero()[:, 0] for slot in slots]
+        numbers = torch.cat([slots, *(first + own for own in tiles)])  # those of before
+        owners = torch.arange(len(slots)).repeat_interleave(torch.tensor([len(own) for own in tiles], dtype=torch.long))
+        owners = torch.cat([torch.arange(len(slots)), owners])
+        table = torch.zeros(len(slots), len(views.slots), dtype=torch.int64)
+        table[owners, numbers] = torch.arange(len(numbers))
+        kept = replace(
+            views,
+            slots=owners,
+            windows=views.windows[numbers],
+            tile_rows=views.tile_rows[numbers[len(slots) :] - first],
+        )
+        at = numbers.to(device)
+        seen = Seen(kept, self.seen.relevance[at], self.seen.hidden[at])
+        return replace(rows, seen=seen, view=table.to(device).gather(1, rows.view))
 
     def own_relevance(self) -> Tensor:
         return self.seen.relevance[self.view, self.indices]

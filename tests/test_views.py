@@ -445,3 +445,19 @@ def test_overviews_of_what_is_tiled_may_be_unreadable_beside_what_is_not() -> No
     images: Any = [SMALL, drawn(420, 430)]
     inputs = _overviews(processor, images, [False, True])  # type: ignore[arg-type]
     assert [switched_off for _, switched_off in asked] == [False, True] and len(inputs["patch_mask"]) == 2
+
+
+@torch.no_grad()
+def test_an_answer_holds_the_views_of_its_own_question(model: Any) -> None:
+    """Maps and counts of a later question were those of the first."""
+    pages, questions = model.encode_image([[PAGE, SMALL]]), [QUESTION, "Which number is the last one?"]
+    for alone, beside in zip(
+        [model.generate(pages, question, return_fetch=True) for question in questions],
+        model.generate(pages, questions, return_fetch=True),
+        strict=True,
+    ):
+        views, own = beside.fetch.seen.views, alone.fetch.seen.views
+        assert torch.equal(views.slots, own.slots) and torch.equal(views.windows, own.windows)
+        assert torch.allclose(beside.fetch.seen.relevance, alone.fetch.seen.relevance, atol=1e-4)
+        assert describe(beside.fetch) == describe(alone.fetch) and beside.sources == alone.sources
+        assert torch.equal(beside.fetch.boxes(), alone.fetch.boxes())
