@@ -293,6 +293,13 @@ class ArrCocProcessor(ProcessorMixin):
         single = not isinstance(first, list | tuple) and not hasattr(first, "messages")
         chats = [conversation] if single else conversation
         ordered = [images_first(getattr(chat, "messages", chat)) for chat in chats]
+        if kwargs.get("return_assistant_tokens_mask") and any(
+            sum(turn.get("role") == "assistant" for turn in chat) > 1 for chat in ordered
+        ):
+            logger.warning_once(
+                "return_assistant_tokens_mask: a chat has several answers, but patches are fetched for its last question "
+                "only: train on a row for each question, or on its last answer only"
+            )
         return super().apply_chat_template(ordered[0] if single else ordered, *args, **kwargs)
 
     def decode(self, token_ids: Any, skip_special_tokens: bool = False, **kwargs: Any) -> Any:

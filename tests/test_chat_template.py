@@ -159,3 +159,15 @@ def test_answers_are_marked_for_training() -> None:
     answer = out["input_ids"][0][torch.as_tensor(out["assistant_masks"])[0].bool()]
     assert processor.tokenizer.decode(answer) == "42 EUR<|im_end|>"
     assert questions(processor, out) == ["Total?"]
+
+
+def test_answers_to_earlier_questions_are_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They were trained with the patches of the last question."""
+    said: list[str] = []
+    monkeypatch.setattr("arr_coc.modeling.processing_arr_coc.logger.warning_once", said.append)
+    processor, answer = make_processor(), {"role": "assistant", "content": "42 EUR"}
+    one = [*chat("Total?"), answer]
+    for messages in (one, [*one, {"role": "user", "content": "Tax?"}, answer]):
+        assert not said
+        encode(processor, messages, add_generation_prompt=False, return_assistant_tokens_mask=True)
+    assert len(said) == 1 and "a chat has several answers" in said[0]
