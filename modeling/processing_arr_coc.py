@@ -297,8 +297,8 @@ class ArrCocProcessor(ProcessorMixin):
             sum(turn.get("role") == "assistant" for turn in chat) > 1 for chat in ordered
         ):
             logger.warning_once(
-                "return_assistant_tokens_mask: a chat has several answers, but patches are fetched for its last question "
-                "only: train on a row for each question, or on its last answer only"
+                "return_assistant_tokens_mask: a chat has several answers, but patches are fetched for its last "
+                "question only: train on a row for each question, or on its last answer only"
             )
         return super().apply_chat_template(ordered[0] if single else ordered, *args, **kwargs)
 
