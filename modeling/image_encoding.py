@@ -189,8 +189,9 @@ class ImageEncoding(Rows):
         return self.features.shape[0]
 
     def select(self, index: Tensor) -> "ImageEncoding":
-        """See `Rows.select`."""
-        return replace(super().select(index), readings=())
+        """The images at `index` [I], each by itself: its overview, without tiles and further readings."""
+        documents = None if self.documents is None else list(range(len(index)))
+        return replace(super().select(index), tiles=None, tiling=None, documents=documents, readings=())
 
     def join(self, *others: "ImageEncoding") -> "ImageEncoding":
         """The images of all encodings, in that order. Documents stay documents; beside them each image becomes one.

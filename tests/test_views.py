@@ -461,3 +461,17 @@ def test_an_answer_holds_the_views_of_its_own_question(model: Any) -> None:
         assert torch.allclose(beside.fetch.seen.relevance, alone.fetch.seen.relevance, atol=1e-4)
         assert describe(beside.fetch) == describe(alone.fetch) and beside.sources == alone.sources
         assert torch.equal(beside.fetch.boxes(), alone.fetch.boxes())
+
+
+@torch.no_grad()
+def test_a_page_that_is_selected_is_that_page_alone(model: Any) -> None:
+    """Its answer came from the tiles of another page."""
+    pages = model.encode_image([[PAGE, SMALL]])
+    second = pages.select(torch.tensor([1]))
+    answer = model.generate(second, QUESTION, return_fetch=True)
+    assert answer.text == model.generate(SMALL, QUESTION, tiles="never") and {
+        each.source for each in answer.sources
+    } == {0}
+    assert all(0 <= edge <= max(SMALL.size) for each in answer.sources for edge in each.box)
+    both = model.encode_image([[PAGE], [SMALL]])
+    assert model.generate(both.select(torch.tensor([1])), QUESTION) == answer.text
