@@ -13,7 +13,7 @@ language model width. Positions are (y, x), row-major.
 """
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from secrets import token_hex
 from types import MappingProxyType
@@ -35,7 +35,7 @@ from .configuration_arr_coc import ArrCocConfig
 from .fetcher import AS_CONFIGURED, FetchChoices, RunningBackFetcher
 from .image_encoding import KNOWN, SEEN, ImageEncoding, check_identity
 from .joint_allocation import JointFetch, bridge_over_views, fetch_over_views
-from .pretrained import ArrCocPreTrainedModel, device_of, model_identity, weights_state
+from .pretrained import ArrCocPreTrainedModel, device_of, model_identity
 from .processing_arr_coc import find_query_tokens
 from .prompt import (
     READ,
@@ -131,8 +131,21 @@ class ArrCocModel(ArrCocPreTrainedModel):
 
     @property
     def token(self) -> str:
-        """Of this object in this process, with its present weights: those that encode images or read their tokens."""
-        return f"{self.label}-{id(self)}-{weights_state(self)}"
+        """Of this object in this process, as it is now: it changes with the weights, dtypes and adapters of all parts
+        but the fetcher.
+
+        It costs little: changes of weights are counted by torch, but for those through `Tensor.data`.
+        """
+        state: list[Any] = [id(self)]
+        for name, part in self.named_children():
+            if name != "fetcher":
+                state += [(0 if each.is_inference() else each._version, each.dtype) for each in part.parameters()]
+                layers: Iterable[Any] = part.modules()
+                for layer in layers:
+                    if isinstance(getattr(layer, "disable_adapters", None), bool):  # of PEFT
+                        used = (getattr(layer, "merged", None), *getattr(layer, "scaling", {}).items())
+                        state += [layer.disable_adapters, *layer.active_adapters, *used]
+        return f"{self.label}-{hash(tuple(state))}"
 
     def maker(self) -> tuple[str, str] | None:
         """The label of this model's encodings: its token, and its identity.
@@ -566,6 +579,10 @@ class ArrCocModel(ArrCocPreTrainedModel):
         surplus placeholders are removed: their columns have the state of the token before them. `hidden_states`,
         `attentions` and the cache are of the shorter prompt.
         """
+        sources, _ = (kwargs.pop(name, None) for name in ("image_sources", "source_sizes"))
+        if sources is not None and pixel_values is None and image_encoding is None:
+            expected = "squares of single images; documents and pooled base tokens are for generate(**inputs)"
+            raise ValueError(f"pixel_values: expected {expected}; got image_sources alone")
         kwargs = {name: value for name, value in kwargs.items() if value is not None}
         if unknown := sorted(set(kwargs) - self._language_arguments):
             raise TypeError(f"forward: expected its own arguments or the language model's; got {unknown}")

@@ -273,10 +273,6 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
             choices = replace(choices, all_scores=True, relevance=relevance_targets if unset else choices.relevance)
         if not isinstance(logits_to_keep, int) and not _is_index(logits_to_keep):
             raise refusal("logits_to_keep", "an integer, or a tensor of them", logits_to_keep)
-        sources, _ = (kwargs.pop(name, None) for name in ("image_sources", "source_sizes"))
-        if sources is not None and pixel_values is None and image_encoding is None:
-            expected = "squares of single images; documents and pooled base tokens are for generate(**inputs)"
-            raise ValueError(f"pixel_values: expected {expected}; got image_sources alone")
         counted = {name: kwargs.pop(name, None) for name in ("num_items_in_batch", "shift_labels")}
         taught = labels is not None or counted["shift_labels"] is not None
         if relevance_targets is not None and counted["num_items_in_batch"] is not None and not taught:

@@ -485,23 +485,6 @@ _UNRELATED = ("transformers_version", "_name_or_path", "dtype")
 """Fields about the origin of a config and its loading dtype; the identity uses the weights' own dtypes."""
 
 
-def weights_state(core: ArrCocPreTrainedModel) -> int:
-    """A number that changes with the weights of all parts but the fetcher, with their dtypes and their adapters.
-
-    It costs little: changes of weights are counted by torch, but for those through `Tensor.data`.
-    """
-    state = list[Any]()
-    for name, part in core.named_children():
-        if name != "fetcher":
-            state += [(0 if each.is_inference() else each._version, each.dtype) for each in part.parameters()]
-            layers: Iterable[Any] = part.modules()
-            for layer in layers:
-                if isinstance(getattr(layer, "disable_adapters", None), bool):  # of PEFT
-                    used = (getattr(layer, "merged", None), *getattr(layer, "scaling", {}).items())
-                    state += [layer.disable_adapters, *layer.active_adapters, *used]
-    return hash(tuple(state))
-
-
 def model_identity(core: ArrCocPreTrainedModel) -> str:
     """A checksum of the parts that encode images: configs, samples of the weights and active adapters."""
     config, digest = core.config, sha256()

@@ -291,7 +291,7 @@ def test_tokens_that_were_not_fetched_are_not_compared_with_text(model: Any) -> 
         output, batch, loss_weights({"distribution": 1.0}), config=model.config, target_tokens=17,
         text_statistics=(0.0, 1.0),
     )  # fmt: skip
-    tokens = [output.image_tokens[i][placed(model, output, i)] for i in range(len(PAIRS))]
+    tokens = [output.image_tokens[i][placed(model, output, i, output.image_tokens.shape[1])] for i in range(len(PAIRS))]
     assert len({len(one) for one in tokens}) > 1
     expected = distribution_loss(torch.cat(tokens), 0.0, 1.0)
     assert terms["distribution"].total.item() == pytest.approx(len(PAIRS) * expected.item(), rel=1e-5)
