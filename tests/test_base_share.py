@@ -45,6 +45,8 @@ def test_the_scripts_draw_train_ask_and_report(
     model, out = tiny_checkpoint(tmp_path / "model", **READS_WORDS, fetcher=SCORES_WORDS), tmp_path / "out"
     monkeypatch.setattr(scripts["question_pages"], "SOURCES", ("document",))
     monkeypatch.setattr(scripts["question_pages"], "HELD_OUT", 1)
+    monkeypatch.setattr(scripts["question_pages"], "SIDES", (256, 512))  # a quarter of the text
+    monkeypatch.setattr(scripts["question_pages"], "LEAST_TEXT", 60)
     monkeypatch.setattr("arr_coc.training.reader.language_model.QUESTION_LENGTH", 300)  # bytes are tokens here
     drawn = ("--pdfs", tmp_path, "--out", out, "--pages", 2, 1, 2, "--steps", 1, "--bench", bench(tmp_path / "bench"))
     called(scripts["question_pages"], monkeypatch, "--model", model, *drawn)
