@@ -322,6 +322,12 @@ def test_what_a_phase_cannot_learn_from_is_told(
     assert "step 1: no trained part has a gradient, so nothing was learned" in said[0]
     Image.new("RGB", (90, 60), "white").save(tmp_path / "a.png")
     (tmp_path / "a.jsonl").write_text(json.dumps({"image": "a.png", "question": "What?", "answers": ["1"]}) + "\n")
+    (tmp_path / "long.jsonl").write_text(
+        json.dumps({"image": "a.png", "question": "?", "answers": ["1" * 9999]}) + "\n"
+    )
+    long = load_recipe(tmp_path / "recipe.yaml", ["0.data={format: jsonl, path: long.jsonl}"])
+    with pytest.raises(ValueError, match="line 1: expected at most .* tokens with the answer"):
+        train_adapter(long, tmp_path / "long")
     recipe = load_recipe(tmp_path / "recipe.yaml", ["best=recall", "held_out={format: jsonl, path: a.jsonl}"])
     with pytest.raises(ValueError, match="best: expected held_out with boxes"):
         train_adapter(recipe, tmp_path / "recall")

@@ -27,6 +27,9 @@ IGNORED = -100
 UNKNOWN = -1.0
 """Relevance of every patch if the patches of the answer are unknown."""
 
+MARKS = 32
+"""At least as many tokens as the chat template puts around the text of a turn."""
+
 
 class QuestionCollator:
     """Batches of records as tensors for `ArrCocForConditionalGeneration.forward`.
@@ -100,6 +103,17 @@ class QuestionCollator:
             for name in rows[0]
         }
         return batch | self._images(records)
+
+    def check(self, records: Sequence[Record]) -> None:
+        """Raises a ValueError for a record whose prompt and answer are longer than the context, before any training.
+
+        Only long texts are tokenized: a token has at least one byte.
+        """
+        for record in records:
+            told = [record.question, *record.answers, *(text for turn in record.history for text in turn)]
+            most = self.placeholders + sum(len(text.encode("utf-8", "replace")) + MARKS for text in told)
+            if self.limit is not None and most > self.limit:
+                self._sequence(record)
 
     def _sequence(self, record: Record) -> dict[str, Tensor]:
         """The tensors [S] of one record; the question is located in the prompt only, so no answer leaks into it."""

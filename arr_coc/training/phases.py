@@ -334,15 +334,19 @@ def make_trainer(
             expected = "a bridge whose tokens tell of one patch each"
             raise ValueError(f'distillation: expected {expected}; got "{config.bridge_config.kind}"')
         budget = max(budget, config.vision_tokens(budget=phase.distillation_budget, strategy="saliency")[1])
-    held_out = None if phase.held_out is None else _opened(phase.held_out, root)
+    collator = QuestionCollator(processor, config, padding_side="left", budget=budget)
+    records, held_out = _opened(phase.data, root), None if phase.held_out is None else _opened(phase.held_out, root)
+    for opened in (records, held_out):
+        if isinstance(opened, list):  # others are drawn on demand
+            collator.check(opened)
     if phase.best == "recall" and isinstance(held_out, list) and not any(record.boxes for record in held_out):
         raise ValueError("best: expected held_out with boxes, of whose patches recall is; got none with any")
     trainer = ArrCocTrainer(
         model,
         training_arguments(phase, folder, device),
         objective=objective,
-        data_collator=QuestionCollator(processor, config, padding_side="left", budget=budget),
-        train_dataset=_opened(phase.data, root),
+        data_collator=collator,
+        train_dataset=records,
         eval_dataset=held_out,
         callbacks=[LogLines(), FrozenInputs(), BestThatIsThere(), *reporters(phase.report_to, folder)],
         cached=None if phase.cache is None else CachedEncoder(model, root / phase.cache),
