@@ -159,10 +159,11 @@ def predict_all(
     told = on_answer or _ignored
     done = {run: set((answered or {}).get(run, ())) for arm in arms for run in arm.runs}
     pages = OtherPages(model, [record.image for record in records])
-    if needs_views(records, tiles):
-        check_arms(arms, model.config.vision_config.image_size)
-    groups = by_image(records)[number::processes]
+    groups = by_image(records)
     in_views = [needs_views([item.record for item in group], tiles) for group in groups]
+    if any(in_views):
+        check_arms(arms, model.config.vision_config.image_size)
+    groups, in_views = groups[number::processes], in_views[number::processes]
     documents = [group for group, views in zip(groups, in_views, strict=True) if views]
     images = [group for group, views in zip(groups, in_views, strict=True) if not views]
     total = sum(item.place not in places for group in groups for item in group for places in done.values())
