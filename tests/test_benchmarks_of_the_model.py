@@ -4,8 +4,10 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -20,6 +22,7 @@ from arr_coc.modeling import generation
 from arr_coc.modeling.allocators import ALLOCATORS
 from arr_coc.modeling.scorers import SCORERS
 from arr_coc.modeling.textures import TEXTURE_SETS
+from benchmarks import readings
 from benchmarks.assembling import LIMIT
 from benchmarks.encoder import encoder_costs
 from benchmarks.fetching import ENCODER, FIRST, fetching_costs
@@ -27,7 +30,6 @@ from benchmarks.passes import cost_of_a_pass
 from benchmarks.path import Trace, question_traces
 from benchmarks.placing import WAYS, Asked, place
 from benchmarks.qwen3_vl import first_token, our_inputs, qwen3_vl_config, qwen3_vl_inputs
-from benchmarks.readings import reading_costs
 from benchmarks.timing import Seconds, alternate, table
 from benchmarks.views import random_model, view_costs
 
@@ -214,12 +216,29 @@ def test_views_are_measured_of_random_weights() -> None:
     assert costs.views == 5 and costs.tokens == sum(model.config.vision_tokens())
 
 
-def test_every_reading_is_measured_however_sure_the_answer_is(tmp_path: Path) -> None:
+def test_every_reading_is_measured_however_sure_the_answer_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     generated_image(96).save(tmp_path / "page.png")
-    model, before = tiny_model(), generation.surest
-    costs = reading_costs(model, tmp_path / "page.png", rounds=1)
-    assert list(costs) == [f"{which}, {count} reading(s)" for which in ("first", "next") for count in (1, 2, 3)]
-    assert costs["first, 3 reading(s)"].median > costs["first, 1 reading(s)"].median > 0
+    model, before, read = tiny_model(), generation.surest, list[int]()
+    calls = {}
+
+    def counted(timed: dict[str, Callable[[], object]], rounds: int) -> dict[str, Seconds]:
+        for name, call in timed.items():
+            read.clear()
+            call()
+            calls[name] = len(read)
+        return alternate(timed, rounds)
+
+    ask_again = generation.AnswerGenerator._ask_again
+
+    def asked_again(*args: Any) -> Any:
+        read.append(1)
+        return ask_again(*args)
+
+    monkeypatch.setattr(generation.AnswerGenerator, "_ask_again", asked_again)
+    monkeypatch.setattr(readings, "alternate", counted)
+    costs = readings.reading_costs(model, tmp_path / "page.png", rounds=1)
+    assert calls == {f"{which}, {count} reading(s)": count - 1 for which in ("first", "next") for count in (1, 2, 3)}
+    assert list(costs) == list(calls) and all(seconds.median > 0 for seconds in costs.values())
     assert generation.surest is before
 
 
