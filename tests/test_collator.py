@@ -218,6 +218,12 @@ def test_what_cannot_be_collated_is_refused(
     pages[0].save("pages.tiff", save_all=True, append_images=pages[1:])
     with pytest.raises(ValueError, match="line 8: image: expected a single image, .* no documents; got a document"):
         collator()([replace(records[0], image=Path("pages.tiff"), line=8)])
+    for name, found in {"text.png": "got text", "pages.tiff": "expected a single image, .* got a document"}.items():
+        with pytest.raises(ValueError, match=f"line 8: .*{found}$"):
+            collator().check([records[0], replace(records[1], image=Path(name), line=8)])
+    with pytest.raises(ValueError, match="line 1: images: expected a single image, .* no documents; got 2"):
+        collator().check([replace(records[0], others=(Path("text.png"),))])
+    collator().check(records)
     short = tiny_config(text={"max_position_embeddings": 60})
     with pytest.raises(ValueError, match=r"line 1: expected at most 60 tokens with the answer; got \d+"):
         QuestionCollator(tiny_processor(), short)(records)

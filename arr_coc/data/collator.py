@@ -3,7 +3,9 @@
 Notation: B records, S their longest sequence, P distinct images, I = B image slots, N patches.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Literal, get_args
 
 import numpy as np
@@ -16,7 +18,7 @@ from ..modeling.configuration_arr_coc import ArrCocConfig, count_vision_tokens
 from ..modeling.image_loading import load_source
 from ..modeling.image_processing_arr_coc import boxes_to_patches
 from ..modeling.processing_arr_coc import ArrCocProcessor, query_markers
-from .records import Record
+from .records import Record, is_document
 
 Side = Literal["left", "right"]
 Choice = Literal["first", "random"]
@@ -26,6 +28,8 @@ IGNORED = -100
 
 UNKNOWN = -1.0
 """Relevance of every patch if the patches of the answer are unknown."""
+
+SINGLE = "expected a single image, as training supports no documents"
 
 MARKS = 32
 """At least as many tokens as the chat template puts around the text of a turn."""
@@ -105,11 +109,21 @@ class QuestionCollator:
         return batch | self._images(records)
 
     def check(self, records: Sequence[Record]) -> None:
-        """Raises a ValueError for a record whose prompt and answer are longer than the context, before any training.
+        """Refuses what no step could train on, before any training: files are opened, but not decoded.
 
         Only long texts are tokenized: a token has at least one byte.
+
+        Raises:
+            ValueError: several images, a document, a file that is no image, a prompt and answer longer than the
+                context; the message names the record's line.
         """
+        files = {record.image: record for record in reversed(records)}
         for record in records:
+            _check_single(record)
+            if files[record.image] is record and isinstance(record.image, Path):
+                with _named(record):
+                    if is_document(record.image):
+                        raise ValueError(f"image: {SINGLE}; got a document")
             told = [record.question, *record.answers, *(text for turn in record.history for text in turn)]
             most = self.placeholders + sum(len(text.encode("utf-8", "replace")) + MARKS for text in told)
             if self.limit is not None and most > self.limit:
@@ -152,10 +166,8 @@ class QuestionCollator:
     def _images(self, records: Sequence[Record]) -> dict[str, Tensor]:
         """Pixels of the distinct images, the image of each record, and the patches of its answer."""
         limit = self.processor.image_processor.max_image_pixels
-        several = [record for record in records if record.others]
-        if several:
-            expected = "one image, which is what is trained on"
-            raise ValueError(f"line {several[0].line}: images: expected {expected}; got {len(several[0].images)}")
+        for record in records:
+            _check_single(record)
         slots: dict[Hashable, int] = {}
         index = [slots.setdefault(record.image, len(slots)) for record in records]
         first = [records[index.index(slot)] for slot in range(len(slots))]
@@ -184,14 +196,26 @@ class QuestionCollator:
         return torch.from_numpy(patches).flatten().float()
 
 
-def _loaded(record: Record, limit: int) -> Image.Image:
+def _check_single(record: Record) -> None:
+    if record.others:
+        raise ValueError(f"line {record.line}: images: {SINGLE}; got {len(record.images)}")
+
+
+@contextmanager
+def _named(record: Record) -> Iterator[None]:
+    """Errors name the record's line."""
     try:
-        loaded = load_source(record.picture, max_image_pixels=limit)
-        if not isinstance(loaded, Image.Image):
-            raise ValueError("image: expected a single image, as training supports no documents; got a document")
-        return loaded
+        yield
     except (ValueError, OSError) as error:
         raise ValueError(f"line {record.line}: {error}") from error
+
+
+def _loaded(record: Record, limit: int) -> Image.Image:
+    with _named(record):
+        loaded = load_source(record.picture, max_image_pixels=limit)
+        if not isinstance(loaded, Image.Image):
+            raise ValueError(f"image: {SINGLE}; got a document")
+        return loaded
 
 
 def _opening(processor: ArrCocProcessor) -> str:

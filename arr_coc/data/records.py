@@ -23,6 +23,7 @@ from typing import Any, Literal, NamedTuple, get_args
 from PIL import Image
 from transformers.utils import logging
 
+from ..modeling.image_loading import MAX_IMAGE_PIXELS, count_pages, document_kind, open_encoded
 from ..modeling.image_processing_arr_coc import Box
 from ..modeling.prompt_format import NOT_ON_THE_PAGE as NOT_ON_THE_PAGE
 
@@ -58,6 +59,20 @@ def held(image: Image.Image) -> HeldImage:
 def opened(image: Path | HeldImage) -> Any:
     """An argument of `load_image`: the path, or the image of a held one."""
     return image.make() if isinstance(image, HeldImage) else image
+
+
+def is_document(path: Path) -> bool:
+    """Whether a file is a PDF, a video, or a TIFF or GIF of several pages; an image is opened, but not decoded.
+
+    Raises:
+        ValueError: a file that is no image either.
+        OSError: it cannot be read.
+    """
+    with path.open("rb") as stream:
+        if document_kind(stream.read(1024)) is not None:
+            return True
+        with open_encoded(stream, str(path), MAX_IMAGE_PIXELS) as image:
+            return count_pages(image, str(path)) > 1
 
 
 def shorten(value: Any, length: int = 60) -> str:

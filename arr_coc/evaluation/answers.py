@@ -17,21 +17,12 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from ..data.records import HeldImage, Record, opened
+from ..data.records import HeldImage, Record, is_document, opened
 from ..modeling.allocators import best
 from ..modeling.answers import Answer
 from ..modeling.fetcher import FetchChoices
 from ..modeling.image_encoding import ImageEncoding
-from ..modeling.image_loading import (
-    MAX_IMAGE_PIXELS,
-    Source,
-    count_pages,
-    document_kind,
-    load_image,
-    load_sources,
-    open_encoded,
-    reaches,
-)
+from ..modeling.image_loading import Source, load_image, load_sources, reaches
 from ..modeling.image_processing_arr_coc import Box, boxes_to_patches, map_boxes
 from ..modeling.joint_allocation import JointFetch
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
@@ -192,10 +183,6 @@ def question_room(model: ArrCocForConditionalGeneration, records: Sequence[Recor
     return limit - prompts["input_ids"].shape[1] - new_tokens
 
 
-_HEAD = 1024
-"""Bytes of a file that distinguish a document from an image."""
-
-
 def needs_views(records: Sequence[Record], tiles: str | int | None) -> bool:
     """Whether tiles are on, or a record has several images, a PDF, a video, or a TIFF or GIF with several pages."""
     files = {record.image for record in records if isinstance(record.image, Path)}
@@ -203,14 +190,10 @@ def needs_views(records: Sequence[Record], tiles: str | int | None) -> bool:
 
 
 def _is_document(path: Path) -> bool:
-    with path.open("rb") as stream:
-        if document_kind(stream.read(_HEAD)) is not None:
-            return True
-        try:
-            with open_encoded(stream, str(path), MAX_IMAGE_PIXELS) as image:
-                return count_pages(image, str(path)) > 1
-        except ValueError:
-            return False  # reading the image later raises the error, with the record's line
+    try:
+        return is_document(path)
+    except ValueError:
+        return False  # reading the image later raises the error, with the record's line
 
 
 def check_arms(arms: Sequence[Arm], side: int) -> None:
