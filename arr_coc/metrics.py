@@ -11,6 +11,7 @@ treated.
 
 import re
 import string
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -120,8 +121,9 @@ def _metric(name: str, title: str, *, graded: bool) -> Callable[[Callable[..., f
 
 
 def normalise(text: str) -> str:
-    """The text that exact match compares: stripped, runs of white space as one space; case matters."""
-    return " ".join(text.split())
+    """The text that exact match compares: stripped, runs of white space as one space, accents joined with their letter
+    (NFC); case matters."""
+    return unicodedata.normalize("NFC", " ".join(text.split()))
 
 
 @_metric("exact_match", "exact match", graded=False)
@@ -144,7 +146,8 @@ def alnum_match(text: str, answers: Iterable[str]) -> bool:
 
 
 def _alnum(text: str) -> str:
-    return "".join(filter(str.isalnum, text.lower())) or normalise(text).lower()
+    plain = normalise(text).lower()
+    return "".join(filter(str.isalnum, plain)) or plain
 
 
 @_metric("gqa_accuracy", "GQA accuracy", graded=False)

@@ -208,6 +208,13 @@ def test_gqa_accuracy_forgives_case_and_a_full_stop(text: str, answer: str, righ
     assert gqa_accuracy(text, [answer]) is right
 
 
+@pytest.mark.parametrize("metric", ["exact_match", "caseless_match", "alnum_match", "gqa_accuracy", "anls"])
+def test_an_accent_is_the_same_joined_or_apart(metric: str) -> None:
+    """PDFs and file names of some systems hold letters and accents apart (NFD)."""
+    score = METRICS[metric].score
+    assert score("Cafe\u0301 Zu\u0308rich", ["Caf\u00e9 Z\u00fcrich"]) == 1 > score("Cafe", ["Caf\u00e9"])
+
+
 def test_the_registry_refuses_unknown_names() -> None:
     assert set(METRICS) == {
         "exact_match", "caseless_match", "alnum_match", "gqa_accuracy", "vqa_accuracy", "textvqa_accuracy", "anls",
