@@ -1,6 +1,5 @@
 """The experiment of base-share: pages, arms, training, predictions, and the rule that decides."""
 
-import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ FOLDER = Path(__file__).parents[1] / "examples" / "experiments" / "base-share"
 @pytest.fixture
 def scripts(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return loaded_scripts(
-        FOLDER, ("question_pages", "arms", "train", "evaluate", "pruning", "rule", "report"), monkeypatch
+        FOLDER, ("predictions", "question_pages", "arms", "train", "evaluate", "pruning", "rule", "report"), monkeypatch
     )
 
 
@@ -68,17 +67,16 @@ def test_the_scripts_draw_train_ask_and_report(
         asked = ("--arms", ",".join(names), "--split", split, "--predictions", file)
         called(scripts["evaluate"], monkeypatch, *common, *asked)
     called(scripts["evaluate"], monkeypatch, *common, *asked, "--swapped")
-    rows = list(csv.DictReader((out / "test.csv").read_text().splitlines()))
-    assert {row["arm"] for row in rows} == set(names) and {row["seed"] for row in rows} == {"0"}
-    assert {row["arm"] for row in rows if row["swapped"] == "1"} == {"base_25", "base_100", "keep_all"}
-    assert all(int(row["tokens"]) <= 132 for row in rows if row["arm"] != "keep_all")
-    assert {row["split"] for row in rows if row["arm"] == "auto"} <= {f"base_{n}" for n in (0, 12, 25, 50, 75, 100)}
+    stored, rows = scripts["predictions"], scripts["predictions"].read(out / "test.csv")
+    told = stored.columns(rows)
+    assert {column.arm for column in told if not column.what} == set(names) and {each.seed for each in told} == {"0"}
+    assert {column.arm for column in told if column.what == "swapped"} == {"base_25", "base_100", "keep_all"}
+    assert {row["auto-0 split"] for row in rows} <= {f"base_{n}" for n in (0, 12, 25, 50, 75, 100)}
     assert set(json.loads((out / "costs.json").read_text())["auto"]) == {"tokens", "first_token_ms", "gflop", "mb"}
     called(scripts["pruning"], monkeypatch, *common, "--predictions", out / "pruning.csv")
-    pruned = list(csv.DictReader((out / "pruning.csv").read_text().splitlines()))
-    assert {row["arm"] for row in pruned} == set(scripts["pruning"].RULES)
+    pruned = stored.read(out / "pruning.csv")
+    assert [column.arm for column in stored.columns(pruned)] == list(scripts["pruning"].RULES)
     assert {(row["page"], row["question"]) for row in pruned} == {(row["page"], row["question"]) for row in rows}
-    assert all(int(row["tokens"]) <= 132 for row in pruned)
     called(
         scripts["report"], monkeypatch, "--predictions", out / "test.csv", "--validation", out / "validation.csv",
         "--out", out,
@@ -91,6 +89,7 @@ def test_the_scripts_draw_train_ask_and_report(
     on_bench = (out / "bench" / "report.md").read_text()
     assert on_bench.startswith("3 questions about 2 pages") and "| bills | letters | mean |" in on_bench
     assert "Verdict" not in on_bench and not (out / "bench" / "curve.svg").exists()
+    assert "`auto-0`, in % of the questions:" in text and "- detail: `base_" in text
     assert "| all wordpieces |" in text and "| cdpruner_unturned |" in text
     assert (out / "curve.svg").read_text().startswith("<svg")
     with pytest.raises(ValueError, match="--arms: expected names among base_0, .* got base_33"):
@@ -178,6 +177,28 @@ def test_words_that_an_edge_cuts_are_not_on_the_crop(scripts: dict[str, Any]) ->
     line = Line("a bcd", np.stack([left, 0 * left, left + 10, 0 * left + 8], 1))
     (kept,) = scripts["question_pages"]._inside([line], 512)
     assert kept.text == "bcd" and kept.boxes[0, 0] == 16.0
+
+
+# ---- predictions
+
+
+def test_what_a_training_says_is_a_column(scripts: dict[str, Any], tmp_path: Path) -> None:
+    stored, path = scripts["predictions"], tmp_path / "predictions.csv"
+    asked = [dict(zip(stored.QUESTION, ("3", "pdf", "gist", f"What {n}?", "a b | 7"), strict=True)) for n in range(2)]
+    for name, told in {"base_0-1": (" A  b<|im_end|>", " a"), "auto-0": (" b<|im_end|>", " 7<|im_end|>")}.items():
+        rows = [{**row, name: stored.said(each)} for row, each in zip(asked, told, strict=True)]
+        stored.add(path, rows[::-1] if path.exists() else rows)  # in any order
+    stored.add(path, [{**row, "keep_all-2 swapped": "7"} for row in asked])
+    rows = stored.read(path)
+    assert [str(column) for column in stored.columns(rows)] == ["base_0-1", "auto-0", "keep_all-2 swapped"]
+    assert stored.columns(rows)[2] == ("keep_all", "2", "swapped")
+    assert [row["base_0-1"] for row in rows] == ["A b", "a …"] and [row["auto-0"] for row in rows] == ["b", "7"]
+    assert {name: own.right["gist"].tolist() for name, own in scripts["report"].scores_of(rows).items()} == {
+        "base_0": [[1.0, 0.0]], "auto": [[0.0, 1.0]],
+    }  # fmt: skip
+    with pytest.raises(ValueError, match="expected answers to its 2 questions; got those to 1 others"):
+        stored.add(path, [{**asked[0], "base_0-2": "7"}])
+    assert stored.read(tmp_path / "none.csv") == [] and stored.columns([]) == []
 
 
 # ---- the rule

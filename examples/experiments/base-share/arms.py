@@ -13,12 +13,13 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 import yaml
+from predictions import is_right, said
 from question_pages import questions_of
 from torch import Tensor, nn
 
 from arr_coc.data.domains.page import Question
 from arr_coc.training.from_scratch.stage import Batches
-from arr_coc.training.reader.language_model import Again, Prompting, QuestionBatch, Row, stacked
+from arr_coc.training.reader.language_model import Again, Prompting, Row, stacked
 from arr_coc.training.reader.question_answering import QuestionAnswering, QuestionAnsweringStage
 from arr_coc.training.reader.targets import PageTokens
 from arr_coc.training.stages import Run
@@ -298,8 +299,8 @@ class ArmTask(QuestionAnswering):
     @torch.no_grad()
     def answers(
         self, page: StoredPage, base_page: StoredPage | None = None, kept: Mapping[int, np.ndarray] | None = None
-    ) -> Iterator[tuple[Question, Arm, str, int]]:
-        """Each question, its arm, what is answered greedily up to the first wrong token, and the image's tokens.
+    ) -> Iterator[tuple[Question, Arm, str]]:
+        """Each question, its arm, and what is answered greedily, up to the first wrong token, as it is stored.
 
         Args:
             page: whose questions are asked.
@@ -314,12 +315,12 @@ class ArmTask(QuestionAnswering):
             chosen_tokens = [kept[number] for number in own] if kept is not None else None
             batch = stacked([self.maker.row(page, arm, own, rng, base_page, chosen_tokens)]).to(self.run.device)
             logits, targets, place = self.language.answers(self.embedded(batch), batch)
-            said = logits.argmax(-1)
+            predicted = logits.argmax(-1)
             for at, number in enumerate(own):
-                told, right = said[place == at].tolist(), targets[place == at].tolist()
+                told, right = predicted[place == at].tolist(), targets[place == at].tolist()
                 wrong = next((n for n, (one, other) in enumerate(zip(told, right, strict=True)) if one != other), None)
                 text = self.prompting.tokenizer.decode(told[: len(told) if wrong is None else wrong + 1])
-                yield questions[number], arm, text, _image_tokens(batch, at)
+                yield questions[number], arm, said(text)
 
     @torch.no_grad()
     def measure(self) -> dict[str, float]:
@@ -327,18 +328,7 @@ class ArmTask(QuestionAnswering):
         self.language.adapter.write()
         right: dict[str, list[bool]] = {}
         for page in self.read("validation")[: self.stage.measured]:
-            for question, _, text, _ in self.answers(page):
-                right.setdefault(question.kind, []).append(is_right(text, question))
+            for question, _, told in self.answers(page):
+                right.setdefault(question.kind, []).append(is_right(told, question.answers))
         self.language.model.train()
         return {kind: float(np.mean(hits)) for kind, hits in sorted(right.items())}
-
-
-def _image_tokens(batch: QuestionBatch, question: int) -> int:
-    own = (batch.question == question) | (batch.question == -1)
-    return int((own & (batch.fetched | batch.base)).sum())
-
-
-def is_right(text: str, question: Question) -> bool:
-    """Whether an answer with the token that ends it is one of the question's; case and white space are ignored."""
-    told = " ".join(text.removesuffix("<|im_end|>").casefold().split())
-    return text.endswith("<|im_end|>") and told in {" ".join(answer.casefold().split()) for answer in question.answers}

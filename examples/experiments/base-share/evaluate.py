@@ -4,23 +4,21 @@
 
 With `--split validation --predictions FILE` it asks about the pages that the best split is chosen on; `--swapped` asks
 with the base tokens of another page, for the swap test. What predictions.csv holds already is not asked again, and
-processes for different arms may write to it side by side. `said` is what the model writes greedily, up to its first
-token that is not the answer's.
+processes for different arms may write to it side by side.
 """
 
-import csv
 import json
 import logging
 import time
 from argparse import Namespace
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import numpy as np
 import torch
-from arms import ArmTask, StoredPage, is_right
+from arms import ArmTask, StoredPage
+from predictions import QUESTION, SEVERAL, Column, Row, add, columns, read
 from tqdm import tqdm
 from train import chosen, new_run, options, stage_of
 
@@ -28,36 +26,32 @@ from arr_coc.training.attention import all_eager_attention
 from arr_coc.training.reader.language_model import stacked
 
 HERE = Path(__file__).parent
-COLUMNS = ("arm", "seed", "swapped", "page", "source", "kind", "question", "answer", "said", "right", "tokens", "split")
 TIMED = 12
 """Pages whose first question is timed."""
-Row = dict[str, Any]
-
-
-Kept = Mapping[int, np.ndarray]
 
 
 def ask(
-    task: ArmTask, pages: list[StoredPage], swapped: bool = False, kept: Callable[[StoredPage], Kept] | None = None
+    task: ArmTask,
+    pages: list[StoredPage],
+    column: Column,
+    kept: Callable[[StoredPage], Mapping[int, np.ndarray]] | None = None,
 ) -> list[Row]:
-    """The answers about all pages.
+    """The answers about all pages, as rows of `predictions.add`.
 
     Args:
         task: of the arm.
         pages: of which all questions are asked.
-        swapped: with the base tokens of the page before of the same source.
+        column: of the answers; "swapped": with the base tokens of the page before of the same source.
         kept: what a rule keeps of a page, see `ArmTask.answers`.
     """
     rows = []
-    for number, page in enumerate(tqdm(pages, desc=f"{task.arm.name}{', swapped' if swapped else ''}")):
+    for number, page in enumerate(tqdm(pages, desc=str(column))):
         others = [other for other in pages[number - 1 :: -1] + pages[:number:-1] if other["source"] == page["source"]]
-        other = next((other for other in others if other is not page), pages[number - 1]) if swapped else None
-        for question, arm, text, tokens in task.answers(page, other, kept(page) if kept else None):
-            rows.append({
-                "page": page["page"], "source": page["source"], "kind": question.kind, "question": question.text,
-                "answer": question.answers[0], "said": text, "right": int(is_right(text, question)),
-                "tokens": tokens, "split": arm.name, "swapped": int(swapped),
-            })  # fmt: skip
+        other = next((other for other in others if other is not page), pages[number - 1]) if column.what else None
+        for question, arm, told in task.answers(page, other, kept(page) if kept else None):
+            asked = (str(page["page"]), page["source"], question.kind, question.text, SEVERAL.join(question.answers))
+            row = {**dict(zip(QUESTION, asked, strict=True)), str(column): told}
+            rows.append(row if arm is task.arm else {**row, str(column._replace(what="split")): arm.name})
     return rows
 
 
@@ -96,23 +90,6 @@ def load(args: Namespace, arm: str, seed: int) -> ArmTask | None:
     return task
 
 
-def stored(path: Path) -> list[Row]:
-    """The predictions of a table; none where there is none."""
-    if not path.exists():
-        return []
-    with path.open(newline="") as stream:
-        return list(csv.DictReader(stream))
-
-
-def write(rows: Sequence[Row], path: Path) -> None:
-    """Predictions as a table."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="") as stream:
-        writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-
-
 def main() -> None:
     """Evaluates from the command line."""
     parser = options((__doc__ or "").split("\n")[0])
@@ -122,22 +99,20 @@ def main() -> None:
     args = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     kept = args.predictions.with_name("costs.json")
+    asked = set(columns(read(args.predictions)))
     for arm, seed in chosen(args):
-        if (arm, str(seed), str(int(args.swapped))) in {
-            (row["arm"], row["seed"], row["swapped"]) for row in stored(args.predictions)
-        }:
-            logging.info(f"{arm}-{seed}: asked before")
+        column = Column(arm, str(seed), "swapped" if args.swapped else "")
+        if column in asked:
+            logging.info(f"{column}: asked before")
             continue
         task = load(args, arm, seed)
         if task is None or (args.swapped and not task.arm.base):
             continue
         pages = task.read(args.split)
         with all_eager_attention(task.run.model):  # the fastest on a CPU
-            rows = [{"arm": arm, "seed": seed, **row} for row in ask(task, pages, args.swapped)]
-        cost = costs(task, pages)
-        write([*stored(args.predictions), *rows], args.predictions)
+            add(args.predictions, ask(task, pages, column))
         known = json.loads(kept.read_text()) if kept.exists() else {}
-        kept.write_text(json.dumps({arm: cost, **known}, indent=1) + "\n")
+        kept.write_text(json.dumps({arm: costs(task, pages), **known}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -12,12 +12,12 @@ import logging
 from collections.abc import Mapping
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from arms import ArmTask, StoredPage, most, questions_of
-from evaluate import HERE, ask, load, write
+from evaluate import HERE, ask, load
+from predictions import Column, add
 from torch import Tensor
 from train import chosen, options
 
@@ -91,7 +91,6 @@ def main() -> None:
     args = parser.parse_args()
     args.arms = ARM
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    rows = list[dict[str, Any]]()
     for _, seed in chosen(args):
         task = load(args, ARM, seed)
         if task is None:
@@ -101,8 +100,7 @@ def main() -> None:
             kept = [keep(task, page, RULES, count) for page in pages]
             for rule in RULES:
                 of_rule = partial(_of_page, {page["page"]: each[rule] for page, each in zip(pages, kept, strict=True)})
-                rows += [{"arm": rule, "seed": seed, **row} for row in ask(task, pages, kept=of_rule)]
-                write(rows, args.predictions)
+                add(args.predictions, ask(task, pages, Column(rule, str(seed)), of_rule))
 
 
 def _of_page(kept: Mapping[int, Mapping[int, np.ndarray]], page: StoredPage) -> Mapping[int, np.ndarray]:

@@ -5,8 +5,8 @@ python examples/experiments/base-share/report.py --simulate
 """
 
 import argparse
-import csv
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 from arms import Arm, read_arms, splits
+from predictions import SEVERAL, Row, columns, is_right, read
 from rule import ALONE, FETCHED, KINDS, Scores, Verdict, best_split, decide, mean, simulate
 
 from arr_coc.evaluation.statistics import Interval, paired_difference, score_interval
@@ -23,33 +24,28 @@ HERE = Path(__file__).parent
 FALL, STAY = 0.20, 0.05
 """With another page's base tokens, spread and gist must fall by at least this, and detail by at most that."""
 KEEP_ALL = "keep_all"
-Rows = Sequence[Mapping[str, str]]
 
 
-def read(path: Path, swapped: bool = False) -> dict[str, Scores]:
-    """What each arm answered; questions are in the order of the file, kinds in that of `KINDS`, or of the file.
-
-    Raises:
-        ValueError: trainings of an arm that answered different questions.
-    """
-    with path.open(newline="") as stream:
-        rows = [row for row in csv.DictReader(stream) if row["swapped"] == str(int(swapped))]
-    arms, found = {}, dict.fromkeys(row["kind"] for row in rows)
-    kinds = KINDS if set(found) <= set(KINDS) else tuple(found)
-    for name in dict.fromkeys(row["arm"] for row in rows):
-        pages, right = {}, {}
-        for kind in kinds:
-            by_seed: dict[str, Rows] = {
-                seed: [row for row in rows if (row["arm"], row["seed"], row["kind"]) == (name, seed, kind)]
-                for seed in dict.fromkeys(row["seed"] for row in rows if row["arm"] == name)
-            }
-            asked = [[(row["page"], row["question"]) for row in own] for own in by_seed.values()]
-            if any(own != asked[0] for own in asked):
-                raise ValueError(f"{path}: expected the same questions of all trainings; got others of {name}, {kind}")
-            pages[kind] = np.array([int(page) for page, _ in asked[0]])
-            right[kind] = np.array([[float(row["right"]) for row in own] for own in by_seed.values()])
-        arms[name] = Scores(pages, right)
-    return arms
+def scores_of(rows: Sequence[Row], what: str = "") -> dict[str, Scores]:
+    """What each arm answered; kinds are in the order of `KINDS`, or of the file."""
+    found = dict.fromkeys(row["kind"] for row in rows)
+    by_kind = {
+        kind: [row for row in rows if row["kind"] == kind] for kind in (KINDS if set(found) <= set(KINDS) else found)
+    }
+    trainings: dict[str, list[str]] = {}
+    for column in columns(rows):
+        if column.what == what:
+            trainings.setdefault(column.arm, []).append(str(column))
+    pages = {kind: np.array([int(row["page"]) for row in own]) for kind, own in by_kind.items()}
+    return {
+        arm: Scores(pages, {
+            kind: np.array([
+                [float(is_right(row[column], row["answers"].split(SEVERAL))) for row in own] for column in names
+            ])
+            for kind, own in by_kind.items()
+        })
+        for arm, names in trainings.items()
+    }  # fmt: skip
 
 
 def shown(interval: Interval) -> str:
@@ -130,6 +126,19 @@ def swap_text(plain: Scores, swapped: Scores, name: str) -> str:
     return "\n".join([*lines, "", told])
 
 
+def chosen_text(rows: Sequence[Row]) -> str:
+    """How often each split was chosen where an arm chooses, by kind of question, in percent."""
+    lines = list[str]()
+    for column in columns(rows):
+        if column.what == "split":
+            lines.append(f"\n`{column.arm}-{column.seed}`, in % of the questions:\n")
+            for kind in KINDS:
+                count = Counter(row[str(column)] for row in rows if row["kind"] == kind)
+                shares = (f"`{name}` {100 * n / count.total():.0f}" for name, n in count.most_common())
+                lines.append(f"- {kind}: {', '.join(shares)}")
+    return "\n".join(lines)
+
+
 def draw(scores: Mapping[str, Scores], ordered: Sequence[Arm], best: str) -> Any:
     """The figure: exact match against the base share, a line for each kind; the best share is marked."""
     from matplotlib.figure import Figure
@@ -161,7 +170,8 @@ def report(predictions: Path, validation: Path, arms_file: Path) -> tuple[str, A
     There is a verdict where base tokens alone, fetched tokens alone and a split have answered the experiment's kinds of
     question, on validation pages too, and a figure where at least two splits have; else None.
     """
-    scores, swapped, arms = read(predictions), read(predictions, swapped=True), read_arms(arms_file)
+    rows, arms = read(predictions), read_arms(arms_file)
+    scores, swapped = scores_of(rows), scores_of(rows, "swapped")
     costs = predictions.with_name("costs.json")
     known = json.loads(costs.read_text()) if costs.exists() else {}
     ordered = [arm for arm in splits(arms) if arm.name in scores]
@@ -176,13 +186,15 @@ def report(predictions: Path, validation: Path, arms_file: Path) -> tuple[str, A
     ]
     asked_kinds = set(first.right) == set(KINDS)
     if asked_kinds and between and {ALONE, FETCHED} <= set(scores) and validation.exists():
-        best = best_split(read(validation), between)
+        best = best_split(scores_of(read(validation)), between)
         parts += ["\n## Verdict\n", verdict_text(decide(scores, best), scores)]
         if best in swapped:
             parts += ["\n## Swap test\n", swap_text(scores[best], swapped[best], best)]
+    if chosen := chosen_text(rows):
+        parts += ["\n## Splits that an arm chose", chosen]
     pruned = predictions.with_name("pruning.csv")
     if pruned.exists():
-        parts += ["\n## Pruning rules on `keep_all`\n", pruning_table(scores, read(pruned), arms)]
+        parts += ["\n## Pruning rules on `keep_all`\n", pruning_table(scores, scores_of(read(pruned)), arms)]
     figure = None
     if asked_kinds and len(ordered) > 1:
         best_mean = max((arm.name for arm in ordered), key=lambda name: mean(scores[name]))
