@@ -2,13 +2,14 @@
 
 import numpy as np
 import pytest
-from helpers import tiny_config
+from helpers import READS_WORDS, SCORES_WORDS, tiny_config
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arr_coc import ArrCocConfig
 from arr_coc.evaluation.answers import lattice
 from arr_coc.evaluation.arms import BASELINES, BOUNDS, GROUPS, LADDER, make_arms
+from arr_coc.experiments.scoring import default_rules, missing_arms
 
 
 def test_arms_of_the_published_geometry() -> None:
@@ -19,6 +20,14 @@ def test_arms_of_the_published_geometry() -> None:
     assert (arms["smaller"].side, arms["smaller"].tokens) == (6 * 64, 36 + 576)
     assert (arms["none"].tokens, arms["keep_all"].tokens) == (256, 256 + 4096)
     assert list(arms["random"].runs) == ["random.0", "random.1", "random.2"] and list(arms["none"].runs) == ["none"]
+
+
+def test_the_strategy_of_a_model_that_reads_text_is_on_the_ladder() -> None:
+    """Rules that say nothing else are about it."""
+    config = tiny_config(**READS_WORDS, fetcher=SCORES_WORDS)
+    names = [arm.name for arm in make_arms(config)]
+    assert [arm.name for arm in make_arms(config, ["ladder"])] == ["none", "random", "saliency", "words"]
+    assert not missing_arms(default_rules("words"), names) and missing_arms(default_rules("realizer"), names)
 
 
 @pytest.mark.parametrize("budget", [1, 5, 17, 60])

@@ -24,7 +24,7 @@ from arr_coc.evaluation.predictions import append, mend, prediction, read_run
 from arr_coc.experiments.costs import LiveTensors
 from arr_coc.experiments.experiment import predict
 from arr_coc.experiments.report import table_text, write_report
-from arr_coc.experiments.scoring import DEFAULT_RULES
+from arr_coc.experiments.scoring import default_rules
 from arr_coc.loading import load_model
 
 SIZES = [(60, 90), (80, 40), (50, 50)]  # height, width
@@ -195,7 +195,7 @@ def test_the_command_writes_plan_predictions_and_report(experiment: Path) -> Non
     out = experiment / "out"
     plan = yaml.safe_load((out / "plan.yaml").read_text())
     result = json.loads((out / "result.json").read_text())
-    assert plan["rules"] == DEFAULT_RULES and re.fullmatch("[0-9a-f]{64}", plan["weights_sha256"])
+    assert plan["rules"] == default_rules("realizer") and re.fullmatch("[0-9a-f]{64}", plan["weights_sha256"])
     assert list(result["arms"]) == [*LADDER, *BASELINES, *GROUPS["halves"], *BOUNDS]
     assert (result["n"], result["images"]) == (6, 3)
     assert len(result["arms"]["random"]["runs"]) == 2

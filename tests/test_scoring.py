@@ -21,10 +21,10 @@ from arr_coc.evaluation.statistics import bootstrap_mean, paired_difference
 from arr_coc.evaluation.strategies import describe, describe_change
 from arr_coc.experiments.experiment import predict
 from arr_coc.experiments.scoring import (
-    DEFAULT_RULES,
     check_rules,
     compared,
     decide,
+    default_rules,
     missing_arms,
     score_experiment,
     worst,
@@ -275,16 +275,16 @@ def test_the_interval_decides(intervals: dict[str, tuple[float, float]], decisio
     """GO: above a floor of as many tokens, a smaller image, blind patches and patches without a base."""
     arms = [*OTHERS, "realizer"]
     compare = differences(**{**dict.fromkeys(OTHERS, CLEAR), **intervals}, saliency_random=OPEN)
-    outcome = decide(DEFAULT_RULES, arms, compare, images=20)
+    outcome = decide(default_rules("realizer"), arms, compare, images=20)
     assert outcome["decision"] == decision and outcome["notes"] == []
-    few = decide(DEFAULT_RULES, arms, compare, images=19)
+    few = decide(default_rules("realizer"), arms, compare, images=19)
     assert few["decision"] == "NO VERDICT" and "at least 20 different images" in few["text"]
 
 
 def test_go_needs_every_rival() -> None:
     """A floor that was never run is not beaten."""
-    assert missing_arms(DEFAULT_RULES, [*LADDER, "uniform", "larger", "smaller"]) == ["patches_only"]
-    assert not missing_arms(DEFAULT_RULES, [arm.name for arm in make_arms(tiny_config())])
+    assert missing_arms(default_rules("realizer"), [*LADDER, "uniform", "larger", "smaller"]) == ["patches_only"]
+    assert not missing_arms(default_rules("realizer"), [arm.name for arm in make_arms(tiny_config())])
 
 
 def test_a_lucky_answer_of_random_changes_no_decision() -> None:
@@ -300,9 +300,9 @@ def test_a_lucky_answer_of_random_changes_no_decision() -> None:
     for lucky in (0, 2):
         arms = {name: scored_arm(name, [row.astype(float).tolist()]) for name, row in answers.items()}
         arms["random"] = scored_arm("random", [[1.0] * lucky + [0.0] * (60 - lucky)])
-        pairs = [pair for pair in compared(DEFAULT_RULES) if set(pair) <= set(arms)]
+        pairs = [pair for pair in compared(default_rules("realizer")) if set(pair) <= set(arms)]
         known = dict(zip(pairs, compare_all([(arms[a], arms[b]) for a, b in pairs]), strict=True))
-        decisions.append(decide(DEFAULT_RULES, list(arms), lambda a, b: known[a, b], images=60)["decision"])  # noqa: B023
+        decisions.append(decide(default_rules("realizer"), list(arms), lambda a, b: known[a, b], images=60)["decision"])  # noqa: B023
     assert decisions == ["GO", "GO"]
 
 

@@ -15,6 +15,7 @@ from ..modeling.scorers import SCORERS
 from .peer_rules import PEERS
 
 LADDER = ("none", "random", "saliency", "clip_query", "realizer")
+"""Strategies, and the model's own if it is another trained one."""
 BASELINES = {
     "uniform": "patches on a regular lattice, as many",
     "larger": "a larger image, base tokens only",
@@ -174,6 +175,8 @@ def _members(config: ArrCocConfig, group: str, boxed: bool, several: bool) -> li
     """The names of a group's arms that can run."""
     held = config.fetcher_config.scorers
     fit = [name for name in GROUPS[group] if name not in SCORERS or not SCORERS[name].trained or name in held]
+    if group == "ladder" and SCORERS[own := config.fetcher_config.strategy].trained and own not in fit:
+        fit.append(own)
     fit = [name for name in fit if several or not name.startswith("other_base")]
     return [name for name in fit if boxed or name != "oracle"]
 

@@ -30,7 +30,7 @@ from ..files import check_entries, check_types, read_json, read_yaml, write_json
 from ..modeling.allocators import ALLOCATORS
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from .costs import ArmCost, Asked, Costs, Percentiles, measure_costs
-from .scoring import DEFAULT_RULES, Entry, check_rules, missing_arms, score_experiment
+from .scoring import Entry, check_rules, default_rules, missing_arms, score_experiment
 
 logger = logging.get_logger(__name__)
 
@@ -66,7 +66,7 @@ class Settings:
         budget, allocator: the checkpoint's by default.
         seeds: seeds of random relevance.
         limit: the most records, from the first on; None: all.
-        rules: see `scoring`; None: `DEFAULT_RULES`.
+        rules: see `scoring`; None: `default_rules` for the model's strategy.
         trained_on: names of `TRAINABLE` on whose prompts the weights were also trained; shown in the report.
         contest, reference, tolerance: arms with their own weights, see `scoring`.
         tiles: see `views.ViewOptions`; None: one view per image, but views of documents and of several images.
@@ -109,7 +109,7 @@ def make_plan(
     Raises:
         ValueError: bad settings, rules about missing arms, or a metric that cannot score the answers.
     """
-    rules = DEFAULT_RULES if settings.rules is None else settings.rules
+    rules = default_rules(model.config.fetcher_config.strategy) if settings.rules is None else settings.rules
     check_rules(rules)
     plan = plan_run(model, source, records, settings, command)
     return judged(plan, rules)

@@ -55,18 +55,21 @@ SMALLEST_DIFFERENCE = 2.0
 RIVALS = ("larger", "smaller", "random", "saliency", "uniform", "patches_only")
 """The arms that running back must exceed at equal tokens, see `arms`."""
 
-DEFAULT_RULES: dict[str, Any] = {
-    "rules": [
-        {"decision": "GO", "if": {"arm": "realizer", "above": ["none", *RIVALS], "by": SMALLEST_DIFFERENCE}},
-        {"decision": "STOP", "if": {"arm": "realizer", "not_above": ["none"], "by": SMALLEST_DIFFERENCE}},
-        *(
-            {"decision": "NO-GO", "if": {"arm": "realizer", "not_above": [rival], "by": SMALLEST_DIFFERENCE}}
-            for rival in RIVALS
-        ),
-    ],
-    "otherwise": {"decision": "INCONCLUSIVE"},
-    "notes": [{"if": {"arm": "saliency", "not_above": ["random"], "by": SMALLEST_DIFFERENCE}}],
-}
+
+def default_rules(strategy: str) -> dict[str, Any]:
+    """The rules of an experiment that states none: does `strategy`, the model's own, pay?"""
+    return {
+        "rules": [
+            {"decision": "GO", "if": {"arm": strategy, "above": ["none", *RIVALS], "by": SMALLEST_DIFFERENCE}},
+            {"decision": "STOP", "if": {"arm": strategy, "not_above": ["none"], "by": SMALLEST_DIFFERENCE}},
+            *(
+                {"decision": "NO-GO", "if": {"arm": strategy, "not_above": [rival], "by": SMALLEST_DIFFERENCE}}
+                for rival in RIVALS
+            ),
+        ],
+        "otherwise": {"decision": "INCONCLUSIVE"},
+        "notes": [{"if": {"arm": "saliency", "not_above": ["random"], "by": SMALLEST_DIFFERENCE}}],
+    }
 
 
 _FORMS = ({"arm", "above", "by"}, {"arm", "not_above", "by"}, {"arm", "not_above"})

@@ -57,7 +57,7 @@ class Phase(Stage):
         batch_size, accumulation: questions per device and forward pass, and passes per step.
         learning_rate, rates: of AdamW, and of parts with another rate.
         weight_decay, clip: of matrices; the largest gradient norm.
-        strategies, budgets: probabilities; each step draws one strategy and one budget.
+        strategies, budgets: probabilities; each step draws one strategy (None: the model's own) and one budget.
         losses: weights that differ from `losses.WEIGHTS`.
         gradient: how the answer's loss reaches the scorer, see `fetcher_config.gradient`; "reinforcement": not at all,
             but answers from drawn sets of patches are rewarded (with boxes also the relevance loss, unless `losses` has
@@ -91,7 +91,7 @@ class Phase(Stage):
     rates: Mapping[str, float] = field(default_factory=dict)
     weight_decay: float = 0.01
     clip: float = 1.0
-    strategies: Mapping[str, float] = field(default_factory=lambda: {"realizer": 1.0})
+    strategies: Mapping[str, float] | None = None
     budgets: Mapping[str | int, float] = field(default_factory=lambda: {"standard": 1.0})
     losses: Mapping[str, float] = field(default_factory=dict)
     gradient: str | None = None
@@ -138,7 +138,7 @@ class Phase(Stage):
         ReinforceSettings.of(self.reinforcement)
         if self.reinforcement and not reinforced:
             raise ValueError(f"reinforcement: expected gradient: {REINFORCEMENT} beside it; got {self.gradient}")
-        fixed = sorted(name for name in self.strategies if not SCORERS[name].trained)
+        fixed = sorted(name for name in self.strategies or () if not SCORERS[name].trained)
         if reinforced and fixed:
             raise ValueError(f"strategies: expected scorers with weights, to be reinforced; got {', '.join(fixed)}")
 

@@ -71,17 +71,18 @@ class Draw:
 
 @dataclass(frozen=True)
 class Mix:
-    """Probabilities of strategies and budgets; weights need not sum to 1.
+    """Probabilities of strategies (None: the model's own) and budgets; weights need not sum to 1.
 
     Raises:
         ValueError: no weights, or one that is not positive.
     """
 
-    strategies: Mapping[str, float]
+    strategies: Mapping[str, float] | None
     budgets: Mapping[str | int, float]
 
     def __post_init__(self) -> None:
-        for name, weights in (("strategies", self.strategies), ("budgets", self.budgets)):
+        given = {} if self.strategies is None else {"strategies": self.strategies}
+        for name, weights in {**given, "budgets": self.budgets}.items():
             numbers = isinstance(weights, Mapping) and all(isinstance(w, int | float) for w in weights.values())
             if not numbers or not weights or min(weights.values()) < 0 or sum(weights.values()) <= 0:
                 raise ValueError(f"{name}: expected a mapping of names to weights, one above 0; got {weights!r}")
@@ -89,7 +90,8 @@ class Mix:
     def draw(self, seed: int, step: int, config: ArrCocConfig) -> Draw:
         """The draw of step `step` of a run with this seed."""
         generator = torch.Generator().manual_seed((seed * 1_000_003 + step) % 2**63)
-        strategy, budget = _drawn(self.strategies, generator), _drawn(self.budgets, generator)
+        strategies = self.strategies or {config.fetcher_config.strategy: 1.0}
+        strategy, budget = _drawn(strategies, generator), _drawn(self.budgets, generator)
         return Draw(strategy, config.vision_tokens(budget=budget, strategy=strategy)[1])
 
     def largest(self, config: ArrCocConfig) -> int:
