@@ -7,12 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from PIL import Image
 
 from arr_coc.assembling.trained import is_complete
-from arr_coc.cli import main
+from arr_coc.cli import COMMANDS, SETTING, main, parser
+from arr_coc.cli.common import _check_choices
 from arr_coc.data import Split, find_fonts
 from arr_coc.files import SHIPPED, cache_folder
+from arr_coc.loading import load_config
+from arr_coc.modeling.scorers import SCORERS
+from arr_coc.training.recipe import load_recipe
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -135,3 +140,46 @@ def test_every_linked_file_exists(page: str) -> None:
 def test_every_page_is_linked_from_the_readme() -> None:
     linked = re.findall(r"\]\((docs/[^)#]+)\)", TEXT)
     assert set(PAGES) == {"README.md", *linked}
+
+
+# ---- commands that are not run -------------------------------------------------------------------------------------
+
+
+def documented() -> list[str]:
+    """Every `arr-coc` command of a page, a card, a recipe's first lines or a help text."""
+    pages = [*PAGES.values(), *ROOT.glob("hub_configs/*/README.md"), *ROOT.glob("examples/experiments/*/README.md")]
+    shown = "\n".join(re.findall(r"```(?:ba)?sh\n(.*?)```", "\n".join(map(Path.read_text, pages)), re.DOTALL))
+    found = shown.replace("\\\n", " ").splitlines()
+    for recipe in ROOT.glob("examples/*.yaml"):
+        found += [line.lstrip("# ") for line in recipe.read_text().splitlines() if line.startswith("#")]
+    found += [example for command in COMMANDS for example in command.examples]
+    return [*dict.fromkeys(line.split("   ")[0] for line in found if re.match(r"arr-coc [a-z-]+ [^$]+$", line))]
+
+
+def strategies_of(file: str | None) -> tuple[str, ...]:
+    """The arms in a configuration or suite, and the model that it names, if any, before them."""
+    content = yaml.safe_load((ROOT / file).read_text()) if file and (ROOT / file).is_file() else {}
+    arms = [*content.get("arms", ()), *(arm for each in content.get("sets", {}).values() for arm in each["arms"])]
+    return str(content.get("model", "")), *(re.split("[@+]", arm)[0] for arm in arms)
+
+
+@pytest.mark.parametrize("command", documented())
+def test_documented_commands_are_accepted(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Examples named strategies that the default model does not hold, and settings that no recipe has."""
+    monkeypatch.chdir(ROOT)
+    words = shlex.split(command, comments=True)[1:]
+    args, rest = parser().parse_known_args(words)
+    assert all(SETTING.fullmatch(word) for word in rest)
+    if words[0] == "train" and (ROOT / args.recipe).is_file():
+        load_recipe(ROOT / args.recipe, [*args.settings, *rest])
+    if not hasattr(args, "model"):
+        return
+    file = {"measure": "suite", "experiment": "config"}.get(words[0], "")
+    named, *arms = strategies_of(getattr(args, file, None))
+    model = args.model or (ROOT / "examples" / named if named else ROOT / SHIPPED)
+    config = ROOT / model / "config.json"
+    given = {name: value for name, value in vars(args).items() if isinstance(value, str)}
+    _check_choices(given, config)
+    if config.is_file():
+        held = load_config(config.parent).fetcher_config.scorers
+        assert [arm for arm in arms if arm in SCORERS and SCORERS[arm].trained and arm not in held] == []

@@ -216,10 +216,10 @@ COMMAND = Command(
         "--passes and --tiles are not available."
     ),
     examples=(
-        "arr-coc evaluate held_out.jsonl --strategies none,random,realizer",
+        "arr-coc evaluate held_out.jsonl --strategies none,random,words",
         "arr-coc evaluate held_out.jsonl --strategies all --allocators all --limit 100",
         "arr-coc evaluate held_out.jsonl --model ./my-model --limit 100 --metric anls --json results.json",
-        "arr-coc evaluate out/invoices/data.jsonl --strategies none,realizer --tiles asked",
+        "arr-coc evaluate out/invoices/data.jsonl --strategies none,words --tiles asked",
         "arr-coc evaluate my.jsonl --model Qwen/Qwen3-VL-2B-Instruct --strategies keep_all,attention@0.25,none",
         "arr-coc evaluate val.json --format textvqa --with images=train_images --with ocr=rosetta.json",
         "arr-coc evaluate validation.jsonl --model ./my-model --fit-calibration",
@@ -345,7 +345,7 @@ MEASURE = Command(
         "ANLS, seconds, how well the confidence predicts right answers, and its calibration."
     ),
     examples=(
-        "arr-coc measure examples/measured.yaml --split validation --limit 60",
+        "arr-coc measure examples/measured_135m.yaml --split validation --limit 60",
         "arr-coc measure examples/measured.yaml --model runs/tiny-2-base/model --json measured.json",
         "arr-coc measure --bench ../bench --sources sroie funsd --limit 20 --predictions answers.jsonl",
         "arr-coc measure --bench ../bench --model Qwen/Qwen3-VL-2B-Instruct --budget 0.25",

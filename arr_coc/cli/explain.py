@@ -128,7 +128,7 @@ LOOK = Command(
     examples=(
         'arr-coc look receipt.png "What is the total?" --out why',
         'arr-coc look receipt.png "What is the total?" "What is the date?" --passes 2 --budget 53 --out why',
-        'arr-coc look receipt.png "What is the total?" --strategies saliency,clip_query,realizer --out why',
+        'arr-coc look receipt.png "What is the total?" --strategies saliency,random,words --out why',
     ),
     add_arguments=add_look_arguments,
     run=run_look,

@@ -71,7 +71,7 @@ COMMAND = Command(
     examples=(
         "arr-coc train hub_configs/arr-coc-small/train.yaml --out runs/small --device cuda",
         "arr-coc train examples/phases.yaml joint.learning_rate=5e-5 --out runs/phases",
-        "arr-coc train examples/adapter.yaml data.path=my.jsonl --adapter --out runs/adapter",
+        "arr-coc train examples/adapter.yaml 'data={format: jsonl, path: ../my.jsonl}' --adapter --out runs/adapter",
         "arr-coc train examples/attached.yaml model=Qwen/Qwen3-VL-2B-Instruct --device cuda --out runs/attached",
         "arr-coc train examples/phases.yaml steps=2 data.pages=4 held_out.pages=2 --out runs/try",
     ),
