@@ -32,7 +32,7 @@ EXTRAS_REQUIRE = {
     "trl": ["trl>=1.16"],  # the release that the tests run with; older ones were not tried
     "documents": ["pypdfium2>=5.0"],
     "video": ["av>=14.1"],
-    "serve": ["fastapi>=0.115.2", "uvicorn>=0.30", "prometheus-client>=0.20"],
+    "serve": ["fastapi>=0.115.2", "uvicorn>=0.30", "prometheus-client>=0.20", "jsonschema>=4.26"],
     "ray": ["ray[serve]>=2.60"],  # beside "serve"; the release that the tests run with; older ones were not tried
     "demo": ["gradio>=6.31"],  # the release that the tests run with; older ones were not tried
     "test": [

@@ -303,8 +303,21 @@ def test_each_field_is_a_question() -> None:
         (("boolean",), "Yes.", True),
         (("boolean",), "no", False),
         (("string",), " 12.50 ", "12.50"),
-        (("string", "null"), "not on the page", None),
-        (("string",), "not on the page", "not on the page"),
+        (("string", "null"), "Not on the page", None),
+        (("number",), "-$12.50", -12.5),
+        (("number",), "\u221212.50", -12.5),
+        (("number",), "($12.50)", -12.5),
+        (("number",), "12.50-", -12.5),
+        (("number",), "- EUR 3", -3),
+        (("number",), "EUR12.50", 12.5),
+        (("number",), "1 234 567,5 kr", 1234567.5),
+        (("number",), "2 pages", 2),
+        (("integer",), "9007199254740993", 9007199254740993),
+        (("number",), "1" * 400, int("1" * 400)),
+        (("string", "integer"), "17", 17),
+        (("integer", "string"), "0117 496 0123", "0117 496 0123"),
+        (("string", "integer"), "MB-77120", "MB-77120"),
+        (("string", "integer"), "007", "007"),
     ],
 )
 def test_values(kinds: tuple[str, ...], text: str, value: Any) -> None:
@@ -314,13 +327,58 @@ def test_values(kinds: tuple[str, ...], text: str, value: Any) -> None:
 
 @pytest.mark.parametrize("required", [True, False])
 @pytest.mark.parametrize(
-    ("kinds", "text"), [(("number",), "soon"), (("integer", "null"), "2.5"), (("number", "null"), "12 of 30")]
+    ("kinds", "text"),
+    [
+        (("number",), "soon"),
+        (("integer", "null"), "2.5"),
+        (("number", "null"), "12 of 30"),
+        (("integer",), "INV-20417"),
+        (("integer",), "A12"),
+        (("integer",), "3 12"),
+        (("number",), "3 12.50"),
+        (("number",), "1.5 million"),
+        (("number",), "12k"),
+        (("integer",), "0117 496 0123"),
+        (("number",), "12/04"),
+    ],  # fmt: skip
 )
 def test_answers_that_are_no_values(kinds: tuple[str, ...], text: str, required: bool) -> None:
     field = Field(("x",), "?", kinds, required=required)
     with pytest.raises(ValueError, match=f"x: expected an answer that is {' or '.join(kinds)}; got '{text}'"):
         field.value(text)
     assert field.needed == (required and "null" not in kinds)
+
+
+def test_what_is_not_on_the_page_is_no_value_of_a_needed_field() -> None:
+    with pytest.raises(ValueError, match="x: expected an answer that is on the page; got 'Not on the page'"):
+        Field(("x",), "?", ("string",)).value("Not on the page")
+
+
+@pytest.mark.parametrize(
+    ("part", "text", "message"),
+    [
+        ({"type": "integer", "minimum": 0, "maximum": 3}, "77", "77 is greater than the maximum of 3"),
+        ({"type": "string", "format": "date"}, "13 April 2025", "'13 April 2025' is not a 'date'"),
+        ({"type": "string", "maxLength": 2}, "abc", "'abc' is too long"),
+    ],
+)
+def test_values_obey_the_schema(part: dict[str, Any], text: str, message: str) -> None:
+    """They were returned as if the schema held."""
+    for name in ("anyOf", "oneOf"):
+        (field,) = fields_of({"properties": {"x": {name: [part, {"type": "null"}]}}, "required": ["x"]})
+        assert field.kinds == (part["type"], "null") and field.value("not on the page") is None
+        with pytest.raises(ValueError, match=f"x: expected an answer that its schema allows; got '{text}': {message}"):
+            field.value(text)
+    (date,) = fields_of({"properties": {"x": {"type": "string", "format": "date"}}})
+    assert date.value("2025-04-13") == "2025-04-13"
+
+
+def test_references_of_older_drafts() -> None:
+    old = {
+        "properties": {"a": {"allOf": [{"$ref": "#/definitions/A"}]}},
+        "definitions": {"A": SCHEMA["$defs"]["Seller"]},
+    }
+    assert [field.path for field in fields_of(old)] == [("a", "city_name"), ("a", "kind")]
 
 
 def test_cut_answers_are_no_values() -> None:
@@ -350,7 +408,16 @@ def test_one_of_some_values_and_what_is_left_out() -> None:
             {"properties": {"a": {"anyOf": [{"type": "string"}, {"type": "number"}]}}},
             "a: expected anyOf one schema",
         ),
-        ({"properties": {"a": {"$ref": "#"}}, "$defs": {"#": {"$ref": "#"}}}, "a: expected a JSON schema"),
+        ({"properties": {"a": {"$ref": "#"}}}, r"a: expected a \$ref to a part of this schema, .* got '#'"),
+        ({"properties": {"a": {"$ref": "#/$defs/No"}}}, r"a: expected a \$ref to a part .* got '#/\$defs/No'"),
+        ({"properties": {"a": {"$ref": "#/$defs/A"}}, "$defs": {"A": {"$ref": "#/$defs/A"}}}, "a: expected a JSON sch"),
+        ({"properties": {"a": {"type": "string", "pattern": "(a+)+$"}}}, "a: expected keywords .*; got pattern"),
+        ({"properties": {"a": {}}, "if": {}}, "schema: expected keywords among .*; got if"),
+        ({"properties": {"a": {"type": "string", "format": "date-time"}}}, "a: expected a format among .*; got date-t"),
+        ({"properties": {"a": {"enum": []}}}, "a: expected an enum with values; got none"),
+        ({"properties": {"a": {"type": 5}}}, "properties.a.type: expected a JSON schema; got 5 is not valid"),
+        ({"properties": {"a": {}}, "required": 5}, "required: expected a JSON schema; got 5 is not of type 'array'"),
+        ({"properties": {"a": {"anyOf": 5}}}, "properties.a.anyOf: expected a JSON schema; got 5 is not of type"),
         ({"properties": {f"f{n}": {} for n in range(65)}}, "1 to 64 fields; got 65"),
     ],
 )

@@ -53,7 +53,9 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
     mib: dict[str, Any] = {"metavar": "MIB", "type": int}
     count: dict[str, Any] = {"metavar": "N", "type": int}
     limits.add_argument("--max-body", help="size of a request in MiB (default: 16)", **mib)
-    limits.add_argument("--max-pixels", help="pixels of an image, or of all pages of a document (default: 40 million)", **count)
+    limits.add_argument(
+        "--max-pixels", help="pixels of an image, or of all pages of a document (default: 40 million)", **count
+    )
     limits.add_argument("--image-workers", help="processes that decode images (default: 2)", **count)
     limits.add_argument("--encodings", help="cache of encoded images in MiB (default: 512)", **mib)
     limits.add_argument("--max-waiting", help="waiting questions; more get status 429 (default: 128)", **count)

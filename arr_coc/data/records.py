@@ -61,6 +61,11 @@ def opened(image: Path | HeldImage) -> Any:
     return image.make() if isinstance(image, HeldImage) else image
 
 
+def says_absent(answer: str) -> bool:
+    """Whether an answer says that the page does not have it, in any case."""
+    return " ".join(answer.casefold().split()) == NOT_ON_THE_PAGE
+
+
 def is_document(path: Path) -> bool:
     """Whether a file is a PDF, a video, or a TIFF or GIF of several pages; an image is opened, but not decoded.
 

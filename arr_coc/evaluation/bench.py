@@ -18,7 +18,7 @@ from tqdm import tqdm
 from transformers.generation.streamers import BaseStreamer
 
 from ..attached import AttachedReader
-from ..data.records import NOT_ON_THE_PAGE, Record, Row, gather, lines, parse, shorten
+from ..data.records import Record, Row, gather, lines, parse, says_absent, shorten
 from ..metrics import METRICS
 from ..modeling.image_encoding import ImageEncoding
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
@@ -278,7 +278,7 @@ def score_bench(bench: Bench, answers: Sequence[BenchAnswer]) -> dict[str, Any]:
     }
     counts = {name: sum(row[name] for row in sources.values()) for name in ("questions", "pages")}
     probabilities = np.array([answer.probability for answer in answers])
-    refused = np.array([" ".join(answer.answer.split()) == NOT_ON_THE_PAGE for answer in answers])
+    refused = np.array([says_absent(answer.answer) for answer in answers])
     return {
         "sources": sources,
         "mean": {

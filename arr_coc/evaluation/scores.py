@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from transformers.utils import logging
 
-from ..data.records import NOT_ON_THE_PAGE, Record
+from ..data.records import Record, says_absent
 from ..metrics import METRICS
 from ..modeling.image_processing_arr_coc import map_boxes
 from .arms import Arm
@@ -280,8 +280,7 @@ class Scored:
     @cached_property
     def refused(self) -> np.ndarray:
         """bool [R, n]: True on answers "not on the page"."""
-        answers = [[" ".join(prediction.answer.split()) for prediction in row] for row in self.predictions]
-        return np.array(answers) == NOT_ON_THE_PAGE
+        return np.array([[says_absent(prediction.answer) for prediction in row] for row in self.predictions])
 
     @property
     def calibration(self) -> dict[str, Any]:

@@ -4,13 +4,17 @@ For JSON, each field of the schema is one question; all are answered in one batc
 """
 
 import json
+import math
 import re
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any
 
-from ..data.records import NOT_ON_THE_PAGE
+from jsonschema import Draft202012Validator, SchemaError
+
+from ..data.records import says_absent
 from ..modeling.answers import THINKS, THOUGHT, split_thinking
 
 UNFINISHED = "\N{REPLACEMENT CHARACTER}"
@@ -85,6 +89,16 @@ MAX_FIELDS = 64
 KINDS = ("string", "number", "integer", "boolean", "null")
 _TRUE, _FALSE = ("yes", "true"), ("no", "false")
 
+NOTES = {"$comment", "$id", "$schema", "default", "deprecated", "description", "examples", "title"}
+"""Keywords that change nothing."""
+OF_OBJECTS = {*NOTES, "$defs", "additionalProperties", "definitions", "properties", "required", "type"}
+OF_FIELDS = {
+    *NOTES, "const", "enum", "exclusiveMaximum", "exclusiveMinimum", "format", "maxLength", "maximum", "minLength",
+    "minimum", "multipleOf", "type",
+}  # fmt: skip
+"""Keywords that are obeyed. `pattern` is not: a client's expression may take for ever."""
+FORMATS = Draft202012Validator.FORMAT_CHECKER
+
 
 @dataclass(frozen=True)
 class Field:
@@ -96,6 +110,7 @@ class Field:
         kinds: its JSON types, names of `KINDS`.
         values: the allowed values; empty: any.
         required: whether it must be present; an optional field without a value is omitted.
+        limits: the field's schema, which its values obey.
     """
 
     path: tuple[str, ...]
@@ -103,6 +118,7 @@ class Field:
     kinds: tuple[str, ...]
     values: tuple[Any, ...] = ()
     required: bool = True
+    limits: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     @property
     def needed(self) -> bool:
@@ -122,43 +138,81 @@ class Field:
         name = ".".join(self.path)
         if cut:
             raise ValueError(f"{name}: expected a whole answer; got {text!r}, which max_tokens cut")
-        if text == NOT_ON_THE_PAGE and not self.needed:
+        if says_absent(text):
+            if self.needed:
+                raise ValueError(f"{name}: expected an answer that is on the page; got {text!r}")
             return None
         found = self._parsed(text.strip())
         if found is None:
             wanted = " or ".join(map(str, self.values or self.kinds))
             raise ValueError(f"{name}: expected an answer that is {wanted}; got {text!r}")
+        for error in Draft202012Validator(self.limits, format_checker=FORMATS).iter_errors(found):
+            raise ValueError(f"{name}: expected an answer that its schema allows; got {text!r}: {error.message}")
         return found
 
     def _parsed(self, text: str) -> Any:
         if self.values:
             return next((value for value in self.values if str(value).casefold() == text.casefold()), None)
-        number = _number(text) if {"number", "integer"} & {*self.kinds} else None
-        if number is not None and (number.is_integer() or "number" in self.kinds):
-            return int(number) if number.is_integer() else number
+        if {"number", "integer"} & {*self.kinds} and not ("string" in self.kinds and not _PLAIN.fullmatch(text)):
+            number = _number(text)
+            if isinstance(number, int) or (number is not None and "number" in self.kinds):
+                return number
         if "boolean" in self.kinds and text.casefold().rstrip(".") in (*_TRUE, *_FALSE):
             return text.casefold().rstrip(".") in _TRUE
         return text if "string" in self.kinds else None
 
 
-def _number(text: str) -> float | None:
-    """The only number in a text: "$1,234.50" is 1234.5; a comma before one or two last digits is a decimal point."""
-    found = re.findall(r"-?\d[\d.,]*", text.replace(" ", ""))
+_PLAIN = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?")
+"""What is a number even where text is allowed."""
+_DIGITS = re.compile(r"\d{1,3}(?: \d{3})+(?:[.,]\d+)?(?!\d)|\d[\d.,]*")
+_CODE = re.compile(r"[^\W\d_]-?$")
+_MONEY = re.compile(
+    r"(?:[A-Z]{2}\$|USD|EUR|GBP|CHF|JPY|CNY|INR|SEK|NOK|DKK|PLN|CZK|AUD|CAD|NZD|BRL|MXN|Rs\.?|kr\.?)-?$"
+)
+_MULTIPLES = re.compile(
+    r" ?(?:k|mn|bn)\b| ?(?:hundred|thousand|million|billion|trillion|dozen|lakh|crore)", re.IGNORECASE
+)
+
+
+def _number(text: str) -> int | float | None:
+    """The only number in a text: "$1,234.50" is 1234.5; a comma before one or two last digits is a decimal point.
+
+    "-$3", "$3-" and "(3)" are negative. None for several numbers, codes as INV-20417, and what words multiply.
+    """
+    text = (
+        text.replace("\N{MINUS SIGN}", "-").replace("\N{NO-BREAK SPACE}", " ").replace("\N{NARROW NO-BREAK SPACE}", " ")
+    )
+    found = list(_DIGITS.finditer(text))
     if len(found) != 1:
         return None
-    digits = found[0].rstrip(".,")
-    if re.fullmatch(r"-?[\d.]*,\d{1,2}", digits):
+    digits, before, behind = found[0][0].rstrip(".,"), text[: found[0].start()], text[found[0].end() :]
+    if (_CODE.search(before) and not _MONEY.search(before)) or _MULTIPLES.match(behind):
+        return None
+    if re.fullmatch(r"[\d. ]*,\d{1,2}", digits):
         digits = digits.replace(".", "").replace(",", ".")
-    digits = digits.replace(",", "")
-    return float(digits) if digits.count(".") <= 1 else None
+    digits = digits.replace(",", "").replace(" ", "")
+    if digits.count(".") > 1:
+        return None
+    negative = re.search(r"-[^\w\s]?\s?$|-\s?[A-Z]{3}\s?$", before) or re.match(r"\s?-(?!\w)", behind)
+    bracketed = before.lstrip().startswith("(") and behind.rstrip().endswith(")")
+    number = Decimal(f"-{digits}" if negative or bracketed else digits)
+    if number == number.to_integral_value():
+        return int(number)
+    return float(number) if math.isfinite(float(number)) else None
 
 
 def fields_of(schema: Mapping[str, Any]) -> list[Field]:
     """The fields of an object's JSON schema in order, those of nested objects included.
 
     Raises:
-        ValueError: another kind of schema, one with lists, or one with more than `MAX_FIELDS` fields.
+        ValueError: no schema, one with lists or with keywords that would not be obeyed, or one with more than
+            `MAX_FIELDS` fields.
     """
+    try:
+        Draft202012Validator.check_schema(schema)
+    except SchemaError as error:
+        place = ".".join(map(str, error.absolute_path)) or "schema"
+        raise ValueError(f"response_format: {place[:80]}: expected a JSON schema; got {error.message[:200]}") from None
     found = list(_fields(schema, schema, ()))
     if not 1 <= len(found) <= MAX_FIELDS:
         raise ValueError(f"response_format: expected a schema of 1 to {MAX_FIELDS} fields; got {len(found)}")
@@ -170,21 +224,31 @@ def _fields(schema: Any, root: Mapping[str, Any], path: tuple[str, ...], require
     if len(path) > 8:
         raise ValueError(f"{place[:80]}: expected objects in at most 8 objects; got more")
     schema, nullable = _plain(schema, root, place)
+    known = OF_OBJECTS if "properties" in schema else OF_FIELDS | ({"$defs", "definitions"} if not path else set())
+    if others := sorted(set(schema) & {*Draft202012Validator.VALIDATORS} - known):
+        raise ValueError(
+            f"{place}: expected keywords among {', '.join(sorted(known - NOTES))}; got {', '.join(others)}"
+        )
+    kinds = schema.get("type", "object" if "properties" in schema else "string")
+    kinds = (kinds,) if isinstance(kinds, str) else tuple(kinds)
     if "properties" in schema:
-        if nullable or not isinstance(schema["properties"], Mapping):
+        if nullable or kinds != ("object",):
             raise ValueError(f"{place}: expected an object that is always there; got another")
         for name, part in schema["properties"].items():
             yield from _fields(part, root, (*path, str(name)), required and name in schema.get("required", ()))
         return
     values = tuple(schema["enum"]) if "enum" in schema else (schema["const"],) if "const" in schema else ()
-    kinds = schema.get("type", "string")
-    kinds = (kinds,) if isinstance(kinds, str) else tuple(kinds)
     unknown = [kind for kind in kinds if kind not in KINDS]
     if not path or unknown:
         expected = "an object with properties" if not path else f"type {', '.join(KINDS)}, or an object with properties"
         raise ValueError(f"{place}: expected {expected}; got {', '.join(map(str, unknown or kinds))}")
+    if "enum" in schema and not values:
+        raise ValueError(f"{place}: expected an enum with values; got none")
+    if (form := schema.get("format")) is not None and form not in FORMATS.checkers:
+        raise ValueError(f"{place}: expected a format among {', '.join(sorted(FORMATS.checkers))}; got {form}")
     kinds += ("null",) if nullable else ()
-    yield Field(path, _question(path, str(schema.get("description") or "")), kinds, values, required)
+    limits = {key: value for key, value in schema.items() if key in OF_FIELDS - NOTES - {"type"}}
+    yield Field(path, _question(path, str(schema.get("description") or "")), kinds, values, required, limits)
 
 
 def _plain(schema: Any, root: Mapping[str, Any], place: str) -> tuple[Mapping[str, Any], bool]:
@@ -193,19 +257,30 @@ def _plain(schema: Any, root: Mapping[str, Any], place: str) -> tuple[Mapping[st
     for _ in range(8):
         if not isinstance(schema, Mapping):
             break
-        if "$ref" in schema:
-            name = str(schema["$ref"]).removeprefix("#/$defs/")
-            beside = {key: value for key, value in schema.items() if key != "$ref"}
-            schema = {**root.get("$defs", {}).get(name, {}), **beside}
-        elif "anyOf" in schema:
-            others = [own for own in schema["anyOf"] if own != {"type": "null"}]
-            if len(others) != 1:
-                raise ValueError(f"{place}: expected anyOf one schema and null; got {len(others)} schemas")
-            nullable |= len(others) < len(schema["anyOf"])
-            schema = {**others[0], **{key: value for key, value in schema.items() if key != "anyOf"}}
-        else:
+        word = next((word for word in ("$ref", "anyOf", "oneOf", "allOf") if word in schema), None)
+        if word is None:
             return schema, nullable
+        beside = {key: value for key, value in schema.items() if key != word}
+        if word == "$ref":
+            schema = {**_referred(schema[word], root, place), **beside}
+            continue
+        others = [own for own in schema[word] if word == "allOf" or own != {"type": "null"}]
+        if len(others) != 1 or not isinstance(others[0], Mapping):
+            expected = "one schema" if word == "allOf" else "one schema and null"
+            raise ValueError(f"{place}: expected {word} {expected}; got {len(others)} schemas")
+        nullable |= len(others) < len(schema[word])
+        schema = {**others[0], **beside}
     raise ValueError(f"{place}: expected a JSON schema; got another")
+
+
+def _referred(name: str, root: Mapping[str, Any], place: str) -> Mapping[str, Any]:
+    """The part of the schema that a reference such as "#/$defs/Seller" names."""
+    found: Any = root
+    for part in name.split("/")[1:]:
+        found = found.get(part) if isinstance(found, Mapping) else None
+    if not name.startswith("#/") or not isinstance(found, Mapping):
+        raise ValueError(f"{place}: expected a $ref to a part of this schema, as #/$defs/NAME; got {name!r}")
+    return found
 
 
 def _question(path: Sequence[str], description: str) -> str:
@@ -218,11 +293,11 @@ def _question(path: Sequence[str], description: str) -> str:
 def as_json(fields: Sequence[Field], values: Sequence[Any]) -> str:
     """A JSON object of the fields' values."""
     whole: dict[str, Any] = {}
-    for field, value in zip(fields, values, strict=True):
-        if value is None and "null" not in field.kinds:
+    for own, value in zip(fields, values, strict=True):
+        if value is None and "null" not in own.kinds:
             continue
         inner = whole
-        for name in field.path[:-1]:
+        for name in own.path[:-1]:
             inner = inner.setdefault(name, {})
-        inner[field.path[-1]] = value
+        inner[own.path[-1]] = value
     return json.dumps(whole, ensure_ascii=False)
