@@ -160,7 +160,7 @@ class Answer:
         legibility: of the images, 0..1 (`ImageEncoding.legibility`), and `fetched_legibility`, that of the fetched
             patches alone, or of all if no character was fetched; None from models without a text reader.
         warning: in words, if `legibility` is below the model's `least_legibility`, few patches were fetched, or the
-            answer was cut by `max_new_tokens`; else "".
+            answer was cut by `max_new_tokens`, `max_time` or `stopping_criteria`; else "".
     """
 
     text: str
@@ -296,14 +296,15 @@ def with_fetch(
 
 
 def with_cuts(
-    answers: Sequence[Answer], output: Any, start: int, end: int | list[int] | Tensor, pad: int
+    answers: Sequence[Answer], output: Any, cause: str, start: int, end: int | list[int] | Tensor, pad: int
 ) -> list[Answer]:
-    """The answers of a generation of `max_new_tokens` tokens from `start`; those that did not end have a warning."""
+    """The answers from `start` of a generation that the setting `cause` stopped; those that did not end have a warning.
+    """
     tokens = output.sequences[:, start:]
     ends = torch.as_tensor(end, dtype=tokens.dtype, device=tokens.device).reshape(-1)
     ended = torch.isin(tokens, ends).any(1) | (tokens[:, -1] == pad)
     count = tokens.shape[1]
-    cut = f"the answer is cut after {count} token{'s' * (count > 1)} (max_new_tokens)"
+    cut = f"the answer is cut after {count} token{'s' * (count > 1)} ({cause})"
     return [
         answer if whole else replace(answer, warning="; ".join(filter(None, (answer.warning, cut))))
         for answer, whole in zip(answers, ended.tolist(), strict=True)

@@ -199,7 +199,7 @@ class AnswerGenerator:
         pooled = together
         for shown in prompts:
             sources += shown
-            pooled |= len(shown) > 1 and pooling(rows, len(shown), options.max_base_tokens) > 1
+            pooled |= pooling(rows, len(shown), options.max_base_tokens) > 1
         for source in sources:
             if isinstance(source, list | tuple) or getattr(source, "ndim", 0) == 4:
                 raise refusal("image", "one image, or a list of them", source)
@@ -244,6 +244,9 @@ class AnswerGenerator:
             raise ValueError('strategy "oracle": expected boxes (or relevance) of the answer; got none')
         single = isinstance(question, str) and not isinstance(image, list | tuple)
         readings = kwargs.pop("readings", None)
+        fixed = sorted(name for name in VIEW_OPTIONS & kwargs.keys() if kwargs[name] is not None and name != "spread")
+        if fixed and is_encoding(image):
+            raise ValueError(f"{fixed[0]}: expected an image beside it; got an encoding, whose views are made")
         options, kwargs = self._view_options(kwargs)
         check_names(self.model, kwargs)
         questions = checked_questions(question, self.processor.control_tokens, self.processor.count_tokens)
@@ -253,7 +256,9 @@ class AnswerGenerator:
         if choices.num_passes not in (None, 1):
             check_passes(self, choices, kwargs)
         if not is_encoding(image):
-            check_prompts(len(shown_by_prompts(image)), len(questions))
+            shown = shown_by_prompts(image)
+            check_prompts(len(shown), len(questions))
+            histories(history, max(len(shown), len(questions)))  # refused before images are encoded
         if readings is not None:
             image = self._read(image, options, readings)
         batch = self._question_batch(image, questions, choices, kwargs, options)
@@ -467,12 +472,14 @@ class AnswerGenerator:
     def finished(
         self, answers: list[Answer], output: Any, inputs: dict[str, Tensor], kwargs: dict[str, Any]
     ) -> list[Answer]:
-        """The answers of a generation; those that `max_new_tokens` or `max_length` cut have a warning."""
+        """The answers of a generation; those that were cut have a warning."""
         span = self.answer_span(inputs, kwargs)
         limited = within_context(self.model, kwargs, span[0])
         new = self.setting(limited, "max_new_tokens")
         full = output.sequences.shape[1] >= (self.setting(limited, "max_length", 0) if new is None else span[0] + new)
-        return with_cuts(answers, output, *span) if full else answers
+        stopped = [name for name in ("max_time", "stopping_criteria") if kwargs.get(name)]
+        cause = "max_new_tokens" if full else None if self.setting(kwargs, "stop_strings") else next(iter(stopped), None)
+        return answers if cause is None else with_cuts(answers, output, cause, *span)
 
     def generated(self, inputs: dict[str, Tensor], kwargs: dict[str, Any], *, logits: bool) -> tuple[Any, list[str]]:
         """The output of transformers' `generate` for embedded prompts, with `logits` on demand, and its texts."""
@@ -480,6 +487,8 @@ class AnswerGenerator:
         settings = {**within_context(self.model, kwargs, start), "return_dict_in_generate": True}
         if logits:
             settings["output_logits"] = True
+        if self.setting(kwargs, "stop_strings"):
+            settings.setdefault("tokenizer", self.processor.tokenizer)
         output = self.model.generate_tokens(**inputs, **settings)
         with self.processor.tokenizing.lock:
             texts = self.processor.tokenizer.batch_decode(output.sequences[:, start:], skip_special_tokens=True)

@@ -168,6 +168,20 @@ def test_an_answer_that_is_cut_has_a_warning(model: Any, passes: dict[str, Any])
     assert one.warning.endswith("the answer is cut after 1 token (max_new_tokens)")
 
 
+@pytest.mark.parametrize("setting", ["max_time", "stopping_criteria"])
+def test_an_answer_that_something_else_stopped_has_a_warning(model: Any, setting: str) -> None:
+    """ "" had 98.6 %, and no warning."""
+    value = {"max_time": 1e-6, "stopping_criteria": [lambda ids, scores: torch.ones(len(ids), dtype=torch.bool)]}
+    answer = model.generate(PAGE, QUESTION, return_fetch=True, max_new_tokens=8, **{setting: value[setting]})
+    assert answer.warning.endswith(f"the answer is cut after 1 token ({setting})")
+
+
+def test_stop_strings_need_no_tokenizer(model: Any) -> None:
+    whole = model.generate(PAGE, QUESTION, max_new_tokens=8)
+    stopped = model.generate(PAGE, QUESTION, max_new_tokens=8, stop_strings=[whole[2]], return_fetch=True)
+    assert whole.startswith(stopped.text) and len(stopped.text) < len(whole) and "cut after" not in stopped.warning
+
+
 # ---- budgets that the context cannot hold
 
 

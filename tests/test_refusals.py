@@ -330,6 +330,10 @@ def test_the_processor_is_found_beside_the_weights(model: Any, expected: str, tm
         ({"num_passes": 2, "num_beams": 2}, "num_beams: expected 1 beside num_passes; got 2"),
         ({"strategy": "oracle"}, r'strategy "oracle": expected boxes \(or relevance\) of the answer; got none'),
         ({"num_return_sequences": 2}, r"num_return_sequences: expected do_sample=True beside it, or at most num_beams"),
+        (
+            {"history": "abc"},
+            r"history: expected turns \(question, answer\) of text, .* for each of 1 questions; got 'abc'",
+        ),
         ({"image": [PAGE] * 3, "question": [QUESTION] * 2}, r"images: expected 1 or 2 \(one per question\); got 3"),
     ],
 )

@@ -360,6 +360,24 @@ def test_options_are_taken_and_the_rest_left() -> None:
     assert options.tiles == "never" and options.dpi == 150 and rest == {"num_beams": 2}
 
 
+def test_base_tokens_of_a_single_image_are_pooled_too(model: Any) -> None:
+    """`max_base_tokens` counted for several images only."""
+    assert model.encode_image(PAGE, tiles="never").base_positions == 16
+    seen = model.encode_image(PAGE, tiles="never", max_base_tokens=4)
+    assert seen.base_positions == 4 and seen.tokens.shape[1] == 4
+    answer = model.generate(PAGE, QUESTION, tiles="never", max_base_tokens=4, return_fetch=True)
+    again = model.generate(seen, QUESTION, return_fetch=True)
+    assert (answer.text, answer.probability) == (again.text, again.probability)
+
+
+@pytest.mark.parametrize("option", [{"tiles": "all"}, {"dpi": 300}, {"max_base_tokens": 4}, {"asked_tiles": 1}])
+def test_options_of_views_beside_an_encoding_are_refused(model: Any, option: dict[str, Any]) -> None:
+    """They changed nothing, without a word."""
+    (name,) = option
+    with pytest.raises(ValueError, match=f"{name}: expected an image beside it; got an encoding, whose views are made"):
+        model.generate(model.encode_image(PAGE), QUESTION, **option)
+
+
 def test_more_sources_than_base_tokens_are_refused(model: Any) -> None:
     with pytest.raises(ValueError, match="max_base_tokens: expected at least 1 for each of 3 sources; got 2"):
         model.generate([[PAGE] * 3], QUESTION, max_base_tokens=2)
