@@ -242,6 +242,10 @@ class AnswerGenerator:
             raise ValueError(f"boxes: expected {expected}; got strategy {strategy!r}")
         if strategy == "oracle" and boxes is None and choices.relevance is None and choices.patches is None:
             raise ValueError('strategy "oracle": expected boxes (or relevance) of the answer; got none')
+        seeded = next((name for name in ("seed", "generator") if getattr(choices, name) is not None), None)
+        if seeded and strategy != "random" and choices.num_passes in (None, 1) and self.setting(kwargs, "do_sample"):
+            expected = "strategy random, whose patches it draws; transformers.set_seed seeds the tokens of do_sample"
+            raise ValueError(f"{seeded}: expected {expected}; got strategy {strategy!r}")
         single = isinstance(question, str) and not isinstance(image, list | tuple)
         readings = kwargs.pop("readings", None)
         fixed = sorted(name for name in VIEW_OPTIONS & kwargs.keys() if kwargs[name] is not None and name != "spread")
@@ -478,7 +482,9 @@ class AnswerGenerator:
         new = self.setting(limited, "max_new_tokens")
         full = output.sequences.shape[1] >= (self.setting(limited, "max_length", 0) if new is None else span[0] + new)
         stopped = [name for name in ("max_time", "stopping_criteria") if kwargs.get(name)]
-        cause = "max_new_tokens" if full else None if self.setting(kwargs, "stop_strings") else next(iter(stopped), None)
+        cause = (
+            "max_new_tokens" if full else None if self.setting(kwargs, "stop_strings") else next(iter(stopped), None)
+        )
         return answers if cause is None else with_cuts(answers, output, cause, *span)
 
     def generated(self, inputs: dict[str, Tensor], kwargs: dict[str, Any], *, logits: bool) -> tuple[Any, list[str]]:

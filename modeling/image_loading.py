@@ -204,6 +204,8 @@ def _other_content(stream: IO[bytes]) -> str:
         return "compressed content (unpack it first)"
     if b"<svg" in head:
         return "an SVG drawing (render it as pixels first)"
+    if head[4:8] == b"ftyp":
+        return "a HEIC or AVIF photograph, which Pillow cannot read here (save it as JPEG)"
     plain = b"\0" not in head and head.decode(errors="replace").count("\N{REPLACEMENT CHARACTER}") <= 1  # the cut end
     return "text" if plain else "other content"
 
@@ -467,7 +469,7 @@ def _open_pdf(encoded: Encoded, limits: Limits) -> list[Source]:
             raise ValueError(f"{encoded.name}: expected a PDF that can be opened; got {received}") from None
         with closing(pdf):
             _check_pages(len(pdf), encoded.name, limits)
-            scale = limits.dpi / POINTS
+            scale = limits.dpi / POINTS * (1 - 1e-6)  # 595.2 points are held as a little more: 1241 px at 150 dpi
             sources = []
             for number in range(len(pdf)):
                 with _whole_page(pdfium, encoded, number):

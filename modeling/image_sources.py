@@ -116,6 +116,8 @@ def _read(stream: Any) -> bytes:
 
 
 def _open_text(source: str, policy: SourcePolicy, timeout: float | None) -> tuple[IO[bytes], str]:
+    if not source.strip():
+        raise ValueError("image: expected a path, URL, data: URL or base64 text; got an empty string")
     scheme = source.split(":", 1)[0].lower() if ":" in source else ""
     if scheme in ("http", "https"):
         return BytesIO(download(source, policy, timeout)), without_secrets(source)

@@ -443,7 +443,7 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
             asked = {"boxes": boxes, "return_fetch": return_fetch or None, "readings": kwargs.get("readings")}
             for name, value in asked.items():
                 if value is not None:
-                    raise ValueError(f"{name}: expected only with a question; got it beside model inputs")
+                    raise ValueError(f"{name}: expected only with a question; got it without one")
             return self._continue_prompt(image, question, *args, **chosen, **kwargs)
         answer_generator = AnswerGenerator(self, self.processor)
         return answer_generator.ask(image, question, *args, boxes=boxes, return_fetch=return_fetch, **chosen, **kwargs)

@@ -373,7 +373,7 @@ class ArrCocProcessor(ProcessorMixin):
     def count_tokens(self, text: str) -> int:
         """The number of a text's tokens."""
         with self.tokenizing.lock:
-            return len(self.tokenizer(text)["input_ids"])
+            return len(self.tokenizer(text, verbose=False)["input_ids"])
 
     def _as_text(self, text: str) -> str:
         """The text, divided within each string that the tokenizer would read as a control token."""

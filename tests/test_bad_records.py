@@ -37,6 +37,8 @@ def test_bad_records_are_skipped_with_file_and_line(caplog: pytest.LogCaptureFix
     [
         ({"absent": "yes"}, "absent: expected true or false; got 'yes'"),
         ({"absent": True, "boxes": [[0, 0, 1, 1]]}, "absent: expected no boxes of what the image does not show; got"),
+        ({"bbox": [[0, 0, 1, 1]]}, "bbox: expected boxes; got an unknown field"),
+        ({"Boxes": [[0, 0, 1, 1]]}, "Boxes: expected boxes; got an unknown field"),
         ({"history": [["Why?"]]}, r"history: expected a list of \[question, answer\]; got"),
         ({"history": [["Why?", 3]]}, r"history: expected a list of \[question, answer\]; got"),
         ({"history": "Why?"}, r"history: expected a list of \[question, answer\]; got 'Why\?'"),
@@ -52,6 +54,14 @@ def test_absent_and_history_are_checked(changes: dict[str, Any], message: str) -
     Path("data.jsonl").write_text(json.dumps(line | {"absent": True, "history": [["What?", "that"]]}))
     (record,) = read_records("data.jsonl")
     assert record.absent and record.located and record.history == (("What?", "that"),)
+
+
+def test_windows_mark_at_the_start_of_a_file_is_no_content() -> None:
+    Image.new("RGB", (8, 8)).save("page.png")
+    line = json.dumps({"image": "page.png", "question": "Why?", "answers": ["no"], "box": "a tag", "page_number": 3})
+    Path("data.jsonl").write_text(line, encoding="utf-8-sig")
+    (record,) = read_records("data.jsonl")
+    assert record.tags == (("box", "a tag"),)
 
 
 def test_too_many_bad_records_stop_after_all() -> None:

@@ -226,6 +226,14 @@ def test_seconds_stand_in_the_prompt_but_are_not_asked_about() -> None:
     assert "0 s <|vision_start|>" in shown and "1 s <|vision_start|>" in shown and "2 s <|vision_start|>" in shown
 
 
+def test_a_scan_at_the_resolution_of_its_page_keeps_its_pixels() -> None:
+    """595.2 points are a float that is a little larger: at 150 dpi the scan was resampled to 1241 px."""
+    stream = BytesIO()
+    Image.new("RGB", (1240, 1754), "white").save(stream, "PDF", resolution=150)
+    (page,) = open_document(load_source(stream.getvalue()), Limits(150, 5, 1.0, 4, 2**30))
+    assert (page.width, page.height) == page.load().size == (1240, 1754)
+
+
 def test_a_scan_in_a_page_of_low_resolution_is_reduced_without_loss() -> None:
     """PDFium alone was seven times as far from the reduced image, and answers at 72 dpi differed."""
     scan = Image.effect_noise((1600, 1600), 80).resize((3200, 3200), Image.Resampling.BICUBIC).convert("RGB")

@@ -344,12 +344,18 @@ def test_bad_questions_are_refused_with_their_line_before_any_is_asked(
         evaluate(model, records, ["none"], progress=False)
 
 
-def test_a_broken_image_is_refused_with_its_line(model: Any, lines: list[Any], tmp_path: Path) -> None:
+def test_a_broken_image_is_refused_with_its_line_before_any_is_encoded(
+    model: Any, lines: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     record = read_records(write(tmp_path, lines))[0]
+    monkeypatch.setattr(model.model, "encode_image", None)
     broken = tmp_path / "broken.png"
     broken.write_bytes(Path(str(record.image)).read_bytes()[:-200])
     with pytest.raises(ValueError, match="line 7: .*broken.png: expected a whole image"):
-        evaluate(model, [record, replace(record, image=broken, line=7)], ["none"], progress=False)
+        evaluate(model, [record, replace(record, image=broken, line=7)], ["none"], batch_size=1, progress=False)
+    with pytest.raises(ValueError, match="line 7: boxes: expected boxes that reach into the image"):
+        outside = replace(record, boxes=((900.0, 900.0, 990.0, 990.0),), line=7)
+        evaluate(model, [record, outside], ["none"], batch_size=1, progress=False)
 
 
 def test_copies_of_a_question_and_of_an_image_count_once(model: Any, lines: list[Any], tmp_path: Path) -> None:

@@ -111,6 +111,13 @@ def test_urls(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
         load_image(BytesIO(png()))
 
 
+def test_what_holds_no_image_is_named() -> None:
+    with pytest.raises(ValueError, match="image: expected a path, URL, data: URL or base64 text; got an empty string"):
+        load_image("")
+    with pytest.raises(ValueError, match="bytes: expected an image .* got a HEIC or AVIF photograph, which Pillow"):
+        load_image(b"\0\0\0\x18ftypheic" + bytes(100))
+
+
 def test_url_without_a_server() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

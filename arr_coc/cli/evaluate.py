@@ -131,6 +131,7 @@ def _check_fit(args: argparse.Namespace) -> None:
     if "," in args.strategies or args.allocators is not None:
         got = args.strategies if args.allocators is None else f"--allocators {args.allocators}"
         raise ValueError(f"--fit-calibration: expected one strategy, that of users; got {got}")
+    writable(str(Path(args.model, "config.json")), "--fit-calibration")
 
 
 def _fit(

@@ -238,6 +238,10 @@ _FIELDS = (
 )  # fmt: skip
 
 
+ALIASES = {"box": "boxes", "bbox": "boxes", "bboxes": "boxes", "answer": "answers", "labelbboxes": "label_boxes"}
+"""What others call these fields; a string is a tag."""
+
+
 @dataclass(frozen=True)
 class Record:
     """One question: `image` is an absolute path or held, boxes are empty if unknown, `line` is counted from 1.
@@ -374,7 +378,7 @@ def lines(path: Path) -> Iterator[Row]:
         OSError: the file cannot be read.
     """
     try:
-        with path.open(encoding="utf-8") as stream:
+        with path.open(encoding="utf-8-sig") as stream:  # Windows' editors write a mark first
             for number, line in enumerate(stream, 1):
                 if line.strip():
                     yield Row(f"{path}, line {number}", number, line)
@@ -401,6 +405,11 @@ def parse(row: Row, folder: Path) -> Record:
     labels = boxes_of(content.get("label_boxes"), "label_boxes")
     if content.get("label_box") is not None:
         labels = (box_of(content["label_box"], "label_box"), *labels)
+    for key, value in content.items():
+        plain = key.casefold().replace("_", "").replace(" ", "")
+        meant = ALIASES.get(plain, next((name for name in _FIELDS if name.replace("_", "") == plain), key))
+        if key not in _FIELDS and meant in _FIELDS and not isinstance(value, str):
+            raise ValueError(f"{key}: expected {meant}; got an unknown field")
     tags = tuple((key, value) for key, value in content.items() if isinstance(value, str) and key not in _FIELDS)
     absent, history = _absent_of(content, boxes + labels), _history_of(content.get("history"))
     count = len(others) + 1 if others else None

@@ -40,6 +40,7 @@ from .answers import (
     encode_document,
     load_images,
     needs_views,
+    open_sources,
     view_prediction,
 )
 from .arms import Arm
@@ -150,9 +151,9 @@ def predict_all(
             (height, width) of each source in the prompt, px.
 
     Raises:
-        ValueError: before anything is asked, a question that `generate` refuses, or an arm that needs a single view
-            where there are several; later, an image that cannot be read, or boxes outside it. Messages about records
-            name their line.
+        ValueError: before anything is asked, a question that `generate` refuses, an image that cannot be read, boxes
+            outside it, or an arm that needs a single view where there are several. Messages about records name their
+            line.
     """
     number, processes = shard
     _check_questions(model, records)
@@ -164,6 +165,9 @@ def predict_all(
     if any(in_views):
         check_arms(arms, model.config.vision_config.image_size)
     groups, in_views = groups[number::processes], in_views[number::processes]
+    for group, views in zip(groups, in_views, strict=True):
+        if any(item.place not in places for item in group for places in done.values()):
+            _check_sources(model, group, views, tiles)
     documents = [group for group, views in zip(groups, in_views, strict=True) if views]
     images = [group for group, views in zip(groups, in_views, strict=True) if not views]
     total = sum(item.place not in places for group in groups for item in group for places in done.values())
@@ -192,6 +196,22 @@ def _check_questions(model: ArrCocForConditionalGeneration, records: Sequence[Re
     for record in records:
         with _of_line(record.line):
             checked_questions(record.question, processor.control_tokens, processor.count_tokens)
+
+
+def _check_sources(
+    model: ArrCocForConditionalGeneration, group: Sequence[Item], views: bool, tiles: str | int | None
+) -> None:
+    """Opens what the questions of a group are about; images that are held in memory, or drawn, are read later."""
+    record = group[0].record
+    if views:
+        with _of_line(record.line):
+            sizes = [(source.height, source.width) for source in open_sources(model, record, tiles)[0]]
+        for _, own in group:
+            check_record(own, sizes)
+    elif isinstance(record.image, Path):
+        with _of_line(record.line):
+            (image,) = load_images(model, [record.image])
+        _check_boxes(model, group, {record.image: image})
 
 
 @contextmanager
