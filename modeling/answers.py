@@ -298,7 +298,7 @@ def with_fetch(
 def with_cuts(
     answers: Sequence[Answer], output: Any, cause: str, start: int, end: int | list[int] | Tensor, pad: int
 ) -> list[Answer]:
-    """The answers from `start` of a generation that `cause`, a setting, stopped: those that did not end have a warning."""
+    """The answers from `start` of a generation that `cause` stopped; those that did not end have a warning."""
     tokens = output.sequences[:, start:]
     ends = torch.as_tensor(end, dtype=tokens.dtype, device=tokens.device).reshape(-1)
     ended = torch.isin(tokens, ends).any(1) | (tokens[:, -1] == pad)
