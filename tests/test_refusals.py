@@ -332,7 +332,7 @@ def test_the_processor_is_found_beside_the_weights(model: Any, expected: str, tm
         ({"num_return_sequences": 2}, r"num_return_sequences: expected do_sample=True beside it, or at most num_beams"),
         (
             {"seed": 3, "do_sample": True},
-            r"seed: expected strategy random, .* set_seed seeds the tokens of do_sample; got strategy",
+            r"seed: expected strategy random, .*set_seed seeds the tokens of do_sample; got strategy",
         ),
         (
             {"history": "abc"},

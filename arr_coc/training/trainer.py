@@ -81,7 +81,7 @@ class Mix:
     budgets: Mapping[str | int, float]
 
     def __post_init__(self) -> None:
-        given = {} if self.strategies is None else {"strategies": self.strategies}
+        given: dict[str, Mapping[Any, float]] = {} if self.strategies is None else {"strategies": self.strategies}
         for name, weights in {**given, "budgets": self.budgets}.items():
             numbers = isinstance(weights, Mapping) and all(isinstance(w, int | float) for w in weights.values())
             if not numbers or not weights or min(weights.values()) < 0 or sum(weights.values()) <= 0:
