@@ -199,7 +199,8 @@ class AnswerGenerator:
         pooled = together
         for shown in prompts:
             sources += shown
-            pooled |= pooling(rows, len(shown), options.max_base_tokens) > 1
+            if len(shown) > 1 or options.max_base_tokens is not None:
+                pooled |= pooling(rows, len(shown), options.max_base_tokens) > 1
         for source in sources:
             if isinstance(source, list | tuple) or getattr(source, "ndim", 0) == 4:
                 raise refusal("image", "one image, or a list of them", source)
@@ -262,7 +263,8 @@ class AnswerGenerator:
         if not is_encoding(image):
             shown = shown_by_prompts(image)
             check_prompts(len(shown), len(questions))
-            histories(history, max(len(shown), len(questions)))  # refused before images are encoded
+            if history != ():
+                histories(history, max(len(shown), len(questions)))  # refused before images are encoded
         if readings is not None:
             image = self._read(image, options, readings)
         batch = self._question_batch(image, questions, choices, kwargs, options)

@@ -182,7 +182,7 @@ def test_several_images_and_earlier_turns(model: Any, client: Any) -> None:
 
 
 def pdf(*texts: str) -> bytes:
-    """A PDF of pages of 126 x 150 px at 150 dpi."""
+    """A PDF of pages of 125 x 150 px at 150 dpi."""
     with TemporaryDirectory() as folder:
         pages = [text_at(5, 30, text, size=12) for text in texts]
         return write_pdf(Path(folder, "pages.pdf"), *pages, size=(60, 72)).read_bytes()
@@ -199,7 +199,7 @@ def test_pdfs_are_answered_as_generate_answers_them(pages: int, model: Any, clie
         answer = client.chat.completions.create(model="tiny", messages=chats)
         assert text(answer) == expected
         seen = answer.arr_coc["images"]
-        assert [(page["height"], page["width"], page["views"]) for page in seen] == [(150, 126, 1)] * pages
+        assert [(page["height"], page["width"], page["views"]) for page in seen] == [(150, 125, 1)] * pages
 
 
 @pytest.mark.parametrize(
@@ -364,7 +364,7 @@ REFUSED: dict[str, tuple[dict[str, Any], int, str]] = {
     "too many pages": (
         {"messages": chat("a", data_url(pdf(*["Tax 1"] * 9)))},
         400,
-        "pages of at most 100000 pixels together (the server's --max-pixels); got 9 of 170100: send fewer pages",
+        "pages of at most 100000 pixels together (the server's --max-pixels); got 9 of 168750: send fewer pages",
     ),
     "no image": ({"messages": [{"role": "user", "content": "Hello?"}]}, 400, "expected at least one image; got none"),
     "a system's turn": (
