@@ -87,7 +87,7 @@ def test_boxes_lie_in_the_image_and_are_not_empty(split, size):
         for entry in document.entries:
             for x0, y0, x1, y1 in (entry.label_box, entry.value_box):
                 assert 0 <= x0 < x1 <= size and 0 <= y0 < y1 <= size
-            assert entry.label_box[2] <= entry.value_box[0] + 4, "a value begins where its label ends"
+            assert entry.label_box[2] <= entry.value_box[0] + 6, "a value begins where its label ends"
         for glyph in document.glyphs:
             assert glyph.box[0] >= -1 and glyph.box[2] <= size + 1 and 0 <= glyph.box[1] < glyph.box[3] <= size
 
