@@ -140,12 +140,12 @@ class Pass:
     probability: float
     uncertainty: float
     share: float
-    fetch: FetchResult = field(repr=False)
+    fetch: FetchResult = field(repr=False, compare=False)
 
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer and the patches that it was generated from.
+    """An answer and the patches that it was generated from; `fetch` and `output` do not count in a comparison.
 
     Attributes:
         text: the answer.
@@ -165,10 +165,10 @@ class Answer:
 
     text: str
     probability: float
-    fetch: FetchResult
+    fetch: FetchResult = field(compare=False)
     sources: tuple[Origin, ...] = field(default=(), repr=False)
     passes: tuple[Pass, ...] = field(default=(), repr=False)
-    output: Any = field(default=None, repr=False)
+    output: Any = field(default=None, repr=False, compare=False)
     thinking: str = field(default="", repr=False)
     legibility: float | None = None
     fetched_legibility: float | None = None

@@ -367,7 +367,7 @@ def test_base_tokens_of_a_single_image_are_pooled_too(model: Any) -> None:
     assert seen.base_positions == 4 and seen.tokens.shape[1] == 4
     answer = model.generate(PAGE, QUESTION, tiles="never", max_base_tokens=4, return_fetch=True)
     again = model.generate(seen, QUESTION, return_fetch=True)
-    assert (answer.text, answer.probability) == (again.text, again.probability)
+    assert answer == again and answer.sources == again.sources  # tensors are not compared, which ended in an error
 
 
 @pytest.mark.parametrize("option", [{"tiles": "all"}, {"dpi": 300}, {"max_base_tokens": 4}, {"asked_tiles": 1}])
