@@ -164,7 +164,7 @@ class Field:
 
 _PLAIN = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?")
 """What is a number even where text is allowed."""
-_DIGITS = re.compile(r"\d{1,3}(?: \d{3})+(?:[.,]\d+)?(?!\d)|\d[\d.,]*")
+_DIGITS = re.compile(r"\d{1,3}(?: \d{3})+(?:[.,]\d+)?(?!\d)|(?<![\w.])\.\d+|\d[\d.,]*")
 _CODE = re.compile(r"[^\W\d_]-?$")
 _MONEY = re.compile(
     r"(?:[A-Z]{2}\$|USD|EUR|GBP|CHF|JPY|CNY|INR|SEK|NOK|DKK|PLN|CZK|AUD|CAD|NZD|BRL|MXN|Rs\.?|kr\.?)-?$"
@@ -172,6 +172,10 @@ _MONEY = re.compile(
 _MULTIPLES = re.compile(
     r" ?(?:k|mn|bn)\b| ?(?:hundred|thousand|million|billion|trillion|dozen|lakh|crore)", re.IGNORECASE
 )
+
+_MINUS_BEFORE = re.compile(r"(?:^|\W)-[^\w\s]?$|^\s*-\s?(?:[A-Z]{3}|[^\w\s])?\s?$|[A-Z]{3}-$")
+_MINUS_BEHIND = re.compile(r"-\s?(?:[A-Z]{3}|[^\w\s])?\s*")
+"""A dash with spaces around it, as in "Tax - 3", is no sign."""
 
 
 def _number(text: str) -> int | float | None:
@@ -193,7 +197,7 @@ def _number(text: str) -> int | float | None:
     digits = digits.replace(",", "").replace(" ", "")
     if digits.count(".") > 1:
         return None
-    negative = re.search(r"-[^\w\s]?\s?$|-\s?[A-Z]{3}\s?$", before) or re.match(r"\s?-(?!\w)", behind)
+    negative = _MINUS_BEFORE.search(before) or _MINUS_BEHIND.fullmatch(behind)
     bracketed = before.lstrip().startswith("(") and behind.rstrip().endswith(")")
     number = Decimal(f"-{digits}" if negative or bracketed else digits)
     if number == number.to_integral_value():
