@@ -105,18 +105,9 @@ def unexplored(passes: Sequence[Pass], core: ArrCocModel) -> float:
 
 @EXPLORATION.register("learned")
 def learned(passes: Sequence[Pass], core: ArrCocModel) -> float:
-    """The share from the checkpoint's `TemperingPolicy`.
-
-    Raises:
-        ValueError: the checkpoint holds none.
-    """
-    policy = core.fetcher.tempering
-    if policy is None:
-        held = ", ".join(sorted(set(EXPLORATION) - {"learned"}))
-        raise ValueError(
-            f"exploration: expected one of {held} (fetcher_config.learned_exploration is off); got 'learned'"
-        )
-    return policy.share(passes)
+    """The share from the checkpoint's `TemperingPolicy`; `check_passes` refuses it where there is none."""
+    assert core.fetcher.tempering is not None
+    return core.fetcher.tempering.share(passes)
 
 
 def fetch_for_pass(
@@ -340,6 +331,12 @@ def check_passes(answer_generator: Asks, choices: FetchChoices, kwargs: dict[str
     passes = choices.num_passes
     if passes != "auto" and (not isinstance(passes, int) or passes < 1):
         raise refusal("num_passes", 'an integer from 1, or "auto"', passes)
+    if choices.exploration is not None:
+        EXPLORATION[choices.exploration]  # raises ValueError if unknown
+    if choices.exploration == "learned" and answer_generator.model.model.fetcher.tempering is None:
+        held = ", ".join(sorted(set(EXPLORATION) - {"learned"}))
+        expected = f"one of {held} (fetcher_config.learned_exploration is off)"
+        raise ValueError(f"exploration: expected {expected}; got 'learned'")
     if choices.patches is not None:
         raise ValueError("patches: expected num_passes 1 beside them; got more")
     if kwargs.get("streamer") is not None:

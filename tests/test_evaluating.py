@@ -68,6 +68,10 @@ def test_what_the_model_says_alone_is_what_evaluation_counts(model: Any, lines: 
     assert found["none"]["exact_match"]["value"] < 1.0
     assert (found["realizer"]["tokens"], found["none"]["tokens"]) == (16 + 17, 16)
     assert found["realizer"]["n"] == found["none"]["n"] == 9
+    told = found["realizer"]["answers"]
+    assert [each["line"] for each in told] == [record.line for record in records]
+    assert [f"{each['answer']} " for each in told] == [line["answers"][1] for line in lines]
+    assert {each["score"] for each in told} == {1.0}
 
 
 def test_results_do_not_depend_on_the_batch_size(model: Any, lines: list[Any], tmp_path: Path) -> None:

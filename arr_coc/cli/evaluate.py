@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "has to be a validation set"
     )
     parser.add_argument("--fit-calibration", action="store_true", help=fit)
-    parser.add_argument("--json", metavar="FILE", help="file for the results (default: none)")
+    parser.add_argument("--json", metavar="FILE", help="file for the results and all answers (default: none)")
     add_device_argument(parser)
 
 

@@ -247,6 +247,15 @@ class Scored:
         return self.scores.mean(1)
 
     @property
+    def told(self) -> list[dict[str, Any]]:
+        """Each answer, run by run: {"line": of its record, "answer", "probability", "score": 0 to 1}."""
+        return [
+            {"line": said.line, "answer": said.answer, "probability": said.probability, "score": float(score)}
+            for row, scores in zip(self.predictions, self.scores, strict=True)
+            for said, score in zip(row, scores, strict=True)
+        ]
+
+    @property
     def score(self) -> Interval:
         """Mean score; its interval is drawn by images."""
         return score_interval(self.mean_scores, self.images)

@@ -61,7 +61,7 @@ def evaluate(
 
     Returns:
         {"strategies": {name: {metric: {"value", "low", "high"}, "recall": likewise or None, "tokens": mean image tokens
-        per question, "n": questions}, and more for absent fields and several sources, see `measures`}, "metric",
+        per question, "n": questions, "answers": see `Scored.told`}, and more, see `measures`}, "metric",
         "model", "data", "budget", "allocator", "seed", "num_passes", "date", "versions", "machine"}. Intervals are
         95 %, by a bootstrap over whole images or documents; if no answer or every answer is right, Wilson's interval
         for the number of images. A copy of a question (same pixels, question, answers and history) is asked, but does
@@ -85,7 +85,7 @@ def evaluate(
             progress=progress,
         )  # fmt: skip
         return {
-            "strategies": {strategy: measures(of_strategy) for strategy, of_strategy in scored.items()},
+            "strategies": _summaries(scored),
             "metric": metric,
             "model": shown(model.model.config._name_or_path),
             "data": None if data is None else str(data),
@@ -99,9 +99,8 @@ def evaluate(
         model, records, strategies, batch_size=batch_size, budget=budget, allocator=allocator, seed=seed,
         num_passes=num_passes, metric=metric, tiles=tiles, progress=progress,
     )  # fmt: skip
-    summaries = {strategy: measures(of_strategy) for strategy, of_strategy in scored.items()}
     return {
-        "strategies": summaries,
+        "strategies": _summaries(scored),
         "metric": metric,
         "num_passes": num_passes,
         **({} if tiles is None else {"tiles": tiles}),
@@ -260,6 +259,10 @@ def strategy_arm(model: ArrCocForConditionalGeneration, choices: FetchChoices) -
     seeds = () if chosen.seed is None else (chosen.seed,)
     passes = chosen.num_passes or 1
     return Arm(strategy, "ladder", strategy, num_fetched, allocator, side, base + num_fetched, seeds, passes=passes)
+
+
+def _summaries(scored: Mapping[str, Scored]) -> dict[str, Any]:
+    return {strategy: {**measures(own), "answers": own.told} for strategy, own in scored.items()}
 
 
 def measures(scored: Scored) -> dict[str, Any]:
