@@ -144,13 +144,16 @@ def scorer_lora_config(
         **settings: of `peft.LoraConfig`, e.g. `use_dora=True`, `lora_dropout=0.05`; but for those that the others set.
 
     Raises:
-        ValueError: an unknown part, or one without linear layers in this model; `lora_alpha` or `target_modules`.
+        ValueError: a rank below 1; an unknown part, or one without linear layers in this model; `lora_alpha` or
+            `target_modules`.
 
     Example:
         >>> adapted = peft.get_peft_model(model, scorer_lora_config(model, r=8)).train()
     """
     from peft import LoraConfig, TaskType  # importing it takes a second, which every command would pay
 
+    if isinstance(r, bool) or not isinstance(r, int) or r < 1:
+        raise ValueError(f"r: expected a rank, a whole number from 1; got {r!r}")
     for name, own in (("lora_alpha", "alpha"), ("target_modules", "part")):
         if name in settings:
             raise ValueError(f"{name}: expected {own} in its place; got {settings[name]!r}")

@@ -252,6 +252,8 @@ class AnswerGenerator:
         fixed = sorted(name for name in VIEW_OPTIONS & kwargs.keys() if kwargs[name] is not None and name != "spread")
         if fixed and is_encoding(image):
             raise ValueError(f"{fixed[0]}: expected an image beside it; got an encoding, whose views are made")
+        if inputs := sorted(name for name in MODEL_INPUTS if kwargs.get(name) is not None):
+            raise ValueError(f"{inputs[0]}: expected generate(**inputs) without a question; got it beside one")
         options, kwargs = self._view_options(kwargs)
         check_names(self.model, kwargs)
         questions = checked_questions(question, self.processor.control_tokens, self.processor.count_tokens)
@@ -623,6 +625,13 @@ def check_names(model: Any, kwargs: dict[str, Any]) -> None:
 
 POPPED = ("cache", "tokenizer", "assistant_tokenizer", "trust_remote_code", "mm_encoder_outputs")
 """Further arguments of `generate`, which no signature names."""
+
+
+MODEL_INPUTS = (
+    "input_ids", "inputs", "inputs_embeds", "attention_mask", "pixel_values", "patch_mask", "image_index",
+    "image_encoding", "image_sources", "source_sizes",
+)  # fmt: skip
+"""What the processor makes of images and text, which `ask` makes itself."""
 
 
 WITH_ONE_READING = (

@@ -388,6 +388,8 @@ def test_missing_files_are_refused_before_a_training_begins(tmp_path: Path) -> N
     for spec in (missing, {"format": "mixed", "sources": [there, missing]}):
         with pytest.raises(ValueError, match="data: expected a path that exists; got .*none.jsonl', which does not"):
             check_files(spec, tmp_path)
+    with pytest.raises(ValueError, match="data of format jsonl: expected fields among path; got pages"):
+        check_files({**there, "pages": 3}, tmp_path)
 
 
 def test_train_refuses_missing_data(tmp_path: Path, cli: Cli) -> None:

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 from test_modeling import CARD, PAGE, QUESTION, loud_model, prompt
 
-from arr_coc import ArrCocForConditionalGeneration
+from arr_coc import ArrCocForConditionalGeneration, scorer_lora_config
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +57,14 @@ def boxed(m: Any, boxes: Any) -> Any:
 
 
 BAD: dict[str, tuple[Callable[[Any, Path], Any], str]] = {
+    "model inputs beside a question": (
+        lambda m, f: m.generate(PAGE, QUESTION, pixel_values=torch.zeros(1, 3, 64, 64)),
+        r"pixel_values: expected generate\(\*\*inputs\) without a question; got it beside one",
+    ),
+    "an adapter without rank": (
+        lambda m, f: scorer_lora_config(m, r=0),
+        "r: expected a rank, a whole number from 1; got 0",
+    ),
     "missing file": (lambda m, f: m.generate(f / "no.png", QUESTION), "no.png: expected an image file"),
     "corrupt file": (corrupt, "cut.png: expected"),
     "a page of 7 px": (lambda m, f: m.generate(PAGE.resize((90, 7)), QUESTION), "sides of at least 8 px.*; got 7x90"),

@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse
 from torch import nn
 
 from arr_coc.cli.serve import KEYS_VARIABLE, _keys
-from arr_coc.serving.answers import AnswerText, Field, as_json, fields_of
+from arr_coc.serving.answers import AnswerText, Field, as_object, fields_of, misfit
 from arr_coc.serving.batched_model import LARGEST_ID, TokenRows
 from arr_coc.serving.encodings import HANDLE, affinity_key, by_affinity, handle_of
 from arr_coc.serving.examples import load_hook
@@ -299,6 +299,8 @@ def test_each_field_is_a_question() -> None:
         (("number",), "$1,234.50", 1234.5),
         (("number",), "1.234,50 EUR", 1234.5),
         (("number",), "12", 12),
+        (("number",), "1,50,000", 150000),
+        (("number",), "12 m", 12),
         (("integer",), "-3 items", -3),
         (("boolean",), "Yes.", True),
         (("boolean",), "no", False),
@@ -344,6 +346,10 @@ def test_values(kinds: tuple[str, ...], text: str, value: Any) -> None:
         (("number",), "3 12.50"),
         (("number",), "1.5 million"),
         (("number",), "12k"),
+        (("number",), "1.2M"),
+        (("number",), "3B"),
+        (("number",), "5\u00bd"),
+        (("number",), "1,2,3"),
         (("integer",), "0117 496 0123"),
         (("number",), "12/04"),
     ],  # fmt: skip
@@ -398,10 +404,35 @@ def test_one_of_some_values_and_what_is_left_out() -> None:
     with pytest.raises(ValueError, match="seller.kind: expected an answer that is Shop or Bar; got 'pub'"):
         kind.value("pub")
     fields = fields_of(SCHEMA)
-    said = as_json(fields, [12.5, "May", None, None, "Bar", None])
-    assert json.loads(said) == {
+    said = as_object(fields, [12.5, "May", None, None, "Bar", None])
+    assert said == {
         "total": 12.5, "issueDate": "May", "paid": None, "seller": {"city_name": None, "kind": "Bar"},
     }  # fmt: skip
+    assert misfit(said, SCHEMA) is None
+
+
+def test_fields_of_one_name_have_questions_of_their_own() -> None:
+    """Seller and buyer got the same value."""
+    party = {"properties": {"name": {}, "vatId": {"description": "What is its VAT number?"}}}
+    schema = {"properties": {"seller": {"$ref": "#/$defs/P"}, "buyer": {"$ref": "#/$defs/P"}, "total": {}}}
+    assert [field.question for field in fields_of({**schema, "$defs": {"P": party}})] == [
+        "What is the seller name?", "What is the seller vat id?", "What is the buyer name?",
+        "What is the buyer vat id?", "What is the total?",
+    ]  # fmt: skip
+
+
+def test_an_object_obeys_the_whole_schema() -> None:
+    """An optional object without a field that it needs is refused; a needed one may be empty."""
+    seller = {"type": "object", "properties": {"name": {"type": "string"}, "vat": {"type": "string"}}}
+    optional = {"properties": {"seller": {**seller, "required": ["name", "vat"]}}}
+    assert misfit(as_object(fields_of(optional), ["Bob", None]), optional) == (
+        "seller: expected an object that the schema allows; got one of which 'vat' is a required property"
+    )
+    assert as_object(fields_of(optional), [None, None]) == {}
+    needed = {"properties": {"seller": seller}, "required": ["seller"]}
+    assert as_object(fields_of(needed), [None, None]) == {"seller": {}}
+    (kind,) = fields_of({"properties": {"a": {"type": ["string", "null"], "enum": ["x", 5]}}})
+    assert (kind.kinds, kind.values) == (("string",), ("x",))
 
 
 @pytest.mark.parametrize(
@@ -420,7 +451,18 @@ def test_one_of_some_values_and_what_is_left_out() -> None:
         ({"properties": {"a": {"type": "string", "pattern": "(a+)+$"}}}, "a: expected keywords .*; got pattern"),
         ({"properties": {"a": {}}, "if": {}}, "schema: expected keywords among .*; got if"),
         ({"properties": {"a": {"type": "string", "format": "date-time"}}}, "a: expected a format among .*; got date-t"),
-        ({"properties": {"a": {"enum": []}}}, "a: expected an enum with values; got none"),
+        ({"properties": {"a": {"enum": []}}}, "a: expected values of its type; got none"),
+        ({"properties": {"a": {"type": "integer", "enum": ["b"]}}}, "a: expected values of its type; got none"),
+        ({"properties": {"a": {}}, "required": ["a", "z"]}, "schema: expected required names .*; got z"),
+        (
+            {"properties": {"a": {"type": "integer", "allOf": [{"minimum": 10}], "minimum": 0}}},
+            "a: expected no other minimum beside allOf; got two",
+        ),
+        (
+            {"properties": {"a": {"type": "number", "minimum": 5, "exclusiveMaximum": 1}}},
+            "a: expected minimum up to exclusiveMaximum; got 5 and 1",
+        ),
+        ({"properties": {"a": {"minLength": 5, "maxLength": 2}}}, "a: expected minLength up to maxLength; got 5 and 2"),
         ({"properties": {"a": {"type": 5}}}, "properties.a.type: expected a JSON schema; got 5 is not valid"),
         ({"properties": {"a": {}}, "required": 5}, "required: expected a JSON schema; got 5 is not of type 'array'"),
         ({"properties": {"a": {"anyOf": 5}}}, "properties.a.anyOf: expected a JSON schema; got 5 is not of type"),

@@ -29,6 +29,8 @@ def run(args: argparse.Namespace) -> None:
     from arr_coc.loading import find_device
     from arr_coc.training.recipe import load_recipe, train, train_adapter
 
+    if args.adapter is not None and args.adapter < 1:
+        raise ValueError(f"--adapter: expected a rank from 1; got {args.adapter}")
     device, recipe = find_device(args.device), load_recipe(Path(args.recipe), args.settings)
     for stage in recipe.stages:
         for name in ("data", "held_out"):

@@ -3,16 +3,17 @@
 For JSON, each field of the schema is one question; all are answered in one batch with one encoding.
 """
 
-import json
 import math
 import re
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any
 
 from jsonschema import Draft202012Validator, SchemaError
+from jsonschema.exceptions import best_match
 
 from ..data.records import says_absent
 from ..modeling.answers import THINKS, THOUGHT, split_thinking
@@ -97,6 +98,8 @@ OF_FIELDS = {
     "minimum", "multipleOf", "type",
 }  # fmt: skip
 """Keywords that are obeyed. `pattern` is not: a client's expression may take for ever."""
+BOUNDS = {("minimum", "exclusiveMinimum"): ("maximum", "exclusiveMaximum"), ("minLength",): ("maxLength",)}
+"""Keywords of lower limits, and of the upper ones beside them."""
 FORMATS = Draft202012Validator.FORMAT_CHECKER
 
 
@@ -106,11 +109,13 @@ class Field:
 
     Attributes:
         path: the names from the outermost object to the field.
-        question: its description if that is a question, else a question made of its description or name.
+        question: its description if that is a question, else a question made of its description or name, or of all
+            names of its path where several fields would have one question.
         kinds: its JSON types, names of `KINDS`.
         values: the allowed values; empty: any.
         required: whether it must be present; an optional field without a value is omitted.
         limits: the field's schema, which its values obey.
+        held: how many of the outermost objects of its path must be present, even without a field.
     """
 
     path: tuple[str, ...]
@@ -119,6 +124,7 @@ class Field:
     values: tuple[Any, ...] = ()
     required: bool = True
     limits: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    held: int = field(default=0, compare=False)
 
     @property
     def needed(self) -> bool:
@@ -170,8 +176,12 @@ _MONEY = re.compile(
     r"(?:[A-Z]{2}\$|USD|EUR|GBP|CHF|JPY|CNY|INR|SEK|NOK|DKK|PLN|CZK|AUD|CAD|NZD|BRL|MXN|Rs\.?|kr\.?)-?$"
 )
 _MULTIPLES = re.compile(
-    r" ?(?:k|mn|bn)\b| ?(?:hundred|thousand|million|billion|trillion|dozen|lakh|crore)", re.IGNORECASE
+    r" ?(?:k|mn|bn|(?-i:[MB]))\b| ?(?:hundred|thousand|million|billion|trillion|dozen|lakh|crore)"
+    r"| ?[\u00bc-\u00be\u2150-\u215e]",  # fractions
+    re.IGNORECASE,
 )
+_GROUPED = re.compile(r"[\d ]*|\d{1,3}(,\d{3})*|\d{1,3}(,\d{2})*,\d{3}")
+"""The digits before a decimal point; in India the groups before the last one have two digits."""
 
 _MINUS_BEFORE = re.compile(r"(?:^|\W)-[^\w\s]?$|^\s*-\s?(?:[A-Z]{3}|[^\w\s])?\s?$|[A-Z]{3}-$")
 _MINUS_BEHIND = re.compile(r"-\s?(?:[A-Z]{3}|[^\w\s])?\s*")
@@ -194,9 +204,9 @@ def _number(text: str) -> int | float | None:
         return None
     if re.fullmatch(r"[\d. ]*,\d{1,2}", digits):
         digits = digits.replace(".", "").replace(",", ".")
-    digits = digits.replace(",", "").replace(" ", "")
-    if digits.count(".") > 1:
+    if digits.count(".") > 1 or not _GROUPED.fullmatch(digits.partition(".")[0]):
         return None
+    digits = digits.replace(",", "").replace(" ", "")
     negative = _MINUS_BEFORE.search(before) or _MINUS_BEHIND.fullmatch(behind)
     bracketed = before.lstrip().startswith("(") and behind.rstrip().endswith(")")
     number = Decimal(f"-{digits}" if negative or bracketed else digits)
@@ -220,10 +230,13 @@ def fields_of(schema: Mapping[str, Any]) -> list[Field]:
     found = list(_fields(schema, schema, ()))
     if not 1 <= len(found) <= MAX_FIELDS:
         raise ValueError(f"response_format: expected a schema of 1 to {MAX_FIELDS} fields; got {len(found)}")
-    return found
+    asked = Counter(own.question for own in found)
+    return [own if asked[own.question] == 1 else replace(own, question=_question(own.path, "")) for own in found]
 
 
-def _fields(schema: Any, root: Mapping[str, Any], path: tuple[str, ...], required: bool = True) -> Iterator[Field]:
+def _fields(
+    schema: Any, root: Mapping[str, Any], path: tuple[str, ...], required: bool = True, held: int = 0
+) -> Iterator[Field]:
     place = f"response_format: {'.'.join(path) or 'schema'}"
     if len(path) > 8:
         raise ValueError(f"{place[:80]}: expected objects in at most 8 objects; got more")
@@ -238,21 +251,38 @@ def _fields(schema: Any, root: Mapping[str, Any], path: tuple[str, ...], require
     if "properties" in schema:
         if nullable or kinds != ("object",):
             raise ValueError(f"{place}: expected an object that is always there; got another")
+        needed = schema.get("required", ())
+        if others := sorted({*needed} - {*schema["properties"]}):
+            raise ValueError(f"{place}: expected required names among its properties; got {', '.join(others)}")
+        held = len(path) if required else held
         for name, part in schema["properties"].items():
-            yield from _fields(part, root, (*path, str(name)), required and name in schema.get("required", ()))
+            yield from _fields(part, root, (*path, str(name)), required and name in needed, held)
         return
     values = tuple(schema["enum"]) if "enum" in schema else (schema["const"],) if "const" in schema else ()
     unknown = [kind for kind in kinds if kind not in KINDS]
     if not path or unknown:
         expected = "an object with properties" if not path else f"type {', '.join(KINDS)}, or an object with properties"
         raise ValueError(f"{place}: expected {expected}; got {', '.join(map(str, unknown or kinds))}")
-    if "enum" in schema and not values:
-        raise ValueError(f"{place}: expected an enum with values; got none")
+    if values:
+        kept = tuple(value for value in values if "type" not in schema or _fits(value, {"type": schema["type"]}))
+        kinds = tuple(kind for kind in kinds if kind != "null" or None in values)
+        values = tuple(value for value in kept if value is not None)
+    if ("enum" in schema or "const" in schema) and not values:
+        raise ValueError(f"{place}: expected values of its type; got none")
+    for lower, upper in BOUNDS.items():
+        for low, high in ((low, high) for low in lower for high in upper if low in schema and high in schema):
+            if schema[low] > schema[high]:
+                raise ValueError(f"{place}: expected {low} up to {high}; got {schema[low]} and {schema[high]}")
     if (form := schema.get("format")) is not None and form not in FORMATS.checkers:
         raise ValueError(f"{place}: expected a format among {', '.join(sorted(FORMATS.checkers))}; got {form}")
     kinds += ("null",) if nullable else ()
     limits = {key: value for key, value in schema.items() if key in OF_FIELDS - NOTES - {"type"}}
-    yield Field(path, _question(path, str(schema.get("description") or "")), kinds, values, required, limits)
+    question = _question(path[-1:], str(schema.get("description") or ""))
+    yield Field(path, question, kinds, values, required, limits, held)
+
+
+def _fits(value: Any, schema: Mapping[str, Any]) -> bool:
+    return Draft202012Validator(schema).is_valid(value)
 
 
 def _plain(schema: Any, root: Mapping[str, Any], place: str) -> tuple[Mapping[str, Any], bool]:
@@ -266,13 +296,17 @@ def _plain(schema: Any, root: Mapping[str, Any], place: str) -> tuple[Mapping[st
             return schema, nullable
         beside = {key: value for key, value in schema.items() if key != word}
         if word == "$ref":
-            schema = {**_referred(schema[word], root, place), **beside}
-            continue
-        others = [own for own in schema[word] if word == "allOf" or own != {"type": "null"}]
-        if len(others) != 1 or not isinstance(others[0], Mapping):
-            expected = "one schema" if word == "allOf" else "one schema and null"
-            raise ValueError(f"{place}: expected {word} {expected}; got {len(others)} schemas")
-        nullable |= len(others) < len(schema[word])
+            others = [_referred(schema[word], root, place)]
+        else:
+            others = [own for own in schema[word] if word == "allOf" or own != {"type": "null"}]
+            if len(others) != 1 or not isinstance(others[0], Mapping):
+                expected = "one schema" if word == "allOf" else "one schema and null"
+                raise ValueError(f"{place}: expected {word} {expected}; got {len(others)} schemas")
+            nullable |= len(others) < len(schema[word])
+        if twice := sorted(
+            key for key in beside if key not in NOTES and others[0].get(key, beside[key]) != beside[key]
+        ):
+            raise ValueError(f"{place}: expected no other {', '.join(twice)} beside {word}; got two")
         schema = {**others[0], **beside}
     raise ValueError(f"{place}: expected a JSON schema; got another")
 
@@ -290,18 +324,27 @@ def _referred(name: str, root: Mapping[str, Any], place: str) -> Mapping[str, An
 def _question(path: Sequence[str], description: str) -> str:
     if description.rstrip().endswith("?"):
         return description.strip()
-    name = description.strip().rstrip(".") or re.sub(r"(?<=[a-z])(?=[A-Z])|_", " ", path[-1]).lower()
+    name = description.strip().rstrip(".") or re.sub(r"(?<=[a-z])(?=[A-Z])|_", " ", " ".join(path)).lower()
     return f"What is {name}?" if name.lower().startswith("the ") else f"What is the {name}?"
 
 
-def as_json(fields: Sequence[Field], values: Sequence[Any]) -> str:
-    """A JSON object of the fields' values."""
+def as_object(fields: Sequence[Field], values: Sequence[Any]) -> dict[str, Any]:
+    """The JSON object of the fields' values."""
     whole: dict[str, Any] = {}
     for own, value in zip(fields, values, strict=True):
-        if value is None and "null" not in own.kinds:
-            continue
+        left_out = value is None and "null" not in own.kinds
         inner = whole
-        for name in own.path[:-1]:
+        for name in own.path[: own.held if left_out else -1]:
             inner = inner.setdefault(name, {})
-        inner[own.path[-1]] = value
-    return json.dumps(whole, ensure_ascii=False)
+        if not left_out:
+            inner[own.path[-1]] = value
+    return whole
+
+
+def misfit(whole: Mapping[str, Any], schema: Mapping[str, Any]) -> str | None:
+    """What an object lacks that a schema asks for, as an optional object without a field that it needs."""
+    error = best_match(Draft202012Validator(schema).iter_errors(whole))
+    if error is None:
+        return None
+    place = ".".join(map(str, error.absolute_path)) or "schema"
+    return f"{place}: expected an object that the schema allows; got one of which {error.message[:200]}"

@@ -5,13 +5,13 @@ import json
 import math
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from ..modeling.answers import calibrated
 from ..modeling.generation import checked_questions
-from .answers import AnswerText, Field, as_json
+from .answers import AnswerText, Field, as_object, misfit
 from .encodings import EncodingStore
 from .metrics import Metrics, length_label, tier_label
 from .protocol import ChatRequest, Completion, error_body, fetch_summary, logprobs_of, usage
@@ -73,7 +73,7 @@ class Chat:
         if request.seed is not None and temperature > 0:
             why = "sampled answers share a batch; at 0 the same request has the same answer"
             raise ValueError(f"seed: expected temperature 0 with it ({why}); got {temperature:g}")
-        fields, engine = request.fields, self.engine
+        schema, fields, engine = request.answer_schema, request.fields, self.engine
         texts = [text] if fields is None else [field.question for field in fields]
         checked_questions(texts, engine.control_tokens, engine.count_tokens)
         choices = engine.choices(request)
@@ -98,7 +98,7 @@ class Chat:
                 for answer in answers:
                     answer.end()
                 raise
-        return answers[0] if fields is None else JsonAnswering(fields, answers)
+        return answers[0] if schema is None or fields is None else JsonAnswering(fields, schema, answers)
 
     def finish(self, tokens: list[int], text: AnswerText) -> str:
         """The reason for the end of an answer: "stop" or "length"."""
@@ -244,8 +244,8 @@ class Answering:
 class JsonAnswering:
     """The answers to all fields of a schema as one. The code that starts it must call `end`, also after errors."""
 
-    def __init__(self, fields: Sequence[Field], answers: Sequence[Answering]) -> None:
-        self.fields, self.answers = fields, answers
+    def __init__(self, fields: Sequence[Field], schema: Mapping[str, Any], answers: Sequence[Answering]) -> None:
+        self.fields, self.schema, self.answers = fields, schema, answers
 
     def end(self) -> None:
         """Frees the answers' resources."""
@@ -271,7 +271,9 @@ class JsonAnswering:
         ends = {body["choices"][0]["finish_reason"] for body in bodies}
         first = bodies[0]
         choice = first["choices"][0]
-        choice["message"]["content"] = None if refusals else as_json(self.fields, values)
+        made = as_object(self.fields, values)
+        refusals = refusals or list(filter(None, [misfit(made, self.schema)]))
+        choice["message"]["content"] = None if refusals else json.dumps(made, ensure_ascii=False)
         choice["message"]["refusal"] = "; ".join(refusals) or None
         choice["finish_reason"] = "length" if "length" in ends else "stop"
         first["usage"] = {name: sum(body["usage"][name] for body in bodies) for name in first["usage"]}

@@ -150,11 +150,11 @@ class ChatRequest(Strict):
     store: Literal[False] | None = None
 
     @property
-    def fields(self) -> list[JsonField] | None:
-        """The fields of the requested JSON schema; None if the answer is text.
+    def answer_schema(self) -> dict[str, Any] | None:
+        """The JSON schema of the answer; None if it is text.
 
         Raises:
-            ValueError: an unsupported schema, or logprobs with it.
+            ValueError: none in a request for JSON, or logprobs with it.
         """
         if self.response_format is None or self.response_format.type == "text":
             return None
@@ -162,7 +162,17 @@ class ChatRequest(Strict):
             raise ValueError("response_format: expected json_schema with a schema; got none")
         if self.logprobs:
             raise ValueError("logprobs: expected text; got JSON, whose arr_coc.fields have probabilities")
-        return fields_of(self.response_format.json_schema.schema_)
+        return self.response_format.json_schema.schema_
+
+    @property
+    def fields(self) -> list[JsonField] | None:
+        """The fields of the answer's JSON schema; None if the answer is text.
+
+        Raises:
+            ValueError: an unsupported schema, or see `answer_schema`.
+        """
+        schema = self.answer_schema
+        return None if schema is None else fields_of(schema)
 
     @property
     def stops(self) -> list[str]:

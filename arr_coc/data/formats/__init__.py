@@ -82,10 +82,10 @@ def open_source(spec: Mapping[str, Any], *, folder: str | Path = ".") -> Format:
 
 
 def check_files(spec: Any, folder: Path) -> None:
-    """Refuses a source whose files are not there, before a model is loaded; other mistakes are left to `open_source`.
+    """Refuses a source whose files are not there or whose settings are wrong, before a model is loaded.
 
     Raises:
-        ValueError: no such file or folder, or an unknown format.
+        ValueError: no such file or folder, or see `open_source`.
     """
     if not isinstance(spec, Mapping) or not isinstance(name := spec.get("format", DEFAULT_FORMAT), str):
         return
@@ -95,6 +95,7 @@ def check_files(spec: Any, folder: Path) -> None:
     for place in FORMATS[name].places:
         if spec.get(place) is not None and not (path := _path(spec[place], place, folder)).exists():
             raise ValueError(f"data: expected a {place} that exists; got {str(path)!r}, which does not")
+    open_source(spec, folder=folder)
 
 
 def _sources(specs: Any, name: str, folder: str | Path) -> tuple[Format, ...]:
