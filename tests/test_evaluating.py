@@ -283,7 +283,7 @@ def test_the_report_says_what_was_measured_and_is_json(model: Any, lines: list[A
         model, records, ["random"], budget="fast", allocator="window", seed=3, data="d.jsonl", progress=False
     )
     assert json.loads(json.dumps(found)) == found
-    assert set(found["strategies"]["random"]) == {"exact_match", "recall", "tokens", "n", "calibration"}
+    assert set(found["strategies"]["random"]) == {"exact_match", "recall", "tokens", "n", "calibration", "answers"}
     assert set(found["strategies"]["random"]["exact_match"]) == {"value", "low", "high"}
     assert (found["budget"], found["allocator"], found["seed"], found["data"]) == (4, "window", 3, "d.jsonl")
     assert {"date", "versions", "machine", "model"} <= set(found)
