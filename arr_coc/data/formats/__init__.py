@@ -95,7 +95,8 @@ def check_files(spec: Any, folder: Path) -> None:
     for place in FORMATS[name].places:
         if spec.get(place) is not None and not (path := _path(spec[place], place, folder)).exists():
             raise ValueError(f"data: expected a {place} that exists; got {str(path)!r}, which does not")
-    open_source(spec, folder=folder)
+    if set(spec) - {"format"}:  # else it is a stage's default
+        open_source(spec, folder=folder)
 
 
 def _sources(specs: Any, name: str, folder: str | Path) -> tuple[Format, ...]:
