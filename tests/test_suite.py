@@ -38,7 +38,9 @@ def test_every_set_is_measured_as_evaluate_does(suite: Path) -> None:
     for each in sets:
         arms = [arm for arm in each.arms if arm != "other_base@0"]
         alone = evaluate(model, each.source.read(), arms, seed=0, progress=False)["strategies"]
+        told = {name: len(alone[name].pop("answers")) for name in arms}  # a suite keeps none
         assert {name: result[each.name]["arms"][name] for name in arms} == alone
+        assert told == {name: alone[name]["n"] for name in arms}
     assert "not_on_the_page" in result["missing"]["arms"]["none"]
 
 
