@@ -262,6 +262,8 @@ class AnswerGenerator:
         check_readings(readings, image, {name: self.setting(given, name) for name in WITH_ONE_READING})
         if choices.num_passes not in (None, 1):
             check_passes(self, choices, kwargs)
+        elif choices.exploration is not None:
+            raise refusal("exploration", 'num_passes above 1 or "auto" beside it', choices.exploration)
         if not is_encoding(image):
             shown = shown_by_prompts(image)
             check_prompts(len(shown), len(questions))

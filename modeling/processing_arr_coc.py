@@ -480,6 +480,11 @@ class ArrCocProcessor(ProcessorMixin):
             if in_chat and not self.tokenizer.decode(row[mask]).strip():
                 raise ValueError("text: expected a question beside the image; got an empty one")
             placed = (row == self.image_token_id).nonzero()[:, 0]
+            if len(placed) and markers["start_id"] is not None and not in_chat and mask.any():
+                logger.warning_once(
+                    "text: expected a chat, as models are trained and as processor.apply_chat_template writes it; got "
+                    "text and images without one: answers may make no sense"
+                )
             if in_chat and mask[: placed[-1]].any():
                 logger.warning_once(
                     "text: expected images before the question, as models are trained and as "

@@ -185,6 +185,8 @@ def test_prompts_written_by_hand_are_warned_of(model: Any, monkeypatch: pytest.M
     assert warned == []
     model.processor(images=PAGE, text=text.replace(place, "").replace(QUESTION, QUESTION + place))
     assert len(warned) == 1 and "images before the question" in warned[0]
+    model.processor(images=PAGE, text=place + QUESTION)
+    assert len(warned) == 2 and "expected a chat" in warned[1]
 
 
 @pytest.mark.parametrize("parts", [("text", "image_url"), ("image_url", "text")])

@@ -167,6 +167,7 @@ def test_uncertainty_is_the_normalised_entropy_up_to_the_end() -> None:
         ({"num_passes": 0}, 'num_passes: expected an integer from 1, or "auto"; got 0'),
         ({"num_passes": "many"}, "num_passes: expected an integer from 1, or \"auto\"; got 'many'"),
         ({"num_passes": 200}, "num_passes: expected at most .* tokens of context; got 200"),
+        ({"exploration": "none", "num_passes": 1}, 'exploration: expected num_passes above 1 or "auto" beside it'),
         ({"exploration": "strange"}, "exploration: expected one of learned, none, tempered"),
         ({"exploration": "learned"}, "exploration: expected one of none, tempered .*; got 'learned'"),
         ({"num_beams": 2}, "num_beams: expected 1 beside num_passes; got 2"),

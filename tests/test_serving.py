@@ -400,6 +400,7 @@ REFUSED: dict[str, tuple[dict[str, Any], int, str]] = {
     "a few pixels": ({"messages": chat("a", data_url(png(noise(0, (1, 1)))))}, 400, "sides of at least 8 px"),
     "a budget that is no number": ({"extra_body": {"budget": True}}, 400, "budget"),
     "tokens that are no number": ({"extra_body": {"max_tokens": True}}, 400, "max_tokens"),
+    "two limits": ({"max_tokens": 5, "max_completion_tokens": 6}, 400, "max_tokens: expected it alone, or max_compl"),
     "no passes": ({"extra_body": {"num_passes": 0}}, 400, "num_passes: expected"),
     "passes over two images": (
         {"messages": chat("a", *URLS[:2]), "extra_body": {"num_passes": 2}},
@@ -427,6 +428,7 @@ def test_refusals_say_why_and_nothing_of_the_server(case: str, client: Any) -> N
 
 ASKED = {"model": "tiny", "messages": chat(QUESTION, URLS[0])}
 TEXT = {"type": "text", "text": "a"}
+MUCH_DETAIL = {"type": "image_url", "image_url": {"url": URLS[0], "detail": "much"}}
 
 
 @pytest.mark.parametrize(
@@ -457,6 +459,11 @@ TEXT = {"type": "text", "text": "a"}
             "messages.0.content.1.x: expected no such field; got 1",
         ),
         ({**ASKED, "max_tokens": 1.5}, "max_tokens", "max_tokens: expected an integer; got 1.5"),
+        (
+            {**ASKED, "messages": [{"role": "user", "content": [MUCH_DETAIL]}]},
+            "messages.0.content.0.image_url.detail",
+            "messages.0.content.0.image_url.detail: expected 'auto', 'low', 'high' or 'original'; got \"much\"",
+        ),
         ({**ASKED, "max_tokens": 0}, "max_tokens", "max_tokens: expected at least 1; got 0"),
         ({**ASKED, "temperature": "hot"}, "temperature", 'temperature: expected a number; got "hot"'),
         ({**ASKED, "stop": [5]}, "stop.0", "stop.0: expected text; got 5"),

@@ -65,7 +65,7 @@ class Chat:
         images, history, text = request.turns()
         if len(images) > MAX_IMAGES:
             raise ValueError(f"messages: expected at most {MAX_IMAGES} images; got {len(images)}")
-        asked, most = request.max_completion_tokens or request.max_tokens, self.settings.max_tokens
+        asked, most = request.most_tokens, self.settings.max_tokens
         if asked is not None and asked > most:
             why = "the server's --max-tokens: an answer keeps its place in the batch until it ends"
             raise ValueError(f"max_tokens: expected at most {most} ({why}); got {asked}")

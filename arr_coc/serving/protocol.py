@@ -32,10 +32,13 @@ class TextPart(Strict):
 
 
 class ImageURL(Strict):
-    """The source of an image: a data: or http(s) URL, or "encoding:" and the handle of an earlier encoding."""
+    """The source of an image: a data: or http(s) URL, or "encoding:" and the handle of an earlier encoding.
+
+    `detail` has no effect: the budget says how much of an image is read.
+    """
 
     url: str
-    detail: str | None = None
+    detail: Literal["auto", "low", "high", "original"] | None = None
 
 
 class ImagePart(Strict):
@@ -148,6 +151,18 @@ class ChatRequest(Strict):
     user: str | None = None
     metadata: dict[str, str] | None = None
     store: Literal[False] | None = None
+
+    @property
+    def most_tokens(self) -> int | None:
+        """The most tokens of the answer, by its new or its old name.
+
+        Raises:
+            ValueError: both names with different numbers.
+        """
+        new, old = self.max_completion_tokens, self.max_tokens
+        if new is not None and old is not None and new != old:
+            raise ValueError(f"max_tokens: expected it alone, or max_completion_tokens; got {old} and {new}")
+        return new or old
 
     @property
     def answer_schema(self) -> dict[str, Any] | None:
