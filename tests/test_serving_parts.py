@@ -261,6 +261,7 @@ SCHEMA: dict[str, Any] = {
         "paid": {"anyOf": [{"type": "boolean"}, {"type": "null"}], "description": "Was it paid?"},
         "seller": {"$ref": "#/$defs/Seller"},
         "note": {"type": "string"},
+        "code": {"type": "string", "description": "Copy the code below the name."},
     },
     "required": ["total", "issueDate", "paid", "seller"],
     "$defs": {
@@ -290,6 +291,7 @@ def test_each_field_is_a_question() -> None:
         Field(("seller", "city_name"), "What is the city name?", ("string", "null")),
         Field(("seller", "kind"), "What is the kind?", ("string",), ("Shop", "Bar")),
         Field(("note",), "What is the note?", ("string",), required=False),
+        Field(("code",), "Copy the code below the name.", ("string",), required=False),
     ]
 
 
@@ -404,7 +406,7 @@ def test_one_of_some_values_and_what_is_left_out() -> None:
     with pytest.raises(ValueError, match="seller.kind: expected an answer that is Shop or Bar; got 'pub'"):
         kind.value("pub")
     fields = fields_of(SCHEMA)
-    said = as_object(fields, [12.5, "May", None, None, "Bar", None])
+    said = as_object(fields, [12.5, "May", None, None, "Bar", None, None])
     assert said == {
         "total": 12.5, "issueDate": "May", "paid": None, "seller": {"city_name": None, "kind": "Bar"},
     }  # fmt: skip

@@ -109,8 +109,8 @@ class Field:
 
     Attributes:
         path: the names from the outermost object to the field.
-        question: its description if that is a question, else a question made of its description or name, or of all
-            names of its path where several fields would have one question.
+        question: its description if that is a question or an instruction, else a question made of its description or
+            name, or of all names of its path where several fields would have one question.
         kinds: its JSON types, names of `KINDS`.
         values: the allowed values; empty: any.
         required: whether it must be present; an optional field without a value is omitted.
@@ -321,8 +321,12 @@ def _referred(name: str, root: Mapping[str, Any], place: str) -> Mapping[str, An
     return found
 
 
+_INSTRUCTION = re.compile(r"(copy|extract|find|get|give|identify|list|locate|name|read|return|tell)( me)? the ", re.I)
+"""Begins descriptions that can be asked as they are."""
+
+
 def _question(path: Sequence[str], description: str) -> str:
-    if description.rstrip().endswith("?"):
+    if description.rstrip().endswith("?") or _INSTRUCTION.match(description.strip()):
         return description.strip()
     name = description.strip().rstrip(".") or re.sub(r"(?<=[a-z])(?=[A-Z])|_", " ", " ".join(path)).lower()
     return f"What is {name}?" if name.lower().startswith("the ") else f"What is the {name}?"

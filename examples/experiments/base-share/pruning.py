@@ -5,7 +5,8 @@
 The language model of `keep_all` has learned from all of a page's wordpieces. For each question a rule keeps as many of
 them as are left of the total beside the base tokens, and the language model reads these alone. Rules: those of
 `arr_coc.evaluation.peer_rules` that need nothing but the language model; the scorer's most relevant wordpieces; random
-ones. Whatever is kept is read with the scorer's marks on the most relevant words.
+ones. Whatever is kept is read with the scorer's marks on the most relevant words. What pruning.csv holds already is not
+asked again.
 """
 
 import logging
@@ -17,7 +18,7 @@ import numpy as np
 import torch
 from arms import ArmTask, StoredPage, most, questions_of
 from evaluate import HERE, ask, load
-from predictions import Column, add
+from predictions import Column, add, columns, read
 from torch import Tensor
 from train import chosen, options
 
@@ -91,14 +92,16 @@ def main() -> None:
     args = parser.parse_args()
     args.arms = ARM
     logging.basicConfig(level=logging.INFO, format="%(message)s")
+    asked = set(columns(read(args.predictions)))
     for _, seed in chosen(args):
-        task = load(args, ARM, seed)
+        rules = tuple(rule for rule in RULES if Column(rule, str(seed)) not in asked)
+        task = load(args, ARM, seed) if rules else None
         if task is None:
             continue
         with all_eager_attention(task.run.model):
             pages, count = task.read("test"), task.total - task.arm.base
-            kept = [keep(task, page, RULES, count) for page in pages]
-            for rule in RULES:
+            kept = [keep(task, page, rules, count) for page in pages]
+            for rule in rules:
                 of_rule = partial(_of_page, {page["page"]: each[rule] for page, each in zip(pages, kept, strict=True)})
                 add(args.predictions, ask(task, pages, Column(rule, str(seed)), of_rule))
 
