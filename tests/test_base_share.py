@@ -44,10 +44,9 @@ def test_the_scripts_draw_train_ask_and_report(
     model, out = tiny_checkpoint(tmp_path / "model", **READS_WORDS, fetcher=SCORES_WORDS), tmp_path / "out"
     monkeypatch.setattr(scripts["question_pages"], "SOURCES", ("document",))
     monkeypatch.setattr(scripts["question_pages"], "HELD_OUT", 1)
-    monkeypatch.setattr(scripts["question_pages"], "SIDES", (256, 512))  # a quarter of the text
     monkeypatch.setattr(scripts["question_pages"], "LEAST_TEXT", 60)
     monkeypatch.setattr("arr_coc.training.reader.language_model.QUESTION_LENGTH", 300)  # bytes are tokens here
-    drawn = ("--pdfs", tmp_path, "--out", out, "--pages", 2, 1, 2, "--steps", 1, "--bench", bench(tmp_path / "bench"))
+    drawn = ("--pdfs", tmp_path, "--out", out, "--pages", 1, 2, 2, "--steps", 1, "--bench", bench(tmp_path / "bench"))
     called(scripts["question_pages"], monkeypatch, "--model", model, *drawn)
     pages = torch.load(out / "test.pt", weights_only=False)
     assert [page["source"] for page in pages] == ["document"] * 2
@@ -240,16 +239,26 @@ def test_the_rule_shows_refutes_or_says_neither(scripts: dict[str, Any]) -> None
 def test_texts_are_made_from_the_numbers(scripts: dict[str, Any]) -> None:
     report, rule = scripts["report"], scripts["rule"]
     best = scores(scripts, base_0=(0.9,) * 4, base_50=(0.6,) * 4, base_100=(0.3,) * 4)
-    text = report.verdict_text(rule.decide(best, "base_50"), best)
+    text = report.verdict_text(rule.decide(best, "base_50"), best, ["base_50", "base_100"])
     assert "**NO-GO.**" in text and "Over base tokens alone: met." in text
     assert "Over fetched tokens alone: not met on detail, two places, spread, gist." in text
     assert "- gist: -30.0 points" in text and "No base token at all is best for every kind" in text
-    plain, swapped = best["base_0"], best["base_50"]
-    assert "detail falls by more than 5 points" in report.swap_text(plain, swapped, "base_50")
-    same = report.swap_text(plain, plain, "base_50")
-    assert "spread falls by less than 20 points; gist falls by less than 20 points" in same
+    plain, swapped, rest = best["base_0"], best["base_50"], (best["base_100"], dict.fromkeys(KINDS, 0.25), "base_50")
+    told = report.swap_text(plain, swapped, *rest)
+    assert "detail falls by more than 5 points" in told and "25 % of the answers change" in told
+    same = report.swap_text(plain, plain, *rest)
+    assert "spread falls by less than 20 points; gist falls by less than 20 points" in same and "guessing" not in same
+    assert "than guessing, spread by +0.0 and gist by +0.0 points" in report.swap_text(plain, plain, plain, *rest[1:])
     read = scores(scripts, plain=(0.9,) * 4, swapped=(0.9, 0.6, 0.6, 0.6))
-    assert report.swap_text(read["plain"], read["swapped"], "base_50").endswith("The base is read.")
+    assert report.swap_text(read["plain"], read["swapped"], *rest).endswith("The base is read.")
+
+
+def test_the_best_guess_knows_the_wording_alone(scripts: dict[str, Any]) -> None:
+    asked = [('Is "a" or "b" higher?', "a"), ('is "c" or "d" higher', "c"), ('Is "e" or "f" higher?', "f")]
+    asked += [("How many, of 20?", "3"), ("How many, of 30?", "3 | three"), ("How many, of 7?", "5")]
+    names = scripts["predictions"].QUESTION
+    rows = [dict(zip(names, ("0", "pdf", "gist", *each), strict=True)) for each in asked]
+    assert scripts["report"].guesses(rows).right["gist"].tolist() == [[1, 1, 0, 1, 1, 0]]
 
 
 def test_go_is_rarely_false_and_large_differences_are_seen(scripts: dict[str, Any]) -> None:
@@ -257,8 +266,8 @@ def test_go_is_rarely_false_and_large_differences_are_seen(scripts: dict[str, An
     rule = scripts["rule"]
     rng = np.random.default_rng(0)
     for at in ((rule.ALONE, "detail"), (rule.FETCHED, "gist")):
-        assert rule.gos(rng, rule.rates(0.2, at), 200, 40) <= 2 / 40
-    assert rule.gos(rng, rule.rates(0.25), 300, 8) == 1.0
+        assert rule.decisions(rng, rule.rates(0.2, at), 200, 40)["GO"] <= 3 / 40
+    assert rule.decisions(rng, rule.rates(0.28), 400, 8)["GO"] >= 7 / 8
     assert "- all arms alike: 0.000" in scripts["report"].simulation_text(60, 2)
 
 

@@ -17,9 +17,12 @@ from arr_coc.data.splits import SPLITS
 
 SORTS = {
     "follows": "detail", "both follow": "two places", "which is higher up": "two places", "which is more": "two places",
-    "how often": "spread", "which more often": "spread", "highest number": "spread", "any above": "spread",
-    "largest": "gist", "lower half": "gist", "many words": "gist", "words or numbers": "gist",
+    "line end": "two places", "second time": "two places", "how often": "spread", "which more often": "spread",
+    "most often": "spread", "highest number": "spread", "any above": "spread", "largest": "gist",
+    "most words in": "gist", "fewest words in": "gist", "number of words": "gist", "words or numbers": "gist",
 }  # fmt: skip
+
+QUARTERS = ("top left", "top right", "bottom left", "bottom right")
 
 
 def line(text: str, y: float, height: float = 8.0) -> Line:
@@ -68,6 +71,15 @@ def check(page: TextPage, sort: str, names: dict[str, str], answer: str) -> None
             (number,) = (found[1] for each in texts if (found := re.match(re.escape(label) + r"[: .]* (\S+)$", each)))
             amounts[name] = float(number.strip("$€£%"))
         assert names[max(amounts, key=lambda name: amounts[name])] == answer
+    elif sort == "line end":
+        (ended,) = (each for each in texts if each.casefold().startswith(names["label"].casefold() + " "))
+        assert ended.split()[-1].strip("()[]{}.,:;!?'\"*") == answer or ended.endswith(answer)
+    elif sort == "second time":
+        behind = re.findall(rf"(?<!\S)[^\w\s]*{names['label']}[^\w\s]* (\S+)", " \n ".join(texts), re.I)
+        assert words.count(names["label"]) == 2 and answer in "".join(behind)
+    elif sort == "most often":
+        counts = Counter(word for word in words if len(word) >= 5 and word.isalpha())
+        assert counts[answer] == max(counts.values()) > 2 and [*counts.values()].count(counts[answer]) == 1
     elif sort == "how often":
         assert int(answer) == words.count(names["label"]) >= 1
     elif sort == "which more often":
@@ -82,10 +94,17 @@ def check(page: TextPage, sort: str, names: dict[str, str], answer: str) -> None
     elif sort == "largest":
         heights = [float(np.median(each.boxes[:, 3] - each.boxes[:, 1])) for each in page.lines]
         assert texts[int(np.argmax(heights))].strip() == answer
-    elif sort == "lower half":
-        assert (max(each.boxes[:, 3].max() for each in page.lines) > page.size[1] / 2) == (answer == "yes")
-    elif sort == "many words":
-        assert (len(words) > int(names["count"])) == (answer == "yes")
+    elif sort in ("most words in", "fewest words in"):
+        middles = [
+            (word.box[0] + word.box[2] > page.size[0], word.box[1] + word.box[3] > page.size[1])
+            for line in words_of(page.lines) for word in line
+        ]  # fmt: skip
+        named = {("bottom" in name, "right" in name): name for name in QUARTERS}
+        counts = Counter({name: middles.count((right, low)) for (low, right), name in named.items()})
+        extreme = max if sort == "most words in" else min
+        assert answer == extreme(QUARTERS, key=lambda name: counts[name])
+    elif sort == "number of words":
+        assert abs(int(answer) - len(words)) < 10
     else:
         digits = sum(any(map(str.isdigit, word)) for word in words)
         assert sort == "words or numbers" and (answer == "numbers") == (2 * digits > len(words))
@@ -103,14 +122,17 @@ def test_answers_are_right_on_generated_pages(bare: None) -> None:
 
 
 def test_answers_cannot_be_guessed_from_the_question(bare: None) -> None:
-    """Of words above a number, of counts and of halves no answer is much more frequent than others."""
+    """No answer to a sort of questions is much more frequent than others, and no sort of a kind than others."""
     given: dict[str, Counter[str]] = defaultdict(Counter)
     for seed in range(150):
         for sort, _, answer, _ in told(layout_page(np.random.default_rng(seed), "train"), seed):
             given[sort][answer] += 1
-    for sort, most in (("many words", 0.62), ("how often", 0.62), ("lower half", 0.8)):
+    most = {"number of words": 0.6, "how often": 0.55, "most words in": 0.8, "fewest words in": 0.6}
+    for sort, share in most.items():
         answers = given[sort]
-        assert answers.total() > 20 and max(answers.values()) < most * answers.total(), (sort, answers)
+        assert answers.total() > 20 and max(answers.values()) < share * answers.total(), (sort, answers)
+    yes = [answers["yes"] + answers["no"] for answers in given.values()]
+    assert sum(yes) < 0.1 * sum(answers.total() for answers in given.values())
 
 
 def test_answers_are_right_on_a_page_of_amounts(bare: None) -> None:
@@ -120,7 +142,13 @@ def test_answers_are_right_on_a_page_of_amounts(bare: None) -> None:
         check(shown, sort, names, answer)
     assert {"which is more", "highest number", "any above", "how often"} <= {sort for sort, *_ in asked}
     assert ("highest number", {}, "12", "spread") in asked
-    assert ("how often", {"label": "tea"}, "3", "spread") in asked
+    often = [
+        (names["label"], answer)
+        for seed in range(20)
+        for sort, names, answer, _ in told(shown, seed)
+        if sort == "how often"
+    ]
+    assert ("tea", "3") in often
 
 
 def test_ambiguous_questions_are_not_asked(bare: None) -> None:

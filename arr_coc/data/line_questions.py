@@ -2,8 +2,9 @@
 
 There are four kinds: *detail* is answered by one place, *two places* by two, *spread* by words all over the page,
 *gist* by the page as a whole. The answers follow from the text and the boxes of its characters, so they are right
-whatever the page is about. A question that more than one answer could fit is not asked. Where the answer is yes, no or
-a count, what is asked is drawn so that no answer is much more frequent: else it could be guessed without the page.
+whatever the page is about. A question that more than one answer could fit is not asked. But for words behind two others
+a page gets at most one question of each sort, so that none prevails. Most answers are words, places or counts: yes and
+no would be guessed too easily.
 """
 
 from __future__ import annotations
@@ -29,15 +30,17 @@ KINDS = (DETAIL, TWO_PLACES, SPREAD, GIST)
 _AMOUNT = re.compile(r"[$€£]?(\d+(\.\d+)?)%?")
 _EDGES = "()[]{}.,:;!?'\"*"
 _LARGER = 1.3  # times the height of the next largest line
-_MARGIN = 1.3  # between a count and the threshold that is asked about, as a factor
-_WORD_COUNTS = (10, 20, 40, 80, 160, 320, 640, 1280)
+_MARGIN = 1.3  # between the quarter with the most or fewest words and the next, as a factor
+_NEAR = 8  # words from the multiple of 20 that is the answer, at most
+_QUARTERS = ("top left", "top right", "bottom left", "bottom right")
+_LONG_LINE = 5  # words
+_LONG_WORD = 5  # letters
 _MOSTLY = 0.65  # share of the words
 _MOSTLY_WORDS = 0.05  # share of the pages of words that are asked about, as pages of numbers are rare
-_FULL = 0.1  # share of the pages with text in the lower half that are asked about, as others are rare
-_BLANK = 0.4  # share of the page's height: text that ends there leaves the lower half blank
+_CHOICES = 0.4  # share of the pages that are asked which of two words; half of such answers can be guessed
 _LINE_WORDS = 6  # most words of an answer that is a line
 _MOST_OCCURRENCES = 6
-_EACH = 3  # most questions of a sort
+_EACH = 3  # most questions about the word behind two others
 
 
 @dataclass(frozen=True)
@@ -85,7 +88,10 @@ class _Asker:
     def ask(self) -> tuple[Question, ...]:
         """All questions; none of a page with characters that are not known."""
         if self.words and all(UNKNOWN not in line.text for line in self.page.lines):
-            for sort in (self._follow, self._higher_up, self._more, self._occurrences, self._numbers, self._whole):
+            for sort in (
+                self._follow, self._higher_up, self._line_end, self._second_time, self._more, self._occurrences,
+                self._numbers, self._whole,
+            ):  # fmt: skip
                 sort()
         return tuple(self.writer.questions)
 
@@ -93,9 +99,6 @@ class _Asker:
              kind: str, **names: str) -> None:  # fmt: skip
         boxes, labels = [word.box for word in shown], [word.box for word in leads]
         self.writer.add(self.writer.word(wording, **names), answers, boxes, labels, kind)
-
-    def _drawn(self, pool: Sequence[Word]) -> list[Word]:
-        return self.random.sample(pool, min(_EACH, len(pool)))
 
     # ---- detail, two places ------------------------------------------------------------------------------------------
 
@@ -112,7 +115,7 @@ class _Asker:
             for first, second, answer in zip(line, line[1:], line[2:], strict=False)
             if pairs[first.text.casefold(), second.text.casefold()] == 1 and '"' not in first.text + second.text
         ]
-        drawn = self.random.sample(known, min(2 * _EACH, len(known)))
+        drawn = self.random.sample(known, min(_EACH + 2, len(known)))
         for first, second, answer in drawn[:_EACH]:
             self._add("follows", answer.text, [answer], [first, second], DETAIL, label=f"{first.text} {second.text}")
         for one, other in zip(drawn[_EACH::2], drawn[_EACH + 1 :: 2], strict=False):
@@ -129,12 +132,42 @@ class _Asker:
         ]
 
     def _higher_up(self) -> None:
-        drawn = self.random.sample(self._single, min(2 * _EACH, len(self._single)))
-        for pair in zip(drawn[::2], drawn[1::2], strict=False):
-            upper, lower = sorted(pair, key=lambda word: word.box[1])
-            if upper.box[3] < lower.box[1]:  # no part of them is at one height
-                names = {name: word.text.strip(_EDGES) for name, word in zip(("first", "second"), pair, strict=True)}
-                self._add("which is higher up", upper.text.strip(_EDGES), [upper], [lower], TWO_PLACES, **names)
+        pair = self.random.sample(self._single, min(2, len(self._single)))
+        if len(pair) < 2:
+            return
+        upper, lower = sorted(pair, key=lambda word: word.box[1])
+        if upper.box[3] < lower.box[1] and self.random.random() < _CHOICES:  # no part of them is at one height
+            names = {name: word.text.strip(_EDGES) for name, word in zip(("first", "second"), pair, strict=True)}
+            self._add("which is higher up", upper.text.strip(_EDGES), [upper], [lower], TWO_PLACES, **names)
+
+    def _line_end(self) -> None:
+        """The last word of a line that begins as no other does, and has no other text beside it."""
+        begins = Counter(" ".join(word.text for word in line[:2]).casefold() for line in self.lines)
+        heights = [(line[0].box[1], line[0].box[3]) for line in self.lines if line]
+        known = [
+            line for line in self.lines
+            if len(line) >= _LONG_LINE and '"' not in line[0].text + line[1].text
+            and begins[f"{line[0].text} {line[1].text}".casefold()] == 1
+            and sum(top < line[0].box[3] and line[0].box[1] < bottom for top, bottom in heights) == 1
+        ]  # fmt: skip
+        if known:
+            first, second, *_, last = self.random.choice(known)
+            text, label = last.text.strip(_EDGES) or last.text, f"{first.text} {second.text}"
+            self._add("line end", text, [last], [first, second], TWO_PLACES, label=label)
+
+    def _second_time(self) -> None:
+        """The word behind the lower one of two equal words."""
+        known = []
+        for found in self._places.values():
+            upper, *others = sorted(found, key=lambda word: word.box[1])
+            if len(others) == 1 and upper.box[3] < others[0].box[1]:
+                behind = [self.lines[word.line][word.place + 1 :] for word in (upper, others[0])]
+                if all(behind) and behind[0][0].bare != behind[1][0].bare != "":
+                    known.append((upper, others[0], behind[1][0]))
+        if known:
+            upper, lower, answer = self.random.choice(known)
+            text = answer.text.strip(_EDGES)
+            self._add("second time", text, [answer], [upper, lower], TWO_PLACES, label=lower.bare)
 
     def _more(self) -> None:
         """Of two lines that each end in a number behind a label, which number is greater?"""
@@ -146,33 +179,43 @@ class _Asker:
                 labelled[label].append((float(number[1]), line))
         once = [(label, *found[0]) for label, found in labelled.items() if len(found) == 1 and '"' not in label]
         pairs = [pair for pair in combinations(once, 2) if pair[0][1] != pair[1][1]]
-        for first, second in self.random.sample(pairs, min(_EACH, len(pairs))):
+        for first, second in self.random.sample(pairs, min(1, len(pairs))):
             more = max(first, second, key=lambda each: each[1])
             numbers, labels = [first[2][-1], second[2][-1]], [*first[2][:-1], *second[2][:-1]]
             self._add("which is more", more[0], numbers, labels, TWO_PLACES, first=first[0], second=second[0])
 
     # ---- spread ------------------------------------------------------------------------------------------------------
 
-    def _occurrences(self) -> None:
-        """How often is a word printed? No other word of the page contains it."""
+    @cached_property
+    def _places(self) -> dict[str, list[Word]]:
+        """Words of letters that no other word of the page contains, with all places where they are printed."""
         places = defaultdict[str, list[Word]](list)
         for word in self.words:
             places[word.bare].append(word)
         every = " ".join(places)
-        counted = {
+        return {
             bare: found for bare, found in places.items()
-            if len(bare) > 2 and bare.isalpha() and every.count(bare) == 1 and len(found) <= _MOST_OCCURRENCES
+            if len(bare) > 2 and bare.isalpha() and every.count(bare) == 1
         }  # fmt: skip
+
+    def _occurrences(self) -> None:
+        """How often is a word printed, and which is printed more often, or most often?"""
+        counted = {bare: found for bare, found in self._places.items() if len(found) <= _MOST_OCCURRENCES}
         several = [bare for bare, found in counted.items() if len(found) > 1]
         by_count = defaultdict[int, list[str]](list)
-        for bare in several:
-            by_count[len(counted[bare])].append(bare)
-        counts = [1, *by_count] if self._single else [*by_count]
-        for count in self.random.sample(counts, min(2, len(counts))):
-            bare = self.random.choice(by_count[count] if count > 1 else [word.bare for word in self._single])
-            self._add("how often", str(len(counted[bare])), counted[bare], [], SPREAD, label=bare)
+        for bare in [*several, *(word.bare for word in self._single if several)]:
+            by_count[len(self._places[bare])].append(bare)
+        if by_count:
+            (count,) = self.random.choices([*by_count], [count + 0.5 for count in by_count])  # higher ones are rarer
+            bare = self.random.choice(by_count[count])
+            self._add("how often", str(count), self._places[bare], [], SPREAD, label=bare)
+        long = Counter(word.bare for word in self.words if len(word.bare) >= _LONG_WORD and word.bare.isalpha())
+        (most, count), (_, next_count) = [*long.most_common(2), ("", 0), ("", 0)][:2]
+        if count > max(2, next_count):
+            places = [word for word in self.words if word.bare == most]
+            self._add("most often", most, places, [], SPREAD)
         pairs = [(one, other) for one in several for other in counted if len(counted[one]) > len(counted[other])]
-        if pairs:
+        if pairs and self.random.random() < _CHOICES:
             more, less = self.random.choice(pairs)
             first, second = self.random.sample((more, less), 2)
             shown = [*counted[more], *counted[less]]
@@ -200,19 +243,23 @@ class _Asker:
 
     def _whole(self) -> None:
         heights = [float(np.median(line.boxes[:, 3] - line.boxes[:, 1])) for line in self.page.lines]
-        order = sorted(range(len(heights)), key=lambda number: -heights[number])
-        largest = self.lines[order[0]]
-        if len(order) > 1 and heights[order[0]] > _LARGER * heights[order[1]] and len(largest) <= _LINE_WORDS:
-            self._add("largest", self.page.lines[order[0]].text.strip(), largest, [], GIST)
-        lowest, tall = max(word.box[3] for word in self.words), self.page.size[1]
-        if lowest < _BLANK * tall or (lowest > (1 - _BLANK) * tall and self.random.random() < _FULL):
-            self._add("lower half", "yes" if lowest > tall / 2 else "no", [], [], GIST)
+        by_height = sorted(range(len(heights)), key=lambda number: -heights[number])
+        first, largest = by_height[0], self.lines[by_height[0]]
+        if len(heights) > 1 and heights[first] > _LARGER * heights[by_height[1]] and len(largest) <= _LINE_WORDS:
+            self._add("largest", self.page.lines[first].text.strip(), largest, [], GIST)
+        (wide, tall), quarters = self.page.size, Counter[str]()
+        for word in self.words:
+            x, y = (word.box[0] + word.box[2]) / 2, (word.box[1] + word.box[3]) / 2
+            quarters[_QUARTERS[2 * (y > tall / 2) + (x > wide / 2)]] += 1
+        order = sorted(_QUARTERS, key=lambda name: quarters[name])
+        if quarters[order[3]] > _MARGIN * quarters[order[2]]:
+            self._add("most words in", order[3], [], [], GIST)
+        if _MARGIN * quarters[order[0]] < quarters[order[1]]:
+            self._add("fewest words in", order[0], [], [], GIST)
         count = len(self.words)
-        below = [each for each in _WORD_COUNTS if count > _MARGIN * each]
-        above = [each for each in _WORD_COUNTS if _MARGIN * count < each]
-        if below and above:
-            threshold = self.random.choice((below[-1], above[0]))
-            self._add("many words", "yes" if count > threshold else "no", [], [], GIST, count=str(threshold))
+        rounded = 20 * round(count / 20)
+        if rounded and abs(count - rounded) <= _NEAR:
+            self._add("number of words", str(rounded), [], [], GIST)
         numbers = sum(any(map(str.isdigit, word.text)) for word in self.words) / count
         if numbers > _MOSTLY or (1 - numbers > _MOSTLY and self.random.random() < _MOSTLY_WORDS):
             self._add("words or numbers", "numbers" if numbers > 0.5 else "words", [], [], GIST)

@@ -29,8 +29,8 @@ ALL = 2**31
 """Fetched tokens where there is no limit."""
 StoredPage = Mapping[str, Any]
 """See `question_pages.stored`."""
-PRICE = 0.05
-"""Of all tokens of the total, in the loss of an answer (nats): what arm `auto` pays for those that a split reads."""
+HEAD_RATE = 10.0
+"""Learning rate of the head of `auto`, as a multiple of that of the embeddings of places."""
 
 
 @dataclass(frozen=True)
@@ -231,7 +231,7 @@ class ArmTask(QuestionAnswering):
 
     def groups(self) -> list[tuple[list[nn.Parameter], float]]:
         head = [*self.head.parameters()] if self.arm.fetched == "auto" else []
-        return [*super().groups(), *([(head, self.stage.places_rate)] if head else [])]
+        return [*super().groups(), *([(head, HEAD_RATE * self.stage.places_rate)] if head else [])]
 
     def read(self, split: str) -> list[StoredPage]:
         """The stored pages of a split."""
@@ -268,7 +268,8 @@ class ArmTask(QuestionAnswering):
         logits, targets, place = self.language.answers(self.embedded(batch), batch)
         by_token = F.cross_entropy(logits.float(), targets, reduction="none")
         by_question = torch.zeros(len(batch.kinds), device=by_token.device).index_add(0, place, by_token)
-        losses = {"loss": (by_question / place.bincount(minlength=len(batch.kinds))).mean()}
+        by_question = by_question / place.bincount(minlength=len(batch.kinds))
+        losses = {"loss": by_question.mean()}
         if expected:
             losses["head"] = F.smooth_l1_loss(torch.cat(expected), by_question.detach())
             losses["loss"] = losses["loss"] + losses["head"]
@@ -288,13 +289,10 @@ class ArmTask(QuestionAnswering):
         return predicted
 
     def chosen(self, page: StoredPage, asked: Sequence[int]) -> list[Arm]:
-        """The arm of each question: for `auto` the split with the least predicted loss and price."""
+        """The arm of each question: for `auto` the split with the least predicted loss; all cost as many tokens."""
         if self.arm.fetched != "auto":
             return [self.arm] * len(asked)
-        shown = len(page["tokens"]["pieces"])
-        used = [arm.base + min(shown, arm.budget) for arm in self.splits]
-        price = PRICE * torch.tensor(used, device=self.run.device) / self.total
-        return [self.splits[at] for at in (self.predicted(page, asked) + price).argmin(1).tolist()]
+        return [self.splits[at] for at in self.predicted(page, asked).argmin(1).tolist()]
 
     @torch.no_grad()
     def answers(

@@ -13,7 +13,7 @@ import time
 from argparse import Namespace
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from predictions import QUESTION, SEVERAL, Column, Row, add, columns, read
 from tqdm import tqdm
 from train import chosen, new_run, options, stage_of
 
+from arr_coc.files import sole_writer
 from arr_coc.training.attention import all_eager_attention
 from arr_coc.training.reader.language_model import stacked
 
@@ -57,11 +58,15 @@ def ask(
 
 @torch.no_grad()
 def costs(task: ArmTask, pages: list[StoredPage]) -> dict[str, float]:
-    """Of one question: image tokens; median milliseconds of the language model to the first token; its GFLOP (2 per
-    weight and image token), and MB of their keys and values. The encoder is the same for all arms but `smaller`."""
+    """Of one question: image tokens; median milliseconds of the language model to the answer; GFLOP (2 per weight and
+    image token; where a scorer chooses, also 2 per weight of it and wordpiece of the page); and MB of keys and values.
+    The encoder is the same for all arms but `smaller`."""
     config, device = task.run.model.config.text_config, task.run.device
-    times, tokens = list[float](), list[int]()
-    for page in pages[:TIMED]:
+    fetcher = task.run.model.model.fetcher
+    scorer = _weights(fetcher.scorer(task.run.model.config.fetcher_config.strategy))
+    language = _weights(task.run.model.model.language_model)
+    times, tokens, gflop = list[float](), list[int](), list[float]()
+    for page in pages[:1] + pages[:TIMED]:  # the first warms up
         (arm,) = task.chosen(page, [0])
         batch = stacked([task.maker.row(page, arm, [0], np.random.default_rng(0))]).to(device)
         embeds = task.embedded(batch)
@@ -71,11 +76,18 @@ def costs(task: ArmTask, pages: list[StoredPage]) -> dict[str, float]:
             torch.cuda.synchronize()
         times.append(1000 * (time.perf_counter() - began))
         tokens.append(int((batch.fetched | batch.base).sum()))
-    named = task.run.model.model.language_model.named_parameters()
-    weights = sum(each.numel() for name, each in named if "embed" not in name and "lora" not in name)
+        scored = len(page["tokens"]["pieces"]) if arm.budget and task.arm.fetched in ("scorer", "auto") else 0
+        gflop.append(2 * (language * tokens[-1] + scorer * scored) / 1e9)
     kept = 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim * 2 / 1e6
-    mean = sum(tokens) / len(tokens)
-    return {"tokens": mean, "first_token_ms": median(times), "gflop": 2 * weights * mean / 1e9, "mb": kept * mean}
+    return {
+        "tokens": mean(tokens[1:]), "first_token_ms": median(times[1:]), "gflop": mean(gflop[1:]),
+        "mb": kept * mean(tokens[1:]),
+    }  # fmt: skip
+
+
+def _weights(module: torch.nn.Module) -> int:
+    """Of its layers, without embeddings and adapters."""
+    return sum(each.numel() for name, each in module.named_parameters() if "embed" not in name and "lora" not in name)
 
 
 def load(args: Namespace, arm: str, seed: int) -> ArmTask | None:
@@ -111,8 +123,11 @@ def main() -> None:
         pages = task.read(args.split)
         with all_eager_attention(task.run.model):  # the fastest on a CPU
             add(args.predictions, ask(task, pages, column))
-        known = json.loads(kept.read_text()) if kept.exists() else {}
-        kept.write_text(json.dumps({arm: costs(task, pages), **known}, indent=1) + "\n")
+            known = json.loads(kept.read_text()) if kept.exists() else {}
+            measured = {} if arm in known or args.swapped else {arm: costs(task, pages)}
+        with sole_writer(kept, patience=60):
+            known = json.loads(kept.read_text()) if kept.exists() else {}
+            kept.write_text(json.dumps({**measured, **known}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ from arr_coc.data import Split
 from arr_coc.data.domains import DOMAINS
 from arr_coc.data.domains.page import ABSENT, Line, Question, TextPage
 from arr_coc.data.generated import draw_page, layout_page
-from arr_coc.data.generated.question_writer import DETAIL, SPREAD, QuestionWriter
+from arr_coc.data.generated.question_writer import DETAIL, TWO_PLACES, QuestionWriter
 from arr_coc.data.line_questions import KINDS, by_kind
 from arr_coc.evaluation.bench import read_bench
 from arr_coc.loading import load_model
@@ -39,7 +39,7 @@ from arr_coc.training.from_scratch.targets import pixels
 from arr_coc.training.reader.language_model import Prompting
 from arr_coc.training.reader.pages import AskedPage, AskedPages, Reading, Sources, crop, lines_of, square
 from arr_coc.training.reader.relevance import RelevanceStage, RelevanceTask
-from arr_coc.training.reader.targets import PageTokens, page_tokens, read_without_pixels
+from arr_coc.training.reader.targets import page_tokens, read_without_pixels
 from arr_coc.training.stages import Run
 
 SIDES = (512, 1024)
@@ -49,7 +49,8 @@ PATCH = 16
 TILE = 256
 """Side of a page of a sheet, px."""
 SMALL = 3 / 8
-"""Side of the smaller image, as a share: on it the encoder reads next to nothing."""
+"""Side of the smaller image, as a share. Its print is too small for the encoder, but for headings: training pages have
+no other words on it."""
 SOURCES = ("generated", "document", "browser", "pdf")
 LEAST_PRINT, MOST_PRINT = 6.5, 14.0
 """Height of capital letters on the square, px: the median of a generated page, all of a PDF page. The encoder reads no
@@ -80,13 +81,17 @@ def draw(rng: np.random.Generator, split: Split, source: str, side: int, pdfs: P
         while True:
             seed = int(rng.integers(2**31))
             page = layout_page(np.random.default_rng(seed), split)
-            heights = [float(np.median(line.boxes[:, 3] - line.boxes[:, 1])) for line in page.lines]
+            heights = [_height(line) for line in page.lines]
             if _full(page, side) and np.median(heights) * side / max(page.size) >= LEAST_PRINT:
                 return draw_page(np.random.default_rng(seed), split) if drawn else page
     while True:
         page = _cropped(rng, split, side, pdfs) if source == "pdf" else _sheet(rng, split, side, source)
         if _full(page, side):
             return page
+
+
+def _height(line: Line) -> float:
+    return float(np.median(line.boxes[:, 3] - line.boxes[:, 1]))
 
 
 def _full(page: TextPage, side: int) -> bool:
@@ -104,13 +109,12 @@ def _cropped(rng: np.random.Generator, split: Split, side: int, pdfs: Path) -> T
 def _sheet(rng: np.random.Generator, split: Split, side: int, source: str) -> TextPage:
     """Pages of `TILE` px of a domain on one sheet; only fields that one of them alone has are asked about."""
     questions, lines = list[Question](), list[Line]()
-    image, fields = Image.new("RGB", (side, side), "white"), 0
+    image = Image.new("RGB", (side, side), "white")
     for y, x in product(range(0, side, TILE), repeat=2):
         page = DOMAINS[source].draw(rng, TILE, split)
         image.paste(page.image.convert("RGB"), (x, y))
         lines += [Line(line.text, line.boxes + np.float32([x, y, x, y])) for line in lines_of(page.glyphs)]
         own = [question for question in page.questions if question.kind != ABSENT]
-        fields += len(own)
         for question in own:
             boxes, labels = (
                 tuple((x0 + x, y0 + y, x1 + x, y1 + y) for x0, y0, x1, y1 in group)
@@ -118,10 +122,15 @@ def _sheet(rng: np.random.Generator, split: Split, side: int, source: str) -> Te
             )
             questions.append(replace(question, boxes=boxes, label_boxes=labels, kind=DETAIL))
     text = " ".join(line.text for line in lines).casefold()
-    once = [question for question in questions if text.count(_field(question, lines)) == 1]
+    once = {name: question for question in questions if text.count(name := _field(question, lines)) == 1}
     writer = QuestionWriter(Random(int(rng.integers(2**63))), split)
-    writer.add(writer.word("how many fields"), str(fields), kind=SPREAD)
-    return TextPage(image, image.size, tuple(lines), (*once, *writer.questions), source)
+    if len(once) > 1:
+        (one, first), (two, second) = writer.random.sample([*once.items()], 2)
+        answers = [first.answers[0] + sign + second.answers[0] for sign in (" and ", ", ", " ")]
+        boxes, labels = (*first.boxes, *second.boxes), (*first.label_boxes, *second.label_boxes)
+        asked = writer.word("both", first=one, second=two, First=one.capitalize())
+        writer.add(asked, answers, boxes, labels, TWO_PLACES)
+    return TextPage(image, image.size, tuple(lines), (*once.values(), *writer.questions), source)
 
 
 def _field(question: Question, lines: Sequence[Line]) -> str:
@@ -265,7 +274,6 @@ def stored(run: Run, pages: AskedPages, count: int) -> list[dict[str, Any]]:
             "page": number, "source": last.source, "tokens": vars(tokens), "small": vars(page_tokens(small)),
             "relevance": relevance.astype(np.float16),
             "questions": [vars(question) for question in page.questions],
-            "answer_shown": _share(page, relevance, tokens),
         })  # fmt: skip
     return kept
 
@@ -274,18 +282,11 @@ def _small(run: Run, pages: AskedPages, page: TextPage, number: int) -> torch.Te
     """[g * g, 2, S] the wordpieces that are read on the page at `SMALL` of its side, g patches."""
     grid = int(SMALL * pages.grid)
     if page.image is None:
-        rng = np.random.default_rng((SEEDS["train"], number, 1))
-        return read_without_pixels(page, grid, pages.cut, rng, MISTAKES * rng.random())
+        rng, scale = np.random.default_rng((SEEDS["train"], number, 1)), grid * pages.patch / max(page.size)
+        lines = tuple(line for line in page.lines if _height(line) * scale >= LEAST_PRINT)
+        return read_without_pixels(replace(page, lines=lines), grid, pages.cut, rng, MISTAKES * rng.random())
     small = torch.from_numpy(pixels(square(page.image, grid * pages.patch)))[None].to(run.device)
     return run.model.model.vision_tower.encode_grid(small)["pieces"][0]
-
-
-def _share(page: AskedPage, relevance: np.ndarray, tokens: PageTokens) -> list[float]:
-    """Of each question: the share of the answer's wordpieces among the 68 most relevant; -1 without a place."""
-    answer = page.answer.numpy()[:, tokens.patches]
-    best = np.argsort(-relevance, 1, kind="stable")[:, :68]
-    hits = np.take_along_axis(answer, best, 1).sum(1)
-    return [float(hit / all_) if all_ else -1.0 for hit, all_ in zip(hits, answer.sum(1), strict=True)]
 
 
 def questions_of(page: Mapping[str, Any]) -> list[Question]:

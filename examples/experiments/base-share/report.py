@@ -6,8 +6,9 @@ python examples/experiments/base-share/report.py --simulate
 
 import argparse
 import json
-from collections import Counter
-from collections.abc import Mapping, Sequence
+import re
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,17 +25,22 @@ HERE = Path(__file__).parent
 FALL, STAY = 0.20, 0.05
 """With another page's base tokens, spread and gist must fall by at least this, and detail by at most that."""
 KEEP_ALL = "keep_all"
+SHIPPED = 100 * 256 / 529
+"""Share of arr-coc-135m's tokens that are base tokens, %."""
+DECIDING = ("0", "1")
+"""Seeds of the trainings that choose the split and decide; third trainings are only in the table."""
 
 
-def scores_of(rows: Sequence[Row], what: str = "") -> dict[str, Scores]:
-    """What each arm answered; kinds are in the order of `KINDS`, or of the file."""
+def scores_of(rows: Sequence[Row], what: str = "", seeds: Collection[str] | None = None) -> dict[str, Scores]:
+    """What each arm answered, in the trainings of `seeds` (None: all); kinds are in the order of `KINDS`, or of the
+    file."""
     found = dict.fromkeys(row["kind"] for row in rows)
     by_kind = {
         kind: [row for row in rows if row["kind"] == kind] for kind in (KINDS if set(found) <= set(KINDS) else found)
     }
     trainings: dict[str, list[str]] = {}
     for column in columns(rows):
-        if column.what == what:
+        if column.what == what and (seeds is None or column.seed in seeds):
             trainings.setdefault(column.arm, []).append(str(column))
     pages = {kind: np.array([int(row["page"]) for row in own]) for kind, own in by_kind.items()}
     return {
@@ -48,6 +54,27 @@ def scores_of(rows: Sequence[Row], what: str = "") -> dict[str, Scores]:
     }  # fmt: skip
 
 
+def guesses(rows: Sequence[Row]) -> Scores:
+    """The best that can be answered without a page: for each wording the answer that fits most often, which is a text,
+    or the first or second of the names in the question."""
+    by_wording = defaultdict[str, list[Row]](list)
+    for row in rows:
+        wording = re.sub(r'"[^"]*"', '""', row["question"])
+        by_wording[re.sub(r"\d+", "0", wording).strip("?.").casefold()].append(row)
+    answered = dict[int, str]()
+    for own in by_wording.values():
+        named = [re.findall(r'"([^"]*)"', row["question"]) for row in own]
+        common = Counter(answer for row in own for answer in row["answers"].split(SEVERAL)).most_common(1)[0][0]
+        tries = [[common] * len(own), *([each[at] if len(each) > at else "" for each in named] for at in (0, 1))]
+        best = max(tries, key=lambda told: sum(map(_right, told, own)))
+        answered.update((id(row), told) for row, told in zip(own, best, strict=True))
+    return scores_of([{**row, "guess-0": answered[id(row)]} for row in rows])["guess"]
+
+
+def _right(told: str, row: Row) -> bool:
+    return is_right(told, row["answers"].split(SEVERAL))
+
+
 def shown(interval: Interval) -> str:
     """In percent."""
     return f"{100 * interval.value:.1f} [{100 * interval.low:.1f}, {100 * interval.high:.1f}]"
@@ -58,8 +85,8 @@ def exact(scores: Scores, kind: str) -> Interval:
     return score_interval(scores.right[kind].mean(0), scores.pages[kind])
 
 
-def table(scores: Mapping[str, Scores], arms: Mapping[str, Arm], costs: Mapping[str, Any]) -> str:
-    """Exact match of each arm by kind of question, and its costs."""
+def table(scores: Mapping[str, Scores], arms: Mapping[str, Arm], costs: Mapping[str, Any], guess: Scores | None) -> str:
+    """Exact match of each arm by kind of question, and its costs; below it what can be guessed without a page."""
     kinds = list(next(iter(scores.values())).right)
     lines = [
         f"| arm | base tokens | trainings | {' | '.join(kinds)} | mean | tokens | GFLOP | ms | MB |",
@@ -75,6 +102,9 @@ def table(scores: Mapping[str, Scores], arms: Mapping[str, Arm], costs: Mapping[
               (("tokens", 0), ("gflop", 1), ("first_token_ms", 0), ("mb", 2))),
         ]  # fmt: skip
         lines.append(f"| {' | '.join(cells)} |")
+    if guess is not None:
+        shares = [f"{100 * guess.right[kind].mean():.1f}" for kind in kinds]
+        lines.append(f"| best guess without a page | | | {' | '.join(shares)} | {100 * mean(guess):.1f} | | | | |")
     return "\n".join(lines)
 
 
@@ -83,14 +113,15 @@ def pruning_table(scores: Mapping[str, Scores], pruned: Mapping[str, Scores], ar
     total = max(arm.base + arm.budget for arm in splits(arms))
     shown_rules = {"all wordpieces": scores[KEEP_ALL], **pruned} if KEEP_ALL in scores else pruned
     lines = [f"| {arms[KEEP_ALL].base} base tokens and {total - arms[KEEP_ALL].base} wordpieces, kept by | "
-             f"{' | '.join(KINDS)} | mean |", f"|{'---|' * (len(KINDS) + 2)}"]  # fmt: skip
+             f"trainings | {' | '.join(KINDS)} | mean |", f"|{'---|' * (len(KINDS) + 3)}"]  # fmt: skip
     for name, own in shown_rules.items():
-        lines.append(f"| {name} | {' | '.join(shown(exact(own, kind)) for kind in KINDS)} | {100 * mean(own):.1f} |")
+        cells = [name, str(len(own.right[KINDS[0]])), *(shown(exact(own, kind)) for kind in KINDS)]
+        lines.append(f"| {' | '.join(cells)} | {100 * mean(own):.1f} |")
     return "\n".join(lines)
 
 
-def verdict_text(verdict: Verdict, scores: Mapping[str, Scores]) -> str:
-    """The verdict, each condition, and what becomes the default where no base is best."""
+def verdict_text(verdict: Verdict, scores: Mapping[str, Scores], others: Sequence[str]) -> str:
+    """The verdict, each condition, and what becomes the default where no base is best, of it and `others`."""
     lines = [
         f"**{verdict.decision}.** On validation pages `{verdict.split}` is the best split with base and fetched tokens."
     ]
@@ -103,27 +134,39 @@ def verdict_text(verdict: Verdict, scores: Mapping[str, Scores]) -> str:
             f"expected above {100 * each.margin:+.0f}: {each.state}"
             for each in half
         ]
-    others = [name for name in scores if name.startswith("base_") and name != FETCHED]
     fetched = {kind: scores[FETCHED].right[kind].mean() for kind in KINDS}
     if all(fetched[kind] >= max(scores[name].right[kind].mean() for name in others) for kind in KINDS):
         lines.append("\nNo base token at all is best for every kind: by the rule it becomes the default.")
     return "\n".join(lines)
 
 
-def swap_text(plain: Scores, swapped: Scores, name: str) -> str:
-    """The swap test of an arm: what it loses with another page's base tokens."""
+def swap_text(plain: Scores, swapped: Scores, guess: Scores, changed: Mapping[str, float], name: str) -> str:
+    """The swap test of an arm: what it loses with another page's base tokens, and how many answers change."""
     lines = [f"With the base tokens of another page, `{name}` loses, in points:\n"]
     lost = {}
     for kind in KINDS:
         lost[kind] = paired_difference(plain.right[kind].mean(0), swapped.right[kind].mean(0), groups=plain.pages[kind])
-        lines.append(f"- {kind}: {shown(lost[kind])}")
+        lines.append(f"- {kind}: {shown(lost[kind])}; {100 * changed[kind]:.0f} % of the answers change")
     detail, _, *wide = KINDS
     failed = [
         *(f"{kind} falls by less than {100 * FALL:.0f} points" for kind in wide if lost[kind].value < FALL),
         *([f"{detail} falls by more than {100 * STAY:.0f} points"] if lost[detail].value > STAY else []),
     ]
     told = "The base is read." if not failed else f"The base is not read as it should be: {'; '.join(failed)}."
+    over = {kind: plain.right[kind].mean() - guess.right[kind].mean() for kind in wide}
+    if low := [f"{kind} by {100 * over[kind]:+.1f}" for kind in wide if over[kind] < FALL]:
+        told += f" (It is hardly better than guessing, {' and '.join(low)} points, so it could not fall as far.)"
     return "\n".join([*lines, "", told])
+
+
+def changed_answers(rows: Sequence[Row], name: str) -> dict[str, float]:
+    """The share of an arm's answers that another page's base tokens change, by kind."""
+    pairs = [(str(column._replace(what="")), str(column)) for column in columns(rows)
+             if column.arm == name and column.what == "swapped"]  # fmt: skip
+    return {
+        kind: float(np.mean([row[one] != row[other] for row in rows if row["kind"] == kind for one, other in pairs]))
+        for kind in KINDS
+    }
 
 
 def chosen_text(rows: Sequence[Row]) -> str:
@@ -156,7 +199,8 @@ def draw(scores: Mapping[str, Scores], ordered: Sequence[Arm], best: str) -> Any
             marker=MARKS[number], markersize=5, capsize=2,
         )  # fmt: skip
     marked = shares[[arm.name for arm in ordered].index(best)]
-    axes.axvline(marked, color="#5f5f5f", linestyle=":", linewidth=1, label=f"best mean: {marked:.0f} %")
+    axes.axvline(marked, color="#5f5f5f", linestyle=":", linewidth=1, label=f"best mean of these: {marked:.0f} %")
+    axes.axvline(SHIPPED, color="#5f5f5f", linestyle="--", linewidth=1, label=f"arr-coc-135m: {SHIPPED:.0f} %")
     axes.set_xlabel("share of the tokens that are base tokens, %")
     axes.set_ylabel("exact match, %")
     axes.set_ylim(0, 100)
@@ -171,7 +215,7 @@ def report(predictions: Path, validation: Path, arms_file: Path) -> tuple[str, A
     question, on validation pages too, and a figure where at least two splits have; else None.
     """
     rows, arms = read(predictions), read_arms(arms_file)
-    scores, swapped = scores_of(rows), scores_of(rows, "swapped")
+    scores, deciding, swapped = scores_of(rows), scores_of(rows, seeds=DECIDING), scores_of(rows, "swapped")
     costs = predictions.with_name("costs.json")
     known = json.loads(costs.read_text()) if costs.exists() else {}
     ordered = [arm for arm in splits(arms) if arm.name in scores]
@@ -179,22 +223,32 @@ def report(predictions: Path, validation: Path, arms_file: Path) -> tuple[str, A
     first = next(iter(scores.values()))
     count = sum(len(pages) for pages in first.pages.values())
     pages = len(set(np.concatenate([*first.pages.values()]).tolist()))
-    parts = [
-        f"{count} questions about {pages} pages; exact match in %, 95 % intervals by page. GFLOP, ms to the first "
-        "token and MB of keys and values are of the language model.\n",
-        table(scores, arms, known),
-    ]
     asked_kinds = set(first.right) == set(KINDS)
+    guess = guesses(rows) if asked_kinds else None
+    parts = [
+        f"{count} questions about {pages} pages; exact match in %, 95 % intervals by page. GFLOP (with the scorer), ms "
+        "to the answer and MB of keys and values are of the language model.\n",
+        table(scores, arms, known, guess),
+    ]
     if asked_kinds and between and {ALONE, FETCHED} <= set(scores) and validation.exists():
-        best = best_split(scores_of(read(validation)), between)
-        parts += ["\n## Verdict\n", verdict_text(decide(scores, best), scores)]
-        if best in swapped:
-            parts += ["\n## Swap test\n", swap_text(scores[best], swapped[best], best)]
+        best = best_split(scores_of(read(validation), seeds=DECIDING), between)
+        others = [arm.name for arm in ordered if arm.name != FETCHED]
+        parts += ["\n## Verdict\n", verdict_text(decide(deciding, best), deciding, others)]
+        parts += ["\n## Swap test\n"]
+        if best in swapped and guess is not None:
+            seeds = {column.seed for column in columns(rows) if column.arm == best and column.what == "swapped"}
+            plain, changed = scores_of(rows, seeds=seeds)[best], changed_answers(rows, best)
+            parts.append(swap_text(plain, swapped[best], guess, changed, best))
+        else:
+            parts.append(f"`{best}` has not been asked with another page's base tokens.")
     if chosen := chosen_text(rows):
         parts += ["\n## Splits that an arm chose", chosen]
     pruned = predictions.with_name("pruning.csv")
     if pruned.exists():
-        parts += ["\n## Pruning rules on `keep_all`\n", pruning_table(scores, scores_of(read(pruned)), arms)]
+        answers = read(pruned)
+        seeds = {column.seed for column in columns(answers)}
+        of_rules = pruning_table(scores_of(rows, seeds=seeds), scores_of(answers), arms)
+        parts += ["\n## Pruning rules on `keep_all`\n", of_rules]
     figure = None
     if asked_kinds and len(ordered) > 1:
         best_mean = max((arm.name for arm in ordered), key=lambda name: mean(scores[name]))
@@ -208,8 +262,11 @@ def simulation_text(pages: int, runs: int) -> str:
     lines = [f"{pages} pages, two trainings of each arm, {runs} simulated experiments. Share of GO that is false:\n"]
     lines += [f"- {name}: {share:.3f}" for name, share in false.items()]
     lines.append("\nPower, where one split is beyond every margin by:\n")
-    lines += [f"- {100 * beyond:.0f} points: {share:.2f}" for beyond, share in power.items()]
-    seen = next((beyond for beyond, share in power.items() if share >= 0.8), None)
+    lines += [
+        f"- {100 * beyond:.0f} points: GO {shares['GO']:.2f}, NO-GO {shares['NO-GO']:.3f}"
+        for beyond, shares in power.items()
+    ]
+    seen = next((beyond for beyond, shares in power.items() if shares["GO"] >= 0.8), None)
     told = "none of these could" if seen is None else f"{100 * seen:.0f} points beyond its margins could"
     lines.append(f"\nWith a probability of 0.8, a split that is {told} be seen.")
     return "\n".join(lines) + "\n"
@@ -219,7 +276,7 @@ def main() -> None:
     """Reports from the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--predictions", type=Path, default=HERE / "predictions.csv", help="of evaluate.py")
-    parser.add_argument("--validation", type=Path, default=HERE / "validation.csv", help="the same of validation pages")
+    parser.add_argument("--validation", type=Path, help="the same of validation pages (validation.csv beside them)")
     parser.add_argument("--arms-file", type=Path, default=HERE / "arms.yaml", help="(arms.yaml)")
     parser.add_argument("--out", type=Path, default=HERE, help="folder")
     parser.add_argument("--simulate", action="store_true", help="simulate the rule instead")
@@ -229,7 +286,8 @@ def main() -> None:
     if args.simulate:
         print(simulation_text(args.pages, args.runs))
         return
-    text, figure = report(args.predictions, args.validation, args.arms_file)
+    validation = args.validation or args.predictions.with_name("validation.csv")
+    text, figure = report(args.predictions, validation, args.arms_file)
     args.out.mkdir(parents=True, exist_ok=True)
     (args.out / "report.md").write_text(text)
     if figure is not None:
