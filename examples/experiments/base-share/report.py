@@ -55,8 +55,8 @@ def scores_of(rows: Sequence[Row], what: str = "", seeds: Collection[str] | None
 
 
 def guesses(rows: Sequence[Row]) -> Scores:
-    """The best that can be answered without a page: for each wording the answer that fits most often, which is a text,
-    or the first or second of the names in the question."""
+    """The best answers without a page: for each wording the answer that fits most of the other questions, or the first or
+    second of the names in the question."""
     by_wording = defaultdict[str, list[Row]](list)
     for row in rows:
         wording = re.sub(r'"[^"]*"', '""', row["question"])
@@ -64,8 +64,10 @@ def guesses(rows: Sequence[Row]) -> Scores:
     answered = dict[int, str]()
     for own in by_wording.values():
         named = [re.findall(r'"([^"]*)"', row["question"]) for row in own]
-        common = Counter(answer for row in own for answer in row["answers"].split(SEVERAL)).most_common(1)[0][0]
-        tries = [[common] * len(own), *([each[at] if len(each) > at else "" for each in named] for at in (0, 1))]
+        count = Counter(answer for row in own for answer in row["answers"].split(SEVERAL))
+        others = [count - Counter(row["answers"].split(SEVERAL)) for row in own]  # no question is its own guess
+        tries = [[max(each, key=lambda answer: each[answer], default="") for each in others]]
+        tries += [[each[at] if len(each) > at else "" for each in named] for at in (0, 1)]
         best = max(tries, key=lambda told: sum(map(_right, told, own)))
         answered.update((id(row), told) for row, told in zip(own, best, strict=True))
     return scores_of([{**row, "guess-0": answered[id(row)]} for row in rows])["guess"]

@@ -48,11 +48,11 @@ def options(description: str) -> argparse.ArgumentParser:
     parser.add_argument("--pages", type=Path, default=Path("runs/base-share"), help="of question_pages.py")
     parser.add_argument("--out", type=Path, default=Path("runs/base-share/arms"), help="folder of the trainings")
     parser.add_argument("--device", help="cpu or cuda (default: cuda where there is one)")
-    parser.add_argument("--steps", type=int, default=400, help="of a training (400)")
-    parser.add_argument("--batch", type=int, default=8, help="pages of a step (8)")
+    parser.add_argument("--steps", type=int, default=100, help="of a training (100)")
+    parser.add_argument("--batch", type=int, default=4, help="pages of a step (4)")
     parser.add_argument("--packed", type=int, default=1, help="pages computed together; 8 on a GPU (1)")
     parser.add_argument("--bf16", action=argparse.BooleanOptionalAction, default=True, help="compute in bfloat16")
-    parser.add_argument("--measured", type=int, default=40, help="validation pages of a measurement (40)")
+    parser.add_argument("--measured", type=int, default=12, help="validation pages of a measurement (12)")
     return parser
 
 
