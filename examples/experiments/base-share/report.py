@@ -55,8 +55,8 @@ def scores_of(rows: Sequence[Row], what: str = "", seeds: Collection[str] | None
 
 
 def guesses(rows: Sequence[Row]) -> Scores:
-    """The best answers without a page: for each wording the answer to most of the other questions, or the first or second
-    of the names in the question."""
+    """The best answers without a page: for each wording the answer to most of the other questions, or the first or the
+    second of the names in the question."""
     by_wording = defaultdict[str, list[Row]](list)
     for row in rows:
         wording = re.sub(r'"[^"]*"', '""', row["question"])
