@@ -248,7 +248,7 @@ def test_texts_are_made_from_the_numbers(scripts: dict[str, Any]) -> None:
     assert "detail falls by more than 5 points" in told and "25 % of the answers change" in told
     same = report.swap_text(plain, plain, *rest)
     assert "spread falls by less than 20 points; gist falls by less than 20 points" in same and "guessing" not in same
-    assert "than guessing, spread by +0.0 and gist by +0.0 points" in report.swap_text(plain, plain, plain, *rest[1:])
+    assert "guessing it is only: spread +0.0, gist +0.0 points" in report.swap_text(plain, plain, plain, *rest[1:])
     read = scores(scripts, plain=(0.9,) * 4, swapped=(0.9, 0.6, 0.6, 0.6))
     assert report.swap_text(read["plain"], read["swapped"], *rest).endswith("The base is read.")
 

@@ -156,8 +156,8 @@ def swap_text(plain: Scores, swapped: Scores, guess: Scores, changed: Mapping[st
     ]
     told = "The base is read." if not failed else f"The base is not read as it should be: {'; '.join(failed)}."
     over = {kind: plain.right[kind].mean() - guess.right[kind].mean() for kind in wide}
-    if low := [f"{kind} by {100 * over[kind]:+.1f}" for kind in wide if over[kind] < FALL]:
-        told += f" (It is hardly better than guessing, {' and '.join(low)} points, so it could not fall as far.)"
+    if low := [f"{kind} {100 * over[kind]:+.1f}" for kind in wide if over[kind] < FALL]:
+        told += f" (Above guessing it is only: {', '.join(low)} points. So it could not fall as far.)"
     return "\n".join([*lines, "", told])
 
 
