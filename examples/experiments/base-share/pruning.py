@@ -17,14 +17,13 @@ from pathlib import Path
 import numpy as np
 import torch
 from arms import ArmTask, StoredPage, most, questions_of
-from evaluate import HERE, ask, load
+from evaluate import HERE, ask, fastest_attention, load
 from predictions import Column, add, columns, read
 from torch import Tensor
 from train import chosen, options
 
 from arr_coc.evaluation.peer_rules import PEERS
 from arr_coc.evaluation.peers import LAYER, Question, Reading, read_prompt
-from arr_coc.training.attention import all_eager_attention
 from arr_coc.training.reader.language_model import stacked
 
 ARM = "keep_all"
@@ -98,7 +97,7 @@ def main() -> None:
         task = load(args, ARM, seed) if rules else None
         if task is None:
             continue
-        with all_eager_attention(task.run.model):
+        with fastest_attention(task):
             pages, count = task.read("test"), task.total - task.arm.base
             kept = [keep(task, page, rules, count) for page in pages]
             for rule in rules:
