@@ -302,7 +302,7 @@ def main() -> None:
     parser.add_argument("--side", type=int, default=SIDES[0], choices=SIDES, help="of the pages, px (512)")
     parser.add_argument("--bench", type=Path, help="folder of a bench, whose pages are stored as bench.pt")
     parser.add_argument("--out", type=Path, default=Path("runs/base-share"), help="folder (runs/base-share)")
-    parser.add_argument("--pages", nargs=3, type=int, default=[1600, 200, 400], help="(1600 200 400)")
+    parser.add_argument("--pages", nargs=3, type=int, default=[4800, 200, 400], help="(4800 200 400)")
     parser.add_argument("--steps", type=int, default=300, help="of the scorer's training (300)")
     parser.add_argument("--device", default="cpu")
     args = parser.parse_args()
