@@ -3,9 +3,10 @@
 Notation: T tokens of a page and its questions, D width of the language model, A splits that arm `auto` chooses from.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -164,6 +165,20 @@ class Prompts:
         return _again(page, number, most(relevance if drawn is None else drawn, arm.budget), drawn)
 
 
+@dataclass(frozen=True)
+class Asking:
+    """A stored page that is asked its questions.
+
+    Attributes:
+        page: the page.
+        base_page, kept: see `Prompts.row`; `kept` by the question's number.
+    """
+
+    page: StoredPage
+    base_page: StoredPage | None = None
+    kept: Mapping[int, np.ndarray] | None = None
+
+
 class Turns(Batches[list[tuple[int, Arm]]]):
     """Which pages come up in a step, by number, in an order that the seed draws; each with an arm, for `auto` one of
     the splits at random.
@@ -299,39 +314,39 @@ class ArmTask(QuestionAnswering):
             return [self.arm] * len(asked)
         return [self.splits[at] for at in self.predicted(page, asked).argmin(1).tolist()]
 
-    @torch.no_grad()
-    def answers(
-        self, page: StoredPage, base_page: StoredPage | None = None, kept: Mapping[int, np.ndarray] | None = None
-    ) -> Iterator[tuple[Question, Arm, str]]:
-        """Each question, its arm, and what is answered greedily, up to the first wrong token, as it is stored.
+    def _rows(self, askings: Iterable[Asking]) -> Iterator[tuple[StoredPage, Arm, list[int], Any]]:
+        """A page, an arm of its questions, their numbers, and what `Prompts.row` makes of them."""
+        for each in askings:
+            rng, asked = np.random.default_rng((7, each.page["page"])), self.asked(each.page)
+            chosen = self.chosen(each.page, asked)
+            for arm in dict.fromkeys(chosen):
+                own = [number for number, other in zip(asked, chosen, strict=True) if other == arm]
+                kept = [each.kept[number] for number in own] if each.kept is not None else None
+                yield each.page, arm, own, self.maker.row(each.page, arm, own, rng, each.base_page, kept)
 
-        Args:
-            page: whose questions are asked.
-            base_page, kept: see `Prompts.row`; `kept` by the question's number.
-        """
+    @torch.no_grad()
+    def answers(self, askings: Iterable[Asking]) -> Iterator[tuple[StoredPage, Question, Arm, str]]:
+        """Each page and question, its arm, and what is answered greedily, up to the first wrong token, as it is
+        stored."""
         self.language.model.eval()
-        rng = np.random.default_rng((7, page["page"]))
-        questions, asked = questions_of(page), self.asked(page)
-        chosen = self.chosen(page, asked)
-        for arm in dict.fromkeys(chosen):
-            own = [number for number, each in zip(asked, chosen, strict=True) if each == arm]
-            chosen_tokens = [kept[number] for number in own] if kept is not None else None
-            batch = stacked([self.maker.row(page, arm, own, rng, base_page, chosen_tokens)]).to(self.run.device)
+        rows = self._rows(askings)
+        while several := list(islice(rows, self.stage.packed)):
+            batch = stacked([row for *_, row in several]).to(self.run.device)
             logits, targets, place = self.language.answers(self.embedded(batch), batch)
             predicted = logits.argmax(-1)
-            for at, number in enumerate(own):
+            asked = [(page, questions_of(page)[number], arm) for page, arm, own, _ in several for number in own]
+            for at, (page, question, arm) in enumerate(asked):
                 told, right = predicted[place == at].tolist(), targets[place == at].tolist()
                 wrong = next((n for n, (one, other) in enumerate(zip(told, right, strict=True)) if one != other), None)
                 text = self.prompting.tokenizer.decode(told[: len(told) if wrong is None else wrong + 1])
-                yield questions[number], arm, said(text)
+                yield page, question, arm, said(text)
 
     @torch.no_grad()
     def measure(self) -> dict[str, float]:
         """The share of right answers by kind of question, of validation pages."""
         self.language.adapter.write()
         right: dict[str, list[bool]] = {}
-        for page in self.read("validation")[: self.stage.measured]:
-            for question, _, told in self.answers(page):
-                right.setdefault(question.kind, []).append(is_right(told, question.answers))
+        for _, question, _, told in self.answers(map(Asking, self.read("validation")[: self.stage.measured])):
+            right.setdefault(question.kind, []).append(is_right(told, question.answers))
         self.language.model.train()
         return {kind: float(np.mean(hits)) for kind, hits in sorted(right.items())}

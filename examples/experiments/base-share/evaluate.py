@@ -18,7 +18,7 @@ from statistics import mean, median
 
 import numpy as np
 import torch
-from arms import ArmTask, StoredPage
+from arms import ArmTask, Asking, StoredPage
 from predictions import QUESTION, SEVERAL, Column, Row, add, columns, read
 from tqdm import tqdm
 from train import chosen, new_run, options, stage_of
@@ -44,16 +44,17 @@ def ask(
         task: of the arm.
         pages: of which all questions are asked.
         column: of the answers; "swapped": with the base tokens of the page before of the same source.
-        kept: what a rule keeps of a page, see `ArmTask.answers`.
+        kept: what a rule keeps of a page, see `Asking`.
     """
-    rows = []
-    for number, page in enumerate(tqdm(pages, desc=str(column))):
+    askings, rows = list[Asking](), []
+    for number, page in enumerate(pages):
         others = [other for other in pages[number - 1 :: -1] + pages[:number:-1] if other["source"] == page["source"]]
         other = next((other for other in others if other is not page), pages[number - 1]) if column.what else None
-        for question, arm, told in task.answers(page, other, kept(page) if kept else None):
-            asked = (str(page["page"]), page["source"], question.kind, question.text, SEVERAL.join(question.answers))
-            row = {**dict(zip(QUESTION, asked, strict=True)), str(column): told}
-            rows.append(row if arm is task.arm else {**row, str(column._replace(what="split")): arm.name})
+        askings.append(Asking(page, other, kept(page) if kept else None))
+    for page, question, arm, told in task.answers(tqdm(askings, desc=str(column))):
+        asked = (str(page["page"]), page["source"], question.kind, question.text, SEVERAL.join(question.answers))
+        row = {**dict(zip(QUESTION, asked, strict=True)), str(column): told}
+        rows.append(row if arm is task.arm else {**row, str(column._replace(what="split")): arm.name})
     return rows
 
 
@@ -104,8 +105,8 @@ def load(args: Namespace, arm: str, seed: int) -> ArmTask | None:
 
 
 def fastest_attention(task: ArmTask) -> AbstractContextManager[None]:
-    """Explicit attention on a CPU, PyTorch's own elsewhere."""
-    return all_eager_attention(task.run.model) if task.run.device.type == "cpu" else nullcontext()
+    """As in training: explicit attention where pages are computed one by one, PyTorch's own elsewhere."""
+    return all_eager_attention(task.run.model) if task.stage.writes_out else nullcontext()
 
 
 def main() -> None:
