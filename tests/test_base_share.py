@@ -72,7 +72,7 @@ def test_the_scripts_draw_train_ask_and_report(
     assert {column.arm for column in told if column.what == "swapped"} == {"base_25", "base_100", "keep_all"}
     assert {row["auto-0 split"] for row in rows} <= {f"base_{n}" for n in (0, 12, 25, 50, 75, 100)}
     assert set(json.loads((out / "costs.json").read_text())["auto"]) == {"tokens", "first_token_ms", "gflop", "mb"}
-    called(scripts["pruning"], monkeypatch, *common, "--predictions", out / "pruning.csv")
+    called(scripts["pruning"], monkeypatch, *common)
     pruned = stored.read(out / "pruning.csv")
     assert [column.arm for column in stored.columns(pruned)] == list(scripts["pruning"].RULES)
     assert {(row["page"], row["question"]) for row in pruned} == {(row["page"], row["question"]) for row in rows}
@@ -82,8 +82,11 @@ def test_the_scripts_draw_train_ask_and_report(
     )  # fmt: skip
     text = (out / "report.md").read_text()
     assert "| `base_25` | 36 | 1 |" in text and "the base tokens of another page, `base_25` loses" in text
-    asked = ("--arms", "base_25", "--split", "bench", "--predictions", out / "bench.csv")
+    asked = ("--arms", "base_25", "--split", "bench")
     called(scripts["evaluate"], monkeypatch, *common, *asked)
+    with pytest.raises(ValueError, match="bench.csv: expected answers to its 3 questions; got those to"):
+        wrong = ("--arms", "base_0", "--split", "validation", "--predictions", out / "bench.csv")
+        called(scripts["evaluate"], monkeypatch, *common, *wrong)
     called(scripts["report"], monkeypatch, "--predictions", out / "bench.csv", "--out", out / "bench")
     on_bench = (out / "bench" / "report.md").read_text()
     assert on_bench.startswith("3 questions about 2 pages") and "| bills | letters | mean |" in on_bench

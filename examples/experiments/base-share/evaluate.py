@@ -1,9 +1,9 @@
 """Asks trained arms about test pages; stores all predictions.
 
-    python examples/experiments/base-share/evaluate.py --model MODEL    # OUT: predictions.csv, costs.json
+    python examples/experiments/base-share/evaluate.py --model MODEL    # predictions.csv, costs.json beside the pages
 
-With `--split validation --predictions FILE` it asks about the pages that the best split is chosen on; `--swapped` asks
-with the base tokens of another page, for the swap test. What predictions.csv holds already is not asked again, and
+With `--split validation` it asks about the pages that the best split is chosen on, into validation.csv; `--swapped`
+asks with the base tokens of another page, for the swap test. What a file holds already is not asked again, and
 processes for different arms may write to it side by side.
 """
 
@@ -11,23 +11,23 @@ import json
 import logging
 import time
 from argparse import Namespace
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from statistics import mean, median
 
 import numpy as np
 import torch
-from arms import ArmTask, Asking, StoredPage
-from predictions import QUESTION, SEVERAL, Column, Row, add, columns, read
+from arms import ArmTask, Asking, StoredPage, questions_of
+from predictions import QUESTION, SEVERAL, Column, Row, add, check_questions, columns, read
 from tqdm import tqdm
 from train import chosen, new_run, options, stage_of
 
+from arr_coc.data.domains.page import Question
 from arr_coc.files import sole_writer
 from arr_coc.training.attention import all_eager_attention
 from arr_coc.training.reader.language_model import stacked
 
-HERE = Path(__file__).parent
 TIMED = 12
 """Pages whose first question is timed."""
 
@@ -52,10 +52,20 @@ def ask(
         other = next((other for other in others if other is not page), pages[number - 1]) if column.what else None
         askings.append(Asking(page, other, kept(page) if kept else None))
     for page, question, arm, told in task.answers(tqdm(askings, desc=str(column))):
-        asked = (str(page["page"]), page["source"], question.kind, question.text, SEVERAL.join(question.answers))
-        row = {**dict(zip(QUESTION, asked, strict=True)), str(column): told}
+        row = {**described(page, question), str(column): told}
         rows.append(row if arm is task.arm else {**row, str(column._replace(what="split")): arm.name})
     return rows
+
+
+def described(page: StoredPage, question: Question) -> Row:
+    """A question's row of a table, without answers."""
+    asked = (str(page["page"]), page["source"], question.kind, question.text, SEVERAL.join(question.answers))
+    return dict(zip(QUESTION, asked, strict=True))
+
+
+def asked_about(task: ArmTask, pages: Sequence[StoredPage]) -> list[Row]:
+    """The rows of all questions that `ask` would ask."""
+    return [described(page, questions_of(page)[number]) for page in pages for number in task.asked(page)]
 
 
 @torch.no_grad()
@@ -113,10 +123,12 @@ def main() -> None:
     """Evaluates from the command line."""
     parser = options((__doc__ or "").split("\n")[0])
     parser.add_argument("--split", default="test", choices=("validation", "test", "bench"), help="of the pages (test)")
-    parser.add_argument("--predictions", type=Path, default=HERE / "predictions.csv", help="(beside this file)")
+    parser.add_argument("--predictions", type=Path, help="(predictions.csv beside the pages; of others SPLIT.csv)")
     parser.add_argument("--swapped", action="store_true", help="with another page's base tokens")
     args = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
+    name = "predictions" if args.split == "test" else args.split
+    args.predictions = args.predictions or args.pages / f"{name}.csv"
     kept = args.predictions.with_name("costs.json")
     asked = set(columns(read(args.predictions)))
     for arm, seed in chosen(args):
@@ -128,6 +140,7 @@ def main() -> None:
         if task is None or (args.swapped and not task.arm.base):
             continue
         pages = task.read(args.split)
+        check_questions(args.predictions, asked_about(task, pages))
         with fastest_attention(task):
             add(args.predictions, ask(task, pages, column))
             known = json.loads(kept.read_text()) if kept.exists() else {}

@@ -59,6 +59,13 @@ def columns(rows: Sequence[Row]) -> list[Column]:
     return [Column.of(name) for name in (rows[0] if rows else {}) if name not in QUESTION]
 
 
+def check_questions(path: Path, rows: Sequence[Mapping[str, str]]) -> None:
+    """Raises ValueError where there is a table with other questions than those of `rows`."""
+    asked, known = ({tuple(row[name] for name in QUESTION) for row in each} for each in (rows, read(path)))
+    if known and asked != known:
+        raise ValueError(f"{path}: expected answers to its {len(known)} questions; got those to {len(asked)} others")
+
+
 def add(path: Path, rows: Sequence[Mapping[str, str]]) -> None:
     """Adds columns to a table, or makes it; other processes may add others meanwhile.
 
@@ -66,13 +73,10 @@ def add(path: Path, rows: Sequence[Mapping[str, str]]) -> None:
         ValueError: the table has other questions.
     """
     with sole_writer(path, patience=60):
+        check_questions(path, rows)
         before = read(path) or [{name: row[name] for name in QUESTION} for row in rows]
         added = {tuple(row[name] for name in QUESTION): row for row in rows}
         asked = [tuple(row[name] for name in QUESTION) for row in before]
-        if set(asked) != set(added):
-            raise ValueError(
-                f"{path}: expected answers to its {len(asked)} questions; got those to {len(added)} others"
-            )
         with path.open("w", encoding="utf-8", newline="") as stream:
             writer = csv.DictWriter(stream, list(dict.fromkeys((*before[0], *rows[0]))), lineterminator="\n")
             writer.writeheader()

@@ -1,6 +1,6 @@
 """Published pruning rules on arm keep_all, at as many tokens as the splits have; stores all predictions.
 
-    python examples/experiments/base-share/pruning.py --model MODEL    # OUT: pruning.csv
+    python examples/experiments/base-share/pruning.py --model MODEL    # pruning.csv beside the pages
 
 The language model of `keep_all` has learned from all of a page's wordpieces. For each question a rule keeps as many of
 them as are left of the total beside the base tokens, and the language model reads these alone. Rules: those of
@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 import torch
 from arms import ArmTask, StoredPage, most, questions_of
-from evaluate import HERE, ask, fastest_attention, load
-from predictions import Column, add, columns, read
+from evaluate import ask, asked_about, fastest_attention, load
+from predictions import Column, add, check_questions, columns, read
 from torch import Tensor
 from train import chosen, options
 
@@ -87,8 +87,9 @@ def keep(task: ArmTask, page: StoredPage, rules: tuple[str, ...], count: int) ->
 def main() -> None:
     """Asks test pages from the command line."""
     parser = options((__doc__ or "").split("\n")[0])
-    parser.add_argument("--predictions", type=Path, default=HERE / "pruning.csv", help="(beside this file)")
+    parser.add_argument("--predictions", type=Path, help="(pruning.csv beside the pages)")
     args = parser.parse_args()
+    args.predictions = args.predictions or args.pages / "pruning.csv"
     args.arms = ARM
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     asked = set(columns(read(args.predictions)))
@@ -99,6 +100,7 @@ def main() -> None:
             continue
         with fastest_attention(task):
             pages, count = task.read("test"), task.total - task.arm.base
+            check_questions(args.predictions, asked_about(task, pages))
             kept = [keep(task, page, rules, count) for page in pages]
             for rule in rules:
                 of_rule = partial(_of_page, {page["page"]: each[rule] for page, each in zip(pages, kept, strict=True)})
