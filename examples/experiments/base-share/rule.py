@@ -140,7 +140,7 @@ DIFFICULTY = 1.5
 """Spread of the questions' difficulty, which all arms share, beside a spread of 1 of each answer (probit)."""
 OF_PAGE = 0.4
 """Share of that difficulty that the questions of a page share."""
-OF_TRAINING = {DETAIL: 0.03, TWO_PLACES: 0.05, SPREAD: 0.08, GIST: 0.10}
+OF_TRAINING = {DETAIL: 0.03, TWO_PLACES: 0.05, SPREAD: 0.10, GIST: 0.10}
 """Spread between trainings on the probit scale, at least that of any run so far: 0.05 is about 2 points at 50 %."""
 
 Rates = Mapping[str, Mapping[str, float]]
