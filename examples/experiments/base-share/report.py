@@ -98,7 +98,7 @@ def table(scores: Mapping[str, Scores], arms: Mapping[str, Arm], costs: Mapping[
         own = scores[name]
         cost = costs.get(name, {})
         cells = [
-            f"`{name}`", str(arms[name].base), str(len(own.right[kinds[0]])),
+            f"`{name}`", "chosen" if arms[name].fetched == "auto" else str(arms[name].base), str(len(own.right[kinds[0]])),
             *(shown(exact(own, kind)) for kind in kinds), f"{100 * mean(own):.1f}",
             *(f"{cost[key]:.{digits}f}" if key in cost else "" for key, digits in
               (("tokens", 0), ("gflop", 1), ("first_token_ms", 0), ("mb", 2))),
