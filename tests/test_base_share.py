@@ -71,6 +71,9 @@ def test_the_scripts_draw_train_ask_and_report(
     assert {column.arm for column in told if not column.what} == set(names) and {each.seed for each in told} == {"0"}
     assert {column.arm for column in told if column.what == "swapped"} == {"base_25", "base_100", "keep_all"}
     assert {row["auto-0 split"] for row in rows} <= {f"base_{n}" for n in (0, 12, 25, 50, 75, 100)}
+    called(scripts["evaluate"], monkeypatch, *common, "--arms", "auto", "--packed", 1, "--predictions", out / "one.csv")
+    single = {(row["page"], row["question"]): row["auto-0"] for row in stored.read(out / "one.csv")}
+    assert {(row["page"], row["question"]): row["auto-0"] for row in rows} == single  # asked together as alone
     assert set(json.loads((out / "costs.json").read_text())["auto"]) == {"tokens", "first_token_ms", "gflop", "mb"}
     called(scripts["pruning"], monkeypatch, *common)
     pruned = stored.read(out / "pruning.csv")
@@ -81,6 +84,7 @@ def test_the_scripts_draw_train_ask_and_report(
         "--out", out,
     )  # fmt: skip
     text = (out / "report.md").read_text()
+    assert "on validation pages, in %: `base_0` " in text and "in points: detail 0.0, two places 0.0," in text
     assert "| `base_25` | 36 | 1 |" in text and "the base tokens of another page, `base_25` loses" in text
     asked = ("--arms", "base_25", "--split", "bench")
     called(scripts["evaluate"], monkeypatch, *common, *asked)

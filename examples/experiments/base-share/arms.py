@@ -221,7 +221,7 @@ class ArmStage(QuestionAnsweringStage):
     packed: int = 1
 
     @property
-    def writes_out(self) -> bool:  # type: ignore[override]  # here it depends on the device
+    def writes_out(self) -> bool:  # type: ignore[override]  # here it depends on `packed`
         """See `ScratchStage`: explicit attention is only faster where pages are computed one by one."""
         return self.packed == 1
 

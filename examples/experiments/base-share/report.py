@@ -97,8 +97,9 @@ def table(scores: Mapping[str, Scores], arms: Mapping[str, Arm], costs: Mapping[
     for name in [name for name in arms if name in scores]:
         own = scores[name]
         cost = costs.get(name, {})
+        base = "chosen" if arms[name].fetched == "auto" else str(arms[name].base)
         cells = [
-            f"`{name}`", "chosen" if arms[name].fetched == "auto" else str(arms[name].base), str(len(own.right[kinds[0]])),
+            f"`{name}`", base, str(len(own.right[kinds[0]])),
             *(shown(exact(own, kind)) for kind in kinds), f"{100 * mean(own):.1f}",
             *(f"{cost[key]:.{digits}f}" if key in cost else "" for key, digits in
               (("tokens", 0), ("gflop", 1), ("first_token_ms", 0), ("mb", 2))),
@@ -140,6 +141,16 @@ def verdict_text(verdict: Verdict, scores: Mapping[str, Scores], others: Sequenc
     if all(fetched[kind] >= max(scores[name].right[kind].mean() for name in others) for kind in KINDS):
         lines.append("\nNo base token at all is best for every kind: by the rule it becomes the default.")
     return "\n".join(lines)
+
+
+def trainings_text(unseen: Mapping[str, Scores], scores: Mapping[str, Scores]) -> str:
+    """The means on validation pages, and how far trainings of an arm that differ in their seed alone are apart."""
+    means = ", ".join(f"`{name}` {100 * mean(own):.1f}" for name, own in unseen.items())
+    apart = {kind: max(float(np.ptp(own.right[kind].mean(1))) for own in scores.values()) for kind in KINDS}
+    return (
+        f"Mean of the kinds on validation pages, in %: {means}.\n\nTrainings of one arm on test pages are apart by at "
+        f"most, in points: {', '.join(f'{kind} {100 * points:.1f}' for kind, points in apart.items())}."
+    )
 
 
 def swap_text(plain: Scores, swapped: Scores, guess: Scores, changed: Mapping[str, float], name: str) -> str:
@@ -233,9 +244,11 @@ def report(predictions: Path, validation: Path, arms_file: Path) -> tuple[str, A
         table(scores, arms, known, guess),
     ]
     if asked_kinds and between and {ALONE, FETCHED} <= set(scores) and validation.exists():
-        best = best_split(scores_of(read(validation), seeds=DECIDING), between)
+        unseen = scores_of(read(validation), seeds=DECIDING)
+        best = best_split(unseen, between)
         others = [arm.name for arm in ordered if arm.name != FETCHED]
         parts += ["\n## Verdict\n", verdict_text(decide(deciding, best), deciding, others)]
+        parts += ["\n## Validation pages, and trainings\n", trainings_text(unseen, scores)]
         parts += ["\n## Swap test\n"]
         if best in swapped and guess is not None:
             seeds = {column.seed for column in columns(rows) if column.arm == best and column.what == "swapped"}
