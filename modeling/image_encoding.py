@@ -304,8 +304,7 @@ def _join_views(every: list[ImageEncoding]) -> ImageEncoding:
             tiles.append(replace(encoding.tiles, sources=encoding.tiles.sources + start))
         start += len(encoding)
 
-    def listed(name: str) -> list[Any] | None:
-        values = [getattr(encoding, name) for encoding in every]
+    def listed(values: list[Any]) -> list[Any] | None:
         return None if None in values else [row for rows in values for row in rows]
 
     # The states that fetched tokens attend to are computed again for each view that is fetched from.
@@ -316,9 +315,16 @@ def _join_views(every: list[ImageEncoding]) -> ImageEncoding:
         for encoding in every
     ]
     return replace(
-        Rows.join(*bare), documents=documents, source_sizes=listed("source_sizes"), sources=listed("sources"),
-        tiles=Rows.join(*tiles) if tiles else None,
+        Rows.join(*bare), documents=documents, source_sizes=listed([encoding.source_sizes for encoding in every]),
+        sources=listed([_sources_of(encoding) for encoding in every]), tiles=Rows.join(*tiles) if tiles else None,
     )  # fmt: skip
+
+
+def _sources_of(encoding: ImageEncoding) -> list[Source] | None:
+    """The sources; without their pixels where these are not kept, as of a plain image."""
+    if encoding.sources is not None or encoding.source_sizes is None:
+        return encoding.sources
+    return [Source(height, width, no_pixels) for height, width in encoding.source_sizes]
 
 
 # ---- in files ------------------------------------------------------------------------------------------------------

@@ -226,6 +226,14 @@ def test_seconds_stand_in_the_prompt_but_are_not_asked_about() -> None:
     assert "0 s <|vision_start|>" in shown and "1 s <|vision_start|>" in shown and "2 s <|vision_start|>" in shown
 
 
+def test_documents_keep_pages_and_seconds_beside_images() -> None:
+    """A video that was joined with an image had no seconds in its prompt."""
+    model = tiny_model(text={"max_position_embeddings": 4096})
+    frames, image = model.encode_image(video(), fps=1.0), model.encode_image(Image.new("RGB", (60, 40)))
+    assert [source.second for source in frames.join(image).sources] == [0.0, 1.0, 2.0, None]
+    assert [source.page for source in image.join(model.encode_image(paged("TIFF"))).sources] == [None, 1, 2, 3]
+
+
 def test_a_scan_at_the_resolution_of_its_page_keeps_its_pixels() -> None:
     """595.2 points are a float that is a little larger: at 150 dpi the scan was resampled to 1241 px."""
     stream = BytesIO()
