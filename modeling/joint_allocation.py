@@ -150,13 +150,18 @@ def fetch_over_views(fetcher: RunningBackFetcher, selected: SelectedSlots, choic
     """`RunningBackFetcher.forward` for slots with several views: `selected.budget` fetched tokens for each prompt.
 
     Raises:
-        ValueError: what `RunningBackFetcher.forward` refuses, and `patches`, which are those of one grid.
+        ValueError: what `RunningBackFetcher.forward` refuses; `patches`, which are those of one grid; and `relevance`
+            of overviews alone.
     """
     assert selected.views is not None
     if choices.patches is not None:
         expected = "them of images, not of documents or of images in tiles"
         raise ValueError(f"patches: expected {expected}; got {len(selected.views.slots)} views")
     views, side = selected.views, selected.context.side
+    given = selected.context.relevance
+    if given is not None and len(given) != len(views.slots):
+        expected = "that of images without tiles"
+        raise ValueError(f"relevance: expected {expected}; got {len(given)} for {len(views.slots)} views")
     strategy = choices.strategy or fetcher.config.strategy
     scorer = fetcher.scorer(strategy)
     if scorer.reads_attention and not views.whole:

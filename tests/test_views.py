@@ -255,6 +255,9 @@ def test_patches_are_given_for_each_image(model: Any) -> None:
     assert answer.fetch.indices.equal(patches)
     with pytest.raises(ValueError, match="patches: expected them of images, not of documents"):
         model.generate([[PAGE, SMALL]], QUESTION, patches=patches)
+    relevance = torch.rand(1, GRID * GRID)
+    with pytest.raises(ValueError, match="relevance: expected that of images without tiles; got 1 for "):
+        model.generate(PAGE, QUESTION, strategy="oracle", relevance=relevance)
 
 
 def test_several_images_keep_what_fetched_tokens_see_of_their_base(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
