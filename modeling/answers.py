@@ -296,17 +296,26 @@ def with_fetch(
 
 
 def with_cuts(
-    answers: Sequence[Answer], output: Any, cause: str, start: int, end: int | list[int] | Tensor, pad: int
+    answers: Sequence[Answer],
+    output: Any,
+    cause: str,
+    start: int,
+    end: int | list[int] | Tensor,
+    pad: int,
+    stops: Sequence[bool],
 ) -> list[Answer]:
-    """The answers from `start` of a generation that `cause` stopped; those that did not end have a warning."""
+    """The answers from `start` of a generation that `cause` stopped; those that did not end have a warning.
+
+    `stops`: whether each was ended by a stop string.
+    """
     tokens = output.sequences[:, start:]
     ends = torch.as_tensor(end, dtype=tokens.dtype, device=tokens.device).reshape(-1)
     ended = torch.isin(tokens, ends).any(1) | (tokens[:, -1] == pad)
     count = tokens.shape[1]
     cut = f"the answer is cut after {count} token{'s' * (count > 1)} ({cause})"
     return [
-        answer if whole else replace(answer, warning="; ".join(filter(None, (answer.warning, cut))))
-        for answer, whole in zip(answers, ended.tolist(), strict=True)
+        answer if whole or stop else replace(answer, warning="; ".join(filter(None, (answer.warning, cut))))
+        for answer, whole, stop in zip(answers, ended.tolist(), stops, strict=True)
     ]
 
 

@@ -18,7 +18,7 @@ from transformers.utils import logging
 from transformers.utils.generic import TransformersKwargs
 
 from .allocators import FetchResult
-from .answers import THINKING, Answer, answer_probabilities, on_page, surest, with_cuts, with_fetch
+from .answers import Answer, answer_probabilities, on_page, split_thinking, surest, with_cuts, with_fetch
 from .attention_scorer import cached_prefix, holds_prefix, pad_after_prefix
 from .base_model import ArrCocModel
 from .budgets import count_fetched, pooling
@@ -119,7 +119,7 @@ class AnswerGenerator:
     # ---- encode once ----------------------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def encode(self, image: Any, *, prefix: bool = True, readings: int = 1, **options: Any) -> ImageEncoding:
+    def encode(self, image: Any, *, prefix: bool = True, readings: int | None = None, **options: Any) -> ImageEncoding:
         """Encodes an image, or a list of them, once for any number of questions: see `generate`.
 
         A question then skips the grid encoder, the base half of the semantic encoder and, with `prefix`, the language
@@ -133,7 +133,7 @@ class AnswerGenerator:
         if unknown:
             known = ", ".join(sorted(VIEW_OPTIONS))
             raise TypeError(f"encode_image: expected options among {known}; got {', '.join(sorted(unknown))}")
-        return self._read(image, view_options, readings, prefix)
+        return self._read(image, view_options, readings or 1, prefix)
 
     def _read(self, image: Any, options: ViewOptions, readings: int, prefix: bool = True) -> ImageEncoding:
         prompts = shown_by_prompts(image)
@@ -471,7 +471,7 @@ class AnswerGenerator:
         with_details = return_fetch or whole
         output, texts = self.generated(inputs, kwargs, logits=with_details)
         if not with_details:
-            return [THINKING.sub("", text) for text in texts]  # without thinking
+            return [split_thinking(text)[1] for text in texts]
         span = self.answer_span(inputs, kwargs)
         probabilities = answer_probabilities(self.model, output, *span)
         whole_output = output if whole else None
@@ -491,7 +491,16 @@ class AnswerGenerator:
         cause = (
             "max_new_tokens" if full else None if self.setting(kwargs, "stop_strings") else next(iter(stopped), None)
         )
-        return answers if cause is None else with_cuts(answers, output, cause, *span)
+        if cause is None:
+            return answers
+        stops = self.setting(kwargs, "stop_strings") or []
+        return with_cuts(answers, output, cause, *span, stops=self.stopped(output, span[0], stops))
+
+    def stopped(self, output: Any, start: int, stops: str | Sequence[str]) -> list[bool]:
+        """Whether a stop string ended each answer of an output, from the column `start`."""
+        with self.processor.tokenizing.lock:
+            texts = self.processor.tokenizer.batch_decode(output.sequences[:, start:], skip_special_tokens=True)
+        return [any(stop in text for stop in ([stops] if isinstance(stops, str) else stops)) for text in texts]
 
     def generated(self, inputs: dict[str, Tensor], kwargs: dict[str, Any], *, logits: bool) -> tuple[Any, list[str]]:
         """The output of transformers' `generate` for embedded prompts, with `logits` on demand, and its texts."""
@@ -754,5 +763,6 @@ class Conversation:
         answer = self.answer_generator.ask(
             self.encoding, question, history=self.turns if self.keep_history else (), **kwargs
         )
-        self.turns.append((question, answer.text if isinstance(answer, Answer) else answer))
+        first = answer[0] if isinstance(answer, list) else answer  # of several, with num_return_sequences
+        self.turns.append((question, first.text if isinstance(first, Answer) else first))
         return answer

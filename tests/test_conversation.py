@@ -83,3 +83,5 @@ def test_turns_of_detailed_answers_hold_their_text() -> None:
     talk = tiny_model().converse(PAGE)
     answer = talk.ask(FIRST, return_fetch=True)
     assert isinstance(answer, Answer) and talk.turns == [(FIRST, answer.text)]
+    several = talk.ask(SECOND, num_beams=2, num_return_sequences=2)
+    assert talk.turns[1:] == [(SECOND, several[0])]

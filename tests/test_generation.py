@@ -180,6 +180,9 @@ def test_stop_strings_need_no_tokenizer(model: Any) -> None:
     whole = model.generate(PAGE, QUESTION, max_new_tokens=8)
     stopped = model.generate(PAGE, QUESTION, max_new_tokens=8, stop_strings=[whole[2]], return_fetch=True)
     assert whole.startswith(stopped.text) and len(stopped.text) < len(whole) and "cut after" not in stopped.warning
+    long = model.generate(PAGE, ["total", QUESTION], max_new_tokens=3, stop_strings=[whole[2]], return_fetch=True)
+    assert [whole[2] in answer.text for answer in long] == ["cut after" not in answer.warning for answer in long]
+    assert whole[2] in long[1].text
 
 
 # ---- budgets that the context cannot hold
