@@ -125,7 +125,8 @@ def _open_text(source: str, policy: SourcePolicy, timeout: float | None) -> tupl
         return BytesIO(_data_url_bytes(source)), "data: URL"
     if scheme == "file":
         return _open_file(_file_url_path(source), policy)
-    if len(source) >= SHORTEST_BASE64 and not ("file" in policy.schemes and os.path.exists(source)):
+    named = source.startswith("/") and not source.startswith("/9j/")  # as base64 only a JPEG begins with a slash
+    if len(source) >= SHORTEST_BASE64 and not ("file" in policy.schemes and (named or os.path.exists(source))):
         with suppress(binascii.Error, ValueError):
             return BytesIO(base64.b64decode("".join(source.split()), validate=True)), "base64 text"
     return _open_file(source, policy)
@@ -145,7 +146,7 @@ def _data_url_bytes(url: str) -> bytes:
     if not header.lower().endswith(";base64"):
         return unquote_to_bytes(payload)
     try:
-        return base64.b64decode("".join(payload.split()), validate=True)
+        return base64.b64decode(b"".join(unquote_to_bytes(payload).split()), validate=True)
     except (binascii.Error, ValueError) as error:
         raise ValueError(f"{shorten(header)}: expected base64 content; got {error}") from error
 

@@ -114,6 +114,8 @@ def test_urls(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_holds_no_image_is_named() -> None:
     with pytest.raises(ValueError, match="image: expected a path, URL, data: URL or base64 text; got an empty string"):
         load_image("")
+    with pytest.raises(FileNotFoundError, match="invoices00000: expected an image file; got a missing path"):
+        load_image("/data/images/receipts/2024/invoices00000")  # base64 text by its letters
     with pytest.raises(ValueError, match="bytes: expected an image .* got a HEIC or AVIF photograph, which Pillow"):
         load_image(b"\0\0\0\x18ftypheic" + bytes(100))
 
