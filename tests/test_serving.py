@@ -179,6 +179,10 @@ def test_several_images_and_earlier_turns(model: Any, client: Any) -> None:
     turns = [*first, {"role": "assistant", "content": "Me."}, {"role": "user", "content": QUESTION}]
     answer = client.chat.completions.create(model="tiny", messages=turns)
     assert text(answer) == model.generate(IMAGES[0], QUESTION, history=[("Who?", "Me.")])
+    own = ask(client, "Who?").choices[0].message  # as clients send it back, with null fields
+    turns = [*first, own, {"role": "user", "content": QUESTION, "name": "me"}]
+    again = client.chat.completions.create(model="tiny", messages=turns, extra_body={"logit_bias": None})
+    assert text(again) == model.generate(IMAGES[0], QUESTION, history=[("Who?", own.content)])
 
 
 def pdf(*texts: str) -> bytes:

@@ -311,6 +311,9 @@ def test_each_field_is_a_question() -> None:
         (("number",), "-$12.50", -12.5),
         (("number",), "\u221212.50", -12.5),
         (("number",), "($12.50)", -12.5),
+        (("number",), "$(12.50)", -12.5),
+        (("number",), "EUR (12,50)", -12.5),
+        (("number",), "\u201312.50", -12.5),
         (("number",), "12.50-", -12.5),
         (("number",), "- EUR 3", -3),
         (("number",), "$-3", -3),
@@ -383,6 +386,10 @@ def test_values_obey_the_schema(part: dict[str, Any], text: str, message: str) -
         assert field.kinds == (part["type"], "null") and field.value("not on the page") is None
         with pytest.raises(ValueError, match=f"x: expected an answer that its schema allows; got '{text}': {message}"):
             field.value(text)
+    (money,) = fields_of({"properties": {"x": {"type": "number", "multipleOf": 0.01}}})
+    assert money.value("$19.99") == 19.99  # which it is not among floats
+    with pytest.raises(ValueError, match="19.995 is not a multiple of 0.01"):
+        money.value("19.995")
     (date,) = fields_of({"properties": {"x": {"type": "string", "format": "date"}}})
     assert date.value("2025-04-13") == "2025-04-13"
 
@@ -403,6 +410,8 @@ def test_cut_answers_are_no_values() -> None:
 def test_one_of_some_values_and_what_is_left_out() -> None:
     kind = Field(("seller", "kind"), "?", ("string",), ("Shop", "Bar"))
     assert kind.value("bar") == "Bar"
+    assert Field(("x",), "?", ("number",), (1, 1.5)).value("$1.50") == 1.5
+    assert Field(("x",), "?", ("boolean",), (True, False)).value("No") is False
     with pytest.raises(ValueError, match="seller.kind: expected an answer that is Shop or Bar; got 'pub'"):
         kind.value("pub")
     fields = fields_of(SCHEMA)

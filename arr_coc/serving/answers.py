@@ -10,10 +10,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
-from jsonschema import Draft202012Validator, SchemaError
+from jsonschema import Draft202012Validator, SchemaError, ValidationError
 from jsonschema.exceptions import best_match
+from jsonschema.validators import extend
 
 from ..data.records import says_absent
 from ..modeling.answers import THINKS, THOUGHT, split_thinking
@@ -103,6 +105,15 @@ BOUNDS = {("minimum", "exclusiveMinimum"): ("maximum", "exclusiveMaximum"), ("mi
 FORMATS = Draft202012Validator.FORMAT_CHECKER
 
 
+def _multiple_of(validator: Any, divisor: float, number: Any, schema: Any) -> Iterator[ValidationError]:
+    """As money is printed: 0.29 is a multiple of 0.01, which it is not among floats."""
+    if validator.is_type(number, "number") and Fraction(str(number)) % Fraction(str(divisor)):
+        yield ValidationError(f"{number} is not a multiple of {divisor}")
+
+
+VALIDATOR = extend(Draft202012Validator, {"multipleOf": _multiple_of})
+
+
 @dataclass(frozen=True)
 class Field:
     """A field of a schema.
@@ -152,13 +163,13 @@ class Field:
         if found is None:
             wanted = " or ".join(map(str, self.values or self.kinds))
             raise ValueError(f"{name}: expected an answer that is {wanted}; got {text!r}")
-        for error in Draft202012Validator(self.limits, format_checker=FORMATS).iter_errors(found):
+        for error in VALIDATOR(self.limits, format_checker=FORMATS).iter_errors(found):
             raise ValueError(f"{name}: expected an answer that its schema allows; got {text!r}: {error.message}")
         return found
 
     def _parsed(self, text: str) -> Any:
         if self.values:
-            return next((value for value in self.values if str(value).casefold() == text.casefold()), None)
+            return next((value for value in self.values if _says(text, value)), None)
         if {"number", "integer"} & {*self.kinds} and not ("string" in self.kinds and not _PLAIN.fullmatch(text)):
             number = _number(text)
             if isinstance(number, int) or (number is not None and "number" in self.kinds):
@@ -166,6 +177,15 @@ class Field:
         if "boolean" in self.kinds and text.casefold().rstrip(".") in (*_TRUE, *_FALSE):
             return text.casefold().rstrip(".") in _TRUE
         return text if "string" in self.kinds else None
+
+
+def _says(text: str, value: Any) -> bool:
+    """Whether a text stands for a value of an enumeration."""
+    if isinstance(value, bool):
+        return text.casefold().rstrip(".") in (_TRUE if value else _FALSE)
+    if isinstance(value, int | float):
+        return _number(text) == value
+    return str(value).casefold() == text.casefold()
 
 
 _PLAIN = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?")
@@ -186,16 +206,18 @@ _GROUPED = re.compile(r"[\d ]*|\d{1,3}(,\d{3})*|\d{1,3}(,\d{2})*,\d{3}")
 _MINUS_BEFORE = re.compile(r"(?:^|\W)-[^\w\s]?$|^\s*-\s?(?:[A-Z]{3}|[^\w\s])?\s?$|[A-Z]{3}-$")
 _MINUS_BEHIND = re.compile(r"-\s?(?:[A-Z]{3}|[^\w\s])?\s*")
 """A dash with spaces around it, as in "Tax - 3", is no sign."""
+_BRACKET = re.compile(r"\s*(?:[A-Z]{3}|[^\w\s])?\s*\(")
 
 
 def _number(text: str) -> int | float | None:
     """The only number in a text: "$1,234.50" is 1234.5; a comma before one or two last digits is a decimal point.
 
-    "-$3", "$3-" and "(3)" are negative. None for several numbers, codes as INV-20417, and what words multiply.
+    "-$3", "$3-", "(3)" and "$(3)" are negative. None for several numbers, codes as INV-20417, and what words multiply.
     """
     text = (
-        text.replace("\N{MINUS SIGN}", "-").replace("\N{NO-BREAK SPACE}", " ").replace("\N{NARROW NO-BREAK SPACE}", " ")
-    )
+        text.replace("\N{MINUS SIGN}", "-").replace("\N{EN DASH}", "-")
+        .replace("\N{NO-BREAK SPACE}", " ").replace("\N{NARROW NO-BREAK SPACE}", " ")
+    )  # fmt: skip
     found = list(_DIGITS.finditer(text))
     if len(found) != 1:
         return None
@@ -208,7 +230,7 @@ def _number(text: str) -> int | float | None:
         return None
     digits = digits.replace(",", "").replace(" ", "")
     negative = _MINUS_BEFORE.search(before) or _MINUS_BEHIND.fullmatch(behind)
-    bracketed = before.lstrip().startswith("(") and behind.rstrip().endswith(")")
+    bracketed = _BRACKET.match(before) and behind.rstrip().endswith(")")
     number = Decimal(f"-{digits}" if negative or bracketed else digits)
     if number == number.to_integral_value():
         return int(number)
@@ -347,7 +369,7 @@ def as_object(fields: Sequence[Field], values: Sequence[Any]) -> dict[str, Any]:
 
 def misfit(whole: Mapping[str, Any], schema: Mapping[str, Any]) -> str | None:
     """What an object lacks that a schema asks for, as an optional object without a field that it needs."""
-    error = best_match(Draft202012Validator(schema).iter_errors(whole))
+    error = best_match(VALIDATOR(schema).iter_errors(whole))
     if error is None:
         return None
     place = ".".join(map(str, error.absolute_path)) or "schema"

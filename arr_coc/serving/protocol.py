@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, field_validator
+from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, field_validator, model_validator
 
 from ..attached.scoring import AttachedFetch
 from ..modeling.allocators import FetchResult
@@ -19,9 +19,16 @@ from .answers import fields_of
 
 
 class Strict(BaseModel):
-    """A request body that refuses unknown fields."""
+    """A request body that refuses unknown fields, but for those that are null, as clients send them."""
 
     model_config = ConfigDict(extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        return {name: value for name, value in given.items() if value is not None or name in cls.model_fields}
 
 
 class TextPart(Strict):
@@ -85,6 +92,10 @@ class Message(Strict):
 
     role: Literal["user", "assistant"]
     content: str | list[Annotated[TextPart | ImagePart | FilePart, Field(discriminator="type")]]
+    # Without effect: of the server's own answers, which clients send back, and a name for the role.
+    annotations: list[Any] | None = Field(None, max_length=0)
+    tool_calls: list[Any] | None = Field(None, max_length=0)
+    name: str | None = None
 
     @field_validator("content", mode="before")
     @classmethod
