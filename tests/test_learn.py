@@ -104,6 +104,7 @@ def test_a_killed_training_is_gone_on_with(lesson: Lesson, tmp_path: Path, monke
     for _ in range(2):
         with pytest.raises(KeyboardInterrupt):
             learn(lesson, versions)
+        (trained[-1][0].parent / ".0123456789abcdef.lock").touch()  # as `kill -9` leaves it
     (first, fresh), (second, done) = trained
     assert first == second and not fresh and done
     say(tmp_path / "said", [20])

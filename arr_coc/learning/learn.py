@@ -179,7 +179,7 @@ def learn(lesson: Lesson, versions: Versions, device: torch.device | str = "cpu"
     with sole_writer(work):
         used = versions.current().version
         for other in work.glob("*"):
-            if other != out:
+            if other != out and other.is_dir():  # a killed run leaves the file of its lock too
                 shutil.rmtree(other)  # a training on other feedback, which no run resumes
         phase = replace(phase, cache=str(out.absolute() / "encoded"))
         recipe = Recipe(Path(lesson.model), (phase,), lesson.seed, Path(lesson.model))
