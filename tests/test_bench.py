@@ -170,6 +170,7 @@ def test_a_model_answers_as_its_user_would_see(bench: Path) -> None:
         (question(0, "?", "a", match="fuzzy"), "line 1: match: expected alnum, relaxed or none; got 'fuzzy'"),
         (question(0, "?", "a", match=3), "line 1: match: expected alnum, relaxed or none; got 3"),
         (question(0, "?"), "line 1: answers: expected a non-empty list"),
+        (question(0, "?", "a", history=[["Who?", "Me"]]), "line 1: history: expected none on a bench; got 1 turns"),
         ({**question(0, "?", "a"), "image": "images/1.png"}, "line 1: image: expected a file"),
     ],
 )
@@ -200,11 +201,16 @@ def test_the_command_measures_a_bench(bench: Path, tmp_path: Path, cli: Cli) -> 
     assert code == 0 and bench_text(measured) == printed.strip() and list(measured["sources"]) == ["forms", "charts"]
     assert len(answers.read_text(encoding="utf-8").splitlines()) == 2 and measured["model"] == "model"
     code, _, error = cli("measure", *options, "--strategy", "none")  # printed the answers of the first run
-    assert code == 2 and "expected an answer of model, strategy=none, weights " in error
+    assert code == 2 and "expected an answer of model, strategy=none, " in error
+    config = (model / "config.json").read_text(encoding="utf-8")
+    (model / "config.json").write_text(config.replace('"budget"', '"budget": 4, "unused"'), encoding="utf-8")
+    changed = cli("measure", *options)
+    (model / "config.json").write_text(config, encoding="utf-8")
+    assert cli("measure", *options)[0] == 0
     shutil.rmtree(model)
     tiny_checkpoint(model, seed=1)
-    code, _, error = cli("measure", *options)
-    assert code == 2 and "expected an answer of model, weights " in error
+    for code, _, error in (changed, cli("measure", *options)):
+        assert code == 2 and "expected an answer of model, " in error
 
 
 def test_the_command_measures_a_published_model(bench: Path, tmp_path: Path, cli: Cli) -> None:

@@ -59,6 +59,10 @@ def test_the_split_of_a_run_replaces_the_files(suite: Path) -> None:
     splits = {each.source.split for each in read_suite(suite, "validation")}  # type: ignore[attr-defined]
     assert splits == {"validation"}
     assert {each.source.split for each in read_suite(suite)} == {"test"}  # type: ignore[attr-defined]
+    both = "{format: mixed, sources: [{format: rendered, pages: 1, split: test}, {format: rendered, pages: 2}]}"
+    suite.write_text(f"sets: {{both: {{data: {both}, arms: [none]}}}}", encoding="utf-8")
+    (mixed,) = read_suite(suite, "validation")
+    assert {each.split for each in mixed.source.sources} == {"validation"}  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(

@@ -305,7 +305,7 @@ def _of_bench(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     from arr_coc.attached.placing import share_or_number
     from arr_coc.attached.reader import load_reader
     from arr_coc.evaluation.bench import ModelReader, ask_bench, bench_text, read_bench, score_bench
-    from arr_coc.evaluation.prediction_loop import hash_files, weight_files
+    from arr_coc.evaluation.prediction_loop import answering_hash
     from arr_coc.evaluation.reporting import environment, require_extra, shown
     from arr_coc.publishing.building import load_model
 
@@ -324,10 +324,10 @@ def _of_bench(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     if reader is not None and args.budget is not None:
         choices["budget"] = share_or_number(args.budget)
     settings = [f"{name}={value}" for name, value in {**views, **choices}.items()]
-    name = ", ".join([shown(model.config._name_or_path), *settings])
+    name = ", ".join([shown(model.config._name_or_path if reader is None else args.model), *settings])
     asked, saved_as = ModelReader(reader or model, views, **choices), name
     if predictions is not None:  # folders of other weights may have the same name
-        saved_as += f", weights {hash_files(weight_files(model.config._name_or_path))[:12]}"
+        saved_as += f", {answering_hash(model, args.model)[:12]}"
     answers = ask_bench(asked, saved_as, bench, predictions=predictions)
     result = {**score_bench(bench, answers), "model": name, **environment(model.device)}
     return result, bench_text(result)

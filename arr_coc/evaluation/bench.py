@@ -135,6 +135,8 @@ def _record(row: Row, folder: Path) -> Record:
     record = parse(row, folder)
     if record.others:
         raise ValueError(f"images: expected one image for a question; got {len(record.images)}")
+    if record.history:
+        raise ValueError(f"history: expected none on a bench; got {len(record.history)} turns")
     match = json.loads(row.content).get("match") or ""
     if not isinstance(match, str) or match not in MATCHES:
         raise ValueError(f"match: expected {', '.join(name for name in MATCHES if name)} or none; got {shorten(match)}")

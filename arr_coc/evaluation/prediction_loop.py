@@ -398,6 +398,18 @@ def _settings(holder: Any) -> dict[str, Any]:
     return {name: value for name, value in holder.to_dict().items() if name not in _UNRELATED}
 
 
+def answering_hash(model: Any, name: str | None) -> str:
+    """SHA-256 of weights and settings of a model that was loaded by `name`, our own or a published one.
+
+    The folder of a published model's trained scorer has its weights; those of the model itself are elsewhere.
+    """
+    paths = weight_files(model.config._name_or_path)
+    if name is not None and Path(name).is_dir():
+        paths += [path for path in weight_files(name) if path not in paths]
+    settings = [model.config.to_json_string(), model.generation_config.to_json_string()]
+    return _hash_text("".join([hash_files(paths), *settings]))
+
+
 def weight_files(source: str) -> list[Path]:
     """All weight files of a checkpoint (a folder, or a repository's name), sorted by name."""
     folder = Path(source)

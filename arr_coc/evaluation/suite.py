@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ..data.formats import Format, open_source
-from ..data.formats.own import Rendered
+from ..data.formats.own import Mixed, Rendered
 from ..data.records import Record
 from ..data.splits import Split
 from ..files import read_yaml
@@ -77,9 +77,10 @@ def read_suite(path: Path, split: Split | None = None) -> list[DataSet]:
     read = [_data_set(path, str(name), spec) for name, spec in sets.items()]
     if split is None:
         return read
-    if not any(isinstance(each.source, Rendered) for each in read):
+    moved = [replace(each, source=_of_split(each.source, split)) for each in read]
+    if all(one.source is other.source for one, other in zip(read, moved, strict=True)):
         raise ValueError(f"split: expected sets of rendered pages in {path}; got none")
-    return [_of_split(each, split) for each in read]
+    return moved
 
 
 def _data_set(path: Path, name: str, spec: Any) -> DataSet:
@@ -99,9 +100,13 @@ def _data_set(path: Path, name: str, spec: Any) -> DataSet:
     return DataSet(name, source, arms, by, spec.get("tiles"), metric)
 
 
-def _of_split(each: DataSet, split: Split) -> DataSet:
-    source = each.source
-    return replace(each, source=replace(source, split=split)) if isinstance(source, Rendered) else each
+def _of_split(source: Format, split: Split) -> Format:
+    """A source with the rendered pages of another split; the source itself where it has none."""
+    if isinstance(source, Mixed):
+        moved = tuple(_of_split(each, split) for each in source.sources)
+        same = all(one is other for one, other in zip(source.sources, moved, strict=True))
+        return source if same else replace(source, sources=moved)
+    return replace(source, split=split) if isinstance(source, Rendered) else source
 
 
 def measure_suite(
