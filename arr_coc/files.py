@@ -153,6 +153,24 @@ def read_json(path: Path) -> dict[str, Any]:
     return content
 
 
+class _Loader(yaml.SafeLoader):
+    """Reads 1e-4 as a number, as YAML 1.2 does; PyYAML takes it for text."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+\.?\d*[eE][-+]?\d+$"), list("-+0123456789")
+)
+
+
+def parse_yaml(text: str) -> Any:
+    """The content of a YAML text.
+
+    Raises:
+        yaml.YAMLError: it is none.
+    """
+    return yaml.load(text, _Loader)
+
+
 def read_yaml(path: Path) -> Any:
     """The content of a YAML file.
 
@@ -160,7 +178,7 @@ def read_yaml(path: Path) -> Any:
         ValueError: the file holds no YAML; the message names file, line and column.
     """
     try:
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
+        return parse_yaml(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ValueError(f"{path}: expected YAML; got {error}") from error
 

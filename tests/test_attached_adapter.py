@@ -117,6 +117,9 @@ def test_a_recipe_trains_and_makes_what_commands_take(cli: Cli, tmp_path: Path) 
     assert reader is not None and reader.scorer is None
     reader.load_adapter(tmp_path / "run/model" / ADAPTER)
     assert found["answer"] == reader.generate(image, "What?")
+    assert "other settings" not in err
+    code, _, err = cli("train", path, "seed=3", "--out", tmp_path / "run")
+    assert code == 0 and "the training was begun with other settings (seed 0 -> 3)" in err
     on = recipe(tmp_path, start="run/model")
     assert cli("train", on, "steps=1", "learning_rate=0.0", "weight_decay=0.0", "--out", tmp_path / "on")[0] == 0
     assert same(load_file(tmp_path / "on/model" / ADAPTER), whole)

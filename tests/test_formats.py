@@ -197,6 +197,16 @@ def test_columns_can_be_named_on_the_command_line() -> None:
     assert source.read() == open_records(spec)
 
 
+def test_classes_are_answers_by_their_names() -> None:
+    rows = {"image": [Image.new("RGB", (9, 9))] * 2, "question": ["What?", "Which?"], "answers": [1, 0]}
+    data = datasets.Dataset.from_dict(rows).cast_column("image", datasets.Image())
+    data.cast_column("answers", datasets.ClassLabel(names=["cat", "dog"])).save_to_disk("animals")
+    spec = {"format": "columns", "path": "animals"}
+    assert [record.answers for record in open_records(spec)] == [("dog",), ("cat",)]
+    with pytest.raises(ValueError, match="animals: split: expected none, of a data set without splits; got 'test'"):
+        open_records({**spec, "split": "test"})
+
+
 def test_bad_columns_are_refused() -> None:
     spec = make_columns()
     with pytest.raises(ValueError, match=r"saved: split: expected one of validation, test; got None"):
@@ -385,6 +395,7 @@ def test_missing_files_are_refused_before_a_training_begins(tmp_path: Path) -> N
     there, missing = {"path": "data.jsonl"}, {"format": "jsonl", "path": "none.jsonl"}
     check_files(there, tmp_path)
     check_files({"format": "mixed", "sources": [there]}, tmp_path)
+    check_files({**there, "on_error": "skip", "max_errors": 3}, tmp_path)
     for spec in (missing, {"format": "mixed", "sources": [there, missing]}):
         with pytest.raises(ValueError, match="data: expected a path that exists; got .*none.jsonl', which does not"):
             check_files(spec, tmp_path)

@@ -92,6 +92,11 @@ def test_settings_go_to_a_stage_by_number_by_name_or_to_all() -> None:
     assert stages[4].learning_rate == 5e-5 and stages[0].learning_rate == 1e-4
     assert stages[1].data["pages"] == 2 and stages[1].data["format"] == "rendered" and stages[3].data["pages"] == 400
     assert stages[1].rates == stages[3].rates == {"bridge": 1e-6}
+    changed = load_recipe(
+        EXAMPLE, ["config.fetcher_config.allocator=tiers", "saved.dtype=bfloat16", "0.losses.answer=1e-1"]
+    )
+    assert changed.changes["fetcher_config"] == {"allocator": "tiers"} and changed.saved.dtype == "bfloat16"
+    assert changed.stages[0].losses["answer"] == 0.1  # type: ignore[attr-defined]  # a phase
 
 
 def test_settings_go_inside_the_reference_or_take_it_away() -> None:

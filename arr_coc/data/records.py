@@ -302,6 +302,12 @@ class Row(NamedTuple):
     content: Any
 
 
+def check_limit(limit: int | None) -> None:
+    """Raises a ValueError for a number of records below 1."""
+    if limit is not None and limit < 1:
+        raise ValueError(f"limit: expected at least 1 record; got {limit}")
+
+
 def gather(
     rows: Iterable[Row],
     read: Callable[[Row], Record],
@@ -322,8 +328,7 @@ def gather(
     Raises:
         ValueError: a bad record, or too many of them; invalid arguments.
     """
-    if limit is not None and limit < 1:
-        raise ValueError(f"limit: expected at least 1 record; got {limit}")
+    check_limit(limit)
     if on_error not in get_args(OnError):
         raise ValueError(f"on_error: expected {' or '.join(get_args(OnError))}; got {on_error!r}")
     if max_errors < 0:

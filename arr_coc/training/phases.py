@@ -113,11 +113,6 @@ class Phase(Stage):
     report_to: str = "none"
 
     def __post_init__(self) -> None:
-        for name in ("learning_rate", "weight_decay", "clip"):  # YAML reads 1e-4 as text
-            object.__setattr__(self, name, _number(getattr(self, name), name))
-        if isinstance(self.rates, Mapping):
-            rates = {part: _number(rate, f"rates.{part}") for part, rate in self.rates.items()}
-            object.__setattr__(self, "rates", rates)
         super().__post_init__()
         check_parts(self.trained, "trained", scorers=True)
         check_parts(self.rates, "rates")
@@ -165,13 +160,6 @@ class Phase(Stage):
             distillation_layers=None if layers is None else tuple(layers),
             reinforcement=ReinforceSettings.of(self.reinforcement),
         )
-
-
-def _number(value: Any, name: str) -> float:
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        raise ValueError(f"{name}: expected a number; got {value!r}") from None
 
 
 @STAGES.register("allocator")
@@ -299,12 +287,6 @@ def training_arguments(phase: Phase, folder: Path, device: torch.device) -> Trai
     return arguments
 
 
-def _opened(spec: Mapping[str, Any], root: Path) -> Any:
-    """The records of `open_records`; `on_error` and `max_errors` are among the format's own fields."""
-    errors = {name: spec[name] for name in ("on_error", "max_errors") if name in spec}
-    return open_records({name: spec[name] for name in spec if name not in errors}, folder=root, **errors)
-
-
 def make_trainer(
     model: Any, processor: ArrCocProcessor, phase: Phase, folder: Path, *, device: torch.device, root: Path
 ) -> ArrCocTrainer:
@@ -335,7 +317,8 @@ def make_trainer(
             raise ValueError(f'distillation: expected {expected}; got "{config.bridge_config.kind}"')
         budget = max(budget, config.vision_tokens(budget=phase.distillation_budget, strategy="saliency")[1])
     collator = QuestionCollator(processor, config, padding_side="left", budget=budget)
-    records, held_out = _opened(phase.data, root), None if phase.held_out is None else _opened(phase.held_out, root)
+    records = open_records(phase.data, folder=root)
+    held_out = None if phase.held_out is None else open_records(phase.held_out, folder=root)
     for opened in (records, held_out):
         if isinstance(opened, list):  # others are drawn on demand
             collator.check(opened)

@@ -38,7 +38,7 @@ from transformers.utils import GENERATION_CONFIG_NAME, logging
 
 from ..adapters import LANGUAGE_ADAPTER, adapt
 from ..files import ADAPTER as ADAPTER_FILE
-from ..files import check_types, fresh_folder, read_yaml, sole_writer, write_json
+from ..files import check_types, fresh_folder, parse_yaml, read_yaml, sole_writer, write_json
 from ..loading import DTYPES, load_config, refused
 from ..modeling.configuration_arr_coc import ArrCocConfig, ArrCocFetcherConfig
 from ..modeling.grid_encoder import RELATIVE, resize_table
@@ -111,7 +111,7 @@ class Saving:
 
 logger = logging.get_logger(__name__)
 
-_TOP = ("model", "start", "seed", "reference", "saved", "averaged")
+_TOP = ("model", "start", "seed", "reference", "saved", "averaged", "config")
 _KINDS: tuple[tuple[tuple[str, ...], type, str], ...] = (
     (("model", "start"), str, "text"),
     (("seed",), int, "a whole number"),
@@ -119,7 +119,7 @@ _KINDS: tuple[tuple[tuple[str, ...], type, str], ...] = (
 )
 """Names in a recipe and their long forms."""
 
-_KEYS = (*_TOP, "config", "defaults", "stages")
+_KEYS = (*_TOP, "defaults", "stages")
 _DERIVED = ("base", "settings")
 
 
@@ -213,7 +213,7 @@ def _places(recipe: dict[str, Any], path: list[str]) -> tuple[list[dict[str, Any
     first, rest = path[0], path[1:]
     if path == ["seed"]:  # of the initial weights, and of the draws of stages without a seed of their own
         return [recipe, *(stage for stage in stages if _knows(stage, first) and first not in stage)], path
-    if first in _TOP and (not rest or isinstance(recipe.get(first), dict)):
+    if first in _TOP and (not rest or isinstance(recipe.get(first) or {}, dict)):
         return [recipe], path
     if first.isdecimal():
         return recipe["stages"][int(first) : int(first) + 1], rest
@@ -242,7 +242,7 @@ def load_recipe(path: Path, settings: Sequence[str] = ()) -> Recipe:
     for setting in settings:
         key, equals, value = setting.partition("=")
         try:
-            held = yaml.safe_load(value)
+            held = parse_yaml(value)
         except yaml.YAMLError as error:
             raise ValueError(f"setting: expected a value in YAML; got {setting!r}") from error
         _override(recipe, key if equals else "", held)
@@ -357,6 +357,7 @@ def train_attached(recipe: Recipe, out: Path, device: torch.device | str = "cpu"
     known = {"fetcher_config": ArrCocFetcherConfig().to_dict()}
     config = ArrCocFetcherConfig.from_dict(_changed(known, changes, "config")["fetcher_config"])
     with sole_writer(out):
+        tell_recipe(recipe, out / "recipe.json")
         reader = begin_attached(recipe.model, recipe.root, recipe.start, str(device))
         for number, stage in enumerate(recipe.stages):
             assert isinstance(stage, AttachedScorerStage)

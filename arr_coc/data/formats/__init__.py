@@ -37,7 +37,8 @@ def open_records(
     """Reads the records of a source; images are opened on demand.
 
     Args:
-        spec: `format`, a name in `FORMATS` ("jsonl" by default), and the fields of that format's class.
+        spec: `format`, a name in `FORMATS` ("jsonl" by default), the fields of that format's class, and perhaps
+            `on_error` and `max_errors`, in place of the arguments.
         folder: folder to which paths in `spec` are relative.
         limit: the most records, from the first on; None: all.
         on_error: "skip" skips bad records with a warning that names file and line.
@@ -47,7 +48,17 @@ def open_records(
         ValueError: an unknown format, missing or unknown fields, missing or bad files, or a bad record.
         OSError: a file cannot be read.
     """
-    return open_source(spec, folder=folder).read(limit=limit, on_error=on_error, max_errors=max_errors)
+    spec, given = _apart(spec)
+    errors: dict[str, Any] = {"on_error": on_error, "max_errors": max_errors, **given}
+    return open_source(spec, folder=folder).read(limit=limit, **errors)
+
+
+def _apart(spec: Any) -> tuple[Any, dict[str, Any]]:
+    """A source, and how its errors are taken."""
+    if not isinstance(spec, Mapping):
+        return spec, {}
+    own = {name: value for name, value in spec.items() if name not in ("on_error", "max_errors")}
+    return own, {name: spec[name] for name in spec if name not in own}
 
 
 def open_source(spec: Mapping[str, Any], *, folder: str | Path = ".") -> Format:
@@ -89,6 +100,7 @@ def check_files(spec: Any, folder: Path) -> None:
     """
     if not isinstance(spec, Mapping) or not isinstance(name := spec.get("format", DEFAULT_FORMAT), str):
         return
+    spec, _ = _apart(spec)
     for nested in FORMATS[name].nested:
         for source in spec.get(nested) or ():
             check_files(source, folder)

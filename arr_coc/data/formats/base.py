@@ -242,7 +242,7 @@ class Columns(RowFormat):
 
     @property
     def _tags(self) -> list[str]:
-        named = self.columns.get("tags", ())
+        named = self.columns.get("tags") or ()
         return [named] if isinstance(named, str) else list(named)
 
     @cached_property
@@ -272,10 +272,15 @@ class Columns(RowFormat):
     def record(self, row: Row) -> Record:
         content = row.content
         question = text_of({"question": content[self._column("question")]}, "question")
-        answers = _answers(content[self._column("answers")])
+        answers = _answers(self._named(content[self._column("answers")]))
         boxes = boxes_of(content[self._column("boxes")]) if "boxes" in self.columns else ()
         tags = tags_of(content, *self._tags)
         return Record(self._image(row), question, answers, boxes, row.number, tags=tags)
+
+    def _named(self, answer: Any) -> Any:
+        """An answer, or the name of a class that is stored as a number."""
+        name_of = getattr(self._dataset.features[self._column("answers")], "int2str", None)
+        return answer if name_of is None or answer is None else name_of(answer)
 
     def _image(self, row: Row) -> Path | HeldImage:
         name = self._column("image")
@@ -340,6 +345,8 @@ def _load(path: str, subset: str | None, split: str | None) -> Any:
     else:
         data = datasets.load_dataset(path, subset)
     if not isinstance(data, dict):
+        if split is not None and str(data.split) != split:
+            raise ValueError(f"{path}: split: expected none, of a data set without splits; got {shorten(split)}")
         return data
     chosen = split if split is not None else next(iter(data)) if len(data) == 1 else None
     if chosen not in data:

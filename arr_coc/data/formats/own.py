@@ -12,7 +12,7 @@ from PIL import Image
 from ...journal import journal_files
 from ..domains import DOMAINS, Page, Variations, draw_page
 from ..feedback import JOURNAL, Part, read_feedback
-from ..records import MAX_ERRORS, HeldImage, OnError, Record, Row, lines, parse
+from ..records import MAX_ERRORS, HeldImage, OnError, Record, Row, check_limit, lines, parse
 from ..splits import Split, check_split
 from .base import FORMATS, FileFormat, Format
 
@@ -66,6 +66,7 @@ class FeedbackLog(Format):
         self, *, limit: int | None = None, on_error: OnError = "stop", max_errors: int = MAX_ERRORS
     ) -> Sequence[Record]:
         """The records. Entries are written atomically, so a damaged entry is an error."""
+        check_limit(limit)
         records = list(islice(read_feedback(self.path, self.part), limit))
         if not records:
             raise ValueError(f"{self.title}: expected feedback with right answers; got none")
@@ -110,6 +111,7 @@ class Mixed(Format):
         self, *, limit: int | None = None, on_error: OnError = "stop", max_errors: int = MAX_ERRORS
     ) -> Sequence[Record]:
         """The records of all sources in turn, renumbered."""
+        check_limit(limit)
         sources = [source.read(limit=limit, on_error=on_error, max_errors=max_errors) for source in self.sources]
         records = _InTurn(sources, self.retained)
         return records if limit is None else records[:limit]
@@ -202,6 +204,7 @@ class Rendered(Format):
         self, *, limit: int | None = None, on_error: OnError = "stop", max_errors: int = MAX_ERRORS
     ) -> Sequence[Record]:
         """The records, each drawn on demand; none can be bad."""
+        check_limit(limit)
         return _Drawn(self, range(self.pages * self.questions)[:limit])
 
     def page(self, number: int) -> Page:
@@ -235,6 +238,8 @@ class Rendered(Format):
 
 def _names(names: Any) -> tuple[str, ...]:
     """Names from a list or a comma-separated text."""
+    if not isinstance(names, str | list | tuple):
+        raise ValueError(f"domains, fields: expected a list of names; got {names!r}")
     return tuple(part.strip() for part in names.split(",")) if isinstance(names, str) else tuple(names)
 
 
