@@ -203,8 +203,9 @@ def evaluation_results(evaluation: dict[str, Any], strategy: str) -> list[EvalRe
         row = evaluation["strategies"].get(strategy)
         if row is None:
             return []
-        data = PurePosixPath(str(evaluation["data"]).replace("\\", "/"))
-        dataset = data.parent.name or data.stem
+        dataset = str(evaluation["data"]).replace("\\", "/")
+        if (data := PurePosixPath(dataset)).suffix and " and " not in dataset:  # a file, else a name
+            dataset = data.parent.name or data.stem
         settings = {"strategy": strategy, "allocator": evaluation["allocator"], "budget": evaluation["budget"]}
         return [
             EvalResult(
