@@ -18,6 +18,7 @@ from arms import Arm, read_arms, splits
 from predictions import SEVERAL, Row, columns, is_right, read
 from rule import ALONE, FETCHED, KINDS, Scores, Verdict, best_split, decide, mean, simulate
 
+from arr_coc.evaluation.peer_rules import PEERS
 from arr_coc.evaluation.statistics import Interval, paired_difference, score_interval
 from arr_coc.experiments.plots import COLOURS, MARKS, as_svg
 
@@ -112,7 +113,7 @@ def table(scores: Mapping[str, Scores], arms: Mapping[str, Arm], costs: Mapping[
 
 
 def pruning_table(scores: Mapping[str, Scores], pruned: Mapping[str, Scores], arms: Mapping[str, Arm]) -> str:
-    """Exact match of the rules on arm `keep_all`, below that of all its tokens."""
+    """Exact match of the rules on arm `keep_all`, below that of all its tokens; and what the rules are."""
     total = max(arm.base + arm.budget for arm in splits(arms))
     shown_rules = {"all wordpieces": scores[KEEP_ALL], **pruned} if KEEP_ALL in scores else pruned
     lines = [f"| {arms[KEEP_ALL].base} base tokens and {total - arms[KEEP_ALL].base} wordpieces, kept by | "
@@ -120,6 +121,7 @@ def pruning_table(scores: Mapping[str, Scores], pruned: Mapping[str, Scores], ar
     for name, own in shown_rules.items():
         cells = [name, str(len(own.right[KINDS[0]])), *(shown(exact(own, kind)) for kind in KINDS)]
         lines.append(f"| {' | '.join(cells)} | {100 * mean(own):.1f} |")
+    lines += ["", *(f"- {name}: {PEERS[name].note}." for name in pruned if name in PEERS)]
     return "\n".join(lines)
 
 
