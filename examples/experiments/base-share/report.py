@@ -170,7 +170,7 @@ def swap_text(plain: Scores, swapped: Scores, guess: Scores, changed: Mapping[st
     told = "The base is read." if not failed else f"The base is not read as it should be: {'; '.join(failed)}."
     over = {kind: plain.right[kind].mean() - guess.right[kind].mean() for kind in wide}
     if low := [f"{kind} {100 * over[kind]:+.1f}" for kind in wide if over[kind] < FALL]:
-        told += f" (Above guessing it is only: {', '.join(low)} points. So it could not fall as far.)"
+        told += f" (Above guessing it is only: {', '.join(low)} points. So it could hardly fall as far.)"
     return "\n".join([*lines, "", told])
 
 
@@ -197,8 +197,8 @@ def chosen_text(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
-def draw(scores: Mapping[str, Scores], ordered: Sequence[Arm], best: str) -> Any:
-    """The figure: exact match against the base share, a line for each kind; the best share is marked."""
+def draw(scores: Mapping[str, Scores], ordered: Sequence[Arm], best: str | None) -> Any:
+    """The figure: exact match against the base share, a line for each kind; the share of arm `best` is marked."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7.0, 4.6), layout="constrained")
@@ -213,8 +213,10 @@ def draw(scores: Mapping[str, Scores], ordered: Sequence[Arm], best: str) -> Any
             np.array(shares) + number - 1.5, value, (value - low, high - value), label=kind, color=COLOURS[number],
             marker=MARKS[number], markersize=5, capsize=2,
         )  # fmt: skip
-    marked = shares[[arm.name for arm in ordered].index(best)]
-    axes.axvline(marked, color="#5f5f5f", linestyle=":", linewidth=1, label=f"best mean of these: {marked:.0f} %")
+    if best is not None:
+        marked = shares[[arm.name for arm in ordered].index(best)]
+        told = f"best on validation pages: {marked:.0f} %"
+        axes.axvline(marked, color="#5f5f5f", linestyle=":", linewidth=3, label=told)
     axes.axvline(SHIPPED, color="#5f5f5f", linestyle="--", linewidth=1, label=f"arr-coc-135m: {SHIPPED:.0f} %")
     axes.set_xlabel("share of the tokens that are base tokens, %")
     axes.set_ylabel("exact match, %")
@@ -245,6 +247,7 @@ def report(predictions: Path, validation: Path, arms_file: Path) -> tuple[str, A
         "to the answer and MB of keys and values are of the language model.\n",
         table(scores, arms, known, guess),
     ]
+    best = None
     if asked_kinds and between and {ALONE, FETCHED} <= set(scores) and validation.exists():
         unseen = scores_of(read(validation), seeds=DECIDING)
         best = best_split(unseen, between)
@@ -268,8 +271,7 @@ def report(predictions: Path, validation: Path, arms_file: Path) -> tuple[str, A
         parts += ["\n## Pruning rules on `keep_all`\n", of_rules]
     figure = None
     if asked_kinds and len(ordered) > 1:
-        best_mean = max((arm.name for arm in ordered), key=lambda name: mean(scores[name]))
-        figure = partial(draw, scores, ordered, best_mean)
+        figure = partial(draw, scores, ordered, best)
     return "\n".join(parts) + "\n", figure
 
 
