@@ -26,17 +26,15 @@ from .views import Views, square_of
 THINKS, THOUGHT = "<think>", "</think>"
 """The marks around a language model's thinking before its answer."""
 
-THINKING = re.compile(rf"\A\s*{THINKS}(.*?)(?:{THOUGHT}|\Z)\s*", re.DOTALL)
-"""Matches all text before an answer; the whole text if thinking did not end."""
+_BEGUN = "|".join(THINKS[:count] for count in range(2, len(THINKS)))
+THINKING = re.compile(rf"\A\s*(?:{THINKS}(.*?)(?:{THOUGHT}|\Z)|(?:{_BEGUN})\Z)\s*", re.DOTALL)
+"""Matches all text before an answer; the whole text if thinking, or its first mark, did not end."""
 
 
 def split_thinking(text: str) -> tuple[str, str]:
     """The thinking before an answer, and the answer; "" for a part that is missing."""
-    begun = text.strip()
-    if len(begun) > 1 and THINKS.startswith(begun):
-        return "", ""
     found = THINKING.match(text)
-    return (found[1].strip(), text[found.end() :].strip()) if found else ("", text)
+    return ((found[1] or "").strip(), text[found.end() :].strip()) if found else ("", text)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from transformers.utils import logging
 from transformers.utils.generic import TransformersKwargs
 
 from .allocators import FetchResult
-from .answers import Answer, answer_probabilities, on_page, split_thinking, surest, with_cuts, with_fetch
+from .answers import THINKING, Answer, answer_probabilities, on_page, surest, with_cuts, with_fetch
 from .attention_scorer import cached_prefix, holds_prefix, pad_after_prefix
 from .base_model import ArrCocModel
 from .budgets import count_fetched, pooling
@@ -471,7 +471,7 @@ class AnswerGenerator:
         with_details = return_fetch or whole
         output, texts = self.generated(inputs, kwargs, logits=with_details)
         if not with_details:
-            return [split_thinking(text)[1] for text in texts]
+            return [THINKING.sub("", text) for text in texts]  # without thinking
         span = self.answer_span(inputs, kwargs)
         probabilities = answer_probabilities(self.model, output, *span)
         whole_output = output if whole else None

@@ -245,7 +245,7 @@ def test_metrics_go_to_tensorboard(checkpoint: Path, tmp_path: Path) -> None:
     ("change", "message"),
     [
         ({"steps": 0}, "steps: expected a whole number of at least 1; got 0"),
-        ({"learning_rate": "fast"}, "learning_rate: expected a number; got 'fast'"),
+        ({"learning_rate": "fast"}, "learning_rate: expected float; got 'fast'"),
         ({"rates": {"elbow": 1e-3}}, "rates: expected parts among scorer, .*; got elbow"),
         ({"trained": ["elbow"]}, "trained: expected parts among scorer, .*; got elbow"),
     ],
