@@ -27,7 +27,7 @@ THINKS, THOUGHT = "<think>", "</think>"
 """The marks around a language model's thinking before its answer."""
 
 _BEGUN = "|".join(THINKS[:count] for count in range(2, len(THINKS)))
-THINKING = re.compile(rf"\A\s*(?:{THINKS}(.*?)(?:{THOUGHT}|\Z)|(?:{_BEGUN})\Z)\s*", re.DOTALL)
+THINKING = re.compile(rf"\A\s*(?:{THINKS}(.*?)(?:{THOUGHT}|\Z)|(?:{_BEGUN})\s*\Z)\s*", re.DOTALL)
 """Matches all text before an answer; the whole text if thinking, or its first mark, did not end."""
 
 

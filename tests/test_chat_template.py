@@ -30,6 +30,7 @@ def test_thinking_is_switched_off_as_qwen3_does() -> None:
         ("\n<think>a</thi", ("a</thi", "")),
         ("<think>", ("", "")),
         ("<thi", ("", "")),  # no tokens were left
+        ("<thi \n", ("", "")),
         ("<", ("", "<")),
         ("<thing>", ("", "<thing>")),
         ("", ("", "")),
