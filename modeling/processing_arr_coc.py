@@ -23,7 +23,8 @@ from transformers.utils import logging
 from .budgets import pooling
 from .checks import check_processing, refusal
 from .configuration_arr_coc import COMPRESSION, PROCESSOR_MAP, ArrCocConfig, count_vision_tokens
-from .image_loading import Limits, document_refusal, open_document
+from .documents import Limits, open_document
+from .image_loading import document_refusal
 from .image_processing_arr_coc import ArrCocImageProcessor, ProcessorSettings
 from .prompt_format import CHAT_TEMPLATE, QUESTION_ROLE, images_first
 from .view_encoding import Turns

@@ -17,9 +17,10 @@ from transformers.utils import logging
 
 from .budgets import pooling
 from .configuration_arr_coc import COMPRESSION
+from .documents import Limits, open_document
 from .fetcher import FetchChoices
 from .image_encoding import ImageEncoding, Tiles
-from .image_loading import Encoded, Limits, Source, check_print, open_document
+from .image_loading import Encoded, Source, check_print
 from .image_processing_arr_coc import ArrCocImageProcessor, Box, least_scale, warn_of_blank
 from .pretrained import device_of
 from .prompt import Core, SelectedSlots

@@ -48,7 +48,7 @@ class ViewOptions:
             images.
         tile_scale: px of the square per px of the source, below which a source gets tiles, and the finest scale of
             tiles; tiles are coarser if the text is large (`print_scale`).
-        dpi, max_pages, fps, max_frames: for documents, see `image_loading.Limits`.
+        dpi, max_pages, fps, max_frames: for documents, see `documents.Limits`.
     """
 
     tiles: str | int = "auto"

@@ -14,7 +14,8 @@ from helpers import tiny_model
 from PIL import Image, ImageDraw
 from tiny_pdf import write_form
 
-from arr_coc.modeling.image_loading import Encoded, Limits, MissingPackage, load_source, open_document
+from arr_coc.modeling.documents import Limits, MissingPackage, open_document
+from arr_coc.modeling.image_loading import Encoded, load_source
 
 LIMITS = Limits(dpi=72, max_pages=5, fps=1.0, max_frames=4, max_image_pixels=1_000_000)
 QUESTION = "What is the total?"

@@ -18,7 +18,8 @@ from tiny_pdf import write_pdf
 from torch import Tensor
 
 from arr_coc import scorer_lora_config
-from arr_coc.modeling.image_loading import Limits, load_image, load_source, open_document
+from arr_coc.modeling.documents import Limits, open_document
+from arr_coc.modeling.image_loading import load_image, load_source
 from arr_coc.modeling.image_processing_arr_coc import MAX_IMAGE_PIXELS
 
 LIMITS = Limits(dpi=150, max_pages=5, fps=1.0, max_frames=4, max_image_pixels=MAX_IMAGE_PIXELS)

@@ -125,16 +125,8 @@ def _check_image(source: str, boxes: Sequence[Sequence[float]]) -> None:
     """Refuses a file that is no image, PDF or video, or a broken one, and boxes outside it; URLs are read later."""
     if source.partition(":")[0].lower() in ("http", "https"):
         return
-    from arr_coc.modeling.image_loading import (
-        MAX_IMAGE_PIXELS,
-        POINTS,
-        Encoded,
-        Limits,
-        boxes_on_image,
-        check_print,
-        load_source,
-        open_document,
-    )
+    from arr_coc.modeling.documents import POINTS, Limits, open_document
+    from arr_coc.modeling.image_loading import MAX_IMAGE_PIXELS, Encoded, boxes_on_image, check_print, load_source
 
     loaded = load_source(source)
     if not isinstance(loaded, Encoded):

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from ..modeling.image_loading import MissingPackage
+from ..modeling.documents import MissingPackage
 from ..modeling.image_processing_arr_coc import Box
 from .domains.page import UNKNOWN, Line, TextPage
 

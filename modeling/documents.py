@@ -1,0 +1,226 @@
+"""Documents: the pages of a PDF, the frames of a video, the images of a file that holds several.
+
+The packages that read PDFs and videos are imported when the first one is opened.
+"""
+
+import math
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from io import BytesIO
+from typing import Any
+
+from PIL import Image
+
+from .image_loading import Encoded, Source, check_size, count_pages, decode, open_encoded, seek_page
+
+POINTS = 72
+"""PDF units per inch."""
+
+_PDFIUM = threading.Lock()
+"""PDFium is not thread-safe, not even across documents."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How a document is read.
+
+    Attributes:
+        dpi: px per inch at which pages of a PDF are rendered.
+        max_pages: more pages are refused.
+        fps: frames of a video per second, fewer if that would be more than `max_frames`.
+        max_frames: of a video.
+        max_image_pixels: of a page or frame.
+    """
+
+    dpi: float
+    max_pages: int
+    fps: float
+    max_frames: int
+    max_image_pixels: int
+
+
+def open_document(encoded: Encoded, limits: Limits) -> list[Source]:
+    """The pages or frames of a document, in order.
+
+    Raises:
+        ValueError: an encrypted, broken or empty document, more pages than `max_pages`, or a page that is too large.
+        ImportError: the package that reads it is not installed.
+    """
+    openers = {"pdf": _open_pdf, "video": _open_video, "pages": _open_pages}
+    return openers[encoded.kind](encoded, limits)
+
+
+class MissingPackage(ImportError, ValueError):
+    """Raised when a package that reads a kind of document is not installed."""
+
+
+def _package(name: str, extra: str, source: str) -> Any:
+    try:
+        return import_module(name)
+    except ImportError as error:
+        expected = f'expected {name} to read it (pip install "arr-coc[{extra}]")'
+        raise MissingPackage(f"{source}: {expected}; got none installed") from error
+
+
+def _check_pages(count: int, name: str, limits: Limits) -> None:
+    if not 1 <= count <= limits.max_pages:
+        raise ValueError(f"{name}: expected 1 to {limits.max_pages} pages (max_pages); got {count}")
+
+
+# ---- PDF ----------------------------------------------------------------------------------------------------------
+
+
+def _open_pdf(encoded: Encoded, limits: Limits) -> list[Source]:
+    pdfium = _package("pypdfium2", "documents", encoded.name)
+    with _PDFIUM:
+        try:
+            pdf = pdfium.PdfDocument(encoded.content)  # opened for each page: its last use is not known
+        except pdfium.PdfiumError as error:
+            locked = "password" in str(error).lower()
+            received = "an encrypted one" if locked else "a broken or empty one"
+            raise ValueError(f"{encoded.name}: expected a PDF that can be opened; got {received}") from None
+        with closing(pdf):
+            _check_pages(len(pdf), encoded.name, limits)
+            scale = limits.dpi / POINTS * (1 - 1e-6)  # 595.2 points are held as a little more: 1241 px at 150 dpi
+            sources = []
+            for number in range(len(pdf)):
+                with _whole_page(pdfium, encoded, number):
+                    size = pdf.get_page_size(number)
+                width, height = (math.ceil(side * scale) for side in size)  # as pypdfium2 rounds
+                try:
+                    check_size(height, width, f"{encoded.name}, page {number + 1}", limits.max_image_pixels)
+                except ValueError as error:
+                    raise ValueError(f"{error}; a lower dpi than {limits.dpi:g} makes it smaller") from None
+                load = partial(_render, pdfium, encoded, number, scale, (width, height))
+                sources.append(Source(height, width, load, page=number + 1))
+    return sources
+
+
+@contextmanager
+def _whole_page(pdfium: Any, encoded: Encoded, number: int) -> Iterator[None]:
+    try:
+        yield
+    except pdfium.PdfiumError:
+        expected = f"page {number + 1} of the PDF to be whole"
+        raise ValueError(f"{encoded.name}: expected {expected}; got a broken one") from None
+
+
+SHARP, MOST_RENDERED = 150 / POINTS, 2**24
+"""px per point below which a page is rendered finer and then reduced, and the most px that are rendered for that.
+
+PDFium leaves out rows and columns where it reduces an image far, as that of a scan in a page at 72 dpi.
+"""
+
+
+def _with_forms(pdfium: Any, encoded: Encoded) -> Any:
+    """The PDF, whose form fields are drawn with what is filled in."""
+    pdf = pdfium.PdfDocument(encoded.content)
+    with suppress(pdfium.PdfiumError):  # a broken form leaves the pages as they are
+        pdf.init_forms()
+    return pdf
+
+
+def _render(pdfium: Any, encoded: Encoded, number: int, scale: float, size: tuple[int, int]) -> Image.Image:
+    times = 1
+    while scale * times < SHARP and size[0] * size[1] * (times + 1) ** 2 <= MOST_RENDERED:
+        times += 1
+    with (
+        _PDFIUM,
+        _whole_page(pdfium, encoded, number),
+        closing(_with_forms(pdfium, encoded)) as pdf,
+        closing(pdf[number]) as page,
+        closing(page.render(scale=scale * times)) as bitmap,
+    ):
+        image = bitmap.to_pil().convert("RGB")
+        if times > 1:
+            return image.resize(size, Image.Resampling.LANCZOS)
+        return image.copy()  # the bitmap's memory is PDFium's
+
+
+# ---- image files of several pages ---------------------------------------------------------------------------------
+
+
+def _open_pages(encoded: Encoded, limits: Limits) -> list[Source]:
+    with open_encoded(BytesIO(encoded.content), encoded.name, limits.max_image_pixels) as image:
+        count = count_pages(image, encoded.name)
+        _check_pages(count, encoded.name, limits)
+        sources = []
+        for number in range(count):
+            name = f"{encoded.name}, page {number + 1}"
+            seek_page(image, number, name)
+            check_size(image.height, image.width, name, limits.max_image_pixels)
+            load = partial(_page_of, encoded, number, limits.max_image_pixels)
+            sources.append(Source(image.height, image.width, load, page=number + 1))
+    return sources
+
+
+def _page_of(encoded: Encoded, number: int, limit: int) -> Image.Image:
+    with open_encoded(BytesIO(encoded.content), encoded.name, limit) as image:
+        name = f"{encoded.name}, page {number + 1}"
+        seek_page(image, number, name)
+        return decode(image, name, limit)
+
+
+# ---- video --------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _video(encoded: Encoded) -> Iterator[tuple[Any, Any]]:
+    """The container and its first video stream; translates PyAV's errors."""
+    av = _package("av", "video", encoded.name)
+    try:
+        with av.open(BytesIO(encoded.content)) as container:
+            if not container.streams.video:
+                raise ValueError(f"{encoded.name}: expected a video with frames; got one without a video stream")
+            stream = container.streams.video[0]
+            if stream.codec_context is None:
+                raise ValueError(f"{encoded.name}: expected a video of a known codec; got another")
+            yield container, stream
+    except av.error.FFmpegError as error:
+        raise ValueError(f"{encoded.name}: expected a whole video; got a broken one ({type(error).__name__})") from None
+
+
+def _open_video(encoded: Encoded, limits: Limits) -> list[Source]:
+    with _video(encoded) as (container, stream):
+        height, width = stream.height, stream.width
+        check_size(height, width, encoded.name, limits.max_image_pixels)
+        shown = [
+            (float(packet.pts * stream.time_base), float((packet.duration or 0) * stream.time_base))
+            for packet in container.demux(stream)
+            if packet.pts is not None
+        ]
+    if not shown:
+        raise ValueError(f"{encoded.name}: expected a video with frames; got none")
+    begin = min(start for start, _ in shown)
+    length = max(start + duration for start, duration in shown) - begin
+    step = max(1 / limits.fps, length / limits.max_frames)
+    count = min(limits.max_frames, max(1, math.ceil(length / step - 1e-6)))
+    if _first_rotation(encoded) % 180:
+        height, width = width, height
+    return [
+        Source(height, width, partial(_frame, encoded, begin + number * step), second=number * step)
+        for number in range(count)
+    ]
+
+
+def _first_rotation(encoded: Encoded) -> int:
+    """Degrees by which the frames have to be turned, as phones store them; 0: none."""
+    with _video(encoded) as (container, stream):
+        return next((frame.rotation for frame in container.decode(stream)), 0)
+
+
+def _frame(encoded: Encoded, second: float) -> Image.Image:
+    """The first frame at or after `second`, upright; the last frame if there is none."""
+    with _video(encoded) as (container, stream):
+        container.seek(int(second / stream.time_base), stream=stream)
+        frame = None
+        for frame in container.decode(stream):  # noqa: B007 (the last one is looked at)
+            if frame.time is not None and frame.time >= second - 1e-3:
+                break
+        if frame is None:
+            raise ValueError(f"{encoded.name}: expected a frame at {second:.1f} s; got none")
+        return frame.to_image().convert("RGB").rotate(frame.rotation, expand=True)
