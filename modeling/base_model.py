@@ -13,7 +13,7 @@ language model width. Positions are (y, x), row-major.
 """
 
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from secrets import token_hex
 from types import MappingProxyType
@@ -56,7 +56,7 @@ from .scorers import FetchContext, scorer_inputs
 from .transformers_releases import CACHE, CacheOutput, by_either_name
 from .view_encoding import select_views
 from .vision_tower import ArrCocVisionTower, pool_cells
-from .wordpieces import FOREMOST
+from .wordpieces import FOREMOST, GivenWords
 
 
 def build_language_model(config: PretrainedConfig) -> PreTrainedModel:
@@ -173,18 +173,29 @@ class ArrCocModel(ArrCocPreTrainedModel):
 
     # ---- an image, once
 
-    def encode_image(self, pixel_values: Tensor, patch_mask: Tensor | None = None, *, pool: int = 1) -> ImageEncoding:
+    def encode_image(
+        self,
+        pixel_values: Tensor,
+        patch_mask: Tensor | None = None,
+        *,
+        pool: int = 1,
+        words: Sequence[GivenWords | None] | None = None,
+    ) -> ImageEncoding:
         """Encodes images: everything that does not depend on a question.
 
         Args:
             pixel_values: [P, 3, S, S], normalised; S a multiple of 4 patches.
             patch_mask: [P, N], False (0) on padding patches; None: there are none.
             pool: base cells along each axis that become one base token of the language model.
+            words: those of each image from elsewhere, None where the text reader reads; None: it reads all.
 
         Raises:
             ValueError: images that are not square, or a side that is not a multiple of 4 patches.
         """
-        return self._encoded(pixel_values, patch_mask, pool=pool)
+        if words is None:
+            return self._encoded(pixel_values, patch_mask, pool=pool)
+        grid = self.vision_tower.encode_grid(pixel_values, words, unseen=self.bridge.reads_text_alone)
+        return self._encoded(pixel_values, patch_mask, grid, pool=pool)
 
     def encode_features(
         self,

@@ -103,6 +103,11 @@ class Bridge(nn.Module):
     reads_pooled: ClassVar[bool] = True
     places_tokens: ClassVar[bool] = False
 
+    @property
+    def reads_text_alone(self) -> bool:
+        """Whether tokens depend on wordpieces alone, so that a page whose words are known need not be looked at."""
+        return False
+
     def forward(
         self,
         semantic: Tensor,
@@ -405,6 +410,10 @@ class WordpieceBridge(Bridge):
 
     reads_pooled: ClassVar[bool] = False
     places_tokens: ClassVar[bool] = True
+
+    @property
+    def reads_text_alone(self) -> bool:
+        return not self.rest.weight.is_meta and not any(bool(part.any()) for part in self.rest.parameters())
 
     def __init__(self, config: ArrCocBridgeConfig, *, vision_size: int, text_size: int) -> None:
         super().__init__()

@@ -96,8 +96,22 @@ def _open_pdf(encoded: Encoded, limits: Limits) -> list[Source]:
                 except ValueError as error:
                     raise ValueError(f"{error}; a lower dpi than {limits.dpi:g} makes it smaller") from None
                 load = partial(_render, pdfium, encoded, number, scale, (width, height))
-                sources.append(Source(height, width, load, page=number + 1))
+                layer = partial(_text_layer, pdfium, encoded, number)
+                sources.append(Source(height, width, load, page=number + 1, layer=layer))
     return sources
+
+
+def _text_layer(pdfium: Any, encoded: Encoded, number: int, image: Image.Image) -> Any:
+    """The `TextLayer` of a page that is rendered as `image`, with what is filled into its form and shown by its
+    annotations; None for one that PDFium cannot read."""
+    from .pdf_text import read_text_layer
+
+    with _PDFIUM, suppress(pdfium.PdfiumError), closing(_with_forms(pdfium, encoded)) as pdf:
+        with closing(pdf[number]) as page:  # drawn into the page, annotations are text as any other
+            pdfium.raw.FPDFPage_Flatten(page, pdfium.raw.FLAT_NORMALDISPLAY)
+        with closing(pdf[number]) as page:
+            return read_text_layer(page, image)
+    return None
 
 
 @contextmanager

@@ -32,7 +32,7 @@ from .image_sources import shorten
 from .passes import ask_in_passes, check_passes
 from .processing_arr_coc import ArrCocProcessor, History, Turn, histories, take_view_options
 from .prompt import EmbeddedPrompt, SelectedSlots
-from .view_encoding import READINGS, Reading, encode_prompts, encode_sources, on_sheets, select_views
+from .view_encoding import READINGS, Reading, encode_prompts, encode_sources, on_sheets, select_views, with_features
 from .views import AS_SEEN, VIEW_OPTIONS, ViewOptions
 
 logger = logging.get_logger(__name__)
@@ -205,7 +205,11 @@ class AnswerGenerator:
             if isinstance(source, list | tuple) or getattr(source, "ndim", 0) == 4:
                 raise refusal("image", "one image, or a list of them", source)
         images = load_sources(sources, max_image_pixels=processor.max_image_pixels, policy=processor.sources)
-        if pooled or processor.shrinks(images, least_scale(options.tiles, options.tile_scale)):
+        if (
+            pooled
+            or options.words not in ("auto", "network")
+            or processor.shrinks(images, least_scale(options.tiles, options.tile_scale))
+        ):
             return encode_prompts(self.model.model, processor, prompts, images, options)
         for image in images:
             check_print(image.height, image.width)
@@ -354,6 +358,11 @@ class AnswerGenerator:
             relevance = relevance_of_boxes(batch.boxes, batch.slots, batch.encoding, processor)
             choices = replace(choices, relevance=relevance)
         core, encoding, joint, slots = self.model.model, batch.encoding, batch.joint, batch.slots
+        if (
+            encoding.unseen
+            and not core.fetcher.scorer(choices.strategy or self.model.config.fetcher_config.strategy).reads_text
+        ):
+            encoding = with_features(core, self.processor.image_processor, encoding)
         shown = torch.tensor([len(images) for images in batch.images])  # images of each prompt
         inputs, choices, budget = self._inputs(batch, choices, history, kwargs)
         rows = torch.arange(len(shown)).repeat_interleave(shown).to(encoding.tokens.device)

@@ -102,7 +102,7 @@ SEEN = (
 )  # fmt: skip
 """Fields of an `ImageEncoding` from the vision tower; the others come from the bridge and the language model."""
 
-KNOWN = ("source_sizes", "documents", "sources", "tiles", "tiling", "readings")
+KNOWN = ("source_sizes", "documents", "sources", "tiles", "tiling", "readings", "words", "unseen")
 """Fields about the sources of an encoding."""
 
 
@@ -143,6 +143,10 @@ class ImageEncoding(Rows):
         bypassed: [P] bool, True where the linear projection replaced the bridge's failed adapter; None from bridges
             without an adapter.
         made_by: the model that made it (`ArrCocModel.maker`), or None if that is not known.
+        words: for each source where its words came from: (name in `word_sources.WORD_SOURCES`, engine with version,
+            warning); None: the network read all.
+        unseen: whether `features` of pages whose words were given are 0, as nothing that the model does by itself reads
+            them (`view_encoding.with_features`).
         readings: further readings of the same sources, see `view_encoding.Reading`; none in rows that were selected or
             joined.
     """
@@ -173,6 +177,8 @@ class ImageEncoding(Rows):
     characters: Tensor | None = None
     bypassed: Tensor | None = None
     made_by: tuple[str, str] | None = field(default=None, metadata={"shared": True})
+    words: list[tuple[str, str, str]] | None = None
+    unseen: bool = field(default=False, metadata={"shared": True})
     readings: tuple[Any, ...] = field(default=(), metadata={"shared": True})
 
     @property
@@ -201,7 +207,14 @@ class ImageEncoding(Rows):
         Raises:
             ValueError: grids or poolings that differ, or tiles that are encoded on demand.
         """
-        every = [replace(each, readings=()) for each in (self, *others)] if others else [self]
+        every = [self]
+        if others:
+            unseen = any(each.unseen for each in (self, *others))
+            named = any(each.words is not None for each in (self, *others))
+            every = [
+                replace(each, readings=(), unseen=unseen, words=each.word_sources() if named else None)
+                for each in (self, *others)
+            ]
         for name in ("side", "pool"):
             if len(values := {getattr(encoding, name) for encoding in every}) > 1:
                 raise ValueError(f"{name}: expected encodings of one {name} to join them; got {sorted(values)}")
@@ -235,6 +248,10 @@ class ImageEncoding(Rows):
         core = model.model
         encoding: ImageEncoding = model.prefilled(load_encoding(path, (core.token, core.identity()), core.input_device))
         return encoding
+
+    def word_sources(self) -> list[tuple[str, str, str]]:
+        """`words`, also where the network read all."""
+        return [("network", "", "")] * len(self) if self.words is None else self.words
 
     def centres(self) -> Tensor:
         """[P, M, 2] float32, (y, x) of the centre of each base token's patches, in patches of the fine grid."""
@@ -332,7 +349,7 @@ def _sources_of(encoding: ImageEncoding) -> list[Source] | None:
 FORMAT = "arr_coc.encoding.1"
 
 _CACHES = ("semantic_cache", "bridge_cache")
-_METADATA = ("bypass", "pool", "source_sizes", "documents")
+_METADATA = ("bypass", "pool", "source_sizes", "documents", "words", "unseen")
 
 
 def check_identity(name: str, made_by: str, identity: str) -> None:
@@ -411,6 +428,8 @@ def _rebuilt(tensors: dict[str, Tensor], metadata: dict[str, Any]) -> ImageEncod
     places = metadata.pop("places", None)
     if metadata["source_sizes"] is not None:
         metadata["source_sizes"] = [(height, width) for height, width in metadata["source_sizes"]]
+    if metadata.get("words") is not None:
+        metadata["words"] = [(source, engine, warning) for source, engine, warning in metadata["words"]]
     encoding = ImageEncoding(base_indices=whole.pop("base_indices", None), **whole, **metadata)
     if tiles:
         apart = {name: tensor.cpu() if name in ("sources", "windows") else tensor for name, tensor in tiles.items()}

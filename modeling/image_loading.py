@@ -53,7 +53,8 @@ FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000
 class Source:
     """An image, a page or a frame: its size in px, a function that loads its pixels, and its place in a document.
 
-    `page` counts from 1; `second` is that of a video's frame.
+    `page` counts from 1; `second` is that of a video's frame. `layer` reads the page's text layer, given its pixels
+    (`printed_lines.TextLayer`); None: there is none.
     """
 
     height: int
@@ -61,6 +62,7 @@ class Source:
     load: Callable[[], Image.Image]
     page: int | None = None
     second: float | None = None
+    layer: Callable[[Image.Image], Any] | None = None
 
     @property
     def caption(self) -> str:

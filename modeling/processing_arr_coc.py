@@ -29,6 +29,7 @@ from .image_processing_arr_coc import ArrCocImageProcessor, ProcessorSettings
 from .prompt_format import CHAT_TEMPLATE, QUESTION_ROLE, images_first
 from .view_encoding import Turns
 from .views import AS_SEEN, SPREADS, TILING, VIEW_OPTIONS, ViewOptions
+from .word_sources import check_words
 
 logger = logging.get_logger(__name__)
 
@@ -595,6 +596,7 @@ def take_view_options(kwargs: Mapping[str, Any]) -> tuple[ViewOptions, dict[str,
         raise ValueError(f"tiles: expected {expected}; got {options.tiles!r}")
     if options.spread not in SPREADS:
         raise ValueError(f"spread: expected one of {', '.join(SPREADS)}; got {options.spread!r}")
+    check_words(options.words)
     for name in (*_COUNTS, *_MEASURES):
         value = getattr(options, name)
         if value is not None and not (_is_number(value, whole=name in _COUNTS) and 0 < value < math.inf):

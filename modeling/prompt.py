@@ -5,6 +5,7 @@ tokens, G side of the fine grid, N = G*G patches, M = (G/4)^2 base tokens, K fet
 width.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -22,6 +23,7 @@ from .prompt_format import Layout
 from .scorers import SCORERS, FetchContext, depth_grids
 from .views import Views
 from .vision_tower import ArrCocVisionTower, base_states, states_at
+from .wordpieces import GivenWords
 
 
 class Core(Protocol):
@@ -41,7 +43,12 @@ class Core(Protocol):
     def get_input_embeddings(self) -> nn.Module: ...
 
     def encode_image(
-        self, pixel_values: Tensor, patch_mask: Tensor | None = None, *, pool: int = 1
+        self,
+        pixel_values: Tensor,
+        patch_mask: Tensor | None = None,
+        *,
+        pool: int = 1,
+        words: Sequence[GivenWords | None] | None = None,
     ) -> ImageEncoding: ...
 
     def encode_base(

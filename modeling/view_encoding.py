@@ -3,6 +3,7 @@
 Notation: P sources, I image slots, N patches of a grid. Windows are x0, y0, x1, y1 in px of the source.
 """
 
+import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,10 +24,12 @@ from .image_encoding import ImageEncoding, Tiles
 from .image_loading import Encoded, Source, check_print
 from .image_processing_arr_coc import ArrCocImageProcessor, Box, least_scale, warn_of_blank
 from .pretrained import device_of
+from .printed_lines import words_on_view
 from .prompt import Core, SelectedSlots
 from .prompt_format import count_vision_tokens
 from .views import VIEWS_AT_ONCE, ViewOptions, Views, Window, arrange, plan_tiles, print_scale, relevance_of, square_of
-from .vision_tower import ArrCocVisionTower
+from .word_sources import PageToRead, PageWords, check_words, read_strips, words_of_page
+from .wordpieces import GivenWords
 
 
 class Turns:
@@ -115,19 +118,30 @@ def encode_sources(
         expected = f"sources whose base tokens leave room in {limit} tokens of context"
         raise ValueError(f"images: expected {expected}; got {max(map(len, documents))} of {base} together")
     read = [_kept(source) for source in sources] if len(sources) <= VIEWS_AT_ONCE else sources  # rendered once
-    windows = [windows_of(source, options, processor) for source in read]
+    pages = words_of_sources(core, processor, read, options.words)
+    windows = [
+        windows_of(source, options, processor)
+        if page.lines is None or options.tiles == "never" or isinstance(options.tiles, int)
+        else _windows_of_words(core, page, source)
+        for source, page in zip(read, pages, strict=True)
+    ]
     count = _most_tiles(windows, documents)
     if options.tiles not in ("asked", "auto") and count > options.max_tiles:
         raise ValueError(f"max_tiles: expected at most {options.max_tiles} tiles of a prompt; got {count}")
     followed = options.tiles in ("auto", "all", "asked")  # sources without tiles show all of their text in the overview
-    encoding = _encode_overviews(core, processor, read, [followed or bool(own) for own in windows], pool)
+    encoding = _encode_overviews(core, processor, read, [followed or bool(own) for own in windows], pool, pages)
     del read
     if not isinstance(options.tiles, int):
-        windows = [[] if _reads_well(encoding, row) else own for row, own in enumerate(windows)]
+        windows = [
+            [] if pages[row].lines is None and _reads_well(encoding, row) else own for row, own in enumerate(windows)
+        ]
+    if any(page != PageWords() for page in pages):
+        encoding.words = [(page.source, page.engine, page.warning) for page in pages]
+        encoding.unseen = core.bridge.reads_text_alone
     encoding.source_sizes = [(source.height, source.width) for source in sources]
     encoding.documents = [number for number, document in enumerate(documents) for _ in document]
     encoding.sources = sources
-    encode = partial(_encode_tiles, core.vision_tower, processor, sources)
+    encode = partial(_encode_tiles, core, processor, sources, pages)
     wanted = [(row, window) for row, own in enumerate(windows) for window in own]
     if options.tiles == "asked" or _most_tiles(windows, documents) > options.max_tiles:
         encoding.tiling = Tiling(windows, options.asked_tiles, options.asked_share, encode)
@@ -174,16 +188,118 @@ def _encode_overviews(
     sources: Sequence[Source],
     seen: Sequence[bool],
     pool: int,
+    pages: Sequence[PageWords],
 ) -> ImageEncoding:
     """Overviews [P]; with several sources, without the states for fetched tokens, which are computed on demand."""
     parts = []
+    given = [
+        _given(core, page, (0, 0, source.width, source.height)) for page, source in zip(pages, sources, strict=True)
+    ]
     device = core.input_device
     for start in _starts(len(sources), "page"):
         some = sources[start : start + VIEWS_AT_ONCE]
         inputs = _overviews(processor, [source.load() for source in some], seen[start : start + VIEWS_AT_ONCE])
-        part = core.encode_image(inputs["pixel_values"].to(device), inputs["patch_mask"].to(device), pool=pool)
+        words = given[start : start + VIEWS_AT_ONCE]
+        part = core.encode_image(
+            inputs["pixel_values"].to(device), inputs["patch_mask"].to(device), pool=pool, words=words
+        )
         parts.append(part if len(sources) == 1 else replace(part, semantic_cache=[], bridge_cache=None))
     return parts[0].join(*parts[1:])
+
+
+# ---- words from elsewhere -----------------------------------------------------------------------------------------
+
+
+def words_of_sources(
+    core: Core, processor: ArrCocImageProcessor, sources: Sequence[Source], words: Any
+) -> list[PageWords]:
+    """The words of each source by the option `words` (see `ViewOptions`); the network's from models that read no text.
+
+    Raises:
+        ValueError: words from elsewhere for a model without a text reader, or another number of lists than sources; see
+            `words_of_page` too.
+    """
+    each = [words] * len(sources)
+    if isinstance(words, list | tuple) and words and not _is_word(words[0]):
+        each = list(words)
+        for one in each:
+            check_words(one)
+    if len(each) != len(sources) or (isinstance(words, list | tuple) and each[0] is words and len(sources) > 1):
+        received = f"{len(each)} lists" if each[0] is not words else "words of one"
+        raise ValueError(f"words: expected a list of words for each of {len(sources)} sources; got {received}")
+    tower = core.vision_tower
+    if tower.text_reader is None:
+        if not all(isinstance(one, str) and one in ("auto", "network") for one in each):
+            expected = "auto or network, as the model has no text reader"
+            raise ValueError(f"words: expected {expected}; got {words!r:.80}")
+        return [PageWords()] * len(sources)
+    pages = []
+    for source, one in zip(sources, each, strict=True):
+        needs_pixels = one == "ocr" or (one in ("auto", "text_layer") and source.layer is not None)
+        if one == "network" or (one == "auto" and not needs_pixels):
+            pages.append(PageWords())
+            continue
+        image = source.load() if needs_pixels else Image.new("RGB", (1, 1))
+        pages.append(words_of_page(one, PageToRead(source, image, partial(read_strips, tower, processor, image))))
+    return pages
+
+
+def _is_word(entry: Any) -> bool:
+    """Whether an entry of a list is one word, and not the words of a source."""
+    return isinstance(entry, list | tuple) and len(entry) == 2 and isinstance(entry[0], str)
+
+
+def _given(core: Core, page: PageWords, window: Window) -> GivenWords | None:
+    """The words of a view; None where the network reads it."""
+    if page.lines is None:
+        return None
+    grid = core.config.vision_config.image_size // core.config.vision_config.patch_size
+    return GivenWords(words_on_view(page.lines, square_of(window), grid), page.partial)
+
+
+SMALLEST_CAPITAL = 4.5
+"""px of the square; with lower capitals, two lines may share half a row of patches."""
+
+CROWDED = 0.005
+"""The largest share of a view's wordpieces that find no slot."""
+
+
+def _windows_of_words(core: Core, page: PageWords, source: Source) -> list[Window]:
+    """The tiles of a source with known words: the fewest in which each wordpiece finds a slot; none if the overview
+    is enough."""
+    vision, reader = core.config.vision_config, core.vision_tower.text_reader
+    grid, whole = vision.image_size // vision.patch_size, (0, 0, source.width, source.height)
+    assert reader is not None and page.lines is not None
+    heights = [height for line in page.lines for height in (line.boxes[:, 3] - line.boxes[:, 1]).tolist()]
+    if not heights:
+        return []
+    scale, middle, windows = vision.image_size / max(source.height, source.width), float(np.median(heights)), []
+    for _ in range(8):
+        shown = [_given(core, page, window) for window in windows or [whole]]
+        pieces, _, lost = reader.spread([view.words for view in shown if view is not None], grid)
+        if middle * scale >= SMALLEST_CAPITAL and sum(lost) <= CROWDED * int((pieces >= 0).sum()):
+            break
+        scale *= math.sqrt(2)
+        windows = plan_tiles(source.height, source.width, grid=grid, patch_size=vision.patch_size, scale=scale)
+    return windows
+
+
+@torch.no_grad()
+def with_features(core: Core, processor: ArrCocImageProcessor, encoding: ImageEncoding) -> ImageEncoding:
+    """The encoding with the features of pages that were not looked at, for scorers that read them.
+
+    Raises:
+        ValueError: an encoding that holds no pixels, such as one from a file.
+    """
+    sources, device = encoding.sources or [], core.input_device
+    overviews = [_overviews(processor, [source.load()], [True])["pixel_values"].to(device) for source in sources]
+    features = torch.cat([core.vision_tower.encode_grid(pixels)["features"] for pixels in overviews])
+    seen = replace(encoding, features=features.to(encoding.features), unseen=False)
+    if encoding.tiles is not None:
+        wanted = zip(encoding.tiles.sources.tolist(), map(tuple, encoding.tiles.windows.tolist()), strict=True)
+        tiles = _encode_tiles(core, processor, sources, [PageWords()] * len(sources), list(wanted))
+        seen.tiles = replace(encoding.tiles, features=tiles.features)
+    return seen
 
 
 def _overviews(
@@ -210,13 +326,15 @@ def _starts(views: int, unit: str) -> Iterator[int]:
 
 
 def _encode_tiles(
-    tower: ArrCocVisionTower,
+    core: Core,
     processor: ArrCocImageProcessor,
     sources: Sequence[Source],
+    pages: Sequence[PageWords],
     wanted: list[tuple[int, Window]],
 ) -> Tiles:
     """Tiles (source row, window), grouped by source, so that each source is opened once."""
     parts, row, image = [], -1, None
+    tower, unseen = core.vision_tower, core.bridge.reads_text_alone
     device = device_of(tower)
     for start in _starts(len(wanted), "tile"):
         some, squares = wanted[start : start + VIEWS_AT_ONCE], []
@@ -227,7 +345,11 @@ def _encode_tiles(
         inputs = processor(squares, return_tensors="pt", readable_px=None)
         parts.append(
             Tiles(
-                **tower.tile_features(inputs["pixel_values"].to(device)),
+                **tower.tile_features(
+                    inputs["pixel_values"].to(device),
+                    [_given(core, pages[number], window) for number, window in some],
+                    unseen=unseen,
+                ),
                 patch_mask=inputs["patch_mask"].bool().to(device),
                 sources=torch.tensor([number for number, _ in some]),
                 windows=torch.tensor([window for _, window in some]),

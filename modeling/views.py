@@ -11,6 +11,7 @@ exclusive; positions are (y, x), row-major.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -48,6 +49,8 @@ class ViewOptions:
             images.
         tile_scale: px of the square per px of the source, below which a source gets tiles, and the finest scale of
             tiles; tiles are coarser if the text is large (`print_scale`).
+        words: where the words of a page come from: a name in `word_sources.WORD_SOURCES`, the path of a file, a list of
+            (text, (x0, y0, x1, y1)) in px of the source, or a list of these, one for each source.
         dpi, max_pages, fps, max_frames: for documents, see `documents.Limits`.
     """
 
@@ -58,6 +61,7 @@ class ViewOptions:
     spread: str = "joint"
     max_base_tokens: int | None = None
     tile_scale: float = 0.5
+    words: Any = "auto"
     dpi: float = 150.0
     max_pages: int = 200
     fps: float = 1.0

@@ -23,7 +23,7 @@ from .configuration_arr_coc import COMPRESSION, ArrCocSemanticConfig, ArrCocVisi
 from .grid_encoder import LEVELS, ConvStem, GridEncoder, pool_regions, resize_table
 from .image_encoding import ImageEncoding, KeyValue
 from .textures import checksums, textures
-from .wordpieces import COARSE, TextReader
+from .wordpieces import COARSE, GivenWords, TextReader, merged
 
 COMPRESSORS: Registry[type[nn.Module]] = Registry("compressor")
 
@@ -213,9 +213,11 @@ class ArrCocVisionTower(nn.Module):
         channels = textures(pixel_values, features.shape[-1], self.texture_set, patch_mask)
         return {**seen, "textures": channels, "seeds": checksums(pixel_values)}
 
-    def tile_features(self, pixel_values: Tensor) -> dict[str, Tensor]:
+    def tile_features(
+        self, pixel_values: Tensor, words: Sequence[GivenWords | None] | None = None, *, unseen: bool = False
+    ) -> dict[str, Tensor]:
         """The fields that are kept of tiles [R, 3, S, S]: seeds, and in half precision textures and `encode_grid`."""
-        grid = self.encode_grid(pixel_values)
+        grid = self.encode_grid(pixel_values, words, unseen=unseen)
         features = grid["features"]
         kept = features.dtype if features.dtype.itemsize == 2 else torch.bfloat16
         grid["textures"] = textures(pixel_values, features.shape[-1], self.texture_set)
@@ -223,9 +225,19 @@ class ArrCocVisionTower(nn.Module):
         tiles = {name: field if name in whole else field.to(kept) for name, field in grid.items()}
         return {**tiles, "seeds": checksums(pixel_values)}
 
-    def encode_grid(self, pixel_values: Tensor) -> dict[str, Tensor]:
+    def encode_grid(
+        self, pixel_values: Tensor, words: Sequence[GivenWords | None] | None = None, *, unseen: bool = False
+    ) -> dict[str, Tensor]:
         """The grid encoder's "features" [P, C, G, G]; its "depths" [P, 2, W, G, G] if they are kept; "pieces" [P, N, 2,
-        S] and "characters" [P, N, 2] if there is a text reader, see `TextReader.read`."""
+        S] and "characters" [P, N, 2] if there is a text reader, see `TextReader.spread`.
+
+        Args:
+            pixel_values: [P, 3, S, S].
+            words: those of each image from elsewhere, None where the text reader reads; None: it reads all.
+            unseen: whether the grid encoder need not run where all words are given; the features are 0 then.
+        """
+        if words is not None and any(each is not None for each in words):
+            return self._grid_of_words(pixel_values, words, unseen)
         pixel_values = pixel_values.to(self.saccade_projection.weight.dtype)
         also = ["depths"] * self.keeps_depths + ["stem"] * (self.text_reader is not None)
         if not also:
@@ -236,15 +248,42 @@ class ArrCocVisionTower(nn.Module):
             grid["pieces"], grid["characters"] = self.text_reader.read(grid.pop("stem"), coarse)
         return grid
 
+    def _grid_of_words(
+        self, pixel_values: Tensor, words: Sequence[GivenWords | None], unseen: bool
+    ) -> dict[str, Tensor]:
+        """`encode_grid` where some words are given."""
+        reader, side = self.text_reader, pixel_values.shape[-1] // self.config.patch_size
+        assert reader is not None, "only models that read text are given words"
+        pages = [[] if each is None else each.words for each in words]
+        if unseen and not self.keeps_depths and not any(each is None or each.partial for each in words):
+            features = self.saccade_projection.weight.new_zeros(len(pages), self.config.out_channels, side, side)
+            grid = {"features": features}
+        else:
+            pixel_values = pixel_values.to(self.saccade_projection.weight.dtype)
+            grid = self.grid_encoder(pixel_values, ["depths"] * self.keeps_depths + ["stem"])
+            if any(each is None or each.partial for each in words):
+                read = reader.scales(grid["stem"], self._coarse_stems(pixel_values))
+                pages = [
+                    own if each is None else merged(each.words, own) if each.partial else each.words
+                    for each, own in zip(words, read, strict=True)
+                ]
+            grid.pop("stem")
+        pieces, characters, _ = reader.spread(pages, side)
+        return {**grid, "pieces": pieces.to(pixel_values.device), "characters": characters.to(pixel_values.device)}
+
+    def stem(self, pixel_values: Tensor) -> Tensor:
+        """Pixels [P, 3, height, width], multiples of half a patch -> features of the stem [P, C', rows, columns]."""
+        steps: ConvStem = self.grid_encoder.patch_embed
+        return steps.steps(pixel_values.to(self.saccade_projection.weight))
+
     def _coarse_stems(self, pixel_values: Tensor) -> list[Tensor]:
         """Features of the convolutional stem [P, C', r, r] of the images at `COARSE` of their size."""
-        patch, stem = self.config.patch_size, self.grid_encoder.patch_embed
-        assert isinstance(stem, ConvStem), "the configuration checks it"
+        patch = self.config.patch_size
         sides = [round(pixel_values.shape[-1] * scale) // patch * patch for scale in COARSE]
         smaller = (
             F.interpolate(pixel_values.float(), (side, side), mode="bilinear", antialias=True) for side in sides if side
         )
-        return [stem.steps(images.to(pixel_values)) for images in smaller]
+        return [self.stem(images) for images in smaller]
 
     def fetched_states(
         self, encoding: ImageEncoding, indices: Tensor, used: Tensor | None = None, levels: Tensor | None = None

@@ -105,6 +105,14 @@ class Word:
         return Word(self.text, columns, self.row * scale, self.confidence, unread, span)
 
 
+@dataclass(frozen=True)
+class GivenWords:
+    """The words of a view from elsewhere than the text reader; `partial`: the reader reads where none of them is."""
+
+    words: list[Word]
+    partial: bool = False
+
+
 class TextReader(nn.Module):
     """Predicts characters from features of the convolutional stem, and turns them into wordpieces.
 
@@ -151,26 +159,37 @@ class TextReader(nn.Module):
             coarse: of the same images at smaller sizes [B, C, r, r], on which large print is read (`either`).
 
         Returns:
-            int32 [B, N, 2, S]: the wordpieces that begin in the upper and in the lower half of each patch, from left to
-            right, without words that are guesses, -1 in empty slots; and float32 [B, N, 2] of each patch: the number of
-            characters whose middle it holds, and the sum of their words' confidence, 0 for characters without a class.
+            See `spread`.
         """
-        side = stem.shape[-1] // 2
-        pieces = np.full((len(stem), side * side, 2, PIECE_SLOTS), -1, np.int32)
-        characters = np.zeros((len(stem), side * side, 2), np.float32)
-        for page, held, words in zip(
-            pieces, characters, [] if stem.is_meta else self._scales(stem, coarse), strict=False
-        ):
+        pages = [[] for _ in stem] if stem.is_meta else self.scales(stem, coarse)
+        pieces, characters, _ = self.spread(pages, stem.shape[-1] // 2)
+        return pieces.to(stem.device), characters.to(stem.device)
+
+    def spread(self, pages: Sequence[list[Word]], side: int) -> tuple[Tensor, Tensor, list[int]]:
+        """The words of B pages over the patches of a grid of `side` patches.
+
+        Returns:
+            int32 [B, N, 2, S]: the wordpieces that begin in the upper and in the lower half of each patch, from left to
+            right, without words that are guesses, -1 in empty slots; float32 [B, N, 2] of each patch: the number of
+            characters whose middle it holds, and the sum of their words' confidence, 0 for characters without a class;
+            and the number of wordpieces of each page for which there was no slot.
+        """
+        pieces = np.full((len(pages), side * side, 2, PIECE_SLOTS), -1, np.int32)
+        characters = np.zeros((len(pages), side * side, 2), np.float32)
+        without_slot = [0] * len(pages)
+        for number, (page, held, words) in enumerate(zip(pieces, characters, pages, strict=True)):
             rows = placed(words, 2 * side)
             for token, half_row, column in self.pieces_of([row for row in rows if row[0].confidence > _GUESS], side):
                 slots = page[half_row // 2 * side + column, half_row % 2]
                 if (free := np.flatnonzero(slots < 0)).size:
                     slots[free[0]] = token
+                else:
+                    without_slot[number] += 1
             for word, half_row in rows:
                 _count_characters(held.reshape(side, side, 2)[half_row // 2], word)
-        return torch.from_numpy(pieces).to(stem.device), torch.from_numpy(characters).to(stem.device)
+        return torch.from_numpy(pieces), torch.from_numpy(characters), without_slot
 
-    def _scales(self, stem: Tensor, coarse: Sequence[Tensor]) -> list[list[Word]]:
+    def scales(self, stem: Tensor, coarse: Sequence[Tensor]) -> list[list[Word]]:
         """The words of each page, of those at several sizes."""
         pages = self._pages(stem)
         for smaller in coarse:
@@ -221,7 +240,8 @@ class TextReader(nn.Module):
         """
         for word, half_row in rows:
             for token, start in self.cut(word.text) if word.text else ():
-                yield token, half_row, min(int(word.columns[start]) // COLUMNS, side - 1)
+                if -1 < word.columns[start] < COLUMNS * side + 1:  # of words that go beyond the view, those within
+                    yield token, half_row, min(int(word.columns[start]) // COLUMNS, side - 1)
 
     def cut(self, word: str) -> list[tuple[int, int]]:
         """The wordpieces of a word behind a space, each with the index of its first character."""
@@ -347,11 +367,29 @@ def either(fine: list[Word], coarse: list[Word]) -> list[Word]:
     return kept
 
 
+def merged(given: Sequence[Word], read: Sequence[Word]) -> list[Word]:
+    """Given words, and those that the network read where none of them is."""
+    kept = list(given)
+    for word in read:
+        at = word.columns or word.unread
+        taken = any(
+            other.span[0] - 0.5 <= word.row <= other.span[1] + 0.5
+            and (there := other.columns or other.unread)
+            and there[0] - COLUMNS / 2 <= at[-1]
+            and there[-1] + COLUMNS / 2 >= at[0]
+            for other in given
+        )
+        if at and not taken:
+            kept.append(word)
+    return kept
+
+
 def _count_characters(held: np.ndarray, word: Word) -> None:
     """Adds the characters of a word to the counts of each patch in its row [G, 2], see `TextReader.read`."""
     for columns, value in ((word.columns, (1.0, word.confidence)), (word.unread, (1.0, 0.0))):
         patches = np.array(columns, np.float32).astype(np.int64) // COLUMNS
-        np.add.at(held, patches.clip(max=len(held) - 1), value)
+        within = (patches >= 0) & (patches <= len(held))
+        np.add.at(held, patches[within].clip(max=len(held) - 1), value)
 
 
 def _centre(word: Word) -> float:

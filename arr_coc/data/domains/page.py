@@ -14,6 +14,8 @@ from PIL import Image
 from ...modeling.answers import THINKS, THOUGHT
 from ...modeling.config_fields import Registry
 from ...modeling.image_processing_arr_coc import Box
+from ...modeling.printed_lines import UNKNOWN as UNKNOWN
+from ...modeling.printed_lines import PrintedLine as Line
 from ..glyphs import Glyph
 from ..questions import Wordings
 from ..splits import Split
@@ -256,31 +258,6 @@ def interleave(rng: np.random.Generator, questions: Iterable[Question]) -> tuple
     shuffled = [[group[i] for i in rng.permutation(len(group))] for group in groups]
     turns = zip_longest(*(shuffled[i] for i in rng.permutation(len(groups))))
     return tuple(question for turn in turns for question in turn if question is not None)
-
-
-UNKNOWN = "\N{REPLACEMENT CHARACTER}"
-"""A character of a line that is not known; its box marks a place that can show any text."""
-
-
-@dataclass(frozen=True, eq=False)
-class Line:
-    """Characters on one baseline that belong together: a line of a paragraph, a label, a cell of a table.
-
-    Attributes:
-        text: the characters in reading order, with single spaces between words; UNKNOWN for unknown ones.
-        boxes: float32 [len(text), 4], each character's advance cell horizontally, from its baseline up to the height of
-            a capital letter. Spaces have boxes too.
-
-    Raises:
-        ValueError: boxes of another shape.
-    """
-
-    text: str
-    boxes: np.ndarray
-
-    def __post_init__(self) -> None:
-        if self.boxes.shape != (len(self.text), 4):
-            raise ValueError(f"boxes: expected shape {(len(self.text), 4)}; got {self.boxes.shape}")
 
 
 @dataclass(frozen=True, eq=False)

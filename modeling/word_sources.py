@@ -1,0 +1,277 @@
+"""Where the words of a page come from: the network, a PDF's text layer, an OCR engine, the caller's list or file.
+
+Each source gives printed lines (`printed_lines`), or None where the network reads the page. A text layer can lie: fonts
+without a Unicode map, the OCR of another page, text that no one can see. So `auto` compares some of its lines with what
+the network reads in their places.
+"""
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from functools import cache
+from importlib import import_module, metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from .config_fields import Registry
+from .documents import MissingPackage
+from .image_loading import Source
+from .image_processing_arr_coc import ArrCocImageProcessor
+from .printed_lines import UNKNOWN, PrintedLine, TextLayer, line_in_box, lines_of_caller, readable
+from .vision_tower import ArrCocVisionTower
+from .word_files import lines_of_file
+from .wordpieces import COLUMNS, Word
+
+WordSource = Callable[["PageToRead"], "PageWords"]
+
+WORD_SOURCES: Registry[WordSource] = Registry("words")
+
+
+@dataclass(frozen=True)
+class PageWords:
+    """The words of one page.
+
+    Attributes:
+        lines: its printed lines; None: the network reads it.
+        source: the name of the source that gave them.
+        engine: the program that gave them, with its version; "" for the network and the caller.
+        warning: why another source than the wanted one was taken; "" if none was.
+        partial: whether pictures in the page may show text that the lines do not have; the network reads that.
+    """
+
+    lines: tuple[PrintedLine, ...] | None = None
+    source: str = "network"
+    engine: str = ""
+    warning: str = ""
+    partial: bool = False
+
+
+@dataclass(frozen=True)
+class PageToRead:
+    """A page whose words are wanted: its source, its pixels, and what reads strips of it (`read_strips`)."""
+
+    source: Source
+    image: Image.Image
+    read: Callable[[Sequence["Strip"]], list[str]]
+
+    @property
+    def name(self) -> str:
+        return "the image" if self.source.page is None else f"page {self.source.page}"
+
+    @property
+    def layer(self) -> TextLayer | None:
+        """The text layer; None without one, or with one that holds no known character."""
+        layer = None if self.source.layer is None else self.source.layer(self.image)
+        return layer if layer is not None and any(line.text.strip(UNKNOWN) for line in layer.lines) else None
+
+
+def words_of_page(words: Any, page: PageToRead) -> PageWords:
+    """The words of a page from the source `words`: a name in `WORD_SOURCES`, a list, or the path of a file.
+
+    Raises:
+        ValueError: an unknown name, or see `lines_of_caller` and `lines_of_file`.
+    """
+    if isinstance(words, str) and words in WORD_SOURCES:
+        return WORD_SOURCES[words](page)
+    size = page.source.height, page.source.width
+    if isinstance(words, str | Path):
+        return PageWords(lines_of_file(Path(words).expanduser(), *size, number=page.source.page or 1), "file")
+    return PageWords(lines_of_caller(words, *size), "caller")
+
+
+def check_words(words: Any) -> None:
+    """Raises a ValueError unless `words` is the name of a source, a list, or the path of a file that exists."""
+    if isinstance(words, list | tuple) or (isinstance(words, str) and words in WORD_SOURCES):
+        if words == "ocr":
+            ocr_engine()  # refused before any work where it is not installed
+        return
+    if not isinstance(words, str | Path) or not Path(words).expanduser().is_file():
+        expected = f"{', '.join(sorted(WORD_SOURCES))}, a list of (text, (x0, y0, x1, y1)), or the path of a file"
+        raise ValueError(f"words: expected {expected}; got {words!r:.200}")
+
+
+@WORD_SOURCES.register("network")
+def network(page: PageToRead) -> PageWords:
+    """The text reader of the model."""
+    return PageWords()
+
+
+@WORD_SOURCES.register("text_layer")
+def text_layer(page: PageToRead) -> PageWords:
+    """The text layer of a PDF as it is; the network reads pages without one, with a warning."""
+    if (layer := page.layer) is None:
+        return PageWords(warning=f"{page.name} has no text layer: the network read it")
+    return PageWords(layer.lines, "text_layer", _version("pypdfium2"))
+
+
+@WORD_SOURCES.register("auto")
+def auto(page: PageToRead) -> PageWords:
+    """The text layer where a page has one that agrees with what the network reads, else the network."""
+    if (layer := page.layer) is None:
+        return PageWords()
+    if doubt := doubts(layer, page):
+        return PageWords(warning=f"{page.name}: {doubt}, so the network read it")
+    known = tuple(line for line in layer.lines if line.text.strip(UNKNOWN))
+    return PageWords(known, "text_layer", _version("pypdfium2"), partial=layer.pictures > PICTURES)
+
+
+@WORD_SOURCES.register("ocr")
+def ocr(page: PageToRead) -> PageWords:
+    """rapidocr (PP-OCR); the network reads a page on which it fails or finds nothing, with a warning."""
+    engine = ocr_engine()
+    try:
+        found = engine(np.asarray(page.image)[..., ::-1])  # BGR
+    except Exception as error:  # engines raise what they like
+        return PageWords(warning=f"{page.name}: OCR failed ({type(error).__name__}), so the network read it")
+    if found.boxes is None or not len(found.boxes):
+        return PageWords(warning=f"{page.name}: OCR found no text, so the network read it")
+    lines = []
+    for corners, text, score in zip(found.boxes, found.txts, found.scores, strict=True):
+        (x0, y0), (x1, y1) = np.min(corners, 0), np.max(corners, 0)
+        if (plain := " ".join(text.split())) and x0 < x1 and y0 < y1:
+            lines.append(line_in_box(plain, (x0, y0, x1, y1), float(score)))
+    return PageWords(tuple(lines), "ocr", _version("rapidocr"))
+
+
+@cache
+def ocr_engine() -> Any:
+    """The OCR engine, on as many threads as torch.
+
+    Raises:
+        MissingPackage: rapidocr is not installed.
+    """
+    try:
+        rapidocr = import_module("rapidocr")
+        import_module("onnxruntime")
+    except ImportError as error:
+        raise MissingPackage('words="ocr": expected rapidocr (pip install "arr-coc[ocr]"); got none') from error
+    threads = {"intra_op_num_threads": torch.get_num_threads(), "inter_op_num_threads": 1}
+    options = {f"EngineConfig.onnxruntime.{name}": value for name, value in threads.items()}
+    return rapidocr.RapidOCR(params={**options, "Global.log_level": "error"})
+
+
+@cache
+def _version(package: str) -> str:
+    return f"{package} {metadata.version(package)}"
+
+
+# ---- whether a text layer tells the truth ---------------------------------------------------------------------------
+
+SAMPLED = 16
+"""The most strips of a page in which the network reads what a text layer says."""
+
+HIDDEN = 0.1
+"""The largest share of a text layer's characters that no one can see."""
+
+ALIKE = 0.6
+"""The least similarity, 0..1, of the strips of a text layer with what the network reads there, on average."""
+
+WRONG_NUMBERS = 0.34
+"""The largest share of strips with digits whose digits the network reads as others."""
+
+PICTURES = 0.05
+"""The share of a page in pictures without text in the layer from which on the network reads these."""
+
+
+def doubts(layer: TextLayer, page: PageToRead) -> str:
+    """Why a text layer is not to be trusted; "" if it is."""
+    shown = sum(len(line.text.replace(" ", "").replace(UNKNOWN, "")) for line in layer.lines)
+    if layer.hidden > HIDDEN * (layer.hidden + shown):
+        return f"{layer.hidden} of {layer.hidden + shown} characters of its text layer cannot be seen"
+    strips = sampled_strips(layer.lines)
+    if not strips:
+        return ""
+    pairs = [(_plain(strip.text), _plain(read)) for strip, read in zip(strips, page.read(strips), strict=True)]
+    alike = float(np.mean([SequenceMatcher(None, *pair, autojunk=False).ratio() for pair in pairs]))
+    if alike < ALIKE:
+        return f"its text layer says other words than its pixels show (similarity {alike:.0%})"
+    numbers = [(_digits(said), _digits(read)) for said, read in pairs if _digits(said)]
+    wrong = sum(said != read for said, read in numbers)
+    if wrong > max(1, WRONG_NUMBERS * len(numbers)):
+        return f"its text layer says other numbers than its pixels show ({wrong} of {len(numbers)})"
+    return ""
+
+
+def _plain(text: str) -> str:
+    """Letters and digits in lower case, as the text reader knows them."""
+    return re.sub(r"[^0-9a-z]", "", "".join(map(readable, text)).lower())
+
+
+def _digits(text: str) -> str:
+    return re.sub(r"\D", "", text)
+
+
+@dataclass(frozen=True)
+class Strip:
+    """A piece of a printed line: its text, and its box in px of the page."""
+
+    text: str
+    box: tuple[float, float, float, float]
+
+
+STRIP, STRIP_HEIGHT, CAPITAL = 256, 32, 11.0
+"""px: the width and the height of a strip on the sheet that the network reads, and the height of its capitals there."""
+
+
+def sampled_strips(lines: Sequence[PrintedLine]) -> list[Strip]:
+    """At most `SAMPLED` pieces of a page's lines, half of them with digits where there are so many, spread evenly."""
+    strips = [strip for line in lines for strip in _pieces(line)]
+    with_digits = [strip for strip in strips if re.search(r"\d", strip.text)]
+    others = [strip for strip in strips if not re.search(r"\d", strip.text)]
+    most = max(SAMPLED // 2, SAMPLED - len(others))
+    taken = _spread(with_digits, most)
+    return taken + _spread(others, SAMPLED - len(taken))
+
+
+def _spread(strips: list[Strip], most: int) -> list[Strip]:
+    if len(strips) <= most:
+        return strips
+    return [strips[int((number + 0.5) * len(strips) / most)] for number in range(most)]
+
+
+def _pieces(line: PrintedLine) -> list[Strip]:
+    """The runs of whole known words of a line that fit a strip, with three letters or digits at least."""
+    runs: list[list[Any]] = []
+    for text, boxes in line.words():
+        x0, y0, x1, y1 = *boxes[:, :2].min(0).tolist(), *boxes[:, 2:].max(0).tolist()
+        room = (STRIP - 24) * (y1 - y0) / CAPITAL
+        if runs and x1 - runs[-1][1][0] <= room and UNKNOWN not in text:
+            words, (left, top, _, bottom) = runs[-1]
+            runs[-1] = [f"{words} {text}", (left, min(top, y0), x1, max(bottom, y1))]
+        elif UNKNOWN not in text and x1 - x0 <= room:
+            runs.append([text, (x0, y0, x1, y1)])
+    return [Strip(text, box) for text, box in runs if len(_plain(text)) >= 3]
+
+
+@torch.no_grad()
+def read_strips(
+    tower: ArrCocVisionTower, processor: ArrCocImageProcessor, image: Image.Image, strips: Sequence[Strip]
+) -> list[str]:
+    """What the text reader reads in each strip of an image: all strips on one sheet, two in a row."""
+    reader = tower.text_reader
+    assert reader is not None, "only models that read text check it"
+    rows = math.ceil(len(strips) / 2)
+    sheet = Image.new("RGB", (2 * STRIP, STRIP_HEIGHT * rows), "white")
+    for number, strip in enumerate(strips):
+        x0, y0, x1, y1 = strip.box
+        scale = CAPITAL / (y1 - y0)
+        above, below = 0.45 * (y1 - y0), 0.45 * (y1 - y0)
+        part = image.crop((round(x0 - 6 / scale), round(y0 - above), round(x1 + 6 / scale), round(y1 + below)))
+        size = max(1, min(STRIP, round(part.width * scale))), max(1, min(STRIP_HEIGHT, round(part.height * scale)))
+        corner = number % 2 * STRIP, number // 2 * STRIP_HEIGHT + (STRIP_HEIGHT - size[1]) // 2
+        sheet.paste(part.resize(size, Image.Resampling.BICUBIC), corner)
+    pixels = processor.rescale(np.moveaxis(np.asarray(sheet), -1, 0), processor.rescale_factor)
+    pixels = processor.normalize(pixels, processor.image_mean, processor.image_std)
+    words = reader.words(tower.stem(torch.from_numpy(pixels[None].astype(np.float32))))[0]
+    texts: list[list[Word]] = [[] for _ in range(2 * rows)]
+    for word in words:
+        row = min(int(word.row * COLUMNS / 2 // STRIP_HEIGHT), rows - 1)
+        texts[2 * row + int(word.columns[0] >= STRIP)].append(word)
+    ordered = [sorted(own, key=lambda word: word.columns[0]) for own in texts[: len(strips)]]
+    return [" ".join(word.text for word in own) for own in ordered]
