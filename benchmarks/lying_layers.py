@@ -57,7 +57,9 @@ def write_layer(
             text.setHorizScale(100.0 if size else 100 * each.width / natural)
             text.setTextOrigin(each.x + shift, sheet.height - each.y)
             text.textOut(each.text)
+    sheet.canvas.saveState()  # mode and scale would hold for later texts too
     sheet.canvas.drawText(text)
+    sheet.canvas.restoreState()
 
 
 def scan(pdf: bytes, page: int, random: Random, *, tilt: float = 0.0) -> Image.Image:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import date
 from random import Random
 from typing import Any
 
@@ -113,6 +114,12 @@ def _items(fake: Any, count: int) -> list[str]:
     return list(names)
 
 
+def _date(fake: Any, pattern: str) -> str:
+    """A date of 1990 to 2025; faker's own depend on today and on the time zone."""
+    first, last = date(1990, 1, 1).toordinal(), date(2025, 12, 31).toordinal()
+    return date.fromordinal(fake.random_int(first, last)).strftime(pattern)
+
+
 def _street(fake: Any) -> str:
     return str(fake.street_address()).replace("\n", ", ")
 
@@ -126,18 +133,11 @@ def _invoice(sheet: Sheet, fake: Any, random: Random) -> list[tuple[str, str]]:
     style, sign = random.randrange(3), random.choice("$€£")
     y = _title(sheet, fake.company(), band=sheet.spec.seed % 3 == 0)
     sheet.text(sheet.width - MARGIN, y, "INVOICE", size=1.4 * sheet.spec.size, bold=True, align="right")
-    left = [
-        ("Invoice number", fake.bothify("??-#####").upper()),
-        ("Invoice date", fake.date(random.choice(DATES))),
-        ("Customer number", fake.numerify("######")),
-        ("Purchase order", fake.bothify("PO#####?").upper()),
-    ]
-    right = [
-        ("Customer", fake.name()),
-        ("Street", _street(fake)),
-        ("City", fake.city()),
-        ("Payment term", f"{random.choice((10, 14, 21, 30, 60))} days"),
-    ]
+    left = [("Invoice number", fake.bothify("??-#####").upper()), ("Invoice date", _date(fake, random.choice(DATES))),
+            ("Customer number", fake.numerify("######")),
+            ("Purchase order", fake.bothify("PO#####?").upper())]  # fmt: skip
+    right = [("Customer", fake.name()), ("Street", _street(fake)), ("City", fake.city()),
+             ("Payment term", f"{random.choice((10, 14, 21, 30, 60))} days")]  # fmt: skip
     below = max(_fields(sheet, x, y + 24, pairs, style)
                 for x, pairs in ((MARGIN, left), (0.54 * sheet.width, right)))  # fmt: skip
     head, rows = ("Description", "Quantity", "Unit price", "Amount"), []
@@ -180,7 +180,7 @@ def _form(sheet: Sheet, fake: Any, random: Random) -> list[tuple[str, str]]:
         "Applicant": [
             ("Surname", fake.last_name()),
             ("Given name", fake.first_name()),
-            ("Birth date", fake.date(DATES[0])),
+            ("Birth date", _date(fake, DATES[0])),
             ("Place of birth", fake.city()),
             ("Passport number", fake.bothify("?########").upper()),
         ],
@@ -196,7 +196,7 @@ def _form(sheet: Sheet, fake: Any, random: Random) -> list[tuple[str, str]]:
             ("Occupation", fake.job()),
             ("Employer", fake.company()),
             ("Fee paid", _amount(random, 20, 300)),
-            ("Expiry date", fake.date(DATES[1])),
+            ("Expiry date", _date(fake, DATES[1])),
         ],
     }
     above = sheet.spec.seed % 2 == 1
@@ -231,7 +231,7 @@ def _columns(sheet: Sheet, fake: Any, random: Random) -> list[tuple[str, str]]:
         ("Telephone", fake.phone_number),
         ("Chair", fake.name),
         ("Entry fee", lambda: f"${_amount(random, 3, 90)}"),
-        ("Deadline", lambda: fake.date(DATES[0])),
+        ("Deadline", lambda: _date(fake, DATES[0])),
     ]
     random.shuffle(labels)
     for column in range(2):
@@ -256,7 +256,7 @@ def _columns(sheet: Sheet, fake: Any, random: Random) -> list[tuple[str, str]]:
 def _table(sheet: Sheet, fake: Any, random: Random) -> list[tuple[str, str]]:
     """A list that goes on on a second page: asked for a row of each, and for what is printed behind the last one."""
     y = _title(sheet, f"Price list of {fake.company()}")
-    y = _fields(sheet, MARGIN, y, [("Valid from", fake.date(DATES[0])), ("Warehouse", fake.city())], 0)
+    y = _fields(sheet, MARGIN, y, [("Valid from", _date(fake, DATES[0])), ("Warehouse", fake.city())], 0)
     room = int((sheet.height - y - MARGIN) / (1.6 * sheet.spec.size)) - 1
     head, rows = ("Article", "Code", "Colour", "In stock", "Price"), []
     for item in _items(fake, room + random.randint(6, room - 8)):
@@ -278,7 +278,7 @@ def _wide(sheet: Sheet, fake: Any, random: Random) -> list[tuple[str, str]]:
     y = _title(sheet, f"Sales of {fake.company()}, in thousands")
     fields = [
         ("Prepared by", fake.name()),
-        ("Approval date", fake.date(DATES[1])),
+        ("Approval date", _date(fake, DATES[1])),
         ("Sheet", fake.bothify("?-##").upper()),
     ]
     y = _fields(sheet, MARGIN, y, fields, 0)

@@ -184,7 +184,7 @@ class Sheet:
         """A text field that is filled in; its value is no text of the page, but of the field. In Helvetica."""
         size = self.spec.size
         self.canvas.acroForm.textfield(
-            value=value, name=name, x=x, y=self.height - y - 0.55 * size, width=width, height=1.9 * size,
+            value=value, name=name, x=x, y=self.height - y - 0.78 * size, width=width, height=1.9 * size,
             fontName="Helvetica", fontSize=size, borderWidth=0.5, relative=True, fillColor=None,
         )  # fmt: skip
         self.prints.append(Print(self.page, x + 2, y, value, "Helvetica", size))
