@@ -206,10 +206,10 @@ def _form(sheet: Sheet, fake: Any, random: Random) -> list[tuple[str, str]]:
         for label, value in pairs:
             x = MARGIN if above else MARGIN + 11 * size
             sheet.text(MARGIN, y, label)
-            y += 1.7 * size if above else 0
+            y += 1.5 * size if above else 0
             sheet.field(x, y, min(26 * size, sheet.width - MARGIN - x), f"{section}.{label}", value)
-            y += 2.5 * size
-        y += size
+            y += (2.1 if above else 2.5) * size
+        y += 0.6 * size
     sheet.tick(MARGIN, y, "agreed", random.random() < 0.5)
     sheet.text(MARGIN + 2 * size, y, "I have read the notes overleaf.")
     pairs = [pair for pairs in values.values() for pair in pairs]

@@ -164,8 +164,14 @@ class Sheet:
         self.canvas.setFillColorRGB(*colour)
         self.canvas.setFont(self.fonts[bold], size)
         self.canvas.drawString(x, self.height - y, self.encode(text))
-        self.prints.append(Print(self.page, x, y, text, self.plain[bold], size))
+        self._keep(Print(self.page, x, y, text, self.plain[bold], size))
         return x + width
+
+    def _keep(self, printed: Print) -> None:
+        """Notes what is visible, if it is."""
+        if printed.x < 0 or printed.x + printed.width > self.width or printed.y > self.height - 2:
+            raise ValueError(f"{self.spec.name}: expected text on the page; got {printed}")
+        self.prints.append(printed)
 
     def measure(self, text: str, *, size: float | None = None, bold: bool = False) -> float:
         """The width of a text, pt."""
@@ -187,7 +193,7 @@ class Sheet:
             value=value, name=name, x=x, y=self.height - y - 0.78 * size, width=width, height=1.9 * size,
             fontName="Helvetica", fontSize=size, borderWidth=0.5, relative=True, fillColor=None,
         )  # fmt: skip
-        self.prints.append(Print(self.page, x + 2, y, value, "Helvetica", size))
+        self._keep(Print(self.page, x + 2, y, value, "Helvetica", size))
 
     def tick(self, x: float, y: float, name: str, ticked: bool) -> None:
         size = 1.3 * self.spec.size
