@@ -43,6 +43,7 @@ EXTRAS_REQUIRE = {
         "mypy>=2.4",
         "openai>=3.54",
         "rendercv-fonts>=0.5",
+        "reportlab>=5.1",  # the release that the tests run with; older ones were not tried
         "build>=1.2.1",
     ],
     "conformance": ["parameterized>=0.9"],  # beside "test": what transformers' own tests import

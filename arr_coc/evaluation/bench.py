@@ -1,8 +1,8 @@
 """A bench: real pages with questions, used only to measure. All readers get the same questions and the same scoring.
 
-Its folder has one folder per source, with `data.jsonl` (see `arr_coc.data.records`) and images. A record's `match`
-names the comparison of its answers: "alnum" compares letters and digits in lower case, "relaxed" is ChartQA's rule,
-and the default ignores case and white space. ANLS compares the unchanged text.
+Its folder has one folder per source, with `data.jsonl` (see `arr_coc.data.records`) and images or PDFs. A record's
+`match` names the comparison of its answers: "alnum" compares letters and digits in lower case, "relaxed" is ChartQA's
+rule, and the default ignores case and white space. ANLS compares the unchanged text.
 """
 
 import json
