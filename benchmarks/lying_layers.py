@@ -1,6 +1,7 @@
 """PDFs whose text layer lies, and honest ones: is a lie noticed, and is no honest layer refused?
 
-    python -m benchmarks.lying_layers DIR    # writes DIR/KIND/*.pdf, data.jsonl (a bench) and documents.jsonl
+    python -m benchmarks.lying_layers DIR            # writes DIR/KIND/*.pdf, data.jsonl (a bench) and documents.jsonl
+    python -m benchmarks.lying_layers DIR --check    # and counts the documents whose layer words="auto" does not trust
 
 `lying_layers.csv` fixes the documents. Five kinds lie, ten documents each: `unicode` (characters come out as others),
 `other-page` (a scan with the OCR of another page), `white` (white text on white), `unseen` (text that no one can see)
@@ -15,7 +16,9 @@ from __future__ import annotations
 
 import argparse
 import io
+import json
 import string
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +32,8 @@ from PIL import Image, ImageFilter
 from reportlab.lib.utils import ImageReader
 from reportlab.pdfbase import pdfmetrics
 from reportlab.pdfbase.ttfonts import TTFont
+
+from arr_coc.publishing.building import load_model
 
 from .pdf_designs import draw, drawn
 from .pdf_drawing import BLACK, WHITE, Document, Print, Sheet, Spec, faces, font_file, read_manifest, write_documents
@@ -244,12 +249,28 @@ LIARS: dict[str, Callable[[Spec], Document]] = {
 KINDS = LIARS | {"honest-drawn": drawn, "honest-scan": _honest_scan}
 
 
+def checked(folder: Path) -> str:
+    """A table: of the documents of each kind, those with a page whose text layer `words="auto"` does not trust."""
+    model, counts = load_model(), defaultdict[tuple[str, str], list[bool]](list)
+    for lines in sorted(folder.glob("*/documents.jsonl")):
+        for document in map(json.loads, lines.read_text().splitlines()):
+            page = model.encode_image(lines.parent / document["file"], prefix=False)
+            distrusted = any(source == "network" for source, _, _ in page.word_sources())
+            counts[lines.parent.name, document["held_out"]].append(distrusted)
+    rows = [f"| {kind} | {held_out} | {sum(found)} of {len(found)} |" for (kind, held_out), found in counts.items()]
+    return "\n".join(["| kind | held out | not trusted |", "|---|---|---|", *rows])
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Write PDFs with text layers that lie, and honest ones.")
     parser.add_argument("folder", type=Path, help="folder of the documents, with a folder for each kind")
-    folder, specs = parser.parse_args(arguments).folder, read_manifest(MANIFEST)
+    parser.add_argument("--check", action="store_true", help="encode them with the default model, and print a table")
+    args = parser.parse_args(arguments)
+    specs = read_manifest(MANIFEST)
     for kind in KINDS:
-        write_documents(folder / kind, [spec for spec in specs if spec.kind == kind], KINDS[kind])
+        write_documents(args.folder / kind, [spec for spec in specs if spec.kind == kind], KINDS[kind])
+    if args.check:
+        print(checked(args.folder))
 
 
 if __name__ == "__main__":

@@ -157,8 +157,11 @@ class Answer:
             `text` is "".
         legibility: of the images, 0..1 (`ImageEncoding.legibility`), and `fetched_legibility`, that of the fetched
             patches alone, or of all if no character was fetched; None from models without a text reader.
+        words: where the words of each source of the prompt came from: a name in `word_sources.WORD_SOURCES`, "caller"
+            or "file"; () from models without a text reader.
         warning: in words, if `legibility` is below the model's `least_legibility`, few patches were fetched, or the
-            answer was cut by `max_new_tokens`, `max_time` or `stopping_criteria`; else "".
+            answer was cut by `max_new_tokens`, `max_time` or `stopping_criteria`, or a page's words came from
+            another source than the wanted one; else "".
     """
 
     text: str
@@ -170,6 +173,7 @@ class Answer:
     thinking: str = field(default="", repr=False)
     legibility: float | None = None
     fetched_legibility: float | None = None
+    words: tuple[str, ...] = ()
     warning: str = ""
 
 
@@ -277,6 +281,10 @@ def with_fetch(
         page, legible = read[number // repeats] or (None, None)
         sure = calibrated(probability, config.calibration, text=answer_text, legibility=legible)
         hard = legibility_warning(page, config.least_legibility, len(images[number // repeats]))
+        origins = [encoding.word_sources()[row] for row in images[number // repeats]]
+        if hard and any(source == "network" for source, _, _ in origins):
+            hard += ' (words="ocr" reads it with an OCR engine)'
+        warnings = (hard, "" if page == 0 else budget_warning(fetched), *(warning for _, _, warning in origins))
         answers.append(
             Answer(
                 answer_text,
@@ -287,8 +295,9 @@ def with_fetch(
                 thinking=thinking,
                 legibility=page,
                 fetched_legibility=legible,
-                warning="; ".join(filter(None, (hard, "" if page == 0 else budget_warning(fetched)))),
-            )  # fmt: skip
+                words=() if page is None else tuple(source for source, _, _ in origins),
+                warning="; ".join(filter(None, warnings)),
+            )
         )
     return answers
 

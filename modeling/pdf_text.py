@@ -95,7 +95,8 @@ def read_text_layer(sheet: Any, image: Image.Image, *, invisible: bool = True) -
     if others or apart:
         lines.append(PrintedLine(UNKNOWN * len(others + apart), _clipped(others + apart, image.size)))
     area = sum((x1 - x0) * (y1 - y0) for x0, y0, x1, y1 in apart) / (image.width * image.height)
-    return TextLayer(tuple(lines), len(characters) - len(printed), min(1.0, area))
+    unknown = sum(char.text == UNKNOWN for char in printed)
+    return TextLayer(tuple(lines), len(characters) - len(printed), unknown, min(1.0, area))
 
 
 # Split ligatures, merge accents and repetitions

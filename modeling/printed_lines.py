@@ -74,11 +74,13 @@ class TextLayer:
     Attributes:
         lines: those with visible ink, in the order of the file; UNKNOWN stands for pictures, too.
         hidden: characters without visible ink, off the page, or too small to see.
+        unknown: printed characters without a known meaning, as of fonts without a Unicode map.
         pictures: the share of the page, 0..1, in pictures for which there is no text.
     """
 
     lines: tuple[PrintedLine, ...]
     hidden: int
+    unknown: int
     pictures: float
 
 

@@ -20,6 +20,7 @@ from .common import (
     add_passes_argument,
     add_readings_argument,
     add_strategy_argument,
+    add_words_argument,
     announce,
     check_arguments,
     tiles_of,
@@ -48,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     tiles = "tiles of large images: auto, all, asked (those the question chooses), never, or a number (default: auto)"
     parser.add_argument("--tiles", metavar="T", type=tiles_of, help=tiles)
     add_readings_argument(parser)
+    add_words_argument(parser)
     picture = (
         f"file for a picture of the fetched patches and their relevance ({', '.join(PICTURES)}); for a document or a "
         "large image it is a contact sheet"
@@ -95,7 +97,8 @@ def run(args: argparse.Namespace) -> None:
     model = load_model(args.model, args.device)
     logging.enable_progress_bar()  # for pages and tiles, whose encoding may take long
     page = [images] if len(images) > 1 else images[0]
-    seen = model.encode_image(page, tiles=args.tiles, readings=1 if args.readings is None else args.readings)
+    readings = 1 if args.readings is None else args.readings
+    seen = model.encode_image(page, tiles=args.tiles, readings=readings, words=args.words)
     answer = model.generate(
         seen,
         args.question,
@@ -114,7 +117,7 @@ def _ask_published(args: argparse.Namespace, reader: AttachedReader, images: lis
     """The sources and the answer of a published model with running back."""
     from arr_coc.attached.placing import share_or_number
 
-    for name in ("allocator", "passes", "tiles", "readings"):
+    for name in ("allocator", "passes", "tiles", "readings", "words"):
         if (value := getattr(args, name)) not in (None, 1):  # a published model has one pass and one reading
             raise ValueError(f"--{name}: expected none with a {reader.model.config.model_type} model; got {value}")
     budget: dict[str, Any] = {} if args.budget is None else {"budget": share_or_number(args.budget)}
@@ -159,6 +162,7 @@ def _as_json(args: argparse.Namespace, model: Any, answer: Answer, base: int) ->
         "answer": answer.text,
         "confidence": answer.probability,
         "legibility": answer.legibility,
+        "words": answer.words,
         "warning": answer.warning,
         "image": images[0] if len(images) == 1 else images,
         "question": args.question,

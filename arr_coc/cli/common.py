@@ -257,6 +257,15 @@ def add_readings_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--readings", metavar="N", type=int, choices=(1, 2, 3), help=readings)
 
 
+def add_words_argument(parser: argparse.ArgumentParser) -> None:
+    words = (
+        "where the words of a page come from: auto (the text layer of a PDF where it agrees with the page, else the "
+        "network), network, text_layer, ocr (needs arr-coc[ocr]), or a file with words: hOCR, ALTO, PAGE XML (default: "
+        "auto)"
+    )
+    parser.add_argument("--words", metavar="W", help=words)
+
+
 def tiles_of(text: str) -> str | int:
     """The value of --tiles: a positive number, or a word."""
     if text in TILING:

@@ -16,6 +16,7 @@ from .common import (
     add_passes_argument,
     add_readings_argument,
     add_tiles_argument,
+    add_words_argument,
     announce,
     check_arguments,
     find_source,
@@ -239,6 +240,7 @@ def add_measure_arguments(parser: argparse.ArgumentParser) -> None:
     tiles = "with --bench, tiles of large images: auto, all, asked, never, or a number (default: the model's)"
     parser.add_argument("--tiles", metavar="T", type=tiles_of, help=tiles)
     add_readings_argument(parser)
+    add_words_argument(parser)
     strategies = "with --bench, what decides what is fetched, as in arr-coc ask (default: the model's)"
     parser.add_argument("--strategy", metavar="S", help=strategies)
     budgets = (
@@ -259,7 +261,7 @@ def add_measure_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 _OF_A_SUITE = ("split", "sets", "batch_size")
-_OF_A_BENCH = ("sources", "tiles", "readings", "strategy", "budget", "predictions")
+_OF_A_BENCH = ("sources", "tiles", "readings", "words", "strategy", "budget", "predictions")
 
 
 def check_measure(args: argparse.Namespace) -> None:
@@ -315,7 +317,7 @@ def _of_bench(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     announce(f"Loading the model, then asking {sum(map(len, bench.values())):,} questions")
     reader = load_reader(args.model, args.device)
     model: Any = load_model(args.model, args.device) if reader is None else reader.model
-    views = {name: value for name in ("tiles", "readings") if (value := getattr(args, name)) is not None}
+    views = {name: value for name in ("tiles", "readings", "words") if (value := getattr(args, name)) is not None}
     if reader is not None and views:
         name, value = next(iter(views.items()))
         raise ValueError(f"--{name}: expected none with a {model.config.model_type} model; got {value}")
