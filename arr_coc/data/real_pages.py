@@ -2,10 +2,11 @@
 
 A file has one page a line, as JSON:
 
-    {"group": "a company", "size": [1240, 1754], "lines": [["TOTAL: 9.00", 50, 372, 96, 390], ...],
-     "questions": [{"ask": ["What is the total?", ...], "answers": ["9.00"], "boxes": [[...]], "label_boxes": [[...]]}]}
+    {"group": "a company", "size": [1240, 1754], "lines": [["TOTAL: 9.00", 50, 372, 96, 390], ...], "questions": [
+     {"label": "TOTAL", "concept": "total", "part": "", "answers": ["9.00"], "boxes": [[...]], "label_boxes": [[...]]}]}
 
-Lines and boxes are x0, y0, x1, y1 in px of `size`. All pages of a `group` (a company, a document) have one split.
+Lines and boxes are x0, y0, x1, y1 in px of `size`; label, concept and part are those of `field_wordings.FieldAsker`, in
+whose wordings a question is asked. All pages of a `group` (a company, a document) have one split.
 """
 
 from __future__ import annotations
@@ -13,18 +14,29 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
+from difflib import get_close_matches
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
 
 from .domains.page import Line, Question, TextPage
+from .field_mining import has_type, normal
+from .field_wordings import FieldAsker, concepts
+from .generated.question_writer import ABSENT, DETAIL, NOT_THERE
 from .splits import Split
 
 HELD_OUT = 6
 """One group in this number is for validation, another one for the test."""
+ABSENT_SHARE, ABSENT_TRIES = 0.14, 6
+"""Most questions for absent fields beside each question for one that is there; fields that are tried for each."""
+ALIKE = 0.8
+"""Share of equal characters from which on a word may be another one, misread."""
+_NEED_NO_LABEL = {"company", "address", "place", "company number"}
 MARGIN, STRETCH = 0.12, 0.1
 """Most that is added to each side of a page in training, and most that its height is changed by, as shares."""
 
@@ -51,11 +63,15 @@ class RealPages(Sequence[TextPage]):
     """
 
     def __init__(self, path: Path, split: Split) -> None:
-        self.path = path
+        self.path, self.split = path, split
         with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as stream:
             self._pages = [text for text in stream if split_of_group(self._parsed(text)["group"]) == split]
         if not self._pages:
             raise ValueError(f"{path}: expected pages of the split {split!r}; got none")
+        self._fields: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
+        for text in self._pages:
+            for field in self._parsed(text)["questions"]:
+                self._fields[field["concept"]].append(field)
 
     def _parsed(self, text: str) -> dict[str, Any]:
         try:
@@ -69,21 +85,42 @@ class RealPages(Sequence[TextPage]):
         return len(self._pages)
 
     def __getitem__(self, number: int) -> TextPage:  # type: ignore[override]  # no slices
-        """A page, each question in its first wording."""
-        return self.page(number)
+        """A page, whose wordings and absent fields depend on its number only."""
+        return self.page(number, np.random.default_rng(number))
 
-    def page(self, number: int, rng: np.random.Generator | None = None) -> TextPage:
-        """A page; with `rng` each question is in a wording that is drawn."""
-        page = self._parsed(self._pages[number])
-        questions = []
-        for each in page["questions"]:
-            wording = 0 if rng is None else int(rng.integers(len(each["ask"])))
-            boxes, labels = (tuple(tuple(box) for box in each[name]) for name in ("boxes", "label_boxes"))
-            kind = "detail" if boxes else "absent"
-            questions.append(Question(each["ask"][wording], tuple(each["answers"]), boxes, labels, kind))
+    def page(self, number: int, rng: np.random.Generator) -> TextPage:
+        """A page with questions for its fields, and for some that other pages have and it has not."""
+        page, asker = self._parsed(self._pages[number]), FieldAsker(Random(int(rng.integers(2**63))), self.split)
+        questions = [
+            Question(
+                asker.question(each["label"], each["concept"], each["part"]), tuple(each["answers"]),
+                *(tuple(tuple(box) for box in each[name]) for name in ("boxes", "label_boxes")), DETAIL,
+            ) for each in page["questions"]
+        ]  # fmt: skip
+        for _ in range(ABSENT_TRIES * (1 + rng.poisson(ABSENT_SHARE * len(questions)))):
+            fields = list(self._fields.values())[int(rng.integers(len(self._fields)))]
+            field = fields[int(rng.integers(len(fields)))]
+            if sum(each.absent for each in questions) <= ABSENT_SHARE * len(questions) and self._lacks(page, field):
+                told = asker.question(field["label"], field["concept"], field["part"])
+                questions.append(Question(told, (NOT_THERE,), (), (), ABSENT))
         size = (int(page["size"][0]), int(page["size"][1]))
         lines = tuple(line(*each) for each in page["lines"] if each[0])
         return TextPage(None, size, lines, tuple(questions), kind=self.path.name.split(".")[0], source=page["group"])
+
+    @staticmethod
+    def _lacks(page: dict[str, Any], field: dict[str, Any]) -> bool:
+        """Whether a page has no field of a concept: no label of it, misread or not, and no value of its form."""
+        concept = concepts().get(field["concept"])
+        if concept is None or not concept.labels or {concept.kind, concept.name} & _NEED_NO_LABEL:
+            return False
+        text = " ".join(each[0] for each in page["lines"])
+        if concept.kind in ("date", "dates", "time", "phone") and has_type(concept.kind, text):
+            return False
+        labels = [normal(label).split() for label in concept.labels]
+        lines = [normal(each[0]).split() for each in page["lines"]]
+        return not any(
+            all(get_close_matches(word, line, 1, ALIKE) for word in label) for label in labels for line in lines
+        )
 
 
 def moved(rng: np.random.Generator, page: TextPage) -> TextPage:
