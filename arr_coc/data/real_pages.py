@@ -91,12 +91,11 @@ class RealPages(Sequence[TextPage]):
     def page(self, number: int, rng: np.random.Generator) -> TextPage:
         """A page with questions for its fields, and for some that other pages have and it has not."""
         page, asker = self._parsed(self._pages[number]), FieldAsker(Random(int(rng.integers(2**63))), self.split)
-        questions = [
-            Question(
-                asker.question(each["label"], each["concept"], each["part"]), tuple(each["answers"]),
-                *(tuple(tuple(box) for box in each[name]) for name in ("boxes", "label_boxes")), DETAIL,
-            ) for each in page["questions"]
-        ]  # fmt: skip
+        questions = []
+        for each in page["questions"]:
+            boxes, labels = (tuple(tuple(box) for box in each[name]) for name in ("boxes", "label_boxes"))
+            told = asker.question(each["label"], each["concept"], each["part"])
+            questions.append(Question(told, tuple(each["answers"]), boxes, labels, DETAIL))
         for _ in range(ABSENT_TRIES * (1 + rng.poisson(ABSENT_SHARE * len(questions)))):
             fields = list(self._fields.values())[int(rng.integers(len(self._fields)))]
             field = fields[int(rng.integers(len(fields)))]
