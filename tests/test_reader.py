@@ -580,8 +580,11 @@ def test_relevance_trains_the_scorers_alone(
     lines = curve(tmp_path, "relevance")
     assert not torch.equal(before, model.model.fetcher.scorers["words"].head.weight)
     if source == "undrawn":  # random weights read nothing on a picture
-        assert lines[-1]["held out, words: loss"] < 0.9 * lines[0]["held out, words: loss"]
-        assert lines[-1]["held out, words: first"] > 0.5 and lines[-1]["held out, words: foremost"] == 1.0
+        assert lines[-1]["held out, words, undrawn: loss"] < 0.9 * lines[0]["held out, words, undrawn: loss"]
+        assert (
+            lines[-1]["held out, words, undrawn: first"] > 0.5
+            and lines[-1]["held out, words, undrawn: foremost"] == 1.0
+        )
     assert all(torch.equal(frozen[name], weight) for name, weight in model.named_parameters() if name in frozen)
 
 
@@ -601,7 +604,7 @@ def test_question_answering_trains_the_adapter_and_the_places_alone(fields: None
     run = run_of(model)
     stage.run(run, tmp_path)
     lines = curve(tmp_path, "question_answering")
-    assert {"held out, both", "held out, fetched", "held out, both, detail"} <= set(lines[0])
+    assert {"held out, undrawn, both", "held out, undrawn, fetched", "held out, undrawn, both, detail"} <= set(lines[0])
     assert any("lora_B" in name and weight.any() for name, weight in run.learner["adapter"].items())
     assert all(torch.equal(frozen[name], weight) for name, weight in model.named_parameters() if name in frozen)
     assert torch.equal(run.learner["places"]["rows.weight"], model.model.bridge.places.rows.weight)

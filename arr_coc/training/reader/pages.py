@@ -8,7 +8,7 @@ the features, M base tokens.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from importlib import import_module
 from math import isqrt
@@ -25,6 +25,7 @@ from arr_coc.data.domains.page import Line, Question, TextPage
 from arr_coc.data.glyphs import Glyph
 from arr_coc.data.mixture import KINDS, Renderer
 from arr_coc.data.pdf_corpus import CachedPages
+from arr_coc.data.real_pages import RealPages, moved
 from arr_coc.data.splits import Split
 from arr_coc.data.wear import wear
 from arr_coc.modeling.config_fields import Registry
@@ -174,44 +175,64 @@ class Sources:
     """A mixture of sources of pages.
 
     Attributes:
-        shares: how often each source comes up; "pdf" are pages of `pdf_folder`, others are names of `PAGES`.
+        shares: how often each source comes up: a name of `PAGES`, "pdf" or the name of a file in `real_folder`.
         split: of fonts, words and packages.
         pdf_folder: a cache of PDF pages that `arr_coc.data.pdf_corpus` drew, with a folder for each split.
         worn: share of the pages that are worn, see `arr_coc.data.wear`.
+        real_folder: files `NAME.jsonl.gz` of real pages as text, see `arr_coc.data.real_pages`.
     """
 
     shares: Mapping[str, float]
     split: Split
     pdf_folder: Path | None = None
     worn: float = 0.5
+    real_folder: Path | None = None
 
     def __post_init__(self) -> None:
         for name in self.shares:
             if name == "pdf":
                 if self.pdf_folder is None:
                     raise ValueError('pdf_folder: expected a folder of cached pages for the source "pdf"; got none')
+            elif name not in PAGES and self.real_folder is not None:
+                _real(self.real_folder / f"{name}.jsonl.gz", self.split)
             else:
                 PAGES[name]
+
+    def each(self) -> dict[str, "Sources"]:
+        """Every source alone, by name."""
+        return {name: replace(self, shares={name: 1.0}) for name in self.shares}
 
     def page(self, rng: np.random.Generator) -> TextPage:
         """A page with text of one of the sources, worn or not."""
         names, shares = list(self.shares), np.array(list(self.shares.values()), float)
         while True:
             name = names[int(rng.choice(len(names), p=shares / shares.sum()))]
-            page = self._pdf(rng) if name == "pdf" else PAGES[name](rng, self.split)
+            page = self._page(name, rng)
             if page.lines:
                 break
         return wear(rng, page) if page.image is not None and rng.random() < self.worn else page
 
-    def _pdf(self, rng: np.random.Generator) -> TextPage:
-        assert self.pdf_folder is not None
-        pages = _cached(self.pdf_folder / self.split)
-        return pages[int(rng.integers(len(pages)))]
+    def _page(self, name: str, rng: np.random.Generator) -> TextPage:
+        if name in PAGES:
+            return PAGES[name](rng, self.split)
+        if name == "pdf":
+            assert self.pdf_folder is not None
+            pages = _cached(self.pdf_folder / self.split)
+            return pages[int(rng.integers(len(pages)))]
+        assert self.real_folder is not None
+        real = _real(self.real_folder / f"{name}.jsonl.gz", self.split)
+        page = real.page(int(rng.integers(len(real))), rng)
+        return moved(rng, page) if self.split == "train" else page
 
 
 @lru_cache(maxsize=8)
 def _cached(folder: Path) -> CachedPages:
     return CachedPages(folder)
+
+
+@lru_cache(maxsize=32)
+def _real(path: Path, split: Split) -> RealPages:
+    return RealPages(path, split)
 
 
 POOL = 32

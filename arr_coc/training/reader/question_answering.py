@@ -7,6 +7,7 @@ were asked alone.
 Notation: P pages, S tokens of a page and the questions about it, D width of the language model, V its vocabulary.
 """
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -65,7 +66,8 @@ class QuestionAnsweringStage(ScratchStage):
         reads: how often the pages of a step come with both kinds of token, fetched ones alone and base tokens alone.
         rank: of the LoRA adapter.
         places_rate: learning rate of the embeddings of places.
-        evaluated: held-out questions that a measurement asks.
+        evaluated: held-out questions that a measurement asks, from each source as many.
+        real_folder: of real pages as text, see `arr_coc.data.real_pages`.
     """
 
     name: ClassVar[str] = "question_answering"
@@ -85,6 +87,7 @@ class QuestionAnsweringStage(ScratchStage):
     weight_decay: float = 0.0
     warmup: int = 20
     evaluated: int = 160
+    real_folder: str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -126,12 +129,16 @@ class QuestionAnswering(Task):
         ]
 
     def pages(self, start: int) -> AskedPages:
-        return self._pages("train", start)
+        return self._pages(self._sources("train"), start)
 
-    def _pages(self, split: Split, start: int = 0) -> AskedPages:
+    def _sources(self, split: Split) -> Sources:
+        folder = None if self.stage.real_folder is None else self.run.root / self.stage.real_folder
+        return Sources(self.stage.pages, split, None, self.stage.worn, folder)
+
+    def _pages(self, sources: Sources, start: int = 0) -> AskedPages:
         stage = self.stage
         return AskedPages(
-            Sources(stage.pages, split, None, stage.worn), (stage.seed, split != "train"), self.run,
+            sources, (stage.seed, sources.split != "train"), self.run,
             pages=stage.pages_per_step, questions=stage.questions, wanted=self._asks, mistakes=stage.mistakes,
             start=start,
         )  # fmt: skip
@@ -219,21 +226,28 @@ class QuestionAnswering(Task):
         return rows + placed * (batch.fetched | batch.base)[..., None]
 
     @cached_property
-    def _unseen(self) -> dict[str, list[QuestionBatch]]:
-        batches, asked, step = self._pages("validation"), list[AskedPage](), 0
-        while sum(len(page.questions) for page in asked) < self.stage.evaluated:
-            asked, step = [*asked, *batches.batch(step)], step + 1
-        return {reads: [self.prompts([page], reads) for page in asked] for reads in self.stage.reads}
+    def _unseen(self) -> dict[str, list[AskedPage]]:
+        """Held-out pages of each source."""
+        unseen: dict[str, list[AskedPage]] = {}
+        for name, source in self._sources("validation").each().items():
+            batches, asked, step = self._pages(source), unseen.setdefault(name, []), 0
+            while sum(len(page.questions) for page in asked) < self.stage.evaluated / len(self.stage.pages):
+                asked += batches.batch(step)
+                step += 1
+        return unseen
 
     @torch.no_grad()
     def measure(self) -> dict[str, float]:
-        """Share of answers of which every token is the most probable one, by what is read and kind of question."""
+        """Share of answers of which every token is the most probable one, by what is read, source and kind of
+        question."""
         self.language.model.eval()
         self.language.adapter.write()
         scores: dict[str, float] = {}
-        for reads, batches in self._unseen.items():
+        for (source, pages), reads in itertools.product(self._unseen.items(), self.stage.reads):
+            batches = [self.prompts([page], reads) for page in pages]
             asked = [(batch, self.language.exact(self.embedded(batch), batch)) for batch in batches]
-            scores |= by_kind(reads, [pair for batch, right in asked for pair in zip(batch.kinds, right, strict=True)])
+            answers = [pair for batch, right in asked for pair in zip(batch.kinds, right, strict=True)]
+            scores |= by_kind(f"{source}, {reads}", answers)
         self.language.model.train()
         return scores
 

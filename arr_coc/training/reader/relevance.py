@@ -38,6 +38,7 @@ class RelevanceStage(ScratchStage):
         worn: share of worn pages among those that are drawn.
         mistakes: share of words that are read wrongly on pages that are not drawn, see `AskedPages`.
         word_dropout: share of a question's tokens that the scorers do not see, against learning wordings by heart.
+        real_folder: of real pages as text, see `arr_coc.data.real_pages`.
     """
 
     name: ClassVar[str] = "relevance"
@@ -51,6 +52,7 @@ class RelevanceStage(ScratchStage):
     worn: float = 0.3
     mistakes: float = 0.15
     word_dropout: float = 0.0
+    real_folder: str | None = None
     learning_rate: float = 1.5e-3
     warmup: int = 40
     evaluate_every: int = 200
@@ -84,12 +86,16 @@ class RelevanceTask(Task):
         return [(list(self.module.parameters()), self.stage.learning_rate)]
 
     def pages(self, start: int) -> AskedPages:
-        return self._pages("train", start)
+        return self._pages(self._sources("train"), start)
 
-    def _pages(self, split: Split, start: int = 0) -> AskedPages:
+    def _sources(self, split: Split) -> Sources:
+        folder = None if self.stage.real_folder is None else self.run.root / self.stage.real_folder
+        return Sources(self.stage.pages, split, None, self.stage.worn, folder)
+
+    def _pages(self, sources: Sources, start: int = 0) -> AskedPages:
         stage = self.stage
         return AskedPages(
-            Sources(stage.pages, split, None, stage.worn), (stage.seed, 7, split != "train"), self.run,
+            sources, (stage.seed, 7, sources.split != "train"), self.run,
             pages=stage.pages_per_step, questions=stage.questions, wanted=has_place, mistakes=stage.mistakes,
             start=start,
         )  # fmt: skip
@@ -105,22 +111,28 @@ class RelevanceTask(Task):
         return {"loss": torch.stack(losses).mean()}
 
     @cached_property
-    def _unseen(self) -> list[AskedPage]:
-        pages = self._pages("validation")
-        return [page for number in range(EVALUATED_PAGES // pages.pages) for page in pages.batch(number)]
+    def _unseen(self) -> dict[str, list[AskedPage]]:
+        unseen = {}
+        for name, source in self._sources("validation").each().items():
+            pages = self._pages(source)
+            steps = max(1, EVALUATED_PAGES // len(self.stage.pages) // pages.pages)
+            unseen[name] = [page for number in range(steps) for page in pages.batch(number)]
+        return unseen
 
     @torch.no_grad()
     def measure(self) -> dict[str, float]:
-        """Means of `AskedPage.found` for each scorer, and its loss."""
+        """Means of `AskedPage.found` for each scorer, and its loss, by source."""
         self.module.eval()
         found: dict[str, list[float]] = {}
-        for page in self._unseen:
-            context = self.reading.context(page)
-            for name, scorer in self.scorers.items():
-                scores = scorer(context)
-                for what, shares in page.found(scores).items():
-                    found.setdefault(f"{name}: {what}", []).extend(shares.tolist())
-                found.setdefault(f"{name}: loss", []).append(float(page.relevance_loss(scores, self.weight)))
+        for source, pages in self._unseen.items():
+            for page in pages:
+                context = self.reading.context(page)
+                for name, scorer in self.scorers.items():
+                    scores = scorer(context)
+                    for what, shares in page.found(scores).items():
+                        found.setdefault(f"{name}, {source}: {what}", []).extend(shares.tolist())
+                    loss = float(page.relevance_loss(scores, self.weight))
+                    found.setdefault(f"{name}, {source}: loss", []).append(loss)
         self.module.train()
         return {name: float(np.mean(values)) for name, values in found.items()}
 

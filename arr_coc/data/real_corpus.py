@@ -1,0 +1,306 @@
+"""Makes the files of `real_pages` from public repositories: receipts, broadcasters' orders and registration forms.
+
+    git clone https://github.com/zzzDavid/ICDAR-2019-SROIE && git clone https://github.com/google-research-datasets/vrdu
+    python -m arr_coc.data.real_corpus --receipts ICDAR-2019-SROIE --filings vrdu --out pages/real --keep-out LIST
+
+Receipts have lines of an annotation with four keys; their other fields, and all fields of the filings, whose PDFs have
+a text layer, are found by `field_mining`. A list names pages and documents that nothing is learned from, one a line:
+`sroie/NAME`, `deepform/DOCUMENT_PAGE` or `source FILE`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import re
+import subprocess
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from ..files import run_module
+from .field_mining import Field, TextLine, mine, normal, type_of
+from .field_wordings import PRICE, concept_of
+
+PAGES_OF_DOCUMENT, MOST_PRICES = 3, 4
+_KEYS = {"company": "shop", "date": "receipt date", "address": "address", "total": "total"}
+_SPAN = re.compile(r"(\S*\d\S*)\s*(?:-|to|thru)\s*(\S*\d\S*)")
+_FITTING = {
+    "amount": ("amount",),
+    "date": ("date",),
+    "dates": ("date", "dates"),
+    "time": ("time",),
+    "phone": ("phone", "number"),
+    "text": ("text", "number"),
+    "person": ("text",),
+    "company": ("text",),
+    "count": ("number",),
+}
+"""Types of values that a concept's kind allows; any of others."""
+_NO_ITEM = re.compile(
+    r"total|ttl|rnd|cash|change|gst|tax|round|visa|card|discount|amount|balance|paid|payment|qty|tender|due|service|item|disc|bal|tel|fax"
+    r"|nett|sales|credit|debit|charge|price|sum|save|saving|point|deposit|thank|date|time|bill|invoice|receipt|table|code",
+    re.I,
+)
+_DATE = re.compile(r"\d{1,4}[-/.]\d{1,2}[-/.]\d{2,4}")
+
+
+class Repository:
+    """Files of a git repository's HEAD; some of a mirror's may be missing.
+
+    Raises:
+        ValueError: not a repository.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        listed = self._git("ls-tree", "-r", "-z", "--name-only", "HEAD")
+        if listed is None:
+            raise ValueError(f"{folder}: expected a git repository; got none")
+        self.names = [name for name in listed.decode().split("\0") if name]
+
+    def _git(self, *arguments: str) -> bytes | None:
+        ran = subprocess.run(["git", "-C", str(self.folder), *arguments], capture_output=True)
+        return ran.stdout if ran.returncode == 0 else None
+
+    def read(self, name: str) -> bytes | None:
+        """A file's content; None if it is missing."""
+        return self._git("show", f"HEAD:{name}")
+
+
+@dataclass
+class _Page:
+    """A page before its file is written: the document, its group, size, lines, and questions."""
+
+    group: str
+    size: tuple[float, float]
+    lines: list[TextLine]
+    questions: list[dict[str, Any]]
+
+    def written(self) -> str:
+        lines = [[text, *(round(edge, 1) for edge in box)] for text, *box in self.lines]
+        return json.dumps({"group": self.group, "size": self.size, "lines": lines, "questions": self.questions})
+
+
+def letters(text: str, most: int = 14) -> str:
+    """The first letters of a name: those of one company, however it is written."""
+    return re.sub(r"[^a-z]", "", text.lower())[:most]
+
+
+def kept_out(path: Path | None) -> set[str]:
+    """Names of receipts, documents and files in a list."""
+    names = set()
+    for line in [] if path is None else path.read_text(encoding="utf-8").splitlines():
+        name = line.removeprefix("source ").strip().split("/", 1)[-1]
+        names |= {name, Path(name).stem, re.sub(r"_\d+$", "", name)}
+    return names
+
+
+def question(
+    label: str,
+    value: str,
+    boxes: Sequence[Sequence[float]],
+    label_box: Sequence[float] | None,
+    concept: str = "",
+    part: str = "",
+) -> dict[str, Any]:
+    """A question of a page's file."""
+    told = {"label": label, "concept": concept, "part": part, "answers": [value]}
+    rounded = [[round(edge, 1) for edge in box] for box in boxes]
+    return told | {"boxes": rounded, "label_boxes": [[round(edge, 1) for edge in label_box]] if label_box else []}
+
+
+def questions_of(field: Field, pages: str) -> Iterator[dict[str, Any]]:
+    """Questions for a mined field whose concept is known, and for both ends of a range of dates."""
+    known = concept_of(field.label, pages)
+    value = field.value.lstrip(": ").strip()
+    start = len(field.value) - len(field.value.lstrip(": "))
+    value = value.rstrip(")") if "(" not in value else value
+    kind = type_of(value)
+    if not known or not value or value.endswith("#"):
+        return
+    x0, y0, x1, y1 = field.box
+    step = (x1 - x0) / max(len(field.value), 1)
+
+    def box(begin: int, end: int) -> tuple[float, float, float, float]:
+        return x0 + (start + begin) * step, y0, x0 + (start + end) * step, y1
+
+    date = _DATE.match(value)
+    if known.kind == "date" and date and kind != "dates":
+        value = value[: date.end()]  # a time follows
+    if type_of(value) not in _FITTING.get(known.kind, (type_of(value),)):
+        return
+    yield question(field.label, value, [box(0, len(value))], field.label_box, known.name)
+    span = _SPAN.fullmatch(value) if kind == "dates" else None
+    if span:
+        for number, part in ((1, "start"), (2, "end")):
+            yield question(field.label, span[number], [box(*span.span(number))], field.label_box, known.name, part)
+
+
+def prices(lines: Sequence[TextLine]) -> Iterator[dict[str, Any]]:
+    """Questions for what the items of a receipt cost: of rows with one name and one amount."""
+    names = Counter(normal(line[0]) for line in lines)
+    for line in lines:
+        text, _, y0, x1, y1 = line
+        row = [other for other in lines if abs(other[2] + other[4] - y0 - y1) < y1 - y0 and other[1] > x1]
+        amounts = [other for other in row if type_of(other[0]) == "amount"]
+        words = [word for word in re.findall(r"[A-Za-z]+", text) if len(word) > 2]
+        item = len(words) > 1 and len(words) / len(text.split()) > 0.5 and not _NO_ITEM.search(text)
+        if item and len(amounts) == 1 == names[normal(text)] and text.count(":") == 0 and len(text) < 40:
+            yield question(text, amounts[0][0], [amounts[0][1:]], line[1:], PRICE)
+
+
+def receipts(repository: Repository, out: set[str]) -> list[_Page]:
+    """SROIE's receipts: the keys of the annotation, and mined fields of other meanings."""
+    pages = []
+    for name in repository.names:
+        stem = Path(name).stem
+        if not name.startswith("data/box/") or stem in out:
+            continue
+        lines = list(_annotated((repository.read(name) or b"").decode("utf-8", "replace")))
+        try:
+            keys = json.loads(repository.read(f"data/key/{stem}.json") or b"{}")
+        except ValueError:
+            continue
+        if len(lines) < 5 or not keys:
+            continue
+        size = (max(line[3] for line in lines) + 20, max(line[4] for line in lines) + 30)
+        head = " ".join(line[0] for line in sorted(lines, key=lambda line: line[2])[:2])
+        keyed = [each for key, concept in _KEYS.items() for each in _keyed(key, concept, keys.get(key) or "", lines)]
+        company = next((each["answers"][0] for each in keyed if each["concept"] == "shop"), head)
+        pages.append(_Page(letters(company), size, lines, keyed))
+    for page, fields in zip(pages, mine([(page.group, page.lines) for page in pages], under=False), strict=True):
+        there = {each["concept"] for each in page.questions}
+        mined = [each for field in fields for each in questions_of(field, "receipts")]
+        page.questions += [each for each in mined if each["concept"] not in {*there, *_KEYS.values()}]
+        page.questions += list(prices(page.lines))[:MOST_PRICES]
+    return pages
+
+
+def _annotated(text: str) -> Iterator[TextLine]:
+    """Lines of SROIE's files: four corners and a text."""
+    for row in text.splitlines():
+        parts = row.split(",", 8)
+        if len(parts) == 9 and parts[8].strip() and all(part.strip().lstrip("-").isdigit() for part in parts[:8]):
+            x, y = [int(part) for part in parts[0:8:2]], [int(part) for part in parts[1:8:2]]
+            yield " ".join(parts[8].split()), min(x), min(y), max(x), max(y)
+
+
+def _keyed(key: str, concept: str, value: str, lines: Sequence[TextLine]) -> Iterator[dict[str, Any]]:
+    """The question for a key, if its value is found."""
+    value = " ".join(value.split())
+    value = value.lstrip("RM$ ") if key == "total" else value
+    plain = re.sub(r"[^a-z0-9]", "", value.lower())
+    if len(plain) < 3:
+        return
+    boxes: list[tuple[float, ...]] = []
+    if key in ("date", "total"):
+        totals = [line for line in lines if re.search("total|amount|amt", line[0], re.I)]
+        for text, x0, y0, x1, y1 in lines:
+            at = text.find(value)
+            if at >= 0 and (
+                key == "date" or any(abs(y0 + y1 - line[2] - line[4]) < 1.2 * (y1 - y0) for line in totals)
+            ):
+                step = (x1 - x0) / len(text)
+                boxes.append((x0 + at * step, y0, x0 + (at + len(value)) * step, y1))
+    else:
+        left = plain
+        for text, *box in lines:
+            part = re.sub(r"[^a-z0-9]", "", text.lower())
+            if len(part) >= 3 and part in left:
+                boxes.append(tuple(box))
+                left = left.replace(part, "", 1)
+        boxes = boxes if len(left) <= 0.1 * len(plain) else []
+    if boxes:
+        yield question("", value, boxes, None, concept)
+
+
+def filings(repository: Repository, folder: str, pages_name: str, out: set[str]) -> list[_Page]:
+    """Pages of PDFs with a text layer, and their mined fields."""
+    pages = []
+    names = [name for name in repository.names if name.startswith(f"{folder}/") and name.lower().endswith(".pdf")]
+    for name in tqdm(names, desc=folder, unit="file", disable=None):
+        stem = Path(name).stem
+        if stem in out:
+            continue
+        parts = stem.split("_")
+        group = letters(parts[1]) if len(parts) > 2 and parts[0].isdigit() else stem
+        for size, lines in _text_layers(repository.read(name) or b""):
+            if len(lines) >= 15 and not lines[0][0].startswith("Document Metadata"):
+                pages.append(_Page(group, size, lines, []))
+    for page, fields in zip(pages, mine([(page.group, page.lines) for page in pages]), strict=True):
+        page.questions = [each for field in fields for each in questions_of(field, pages_name)]
+    return pages
+
+
+def _text_layers(data: bytes) -> Iterator[tuple[tuple[float, float], list[TextLine]]]:
+    """The size and the lines of the first pages of a PDF, hidden text of scans included; pages that are turned not."""
+    import pypdfium2
+
+    try:
+        document = pypdfium2.PdfDocument(data)
+    except pypdfium2.PdfiumError:  # a few are damaged
+        return
+    for number in range(min(PAGES_OF_DOCUMENT, len(document))):
+        page = document[number]
+        if not page.get_rotation():
+            yield page.get_size(), list(_lines(page.get_textpage(), page.get_height()))
+
+
+def _lines(text: Any, height: float) -> Iterator[TextLine]:
+    """Characters beside each other, in the order of the file, as lines with single spaces."""
+    line: TextLine | None = None
+    spaced = False
+    for number in range(text.count_chars()):
+        character = text.get_text_range(number, 1)
+        if not character.strip() or not character.isprintable():
+            spaced = True
+            continue
+        x0, low, x1, high = text.get_charbox(number, loose=True)
+        y0, y1 = height - high, height - low
+        tall = max(y1 - y0, 1.0)
+        if line and abs(y0 + y1 - line[2] - line[4]) < 0.7 * tall and -0.5 * tall < x0 - line[3] < 0.9 * tall:
+            space = " " if spaced or x0 - line[3] > 0.22 * tall else ""
+            line = (line[0] + space + character, line[1], min(line[2], y0), x1, max(line[4], y1))
+        else:
+            if line:
+                yield line
+            line = (character, x0, y0, x1, y1)
+        spaced = False
+    if line:
+        yield line
+
+
+def write(pages: Sequence[_Page], path: Path) -> None:
+    """Writes the pages that have questions."""
+    asked = [page for page in pages if page.questions]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with gzip.open(path, "wt", encoding="utf-8") as stream:
+        stream.writelines(page.written() + "\n" for page in asked)
+    print(f"{path}: {len(asked)} pages, {sum(len(page.questions) for page in asked)} questions")
+
+
+def main() -> None:
+    """Writes `receipts.jsonl.gz`, `orders.jsonl.gz` and `registrations.jsonl.gz`."""
+    parser = argparse.ArgumentParser(description="Make files of real pages as text from public repositories.")
+    parser.add_argument("--receipts", type=Path, metavar="GIT", help="clone of zzzDavid/ICDAR-2019-SROIE")
+    parser.add_argument("--filings", type=Path, metavar="GIT", help="clone of google-research-datasets/vrdu")
+    parser.add_argument("--keep-out", type=Path, metavar="LIST", help="pages and documents to leave out, one a line")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the files")
+    arguments = parser.parse_args()
+    out = kept_out(arguments.keep_out)
+    if arguments.receipts:
+        write(receipts(Repository(arguments.receipts), out), arguments.out / "receipts.jsonl.gz")
+    if arguments.filings:
+        repository = Repository(arguments.filings)
+        for folder, name in (("ad-buy-form", "orders"), ("registration-form", "registrations")):
+            write(filings(repository, folder, name, out), arguments.out / f"{name}.jsonl.gz")
+
+
+if __name__ == "__main__":
+    run_module(main)

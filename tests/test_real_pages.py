@@ -1,0 +1,264 @@
+"""Real pages as text: their fields are mined, asked about, held out by document, and learnt from."""
+
+import json
+import subprocess
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+from tiny_pdf import text_at, write_pdf
+
+from arr_coc.data.field_mining import mine, type_of
+from arr_coc.data.field_wordings import FieldAsker, concept_of, concepts, wordings
+from arr_coc.data.real_corpus import Repository, filings, kept_out, receipts, write
+from arr_coc.data.real_pages import RealPages, moved, split_of_group
+from arr_coc.data.splits import SPLITS
+from arr_coc.training.reader.pages import Sources
+
+CITIES = ("Arbon", "Basel", "Chur", "Davos", "Engelberg", "Fribourg", "Geneva", "Herisau")
+
+
+def order(number: int) -> list[tuple[str, float, float, float, float]]:
+    """A page of an order: labels left of values, one over its value, an address, and print that never changes."""
+    rows = [
+        ("Advertiser:", f"{CITIES[number]} Party"),
+        ("Estimate #", f"48{number}"),
+        ("Flight Dates", f"0{number + 1}/02/20 - 0{number + 1}/20/20"),
+        ("Billing", CITIES[-number - 1]),
+        ("7. Occupation", ""),
+    ]
+    lines = [("Terms apply to all orders", 10.0, 10.0, 200.0, 20.0)]
+    for row, (label, value) in enumerate(rows):
+        y = 40.0 + 30 * row
+        lines.append((label, 10.0, y, 10.0 + 5 * len(label), y + 10))
+        if value:
+            lines.append((value, 100.0, y, 100.0 + 5 * len(value), y + 10))
+    lines[-1] = (f"7. Occupation {CITIES[number]} baker", 10.0, 160.0, 110.0, 170.0)
+    lines += [("Product", 300.0, 40.0, 340.0, 50.0), (f"Bread {number}", 300.0, 54.0, 340.0, 64.0)]
+    return [
+        *lines,
+        ("Remit to", 300.0, 200.0, 340.0, 210.0),
+        (f"Box {number}", 300.0, 214.0, 330.0, 224.0),
+        (f"900{number} Town", 300.0, 228.0, 345.0, 238.0),
+    ]
+
+
+def test_fields_are_what_varies_beside_what_is_printed_on_every_page() -> None:
+    pages = [(f"document {number}", order(number)) for number in range(len(CITIES))]
+    mined = mine(pages)
+    for number, fields in enumerate(mined):
+        found = {field.label: field.value for field in fields}
+        assert found == {
+            "Advertiser": f"{CITIES[number]} Party",
+            "Estimate #": f"48{number}",
+            "Product": f"Bread {number}",
+            "Flight Dates": f"0{number + 1}/02/20 - 0{number + 1}/20/20",
+            "Billing": CITIES[-number - 1],
+            "Occupation": f"{CITIES[number]} baker",
+        }
+    occupation = next(field for field in mined[0] if field.label == "Occupation")
+    assert occupation.label_box[0] > 10 and occupation.box[0] > occupation.label_box[2]  # parts of one line
+    assert not any(mine(pages[:5]))  # printed in too few documents
+    assert not any(field.label == "Product" for field in mine(pages, under=False)[0])
+
+
+def test_values_have_types() -> None:
+    told = {
+        "02/05/20 - 03/17/20": "dates",
+        "25/12/2018": "date",
+        "22 JUN 2018": "date",
+        "RM 50.00": "amount",
+        "($3.75)": "amount",
+        "8:13:39 PM": "time",
+        "03-9201 6281": "phone",
+        "TD01167104": "number",
+        "Baker Street": "text",
+    }
+    assert {value: type_of(value) for value in told} == told
+
+
+def test_wordings_are_divided_between_the_splits() -> None:
+    by_split = {split: set(wordings(split)) for split in SPLITS}
+    assert len(by_split["train"]) > 3000
+    assert len(by_split["train"] & by_split["test"]) < 0.02 * len(by_split["test"])
+    own = {
+        split: {FieldAsker(Random(seed), split).question("", "advertiser") for seed in range(200)} for split in SPLITS
+    }
+    assert len(own["train"]) > 40 and not own["train"] & own["test"]
+    concept = concept_of("Flight  dates:", "orders")
+    assert concept is concepts()["flight"] and concept_of("Flight dates", "receipts") is None
+    starts = {FieldAsker(Random(seed), "train").question("Flight Dates", "flight", "start") for seed in range(60)}
+    ends = {FieldAsker(Random(seed), "train").question("Flight Dates", "flight", "end") for seed in range(60)}
+    assert not starts & ends
+    assert FieldAsker(Random(0), "train").question("INV NO") and "{" not in "".join(by_split["train"])
+
+
+def repository(folder: Path, files: dict[str, str | Path]) -> Repository:
+    """A git repository with one commit."""
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content.read_bytes() if isinstance(content, Path) else content.encode())
+    git = ["git", "-C", str(folder), "-c", "user.name=test", "-c", "user.email=test@example.com"]
+    for command in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "files"]):
+        subprocess.run([*git, *command], check=True)
+    return Repository(folder)
+
+
+def receipt(number: int) -> dict[str, str]:
+    """The lines and the key of a receipt as SROIE has them."""
+    rows = [
+        f"{CITIES[number].upper()} STORE",
+        "MAIN ROAD, 3",
+        f"DATE: 0{number + 1}/03/2018",
+        f"TEL: 07-350740{number}",
+        "RYE BREAD",
+        f"{number}.50",
+        "TOTAL",
+        f"1{number}.00",
+        "CASH",
+        f"2{number}.00",
+    ]
+    places = [
+        (10, 10),
+        (10, 40),
+        (10, 70),
+        (10, 100),
+        (10, 130),
+        (200, 130),
+        (10, 160),
+        (200, 160),
+        (10, 190),
+        (200, 190),
+    ]
+    lines = [
+        ",".join(map(str, (x, y, x + 8 * len(row), y, x + 8 * len(row), y + 20, x, y + 20, row)))
+        for row, (x, y) in zip(rows, places, strict=True)
+    ]
+    key = {
+        "company": f"{CITIES[number].upper()} STORE",
+        "date": f"0{number + 1}/03/2018",
+        "total": f"1{number}.00",
+        "address": "MAIN ROAD, 3",
+    }
+    return {f"data/box/X{number}.csv": "\n".join(lines), f"data/key/X{number}.json": json.dumps(key)}
+
+
+@pytest.fixture
+def real_folder(tmp_path: Path) -> Path:
+    """Files of pages of receipts."""
+    files = {name: text for number in range(len(CITIES)) for name, text in receipt(number).items()}
+    write(receipts(repository(tmp_path / "git", files), set()), tmp_path / "pages" / "receipts.jsonl.gz")
+    return tmp_path / "pages"
+
+
+def test_receipts_have_their_keys_and_mined_fields_and_prices(tmp_path: Path) -> None:
+    files = {name: text for number in range(len(CITIES)) for name, text in receipt(number).items()}
+    (tmp_path / "list").write_text("sroie/X3\ndeepform/doc_2\nsource 2001_Firm_Form.pdf\n")
+    out = kept_out(tmp_path / "list")
+    assert {"X3", "doc", "2001_Firm_Form"} <= out
+    pages = receipts(repository(tmp_path / "git", files), out)
+    assert [page.group for page in pages] == [f"{city.lower()}store" for city in CITIES if city != CITIES[3]]
+    told = {each["concept"]: each for each in pages[0].questions}
+    assert {name: each["answers"] for name, each in told.items()} == {
+        "shop": ["ARBON STORE"],
+        "receipt date": ["01/03/2018"],
+        "address": ["MAIN ROAD, 3"],
+        "total": ["10.00"],
+        "phone": ["07-3507400"],
+        "cash": ["20.00"],
+        "price": ["0.50"],
+    }
+    assert told["receipt date"]["boxes"][0][0] > 40 and told["price"]["label"] == "RYE BREAD"
+    with pytest.raises(ValueError, match=r"expected a git repository; got none"):
+        Repository(tmp_path / "nothing")
+
+
+def test_fields_of_filings_come_from_the_text_layer(tmp_path: Path) -> None:
+    files = {}
+    for number in range(len(CITIES)):
+        content = "\n".join(
+            text_at(x0, 780 - y1, text, size=9)
+            for text, x0, _, _, y1 in [
+                *order(number),
+                *[(f"note {n}", 30.0, 0.0, 0.0, 400.0 + 20 * n) for n in range(4)],
+            ]
+        )
+        files[f"ad-buy-form/main/pdfs/{CITIES[number]}.pdf"] = write_pdf(tmp_path / f"{number}.pdf", content)
+    pages = filings(repository(tmp_path / "git", files), "ad-buy-form", "orders", {"Chur"})
+    assert {page.group for page in pages} == {*CITIES} - {"Chur"}
+    told = {(each["concept"], each["part"]): each["answers"][0] for each in pages[0].questions}
+    assert told == {
+        ("advertiser", ""): "Arbon Party",
+        ("estimate", ""): "480",
+        ("product", ""): "Bread 0",
+        ("flight", ""): "01/02/20 - 01/20/20",
+        ("flight", "start"): "01/02/20",
+        ("flight", "end"): "01/20/20",
+    }
+
+
+def test_pages_of_a_company_are_in_one_split_and_ask_for_absent_fields(real_folder: Path) -> None:
+    path, texts, groups = real_folder / "receipts.jsonl.gz", set(), []
+    for split in ("train", "validation", "test"):
+        there = [city for city in CITIES if split_of_group(f"{city.lower()}store") == split]
+        if not there:
+            with pytest.raises(ValueError, match="expected pages of the split"):
+                RealPages(path, split)
+            continue
+        pages = RealPages(path, split)
+        assert len(pages) == len(there)
+        groups += [page.source for page in pages]
+        page = pages[0]
+        assert page.kind == "receipts" and page.lines[0].text.endswith("STORE")
+        assert all(question.boxes or question.absent for question in page.questions)
+        texts |= {
+            question.text for seed in range(9) for question in pages.page(0, np.random.default_rng(seed)).questions
+        }
+    assert sorted(groups) == sorted(f"{city.lower()}store" for city in CITIES) and len(texts) > 30
+
+
+def test_absent_fields_have_no_label_on_the_page(real_folder: Path) -> None:
+    import gzip
+
+    path = real_folder / "receipts.jsonl.gz"
+    with gzip.open(path, "rt") as stream:
+        rows = [json.loads(line) for line in stream]
+    rows[0]["group"] = rows[1]["group"] = "a"
+    rows[0]["lines"] = [line for line in rows[0]["lines"] if not line[0].startswith(("CASH", "20"))]
+    rows[0]["questions"] = [each for each in rows[0]["questions"] if each["concept"] != "cash"]
+    plain = real_folder / "few.jsonl"
+    plain.write_text("\n".join(map(json.dumps, rows[:2])))
+    pages = RealPages(plain, split_of_group("a"))
+    asked = [question for seed in range(30) for question in pages.page(0, np.random.default_rng(seed)).questions]
+    absent = [question for question in asked if question.absent]
+    assert absent and {question.answers for question in absent} == {("not on the page",)}
+    whole = [question for seed in range(30) for question in pages.page(1, np.random.default_rng(seed)).questions]
+    assert not [question.text for question in whole if question.absent]
+
+
+def test_moved_pages_keep_what_their_boxes_show(real_folder: Path) -> None:
+    page = RealPages(real_folder / "receipts.jsonl.gz", "train")[0]
+    other = moved(np.random.default_rng(0), page)
+    assert other.size != page.size and [line.text for line in other.lines] == [line.text for line in page.lines]
+    question, again = (
+        next(each for each in one.questions if each.answers == ("MAIN ROAD, 3",)) for one in (page, other)
+    )
+    line = next(line for line in other.lines if line.text == "MAIN ROAD, 3")
+    assert np.allclose(again.boxes[0], [*line.boxes[0, :2], *line.boxes[-1, 2:]], atol=0.1)
+    assert question.boxes != again.boxes
+
+
+def test_sources_mix_drawn_and_real_pages(real_folder: Path) -> None:
+    sources = Sources({"receipts": 1.0}, "train", real_folder=real_folder)
+    assert sources.page(np.random.default_rng(0)).kind == "receipts"
+    with pytest.raises(FileNotFoundError, match=r"orders\.jsonl\.gz"):
+        Sources({"orders": 1.0}, "train", real_folder=real_folder)
+    with pytest.raises(ValueError, match="page source: expected one of"):
+        Sources({"receipts": 1.0}, "train")
+    (real_folder / "damaged.jsonl.gz").write_bytes((real_folder / "receipts.jsonl.gz").read_bytes()[:40])
+    plain = real_folder / "plain.jsonl"
+    plain.write_text('{"group": "x"}\n')
+    with pytest.raises(ValueError, match=r"expected a page a line.*; got KeyError"):
+        RealPages(plain, "train")
