@@ -56,6 +56,7 @@ from .scorers import FetchContext, scorer_inputs
 from .transformers_releases import CACHE, CacheOutput, by_either_name
 from .view_encoding import select_views
 from .vision_tower import ArrCocVisionTower, pool_cells
+from .word_sources import words_on_squares
 from .wordpieces import FOREMOST, GivenWords
 
 
@@ -180,6 +181,7 @@ class ArrCocModel(ArrCocPreTrainedModel):
         *,
         pool: int = 1,
         words: Sequence[GivenWords | None] | None = None,
+        unseen: bool = False,
     ) -> ImageEncoding:
         """Encodes images: everything that does not depend on a question.
 
@@ -188,13 +190,14 @@ class ArrCocModel(ArrCocPreTrainedModel):
             patch_mask: [P, N], False (0) on padding patches; None: there are none.
             pool: base cells along each axis that become one base token of the language model.
             words: those of each image from elsewhere, None where the text reader reads; None: it reads all.
+            unseen: whether images with words need no features (`ArrCocVisionTower.encode_grid`).
 
         Raises:
             ValueError: images that are not square, or a side that is not a multiple of 4 patches.
         """
         if words is None:
             return self._encoded(pixel_values, patch_mask, pool=pool)
-        grid = self.vision_tower.encode_grid(pixel_values, words, unseen=self.bridge.reads_text_alone)
+        grid = self.vision_tower.encode_grid(pixel_values, words, unseen=unseen)
         return self._encoded(pixel_values, patch_mask, grid, pool=pool)
 
     def encode_features(
@@ -545,6 +548,7 @@ class ArrCocModel(ArrCocPreTrainedModel):
         input_ids: Tensor | None,
         pixel_values: Tensor | None,
         patch_mask: Tensor | None,
+        words: Sequence[GivenWords | None] | None,
         image_index: Tensor | None,
         image_encoding: ImageEncoding | None,
         choices: FetchChoices | Mapping[str, Any] | None,
@@ -558,7 +562,7 @@ class ArrCocModel(ArrCocPreTrainedModel):
             raise ValueError(f"images: expected {expected}; got {'inputs_embeds' if input_ids is None else 'both'}")
         if image_encoding is None:
             assert pixel_values is not None
-            image_encoding = self.encode_image(pixel_values, patch_mask)
+            image_encoding = self.encode_image(pixel_values, patch_mask, words=words)
         elif type(image_encoding).__name__ != ImageEncoding.__name__:  # by name: remote code may load a class twice
             raise refusal("image_encoding", "what encode_image returned", image_encoding)
         image_encoding.check_fits(self.config)
@@ -590,7 +594,7 @@ class ArrCocModel(ArrCocPreTrainedModel):
         surplus placeholders are removed: their columns have the state of the token before them. `hidden_states`,
         `attentions` and the cache are of the shorter prompt.
         """
-        sources, _ = (kwargs.pop(name, None) for name in ("image_sources", "source_sizes"))
+        sources, sizes, words = (kwargs.pop(name, None) for name in ("image_sources", "source_sizes", "image_words"))
         if sources is not None and pixel_values is None and image_encoding is None:
             expected = "squares of single images; documents and pooled base tokens are for generate(**inputs)"
             raise ValueError(f"pixel_values: expected {expected}; got image_sources alone")
@@ -599,7 +603,9 @@ class ArrCocModel(ArrCocPreTrainedModel):
             raise TypeError(f"forward: expected its own arguments or the language model's; got {unknown}")
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("input_ids: expected exactly one of them and inputs_embeds; got both or neither")
-        images = (pixel_values, patch_mask, image_index, image_encoding, choices)
+        vision = self.config.vision_config
+        given = None if words is None else words_on_squares(words, sizes, vision.image_size // vision.patch_size)
+        images = (pixel_values, patch_mask, given, image_index, image_encoding, choices)
         aligned: dict[str, Any] = {"attention_mask": attention_mask, "position_ids": position_ids, "labels": labels}
         prompt = self._with_images(input_ids, *images, query_mask=query_mask, **aligned)
         if prompt is not None:

@@ -34,6 +34,7 @@ from .processing_arr_coc import ArrCocProcessor, History, Turn, histories, take_
 from .prompt import EmbeddedPrompt, SelectedSlots
 from .view_encoding import READINGS, Reading, encode_prompts, encode_sources, on_sheets, select_views, with_features
 from .views import AS_SEEN, VIEW_OPTIONS, ViewOptions
+from .word_sources import from_tensor, resolved_words
 
 logger = logging.get_logger(__name__)
 
@@ -160,12 +161,15 @@ class AnswerGenerator:
         return self.model.prefilled(encoding) if prefix else encoding
 
     @torch.no_grad()
-    def encode_slots(self, input_ids: Tensor, pixels: Tensor, sizes: Tensor, **options: Any) -> ImageEncoding:
+    def encode_slots(
+        self, input_ids: Tensor, pixels: Tensor, sizes: Tensor, words: Tensor | None = None, **options: Any
+    ) -> ImageEncoding:
         """Encodes the images of prompts [B, S] from the processor, one for each slot, in views.
 
         Args:
             input_ids: [B, S], with placeholders.
             pixels: uint8, those [H, W, 3] of each image one after the other; sizes: [I, 2] (height, width) of each.
+            words: `image_words` of the processor; options: of `ViewOptions`.
         """
         counts = [3 * height * width for height, width in sizes.tolist()]
         if pixels.shape != (sum(counts),):
@@ -173,6 +177,8 @@ class AnswerGenerator:
         shown = zip(pixels.cpu().split(counts), sizes.tolist(), strict=True)
         sources = [image.view(height, width, 3).numpy() for image, (height, width) in shown]
         view_options, _ = self._view_options(options)
+        if words is not None:
+            view_options = replace(view_options, words=resolved_words(from_tensor(words), view_options.words))
         placeholders = (input_ids == self.model.config.image_token_id).sum(1)
         size, remaining = int(placeholders.sum()) // len(sources), iter(sources)
         counts = (placeholders // max(1, size)).tolist()
@@ -649,7 +655,7 @@ POPPED = ("cache", "tokenizer", "assistant_tokenizer", "trust_remote_code", "mm_
 
 MODEL_INPUTS = (
     "input_ids", "inputs", "inputs_embeds", "attention_mask", "pixel_values", "patch_mask", "image_index",
-    "image_encoding", "image_sources", "source_sizes",
+    "image_encoding", "image_sources", "source_sizes", "image_words",
 )  # fmt: skip
 """What the processor makes of images and text, which `ask` makes itself."""
 

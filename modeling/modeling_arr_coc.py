@@ -159,7 +159,15 @@ def _warn_of_eval_mode(_: Tensor) -> None:
 
 warn_of_later_release()
 
-_IMAGE_ARGUMENTS = ("pixel_values", "patch_mask", "image_index", "image_encoding", "image_sources", "source_sizes")
+_IMAGE_ARGUMENTS = (
+    "pixel_values",
+    "patch_mask",
+    "image_index",
+    "image_encoding",
+    "image_sources",
+    "source_sizes",
+    "image_words",
+)
 
 
 @dataclass
@@ -488,13 +496,15 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
             raise ValueError("images: expected pixel_values or image_encoding; got both")
         sources, sizes = images["image_sources"], images["source_sizes"]
         square = self.config.vision_config.image_size
-        in_views = sources is not None and (images["pixel_values"] is None or bool(sizes.max() > square))
         options = {name: kwargs.pop(name) for name in VIEW_OPTIONS & kwargs.keys()}
+        worded = images["image_words"] is not None or options.get("words") not in (None, "auto", "network")
+        in_views = sources is not None and (images["pixel_values"] is None or worded or bool(sizes.max() > square))
         if options.get("max_base_tokens") is not None:
             expected = "it in the processor's image_processor.views, as the processor writes the placeholders"
             raise ValueError(f"max_base_tokens: expected {expected}; got it beside model inputs")
         if in_views and encoding is None:
-            encoding = AnswerGenerator(self, self.processor).encode_slots(input_ids, sources, sizes, **options)
+            answers = AnswerGenerator(self, self.processor)
+            encoding = answers.encode_slots(input_ids, sources, sizes, images["image_words"], **options)
         elif encoding is None:
             encoding = self.model.encode_image(images["pixel_values"], images["patch_mask"])
         return self.model.embed_images(

@@ -4,7 +4,6 @@ A text layer, an OCR engine, the caller and the text reader all give such lines;
 are (x0, y0, x1, y1) in px of the source.
 """
 
-import json
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -193,17 +192,3 @@ def words_on_view(lines: Iterable[PrintedLine], square: Sequence[float], grid: i
             confidence = line.confidence if places else 0.0
             words.append(Word("".join(shown), tuple(places), row, confidence, tuple(unread), span))
     return words
-
-
-# ---- as bytes -------------------------------------------------------------------------------------------------------
-
-
-def to_json(lines: Sequence[PrintedLine]) -> str:
-    """Lines as JSON, for `from_json`."""
-    return json.dumps([[line.text, line.boxes.round(2).tolist(), line.confidence] for line in lines])
-
-
-def from_json(text: str) -> tuple[PrintedLine, ...]:
-    """The lines that `to_json` wrote."""
-    entries = json.loads(text)
-    return tuple(PrintedLine(text, np.array(boxes, np.float32).reshape(-1, 4), sure) for text, boxes, sure in entries)

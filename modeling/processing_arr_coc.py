@@ -24,12 +24,12 @@ from .budgets import pooling
 from .checks import check_processing, refusal
 from .configuration_arr_coc import COMPRESSION, PROCESSOR_MAP, ArrCocConfig, count_vision_tokens
 from .documents import Limits, open_document
-from .image_loading import document_refusal
+from .image_loading import Source, document_refusal
 from .image_processing_arr_coc import ArrCocImageProcessor, ProcessorSettings
 from .prompt_format import CHAT_TEMPLATE, QUESTION_ROLE, images_first
 from .view_encoding import Turns
 from .views import AS_SEEN, SPREADS, TILING, VIEW_OPTIONS, ViewOptions
-from .word_sources import check_words
+from .word_sources import PageToRead, check_words, read_before, to_tensor, words_of_each
 
 logger = logging.get_logger(__name__)
 
@@ -234,11 +234,13 @@ class ArrCocProcessor(ProcessorMixin):
                 raise refusal("text", "a string, which UTF-8 can hold, or a list of them", prompt)
         check_processing(kwargs)
         asks = images is not None and bool(texts) and all(map(_is_open, texts)) and not kwargs.keys() & PIXELS
+        words = kwargs.pop("words", None) or self.image_processor.views.get("words", "auto")
+        check_words(words)
         if images is not None:  # before the lock, as a download takes time
             images = self.image_processor.fetch_images(images, documents=asks)
-        pages = None
+        pages, known = None, list[Any]()
         if asks:
-            texts, images, pages = self._in_pages(texts, images)
+            texts, images, pages, known = self._in_pages(texts, images, words)
         sources: Any = make_flat_list_of_images(images) if asks else []
         if pages is not None or self.image_processor.shrinks(sources, 1.0):
             kwargs = {"readable_px": None, **kwargs}  # tiles show text that is too small in the square
@@ -252,12 +254,17 @@ class ArrCocProcessor(ProcessorMixin):
             pixels = [torch.from_numpy(np.array(image)) for image in sources]  # [H, W, 3] each
             inputs["image_sources"] = torch.cat([image.flatten() for image in pixels])
             inputs["source_sizes"] = torch.tensor([image.shape[:2] for image in pixels])
+            if any(page is not None for page in known):
+                inputs["image_words"] = to_tensor(known)
         return inputs
 
-    def _in_pages(self, texts: Sequence[str], images: Any) -> tuple[Sequence[str], Any, int | None]:
+    def _in_pages(
+        self, texts: Sequence[str], images: Any, words: Any
+    ) -> tuple[Sequence[str], Any, int | None, list[Any]]:
         """Chats and images, with a placeholder and an image for each page of a document.
 
-        Also the largest number of images in a chat if there are documents or pooled base tokens, else None.
+        Also the largest number of images in a chat if there are documents or pooled base tokens, else None; and what is
+        known of each page's text (`word_sources.read_before`).
         """
         rows = images if isinstance(images, list) else [images]
         shown = [image for row in rows for image in (row if isinstance(row, list) else [row])]
@@ -269,13 +276,16 @@ class ArrCocProcessor(ProcessorMixin):
         if documents:
             self._check_places(texts, images)
         pages: list[list[Image.Image]] = []
+        sources: list[Source] = []
         for image in shown:
             if isinstance(image, Image.Image):
                 pages.append([image])
+                sources.append(Source(image.height, image.width, image.copy))
             elif image.kind == "video":  # each frame would need its second before it
                 raise document_refusal(image)
             else:
-                pages.append([page.load() for page in open_document(image, limits)])
+                sources += (opened := open_document(image, limits))
+                pages.append([page.load() for page in opened])
         if documents:
             start, end = (f"(?:{re.escape(token)})?" for token in (VISION_START, VISION_END))
             place, counts = re.compile(start + re.escape(self.image_token) + end), iter(map(len, pages))
@@ -287,7 +297,10 @@ class ArrCocProcessor(ProcessorMixin):
         if len(pools) > 1:
             expected = "prompts of about as many pages in one call, or a call for each"
             raise ValueError(f"images: expected {expected}; got {totals}")
-        return texts, images, max(totals) if documents or max(pools, default=1) > 1 else None
+        flat = [page for own in pages for page in own]
+        wanted = zip(sources, flat, words_of_each(words, len(flat)), strict=True)
+        known = [read_before(one, PageToRead(source, page)) for source, page, one in wanted]
+        return texts, images, max(totals) if documents or max(pools, default=1) > 1 else None, known
 
     def apply_chat_template(self, conversation: Any, *args: Any, **kwargs: Any) -> Any:
         """As in transformers; images move before the first question of their chat: see `images_first`."""

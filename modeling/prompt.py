@@ -49,6 +49,7 @@ class Core(Protocol):
         *,
         pool: int = 1,
         words: Sequence[GivenWords | None] | None = None,
+        unseen: bool = False,
     ) -> ImageEncoding: ...
 
     def encode_base(

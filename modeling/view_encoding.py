@@ -24,11 +24,11 @@ from .image_encoding import ImageEncoding, Tiles
 from .image_loading import Encoded, Source, check_print
 from .image_processing_arr_coc import ArrCocImageProcessor, Box, least_scale, warn_of_blank
 from .pretrained import device_of
-from .printed_lines import words_on_view
+from .printed_lines import TextLayer
 from .prompt import Core, SelectedSlots
 from .prompt_format import count_vision_tokens
 from .views import VIEWS_AT_ONCE, ViewOptions, Views, Window, arrange, plan_tiles, print_scale, relevance_of, square_of
-from .word_sources import PageToRead, PageWords, check_words, read_strips, words_of_page
+from .word_sources import PageToRead, PageWords, given_words, read_strips, words_of_each, words_of_page
 from .wordpieces import GivenWords
 
 
@@ -201,7 +201,11 @@ def _encode_overviews(
         inputs = _overviews(processor, [source.load() for source in some], seen[start : start + VIEWS_AT_ONCE])
         words = given[start : start + VIEWS_AT_ONCE]
         part = core.encode_image(
-            inputs["pixel_values"].to(device), inputs["patch_mask"].to(device), pool=pool, words=words
+            inputs["pixel_values"].to(device),
+            inputs["patch_mask"].to(device),
+            pool=pool,
+            words=words,
+            unseen=core.bridge.reads_text_alone,
         )
         parts.append(part if len(sources) == 1 else replace(part, semantic_cache=[], bridge_cache=None))
     return parts[0].join(*parts[1:])
@@ -219,14 +223,7 @@ def words_of_sources(
         ValueError: words from elsewhere for a model without a text reader, or another number of lists than sources; see
             `words_of_page` too.
     """
-    each = [words] * len(sources)
-    if isinstance(words, list | tuple) and words and not _is_word(words[0]):
-        each = list(words)
-        for one in each:
-            check_words(one)
-    if len(each) != len(sources) or (isinstance(words, list | tuple) and each[0] is words and len(sources) > 1):
-        received = f"{len(each)} lists" if each[0] is not words else "words of one"
-        raise ValueError(f"words: expected a list of words for each of {len(sources)} sources; got {received}")
+    each = words_of_each(words, len(sources))
     tower = core.vision_tower
     if tower.text_reader is None:
         if not all(isinstance(one, str) and one in ("auto", "network") for one in each):
@@ -235,6 +232,8 @@ def words_of_sources(
         return [PageWords()] * len(sources)
     pages = []
     for source, one in zip(sources, each, strict=True):
+        if isinstance(one, TextLayer):
+            source, one = replace(source, layer=partial(_itself, one)), "auto"
         needs_pixels = one == "ocr" or (one in ("auto", "text_layer") and source.layer is not None)
         if one == "network" or (one == "auto" and not needs_pixels):
             pages.append(PageWords())
@@ -244,17 +243,9 @@ def words_of_sources(
     return pages
 
 
-def _is_word(entry: Any) -> bool:
-    """Whether an entry of a list is one word, and not the words of a source."""
-    return isinstance(entry, list | tuple) and len(entry) == 2 and isinstance(entry[0], str)
-
-
 def _given(core: Core, page: PageWords, window: Window) -> GivenWords | None:
-    """The words of a view; None where the network reads it."""
-    if page.lines is None:
-        return None
-    grid = core.config.vision_config.image_size // core.config.vision_config.patch_size
-    return GivenWords(words_on_view(page.lines, square_of(window), grid), page.partial)
+    vision = core.config.vision_config
+    return given_words(page, window, vision.image_size // vision.patch_size)
 
 
 SMALLEST_CAPITAL = 4.5
@@ -398,8 +389,8 @@ def _kept(source: Source) -> Source:
     return replace(source, load=cache(source.load))
 
 
-def _itself(image: Image.Image) -> Image.Image:
-    return image
+def _itself(value: Any, *_: Any) -> Any:
+    return value
 
 
 # ---- several readings ---------------------------------------------------------------------------------------------

@@ -5,10 +5,11 @@ without a Unicode map, the OCR of another page, text that no one can see. So `au
 the network reads in their places.
 """
 
+import json
 import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from difflib import SequenceMatcher
 from functools import cache
 from importlib import import_module, metadata
@@ -18,15 +19,17 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
+from torch import Tensor
 
 from .config_fields import Registry
 from .documents import MissingPackage
 from .image_loading import Source
 from .image_processing_arr_coc import ArrCocImageProcessor
-from .printed_lines import UNKNOWN, PrintedLine, TextLayer, line_in_box, lines_of_caller, readable
+from .printed_lines import UNKNOWN, PrintedLine, TextLayer, line_in_box, lines_of_caller, readable, words_on_view
+from .views import Window, square_of
 from .vision_tower import ArrCocVisionTower
 from .word_files import lines_of_file
-from .wordpieces import COLUMNS, Word
+from .wordpieces import COLUMNS, GivenWords, Word
 
 WordSource = Callable[["PageToRead"], "PageWords"]
 
@@ -52,13 +55,87 @@ class PageWords:
     partial: bool = False
 
 
+PageText = PageWords | TextLayer
+"""What is known of a page's text: its words, or a text layer that is not compared with the page yet."""
+
+
+def to_json(page: PageText | None) -> Any:
+    """What `from_json` reads: numbers, strings and lists; boxes are rounded to 0.01 px."""
+    if page is None:
+        return None
+    values = {part.name: getattr(page, part.name) for part in fields(page)}
+    if page.lines is not None:
+        values["lines"] = [[line.text, line.boxes.round(2).tolist(), line.confidence] for line in page.lines]
+    return {"kind": type(page).__name__, **values}
+
+
+def from_json(content: Any) -> PageText | None:
+    """What `to_json` was given."""
+    if content is None:
+        return None
+    values = {name: value for name, value in content.items() if name != "kind"}
+    if values["lines"] is not None:
+        values["lines"] = tuple(
+            PrintedLine(text, np.array(boxes, np.float32).reshape(-1, 4), sure) for text, boxes, sure in values["lines"]
+        )
+    return PageWords(**values) if content["kind"] == PageWords.__name__ else TextLayer(**values)
+
+
+def to_tensor(pages: Sequence[PageText | None]) -> Tensor:
+    """The text of pages as uint8 [bytes]; joined tensors have the pages of all."""
+    return torch.frombuffer(bytearray(json.dumps([to_json(page) for page in pages]).encode()), dtype=torch.uint8)
+
+
+def from_tensor(packed: Tensor) -> list[PageText | None]:
+    """The pages of joined tensors of `to_tensor`."""
+    text, pages, at = bytes(packed.cpu().tolist()).decode(), [], 0
+    while at < len(text):
+        some, at = json.JSONDecoder().raw_decode(text, at)
+        pages += [from_json(page) for page in some]
+    return pages
+
+
+def given_words(page: PageText | None, window: Window, grid: int) -> GivenWords | None:
+    """The words of a view, a window of the page in px, on a grid of `grid` patches; None where the network reads it."""
+    if not isinstance(page, PageWords) or page.lines is None:
+        return None
+    return GivenWords(words_on_view(page.lines, square_of(window), grid), page.partial)
+
+
+def words_on_squares(packed: Tensor, sizes: Tensor, grid: int) -> list[GivenWords | None]:
+    """The words of whole images of (height, width) `sizes` [P, 2], from `image_words` of the processor."""
+    pages = zip(from_tensor(packed), sizes.tolist(), strict=True)
+    return [given_words(page, (0, 0, width, height), grid) for page, (height, width) in pages]
+
+
+def resolved_words(pages: Sequence[PageText | None], wanted: Any) -> list[Any]:
+    """The option `words` of each page, from what is known of its text and the one that is wanted for all.
+
+    Words that were read before are kept. A text layer serves "auto" and "text_layer".
+    """
+    return [
+        page
+        if isinstance(page, PageWords) or (page is not None and wanted == "auto")
+        else layer_words(page)
+        if isinstance(page, TextLayer) and wanted == "text_layer"
+        else wanted
+        for page in pages
+    ]
+
+
+def layer_words(layer: TextLayer) -> PageWords:
+    """The known lines of a text layer as it is."""
+    return PageWords(known_lines(layer), "text_layer", _version("pypdfium2"), partial=layer.pictures > PICTURES)
+
+
 @dataclass(frozen=True)
 class PageToRead:
-    """A page whose words are wanted: its source, its pixels, and what reads strips of it (`read_strips`)."""
+    """A page whose words are wanted: its source, its pixels, and what reads strips of it (`read_strips`), if a model
+    is at hand."""
 
     source: Source
     image: Image.Image
-    read: Callable[[Sequence["Strip"]], list[str]]
+    read: Callable[[Sequence["Strip"]], list[str]] | None = None
 
     @property
     def name(self) -> str:
@@ -79,11 +156,13 @@ def known_lines(layer: TextLayer) -> tuple[PrintedLine, ...]:
 
 
 def words_of_page(words: Any, page: PageToRead) -> PageWords:
-    """The words of a page from the source `words`: a name in `WORD_SOURCES`, a list, or the path of a file.
+    """The words of a page from the source `words`: a name in `WORD_SOURCES`, a list, the path of a file, or themselves.
 
     Raises:
         ValueError: an unknown name, or see `lines_of_caller` and `lines_of_file`.
     """
+    if isinstance(words, PageWords):
+        return words
     if isinstance(words, str) and words in WORD_SOURCES:
         return WORD_SOURCES[words](page)
     size = page.source.height, page.source.width
@@ -92,9 +171,36 @@ def words_of_page(words: Any, page: PageToRead) -> PageWords:
     return PageWords(lines_of_caller(words, *size), "caller")
 
 
+def words_of_each(words: Any, count: int) -> list[Any]:
+    """The option `words` of each of `count` sources; one list of words is that of a single source.
+
+    Raises:
+        ValueError: another number of lists, or what `check_words` refuses.
+    """
+    each = [words] * count
+    of_one = isinstance(words, list | tuple) and all(
+        isinstance(entry, list | tuple) and len(entry) == 2 and isinstance(entry[0], str) for entry in words
+    )
+    if isinstance(words, list | tuple) and not (of_one and words):
+        each = ["auto" if one is None else one for one in words]
+        for one in each:
+            check_words(one)
+    if len(each) != count or (of_one and count > 1):
+        received = "words of one" if of_one else f"{len(each)} lists"
+        raise ValueError(f"words: expected a list of words for each of {count} sources; got {received}")
+    return each
+
+
+def read_before(words: Any, page: "PageToRead") -> PageText | None:
+    """What is known of a page's text without a model: words, or a text layer that is to be compared; None: nothing."""
+    if words == "auto":
+        return page.layer
+    return None if words == "network" else words_of_page(words, page)
+
+
 def check_words(words: Any) -> None:
-    """Raises a ValueError unless `words` is the name of a source, a list, or the path of a file that exists."""
-    if isinstance(words, list | tuple) or (isinstance(words, str) and words in WORD_SOURCES):
+    """Raises a ValueError unless `words` is the name of a source, words, or the path of a file that exists."""
+    if isinstance(words, list | tuple | PageWords | TextLayer) or (isinstance(words, str) and words in WORD_SOURCES):
         if words == "ocr":
             ocr_engine()  # refused before any work where it is not installed
         return
@@ -112,9 +218,9 @@ def network(page: PageToRead) -> PageWords:
 @WORD_SOURCES.register("text_layer")
 def text_layer(page: PageToRead) -> PageWords:
     """The text layer of a PDF as it is; the network reads pages without one, with a warning."""
-    if (layer := page.layer) is None or not (lines := known_lines(layer)):
+    if (layer := page.layer) is None or not known_lines(layer):
         return PageWords(warning=f"{page.name} has no text layer, so the network read it")
-    return PageWords(lines, "text_layer", _version("pypdfium2"), partial=layer.pictures > PICTURES)
+    return layer_words(layer)
 
 
 @WORD_SOURCES.register("auto")
@@ -197,7 +303,7 @@ def doubts(layer: TextLayer, page: PageToRead) -> str:
         if count > most * every:
             return f"{count} of {every} characters of its text layer {fault}"
     strips = sampled_strips(layer.lines)
-    if not strips:
+    if not strips or page.read is None:
         return ""
     said, read = [_plain(strip.text) for strip in strips], [_plain(text) for text in page.read(strips)]
     numbers = [[re.sub(r"\D", "", text) for text in texts] for texts in (said, read)]

@@ -15,9 +15,10 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from ..modeling.configuration_arr_coc import ArrCocConfig, count_vision_tokens
-from ..modeling.image_loading import load_source
+from ..modeling.image_loading import Source, load_source
 from ..modeling.image_processing_arr_coc import boxes_to_patches
 from ..modeling.processing_arr_coc import ArrCocProcessor, query_markers
+from ..modeling.word_sources import PageToRead, check_words, read_before, to_tensor
 from .records import Record, is_document
 
 Side = Literal["left", "right"]
@@ -46,6 +47,7 @@ class QuestionCollator:
             `trim_placeholders`.
         answer: the answer to learn, the first of a record or a random one.
         seed: seed of the random answer, with the record's line: the same in every epoch and process.
+        words: where the words of images come from, a name in `word_sources.WORD_SOURCES`.
 
     Raises:
         ValueError: an unknown side or choice, a bad budget, a tokenizer without a token that ends an answer.
@@ -60,10 +62,13 @@ class QuestionCollator:
         budget: int | str | None = None,
         answer: Choice = "first",
         seed: int = 0,
+        words: str = "network",
     ) -> None:
         for name, value, known in (("padding_side", padding_side, Side), ("answer", answer, Choice)):
             if value not in get_args(known):
                 raise ValueError(f"{name}: expected {' or '.join(get_args(known))}; got {value!r}")
+        check_words(words)
+        self.words = words
         self.processor, self.padding_side, self.answer, self.seed = processor, padding_side, answer, seed
         self.side, self.patch_size = processor.image_processor.size["height"], processor.image_processor.patch_size
         base, num_fetched = count_vision_tokens(
@@ -89,6 +94,7 @@ class QuestionCollator:
             query_mask: bool [B, S], True on the question's text, never on the answer.
             pixel_values: float32 [P, 3, side, side], patch_mask: bool [P, N]; each distinct image once.
             image_index: int64 [I], the image of each record.
+            image_words, source_sizes: of each distinct image, if `words` are not the network's; see `ArrCocProcessor`.
             retained: bool [I], only if there are any: records on which the scorer's relevance is retained.
             relevance_targets: float32 [I, N], 1 on patches under the boxes of the answer and its label, 0 elsewhere;
                 all 0 for absent answers; rows of `UNKNOWN` for unknown boxes, boxes outside the image, and retained
@@ -176,7 +182,14 @@ class QuestionCollator:
         sizes = [(images[slot].height, images[slot].width) for slot in index]
         relevance = [self._relevance(record, size) for record, size in zip(records, sizes, strict=True)]
         marks = torch.tensor([record.retained for record in records])
+        words = {}
+        if self.words not in ("auto", "network"):  # images have no text layer
+            pages = [PageToRead(Source(image.height, image.width, image.copy), image) for image in images]
+            known = [read_before(self.words, page) for page in pages]
+            image_sizes = torch.tensor([(image.height, image.width) for image in images])
+            words = {"image_words": to_tensor(known), "source_sizes": image_sizes}
         return {
+            **words,
             **({"retained": marks} if marks.any() else {}),
             "pixel_values": inputs["pixel_values"],
             "patch_mask": inputs["patch_mask"].bool(),
