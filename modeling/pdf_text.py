@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from ctypes import addressof, byref, c_double, create_string_buffer
 from dataclasses import dataclass, replace
+from importlib import import_module
 from itertools import pairwise
 from typing import Any
 
@@ -356,9 +357,7 @@ def _drawings(sheet: Any, frame: _Frame) -> tuple[list[Box], list[Box]]:
 
 def _characters(text_page: Any, frame: _Frame, *, invisible: bool) -> Iterator[Character]:
     """All characters of a page except spaces, in the order of the file; `invisible`: also those that are not drawn."""
-    import pypdfium2.raw as pdfium
-
-    raw = text_page.raw
+    pdfium, raw = import_module("pypdfium2.raw"), text_page.raw
     loose, matrix, x, y = pdfium.FS_RECTF(), pdfium.FS_MATRIX(), c_double(), c_double()
     x0, y0, x1, y1 = c_double(), c_double(), c_double(), c_double()
     symbols: dict[int, bool] = {}
@@ -397,8 +396,7 @@ def _characters(text_page: Any, frame: _Frame, *, invisible: bool) -> Iterator[C
 
 
 def _font_name(font: Any) -> str:
-    import pypdfium2.raw as pdfium
-
+    pdfium = import_module("pypdfium2.raw")
     name = create_string_buffer(256)
     pdfium.FPDFFont_GetBaseFontName(font, name, len(name))
     return name.value.decode(errors="replace")

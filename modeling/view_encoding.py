@@ -5,7 +5,7 @@ Notation: P sources, I image slots, N patches of a grid. Windows are x0, y0, x1,
 
 import math
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import Any
@@ -20,7 +20,7 @@ from .budgets import pooling
 from .configuration_arr_coc import COMPRESSION
 from .documents import Limits, open_document
 from .fetcher import FetchChoices
-from .image_encoding import ImageEncoding, Tiles
+from .image_encoding import ImageEncoding, Tiles, no_pixels
 from .image_loading import Encoded, Source, check_print
 from .image_processing_arr_coc import ArrCocImageProcessor, Box, least_scale, warn_of_blank
 from .pretrained import device_of
@@ -282,14 +282,21 @@ def with_features(core: Core, processor: ArrCocImageProcessor, encoding: ImageEn
     Raises:
         ValueError: an encoding that holds no pixels, such as one from a file.
     """
-    sources, device = encoding.sources or [], core.input_device
-    overviews = [_overviews(processor, [source.load()], [True])["pixel_values"].to(device) for source in sources]
-    features = torch.cat([core.vision_tower.encode_grid(pixels)["features"] for pixels in overviews])
-    seen = replace(encoding, features=features.to(encoding.features), unseen=False)
-    if encoding.tiles is not None:
-        wanted = zip(encoding.tiles.sources.tolist(), map(tuple, encoding.tiles.windows.tolist()), strict=True)
-        tiles = _encode_tiles(core, processor, sources, [PageWords()] * len(sources), list(wanted))
-        seen.tiles = replace(encoding.tiles, features=tiles.features)
+    sources, tower = encoding.sources, core.vision_tower
+    if sources is None or any(source.load is no_pixels for source in sources):
+        expected = 'one that reads words, as the page was not looked at and its pixels are gone (words="network" looks)'
+        raise ValueError(f"strategy: expected {expected}; got another")
+
+    def features(squares: Iterable[Image.Image]) -> Tensor:
+        pixels = (processor(square, return_tensors="pt", readable_px=None)["pixel_values"] for square in squares)
+        seen = [tower.grid_encoder(one.to(encoding.features)) for one in pixels]
+        return torch.cat(seen)
+
+    seen = replace(encoding, features=features(source.load() for source in sources), unseen=False)
+    if (tiles := encoding.tiles) is not None:
+        wanted = zip(tiles.sources.tolist(), tiles.windows.tolist(), strict=True)
+        squares = (sources[number].load().crop(tuple(window)) for number, window in wanted)
+        seen.tiles = replace(tiles, features=features(squares).to(tiles.features))
     return seen
 
 

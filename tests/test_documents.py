@@ -196,7 +196,7 @@ def test_a_package_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatc
     def missing(name: str) -> None:
         raise ImportError(name)
 
-    monkeypatch.setattr("arr_coc.modeling.image_loading.import_module", missing)
+    monkeypatch.setattr("arr_coc.modeling.documents.import_module", missing)
     with pytest.raises(
         MissingPackage, match=r'bytes: expected pypdfium2 to read it \(pip install "arr-coc\[documents\]"\)'
     ):

@@ -296,6 +296,7 @@ def test_an_answer_says_how_well_its_page_and_its_patches_were_read(model: Any) 
     answer, page = ask(), (8 * 0.9 + 248 * 0.2) / 256
     assert (answer.legibility, answer.fetched_legibility) == (pytest.approx(page), pytest.approx(0.9))
     hard = f"this page is hard to read for the model (legibility {page:.2f}): the answer may be wrong"
+    hard += ' (words="ocr" reads it with an OCR engine)'
     cut = "the answer is cut after 6 tokens (max_new_tokens)"
     assert answer.warning == f"{hard}; {cut}"
     *_, step = answer_in_steps(model, encoding, QUESTION, budget=8)

@@ -26,6 +26,7 @@ UNTRAINED = "none, random, saliency, variance, oracle, attention"
 TRAINED = "clip_query, realizer, words, compositional, contextual, shannon_jung_vervaeke, hierarchical, experts"
 ALLOCATORS = "topk, window, tiers, adaptive, quadtree, foveated, knapsack"
 TILING = ("auto", "asked", "all", "never")
+WORDS = ("auto", "network", "ocr", "text_layer")
 OF_PUBLISHED = "similarity"
 """Registered names: `--help` and `check_arguments` must not import the library. Strategies are `UNTRAINED` scorers,
 `TRAINED` ones, of which a model holds some, and those that published models alone have."""
@@ -71,6 +72,8 @@ def check_arguments(args: argparse.Namespace) -> None:
         if "budget" in given:
             _check_budget(given["budget"], config)
         _check_choices(given, config)
+    if "words" in given and given["words"] not in WORDS and not Path(given["words"]).expanduser().is_file():
+        raise ValueError(f"--words: expected {', '.join(WORDS)} or a file; got {given['words']!r}")
     for name in ("json", "predictions"):
         if isinstance(value := getattr(args, name, None), str):
             writable(value, f"--{name}")

@@ -148,7 +148,7 @@ def _endpoints(server: Server) -> FastAPI:
     @api.post("/v1/encodings")
     async def encodings(body: EncodingRequest, request: Request) -> dict[str, Any]:
         async with asyncio.timeout(server.settings.answer_seconds):
-            held = await _while_there(request, server.store.get(body.image))
+            held = await _while_there(request, server.store.get(body.image, body.words))
         size = {name: held.seen[0][name] for name in ("height", "width")}
         return {"object": "encoding", "id": f"{HANDLE}{held.handle}", "size": size, "bytes": held.size}
 

@@ -79,7 +79,7 @@ class Chat:
         choices = engine.choices(request)
         answers = [Answering(self, request) for _ in texts]
         async with asyncio.timeout_at(answers[0].deadline):
-            held = await self.store.get_all(images)
+            held = await self.store.get_all(images, request.words)
             question = Question(
                 text,
                 tuple(held),

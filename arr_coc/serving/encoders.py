@@ -59,7 +59,10 @@ class ModelEncoder:
         scale."""
         processor, (images, sources) = self.processor, _opened(prepared)
         options = bounded_tiles(sources, processor, take_view_options(processor.views)[0])
+        if prepared[0].words != "auto":
+            options = replace(options, words=prepared[0].words)
         several = len(prepared) > 1 or any(source.page is not None or source.second is not None for source in sources)
+        several |= options.words not in ("auto", "network")
         if several or processor.shrinks(images, least_scale(options.tiles, options.tile_scale)):
             encoding = encode_sources(self.model, processor, [sources], options)
             encoding.sources = [replace(source, load=no_pixels) for source in sources]
@@ -91,6 +94,8 @@ class AttachedEncoder:
     def encode(self, prepared: Sequence[PreparedImage]) -> tuple[AttachedEncoding, Seen]:
         """`AttachedReader.encode_image` for one prompt with all images."""
         images, sources = _opened(prepared)
+        if prepared[0].words != "auto":
+            raise ValueError(f"words: expected none with a {self.reader.model.config.model_type} model; got them")
         encoding = self.reader.encode_sources([sources])
         (prompt,) = encoding.prompts
         prompt.sources = [replace(source, load=no_pixels) for source in sources]
@@ -108,13 +113,20 @@ def _opened(prepared: Sequence[PreparedImage]) -> tuple[list[Image.Image], list[
     pages = [page for image in prepared for page in image.pages]
     images = [Image.fromarray(page.pixels) for page in pages]
     return images, [
-        Source(image.height, image.width, partial(_itself, image), page.page, page.second)
+        Source(
+            image.height,
+            image.width,
+            partial(_itself, image),
+            page.page,
+            page.second,
+            None if page.layer is None else partial(_itself, page.layer),
+        )
         for image, page in zip(images, pages, strict=True)
     ]
 
 
-def _itself(image: Image.Image) -> Image.Image:
-    return image
+def _itself(value: Any, *_: Any) -> Any:
+    return value
 
 
 def _size(image: Image.Image) -> dict[str, Any]:
@@ -149,6 +161,8 @@ def seen_pages(
         page = {**_size(image), "views": 1 + len(windows), "scale": round(scale, 3)}
         if (legibility := encoding.legibility([number])) is not None:
             page["legibility"] = round(legibility, 3)
-            warnings += filter(None, [legibility_warning(legibility, least_legibility)])
+            source, _, warning = encoding.word_sources()[number]
+            page["words"] = source
+            warnings += filter(None, [legibility_warning(legibility, least_legibility), warning])
         seen.append({**page, "warnings": warnings})
     return tuple(seen)

@@ -20,6 +20,7 @@ from torch import Tensor
 from transformers.cache_utils import Cache
 
 from ..modeling.image_sources import POLICIES, open_source, shorten
+from ..modeling.word_sources import check_words
 from .encoders import Encoder
 from .image_workers import PreparedImage, WorkerPool
 from .metrics import Metrics
@@ -80,6 +81,11 @@ async def _ready(prepared: list[PreparedImage]) -> list[PreparedImage]:
     return prepared
 
 
+def _worded(key: bytes, words: Any) -> bytes:
+    """The key of an image's encoding with these words."""
+    return key if words == "auto" else hashlib.sha256(key + json.dumps(words).encode()).digest()
+
+
 def _joint_key(images: Sequence[PreparedImage | HeldEncoding]) -> bytes:
     """The key of several images that are encoded together."""
     return hashlib.sha256(b"".join(image.key for image in images)).digest()
@@ -117,40 +123,47 @@ class EncodingStore:
         self._secret = secret or secrets.token_bytes(32)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="encoder")
 
-    async def get(self, source: str) -> HeldEncoding:
-        """The encoding of a data: or http(s) URL, or of a handle ("encoding:enc_...").
+    async def get(self, source: str, words: Any = None) -> HeldEncoding:
+        """The encoding of a data: or http(s) URL, or of a handle ("encoding:enc_..."); `words`: `protocol.Words`.
 
         Raises:
             UnknownHandle: no encoding with this handle is in the cache.
             ValueError: not an image, or not allowed.
         """
+        words = "auto" if words is None else words
+        check_words(words)
         scheme = source.partition(":")[0].lower()
         if scheme == "encoding":
+            if words != "auto":
+                raise ValueError("words: expected them with a whole image; got a handle, whose words were read")
             return self._by_handle(source.removeprefix(HANDLE))
         if scheme == "data":
             content = inline_content(source)
-            key = hashlib.sha256(content).digest()
-            return await self._by_key(key, lambda: self._prepared([source]))
-        prepared = await self._prepared([source])
+            key = _worded(hashlib.sha256(content).digest(), words)
+            return await self._by_key(key, lambda: self._prepared([source], words))
+        prepared = await self._prepared([source], words)
         return await self._by_key(prepared[0].key, partial(_ready, prepared))
 
-    async def get_all(self, sources: Sequence[str]) -> list[HeldEncoding]:
+    async def get_all(self, sources: Sequence[str], words: Any = None) -> list[HeldEncoding]:
         """The encodings of a prompt's images; one encoding of all images if they cannot be encoded one by one.
 
         Raises:
             UnknownHandle, ValueError: see `get`; or a handle of an image that must be encoded together with others.
         """
+        words = "auto" if words is None else words
+        if isinstance(words, list) and len(sources) > 1:
+            raise ValueError(f"words: expected a name where a request has several images; got words for {len(sources)}")
         if self.encoder.by_prompt and len(sources) > 1:
             self._refuse_handles(sources, f"{len(sources)} images", "one")
-            prepared = await self._prepared(sources)
+            prepared = await self._prepared(sources, words)
             return [await self._by_key(_joint_key(prepared), partial(_ready, prepared))]
-        held = [await self.get(source) for source in sources]  # one by one, as a request has one image worker
+        held = [await self.get(source, words) for source in sources]  # one by one, as a request has one image worker
         encodings = [own.encoding for own in held]
         if len(held) == 1 or self.encoder.share_a_prompt(encodings):
             return held
         pages = sum(map(len, encodings))
         self._refuse_handles(sources, f"{pages} pages, which share their base tokens", "fewer pages")
-        return [await self._by_key(_joint_key(held), lambda: self._prepared(sources))]
+        return [await self._by_key(_joint_key(held), lambda: self._prepared(sources, words))]
 
     @staticmethod
     def _refuse_handles(sources: Sequence[str], shown: str, fewer: str) -> None:
@@ -158,7 +171,7 @@ class EncodingStore:
             expected = f"whole images where a request has {shown}"
             raise ValueError(f"encoding: expected {expected}; got a handle: send {fewer}, or the images themselves")
 
-    async def _prepared(self, sources: Sequence[str]) -> list[PreparedImage]:
+    async def _prepared(self, sources: Sequence[str], words: Any) -> list[PreparedImage]:
         """The decoded contents of data: and http(s) URLs."""
         prepared = []
         for source in sources:
@@ -172,7 +185,7 @@ class EncodingStore:
             else:
                 expected = "a data: or http(s) URL, or encoding: and a handle"
                 raise ValueError(f"image_url or file_data: expected {expected}; got {shorten(source, 40)!r}")
-        return prepared
+        return [replace(image, key=_worded(image.key, words), words=words) for image in prepared]
 
     def _check_host(self, url: str) -> None:
         hosts = self.workers.limits.policy.hosts or ()

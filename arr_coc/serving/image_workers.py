@@ -42,6 +42,7 @@ from ..modeling.image_processing_arr_coc import ArrCocImageProcessor
 from ..modeling.image_sources import MAX_BYTES, SourcePolicy, open_source
 from ..modeling.processing_arr_coc import take_view_options
 from ..modeling.view_encoding import sources_of
+from ..modeling.word_sources import from_json, to_json
 
 CONTENT, URL, IMAGE, REFUSED = b"B", b"U", b"I", b"E"
 
@@ -57,11 +58,12 @@ _LENGTH = struct.Struct("<I")
 
 @dataclass(frozen=True)
 class Page:
-    """An image, a page of a document or a frame of a video: RGB uint8 [height, width, 3]."""
+    """An image, a page of a document or a frame of a video: RGB uint8 [height, width, 3], and its text layer."""
 
     pixels: np.ndarray
     page: int | None = None
     second: float | None = None
+    layer: Any = None
 
 
 @dataclass(frozen=True)
@@ -72,14 +74,16 @@ class PreparedImage:
         key: SHA-256 of the file.
         pages: upright, in order; an image is one page.
         content: the file, if it was downloaded; else empty, as the caller has it.
+        words: where its words come from; it is not sent.
     """
 
     key: bytes
     pages: tuple[Page, ...]
     content: bytes = b""
+    words: Any = "auto"
 
     def to_bytes(self) -> bytes:
-        pages = [(*page.pixels.shape[:2], page.page, page.second) for page in self.pages]
+        pages = [(*page.pixels.shape[:2], page.page, page.second, to_json(page.layer)) for page in self.pages]
         head = json.dumps([self.key.hex(), pages]).encode()
         return b"".join((_LENGTH.pack(len(head)), head, *(page.pixels.tobytes() for page in self.pages), self.content))
 
@@ -88,16 +92,17 @@ class PreparedImage:
         at = _LENGTH.size + _LENGTH.unpack_from(message)[0]
         key, listed = json.loads(message[_LENGTH.size : at])
         pages = []
-        for height, width, page, second in listed:
+        for height, width, page, second, layer in listed:
             pixels = np.frombuffer(message, np.uint8, 3 * height * width, at).reshape(height, width, 3)
-            pages.append(Page(pixels, page, second))
+            pages.append(Page(pixels, page, second, from_json(layer)))
             at += pixels.nbytes
         return cls(bytes.fromhex(key), tuple(pages), message[at:])
 
     @staticmethod
     def most_bytes(pixels: int) -> int:
-        """The most bytes of a message with this number of pixels, without `content`."""
-        return 65_536 + 3 * pixels
+        """The most bytes of a message with this number of pixels, without `content`; text layers are a few per
+        cent."""
+        return 8 * 2**20 + 4 * pixels
 
 
 @dataclass(frozen=True)
@@ -120,8 +125,12 @@ def prepare(content: bytes, processor: ArrCocImageProcessor, limits: ImageLimits
     if total > limits.pixels:
         expected = f"pages of at most {limits.pixels} pixels together (the server's --max-pixels)"
         raise ValueError(f"image: expected {expected}; got {len(sources)} of {total}: send fewer pages")
-    pages = tuple(Page(np.asarray(source.load()), source.page, source.second) for source in sources)
-    return PreparedImage(hashlib.sha256(content).digest(), pages)
+    pages = []
+    for source in sources:
+        image = source.load()
+        layer = None if source.layer is None else source.layer(image)
+        pages.append(Page(np.asarray(image), source.page, source.second, layer))
+    return PreparedImage(hashlib.sha256(content).digest(), tuple(pages))
 
 
 def download(url: str, limits: ImageLimits) -> bytes:

@@ -131,6 +131,10 @@ class StreamOptions(Strict):
     include_obfuscation: bool = False
 
 
+Words = Literal["auto", "network", "text_layer", "ocr"] | list[tuple[str, tuple[float, float, float, float]]]
+"""Where the words of images come from, or those of the only image: `arr_coc.modeling.views.ViewOptions.words`."""
+
+
 class ChatRequest(Strict):
     """The body of /v1/chat/completions."""
 
@@ -149,6 +153,7 @@ class ChatRequest(Strict):
     budget: StrictInt | StrictFloat | str | None = None
     allocator: str | None = None
     num_passes: StrictInt | Literal["auto"] | None = None
+    words: Words | None = None
     # Only these values are supported; they have no effect.
     n: Literal[1] | None = None
     response_format: ResponseFormat | None = None
@@ -232,6 +237,7 @@ class EncodingRequest(Strict):
     """The body of /v1/encodings: an image's source, as in `ImageURL`."""
 
     image: str
+    words: Words | None = None
 
 
 def error_body(message: str, kind: str, *, param: str | None = None, code: str | None = None) -> dict[str, Any]:
