@@ -32,7 +32,16 @@ from .image_sources import shorten
 from .passes import ask_in_passes, check_passes
 from .processing_arr_coc import ArrCocProcessor, History, Turn, histories, take_view_options
 from .prompt import EmbeddedPrompt, SelectedSlots
-from .view_encoding import READINGS, Reading, encode_prompts, encode_sources, on_sheets, select_views, with_features
+from .view_encoding import (
+    READINGS,
+    Reading,
+    encode_prompts,
+    encode_sources,
+    on_sheets,
+    reread_words,
+    select_views,
+    with_features,
+)
 from .views import AS_SEEN, VIEW_OPTIONS, ViewOptions
 from .word_sources import from_tensor, resolved_words
 
@@ -220,7 +229,9 @@ class AnswerGenerator:
         for image in images:
             check_print(image.height, image.width)
         inputs = processor(images, return_tensors="pt")
-        encoding = self.model.model.encode_image(inputs["pixel_values"], inputs["patch_mask"])
+        core = self.model.model
+        words = reread_words(core.vision_tower, processor, [None] * len(images), images) if options.reread else None
+        encoding = core.encode_image(inputs["pixel_values"], inputs["patch_mask"], words=words)
         encoding.source_sizes = [(image.height, image.width) for image in images]
         return encoding
 

@@ -355,7 +355,7 @@ class ArrCocImageProcessor(PilBackend):
         fill = np.array([int(mean * 255) for mean in means], dtype=np.uint8)  # truncated, as DeepSeek-OCR does
         pixel_values, patch_masks = [], []
         for image in images:
-            placed = self._place(image, side, kwargs["do_resize"])
+            placed = self.place(image, side, kwargs["do_resize"])
             self._warn_of_letters(image, placed, side, readable_px)
             if readable_px is not None:
                 warn_of_blank(image)
@@ -374,6 +374,15 @@ class ArrCocImageProcessor(PilBackend):
             patch_masks.append(patches_of_placement(placed, grid, patch_size).reshape(-1))
         return BatchFeature({"pixel_values": pixel_values, "patch_mask": patch_masks}, tensor_type=return_tensors)
 
+    def as_pixels(self, sheet: np.ndarray) -> np.ndarray:
+        """A sheet uint8 [H, W, 3] -> float32 [3, H, W], its values as in `pixel_values`."""
+        values: np.ndarray = np.moveaxis(sheet, -1, 0)
+        if self.do_rescale:
+            values = self.rescale(values, self.rescale_factor)
+        if self.do_normalize:
+            values = self.normalize(values, self.image_mean, self.image_std)
+        return np.ascontiguousarray(values, dtype=np.float32)
+
     def _warn_of_letters(self, image: Image.Image, placed: Placement, side: int, readable_px: float | None) -> None:
         """Warns once, with the first image that shrinks far, of letters that the model cannot read."""
         if readable_px is None or self._warned_of_letters or placed.scale >= FAR_SHRUNK:
@@ -388,7 +397,8 @@ class ArrCocImageProcessor(PilBackend):
         )
 
     @staticmethod
-    def _place(image: Image.Image, side: int, do_resize: bool) -> Placement:
+    def place(image: Image.Image, side: int, do_resize: bool) -> Placement:
+        """The place of an image in the square of `side` px."""
         width, height = image.size
         if do_resize:
             return fit_square(height, width, side)

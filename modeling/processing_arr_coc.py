@@ -616,6 +616,8 @@ def take_view_options(kwargs: Mapping[str, Any]) -> tuple[ViewOptions, dict[str,
             raise ValueError(f"{name}: expected a positive number; got {value!r}")
     if not (_is_number(options.asked_share) and 0 <= options.asked_share < 1):
         raise ValueError(f"asked_share: expected a share from 0 to below 1; got {options.asked_share!r}")
+    if not isinstance(options.reread, bool):
+        raise ValueError(f"reread: expected True or False; got {options.reread!r}")
     return options, {name: value for name, value in kwargs.items() if name not in VIEW_OPTIONS}
 
 

@@ -27,9 +27,11 @@ from .pretrained import device_of
 from .printed_lines import TextLayer
 from .prompt import Core, SelectedSlots
 from .prompt_format import count_vision_tokens
+from .rereading import confidence, reread
 from .views import VIEWS_AT_ONCE, ViewOptions, Views, Window, arrange, plan_tiles, print_scale, relevance_of, square_of
+from .vision_tower import ArrCocVisionTower
 from .word_sources import PageToRead, PageWords, given_words, read_strips, words_of_each, words_of_page
-from .wordpieces import GivenWords
+from .wordpieces import COLUMNS, GivenWords, Word
 
 
 class Turns:
@@ -129,7 +131,9 @@ def encode_sources(
     if options.tiles not in ("asked", "auto") and count > options.max_tiles:
         raise ValueError(f"max_tiles: expected at most {options.max_tiles} tiles of a prompt; got {count}")
     followed = options.tiles in ("auto", "all", "asked")  # sources without tiles show all of their text in the overview
-    encoding = _encode_overviews(core, processor, read, [followed or bool(own) for own in windows], pool, pages)
+    seen = [followed or bool(own) for own in windows]
+    tiled = [bool(own) for own in windows] if options.reread else None
+    encoding = _encode_overviews(core, processor, read, seen, pool, pages, tiled)
     del read
     if not isinstance(options.tiles, int):
         windows = [
@@ -141,7 +145,7 @@ def encode_sources(
     encoding.source_sizes = [(source.height, source.width) for source in sources]
     encoding.documents = [number for number, document in enumerate(documents) for _ in document]
     encoding.sources = sources
-    encode = partial(_encode_tiles, core, processor, sources, pages)
+    encode = partial(_encode_tiles, core, processor, sources, pages, reread=options.reread)
     wanted = [(row, window) for row, own in enumerate(windows) for window in own]
     if options.tiles == "asked" or _most_tiles(windows, documents) > options.max_tiles:
         encoding.tiling = Tiling(windows, options.asked_tiles, options.asked_share, encode)
@@ -189,8 +193,12 @@ def _encode_overviews(
     seen: Sequence[bool],
     pool: int,
     pages: Sequence[PageWords],
+    tiled: Sequence[bool] | None,
 ) -> ImageEncoding:
-    """Overviews [P]; with several sources, without the states for fetched tokens, which are computed on demand."""
+    """Overviews [P]; with several sources, without the states for fetched tokens, which are computed on demand.
+
+    `tiled`: see `reread_words`; None: no words are read again.
+    """
     parts = []
     given = [
         _given(core, page, (0, 0, source.width, source.height)) for page, source in zip(pages, sources, strict=True)
@@ -198,8 +206,11 @@ def _encode_overviews(
     device = core.input_device
     for start in _starts(len(sources), "page"):
         some = sources[start : start + VIEWS_AT_ONCE]
-        inputs = _overviews(processor, [source.load() for source in some], seen[start : start + VIEWS_AT_ONCE])
+        images = [source.load() for source in some]
+        inputs = _overviews(processor, images, seen[start : start + VIEWS_AT_ONCE])
         words = given[start : start + VIEWS_AT_ONCE]
+        if tiled is not None:
+            words = reread_words(core.vision_tower, processor, words, images, tiled[start : start + VIEWS_AT_ONCE])
         part = core.encode_image(
             inputs["pixel_values"].to(device),
             inputs["patch_mask"].to(device),
@@ -246,6 +257,37 @@ def words_of_sources(
 def _given(core: Core, page: PageWords, window: Window) -> GivenWords | None:
     vision = core.config.vision_config
     return given_words(page, window, vision.image_size // vision.patch_size)
+
+
+def reread_words(
+    tower: ArrCocVisionTower,
+    processor: ArrCocImageProcessor,
+    words: Sequence[GivenWords | None],
+    images: Sequence[Image.Image],
+    tiled: Sequence[bool] | None = None,
+) -> list[GivenWords | None]:
+    """The given words of views; where the text reader reads, it reads unsure words again from the view's own pixels.
+
+    `tiled`: whether an image gets tiles if its overview is not read well; then only these are read again.
+    """
+    reader, side, do_resize = tower.text_reader, processor.size["height"], bool(processor.do_resize)
+    if reader is None or processor.patch_size != COLUMNS:
+        return list(words)
+
+    def read(sheet: np.ndarray) -> list[Word]:
+        return reader.words(tower.stem(torch.from_numpy(processor.as_pixels(sheet))[None]))[0]
+
+    def again(image: Image.Image, has_tiles: bool, own: list[Word]) -> list[Word]:
+        if has_tiles and confidence(own) < READ_WELL:
+            return own
+        return reread(own, image, processor.place(image, side, do_resize), side, read)
+
+    return [
+        replace(given or GivenWords([], partial=True), again=partial(again, image, has_tiles))
+        if given is None or given.partial
+        else given
+        for given, image, has_tiles in zip(words, images, tiled or [False] * len(images), strict=True)
+    ]
 
 
 SMALLEST_CAPITAL = 4.5
@@ -329,6 +371,7 @@ def _encode_tiles(
     sources: Sequence[Source],
     pages: Sequence[PageWords],
     wanted: list[tuple[int, Window]],
+    reread: bool = False,
 ) -> Tiles:
     """Tiles (source row, window), grouped by source, so that each source is opened once."""
     parts, row, image = [], -1, None
@@ -341,13 +384,12 @@ def _encode_tiles(
                 row, image = number, sources[number].load()
             squares.append(image.crop(window))
         inputs = processor(squares, return_tensors="pt", readable_px=None)
+        words = [_given(core, pages[number], window) for number, window in some]
+        if reread:
+            words = reread_words(tower, processor, words, squares)
         parts.append(
             Tiles(
-                **tower.tile_features(
-                    inputs["pixel_values"].to(device),
-                    [_given(core, pages[number], window) for number, window in some],
-                    unseen=unseen,
-                ),
+                **tower.tile_features(inputs["pixel_values"].to(device), words, unseen=unseen),
                 patch_mask=inputs["patch_mask"].bool().to(device),
                 sources=torch.tensor([number for number, _ in some]),
                 windows=torch.tensor([window for _, window in some]),

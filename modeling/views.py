@@ -51,6 +51,8 @@ class ViewOptions:
             tiles; tiles are coarser if the text is large (`print_scale`).
         words: where the words of a page come from: a name in `word_sources.WORD_SOURCES`, the path of a file, a list of
             (text, (x0, y0, x1, y1)) in px of the source, or a list of these, one for each source.
+        reread: whether words that the network reads with little confidence are read again from the original pixels, see
+            `rereading`.
         dpi, max_pages, fps, max_frames: for documents, see `documents.Limits`.
     """
 
@@ -62,6 +64,7 @@ class ViewOptions:
     max_base_tokens: int | None = None
     tile_scale: float = 0.5
     words: Any = "auto"
+    reread: bool = True
     dpi: float = 150.0
     max_pages: int = 200
     fps: float = 1.0

@@ -263,6 +263,10 @@ class ArrCocVisionTower(nn.Module):
             grid = self.grid_encoder(pixel_values, ["depths"] * self.keeps_depths + ["stem"])
             if any(each is None or each.partial for each in words):
                 read = reader.scales(grid["stem"], self._coarse_stems(pixel_values))
+                read = [
+                    own if each is None or each.again is None else each.again(own)
+                    for each, own in zip(words, read, strict=True)
+                ]
                 pages = [
                     own if each is None else merged(each.words, own) if each.partial else each.words
                     for each, own in zip(words, read, strict=True)

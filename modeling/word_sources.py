@@ -382,9 +382,7 @@ def read_strips(
         size = max(1, min(STRIP, round(part.width * scale))), max(1, min(STRIP_HEIGHT, round(part.height * scale)))
         corner = number % 2 * STRIP, number // 2 * STRIP_HEIGHT + (STRIP_HEIGHT - size[1]) // 2
         sheet.paste(part.resize(size, Image.Resampling.BICUBIC), corner)
-    pixels = processor.rescale(np.moveaxis(np.asarray(sheet), -1, 0), processor.rescale_factor)
-    pixels = processor.normalize(pixels, processor.image_mean, processor.image_std)
-    words = reader.words(tower.stem(torch.from_numpy(pixels[None].astype(np.float32))))[0]
+    words = reader.words(tower.stem(torch.from_numpy(processor.as_pixels(np.asarray(sheet)))[None]))[0]
     texts: list[list[Word]] = [[] for _ in range(2 * rows)]
     for word in words:
         row = min(int(word.row * COLUMNS / 2 // STRIP_HEIGHT), rows - 1)

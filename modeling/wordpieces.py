@@ -14,7 +14,7 @@ the stem, D width of the language model, V rows of its embedding table, R half r
 """
 
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import isqrt
 from string import ascii_lowercase, digits
@@ -107,10 +107,12 @@ class Word:
 
 @dataclass(frozen=True)
 class GivenWords:
-    """The words of a view from elsewhere than the text reader; `partial`: the reader reads where none of them is."""
+    """The words of a view from elsewhere than the text reader; `partial`: the reader reads where none of them is;
+    `again`: reads words of the reader once more (`rereading.reread`)."""
 
     words: list[Word]
     partial: bool = False
+    again: Callable[[list[Word]], list[Word]] | None = None
 
 
 class TextReader(nn.Module):
@@ -330,13 +332,21 @@ def words_of(word: Tensor, column: Tensor, letter: Tensor, middle: Tensor, score
     centre, score = _means(column + 0.5, run, count), _means(score, run, count)
     known, other = (letters > 0) & (letters < CLASSES - 1), letters == CLASSES - 1
     words = []
-    for number in owner[letters > 0].unique().tolist():
-        some, unread = known & (owner == number), other & (owner == number)
+    numbers = owner[letters > 0].unique()
+    parts, columns = (  # where each word begins and ends
+        torch.stack(
+            [torch.searchsorted(each.contiguous(), numbers, right=right) for right in (False, True)], 1
+        ).tolist()
+        for each in (owner, word)
+    )
+    for (start, end), (left, right) in zip(parts, columns, strict=True):
+        some, unread = (start + each[start:end].nonzero()[:, 0] for each in (known, other))
         text = "".join(CHARACTERS[each - 1] for each in letters[some].tolist())
         confidence = float(score[some].mean().exp()) if text else 0.0
-        own, columns, others = word == number, centre[some].tolist(), centre[unread].tolist()
-        covered = float(span[own, 0].min()), float(span[own, 1].max())
-        words.append(Word(text, tuple(columns), float(middle[own].mean()), confidence, tuple(others), covered))
+        at, others = centre[some].tolist(), centre[unread].tolist()
+        covered = float(span[left:right, 0].min()), float(span[left:right, 1].max())
+        row = float(middle[left:right].mean())
+        words.append(Word(text, tuple(at), row, confidence, tuple(others), covered))
     return words
 
 

@@ -19,6 +19,7 @@ from .common import (
     add_model_argument,
     add_passes_argument,
     add_readings_argument,
+    add_reread_argument,
     add_strategy_argument,
     add_words_argument,
     announce,
@@ -50,6 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tiles", metavar="T", type=tiles_of, help=tiles)
     add_readings_argument(parser)
     add_words_argument(parser)
+    add_reread_argument(parser)
     picture = (
         f"file for a picture of the fetched patches and their relevance ({', '.join(PICTURES)}); for a document or a "
         "large image it is a contact sheet"
@@ -98,7 +100,7 @@ def run(args: argparse.Namespace) -> None:
     logging.enable_progress_bar()  # for pages and tiles, whose encoding may take long
     page = [images] if len(images) > 1 else images[0]
     readings = 1 if args.readings is None else args.readings
-    seen = model.encode_image(page, tiles=args.tiles, readings=readings, words=args.words)
+    seen = model.encode_image(page, tiles=args.tiles, readings=readings, words=args.words, reread=args.reread)
     answer = model.generate(
         seen,
         args.question,
@@ -117,7 +119,7 @@ def _ask_published(args: argparse.Namespace, reader: AttachedReader, images: lis
     """The sources and the answer of a published model with running back."""
     from arr_coc.attached.placing import share_or_number
 
-    for name in ("allocator", "passes", "tiles", "readings", "words"):
+    for name in ("allocator", "passes", "tiles", "readings", "words", "reread"):
         if (value := getattr(args, name)) not in (None, 1):  # a published model has one pass and one reading
             raise ValueError(f"--{name}: expected none with a {reader.model.config.model_type} model; got {value}")
     budget: dict[str, Any] = {} if args.budget is None else {"budget": share_or_number(args.budget)}

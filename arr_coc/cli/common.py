@@ -269,6 +269,11 @@ def add_words_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--words", metavar="W", help=words)
 
 
+def add_reread_argument(parser: argparse.ArgumentParser) -> None:
+    reread = "words read with little confidence are read again from the original pixels, or not (default: the model's)"
+    parser.add_argument("--reread", action=argparse.BooleanOptionalAction, help=reread)
+
+
 def tiles_of(text: str) -> str | int:
     """The value of --tiles: a positive number, or a word."""
     if text in TILING:

@@ -15,6 +15,7 @@ from .common import (
     add_model_argument,
     add_passes_argument,
     add_readings_argument,
+    add_reread_argument,
     add_tiles_argument,
     add_words_argument,
     announce,
@@ -241,6 +242,7 @@ def add_measure_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tiles", metavar="T", type=tiles_of, help=tiles)
     add_readings_argument(parser)
     add_words_argument(parser)
+    add_reread_argument(parser)
     strategies = "with --bench, what decides what is fetched, as in arr-coc ask (default: the model's)"
     parser.add_argument("--strategy", metavar="S", help=strategies)
     budgets = (
@@ -261,7 +263,7 @@ def add_measure_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 _OF_A_SUITE = ("split", "sets", "batch_size")
-_OF_A_BENCH = ("sources", "tiles", "readings", "words", "strategy", "budget", "predictions")
+_OF_A_BENCH = ("sources", "tiles", "readings", "words", "reread", "strategy", "budget", "predictions")
 
 
 def check_measure(args: argparse.Namespace) -> None:
@@ -317,7 +319,9 @@ def _of_bench(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     announce(f"Loading the model, then asking {sum(map(len, bench.values())):,} questions")
     reader = load_reader(args.model, args.device)
     model: Any = load_model(args.model, args.device) if reader is None else reader.model
-    views = {name: value for name in ("tiles", "readings", "words") if (value := getattr(args, name)) is not None}
+    views = {
+        name: value for name in ("tiles", "readings", "words", "reread") if (value := getattr(args, name)) is not None
+    }
     if reader is not None and views:
         name, value = next(iter(views.items()))
         raise ValueError(f"--{name}: expected none with a {model.config.model_type} model; got {value}")
