@@ -229,11 +229,11 @@ def test_rendered_records_do_not_depend_on_what_was_asked_before() -> None:
         "questions": 2,
         "seed": 3,
         "size": 128,
-        "domains": ["document", "receipt"],
+        "domains": ["document", "form"],
     }
     forwards, backwards = open_records(spec), open_records(spec)
     assert [backwards[i] for i in range(7, -1, -1)] == list(forwards)[::-1]
-    assert [dict(record.tags)["domain"] for record in forwards[::2]] == ["document", "receipt"] * 2
+    assert [dict(record.tags)["domain"] for record in forwards[::2]] == ["document", "form"] * 2
     assert forwards[0].image == forwards[1].image != forwards[2].image
     assert list(forwards[2:4]) == [forwards[2], forwards[3]]
     assert len(open_records({**spec, "pages": 10**9})) == 2 * 10**9, "nothing is drawn before it is asked for"
@@ -242,9 +242,9 @@ def test_rendered_records_do_not_depend_on_what_was_asked_before() -> None:
 
 def test_rendered_records_are_what_render_writes() -> None:
     """The same pages, questions and answers; boxes to a tenth of a pixel, the picture but for JPEG."""
-    spec = {"pages": 2, "questions": 2, "seed": 5, "size": 128, "split": "test", "domains": ["document", "receipt"]}
+    spec = {"pages": 2, "questions": 2, "seed": 5, "size": 128, "split": "test", "domains": ["document", "form"]}
     options = [f"--{name}={value}" for name, value in spec.items() if name != "domains"]
-    assert main(["render", "written", *options, "--domain", "document,receipt"]) == 0
+    assert main(["render", "written", *options, "--domain", "document,form"]) == 0
     written, drawn = read_records("written/data.jsonl"), open_records({"format": "rendered", **spec})
     for ours, theirs in zip(drawn, written, strict=True):
         assert (ours.question, ours.answers, ours.tags) == (theirs.question, theirs.answers, theirs.tags)

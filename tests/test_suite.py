@@ -15,11 +15,11 @@ ROOT = Path(__file__).parents[1]
 SUITE = """
 sets:
   pages:
-    data: {format: rendered, domains: density, pages: 4, questions: 2, size: 192, split: test, seed: 3, turns: 0.5}
+    data: {format: rendered, domains: document, pages: 4, questions: 2, size: 192, split: test, seed: 3, turns: 0.5}
     arms: [none, random, other_base@0]
     by: [turn]
   missing:
-    data: {format: rendered, domains: density, pages: 3, questions: 2, size: 192, split: test, seed: 4, absent: 0.5}
+    data: {format: rendered, domains: document, pages: 3, questions: 2, size: 192, split: test, seed: 4, absent: 0.5}
     arms: [none]
 """
 

@@ -197,7 +197,7 @@ ANALYSE = Command(
     examples=(
         "arr-coc analyse held_out.jsonl --out why",
         "arr-coc analyse held_out.jsonl --allocator knapsack --clusters 8 --limit 200 --out why",
-        "arr-coc analyse --format rendered --with pages=40 --with domains=receipt,table --with size=320 --out why",
+        "arr-coc analyse --format rendered --with pages=40 --with domains=document,form --with size=320 --out why",
     ),
     add_arguments=add_analyse_arguments,
     run=run_analyse,

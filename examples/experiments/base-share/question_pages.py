@@ -35,11 +35,10 @@ from arr_coc.data.line_questions import KINDS, by_kind
 from arr_coc.evaluation.bench import read_bench
 from arr_coc.loading import load_model
 from arr_coc.modeling.image_loading import load_image
-from arr_coc.training.from_scratch.targets import pixels
 from arr_coc.training.reader.language_model import Prompting
 from arr_coc.training.reader.pages import AskedPage, AskedPages, Reading, Sources, crop, lines_of, square
 from arr_coc.training.reader.relevance import RelevanceStage, RelevanceTask
-from arr_coc.training.reader.targets import page_tokens, read_without_pixels
+from arr_coc.training.reader.targets import page_tokens, pixels, read_without_pixels
 from arr_coc.training.stages import Run
 
 SIDES = (512, 1024)

@@ -1,4 +1,4 @@
-"""Code shared by the stages from scratch: batches as a function of the step, the training loop, common settings.
+"""Code that stages with a loop of their own share: batches as a function of the step, the loop, common settings.
 
 A stage defines a task (a module, its batches, its losses, its measurement); `ScratchStage.run` trains it with `Loop`,
 or resumes a killed run. It does not use transformers' Trainer: the batches come from no data set, one process trains,
@@ -13,26 +13,21 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from functools import lru_cache
 from itertools import count
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from transformers.utils import logging
 
-from arr_coc.data import Document, Split
-from arr_coc.data.mixture import Mixture
-
-from ...files import write_text
-from ..attention import all_eager_attention
-from ..checkpoints import load_state, save_state
-from ..stages import Run, Stage
+from ..files import write_text
+from .attention import all_eager_attention
+from .checkpoints import load_state, save_state
 from .optimizers import OPTIMIZERS, check_optimizer, warmup_cosine
+from .stages import Run, Stage
 
 logger = logging.get_logger(__name__)
 
@@ -196,9 +191,6 @@ def _listed(numbers: Mapping[str, float]) -> str:
 
 Batch = TypeVar("Batch")
 
-KEPT = 256
-"""Pages that come up again, from which each step draws."""
-
 
 class Batches(IterableDataset, ABC, Generic[Batch]):
     """Endless batches, each a function of its step.
@@ -218,31 +210,6 @@ class Batches(IterableDataset, ABC, Generic[Batch]):
     @abstractmethod
     def batch(self, step: int) -> Batch:
         """The batch of a step."""
-
-
-class DrawnPages:
-    """Pages of a mixture, each of which comes up several times, as drawing one takes a good part of a step's time.
-
-    Args:
-        mixture: draws the pages.
-        seed: of pages that come up again.
-        reused: how often each comes up; 1: each page is new.
-        size: their side, px.
-        split: of fonts, words and layouts.
-    """
-
-    def __init__(self, mixture: Mixture, seed: tuple[int, ...], reused: int, *, size: int, split: Split) -> None:
-        self.mixture, self.seed, self.reused, self.size, self.split = mixture, seed, reused, size, split
-        self._numbered = lru_cache(maxsize=2 * KEPT)(self._draw)
-
-    def page(self, drawn: int, rng: np.random.Generator) -> Document:
-        """The page that comes up after `drawn` others; one of those about them, where pages come up again."""
-        if self.reused == 1:
-            return self.mixture.draw(rng, size=self.size, split=self.split)
-        return self._numbered(drawn // self.reused + int(rng.integers(KEPT)))
-
-    def _draw(self, number: int) -> Document:
-        return self.mixture.draw(np.random.default_rng((*self.seed, number)), size=self.size, split=self.split)
 
 
 def prefetched(data: Batches[Any], workers: int) -> Iterator[Any]:
@@ -306,7 +273,6 @@ class ScratchStage(Stage):
         bf16: compute in bfloat16; on CPUs without matrix units for it, false is faster.
         seed: of new weights, pages and whatever is drawn.
         workers: processes that prepare batches.
-        image_size: side of the square that pages are fitted into, px; None: the model's, which pages are drawn at.
         averaged: share in what is handed on of the weights as the stage found them: an average of both often does what
             either does (Wortsman et al. 2022, Robust fine-tuning of zero-shot models).
 
@@ -317,7 +283,6 @@ class ScratchStage(Stage):
     name: ClassVar[str]
     """Of the checkpoint's file and in the log."""
     from_scratch: ClassVar[bool] = True
-    needs_learner: ClassVar[bool] = True
     writes_out: ClassVar[bool] = True
     """Whether attention is explicit, which is faster on a CPU than PyTorch's own for short prompts."""
 
@@ -330,7 +295,6 @@ class ScratchStage(Stage):
     bf16: bool = True
     seed: int = 0
     workers: int = 1
-    image_size: int | None = None
     averaged: float = 0.0
 
     def __post_init__(self) -> None:
@@ -379,8 +343,3 @@ class ScratchStage(Stage):
             for name, weight in found.items():
                 task.module.get_parameter(name).lerp_(weight, self.averaged)
         task.finish(run)
-
-
-def uniform_like(tensor: Tensor, generator: torch.Generator) -> Tensor:
-    """Uniform numbers in 0..1 of the tensor's shape, the same on every device."""
-    return torch.rand(tensor.shape, generator=generator).to(tensor.device)
