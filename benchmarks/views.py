@@ -21,7 +21,6 @@ from PIL import Image
 from torch import Tensor
 from transformers import AutoTokenizer
 
-from arr_coc.experiments.costs import LiveTensors
 from arr_coc.files import run_module
 from arr_coc.modeling.configuration_arr_coc import COMPRESSION, ArrCocConfig
 from arr_coc.modeling.image_encoding import ImageEncoding
@@ -30,6 +29,7 @@ from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from arr_coc.modeling.processing_arr_coc import ArrCocProcessor, query_markers
 from arr_coc.modeling.views import AS_SEEN
 
+from .costs import LiveTensors
 from .second_question import QUESTIONS
 from .timing import argument_parser
 

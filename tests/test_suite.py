@@ -70,7 +70,7 @@ def test_the_split_of_a_run_replaces_the_files(suite: Path) -> None:
     [
         ("pages: 3", "expected a mapping with sets"),
         ("sets: {}", "expected a mapping with sets"),
-        ("sets: {a: {arms: [none]}}", "a: expected data, arms and perhaps by, tiles, metric; got"),
+        ("sets: {a: {arms: [none]}}", "a: expected data, arms and perhaps by, tiles, metric, rules; got"),
         ("sets: {a: {arms: none, data: {format: rendered, pages: 1}}}", "a: expected arms as a list; got 'none'"),
         ("sets: {a: {arms: [none], data: here}}", "a: expected data as a mapping; got 'here'"),
         ("sets: {a: {arms: [none], data: {format: nothing}}}", "nothing"),

@@ -235,11 +235,15 @@ class KindsTask(RelevanceTask):
 
     stage: "KindsStage"
 
-    @cached_property
-    def _unseen(self) -> list[AskedPage]:
-        return [page for number in range(HELD_OUT) for page in self._pages("validation").batch(number)]
+    def pages(self, start: int) -> AskedPages:
+        return self._kinds("train", start)
 
-    def _pages(self, split: Split, start: int = 0) -> AskedPages:
+    @cached_property
+    def _unseen(self) -> dict[str, list[AskedPage]]:
+        batches = self._kinds("validation")
+        return {"kinds": [page for number in range(HELD_OUT) for page in batches.batch(number)]}
+
+    def _kinds(self, split: Split, start: int = 0) -> AskedPages:
         stage = self.stage
         return asked_pages(self.run, split, stage.side, Path(stage.pdfs), stage.pages_per_step, start)
 

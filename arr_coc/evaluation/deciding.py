@@ -1,6 +1,4 @@
-"""From the scores of an experiment's arms to its decisions, without a model.
-
-Decision rules and the arms of a contest are written down before the run (pre-registered).
+"""From the scores of arms to a decision under rules that are written down before the run (pre-registered).
 
 rules:                       # the first one that holds decides
   - decision: GO
@@ -14,34 +12,20 @@ notes:                       # shown with the decision if they hold
 The 95 % interval of the difference decides, never its sign. Fewer than `FEWEST_IMAGES` images give no decision. The
 sentences that justify a decision are generated from the measurements.
 
-contest:                     # arms with their own weights
-  running: {arm: realizer, weights: [runs/running-0/model, runs/running-1/model]}    # trainings that differ by seed
-  floor: {arm: larger, weights: [runs/floor-0/model, runs/floor-1/model]}
-  keep_all: {arm: keep_all, weights: [runs/keep_all-0/model], bound: true}           # can read any number of tokens
-reference: running     # the arm of all comparisons and of the number of tokens; the first one by default
-tolerance: 0.1         # largest deviation of other arms' tokens from the reference's, unless they are bounds
-
-`arm` is any name of `make_arms`, resolved with the configuration of the arm's models. Rules and reports use the
-contest's names of the arms.
-
 Notation: n questions.
 """
 
-import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from ..data.records import Record
-from ..evaluation.predictions import changed_answers, compared_halves, misallocated, swapped_pairs
-from ..evaluation.reporting import points
-from ..evaluation.scores import Items, Scored, buckets, compare_all, summary
-from ..evaluation.statistics import FEWEST_IMAGES, training_spread
 from ..files import read_yaml
+from .predictions import compared_halves
+from .reporting import points
+from .scores import Items, Scored, compare_all
+from .statistics import FEWEST_IMAGES
 
 NO_VERDICT = "NO VERDICT"
 """The decision if there are too few images."""
@@ -57,7 +41,7 @@ RIVALS = ("larger", "smaller", "random", "saliency", "uniform", "patches_only")
 
 
 def default_rules(strategy: str) -> dict[str, Any]:
-    """The rules of an experiment that states none: does `strategy`, the model's own, pay?"""
+    """The rules where none are stated: does `strategy`, the model's own, pay?"""
     return {
         "rules": [
             {"decision": "GO", "if": {"arm": strategy, "above": ["none", *RIVALS], "by": SMALLEST_DIFFERENCE}},
@@ -194,7 +178,7 @@ def margins(rules: dict[str, Any]) -> dict[tuple[str, str], float]:
 
 
 def missing_arms(rules: dict[str, Any], arms: Sequence[str]) -> list[str]:
-    """Arms that rules need and the experiment lacks; notes about absent arms are silently omitted."""
+    """Arms that rules need and that are not asked; notes about absent arms are silently omitted."""
     needed = [condition(rule) for rule in rules["rules"]]
     names = {name for stated in needed for name in (stated.arm, *stated.others)}
     return sorted(names - set(arms))
@@ -207,7 +191,7 @@ def decide(
 
     Args:
         rules: checked by `check_rules`; none of their arms is missing (`missing_arms`).
-        arms: arms of the experiment.
+        arms: names of the arms that are asked.
         compare: returns the comparison of two arms.
         images: the number of different images; fewer than `FEWEST_IMAGES` give no decision.
     """
@@ -239,119 +223,29 @@ def _undecided(conditions: Sequence[Condition], compare: Callable[[str, str], Co
     return f"No rule holds. Open: {'; '.join(open_pairs)}." if open_pairs else "No rule holds."
 
 
-@dataclass(frozen=True)
-class Entry:
-    """An arm of a contest.
+def judge(scored: Sequence[Scored], items: Items, rules: dict[str, Any]) -> dict[str, Any]:
+    """{"comparisons", "decision", "notes"} of the answers of all arms; without rules ({}) there is no decision.
 
-    Attributes:
-        name: name in the contest.
-        arm: name of the arm for `make_arms`.
-        weights: folders of models whose trainings differ only by seed.
-        bound: whether its number of tokens can differ from the reference's.
-        trained_on: names of `TRAINABLE` on whose prompts the weights were also trained.
-    """
-
-    name: str
-    arm: str
-    weights: tuple[str, ...]
-    bound: bool = False
-    trained_on: tuple[str, ...] = ()
-
-
-def read_entries(spec: Any, folder: Path = Path(".")) -> list[Entry]:
-    """Reads the arms of a contest from a configuration; paths of weights are relative to `folder`.
-
-    Raises:
-        ValueError: not a mapping of names to arms, fewer than two arms, or a malformed one, which the message names.
-    """
-    if not isinstance(spec, Mapping) or len(spec) < 2:
-        raise ValueError(f"contest: expected at least two arms by name; got {spec!r}")
-    return [_entry(name, content, folder) for name, content in spec.items()]
-
-
-def _entry(name: Any, content: Any, folder: Path) -> Entry:
-    where = f"contest.{name}"
-    if not isinstance(name, str) or not re.fullmatch(r"\w+", name):
-        raise ValueError(f"contest: expected names of letters, digits and _; got {name!r}")
-    known = [field.name for field in fields(Entry) if field.name != "name"]
-    if not isinstance(content, Mapping) or not {"arm", "weights"} <= set(content) <= set(known):
-        raise ValueError(f"{where}: expected arm and weights, perhaps {', '.join(known[2:])}; got {content!r}")
-    lists = {key: content.get(key, []) for key in ("weights", "trained_on")}
-    for key, value in lists.items():
-        if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
-            raise ValueError(f"{where}.{key}: expected a list of texts; got {value!r}")
-    if not lists["weights"] or not isinstance(content["arm"], str) or not isinstance(content.get("bound", False), bool):
-        expected = "the name of an arm, at least one folder of weights, and bound as true or false"
-        raise ValueError(f"{where}: expected {expected}; got {dict(content)}")
-    weights = tuple(str(folder / path) if (folder / path).exists() else path for path in lists["weights"])
-    return Entry(name, content["arm"], weights, content.get("bound", False), tuple(lists["trained_on"]))
-
-
-def score_experiment(
-    scored: Sequence[Scored], items: Items, rules: dict[str, Any], patch_size: int, *, reference: str | None = None
-) -> dict[str, Any]:
-    """{"arms", "comparisons", "trainings", "decision", "halves", "buckets", "n", "images", "copies"} of all answers.
-
-    Comparisons: each rung with the one before, the pairs of the rules, the pairs that show the contribution of base and
-    patches, and the last rung (in a contest the reference) with every other arm except ablations. All are one family
-    for Holm's correction. In a contest, the spread between trainings is estimated from the trainings of all arms.
+    Comparisons: each strategy of the ladder with the one before, the pairs of the rules, the pairs that show the
+    contribution of base and patches, and the last strategy with every other arm except ablations. All are one family
+    for Holm's correction. "notes" are by arm.
     """
     by_name = {of_arm.arm.name: of_arm for of_arm in scored}
     rungs = [name for name, of_arm in by_name.items() if of_arm.arm.role == "ladder"]
     fixed = [name for name, of_arm in by_name.items() if of_arm.arm.role not in ("ablation", "half")]
     pairs = [(upper, lower) for lower, upper in pairwise(rungs)]
-    pairs += [pair for pair in compared(rules) if set(pair) <= set(by_name)]
+    pairs += [pair for pair in compared(rules) if set(pair) <= set(by_name)] if rules else []
     pairs += compared_halves([of_arm.arm for of_arm in scored])
-    subject = rungs[-1] if reference is None and rungs else reference
-    pairs += [(subject, name) for name in fixed if name != subject] if subject else []
-    own = [of_arm.run_scores.tolist() for of_arm in scored if of_arm.arm.weights]
-    spread = training_spread(own) if own else None
+    pairs += [(rungs[-1], name) for name in fixed if name != rungs[-1]] if rungs else []
     named = [(by_name[first], by_name[second]) for first, second in dict.fromkeys(pairs)]
-    comparisons = compare_all(named, spread, margins(rules))
+    comparisons = compare_all(named, margins(rules) if rules else None)
     known = {(comparison["first"], comparison["second"]): comparison for comparison in comparisons}
-    arms = {name: summary(of_arm) for name, of_arm in by_name.items()}
-    hard = _hard(items.records, by_name)
-    for name, arm in arms.items():
-        arm["misallocated"] = misallocated(by_name[name].predictions, hard)
     images = items.number_of_images
+    decided = {}
+    if rules:
+        decided = {"decision": decide(rules, list(by_name), lambda first, second: known[first, second], images=images)}
     return {
-        "n": len(items.records),
-        "images": images,
-        "copies": items.copies,
-        "arms": arms,
         "comparisons": comparisons,
-        "trainings": None if spread is None else {"freedom": spread.freedom},
-        "decision": decide(rules, list(by_name), lambda first, second: known[first, second], images=images),
-        "halves": [
-            {
-                "patches": other.budget,
-                "own": own.name,
-                "other": other.name,
-                "changed": asdict(
-                    changed_answers(by_name[own.name].predictions[0], by_name[other.name].predictions[0], items.images)
-                ),
-            }
-            for own, other in swapped_pairs([of_arm.arm for of_arm in scored])
-        ],
-        "buckets": buckets(scored, items.records, patch_size),
+        **decided,
+        "notes": {name: of_arm.arm.note for name, of_arm in by_name.items()},
     }
-
-
-def _hard(records: Sequence[Record], by_name: Mapping[str, Scored]) -> np.ndarray:
-    """bool [n]: questions with the tag `difficulty` "hard"; without such tags, questions that base only fails."""
-    tags = [dict(record.tags).get("difficulty") for record in records]
-    if "hard" in tags:
-        return np.array([tag == "hard" for tag in tags])
-    return by_name["none"].mean_scores < 0.5 if "none" in by_name else np.zeros(len(records), dtype=bool)
-
-
-def worst(scored: Sequence[Scored], subject: str, count: int) -> list[int]:
-    """Places of the worst items of the arm `subject`: lower than other arms, then missed, then confident."""
-    by_name = {of_arm.arm.name: of_arm for of_arm in scored}
-    ours = by_name[subject]
-    rest = [of_arm.mean_scores for name, of_arm in by_name.items() if name != subject]
-    best = np.max(rest, 0) if rest else np.ones(len(ours.mean_scores))
-    recalls = np.nan_to_num(ours.recalls[0], nan=1.0)
-    confidence = np.array([prediction.probability for prediction in ours.predictions[0]])
-    order = np.lexsort((-confidence, recalls, ours.mean_scores - best))
-    return [int(place) for place in order if ours.mean_scores[place] < 1][:count]
