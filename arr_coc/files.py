@@ -324,20 +324,6 @@ def check_types(settings: Any) -> None:
         _check_type(field.name, getattr(settings, field.name), hints[field.name])
 
 
-def check_entries(content: Any, schema: type, where: str) -> None:
-    """As `check_types`, for a mapping with a `TypedDict` as its schema; other entries are allowed.
-
-    Raises:
-        ValueError: not a mapping, or a missing entry or one of another type; the message begins with `where`.
-    """
-    hints = get_type_hints(schema)
-    if not isinstance(content, dict) or not set(hints) <= set(content):
-        received = f"none of {', '.join(sorted(set(hints) - set(content)))}" if isinstance(content, dict) else content
-        raise ValueError(f"{where}: expected {', '.join(hints)}; got {received!r}")
-    for name, hint in hints.items():
-        _check_type(f"{where}: {name}", content[name], hint)
-
-
 def _check_type(name: str, value: Any, hint: Any) -> None:
     try:
         type_validator(name, value, _as_read(hint))

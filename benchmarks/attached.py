@@ -26,8 +26,9 @@ import arr_coc
 from arr_coc.attached import AttachedReader
 from arr_coc.attached.reader import WAYS
 from arr_coc.evaluation.reporting import environment
-from arr_coc.experiments.costs import LiveTensors
 from benchmarks.timing import CLOCKS, Seconds, alternate, table
+
+from .costs import LiveTensors
 
 QUESTIONS = ("What is the total?", "What is the date?")
 

@@ -22,12 +22,12 @@ from torch import Tensor, nn
 from transformers.models.sam.configuration_sam import SamVisionConfig
 from transformers.models.sam.modeling_sam import SamVisionEncoder
 
-from arr_coc.experiments.costs import LiveTensors
 from arr_coc.files import run_module
 from arr_coc.modeling import grid_encoder
 from arr_coc.modeling.configuration_arr_coc import ArrCocConfig, ArrCocVisionConfig
 from arr_coc.modeling.grid_encoder import GridEncoder
 
+from .costs import LiveTensors
 from .timing import CLOCKS, Seconds, alternate, argument_parser, table
 
 

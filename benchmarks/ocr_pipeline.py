@@ -3,7 +3,7 @@
     python -m benchmarks.ocr_pipeline BENCH [--sources sroie funsd] [--limit 10] [--predictions FILE] [--json FILE]
 
 rapidocr reads the lines of a page; SmolLM2-135M-Instruct gets them in reading order with the question. Questions, the
-form of answers and scores are those of `arr-coc measure --bench`. The OCR's text and the language model's cache of it
+form of answers and scores are those of `arr-coc evaluate --bench`. The OCR's text and the language model's cache of it
 are kept for the next question about the page. `--adapter` adds a LoRA of the language model (PEFT).
 """
 
@@ -171,7 +171,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.ocr_pipeline", description=(__doc__ or "").split("\n")[0]
     )
-    parser.add_argument("bench", metavar="BENCH", type=Path, help="a folder of sources, as for arr-coc measure --bench")
+    parser.add_argument(
+        "bench", metavar="BENCH", type=Path, help="a folder of sources, as for arr-coc evaluate --bench"
+    )
     parser.add_argument("--sources", metavar="NAME", nargs="+", help="only these sources")
     parser.add_argument("--limit", metavar="N", type=int, help="only the first N questions of each source")
     answers = "JSONL of all answers, written one by one; what it holds already is not asked again"

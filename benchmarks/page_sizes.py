@@ -1,7 +1,7 @@
 """One page at many sizes: do exact match and seconds depend on the resolution of the same page?
 
     python -m benchmarks.page_sizes [MODEL] [--pages 12] [--questions 6] [--sizes 256 384 ... 4096] [--dpi 72 ... 600]
-        [--kinds document photo density receipt] [--tiles auto] [--seed 7] [--split test] [--json FILE]
+        [--kinds document photo browser stacked] [--tiles auto] [--seed 7] [--split test] [--json FILE]
     python -m benchmarks.page_sizes --pages 4 --questions 2 --sizes 256 1024 --dpi 150     # minutes on a CPU
 
 Pages of each kind are drawn 1024 px wide and high. The model then reads them at each size (longer side, px), and as a
@@ -48,8 +48,8 @@ BELOW, TIMES = 3.0, 4.0
 KINDS: dict[str, tuple[str, Variations]] = {
     "document": ("document", AS_DRAWN),
     "photo": ("document", Variations(photo=1.0)),
-    "density": ("density", AS_DRAWN),
-    "receipt": ("receipt", AS_DRAWN),
+    "browser": ("browser", AS_DRAWN),
+    "stacked": ("stacked", AS_DRAWN),
 }
 """Domain and variations of each kind of page."""
 

@@ -1,7 +1,7 @@
 """Born-digital PDFs with questions, as a bench: does a text layer answer better than a page that is rendered and read?
 
     python -m benchmarks.pdf_pages DIR --packages FOLDER    # writes DIR/KIND/*.pdf and data.jsonl, 300 questions
-    arr-coc measure --bench DIR
+    arr-coc evaluate --bench DIR
 
 `pdf_pages.csv` fixes 60 drawn documents of eight kinds (see `pdf_designs`), `pdf_pages_debian.csv` 40 pages of PDFs in
 Debian's packages: package, version, file, page, the file's SHA-256, and a seed. The packages are of the test split of

@@ -25,7 +25,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from arr_coc.data.domains.page import TextPage
 from arr_coc.files import check_free
 from arr_coc.loading import find_device
-from arr_coc.training.from_scratch.optimizers import warmup_cosine
+from arr_coc.training.optimizers import warmup_cosine
 from arr_coc.training.reader.language_model import Adapter, Prompting
 from arr_coc.training.reader.pages import Sources
 from arr_coc.training.reader.question_answering import QuestionAnsweringStage

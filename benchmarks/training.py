@@ -29,13 +29,13 @@ from arr_coc.adapters import PARTS
 from arr_coc.data.collator import QuestionCollator
 from arr_coc.data.formats import open_records
 from arr_coc.data.records import Record
-from arr_coc.experiments.costs import LiveTensors
 from arr_coc.files import find_model, run_module
 from arr_coc.modeling.configuration_arr_coc import ArrCocConfig
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from arr_coc.training.cache import CachedEncoder
 from arr_coc.training.parts import train_only
 
+from .costs import LiveTensors
 from .timing import argument_parser
 
 ARMS: dict[str, tuple[tuple[str, ...], bool]] = {

@@ -19,9 +19,8 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
+from transformers import AutoTokenizer
 
-from arr_coc.data.questions import build_tokenizer
-from arr_coc.experiments.costs import LiveTensors
 from arr_coc.files import run_module
 from arr_coc.modeling.configuration_arr_coc import COMPRESSION, ArrCocConfig
 from arr_coc.modeling.image_encoding import ImageEncoding
@@ -30,6 +29,7 @@ from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from arr_coc.modeling.processing_arr_coc import ArrCocProcessor, query_markers
 from arr_coc.modeling.views import AS_SEEN
 
+from .costs import LiveTensors
 from .second_question import QUESTIONS
 from .timing import argument_parser
 
@@ -55,7 +55,8 @@ class ViewCosts:
 
 def random_model(folder: Path) -> ArrCocForConditionalGeneration:
     """A model of a folder's configuration with random weights in bfloat16, and the tokenizer of arr-coc-tiny-2."""
-    config, tokenizer = ArrCocConfig.from_pretrained(folder), build_tokenizer()
+    config = ArrCocConfig.from_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(Path(__file__).parents[1] / "hub_configs" / "arr-coc-tiny-2")
     config.image_token_id = tokenizer.get_vocab()["<|image_pad|>"]
     config.query_markers = query_markers(tokenizer)
     vision = config.vision_config

@@ -27,7 +27,7 @@ from arr_coc.data.formats import open_records
 from arr_coc.data.records import Record
 from arr_coc.evaluation.strategies import describe, describe_change, score_strategies
 from arr_coc.training.cache import CachedEncoder
-from arr_coc.training.from_scratch.optimizers import warmup_cosine
+from arr_coc.training.optimizers import warmup_cosine
 
 
 def train(adapted: PeftModel, records: Sequence[Record], arguments: argparse.Namespace, cache: Path) -> None:

@@ -232,17 +232,20 @@ def test_the_command_measures_a_published_model(bench: Path, tmp_path: Path, cli
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "expected SUITE or --bench DIR; got neither"),
-        (["suite.yaml", "--bench", "here"], "expected SUITE or --bench DIR; got both"),
-        (["--bench", "here", "--sets", "a"], "--sets: expected it with SUITE; got it without"),
-        (["--bench", "here", "--batch-size", "3"], "--batch-size: expected it with SUITE; got it without"),
-        (["suite.yaml", "--budget", "9"], "--budget: expected it with --bench DIR; got it without"),
-        (["suite.yaml", "--tiles", "all"], "--tiles: expected it with --bench DIR; got it without"),
+        (["suite.yaml", "--bench", "."], "--bench: expected it without DATA; got suite.yaml"),
+        (["--bench", ".", "--sets", "a"], "--sets: expected it with a suite; got it without"),
+        (["--bench", ".", "--seeds", "3"], "--seeds: expected it with --arms; got it without"),
+        (["data.jsonl", "--readings", "3"], "--readings: expected it with --bench DIR; got it without"),
         (["--bench", "nowhere"], "--bench: expected a folder; got 'nowhere', which is none"),
     ],
 )
-def test_the_command_refuses_what_does_not_go_together(arguments: list[str], message: str, cli: Cli) -> None:
-    code, _, error = cli("measure", *arguments)
+def test_the_command_refuses_what_does_not_go_together(
+    arguments: list[str], message: str, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "suite.yaml").write_text("sets: {}")
+    (tmp_path / "data.jsonl").write_text("")
+    code, _, error = cli("evaluate", *arguments)
     assert code == 2 and message in error
 
 

@@ -2,17 +2,14 @@
 
 import json
 import re
-import shlex
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from helpers import tiny_checkpoint, tiny_config, tiny_model, tiny_tokenizer
+from helpers import tiny_checkpoint, tiny_config, tiny_tokenizer
 from PIL import Image
-from test_training import ANSWERING, begun, config, questions
 from transformers import (
     AutoModelForImageTextToText,
     LlamaConfig,
@@ -22,19 +19,12 @@ from transformers import (
 )
 from transformers.generation.streamers import BaseStreamer
 
-from arr_coc.data.questions import build_tokenizer
 from arr_coc.evaluation.bench import ask_bench, read_bench
 from arr_coc.loading import load_config
 from arr_coc.modeling.allocators import ALLOCATORS
-from arr_coc.modeling.configuration_arr_coc import ArrCocConfig
 from arr_coc.modeling.scorers import SCORERS
-from arr_coc.training.from_scratch.answering import Answering
-from arr_coc.training.from_scratch.learner import Learner, TokenSource
-from arr_coc.training.from_scratch.questions import Batch, Prompts
-from benchmarks import attached, first_token, ocr_pipeline, smollm2, view_report
+from benchmarks import attached, first_token, ocr_pipeline, smollm2
 from benchmarks.families import family_cells, three_digits, updated
-from benchmarks.lost_answers import WAYS, lost_answers, main
-from benchmarks.view_report import Measured, counting_views, line_of
 
 
 class Tokens(BaseStreamer):
@@ -285,68 +275,6 @@ def test_every_documented_module_can_be_run() -> None:
         assert '__name__ == "__main__"' in (source := program.read_text()) or "exit(main())" in source, name
 
 
-@pytest.fixture(scope="module")
-def model() -> Any:
-    return tiny_model(text={"max_position_embeddings": 4096})
-
-
-def test_comparisons_are_asked_apart_and_pages_are_rendered_once(
-    model: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(view_report.DATA_SETS, "invoices", {**view_report.DATA_SETS["invoices"], "size": 700})
-    options: dict[str, Any] = {"questions": 3, "seed": 1, "split": "test"}
-    lines = view_report.view_report(model, tmp_path, only=["invoices", "pairs"], **options)
-    assert [line.name for line in lines] == [
-        "invoices, all tiles", "invoices, tiles asked for", "pairs, comparisons", "pairs, single questions",
-    ]  # fmt: skip
-    everything, asked, comparisons, single = lines
-    assert everything.count == asked.count == 3 and comparisons.count + single.count == 3
-    assert everything.views > asked.views > 0 and comparisons.right is None and single.right is not None
-    printed = capsys.readouterr().out.splitlines()
-    assert len(printed) == 4 and f"{asked.views / everything.views:.1%}" in printed[1]
-    assert "%" not in printed[0][-8:]
-    monkeypatch.setattr(view_report, "write_questions", None)  # they are there
-    again = view_report.view_report(model, tmp_path, only=["pairs"], **options)
-    assert again == lines[2:]
-
-
-def test_the_documented_command_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    root = Path(__file__).parents[1]
-    (line,) = re.findall("^python -m benchmarks.view_report.*$", (root / "docs" / "views.md").read_text(), re.M)
-    monkeypatch.chdir(root)
-    less = ["--out", str(tmp_path), "--questions", "2", "--only", "pairs"]
-    monkeypatch.setattr("sys.argv", ["view_report", *shlex.split(line)[3:], *less])
-    view_report.main()
-    assert "pairs, comparisons" in capsys.readouterr().out and (tmp_path / "pairs-320-test-7-2").is_dir()
-
-
-def test_fewer_questions_leave_lines_out(
-    model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The first question about a pair compares its pages."""
-    lines = view_report.view_report(model, tmp_path, only=["pairs"], questions=1, seed=1, split="test")
-    assert [line.name for line in lines] == ["pairs, comparisons"]
-    monkeypatch.setattr("sys.argv", ["view_report", "--out", str(tmp_path), "--questions", "0"])
-    with pytest.raises(SystemExit):
-        view_report.main()
-    assert "--questions: expected at least 1; got 0" in capsys.readouterr().err
-
-
-def test_views_are_counted_within_alone(model: Any) -> None:
-    image = Image.new("RGB", (100, 100), "white")
-    with counting_views(model) as views:
-        model.encode_image([image, image])
-    model.encode_image(image)
-    assert views == [2]
-
-
-def test_a_line_without_right_sources() -> None:
-    line = Measured("clips", 2, {"value": 0.5, "low": 0.1, "high": 0.9}, None, 60)
-    assert "50.0% [10.0%, 90.0%]" in line_of(line, []) and line_of(line, []).rstrip().endswith("60")
-
-
 ROOT = Path(__file__).parents[1]
 
 
@@ -396,83 +324,3 @@ def test_tables_are_updated_by_name_and_column_and_wrong_rows_refused() -> None:
 )  # fmt: skip
 def test_counts_have_three_digits(count: int, text: str) -> None:
     assert three_digits(count) == text
-
-
-__all__ = ["config"]  # the fixture
-
-
-@pytest.fixture
-def learner(config: ArrCocConfig) -> Learner:
-    torch.manual_seed(0)
-    run = begun(config)
-    return Learner(run.model, run.processor.tokenizer).eval()
-
-
-@pytest.fixture
-def batch(config: ArrCocConfig) -> Batch:
-    drawn = questions(config, Prompts(build_tokenizer(), config.image_token_id), sketched=True)
-    return with_pixels(drawn, config, seed=0)
-
-
-def with_pixels(batch: Batch, config: ArrCocConfig, seed: int) -> Batch:
-    """A sketch has none."""
-    side, generator = config.vision_config.image_size, torch.Generator().manual_seed(seed)
-    return replace(batch, pixel_values=torch.randn(len(batch.glyphs), 3, side, side, generator=generator))
-
-
-@torch.no_grad()
-def answered(learner: Learner, batch: Batch, token_source: TokenSource, strategy: str = "oracle") -> float:
-    generator, budget = torch.Generator().manual_seed(0), 0 if strategy == "none" else 16
-    outputs = learner(
-        batch, strategy=strategy, budget=budget, generator=generator, frozen=True, token_source=token_source
-    )
-    return float(outputs["answer"])
-
-
-@pytest.mark.parametrize("strategy", ["oracle", "none"])
-def test_oracle_tokens_hold_the_ground_truth_whatever_the_picture_shows(
-    learner: Learner, batch: Batch, config: ArrCocConfig, strategy: str
-) -> None:
-    """The encoder may place characters at edges, so it names the same nothing in both pictures here."""
-    learner.reading.requires_grad_(False)
-    for weight in learner.reading.parameters():
-        weight.zero_()
-    other = with_pixels(batch, config, seed=1)
-    oracle = [answered(learner, page, "oracle", strategy) for page in (batch, other)]
-    assert oracle[0] == pytest.approx(oracle[1], abs=1e-6)
-    seen = [answered(learner, page, "bridge", strategy) for page in (batch, other)]
-    assert abs(seen[0] - seen[1]) > 1e-5 and seen[0] != pytest.approx(oracle[0], abs=1e-5)
-
-
-def test_named_tokens_say_what_the_encoder_reads(
-    learner: Learner, batch: Batch, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One that reads everything right makes oracle tokens, one that reads nothing empty ones."""
-    nothing = answered(learner, batch, "named")
-    read = learner.read
-
-    def reads_right(features: torch.Tensor, asked: Batch) -> Batch:
-        return read(features, asked)[0]
-
-    monkeypatch.setattr(learner, "_named", reads_right)
-    assert answered(learner, batch, "named") == answered(learner, batch, "oracle") != nothing
-
-
-def test_every_kind_and_strategy_is_read_in_every_way(config: ArrCocConfig) -> None:
-    stage = replace(ANSWERING, evaluate_strategies=("oracle", "none"))
-    task = stage.task(begun(config))
-    assert isinstance(task, Answering)
-    lost = list(lost_answers(task))
-    assert [(row.kind, row.strategy) for row in lost] == [(kind, s) for kind in stage.kinds for s in ("oracle", "none")]
-    for row in lost:
-        assert row.questions > 0 and set(row.exact) == set(WAYS) and row.kind in str(row)
-        assert all(0 <= found.low <= found.value <= found.high <= 1 for found in row.exact.values())
-
-
-def test_a_folder_without_what_training_left_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main([str(tmp_path)])
-    assert "expected a trained model's folder with learner.safetensors; got" in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        main([str(tmp_path), "--questions", "0"])
-    assert "--questions: expected at least 1; got 0" in capsys.readouterr().err

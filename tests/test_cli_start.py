@@ -132,11 +132,9 @@ def test_help_and_version_do_not_wait_for_the_library(arguments: tuple[str, ...]
             )
         ),
         (("serve", "--port", "99999"), "--port: expected a number from 0 to 65535; got '99999'"),
-        (("measure",), "measure: expected SUITE or --bench DIR; got neither"),
         (("measure", "--bench", "nowhere"), "--bench: expected a folder; got 'nowhere', which is none"),
-        (("measure", "nowhere.yaml"), "SUITE: expected a file; got 'nowhere.yaml', which does not exist"),
+        (("measure", "nowhere.yaml"), "DATA: expected a file; got 'nowhere.yaml', which does not exist"),
         (("evaluate", "nowhere.jsonl"), "DATA: expected a file; got 'nowhere.jsonl', which does not exist"),
-        (("experiment", "nowhere.yaml", "--out", "out"), "CONFIG.yaml: expected a file; got 'nowhere.yaml'"),
         (("train", "nowhere.yaml", "--out", "out"), "RECIPE.yaml: expected a file; got 'nowhere.yaml'"),
         (("serve", "--api-keys", "nowhere.txt"), "--api-keys: expected a file; got 'nowhere.txt'"),
         (("measure", "examples/measured.yaml", "--json", "no/such/file"), "--json: expected a file in a folder"),
@@ -208,14 +206,11 @@ def test_trained_scorers_are_known_to_the_command_line() -> None:
 @pytest.mark.parametrize(
     ("command", "names"),
     [
-        ("evaluate", (*FORMATS, *METRICS)),
-        ("experiment", (*FORMATS, *METRICS, *GROUPS)),
-        ("ablate", (*FORMATS, *METRICS)),
+        ("evaluate", (*FORMATS, *METRICS, *GROUPS)),
         ("assemble", (*BRIDGES, *SCORERS, *DTYPES)),
         ("render", tuple(DOMAINS)),
         ("ask", (*ALLOCATORS, *SCORERS, *STRATEGIES)),
         ("look", tuple(ALLOCATORS)),
-        ("analyse", (*FORMATS, *METRICS, *ALLOCATORS)),
     ],
 )
 def test_help_names_what_is_registered(cli: Cli, command: str, names: tuple[str, ...]) -> None:

@@ -51,16 +51,15 @@ def test_the_commands_know_it_by_name(darkness: None, cli: Cli, checkpoint: Path
     line = {"image": "page.png", "question": "What?", "answers": ["x"]}
     (tmp_path / "data.jsonl").write_text(json.dumps(line) + "\n")
     model = ("--model", checkpoint)
+    rule = {"decision": "GO", "if": {"arm": "darkness", "above": "none", "by": 2}}
+    (tmp_path / "r.yaml").write_text(yaml.safe_dump({"rules": [rule], "otherwise": {"decision": "INCONCLUSIVE"}}))
     code, out, err = cli("ask", tmp_path / "page.png", "What?", "--strategy", "darkness", "--json", *model)
     assert code == 0 and json.loads(out)["strategy"] == "darkness", err
     code, out, err = cli("evaluate", tmp_path / "data.jsonl", "--strategies", "darkness", "--allocators", "all", *model)
     assert code == 0 and all(f"darkness+{name}" in out for name in ALLOCATORS), err
-    rule = {"decision": "GO", "if": {"arm": "darkness", "above": "none", "by": 2}}
-    rules = {"rules": [rule], "otherwise": {"decision": "INCONCLUSIVE"}}
-    plan = {"data": "data.jsonl", "out": "run", "arms": ["none", "darkness"], "timed": 1, "rounds": 1, "rules": rules}
-    (tmp_path / "plan.yaml").write_text(yaml.safe_dump(plan))
-    code, out, err = cli("experiment", tmp_path / "plan.yaml", *model)
-    assert code == 0 and "\ndarkness" in out, err
+    arms = ("--arms", "none,darkness", "--rules", tmp_path / "r.yaml")
+    code, out, err = cli("evaluate", tmp_path / "data.jsonl", *arms, *model)
+    assert code == 0 and " darkness " in out, err
 
 
 def test_without_registration_the_name_is_unknown() -> None:

@@ -21,7 +21,6 @@ SCRIPTS = {
     "ask.py": ["--picture", "OUT/fetched.png"],
     "many_questions.py": [],
     "make_receipt.py": ["OUT/receipt.png"],
-    "make_invoice.py": ["OUT"],
     "finetune_scorer_lora.py": [
         "--render", "vendor,balance,deposit,branch", *SMALL, "--batch-size", "2", "--out", "OUT/adapter",
     ],

@@ -229,11 +229,11 @@ def test_rendered_records_do_not_depend_on_what_was_asked_before() -> None:
         "questions": 2,
         "seed": 3,
         "size": 128,
-        "domains": ["document", "receipt"],
+        "domains": ["document", "form"],
     }
     forwards, backwards = open_records(spec), open_records(spec)
     assert [backwards[i] for i in range(7, -1, -1)] == list(forwards)[::-1]
-    assert [dict(record.tags)["domain"] for record in forwards[::2]] == ["document", "receipt"] * 2
+    assert [dict(record.tags)["domain"] for record in forwards[::2]] == ["document", "form"] * 2
     assert forwards[0].image == forwards[1].image != forwards[2].image
     assert list(forwards[2:4]) == [forwards[2], forwards[3]]
     assert len(open_records({**spec, "pages": 10**9})) == 2 * 10**9, "nothing is drawn before it is asked for"
@@ -242,9 +242,9 @@ def test_rendered_records_do_not_depend_on_what_was_asked_before() -> None:
 
 def test_rendered_records_are_what_render_writes() -> None:
     """The same pages, questions and answers; boxes to a tenth of a pixel, the picture but for JPEG."""
-    spec = {"pages": 2, "questions": 2, "seed": 5, "size": 128, "split": "test", "domains": ["document", "receipt"]}
+    spec = {"pages": 2, "questions": 2, "seed": 5, "size": 128, "split": "test", "domains": ["document", "form"]}
     options = [f"--{name}={value}" for name, value in spec.items() if name != "domains"]
-    assert main(["render", "written", *options, "--domain", "document,receipt"]) == 0
+    assert main(["render", "written", *options, "--domain", "document,form"]) == 0
     written, drawn = read_records("written/data.jsonl"), open_records({"format": "rendered", **spec})
     for ours, theirs in zip(drawn, written, strict=True):
         assert (ours.question, ours.answers, ours.tags) == (theirs.question, theirs.answers, theirs.tags)
@@ -314,23 +314,16 @@ def test_bad_data_arguments_are_refused(arguments: list[str], message: str, caps
     assert message in capsys.readouterr().err
 
 
-def test_an_experiment_on_rendered_pages(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Its data have no file: plan, predictions and report come from what is drawn; other data are refused."""
-    Path("config.yaml").write_text(
-        "data: {format: rendered, pages: 2, questions: 2, size: 128, split: test}\n"
-        "arms: [none, saliency]\ntimed: 1\nrounds: 1\n"
-        "rules:\n  rules: [{decision: STOP, if: {arm: saliency, not_above: [none]}}]\n"
-        "  otherwise: {decision: GO}\n"
+def test_arms_on_rendered_pages(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("rules.yaml").write_text(
+        "rules: [{decision: STOP, if: {arm: saliency, not_above: [none]}}]\notherwise: {decision: GO}\n"
     )
-    options = ["--model", str(checkpoint), "--device", "cpu"]
-    assert main(["experiment", "config.yaml", "--out", "run", *options]) == 0, capsys.readouterr().err
-    result = json.loads(Path("run/result.json").read_text())
-    assert result["n"] == 4 and result["images"] == 2
-    assert main(["experiment", "config.yaml", "--out", "run", "--rescore"]) == 0
-    Path("config.yaml").write_text(Path("config.yaml").read_text().replace("pages: 2", "seed: 1, pages: 2"))
-    capsys.readouterr()
-    assert main(["experiment", "config.yaml", "--out", "run", "--rescore"]) == 2
-    assert "expected the data of the plan" in capsys.readouterr().err
+    Path("data.yaml").write_text("{format: rendered, pages: 2, questions: 2, size: 128, split: test}")
+    options = ["--arms", "none,saliency", "--rules", "rules.yaml", "--model", str(checkpoint), "--device", "cpu"]
+    assert main(["evaluate", "data.yaml", *options, "--json", "result.json"]) == 0, capsys.readouterr().err
+    result = json.loads(Path("result.json").read_text())["sets"]["data"]
+    assert result["images"] == 2 and {arm["n"] for arm in result["arms"].values()} == {4}
+    assert result["decision"]["decision"] == "NO VERDICT" and "NO VERDICT" in capsys.readouterr().out
 
 
 def row(*words: str, y: float = 0.0) -> list[OcrToken]:

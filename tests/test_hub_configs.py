@@ -15,16 +15,9 @@ from transformers import AutoImageProcessor, AutoProcessor, GenerationConfig
 from worked_cases import published_config, published_shapes
 
 from arr_coc import ArrCocConfig, ArrCocImageProcessor, ArrCocProcessor
-from arr_coc.data.domains import WORDINGS
-from arr_coc.data.formats import open_records
-from arr_coc.data.questions import build_tokenizer
 from arr_coc.model_summary import count_parameters, on_meta
-from arr_coc.modeling.configuration_arr_coc import COMPRESSION
 from arr_coc.modeling.processing_arr_coc import IMAGE_TOKEN, query_markers
-from arr_coc.training.from_scratch.reading import ReadingStage
-from arr_coc.training.phases import JointPhase
 from arr_coc.training.reader.language_model import Prompting
-from arr_coc.training.recipe import load_recipe
 
 ROOT = Path(__file__).parents[1]
 DEEPSEEK = "deepseek-ai/DeepSeek-OCR"
@@ -58,10 +51,6 @@ def models() -> dict[str, Any]:
     return {name: on_meta(config_of(name)) for name in VARIANTS}
 
 
-UNTRAINED = "arr-coc-small"
-"""Made by its recipe, not from published weights."""
-
-
 READER = "arr-coc-135m"
 """Trained beside a published language model, which is no part of the folder."""
 
@@ -69,29 +58,7 @@ READER = "arr-coc-135m"
 def test_every_folder_without_weights_is_a_variant() -> None:
     folders = {path.parent for path in (ROOT / "hub_configs").glob("*/config.json")}
     weightless = {path.name for path in folders if not any(path.glob("model*.safetensors"))}
-    assert weightless - {UNTRAINED, READER} == set(VARIANTS)
-
-
-def test_what_a_gpu_is_to_train_fits_its_recipe_tokenizer_and_processor() -> None:
-    folder, config = ROOT / "hub_configs" / UNTRAINED, config_of(UNTRAINED)
-    assert 20e6 < count_parameters(on_meta(config))["total"] < 32e6
-    assert 512 <= config.vision_config.image_size <= 1024
-    processor = ArrCocProcessor.from_pretrained(folder)
-    base, fetched = config.vision_tokens()
-    (count,) = processor._get_num_multimodal_tokens([[20, 30]]).num_image_tokens
-    assert count == base + fetched
-    built = build_tokenizer(2048, WORDINGS)
-    assert processor.tokenizer.get_vocab() == built.get_vocab() and len(built) == config.text_config.vocab_size
-    question = " what is the price of the item with quantity 3?"
-    assert processor.tokenizer.tokenize(question).count("Ġquantity") == 1
-    recipe = load_recipe(folder / "train.yaml")
-    assert recipe.config().to_diff_dict() == config.to_diff_dict()
-    reading = recipe.stages[0]
-    assert isinstance(reading, ReadingStage)
-    cropped = reading.crop * config.vision_config.image_size
-    assert cropped % (COMPRESSION * config.vision_config.patch_size) == 0, "the stage refused crops of 205 px"
-    (joint,) = [stage for stage in recipe.stages if isinstance(stage, JointPhase)]
-    assert open_records({**joint.data, "pages": 1})[0].picture.size == (config.vision_config.image_size,) * 2
+    assert weightless - {READER} == set(VARIANTS)
 
 
 def test_the_reader_has_its_published_geometry_and_the_vocabulary_of_smollm2() -> None:
@@ -231,7 +198,7 @@ print()
 print(json.dumps(outcomes))
 """
     folders = sorted(path.parent for path in (ROOT / "hub_configs").glob("*/processor_config.json"))
-    assert {folder.name for folder in folders} >= {"arr-coc-tiny-2", UNTRAINED, *VARIANTS}
+    assert {folder.name for folder in folders} >= {"arr-coc-tiny-2", *VARIANTS}
     outcomes = iter(json.loads(run_alone(code, *folders, home=tmp_path).splitlines()[-1]))
     for folder in folders:
         untrusted, trusted = next(outcomes), next(outcomes)
@@ -239,7 +206,7 @@ print(json.dumps(outcomes))
         assert f"{folder} does not appear to have a file named processing_arr_coc.py" in trusted
 
 
-@pytest.mark.parametrize("name", ["arr-coc-tiny-2", READER, UNTRAINED, *VARIANTS])
+@pytest.mark.parametrize("name", ["arr-coc-tiny-2", READER, *VARIANTS])
 def test_with_this_package_a_processor_needs_no_trust(name: str) -> None:
     folder = ROOT / "hub_configs" / name
     if name not in VARIANTS:  # theirs have no tokenizer before they are assembled

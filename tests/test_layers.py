@@ -14,7 +14,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("arr_coc.cli",),
     ("arr_coc.demo", "arr_coc.serving"),
     ("arr_coc.explaining", "arr_coc.learning"),
-    ("arr_coc.training", "arr_coc.experiments", "arr_coc.publishing"),
+    ("arr_coc.training", "arr_coc.publishing"),
     ("arr_coc.assembling",),
     ("arr_coc.evaluation",),
     ("arr_coc.attached",),
@@ -105,8 +105,8 @@ def test_the_files_of_modeling_import_each_other_without_a_loop() -> None:
 @pytest.mark.parametrize(
     ("module", "code", "imported", "down"),
     [
-        ("arr_coc.experiments.costs", "def f():\n    from arr_coc.cli import main", "arr_coc.cli", False),
-        ("arr_coc.experiments.costs", "from ..training.cache import CachedEncoder", "arr_coc.training", False),
+        ("arr_coc.evaluation.suite", "def f():\n    from arr_coc.cli import main", "arr_coc.cli", False),
+        ("arr_coc.evaluation.suite", "from ..training.cache import CachedEncoder", "arr_coc.training", False),
         ("arr_coc.publishing.building", "from .. import ArrCocModel", "arr_coc", False),
         ("arr_coc.publishing.building", "from .. import modeling", "arr_coc.modeling", True),
         ("arr_coc.data.collator", "import arr_coc.evaluation.strategies", "arr_coc.evaluation", False),

@@ -16,7 +16,7 @@ from arr_coc.adapters import adapt, save_adapter
 from arr_coc.data.feedback import JOURNAL, Feedback
 from arr_coc.data.formats import FeedbackLog, Rendered
 from arr_coc.evaluation.arms import Arm
-from arr_coc.evaluation.prediction_loop import model_identity
+from arr_coc.evaluation.prediction_loop import weights_hash
 from arr_coc.evaluation.scores import Scored
 from arr_coc.journal import Journal
 from arr_coc.learning import learn as learning
@@ -69,7 +69,7 @@ def test_what_is_better_is_promoted_and_says_why(
     folder = versions.adapter("v0001")
     assert folder is not None
     report = json.loads((folder / "decision.json").read_text())
-    assert report["base"] == model_identity(load_model(str(checkpoint), "cpu"))["weights_sha256"]
+    assert report["base"] == weights_hash(load_model(str(checkpoint), "cpu"))
     assert report["compared_with"] == CHECKPOINT and (report["learned"], report["feedback"]["n"]) == (4, 2)
     assert learn(replace(lesson, seed=1), versions).version == "v0002"
     folder = versions.adapter("v0002")

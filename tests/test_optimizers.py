@@ -4,12 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from arr_coc.training.from_scratch.answering import AnsweringStage
-from arr_coc.training.from_scratch.copying import CopyingStage
-from arr_coc.training.from_scratch.optimizers import MuonWithAdamW, adamw, muon, stacked_matrices
-from arr_coc.training.from_scratch.reading import ReadingStage
-from arr_coc.training.from_scratch.stage import ScratchStage
-from arr_coc.training.from_scratch.visual_pretraining import VisualPretrainingStage
+from arr_coc.training.optimizers import MuonWithAdamW, adamw, muon, stacked_matrices
+from arr_coc.training.reader.recognition import RecognitionStage
 
 
 class Stacked(nn.Module):
@@ -84,13 +80,7 @@ def test_unknown_optimisers_and_a_torch_without_muon_are_refused_with_the_recipe
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with pytest.raises(ValueError, match="optimizer: expected one of adamw, muon; got 'sgd'"):
-        ReadingStage(optimizer="sgd")
+        RecognitionStage(optimizer="sgd")
     monkeypatch.delattr(torch.optim, "Muon")
     with pytest.raises(ValueError, match=r"optimizer: expected torch 2\.9 or later for muon; got torch"):
-        ReadingStage(optimizer="muon")
-
-
-@pytest.mark.parametrize("stage", [ReadingStage, VisualPretrainingStage, CopyingStage, AnsweringStage])
-def test_pages_that_never_come_up_are_refused_with_the_recipe(stage: type[ScratchStage]) -> None:
-    with pytest.raises(ValueError, match="reused: expected at least 1; got 0"):
-        stage(reused=0)  # type: ignore[call-arg]
+        RecognitionStage(optimizer="muon")

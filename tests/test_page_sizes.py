@@ -34,5 +34,5 @@ def test_sizes_are_compared_for_the_questions_of_both() -> None:
 def test_a_page_of_each_kind_is_needed(pages: int, questions: int, sizes: list[int]) -> None:
     with pytest.raises(ValueError, match="page_sizes: expected a page for each of 2 kinds, a question and a size; got"):
         page_sizes(
-            tiny_model(), pages=pages, questions=questions, sizes=sizes, resolutions=[], kinds=["document", "density"]
+            tiny_model(), pages=pages, questions=questions, sizes=sizes, resolutions=[], kinds=["document", "photo"]
         )

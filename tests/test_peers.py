@@ -30,7 +30,6 @@ from arr_coc.evaluation.peer_rules import (
     targets,
 )
 from arr_coc.evaluation.peers import Question, Reading, choose, merged, read_prompt
-from arr_coc.experiments.costs import count_choice_flops
 
 SIZES = [(60, 90), (80, 40), (50, 50)]  # height, width
 QUESTIONS = ["What is it?", "Why?", "How many of them are there in all?"]
@@ -299,10 +298,3 @@ def test_peers_share_one_reading_of_a_question(
             assert ours.patches.equal(theirs.patches) and (ours.features is None) == (theirs.features is None)
             assert ours.features is None or ours.features.equal(theirs.features)
     assert len(read) == len(records)
-
-
-def test_choosing_is_counted(model: Any, images: list[Image.Image], tmp_path: Path) -> None:
-    images[0].save(tmp_path / "0.png")
-    record = Record(tmp_path / "0.png", "Why?", ("?",))
-    flops = {arm.name: count_choice_flops(model, arm, record) for arm in make_arms(model.config, ["random", "peers"])}
-    assert flops.pop("random") == 0 and flops["fastv"] > flops["visionzip"] > 0

@@ -25,7 +25,6 @@ from arr_coc.modeling.modeling_arr_coc import relevance_loss
 from arr_coc.modeling.scorers import EMPTY
 from arr_coc.modeling.wordpieces import CHARACTERS, CLASSES, FOREMOST, PIECE_SLOTS, SPACE, reading_order
 from arr_coc.training.attention import all_eager_attention
-from arr_coc.training.from_scratch.targets import pixels
 from arr_coc.training.reader import language_model, question_answering, relevance
 from arr_coc.training.reader.language_model import seen, spans
 from arr_coc.training.reader.pages import LISTWISE, PAGES, AskedPage, CropBatches, Reading, Sources, crop, square
@@ -47,6 +46,7 @@ from arr_coc.training.reader.targets import (
     class_of,
     misread,
     page_tokens,
+    pixels,
     printed,
     read_without_pixels,
     spelled,

@@ -26,14 +26,7 @@ TEXT = README.read_text(encoding="utf-8")
 TINY = "TINY"
 """Stands for the folder of a model of random weights, many times quicker than the shipped one."""
 SMALL = {
-    "ablate": ["--model", TINY, "--limit", "2", "--timed", "1", "--rounds", "1", "--seeds", "0"],
-    "analyse": ["--limit", "4"],
-    "measure": ["--split", "train", "--sets", "documents", "--limit", "4"],
     "evaluate": ["--limit", "4"],
-    "experiment": [
-        "--model", TINY, "--limit", "4", "--arms", "none,random,saliency,realizer,baselines,patches_only",
-        "--timed", "1", "--rounds", "1",
-    ],
     "render": ["--pages", "1", "--split", "train", "--size", "256"],
     "examples/adapter.yaml": ["steps=1", "warmup=0", "batch_size=2", "data.pages=1"],
     "examples/scorers.yaml": [
@@ -43,7 +36,7 @@ SMALL = {
 }  # fmt: skip
 """Options that make a documented command quick, and settings that make a recipe so; the documented ones come first."""
 
-SLOW = ("train", "ablate", "experiment")
+SLOW = ("train",)
 """Commands that take seconds even so."""
 
 
@@ -114,6 +107,7 @@ def test_commands_run(command: str, checkout: Path, checkpoint: Path, capsys: py
     needs_the_shipped_model(command)
     words = shlex.split(command)[1:]
     words = [*words[:2], *SMALL[words[1]], *words[2:]] if words[0] == "train" else [*words, *SMALL.get(words[0], [])]
+    words += ["--split", "train", "--sets", "documents"] if "examples/measured.yaml" in words else []
     words = [str(checkpoint) if word == TINY else word.replace("HERE", str(checkout)) for word in words]
     assert main(words) == 0, capsys.readouterr().err
     for word in words:
@@ -157,10 +151,11 @@ def documented() -> list[str]:
 
 
 def strategies_of(file: str | None) -> tuple[str, ...]:
-    """The arms in a configuration or suite, and the model that it names, if any, before them."""
-    content = yaml.safe_load((ROOT / file).read_text()) if file and (ROOT / file).is_file() else {}
-    arms = [*content.get("arms", ()), *(arm for each in content.get("sets", {}).values() for arm in each["arms"])]
-    return str(content.get("model", "")), *(re.split("[@+]", arm)[0] for arm in arms)
+    """The strategies of the arms in a suite; none for other data."""
+    suite = file and file.endswith("yaml") and (ROOT / file).is_file()
+    content = yaml.safe_load((ROOT / file).read_text()) if file and suite else {}
+    arms = [arm for each in content.get("sets", {}).values() for arm in each["arms"]]
+    return tuple(re.split("[@+]", arm)[0] for arm in arms)
 
 
 @pytest.mark.parametrize("command", documented())
@@ -174,10 +169,8 @@ def test_documented_commands_are_accepted(command: str, monkeypatch: pytest.Monk
         load_recipe(ROOT / args.recipe, [*args.settings, *rest])
     if not hasattr(args, "model"):
         return
-    file = {"measure": "suite", "experiment": "config"}.get(words[0], "")
-    named, *arms = strategies_of(getattr(args, file, None))
-    model = args.model or (ROOT / "examples" / named if named else ROOT / SHIPPED)
-    config = ROOT / model / "config.json"
+    arms = strategies_of(getattr(args, "data", None))
+    config = ROOT / (args.model or SHIPPED) / "config.json"
     given = {name: value for name, value in vars(args).items() if isinstance(value, str)}
     _check_choices(given, config)
     if config.is_file():

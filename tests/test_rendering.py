@@ -16,13 +16,9 @@ from arr_coc.data import (
     SPLITS,
     Box,
     Document,
-    Glyph,
     Split,
-    box_targets,
     fonts,
-    glyph_targets,
     questions,
-    render_dense_page,
     render_document,
     values,
 )  # fmt: skip
@@ -66,9 +62,8 @@ def crop(document: Document, box: Box) -> np.ndarray:
 
 
 @pytest.mark.parametrize("split", SPLITS)
-@pytest.mark.parametrize("render", [render_document, render_dense_page])
-def test_same_seed_gives_the_same_document(render, split):
-    first, second = (render(generator(5), split=split) for _ in range(2))
+def test_same_seed_gives_the_same_document(split):
+    first, second = (render_document(generator(5), split=split) for _ in range(2))
     assert first.image.tobytes() == second.image.tobytes()
     assert (first.entries, first.glyphs, first.layout, first.font) == (
         second.entries,
@@ -76,7 +71,7 @@ def test_same_seed_gives_the_same_document(render, split):
         second.layout,
         second.font,
     )
-    assert render(generator(6), split=split).image.tobytes() != first.image.tobytes()
+    assert render_document(generator(6), split=split).image.tobytes() != first.image.tobytes()
 
 
 @pytest.mark.parametrize("size", [128, 256, 320])
@@ -174,69 +169,11 @@ def test_a_broken_font_file_is_passed_over(tmp_path: Path):
         fonts.find_fonts("train", directories=[tmp_path])
 
 
-@pytest.mark.parametrize("render", [render_document, render_dense_page])
-def test_bad_arguments_say_what_was_expected(render):
+def test_bad_arguments_say_what_was_expected():
     with pytest.raises(ValueError, match=r"split: expected one of train, validation, test; got \'dev\'"):
-        render(generator(), split="dev")
+        render_document(generator(), split="dev")
     with pytest.raises(ValueError, match=r"expected a size of at least 64 px.*got 32"):
-        render(generator(), size=32)
-
-
-def test_dense_pages_show_letters_and_digits_about_equally_often():
-    rng, counts = generator(), dict.fromkeys(CHARSET, 0)
-    for _ in range(40):
-        page = render_dense_page(rng)
-        assert page.entries == () and page.layout == "dense"
-        for glyph in page.glyphs:
-            counts[glyph.char] += 1
-    alphanumeric = np.array([count for char, count in counts.items() if char.isalnum()])
-    assert alphanumeric.sum() > 40 * 100
-    assert alphanumeric.min() > 0.3 * alphanumeric.mean()
-    assert min(counts.values()) > 0
-
-
-def test_glyph_targets_are_classes_of_centres_from_left_to_right():
-    glyphs = [
-        Glyph("b", (4.0, 8.0, 7.0, 16.0)),
-        Glyph("A", (0.0, 8.0, 4.0, 16.0)),
-        Glyph("7", (30.0, 0.0, 34.0, 6.0)),
-        Glyph("x", (7.0, 9.0, 8.0, 15.0)),
-    ]
-    targets = glyph_targets(glyphs, size=40, grid=5, slots=2)
-    assert targets.shape == (5, 5, 2) and targets.dtype == np.int64
-    code = {char: 1 + CHARSET.index(char) for char in "Ab7x"}
-    assert targets[1, 0].tolist() == [code["A"], code["b"]], "the third character of the patch is dropped"
-    assert targets[0, 4].tolist() == [code["7"], 0], "its centre, x = 32, is in the fifth column"
-    assert np.count_nonzero(targets) == 3
-    assert not glyph_targets([], size=40, grid=5).any()
-
-
-@pytest.mark.parametrize("grid", [16, 32])
-def test_glyph_targets_of_a_document_read_back_a_value(grid):
-    document = documents("train", 1)[0]
-    targets = glyph_targets(document.glyphs, size=256, grid=grid, slots=8)
-    assert np.count_nonzero(targets) == len(document.glyphs)
-
-
-def test_box_targets_count_patches_that_a_box_really_reaches_into():
-    targets = box_targets([(7.5, 8.0, 18.0, 16.0)], size=40, grid=5)
-    assert targets.dtype == np.float32 and targets.shape == (5, 5)
-    assert np.argwhere(targets).tolist() == [[1, 1], [1, 2]], "half a pixel of the first column is too little"
-
-
-def test_box_targets_keep_the_patch_of_a_box_thinner_than_the_margin():
-    assert np.argwhere(box_targets([(9.0, 20.2, 15.0, 20.6)], size=40, grid=5)).tolist() == [[2, 1]]
-    assert not box_targets([], size=40, grid=5).any()
-
-
-@pytest.mark.parametrize("arguments", [{"size": 0, "grid": 4}, {"size": 40, "grid": 0}])
-def test_targets_refuse_empty_grids(arguments):
-    with pytest.raises(ValueError, match="expected a positive size and grid; got"):
-        box_targets([], **arguments)
-    with pytest.raises(ValueError, match="expected a positive size and grid; got"):
-        glyph_targets([], **arguments)
-    with pytest.raises(ValueError, match="expected at least one slot; got 0"):
-        glyph_targets([], size=40, grid=5, slots=0)
+        render_document(generator(), size=32)
 
 
 def test_question_templates_share_one_wording_and_test_words_occur_in_training():

@@ -14,21 +14,12 @@ from torch.testing import assert_close
 from arr_coc.data.records import Record
 from arr_coc.evaluation.answers import encode, load_images
 from arr_coc.evaluation.arms import LADDER, Arm, make_arms
-from arr_coc.evaluation.prediction_loop import OtherPages, as_read
-from arr_coc.evaluation.predictions import Prediction, compared_halves, read_run, swapped_pairs
+from arr_coc.evaluation.deciding import check_rules, compared, decide, default_rules, judge, missing_arms
+from arr_coc.evaluation.prediction_loop import OtherPages, as_read, predict_all
+from arr_coc.evaluation.predictions import Prediction, compared_halves, swapped_pairs
 from arr_coc.evaluation.scores import Items, Scored, compare, compare_all, distinct_items, score_arm
 from arr_coc.evaluation.statistics import bootstrap_mean, paired_difference
 from arr_coc.evaluation.strategies import describe, describe_change
-from arr_coc.experiments.experiment import predict
-from arr_coc.experiments.scoring import (
-    check_rules,
-    compared,
-    decide,
-    default_rules,
-    missing_arms,
-    score_experiment,
-    worst,
-)
 from arr_coc.modeling.fetcher import FetchChoices
 
 
@@ -117,7 +108,7 @@ def test_only_the_base_is_exchanged(layout: str, pages: list[Path]) -> None:
 
 
 def test_predictions_are_made_with_the_other_base_whatever_the_batch(
-    model: Any, pages: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: Any, pages: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The answer is the one that the other page's prefix gives; of the last page in a batch too."""
     monkeypatch.setattr(model.generation_config, "max_new_tokens", 3)
@@ -126,11 +117,12 @@ def test_predictions_are_made_with_the_other_base_whatever_the_batch(
         for number, (page, question) in enumerate((page, question) for page in pages for question in ("What?", "Why?"))
     ]
     arms = make_arms(model.config, ["none", "other_base", "other_base@0", "patches_only"])
-    for batch_size in (2, 32):
-        predict(model, arms, records, tmp_path / str(batch_size), batch_size=batch_size, progress=False)
-    runs = {name: read_run(tmp_path / "2", name) for name in ("none", "other_base", "other_base@0", "patches_only")}
+    runs, whole_runs = ({arm.name: {} for arm in arms} for _ in range(2))
+    for answers, batch_size in ((runs, 2), (whole_runs, 32)):
+        for name, part in predict_all(model, arms, records, batch_size=batch_size, progress=False):
+            answers[name].update(part)
     for name, predictions in runs.items():
-        whole = read_run(tmp_path / "32", name)
+        whole = whole_runs[name]
         assert {line: said.answer for line, said in predictions.items()} == {
             line: said.answer for line, said in whole.items()
         }
@@ -158,10 +150,7 @@ def test_what_each_half_contributes() -> None:
     records = [Record(Path(f"{number}.png"), "Why?", ("?",), line=number) for number in range(20)]
     items = Items(records, np.arange(20), np.arange(20), 0)
     rule = {"decision": "GO", "if": {"arm": "realizer", "above": "none", "by": 2}}
-    result = score_experiment(arms, items, {"rules": [rule], "otherwise": {"decision": "NO"}}, 4)
-    beside, without = result["halves"]
-    assert (beside["patches"], beside["changed"]["value"]) == (17, 0.5)
-    assert (without["patches"], without["changed"]["value"]) == (0, 1.0)
+    result = judge(arms, items, {"rules": [rule], "otherwise": {"decision": "NO"}})
     assert {("realizer", "other_base"), ("none", "other_base@0")} <= {
         (comparison["first"], comparison["second"]) for comparison in result["comparisons"]
     }
@@ -240,12 +229,6 @@ def test_a_family_of_comparisons_says_what_it_could_have_seen() -> None:
     assert [compare_all([pair])[0]["significant"] for pair in (few, enough)] == [False, True]
 
 
-def test_the_worst_fall_behind_most() -> None:
-    arms = [scored_arm("none", [[1, 0, 1, 0]]), scored_arm("realizer", [[1, 0, 0, 1]])]
-    assert worst(arms, "realizer", 9) == [2, 1]
-    assert worst(arms, "realizer", 1) == [2]
-
-
 def differences(**intervals: tuple[float, float]) -> Any:
     """random=(1, 3) -> of realizer and random the interval 1 to 3 in points, significant where 0 is outside."""
 
@@ -319,8 +302,8 @@ def test_one_question_copied_twelve_times_gives_no_verdict() -> None:
         score_arm(make_arms(tiny_config(), [name])[0], [[answer] * 12], items, "exact_match", 4)
         for name, answer in said.items()
     ]
-    result = score_experiment(arms, items, rules, 4)
-    assert (result["n"], result["copies"], result["decision"]["decision"]) == (1, 11, "NO VERDICT")
+    result = judge(arms, items, rules)
+    assert (len(items.records), items.copies, result["decision"]["decision"]) == (1, 11, "NO VERDICT")
     assert not result["comparisons"][0]["significant"]
 
 

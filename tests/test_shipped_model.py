@@ -70,7 +70,7 @@ def test_the_server_answers_as_generate_does(model: Any, file: Path, kind: str, 
 
 def test_it_answers_alike_at_any_size(model: Any) -> None:
     """Scaling changes pixels a little: between two sizes the number of right answers may differ by one."""
-    sizes, kinds = [384, 1024, 4096], ["document", "density"]
+    sizes, kinds = [384, 1024, 4096], ["document", "photo"]
     lines = page_sizes(model, pages=2, questions=6, sizes=sizes, resolutions=[150], kinds=kinds)
     assert [line.views for line in lines] == [1.0] * 4  # large print takes no tiles
     found = verdict(lines)

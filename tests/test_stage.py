@@ -1,4 +1,4 @@
-"""The loop of the stages from scratch: rates, checkpoints that are whole, curves that go on."""
+"""The loop of stages: rates, checkpoints that are whole, curves that go on."""
 
 import json
 import zipfile
@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from arr_coc.training.checkpoints import load_state, older, save_state
-from arr_coc.training.from_scratch.optimizers import FLOOR, OPTIMIZERS, warmup_cosine
-from arr_coc.training.from_scratch.stage import Loop
+from arr_coc.training.loop import Loop
+from arr_coc.training.optimizers import FLOOR, OPTIMIZERS, warmup_cosine
 
 
 @pytest.mark.parametrize(("steps", "warmup"), [(100, 10), (9, 1), (9, 0), (3, 5)])

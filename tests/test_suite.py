@@ -15,11 +15,11 @@ ROOT = Path(__file__).parents[1]
 SUITE = """
 sets:
   pages:
-    data: {format: rendered, domains: density, pages: 4, questions: 2, size: 192, split: test, seed: 3, turns: 0.5}
+    data: {format: rendered, domains: document, pages: 4, questions: 2, size: 192, split: test, seed: 3, turns: 0.5}
     arms: [none, random, other_base@0]
     by: [turn]
   missing:
-    data: {format: rendered, domains: density, pages: 3, questions: 2, size: 192, split: test, seed: 4, absent: 0.5}
+    data: {format: rendered, domains: document, pages: 3, questions: 2, size: 192, split: test, seed: 4, absent: 0.5}
     arms: [none]
 """
 
@@ -70,7 +70,7 @@ def test_the_split_of_a_run_replaces_the_files(suite: Path) -> None:
     [
         ("pages: 3", "expected a mapping with sets"),
         ("sets: {}", "expected a mapping with sets"),
-        ("sets: {a: {arms: [none]}}", "a: expected data, arms and perhaps by, tiles, metric; got"),
+        ("sets: {a: {arms: [none]}}", "a: expected data, arms and perhaps by, tiles, metric, rules; got"),
         ("sets: {a: {arms: none, data: {format: rendered, pages: 1}}}", "a: expected arms as a list; got 'none'"),
         ("sets: {a: {arms: [none], data: here}}", "a: expected data as a mapping; got 'here'"),
         ("sets: {a: {arms: [none], data: {format: nothing}}}", "nothing"),

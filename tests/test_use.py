@@ -17,7 +17,7 @@ from serving_client import chat, data_url, noise, png, serving, until
 from test_learn import write_adapter
 
 from arr_coc.data.feedback import Feedback, read_feedback
-from arr_coc.evaluation.prediction_loop import model_identity
+from arr_coc.evaluation.prediction_loop import weights_hash
 from arr_coc.journal import journal_files, read_journal
 from arr_coc.learning.versions import Versions
 from arr_coc.serving.app import Server
@@ -244,7 +244,7 @@ def test_the_scorer_is_swapped_while_questions_are_answered(
     server, client = served
     adapter = write_adapter(tmp_path / "adapter")
     versions = Versions(folder / "versions")
-    base = model_identity(server.model)["weights_sha256"]
+    base = weights_hash(server.model)
     before = ask(client, QUESTION, URLS[0], max_tokens=8)
     with ThreadPoolExecutor(4) as threads:
         jobs = [threads.submit(ask, client, QUESTION, URLS[n % 3], max_tokens=8) for n in range(12)]

@@ -19,10 +19,9 @@ from arr_coc.data.formats.own import Jsonl
 from arr_coc.data.records import Record, read_records
 from arr_coc.evaluation import evaluate
 from arr_coc.evaluation.answers import needs_views
-from arr_coc.evaluation.predictions import Prediction, read_run, right_source, view_recall
-from arr_coc.evaluation.scores import read_scored, summary
+from arr_coc.evaluation.predictions import Prediction, right_source, view_recall
 from arr_coc.evaluation.strategies import score_strategies
-from arr_coc.experiments.experiment import Settings, arms_of, facts, plan_arms, predict
+from arr_coc.evaluation.suite import DataSet, measure_suite
 
 ROOT = Path(__file__).parents[1]
 
@@ -101,38 +100,23 @@ def test_intervals_are_drawn_by_documents(model: Any, data: Path) -> None:
     assert scored.images.tolist() == [0, 0, 1, 1]
 
 
-def test_an_experiment_over_views_is_planned_predicted_and_scored(model: Any, data: Path, tmp_path: Path) -> None:
-    source, settings = Jsonl(data), Settings(arms=("none", "realizer@4", "oracle"), tiles=2)
-    records = source.read()
-    arms = arms_of(model, settings.arms, records, settings)
-    plan = facts(source, records, settings, arms, "")
-    assert plan["tiles"] == 2 and [arm.name for arm in plan_arms(plan)] == ["none", "realizer@4", "oracle"]
-    assert predict(model, arms, records, tmp_path, tiles=2, progress=False) == 12
-    assert predict(model, arms, records, tmp_path, tiles=2, progress=False) == 0
-    (first, *_) = read_run(tmp_path, "realizer@4").values()
-    assert first.sources == 2 and len(first.fetched) == 4 and first.over_views
-    scored, items = read_scored(tmp_path, arms, records, "exact_match", 16)
-    assert items.number_of_images == 2
-    arm = summary(scored[1])
-    assert set(arm["pages"]) == {"best", "most"} and arm["query_dependence"] is None
+def test_arms_over_views_are_asked_and_scored(model: Any, data: Path) -> None:
+    sets = [DataSet("pages", Jsonl(data), ("none", "realizer@4", "oracle"), tiles=2)]
+    measured = measure_suite(model, sets, progress=False)["sets"]["pages"]
+    arm = measured["arms"]["realizer@4"]
+    assert measured["images"] == 2 and set(arm["pages"]) == {"best", "most"}
 
 
 @pytest.mark.parametrize("arm", ["uniform", "larger", "patches_only", "keep_all", "fastv"])
 def test_arms_of_a_single_view_are_refused(model: Any, data: Path, arm: str) -> None:
-    records, settings = read_records(data), Settings(arms=(arm,))
     with pytest.raises(ValueError, match=f"arms: expected strategies, .*; got {arm}"):
-        arms_of(model, settings.arms, records, settings)
+        measure_suite(model, [DataSet("pages", Jsonl(data), (arm,))], progress=False)
 
 
 def test_several_passes_over_views_are_refused(model: Any, data: Path) -> None:
     """They were left out, and the report said how many there had been."""
     with pytest.raises(ValueError, match="passes: expected one with tiles or several sources; got 2"):
         score_strategies(model, read_records(data), ["realizer"], num_passes=2, progress=False)
-
-
-def test_without_names_an_experiment_over_views_has_the_ladder_and_the_oracle(model: Any, data: Path) -> None:
-    names = [arm.name for arm in arms_of(model, None, read_records(data), Settings())]
-    assert names[0] == "none" and names[-1] == "oracle" and "uniform" not in names
 
 
 @pytest.mark.parametrize(
@@ -217,10 +201,10 @@ def test_the_documented_commands_run(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert len(DOCUMENTED) == 6
+    assert len(DOCUMENTED) == 2
     for line in DOCUMENTED:
         program, command, *rest = shlex.split(line.split(" #")[0])
         assert program == "arr-coc"
         more = [*SMALL[command], str(checkpoint)] if command == "evaluate" else SMALL[command]
         main([command, *rest, *more, *(["--sources", "2"] if "--sources" in rest else [])])
-    assert capsys.readouterr().out.count("In brackets: 95 % intervals.") == 3
+    assert capsys.readouterr().out.count("In brackets: 95 % intervals.") == 1

@@ -49,7 +49,6 @@ from arr_coc.modeling.wordpieces import (
     spelling_match,
     word_marks,
 )
-from arr_coc.training.from_scratch.patch_language import speaks_words
 from arr_coc.training.reader.targets import Wordpieces, class_of, spelled
 
 WORDPIECES = {**READS_WORDS, "text": LARGE_TEXT}
@@ -351,9 +350,7 @@ def test_a_page_that_is_hard_to_read_is_said_by_the_command(tmp_path: Path, pict
     assert 0 <= found["legibility"] < 0.5 and found["warning"] in err
 
 
-def test_what_expects_a_token_for_each_patch_is_refused(model: Any) -> None:
-    with pytest.raises(ValueError, match='bridge: expected one whose tokens tell of one patch each; got "wordpieces"'):
-        speaks_words(model.model.bridge)
+def test_what_expects_a_token_for_each_patch_is_refused() -> None:
     with pytest.raises(ValueError, match='expected no "cells" or "wordpieces" with compressor "mask"'):
         ArrCocConfig(vision_config={"compressor": "mask"}, bridge_config={"kind": "wordpieces"})
 

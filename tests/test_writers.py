@@ -2,7 +2,6 @@
 
 import os
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ import yaml
 from helpers import Cli
 
 from arr_coc import files
-from arr_coc.evaluation.predictions import mend
 from arr_coc.files import sole_writer
 
 ROOT = Path(__file__).parents[1]
@@ -43,8 +41,6 @@ def test_a_folder_that_another_process_writes_is_refused(
     commands: list[tuple[Any, ...]] = [
         ("train", recipe, "--out", out),
         ("train", recipe, "--out", out, "--adapter"),
-        ("experiment", "--data", DATA, "--out", out, "--limit", "1", *model),
-        ("ablate", "--data", DATA, "--out", out, "--limit", "1", *model),
         ("build", checkpoint, out),
         ("render", out, "--pages", "1", "--split", "train"),
         ("evaluate", DATA, "--json", out, "--limit", "1", "--strategies", "none", *model),
@@ -77,22 +73,6 @@ class held:
         self.thread.join()
 
 
-def test_predictions_are_mended_into_a_new_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Mending wrote in place: killed in between, it left no prediction at all."""
-    path = tmp_path / "none-0.jsonl"
-    path.write_text('{"line": 1}\n{"li')
-
-    def killed(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(os, "replace", killed)
-        mend(path)
-    assert path.read_text() == '{"line": 1}\n{"li'
-    mend(path)
-    assert path.read_text() == '{"line": 1}\n' and list(tmp_path.iterdir()) == [path]
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -109,36 +89,6 @@ def test_a_damaged_recipe_is_one_line(content: str, message: str, cli: Cli, tmp_
     (tmp_path / "recipe.yaml").write_text(content)
     assert message in refused(cli("train", tmp_path / "recipe.yaml", "--out", tmp_path / "out"))
     assert not (tmp_path / "out").exists()
-
-
-PLAN = {
-    "model": "m", "data": "d", "data_sha256": "0", "questions": 1, "metric": "exact_match", "patch_size": 8, "arms": [],
-    "command": "arr-coc experiment", "environment": {},
-}  # fmt: skip
-DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
-    "no YAML": (lambda path: path.write_text("arms: ["), "plan.yaml: expected YAML; got "),
-    "no mapping": (lambda path: path.write_text("[]"), "plan.yaml: expected model, data, data_sha256"),
-    "no arms": (
-        lambda path: path.write_text(yaml.safe_dump({**PLAN, "arms": 3})),
-        "plan.yaml: arms: expected list[dict[str, Any]]; got 3",
-    ),
-    "cut before its rules": (
-        lambda path: path.write_text(yaml.safe_dump(PLAN)),
-        "plan.yaml: expected arms and rules as an experiment writes them; got no 'rules'",
-    ),
-    "another arm": (
-        lambda path: path.write_text(yaml.safe_dump({**PLAN, "arms": [{"name": "none", "seeds": []}]})),
-        "plan.yaml: expected arms and rules as an experiment writes them; got ",
-    ),
-}
-
-
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_plan_is_one_line(damage: str, cli: Cli, tmp_path: Path) -> None:
-    change, message = DAMAGES[damage]
-    change(tmp_path / "plan.yaml")
-    command = ("experiment", "--data", DATA, "--out", tmp_path, "--limit", "1", "--rescore")
-    assert message in refused(cli(*command))
 
 
 def test_damaged_weights_to_train_from_are_one_line(cli: Cli, checkpoint: Path, tmp_path: Path) -> None:

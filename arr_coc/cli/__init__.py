@@ -14,7 +14,7 @@ from contextlib import suppress
 from importlib.metadata import version
 from typing import NoReturn
 
-from . import ask, evaluate, experiment, explain, learn, publish, serve, train
+from . import ask, evaluate, explain, learn, publish, serve, train
 from .common import Command, quiet
 
 COMMANDS: tuple[Command, ...] = (
@@ -23,9 +23,6 @@ COMMANDS: tuple[Command, ...] = (
     serve.DEMO,
     evaluate.COMMAND,
     evaluate.MEASURE,
-    explain.ANALYSE,
-    experiment.COMMAND,
-    experiment.ABLATE,
     explain.INFO,
     publish.ASSEMBLE,
     publish.BUILD,

@@ -1,8 +1,9 @@
-"""`arr-coc evaluate` and `arr-coc measure`: accuracy by strategy, or all numbers of a card."""
+"""`arr-coc evaluate`: what a model answers on a data set, on several (a suite), or on a bench of real pages."""
 
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,6 @@ from .common import (
     find_source,
     reading,
     split_names,
-    tiles_of,
     writable,
 )
 
@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     form = (
         'JSONL file with {"image": path, "question": str, "answers": [str], "boxes": [[x0, y0, x1, y1]]} per line, '
-        "boxes optional; or a file in --format; or a YAML file with format, path and other settings"
+        "boxes optional; or a file in --format; or a YAML file with format, path and other settings; or a YAML file "
+        "with sets: a suite of data sets, their arms, and tags to report by"
     )
     parser.add_argument("data", metavar="DATA", nargs="?", help=form)
     add_data_arguments(parser)
@@ -52,6 +53,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch-size", metavar="N", type=int, default=32, help="questions per batch (default: 32)")
     parser.add_argument("--limit", metavar="N", type=int, help="ask only the first N questions (default: all)")
     parser.add_argument("--seed", metavar="N", type=int, help="seed of random relevance (default: one per question)")
+    arms = (
+        "instead of --strategies, ways to fill the prompt, which are compared: strategies, uniform, larger, smaller, "
+        "patches_only, other_base, oracle, keep_all, peers; STRATEGY@K; STRATEGY+ALLOCATOR; or groups: ladder, "
+        "baselines, halves, bounds, peers"
+    )
+    parser.add_argument("--arms", metavar="A,B", help=arms)
+    rules = "with --arms, criteria that decide (default: those of the ladder)"
+    parser.add_argument("--rules", metavar="RULES.yaml", help=rules)
+    parser.add_argument("--seeds", metavar="N,N", help="with --arms, seeds of random relevance (default: 0,1,2)")
+    splits = "with a suite, split of rendered pages: validation to decide, test to report (default: the suite's)"
+    parser.add_argument("--split", choices=("train", "validation", "test"), help=splits)
+    parser.add_argument("--sets", metavar="A,B", help="with a suite, names of its sets (default: all)")
+    bench = "instead of DATA: a folder of sources of real pages, each a folder with data.jsonl and its images"
+    parser.add_argument("--bench", metavar="DIR", help=bench)
+    sources = "with --bench, names of sources in DIR (default: all)"
+    parser.add_argument("--sources", metavar="NAME", nargs="+", help=sources)
+    strategy = "with --bench, what decides what is fetched (default: the model's)"
+    parser.add_argument("--strategy", metavar="S", help=strategy)
+    add_readings_argument(parser)
+    add_words_argument(parser)
+    add_reread_argument(parser)
+    answers = "with --bench, JSONL file of the answers; a run resumes after those that it holds (default: none)"
+    parser.add_argument("--predictions", metavar="FILE", help=answers)
     fit = (
         "fit the probability of answers to how many are right, and write the weights into config.json of --model; DATA "
         "has to be a validation set"
@@ -61,7 +85,54 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_device_argument(parser)
 
 
+OPTIONS = {
+    "--bench DIR": ("sources", "readings", "words", "reread", "strategy", "predictions"),
+    "a suite": ("split", "sets"),
+    "--arms": ("rules", "seeds"),
+}
+"""Options that only one kind of evaluation has."""
+
+
+def kind_of(args: argparse.Namespace) -> str | None:
+    """The kind of evaluation, a name of `OPTIONS`; None: strategies on one data set."""
+    if args.bench is not None:
+        return "--bench DIR"
+    if args.data is not None and Path(args.data).suffix in (".yaml", ".yml") and Path(args.data).is_file():
+        from arr_coc.files import read_yaml
+
+        content = read_yaml(Path(args.data))
+        if isinstance(content, dict) and "sets" in content:
+            return "a suite"
+    return None if args.arms is None else "--arms"
+
+
+def check(args: argparse.Namespace) -> None:
+    """Refuses options that do not go together."""
+    if args.bench is not None and args.data is not None:
+        raise ValueError(f"--bench: expected it without DATA; got {args.data}")
+    check_arguments(args)
+    own = kind_of(args)
+    for kind, names in OPTIONS.items():
+        for name in names if kind != own else ():
+            if getattr(args, name) is not None:
+                raise ValueError(f"--{name}: expected it with {kind}; got it without")
+
+
 def run(args: argparse.Namespace) -> None:
+    kind = kind_of(args)
+    if kind is None:
+        _run_strategies(args)
+        return
+    target = None if args.json is None else writable(args.json, "--json")
+    result, text = {"--bench DIR": _of_bench, "a suite": _of_suite, "--arms": _of_arms}[kind](args)
+    print(text)
+    if target is not None:
+        from arr_coc.files import write_json
+
+        write_json(target, result)
+
+
+def _run_strategies(args: argparse.Namespace) -> None:
     from arr_coc.attached import AttachedReader
     from arr_coc.attached.placing import share_or_number
     from arr_coc.attached.reader import load_model_or_reader
@@ -203,95 +274,11 @@ def _share(interval: dict[str, float] | None) -> str:
     return f"{value:.1f} % [{low:.1f}, {high:.1f}]"
 
 
-COMMAND = Command(
-    name="evaluate",
-    summary="measure accuracy and recall on questions with known answers",
-    description=(
-        "Ask every question of a data set with every strategy, and print the metric, recall of the patches under the\n"
-        "boxes, and image tokens per question, with 95 % intervals. Exact match ignores white space, not case. If the\n"
-        'data set has questions about absent fields, the table also has precision and recall of "not on the page".\n'
-        "A question may have several images, or a PDF or video: one budget covers all of them. If the page of the\n"
-        "answer is known, the last columns give the share of questions whose most relevant patch came from it, and\n"
-        "of those with most patches from it; intervals are then over documents. A second table compares the mean\n"
-        "probability of answers with how many are right, in five bins, with the expected calibration error (ECE).\n"
-        "With a published model of another family (Qwen3-VL, InternVL, ...) --budget may be a share of its image\n"
-        "tokens, a strategy may be STRATEGY@BUDGET, and keep_all is the plain model; --allocator, --allocators,\n"
-        "--passes and --tiles are not available."
-    ),
-    examples=(
-        "arr-coc evaluate held_out.jsonl --strategies none,random,words",
-        "arr-coc evaluate held_out.jsonl --strategies all --allocators all --limit 100",
-        "arr-coc evaluate held_out.jsonl --model ./my-model --limit 100 --metric anls --json results.json",
-        "arr-coc evaluate out/invoices/data.jsonl --strategies none,words --tiles asked",
-        "arr-coc evaluate my.jsonl --model Qwen/Qwen3-VL-2B-Instruct --strategies keep_all,attention@0.25,none",
-        "arr-coc evaluate val.json --format textvqa --with images=train_images --with ocr=rosetta.json",
-        "arr-coc evaluate validation.jsonl --model ./my-model --fit-calibration",
-    ),
-    add_arguments=add_arguments,
-    run=run,
-)
-
-
-def add_measure_arguments(parser: argparse.ArgumentParser) -> None:
-    suite = "YAML file with data sets, their arms, and tags to report by"
-    parser.add_argument("suite", metavar="SUITE", nargs="?", help=suite)
-    bench = "instead of SUITE: a folder of sources, each a folder with data.jsonl and its images"
-    parser.add_argument("--bench", metavar="DIR", help=bench)
-    parser.add_argument("--sources", metavar="NAME", nargs="+", help="names of sources in DIR (default: all)")
-    tiles = "with --bench, tiles of large images: auto, all, asked, never, or a number (default: the model's)"
-    parser.add_argument("--tiles", metavar="T", type=tiles_of, help=tiles)
-    add_readings_argument(parser)
-    add_words_argument(parser)
-    add_reread_argument(parser)
-    strategies = "with --bench, what decides what is fetched, as in arr-coc ask (default: the model's)"
-    parser.add_argument("--strategy", metavar="S", help=strategies)
-    budgets = (
-        "with --bench, patches to fetch: a number or a name; of a published model also a share of its image tokens"
-    )
-    parser.add_argument("--budget", metavar="K", help=f"{budgets} (default: the model's, or 0.25)")
-    answers = "with --bench, JSONL file of the answers; a run resumes after those that it holds (default: none)"
-    parser.add_argument("--predictions", metavar="FILE", help=answers)
-    add_model_argument(parser)
-    splits = "split of rendered pages: validation to decide, test to report (default: the suite's)"
-    parser.add_argument("--split", choices=("train", "validation", "test"), help=splits)
-    parser.add_argument("--sets", metavar="A,B", help="names of sets in SUITE (default: all)")
-    parser.add_argument("--limit", metavar="N", type=int, help="ask only the first N questions of each set or source")
-    size = "questions per batch of a suite (default: 32; --bench asks one at a time)"
-    parser.add_argument("--batch-size", metavar="N", type=int, help=size)
-    parser.add_argument("--json", metavar="FILE", help="file for the results (default: none)")
-    add_device_argument(parser)
-
-
-_OF_A_SUITE = ("split", "sets", "batch_size")
-_OF_A_BENCH = ("sources", "tiles", "readings", "words", "reread", "strategy", "budget", "predictions")
-
-
-def check_measure(args: argparse.Namespace) -> None:
-    """Refuses options that do not go together."""
-    if (args.suite is None) == (args.bench is None):
-        raise ValueError(f"measure: expected SUITE or --bench DIR; got {'both' if args.suite else 'neither'}")
-    for name in _OF_A_BENCH if args.bench is None else _OF_A_SUITE:
-        if getattr(args, name) is not None:
-            needed = "--bench DIR" if args.bench is None else "SUITE"
-            raise ValueError(f"--{name.replace('_', '-')}: expected it with {needed}; got it without")
-    check_arguments(args)
-
-
-def run_measure(args: argparse.Namespace) -> None:
-    target = None if args.json is None else writable(args.json, "--json")
-    result, text = _of_suite(args) if args.bench is None else _of_bench(args)
-    print(text)
-    if target is not None:
-        from arr_coc.files import write_json
-
-        write_json(target, result)
-
-
 def _of_suite(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     from arr_coc.evaluation.suite import measure_suite, read_suite, suite_text
     from arr_coc.publishing.building import load_model
 
-    sets = read_suite(Path(args.suite), args.split)
+    sets = read_suite(Path(args.data), args.split)
     if args.sets is not None:
         wanted = [name.strip() for name in args.sets.split(",")]
         known = {each.name: each for each in sets}
@@ -300,9 +287,39 @@ def _of_suite(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         sets = [known[name] for name in wanted]
     announce(f"Loading the model, then asking the questions of {len(sets)} data sets")
     model = load_model(args.model, args.device)
-    size = 32 if args.batch_size is None else args.batch_size
-    result = measure_suite(model, sets, limit=args.limit, batch_size=size)
+    result = measure_suite(model, sets, limit=args.limit, batch_size=args.batch_size)
     return result, suite_text(result)
+
+
+def _of_arms(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    """Arms on one data set, as a suite of one."""
+    from arr_coc.evaluation.deciding import read_rules
+    from arr_coc.evaluation.reporting import require_extra
+    from arr_coc.evaluation.suite import DataSet, measure_suite, suite_text
+    from arr_coc.publishing.building import load_model
+
+    require_extra("scipy.stats", "intervals")
+    source = find_source(args.data, args.format, args.fields)
+    seeds = (0, 1, 2) if args.seeds is None else tuple(_seed(part) for part in split_names(args.seeds, "--seeds"))
+    rules = None if args.rules is None else read_rules(Path(args.rules))
+    announce("Loading the model, then asking every arm")
+    model = load_model(args.model, args.device)
+    arms = tuple(split_names(args.arms, "--arms"))
+    data = DataSet(
+        "data", source, arms, tiles=args.tiles, metric=source.metric if args.metric is None else args.metric,
+        rules="default" if rules is None else rules, budget=args.budget,
+        allocator=args.allocator, seeds=seeds,
+    )  # fmt: skip
+    result = measure_suite(
+        model, [data], limit=args.limit, batch_size=args.batch_size, **reading(args.on_error, args.max_errors)
+    )
+    return result, suite_text(result)
+
+
+def _seed(text: str) -> int:
+    if not text.isdecimal():
+        raise ValueError(f"--seeds: expected whole numbers with commas between them; got {text!r}")
+    return int(text)
 
 
 def _of_bench(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
@@ -339,25 +356,42 @@ def _of_bench(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     return result, bench_text(result)
 
 
-MEASURE = Command(
-    name="measure",
-    summary="measure a checkpoint on several data sets in one run, or on a bench of real pages",
+COMMAND = Command(
+    name="evaluate",
+    summary="measure accuracy and recall on questions with known answers",
     description=(
-        "Ask all questions of the data sets in SUITE with the arms that it names for each (as in arr-coc experiment),\n"
-        'and print one table: accuracy, recall of the boxed patches, tokens, precision and recall of "not on the\n'
-        'page", and how often patches come from the right one of several pages. Then print tables by tags of the\n'
-        "records, the effect of another page's base tokens, and the calibration of the confidence (ECE, five bins).\n"
-        "Intervals are 95 %, over images or documents. With --bench: ask about real pages as a user would, and print\n"
-        "for each source and on average exact match (by each record's `match`: alnum, relaxed, or ignoring case),\n"
-        "ANLS, seconds, how well the confidence predicts right answers, and its calibration."
+        "Ask every question of a data set with every strategy, and print the metric, recall of the patches under the\n"
+        "boxes, and image tokens per question, with 95 % intervals. Exact match ignores white space, not case. If the\n"
+        'data set has questions about absent fields, the table also has precision and recall of "not on the page".\n'
+        "A question may have several images, or a PDF or video: one budget covers all of them. If the page of the\n"
+        "answer is known, the last columns give the share of questions whose most relevant patch came from it, and\n"
+        "of those with most patches from it; intervals are then over documents. A second table compares the mean\n"
+        "probability of answers with how many are right, in five bins, with the expected calibration error (ECE).\n"
+        "With a published model of another family (Qwen3-VL, InternVL, ...) --budget may be a share of its image\n"
+        "tokens, a strategy may be STRATEGY@BUDGET, and keep_all is the plain model; --allocator, --allocators,\n"
+        "--passes and --tiles are not available.\n"
+        "With --arms, ways to fill the prompt with as many tokens are compared, paired by question, and rules that\n"
+        "are written down before decide (see docs/measuring.md). DATA may be a suite: one table of all its sets,\n"
+        "tables by tags, the effect of another page's base tokens, and the calibration. With --bench, pages are asked\n"
+        "about as a user would, and for each source and on average it prints exact match (by each record's `match`:\n"
+        "alnum, relaxed, or ignoring case), ANLS, seconds, how well the confidence predicts right answers, and its\n"
+        "calibration."
     ),
     examples=(
-        "arr-coc measure examples/measured_135m.yaml --split validation --limit 60",
-        "arr-coc measure examples/measured.yaml --model runs/tiny-2-base/model --json measured.json",
-        "arr-coc measure --bench ../bench --sources sroie funsd --limit 20 --predictions answers.jsonl",
-        "arr-coc measure --bench ../bench --model Qwen/Qwen3-VL-2B-Instruct --budget 0.25",
+        "arr-coc evaluate held_out.jsonl --strategies none,random,words",
+        "arr-coc evaluate held_out.jsonl --strategies all --allocators all --limit 100",
+        "arr-coc evaluate held_out.jsonl --model ./my-model --limit 100 --metric anls --json results.json",
+        "arr-coc evaluate out/documents/data.jsonl --strategies none,words --tiles asked",
+        "arr-coc evaluate my.jsonl --model Qwen/Qwen3-VL-2B-Instruct --strategies keep_all,attention@0.25,none",
+        "arr-coc evaluate val.json --format textvqa --with images=train_images --with ocr=rosetta.json",
+        "arr-coc evaluate validation.jsonl --model ./my-model --fit-calibration",
+        "arr-coc evaluate held_out.jsonl --arms ladder,baselines,halves --json arms.json",
+        "arr-coc evaluate examples/measured_135m.yaml --split validation --limit 60",
+        "arr-coc evaluate --bench ../bench --sources sroie funsd --limit 20 --predictions answers.jsonl",
     ),
-    add_arguments=add_measure_arguments,
-    run=run_measure,
-    check=check_measure,
+    add_arguments=add_arguments,
+    run=run,
+    check=check,
 )
+
+MEASURE = replace(COMMAND, name="measure", summary="another name of evaluate")

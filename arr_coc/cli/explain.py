@@ -1,29 +1,21 @@
-"""`arr-coc look`, `analyse` and `info`: figures of an answer, patterns in a data set, parts and costs of a model."""
+"""`arr-coc look` and `info`: figures of an answer; parts and costs of a model."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import shlex
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .common import (
-    METRICS,
     Command,
     add_box_argument,
     add_choice_arguments,
-    add_data_arguments,
     add_device_argument,
     add_model_argument,
     add_passes_argument,
     add_strategy_argument,
-    add_tiles_argument,
-    announce,
-    find_source,
-    reading,
     split_names,
     writable_folder,
 )
@@ -132,75 +124,6 @@ LOOK = Command(
     ),
     add_arguments=add_look_arguments,
     run=run_look,
-)
-
-
-def add_analyse_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("data", metavar="DATA", nargs="?", help="the questions, as for arr-coc evaluate")
-    add_data_arguments(parser)
-    parser.add_argument("--out", metavar="DIR", required=True, help="output folder for analysis.html and analysis.json")
-    add_model_argument(parser)
-    add_strategy_argument(parser)
-    add_choice_arguments(parser)
-    add_passes_argument(parser)
-    parser.add_argument("--clusters", metavar="N", type=int, default=6, help="number of clusters (default: 6)")
-    parser.add_argument("--examples", metavar="N", type=int, default=3, help="questions shown per cluster (default: 3)")
-    metrics = f"metric of the answers: {METRICS} (default: the format's; exact_match for JSONL)"
-    parser.add_argument("--metric", metavar="M", help=metrics)
-    add_tiles_argument(parser)
-    parser.add_argument("--batch-size", metavar="N", type=int, default=32, help="questions per batch (default: 32)")
-    parser.add_argument("--limit", metavar="N", type=int, help="ask only the first N questions (default: all)")
-    parser.add_argument(
-        "--seed", metavar="N", type=int, default=0, help="seed of clusters and random relevance (default: 0)"
-    )
-    add_device_argument(parser)
-
-
-def run_analyse(args: argparse.Namespace) -> None:
-    from arr_coc.explaining.analysis import analyse, clusters_text, write_analysis
-    from arr_coc.modeling.fetcher import FetchChoices
-    from arr_coc.publishing.building import load_model
-
-    source, out = find_source(args.data, args.format, args.fields), writable_folder(args.out, "--out")
-    records = list(source.read(limit=args.limit, **reading(args.on_error, args.max_errors)))
-    announce(f"Loading the model, then asking {len(records):,} questions")
-    model = load_model(args.model, args.device)
-    choices = FetchChoices(
-        strategy=args.strategy, allocator=args.allocator, budget=args.budget, seed=args.seed, num_passes=args.passes
-    )
-    found = analyse(
-        model,
-        records,
-        choices,
-        clusters=args.clusters,
-        seed=args.seed,
-        examples=args.examples,
-        batch_size=args.batch_size,
-        metric=source.metric if args.metric is None else args.metric,
-        tiles=args.tiles,
-        data=source.title,
-    )
-    out.mkdir(parents=True, exist_ok=True)
-    page = write_analysis(out, model, found, "arr-coc " + shlex.join(sys.argv[1:]))
-    print(f"{clusters_text(found.numbers)}\n{page}")
-
-
-ANALYSE = Command(
-    name="analyse",
-    summary="cluster the relevance maps of a data set, and report by kind of question",
-    description=(
-        "Ask every question of a data set, cluster the relevance maps by k-means, and write a self-contained page,\n"
-        "analysis.html. It shows each cluster with its mean map and its most typical questions. It also shows what\n"
-        "questions with the same words or tags fetch and from where, with scores, recall and 95 % intervals.\n"
-        "analysis.json holds the numbers. Needs scipy (pip install 'arr-coc[eval]')."
-    ),
-    examples=(
-        "arr-coc analyse held_out.jsonl --out why",
-        "arr-coc analyse held_out.jsonl --allocator knapsack --clusters 8 --limit 200 --out why",
-        "arr-coc analyse --format rendered --with pages=40 --with domains=receipt,table --with size=320 --out why",
-    ),
-    add_arguments=add_analyse_arguments,
-    run=run_analyse,
 )
 
 

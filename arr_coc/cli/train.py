@@ -71,7 +71,6 @@ COMMAND = Command(
         "commands take OUT/model for that model with its scorer."
     ),
     examples=(
-        "arr-coc train hub_configs/arr-coc-small/train.yaml --out runs/small --device cuda",
         "arr-coc train examples/phases.yaml joint.learning_rate=5e-5 --out runs/phases",
         "arr-coc train examples/adapter.yaml 'data={format: jsonl, path: ../my.jsonl}' --adapter --out runs/adapter",
         "arr-coc train examples/attached.yaml model=Qwen/Qwen3-VL-2B-Instruct --device cuda --out runs/attached",
@@ -82,10 +81,7 @@ COMMAND = Command(
 )
 
 
-DOMAINS = (
-    "browser, chart, clip, density, departures, directory, document, form, generated, invoice, pages, pair, "
-    "question_kinds, receipt, sign, stacked, table"
-)
+DOMAINS = "browser, document, form, generated, pages, question_kinds, stacked"
 VARIATIONS = {
     "photo": "share of pages as simulated photographs: at an angle, in uneven light, compressed",
     "absent": "share of questions about fields that the page does not show",
@@ -103,11 +99,11 @@ def add_render_arguments(parser: argparse.ArgumentParser) -> None:
         "--questions", metavar="N", type=int, default=3, help="questions per page, at most (default: 3)"
     )
     parser.add_argument("--seed", metavar="N", type=int, default=2026, help="seed of the pages (default: 2026)")
-    size = "side of a page in px; of an A4 page (invoice, pages) the width (default: 256)"
+    size = "side of a page in px (default: 256)"
     parser.add_argument("--size", metavar="PX", type=int, default=256, help=size)
     domain = f"kinds of pages, drawn in turn: {DOMAINS} (default: document)"
     parser.add_argument("--domain", metavar="NAME[,NAME]", default="document", help=domain)
-    sources = "pages per PDF (domain pages), images (pair) or frames (clip) (default: random)"
+    sources = "pages per PDF, for domain pages (default: random)"
     parser.add_argument("--sources", metavar="N", type=int, help=sources)
     split = "split of fonts, layouts, wordings and words; validation has train's layouts (default: test)"
     parser.add_argument("--split", choices=("train", "validation", "test"), default="test", help=split)
@@ -142,15 +138,15 @@ RENDER = Command(
     summary="draw pages with questions, answers and boxes",
     description=(
         "Write pages as images, and a JSONL file of questions, answers and boxes. The default domain is lines of\n"
-        "`field value`, on which arr-coc-tiny-2 is trained (--split train) and measured (--split test: other fonts,\n"
-        "layouts and words). --domain chooses other kinds of pages. The same options and fonts give the same files.\n"
+        "`field value`; the fonts, layouts and words of --split test are in no training. --domain chooses other kinds\n"
+        "of pages. The same options and fonts give the same files.\n"
         "OUT is written in one step or not at all."
     ),
     examples=(
         "arr-coc render out/pages --pages 100",
         "arr-coc render out/train --split train --seed 1",
-        "arr-coc render out/mixed --domain receipt,table,chart,sign --size 768",
-        "arr-coc render out/invoices --domain pages --size 1240 --sources 10",
+        "arr-coc render out/mixed --domain document,form,browser --size 768",
+        "arr-coc render out/documents --domain pages --size 1240 --sources 10",
         "arr-coc render out/photos --domain browser --photo 1 --absent 0.2 --turns 0.3",
     ),
     add_arguments=add_render_arguments,

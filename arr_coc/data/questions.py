@@ -1,22 +1,13 @@
-"""Wordings of questions by split, and the tokenizer of checkpoints trained from scratch, which has their words.
-
-The tokenizer spells answers: a value is read character by character, so characters are its tokens. Question words are
-single tokens, so that a scorer can match them. It is a byte-level BPE whose merges all begin with the space before a
-word, so that only lower-case words after a space are merged.
-"""
+"""Wordings of questions about drawn pages, by split."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
 
 from .splits import Split, check_split
-from .values import FIELDS, pick
+from .values import pick
 
 SHARED_TEMPLATE = "What is the {field}?"
 
@@ -90,44 +81,3 @@ class Wordings:
 
 DOCUMENT_WORDINGS = Wordings(QUESTION_TEMPLATES_TRAIN, QUESTION_TEMPLATES_TEST)
 """The wordings of `ask`, which have different weights."""
-
-
-SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>")
-ROLES = ("system", "user", "assistant")
-_SPACE = "Ġ"  # byte-level BPE's sign for a space
-
-
-def question_words(wordings: Iterable[Wordings] = ()) -> list[str]:
-    """The sorted lower-case words of training questions about documents, including fields.
-
-    Args:
-        wordings: wordings of domains, see `arr_coc.data.domains.WORDINGS`.
-    """
-    templates = [*QUESTION_TEMPLATES_TRAIN, *(template for wording in wordings for template in wording.train)]
-    text = re.sub(r"{\w+}", " ", " ".join(templates)).lower()
-    return sorted({*FIELDS, *(word for word in re.findall(r"[a-z]+", text) if len(word) > 1)})
-
-
-def build_tokenizer(model_max_length: int = 1024, wordings: Iterable[Wordings] = ()) -> PreTrainedTokenizerFast:
-    """A byte-level BPE of 256 bytes, role names, special tokens of ChatML and images, and `question_words`."""
-    merges: dict[tuple[str, str], None] = {}
-    for word in question_words(wordings):
-        for end in range(len(word)):
-            merges[(_SPACE + word[:end], word[end])] = None
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    pieces = [*alphabet, *(left + right for left, right in merges)]
-    vocabulary = {piece: index for index, piece in enumerate(pieces)}
-    backend = Tokenizer(models.BPE(vocab=vocabulary, merges=list(merges)))
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.decoder = decoders.ByteLevel()
-    backend.add_tokens([AddedToken(role, normalized=False) for role in ROLES])
-    backend.add_special_tokens(list(SPECIAL_TOKENS))
-    return PreTrainedTokenizerFast(
-        tokenizer_object=backend,
-        eos_token="<|im_end|>",
-        pad_token="<|endoftext|>",
-        additional_special_tokens=list(SPECIAL_TOKENS),
-        model_max_length=model_max_length,
-        padding_side="left",
-        clean_up_tokenization_spaces=False,
-    )

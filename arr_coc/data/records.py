@@ -9,7 +9,7 @@ page", without boxes); and `history`, a list of [question, answer], the earlier 
 A question about several sources has `images`, a list of paths, in place of `image`; a PDF, a TIFF or GIF of several
 pages or a video is one `image` with several sources. Sources are counted from 0: `box_sources` and `label_sources` are
 the source of each box (default: the first), `answer_sources` the sources that each have the answer. All other fields
-with a string are tags, by which `arr-coc experiment` reports scores.
+with a string are tags, by which `arr-coc evaluate` reports scores.
 """
 
 import json

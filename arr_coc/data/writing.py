@@ -40,8 +40,8 @@ def write_questions(
     Every line of the file is `{"image", "question", "answers", "boxes", "label_box" or "label_boxes", "domain", "kind",
     "difficulty", "layout", "font"}` and the page's tags. Boxes are (x0, y0, x1, y1) in px: `boxes` around the answer,
     `label_box` or `label_boxes` around its labels. With variations there are also `absent` and `history`, see
-    `arr_coc.data.records`. A question about several images has `images`; one about a document has a PDF as `image`;
-    both have the sources of boxes. The same arguments and fonts give the same files.
+    `arr_coc.data.records`. A question about a document of several pages has a PDF as `image`, and the sources of
+    boxes. The same arguments and fonts give the same files.
 
     Args:
         out: folder for `data.jsonl` and `images/`, written atomically.
@@ -51,7 +51,7 @@ def write_questions(
         size: side of a page, px.
         split: split of fonts, layouts, wordings and words, see `arr_coc.data.splits`.
         domains: names in `DOMAINS`, which alternate.
-        sources: number of pages, images or frames, for domains with several; None: random.
+        sources: number of pages, for domain pages; None: random.
         variations: variations of the pages and their questions.
         force: whether to replace `out` if it exists and is not empty.
 
@@ -76,7 +76,7 @@ def write_questions(
         for number in tqdm(range(pages), desc="rendering", unit="page", disable=None):
             domain = domains[number % len(domains)]
             page = draw_page(domain, seed, number, size, split, sources=sources, variations=variations)
-            images = _write_images(beside, f"images/{number:05d}", page, paged=DOMAINS[domain].paged)
+            images = _write_images(beside, f"images/{number:05d}", page)
             for question in page.questions[:questions]:
                 turn = {"turn": question.turn} if variations.turns else {}
                 lines.append(json.dumps(images | _line(domain, page, question) | turn))
@@ -84,21 +84,18 @@ def write_questions(
     return out / DATA
 
 
-def _write_images(folder: Path, stem: str, page: Page, *, paged: bool) -> dict[str, Any]:
-    """Writes a page's sources, as a PDF if `paged`; returns the fields of a line that name them."""
-    sources = [source.convert("RGB") for source in page.sources]
-    if paged:
-        first, *rest = sources
-        epoch = gmtime(0)  # a fixed time, so that equal data gives equal files
-        first.save(
-            folder / f"{stem}.pdf", save_all=True, append_images=rest, resolution=DPI, quality=JPEG_QUALITY,
-            creationDate=epoch, modDate=epoch,
-        )  # fmt: skip
-        return {"image": f"{stem}.pdf"}
-    names = [f"{stem}.jpg"] if len(sources) == 1 else [f"{stem}-{place:02d}.jpg" for place in range(len(sources))]
-    for name, source in zip(names, sources, strict=True):
-        source.save(folder / name, quality=JPEG_QUALITY)
-    return {"image": names[0]} if len(names) == 1 else {"images": names}
+def _write_images(folder: Path, stem: str, page: Page) -> dict[str, Any]:
+    """Writes a page's source, or several as a PDF; returns the field of a line that names the file."""
+    first, *rest = (source.convert("RGB") for source in page.sources)
+    if not rest:
+        first.save(folder / f"{stem}.jpg", quality=JPEG_QUALITY)
+        return {"image": f"{stem}.jpg"}
+    epoch = gmtime(0)  # a fixed time, so that equal data gives equal files
+    first.save(
+        folder / f"{stem}.pdf", save_all=True, append_images=rest, resolution=DPI, quality=JPEG_QUALITY,
+        creationDate=epoch, modDate=epoch,
+    )  # fmt: skip
+    return {"image": f"{stem}.pdf"}
 
 
 def _line(domain: str, page: Page, question: Question) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""The arms of an experiment. An arm is one way to turn an image and a question into tokens of the language model.
+"""Arms: an arm is one way to turn an image and a question into tokens of the language model.
 
-All arms answer the same questions, with the same weights or (in a contest) each with its own. Notation: M base tokens,
+All arms answer the same questions, with the same weights. Notation: M base tokens,
 K fetched tokens, N patches, G side of the fine grid. Positions are (y, x).
 """
 
@@ -58,7 +58,7 @@ class Arm:
     Attributes:
         name: unique; a strategy, a peer, a name of `BASELINES`, `HALVES` or `BOUNDS`, or RULE+CHANGE@K, see
             `make_arms`.
-        role: "ladder", "baseline", "half", "bound", "peer", "ablation" or "contest".
+        role: "ladder", "baseline", "half", "bound", "peer" or "ablation".
         strategy, budget, allocator: arguments of `generate`. `budget` is K of each pass, or its maximum if K depends on
             the item.
         side: side of the square that the image is fitted into, px.
@@ -67,9 +67,7 @@ class Arm:
         note: a remark for the report.
         overlap: "allow", "exclude", or "" for the configured value, see `ArrCocFetcherConfig`.
         bypass: whether the bridge uses its linear projection alone.
-        trained: whether the weights were trained on the prompts of the arm or of the peer's rule.
         rule: the strategy, peer, baseline, half or bound without changes; by default the start of the name.
-        weights: in a contest, the arm's own models, one run each.
         passes: `num_passes` of `generate`. FLOPs count one pass with the patches of all passes.
     """
 
@@ -84,9 +82,7 @@ class Arm:
     note: str = ""
     overlap: str = ""
     bypass: bool = False
-    trained: bool = True
     rule: str = ""
-    weights: tuple[str, ...] = ()
     passes: int | str = 1
 
     def __post_init__(self) -> None:
@@ -96,13 +92,7 @@ class Arm:
     @property
     def runs(self) -> dict[str, int | None]:
         """The seed of each run, by the run's name."""
-        if self.weights:
-            return {f"{self.name}.{number}": None for number in range(len(self.weights))}
         return {f"{self.name}.{seed}": seed for seed in self.seeds} if self.seeds else {self.name: None}
-
-    def of_model(self, number: int) -> "Arm":
-        """The arm of a contest, restricted to its model with this number."""
-        return replace(self, name=f"{self.name}.{number}", weights=())
 
 
 def make_arms(
@@ -115,7 +105,6 @@ def make_arms(
     room: int | None = None,
     boxed: bool = True,
     several: bool = True,
-    trained_on: Sequence[str] = (),
 ) -> list[Arm]:
     """Makes the arms called `names`, in that order.
 
@@ -133,13 +122,10 @@ def make_arms(
             limit.
         boxed: whether every record has boxes.
         several: whether the records are about more than one page.
-        trained_on: arms of `TRAINABLE` that the weights were also trained on.
 
     Raises:
         ValueError: an unknown name, "oracle" without boxes, "other_base" without another page, no arms.
     """
-    if strange := sorted(set(trained_on) - set(TRAINABLE)):
-        raise ValueError(f"trained_on: expected names among {', '.join(TRAINABLE)}; got {strange}")
     names = tuple(group for group in GROUPS if group != "peers") if names is None else names
     expanded = [_members(config, name, boxed, several) if name in GROUPS else [name] for name in names]
     parsed = {name: _parse(name) for group in expanded for name in group}
@@ -156,19 +142,19 @@ def make_arms(
         raise ValueError('seeds: expected at least one for "random"; got none')
     make = _Maker(config, budget, config.fetcher_config.allocator if allocator is None else allocator, room)
     arms = [make.arm(name, *parts, tuple(seeds)) for name, parts in parsed.items() if parts is not None]
-    return [_with_training(arm, trained_on) for arm in arms if arm is not None]
+    return [_with_training(arm) for arm in arms if arm is not None]
 
 
-def _with_training(arm: Arm, trained_on: Sequence[str]) -> Arm:
-    """The arm, with `trained` set if the weights were trained on its prompts or those of its rule."""
+def _with_training(arm: Arm) -> Arm:
+    """The arm, with a note if it is fair only for weights that were trained on its prompts or those of its rule."""
     if arm.rule in PEERS and PEERS[arm.rule].reads_all:
-        trained, what = "keep_all" in trained_on, "all patches at once, as the rule needs"
+        what = "all patches at once, as the rule needs"
     elif arm.rule in TRAINABLE:
-        trained, what = arm.rule in trained_on, "such prompts"
+        what = "such prompts"
     else:
         return arm
-    said = f"the weights were {'' if trained else 'not '}trained on {what}"
-    return replace(arm, trained=trained, note="; ".join(part for part in (arm.note, said) if part))
+    note = f"fair only if the weights were trained on {what}"
+    return replace(arm, note="; ".join(part for part in (arm.note, note) if part))
 
 
 def _members(config: ArrCocConfig, group: str, boxed: bool, several: bool) -> list[str]:
@@ -199,7 +185,7 @@ def _parse(name: str) -> tuple[str, list[str], str] | None:
 
 
 class _Maker:
-    """Makes arms from the settings of one experiment."""
+    """Makes arms from the settings of one evaluation."""
 
     def __init__(self, config: ArrCocConfig, budget: int | str | None, allocator: str, room: int | None) -> None:
         self.config, self.wanted, self.allocator = config, budget, allocator

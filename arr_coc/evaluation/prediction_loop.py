@@ -1,16 +1,12 @@
 """From questions to predictions: the loop that batches, encodes and generates for all evaluations.
 
-`OtherPages` chooses the page whose base tokens an arm gets in place of its own. `model_identity` hashes everything that
-determines an answer: two runs can share a folder of predictions only if their identities agree.
+`OtherPages` chooses the page whose base tokens an arm gets in place of its own.
 """
 
 import hashlib
-import inspect
-import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,10 +22,7 @@ from ..modeling.answers import Answer
 from ..modeling.fetcher import RunningBackFetcher
 from ..modeling.generation import checked_questions
 from ..modeling.image_encoding import ImageEncoding
-from ..modeling.image_loading import load_image
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
-from ..version import __version__
-from . import answers, arms, peer_rules, peers
 from .answers import (
     PeerChoices,
     ask,
@@ -51,7 +44,7 @@ class OtherPages:
     """For each image of the data, the next image with other pixels.
 
     Images are in the order of their first use in the data; the first follows the last. Images with the same pixels are
-    one page, so a copy is not another page. The choice depends on the data alone, not on batches or processes.
+    one page, so a copy is not another page. The choice depends on the data alone, not on batches.
 
     Args:
         model: with a processor.
@@ -128,8 +121,6 @@ def predict_all(
     records: Sequence[Record],
     *,
     batch_size: int = 32,
-    answered: Mapping[str, Collection[int]] | None = None,
-    shard: tuple[int, int] = (0, 1),
     tiles: str | int | None = None,
     fetchers: Mapping[str, RunningBackFetcher] | None = None,
     progress: bool = True,
@@ -142,8 +133,6 @@ def predict_all(
         arms: arms whose runs answer every record.
         records: the questions.
         batch_size: questions per batch at the model's usual number of image tokens; fewer for arms with more tokens.
-        answered: places that are already answered, by run.
-        shard: (index of this process, number of processes); every process takes whole images.
         tiles: see `views.ViewOptions`; None: one view per image, but views of documents and of several images.
         fetchers: fetchers in place of the model's own, by the arm's name.
         progress: show a progress bar (on standard error).
@@ -155,33 +144,29 @@ def predict_all(
             outside it, or an arm that needs a single view where there are several. Messages about records name their
             line.
     """
-    number, processes = shard
     _check_questions(model, records)
     told = on_answer or _ignored
-    done = {run: set((answered or {}).get(run, ())) for arm in arms for run in arm.runs}
     pages = OtherPages(model, [record.image for record in records])
     groups = by_image(records)
     in_views = [needs_views([item.record for item in group], tiles) for group in groups]
     if any(in_views):
         check_arms(arms, model.config.vision_config.image_size)
-    groups, in_views = groups[number::processes], in_views[number::processes]
     for group, views in zip(groups, in_views, strict=True):
-        if any(item.place not in places for item in group for places in done.values()):
-            _check_sources(model, group, views, tiles)
+        _check_sources(model, group, views, tiles)
     documents = [group for group, views in zip(groups, in_views, strict=True) if views]
     images = [group for group, views in zip(groups, in_views, strict=True) if not views]
-    total = sum(item.place not in places for group in groups for item in group for places in done.values())
+    total = len(records) * sum(len(arm.runs) for arm in arms)
     was_training = model.training
     model.eval()
     try:
         with tqdm(total=total, unit="answer", disable=None if progress else True) as bar:
             for run, predictions in chain(
                 *(
-                    _predict_batch(model, arms, batch, done, batch_size, pages, fetchers or {}, told)
+                    _predict_batch(model, arms, batch, batch_size, pages, fetchers or {}, told)
                     for batch in _batches(images, batch_size)
                 ),
                 *(
-                    _predict_document(model, arms, group, done, batch_size, tiles, fetchers or {}, told)
+                    _predict_document(model, arms, group, batch_size, tiles, fetchers or {}, told)
                     for group in documents
                 ),
             ):
@@ -256,7 +241,6 @@ def _predict_batch(
     model: ArrCocForConditionalGeneration,
     arms: Sequence[Arm],
     batch: Sequence[Item],
-    done: Mapping[str, Collection[int]],
     batch_size: int,
     pages: OtherPages,
     fetchers: Mapping[str, RunningBackFetcher],
@@ -271,18 +255,17 @@ def _predict_batch(
     choices, usual = PeerChoices(model, arms), sum(model.config.vision_tokens())
     for arm in arms:
         for run, seed in arm.runs.items():
-            left = [item for item in batch if item.place not in done[run]]
-            if left and not images:
+            if not images:
                 lines = {item.record.image: item.record.line for item in batch}
                 for source in sources:
                     with _of_line(lines.get(source)):  # another page may be of another batch
                         images += load_images(model, [source])
                 _check_boxes(model, batch, dict(zip(sources, images, strict=True)))
-            if left and arm.side not in encodings:
+            if arm.side not in encodings:
                 encodings[arm.side] = encode(model, images, arm.side)
             size = max(1, batch_size * usual // max(usual, arm.tokens))
-            for start in range(0, len(left), size):
-                part = left[start : start + size]
+            for start in range(0, len(batch), size):
+                part = batch[start : start + size]
                 slots = [sources.index(item.record.image) for item in part]
                 beside = [sources.index(others[item.record.image]) for item in part]
                 encoding = as_read(arm, encodings[arm.side], torch.tensor(slots), torch.tensor(beside))
@@ -303,24 +286,19 @@ def _predict_document(
     model: ArrCocForConditionalGeneration,
     arms: Sequence[Arm],
     group: Sequence[Item],
-    done: Mapping[str, Collection[int]],
     batch_size: int,
     tiles: str | int | None,
     fetchers: Mapping[str, RunningBackFetcher],
     told: OnAnswer,
 ) -> Iterator[tuple[str, dict[int, Prediction]]]:
     """All runs' predictions for one document, whose sources are encoded once."""
-    left = {(arm, run, seed): [item for item in group if item.place not in done[run]] for arm in arms
-            for run, seed in arm.runs.items()}  # fmt: skip
-    if not any(left.values()):
-        return
     encoding, digest = encode_document(model, group[0].record, tiles)
     for _, record in group:
         check_record(record, encoding.source_sizes or ())
     size = max(1, batch_size // len(encoding))  # every question uses all sources
-    for (arm, run, seed), items in left.items():
-        for start in range(0, len(items), size):
-            part = items[start : start + size]
+    for arm, (run, seed) in [(each, run) for each in arms for run in each.runs.items()]:
+        for start in range(0, len(group), size):
+            part = group[start : start + size]
             asked = [item.record for item in part]
             with _fetching_by(model, fetchers.get(arm.name)):
                 answers = ask_views(model, arm, asked, encoding, seed=seed, max_new_tokens=new_tokens(model))
@@ -368,34 +346,10 @@ def _check_boxes(
 WEIGHTS = frozenset((".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack"))
 """Endings of the files that hold weights, also of adapters."""
 
-_UNRELATED = ("_name_or_path", "transformers_version", "_from_model_config")
-"""Config fields that describe its origin, not the model."""
 
-
-def model_identity(model: ArrCocForConditionalGeneration) -> dict[str, str]:
-    """SHA-256 of each part that determines a model's answers: {"weights_sha256", "config_sha256", ...}.
-
-    Configs, tokenizer, chat template and processor are hashed as they are in memory, so changes after loading count.
-    Weights are hashed from the checkpoint's files, in any format.
-    """
-    processor = model.processor
-    tokenizer = processor.tokenizer
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    spelling = sorted(tokenizer.get_vocab().items()) if backend is None else backend.to_str()
-    parts = {
-        "config": _settings(model.config),
-        "generation_config": _settings(model.generation_config),
-        "tokenizer": [spelling, {name: str(token) for name, token in tokenizer.special_tokens_map.items()}],
-        "chat_template": [getattr(processor, "chat_template", None), getattr(tokenizer, "chat_template", None)],
-        "processor": _settings(processor.image_processor),
-    }
-    hashes = {name: _hash_text(json.dumps(content, sort_keys=True, default=str)) for name, content in parts.items()}
-    hashes = {"weights": hash_files(weight_files(model.config._name_or_path)), **hashes, "code": _hash_code(model)}
-    return {f"{name}_sha256": value for name, value in hashes.items()}
-
-
-def _settings(holder: Any) -> dict[str, Any]:
-    return {name: value for name, value in holder.to_dict().items() if name not in _UNRELATED}
+def weights_hash(model: ArrCocForConditionalGeneration) -> str:
+    """SHA-256 of the files that hold a model's weights, in any format."""
+    return hash_files(weight_files(model.config._name_or_path))
 
 
 def answering_hash(model: Any, name: str | None) -> str:
@@ -420,15 +374,6 @@ def weight_files(source: str) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.suffix in WEIGHTS)
 
 
-def _hash_code(model: ArrCocForConditionalGeneration) -> str:
-    """Hash of the source files of model and evaluation, and of the versions of their libraries."""
-    modeling = Path(inspect.getfile(type(model))).parent
-    asking = [Path(__file__), *(Path(inspect.getfile(module)) for module in (answers, arms, peers, peer_rules))]
-    paths = [*sorted(modeling.glob("*.py")), *asking]
-    versions = f"arr_coc {__version__}, torch {version('torch')}, transformers {version('transformers')}"
-    return _hash_text(versions + hash_files(paths))
-
-
 def _hash_text(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -440,16 +385,4 @@ def hash_files(paths: Iterable[Path]) -> str:
         with path.open("rb") as stream:
             while block := stream.read(1 << 20):
                 digest.update(block)
-    return digest.hexdigest()
-
-
-def hash_images(records: Sequence[Record]) -> str:
-    """SHA-256 of the image files in the order of their paths, then of the pixels of images that are not files."""
-    images = dict.fromkeys(image for record in records for image in record.images)
-    digest = hashlib.sha256()
-    for path in sorted(image for image in images if isinstance(image, Path)):
-        digest.update(path.read_bytes())
-    for image in images:
-        if isinstance(image, HeldImage):
-            digest.update(load_image(image.make()).tobytes())
     return digest.hexdigest()

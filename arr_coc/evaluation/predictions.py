@@ -1,35 +1,26 @@
-"""Predictions on disk, and statistics that need no metric: recall, changed answers, tokens of hard questions.
-
-Files are JSONL, one per run and process. If a run is killed, only the last line can be incomplete.
+"""Predictions, and statistics that need no metric: recall, changed answers, tokens of hard questions.
 
 Notation: N patches, G side of the fine grid, n questions.
 """
 
 import base64
 import hashlib
-import json
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image
 
-from ..data.records import Record, shorten
-from ..files import check_types, fresh_file
+from ..data.records import Record
 from ..metrics import fetch_distances, patch_recall
 from ..modeling.answers import Answer
 from ..modeling.image_encoding import ImageEncoding
 from ..modeling.image_processing_arr_coc import Box, boxes_to_patches, map_boxes
 from .arms import HALVES, Arm
 from .statistics import Interval, score_interval
-
-_OF_VIEWS = ("sources", "fetched", "best")
-
 
 _ACROSS = 16
 """Sample points along each side of a box, which measure its fetched share."""
@@ -46,7 +37,7 @@ class Prediction:
         grid: G.
         size: (height, width) of the source image, px.
         patches: the fetched patches, N bits in base64.
-        image: digest of the image's pixels (see `image_digest`); "" in files of older versions.
+        image: digest of the image's pixels (see `image_digest`).
         sources: the number of sources in the prompt.
         fetched: with several views, source, x0, y0, x1, y1 of each patch, px of its source; `patches` is then "".
         best: the source of the fetched patch with the highest relevance, or -1.
@@ -165,55 +156,6 @@ def _covered(said: Prediction, boxes: Sequence[tuple[Box, int]]) -> float:
     return held / whole if whole else 0.0
 
 
-def append(path: Path, predictions: Iterable[Prediction]) -> None:
-    """Adds lines to a file; if the process dies, `read_run` drops an incomplete line."""
-    with path.open("a", encoding="utf-8") as stream:
-        stream.write("".join(json.dumps(_entry(prediction), ensure_ascii=False) + "\n" for prediction in predictions))
-
-
-def _entry(said: Prediction) -> dict[str, Any]:
-    """The fields of a prediction; omits those of views for a single view, and an unknown legibility."""
-    unused = (*(() if said.over_views else _OF_VIEWS), *(("legibility",) if said.legibility is None else ()))
-    return {name: value for name, value in asdict(said).items() if name not in unused}
-
-
-def mend(path: Path) -> None:
-    """Cuts off the incomplete last line of a killed process; if interrupted, leaves the file unchanged."""
-    if path.is_file():
-        content = path.read_bytes()
-        whole = content[: content.rfind(b"\n") + 1]
-        if len(whole) < len(content):
-            with fresh_file(path) as beside:
-                beside.write_bytes(whole)
-
-
-def run_files(folder: Path, run: str) -> list[Path]:
-    """The files of one run: RUN-PROCESS.jsonl."""
-    return [path for path in sorted(folder.glob("*.jsonl")) if path.stem.rpartition("-")[0] == run]
-
-
-def read_run(folder: Path, run: str) -> dict[int, Prediction]:
-    """The predictions of a run from all processes, by line; ignores an incomplete last line.
-
-    Raises:
-        ValueError: a line is not a prediction.
-    """
-    predictions: dict[int, Prediction] = {}
-    for path in run_files(folder, run):
-        for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], 1):  # answers can contain U+2028
-            try:
-                content = json.loads(line.decode("utf-8"))
-                said = Prediction(**{**content, "size": tuple(content["size"])})
-                check_types(said)
-                said.mask  # noqa: B018  refuses patches that do not match the grid
-            except (ValueError, TypeError, KeyError) as error:
-                raise ValueError(
-                    f"{path}, line {number}: expected a prediction; got {shorten(line.decode('utf-8', 'replace'))}"
-                ) from error
-            predictions[said.line] = said
-    return predictions
-
-
 def swapped_pairs(arms: Sequence[Arm]) -> list[tuple[Arm, Arm]]:
     """Pairs of (an arm with its own base tokens, the same arm with those of another page), the most patches first."""
     swapped = sorted((arm for arm in arms if arm.rule == "other_base"), key=lambda arm: -arm.budget)
@@ -224,8 +166,6 @@ def swapped_pairs(arms: Sequence[Arm]) -> list[tuple[Arm, Arm]]:
 def _is_own(own: Arm, other: Arm) -> bool:
     """Whether `own` and `other` differ in their base tokens only."""
     if own.rule in HALVES or own.rule != own.strategy or own.overlap or own.bypass or own.side != other.side:
-        return False
-    if own.weights != other.weights:
         return False
     same_patches = own.strategy == other.strategy and own.allocator == other.allocator
     return own.budget == other.budget and (same_patches or not own.budget)
@@ -268,37 +208,3 @@ def query_dependence(rows: Sequence[Sequence[Prediction]], groups: np.ndarray) -
             distances += fetch_distances(torch.from_numpy(masks))[upper[0], upper[1]].tolist()
     known = [distance for distance in distances if not math.isnan(distance)]
     return float(np.mean(known)) if known else None
-
-
-def misallocated(rows: Sequence[Sequence[Prediction]], hard: np.ndarray) -> float | None:
-    """Share of the hard questions with fewer tokens than the median of their run.
-
-    Args:
-        rows: R runs of n predictions.
-        hard: bool [n].
-
-    Returns:
-        None if all questions of a run have equally many tokens, or if none is hard.
-    """
-    tokens = np.array([[prediction.tokens for prediction in row] for row in rows])
-    if not hard.any() or (tokens == tokens[:, :1]).all():
-        return None
-    return float((tokens < np.median(tokens, axis=1, keepdims=True))[:, hard].mean())
-
-
-def token_ranges(row: Sequence[Prediction], parts: int = 4) -> list[str]:
-    """The quartile of the run's numbers of tokens that each question is in, as "120 to 140".
-
-    "" if all questions have equally many tokens. Equal numbers are in the same quartile.
-    """
-    tokens = np.array([prediction.tokens for prediction in row])
-    if tokens.min() == tokens.max():
-        return [""] * len(row)
-    edges = np.unique(np.quantile(tokens, np.arange(1, parts) / parts, method="lower"))
-    place = np.searchsorted(edges, tokens, side="left")
-    width = len(str(tokens.max()))
-    named = {}
-    for part in np.unique(place):
-        low, high = tokens[place == part].min(), tokens[place == part].max()
-        named[part] = f"{low:>{width}} to {high}" if low < high else f"{low:>{width}}"
-    return [named[part] for part in place]

@@ -1,4 +1,4 @@
-"""From predictions to scores of all questions, and by kind: first word, length of the answer, height of its print.
+"""From predictions to scores of all questions, and by kind.
 
 Notation: n questions, R runs of an arm (one per seed), N patches.
 """
@@ -7,7 +7,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,21 +14,16 @@ from transformers.utils import logging
 
 from ..data.records import Record, says_absent
 from ..metrics import METRICS
-from ..modeling.image_processing_arr_coc import map_boxes
 from .arms import Arm
 from .calibration import calibration
 from .predictions import (
     Prediction,
-    query_dependence,
-    read_run,
     recall,
     right_source,
-    token_ranges,
     view_recall,
 )
 from .statistics import (
     Interval,
-    TrainingSpread,
     bootstrap_mean,
     clustered_error,
     detectable_difference,
@@ -40,58 +34,17 @@ from .statistics import (
     sign_flip,
 )
 
-LONGEST_SHORT_ANSWERS = (3, 6)
-"""Answers of up to 3 characters are short; of up to 6, medium."""
-
-MOST_VALUES = 12
-"""Tags with more values are names, not kinds: they get no table."""
-
-
-def buckets(scored: Sequence["Scored"], records: Sequence[Record], patch_size: int) -> list[dict[str, Any]]:
-    """Tables [{"by", "rows": [{"bucket", "n", "scores": {arm: interval}, "tokens": {arm: mean}}]}] by kind of question.
-
-    `tokens` holds only arms whose number of tokens depends on the question.
-    """
-    kinds = question_kinds(records, scored[0].predictions[0], patch_size, difficulty=_difficulty(scored))
-    tables = []
-    for by, of in kinds.items():
-        if 1 < len(set(of) - {""}) <= MOST_VALUES:
-            tables.append(kinds_table(by, of, scored))
-    return tables + _by_tokens(scored)
-
 
 def kinds_table(by: str, kinds: Sequence[str], scored: Sequence["Scored"]) -> dict[str, Any]:
-    """The scores of each kind of question: {"by", "rows"}, see `buckets`; "" is no kind."""
+    """The scores of each kind of question; "" is no kind.
+
+    Returns:
+        {"by", "rows": [{"bucket", "n", "scores": {arm: interval}, "tokens": {arm: mean}}]}; `tokens` holds only arms
+        whose number of tokens depends on the question.
+    """
     values = sorted(set(kinds) - {""}, key=lambda kind: (int(kind), "") if kind.isdecimal() else (math.inf, kind))
     rows = [_bucket(value, np.array([kind == value for kind in kinds]), scored) for value in values]
     return {"by": by, "rows": rows}
-
-
-def question_kinds(
-    records: Sequence[Record], predictions: Sequence[Prediction], patch_size: int, **more: list[str]
-) -> dict[str, list[str]]:
-    """The kind of each record's question by several criteria; "" if unknown.
-
-    The record's tags override `more` criteria of the same name.
-    """
-    kinds: dict[str, list[str]] = {
-        "first word of the question": [record.question.split()[0].lower() for record in records],
-        "length of the answer": [_length(record) for record in records],
-        "height of the print": [_height(r, p, patch_size) for r, p in zip(records, predictions, strict=True)],
-        **more,
-    }
-    for tag in dict.fromkeys(name for record in records for name, _ in record.tags):
-        kinds[tag] = [dict(record.tags).get(tag, "") for record in records]
-    return kinds
-
-
-def _by_tokens(scored: Sequence["Scored"]) -> list[dict[str, Any]]:
-    """A table of scores (first run) for each arm whose number of tokens depends on the question."""
-    tables = []
-    for of_arm in scored:
-        table = kinds_table(f"image tokens of {of_arm.arm.name}", token_ranges(of_arm.predictions[0]), [of_arm])
-        tables += [table] if table["rows"] else []
-    return tables
 
 
 def _bucket(value: str, inside: np.ndarray, scored: Sequence["Scored"]) -> dict[str, Any]:
@@ -104,44 +57,7 @@ def _bucket(value: str, inside: np.ndarray, scored: Sequence["Scored"]) -> dict[
     return {"bucket": value, "n": int(inside.sum()), "scores": scores, "tokens": spent}
 
 
-def _length(record: Record) -> str:
-    length, (short, medium) = min(len(answer) for answer in record.answers), LONGEST_SHORT_ANSWERS
-    if length <= short:
-        return f"1 to {short} characters"
-    return f"{short + 1} to {medium} characters" if length <= medium else f"more than {medium} characters"
-
-
-def _height(record: Record, prediction: Prediction, patch_size: int) -> str:
-    """The height of the answer in patches of the model's grid."""
-    if not record.boxes or prediction.over_views:  # views have several scales
-        return ""
-    side = prediction.grid * patch_size
-    heights = [y1 - y0 for _, y0, _, y1 in map_boxes(record.boxes, *prediction.size, side)]
-    share = min(heights) / patch_size
-    if share <= 1:
-        return "up to 1 patch"
-    return "1 to 2 patches" if share <= 2 else "more than 2 patches"
-
-
-def _difficulty(scored: Sequence["Scored"]) -> list[str]:
-    """Tiers of difficulty, by the scores of base only and of the oracle; empty without these arms."""
-    by_name = {of_arm.arm.name: of_arm.mean_scores for of_arm in scored}
-    if not {"none", "oracle"} <= set(by_name):
-        return [""] * len(scored[0].mean_scores)
-    base_only_scores, bounds = by_name["none"], by_name["oracle"]
-    return [_tier(base_only, bound) for base_only, bound in zip(base_only_scores, bounds, strict=True)]
-
-
-def _tier(base_only: float, bound: float) -> str:
-    if base_only >= 0.5:
-        return "base tokens suffice"
-    return "needs patches" if bound >= 0.5 else "not even with the oracle"
-
-
 logger = logging.get_logger(__name__)
-
-MISSED = 0.5
-"""A question counts as missed if less than this share of its boxed patches was fetched."""
 
 
 @dataclass(frozen=True)
@@ -241,11 +157,6 @@ class Scored:
         """[n]: mean recall of each question over the runs; NaN for records without boxes."""
         return self.recalls.mean(0)
 
-    @cached_property
-    def run_scores(self) -> np.ndarray:
-        """[R]: mean score of each run."""
-        return self.scores.mean(1)
-
     @property
     def told(self) -> list[dict[str, Any]]:
         """Each answer, run by run: {"line": of its record, "answer", "probability", "score": 0 to 1}."""
@@ -341,62 +252,13 @@ def _recall(said: Prediction, record: Record, patch_size: int) -> float:
     return view_recall(said, record) if said.over_views else recall(said, record, patch_size)
 
 
-def read_scored(
-    folder: Path, arms: Sequence[Arm], records: Sequence[Record], metric: str, patch_size: int
-) -> tuple[list[Scored], Items]:
-    """Reads and scores the predictions of all arms in a folder.
-
-    Raises:
-        ValueError: predictions are missing, or the metric cannot score an answer.
-    """
-    lines = [record.line for record in records]
-    rows = {arm.name: [_read_row(folder, run, lines) for run in arm.runs] for arm in arms}
-    items = distinct_items(records, rows[arms[0].name][0])
-    return [score_arm(arm, rows[arm.name], items, metric, patch_size) for arm in arms], items
-
-
-def _read_row(folder: Path, run: str, lines: Sequence[int]) -> list[Prediction]:
-    predictions = read_run(folder, run)
-    missing = [line for line in lines if line not in predictions]
-    if missing:
-        expected = f"a prediction of {run} for each of {len(lines)} records"
-        raise ValueError(f"{folder}: expected {expected}; got none for {len(missing)}, e.g. line {missing[0]}")
-    return [predictions[line] for line in lines]
-
-
-def summary(scored: Scored) -> dict[str, Any]:
-    """Score and recall with intervals, the runs' means and their spread, tokens, the share of missed questions, and the
-    query dependence of the fetched patches."""
-    run_means, overlap = scored.run_scores, scored.recall
-    boxed = ~np.isnan(scored.mean_recalls)
-    return {
-        **asdict(scored.arm),
-        "score": asdict(scored.score),
-        "runs": run_means.tolist(),
-        "seed_sd": float(run_means.std(ddof=1)) if len(run_means) > 1 else None,
-        "query_dependence": query_dependence(scored.predictions, scored.images),
-        "recall": None if overlap is None else asdict(overlap),
-        **({} if scored.right_pages is None else {"pages": _shown_pages(scored)}),
-        "missed": float((scored.recalls[:, boxed] < MISSED).mean()) if boxed.any() else None,
-        "mean_tokens": float(scored.tokens.mean()),
-    }
-
-
-def _shown_pages(scored: Scored) -> dict[str, Any]:
-    return {name: asdict(interval) for name, interval in (scored.right_pages or {}).items()}
-
-
-def compare(first: Scored, second: Scored, spread: TrainingSpread | None = None) -> dict[str, Any]:
+def compare(first: Scored, second: Scored) -> dict[str, Any]:
     """Paired difference of two arms (means over their runs), with p by sign flips of whole images.
 
-    `gained` and `lost`: the questions on which the first arm scores higher and lower. With `spread`, interval and p
-    include the variation between trainings.
+    `gained` and `lost`: the questions on which the first arm scores higher and lower.
     """
     ours, theirs, images = first.mean_scores, second.mean_scores, first.images
     difference, p = paired_difference(ours, theirs, groups=images), sign_flip(ours, theirs, groups=images)
-    if spread is not None:
-        runs, error = (first.run_scores, second.run_scores), clustered_error(ours, theirs, groups=images)
-        difference, p = spread.widened(difference, *runs), max(p, spread.p(difference.value, error, *runs))
     return {
         "first": first.arm.name,
         "second": second.arm.name,
@@ -408,18 +270,15 @@ def compare(first: Scored, second: Scored, spread: TrainingSpread | None = None)
 
 
 def compare_all(
-    pairs: Sequence[tuple[Scored, Scored]],
-    spread: TrainingSpread | None = None,
-    wanted: Mapping[tuple[str, str], float] | None = None,
+    pairs: Sequence[tuple[Scored, Scored]], wanted: Mapping[tuple[str, str], float] | None = None
 ) -> list[dict[str, Any]]:
     """Compares all pairs as one family, with Holm's p, significance and the detectable difference.
 
     Args:
         pairs: pairs of arms.
-        spread: see `compare`.
         wanted: by pair of names, the share by which a criterion requires the first arm to exceed the second.
     """
-    comparisons = [compare(first, second, spread) for first, second in pairs]
+    comparisons = [compare(first, second) for first, second in pairs]
     adjusted = holm([comparison["p"] for comparison in comparisons])
     for comparison, (first, second), p in zip(comparisons, pairs, adjusted, strict=True):
         difference, images = Interval(**comparison["difference"]), len(np.unique(first.images))
@@ -427,11 +286,5 @@ def compare_all(
         beyond = (wanted or {}).get((first.arm.name, second.arm.name), 0.0)
         comparison["p_holm"] = p
         comparison["significant"] = is_significant(difference, p, images)
-        comparison["detectable"] = (
-            detectable_difference(error, comparisons=len(pairs), beyond=beyond)
-            if spread is None
-            else spread.detectable_difference(
-                error, first.run_scores, second.run_scores, comparisons=len(pairs), beyond=beyond
-            )
-        )
+        comparison["detectable"] = detectable_difference(error, comparisons=len(pairs), beyond=beyond)
     return comparisons

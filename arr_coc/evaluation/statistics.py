@@ -6,7 +6,7 @@ smaller near 0 and 1. The scale 2 arcsin sqrt(share) makes it constant (Bartlett
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
@@ -239,13 +239,9 @@ def detectable_difference(image_error: float, *, comparisons: int = 1, beyond: f
         comparisons: the number of comparisons, by which `SIGNIFICANCE` is divided (Holm's first step).
         beyond: the difference that a criterion requires; the 95 % interval must also be above it.
     """
-    return detectable(image_error, NormalDist().inv_cdf, comparisons=comparisons, beyond=beyond)
-
-
-def detectable(error: float, quantile: Callable[[float], float], *, comparisons: int, beyond: float) -> float:
-    """`detectable_difference` for an error with these quantiles."""
-    significant = (quantile(1 - SIGNIFICANCE / (2 * comparisons)) + quantile(POWER)) * error
-    return max(significant, beyond + (quantile(0.975) + quantile(POWER)) * error) if beyond else significant
+    quantile = NormalDist().inv_cdf
+    significant = (quantile(1 - SIGNIFICANCE / (2 * comparisons)) + quantile(POWER)) * image_error
+    return max(significant, beyond + (quantile(0.975) + quantile(POWER)) * image_error) if beyond else significant
 
 
 Shares = Sequence[float] | np.ndarray
@@ -267,49 +263,6 @@ class TrainingSpread:
     def error(self, *arms: Shares) -> float:
         """Standard error of the sum or difference of the arms' mean scores, from the scores of their trainings."""
         return self.sd * math.sqrt(sum(_slope(float(np.mean(runs))) ** 2 / len(runs) for runs in arms))
-
-    def quantile(self, share: float) -> float:
-        """A quantile of Student's t.
-
-        Raises:
-            ValueError: scipy is not installed.
-        """
-        require_extra("scipy.stats", "intervals")
-        from scipy.stats import t
-
-        return float(t.ppf(share, self.freedom)) if self.freedom else math.inf
-
-    def widened(self, difference: Interval, first: Shares, second: Shares) -> Interval:
-        """Widens the interval of a difference, drawn by images, by the variation between trainings.
-
-        Args:
-            difference: first - second.
-            first, second: scores of their trainings.
-        """
-        if not self.freedom:
-            return Interval(difference.value, -1.0, 1.0)
-        value, reach = difference.value, self.quantile(0.975) * self.error(first, second)
-        low = value - math.hypot(value - difference.low, reach)
-        return Interval(value, max(-1.0, low), min(1.0, value + math.hypot(difference.high - value, reach)))
-
-    def p(self, difference: float, image_error: float, first: Shares, second: Shares) -> float:
-        """Two-sided p, as in Welch's test: images and trainings are two sources of error; `freedom` is the latter's."""
-        if not self.freedom:
-            return 1.0
-        error = math.hypot(image_error, self.error(first, second))
-        require_extra("scipy.stats", "intervals")
-        from scipy.stats import t
-
-        return float(2 * t.sf(abs(difference) / error, self.freedom))
-
-    def detectable_difference(
-        self, image_error: float, first: Shares, second: Shares, *, comparisons: int, beyond: float
-    ) -> float:
-        """`statistics.detectable_difference` that includes the variation between trainings; at most 1."""
-        if not self.freedom:
-            return 1.0
-        error = math.hypot(image_error, self.error(first, second))
-        return min(1.0, detectable(error, self.quantile, comparisons=comparisons, beyond=beyond))
 
 
 def training_spread(arms: Sequence[Shares]) -> TrainingSpread:

@@ -5,16 +5,17 @@ A YAML file names them:
 sets:
   documents:
     data: {format: rendered, domains: document, pages: 200, questions: 3, size: 320, seed: 2000}
-    arms: [oracle, realizer, none]   # as in `arr-coc experiment`
+    arms: [oracle, realizer, none]   # see `arms.make_arms`
     by: [turn]                       # tables by these tags of the records
     tiles: auto                      # as in `arr-coc evaluate`
     metric: exact_match              # by default the format's own
+    rules: {rules: [...], otherwise: ...}   # criteria that decide between the arms, see `deciding`
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ..data.formats import Format, open_source
 from ..data.formats.own import Mixed, Rendered
@@ -23,14 +24,17 @@ from ..data.splits import Split
 from ..files import read_yaml
 from ..metrics import METRICS
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+from .answers import question_room
 from .arms import Arm, make_arms
 from .calibration import LEGEND, calibration_table
+from .deciding import check_rules, default_rules, judge, missing_arms
+from .prediction_loop import new_tokens
 from .predictions import changed_answers, swapped_pairs
-from .reporting import Table, environment, percent, points, shown, to_text
+from .reporting import Table, environment, p_value, percent, points, shown, to_text
 from .scores import Scored, check_answers, compare, kinds_table
 from .strategies import measures, score_arms
 
-_SETTINGS = ("data", "arms", "by", "tiles", "metric")
+_SETTINGS = ("data", "arms", "by", "tiles", "metric", "rules")
 _EXTRA = {
     "precision": "not there: precision, %",
     "recall": "not there: recall, %",
@@ -50,6 +54,9 @@ class DataSet:
         arms: names, see `make_arms`.
         by: tags of the records; each gives a table by kind of question.
         tiles, metric: see `evaluate`.
+        rules: criteria that decide between the arms, see `deciding`; "default": those of the model's strategy where all
+            arms that they name are asked, else comparisons without a decision; None: no comparisons.
+        budget, allocator, seeds: see `make_arms`.
     """
 
     name: str
@@ -58,6 +65,10 @@ class DataSet:
     by: tuple[str, ...] = ()
     tiles: str | int | None = None
     metric: str = "exact_match"
+    rules: dict[str, Any] | Literal["default"] | None = None
+    budget: int | str | None = None
+    allocator: str | None = None
+    seeds: tuple[int, ...] = (0,)
 
 
 def read_suite(path: Path, split: Split | None = None) -> list[DataSet]:
@@ -97,7 +108,7 @@ def _data_set(path: Path, name: str, spec: Any) -> DataSet:
     metric = spec.get("metric", source.metric)
     METRICS[metric]  # raises ValueError if unknown
     arms, by = (tuple(map(str, spec.get(field, ()))) for field in ("arms", "by"))
-    return DataSet(name, source, arms, by, spec.get("tiles"), metric)
+    return DataSet(name, source, arms, by, spec.get("tiles"), metric, spec.get("rules"))
 
 
 def _of_split(source: Format, split: Split) -> Format:
@@ -116,6 +127,7 @@ def measure_suite(
     limit: int | None = None,
     batch_size: int = 32,
     progress: bool = True,
+    **errors: Any,
 ) -> dict[str, Any]:
     """Asks all questions of all sets.
 
@@ -124,10 +136,12 @@ def measure_suite(
         sets: from `read_suite`.
         limit: the most questions per set, from the first on; None: all.
         batch_size, progress: see `evaluate`.
+        **errors: what to do about bad records, see `Format.read`.
 
     Returns:
-        {"sets": {name: {"data", "metric", "images", "arms": {arm: see `measures`}, "by": [{"by", "rows"}] of `buckets`,
-        "swaps": [{"arm", "changed", "difference"}]}}, "model", "date", "versions", "machine"}. A swap compares an arm
+        {"sets": {name: {"data", "metric", "images", "arms": {arm: see `measures`}, "by": [see `kinds_table`],
+        "swaps": [{"arm", "changed", "difference"}], and with rules what `judge` returns}}, "model", "date", "versions",
+        "machine"}. A swap compares an arm
         with its own base tokens and with those of another page ("other_base"): the share of changed answers and the
         difference of the scores.
 
@@ -140,7 +154,7 @@ def measure_suite(
     ready = []
     for each in sets:
         try:
-            ready.append(_prepared(model, each, limit))
+            ready.append(_prepared(model, each, limit, errors))
         except ValueError as error:
             raise ValueError(f"{each.name}: {error}") from error
     results = {one.data.name: _measured(model, one, batch_size, progress) for one in ready}
@@ -152,11 +166,14 @@ class _Prepared:
     data: DataSet
     records: list[Record]
     arms: list[Arm]
+    rules: dict[str, Any] | None
 
 
-def _prepared(model: ArrCocForConditionalGeneration, each: DataSet, limit: int | None) -> _Prepared:
+def _prepared(
+    model: ArrCocForConditionalGeneration, each: DataSet, limit: int | None, errors: Mapping[str, Any]
+) -> _Prepared:
     """Reads a set's records and makes its arms; refuses sets that cannot be asked or reported."""
-    records = list(each.source.read(limit=limit))  # rendered pages are drawn at every access
+    records = list(each.source.read(limit=limit, **errors))  # rendered pages are drawn at every access
     if not isinstance(each.source, Rendered):  # drawn pages are valid, and checking them costs time
         check_answers(records, each.metric)
     boxed, tags, images = True, set[str](), set[Any]()
@@ -166,10 +183,22 @@ def _prepared(model: ArrCocForConditionalGeneration, each: DataSet, limit: int |
         images.add(record.images)
     if unknown := sorted(set(each.by) - tags):
         raise ValueError(f"by: expected tags among {', '.join(sorted(tags)) or 'none'}; got {', '.join(unknown)}")
-    arms = make_arms(model.config, each.arms, seeds=(0,), boxed=boxed, several=len(images) > 1)
+    room = None if each.rules is None else question_room(model, records, new_tokens(model))
+    arms = make_arms(
+        model.config, each.arms, budget=each.budget, allocator=each.allocator, seeds=each.seeds, room=room,
+        boxed=boxed, several=len(images) > 1,
+    )  # fmt: skip
+    rules, names = each.rules, [arm.name for arm in arms]
+    if rules == "default":
+        usual = default_rules(model.config.fetcher_config.strategy)
+        rules = {} if missing_arms(usual, names) else usual
+    elif rules is not None:
+        check_rules(rules)
+        if missing := missing_arms(rules, names):
+            raise ValueError(f"rules: expected rules about arms that are asked; got {', '.join(missing)} in them")
     for arm in arms:
         model.model.fetcher.check_strategy(arm.strategy)
-    return _Prepared(each, records, arms)
+    return _Prepared(each, records, arms, rules)
 
 
 def _measured(
@@ -179,14 +208,16 @@ def _measured(
     scored, items = score_arms(
         model, records, arms, each.metric, batch_size=batch_size, tiles=each.tiles, progress=progress
     )
-    tags = [dict(record.tags) for record in items.records]
+    tags, rows = [dict(record.tags) for record in items.records], list(scored.values())
+    judged = {} if prepared.rules is None else judge(rows, items, prepared.rules)
     return {
         "data": each.source.title,
         "metric": each.metric,
         "images": items.number_of_images,
         "arms": {name: measures(of_arm) for name, of_arm in scored.items()},
-        "by": [kinds_table(by, [own.get(by, "") for own in tags], list(scored.values())) for by in each.by],
+        "by": [kinds_table(by, [own.get(by, "") for own in tags], rows) for by in each.by],
         "swaps": [_swap(scored[own.name], scored[other.name]) for own, other in swapped_pairs(arms)],
+        **judged,
     }
 
 
@@ -200,10 +231,30 @@ def _swap(own: Scored, other: Scored) -> dict[str, Any]:
 def suite_text(result: Mapping[str, Any]) -> str:
     """Formats the result of `measure_suite` as tables: sets and arms, kinds of questions, base tokens of other pages,
     confidence."""
-    tables = [table for table in (_overall(result), _kinds(result), _swaps(result)) if table.rows]
+    tables = [table for table in (_overall(result), _kinds(result), _swaps(result), _compared(result)) if table.rows]
     texts, confidence = [to_text(table.head, table.rows) for table in tables], _confidence(result)
     notes = ["In brackets: 95 % intervals.", f"{to_text(confidence.head, confidence.rows)}\n{LEGEND}"]
-    return "\n\n".join([*texts, *notes])
+    return "\n\n".join([*texts, *notes, *_decisions(result)])
+
+
+def _compared(result: Mapping[str, Any]) -> Table:
+    rows = [
+        [
+            name, f"{row['first']} - {row['second']}", points(row["difference"]) + ("*" if row["significant"] else ""),
+            p_value(row["p_holm"]), f"{100 * row['detectable']:.1f}",
+        ]
+        for name, measured in result["sets"].items()
+        for row in measured.get("comparisons", ())
+    ]  # fmt: skip
+    return Table(["data", "difference", "points (* significant)", "p (Holm)", "detectable, points"], rows)
+
+
+def _decisions(result: Mapping[str, Any]) -> list[str]:
+    """The decision about each set with rules, with what it rests on and the notes that hold."""
+    found = {name: of["decision"] for name, of in result["sets"].items() if "decision" in of}
+    lines = [" ".join([f"{name}: {of['decision']}.", of["text"], *of["notes"]]) for name, of in found.items()]
+    notes = {arm: note for of in result["sets"].values() for arm, note in of.get("notes", {}).items() if note}
+    return [*lines, "\n".join(f"{arm}: {note}." for arm, note in notes.items())] if notes else lines
 
 
 def _confidence(result: Mapping[str, Any]) -> Table:
@@ -230,13 +281,18 @@ def _overall(result: Mapping[str, Any]) -> Table:
 
 def _kinds(result: Mapping[str, Any]) -> Table:
     rows = [
-        [name, table["by"], row["bucket"], arm, percent(score), str(row["n"])]
+        [name, table["by"], row["bucket"], arm, percent(score), _number(row.get("tokens", {}).get(arm)), str(row["n"])]
         for name, measured in result["sets"].items()
         for table in measured["by"]
         for row in table["rows"]
         for arm, score in row["scores"].items()
     ]
-    return Table(["data", "by", "kind", "arm", "right, %", "questions"], rows)
+    return Table(["data", "by", "kind", "arm", "right, %", "tokens", "questions"], rows)
+
+
+def _number(value: float | None) -> str:
+    """A mean; "-" for arms whose number of tokens does not depend on the question."""
+    return "-" if value is None else f"{value:.0f}"
 
 
 def _swaps(result: Mapping[str, Any]) -> Table:

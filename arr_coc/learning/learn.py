@@ -18,7 +18,7 @@ import torch
 
 from ..data.formats import FeedbackLog, Format
 from ..data.records import Record
-from ..evaluation.prediction_loop import model_identity
+from ..evaluation.prediction_loop import weights_hash
 from ..evaluation.reporting import p_value, percent, points
 from ..evaluation.scores import Scored, compare
 from ..evaluation.statistics import FEWEST_IMAGES, SIGNIFICANCE, Interval, is_significant, sign_flip
@@ -231,7 +231,7 @@ def _scores(
 def _report(
     lesson: Lesson, decision: Decision, model: ArrCocForConditionalGeneration, used: str, learned: int
 ) -> dict[str, Any]:
-    weights = model_identity(model)["weights_sha256"]
+    weights = weights_hash(model)
     said = {**asdict(lesson), "feedback": str(lesson.feedback)}
     settings = json.loads(json.dumps(said, default=str))
     return {**decision.content(), "compared_with": used, "learned": learned, "base": weights, "lesson": settings}

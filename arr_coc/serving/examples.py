@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ..data.feedback import Feedback
-from ..evaluation.prediction_loop import model_identity
+from ..evaluation.prediction_loop import weights_hash
 from ..files import check_types
 from ..journal import Entry, read_journal
 from ..learning.versions import CHECKPOINT, Versions, adapted_fetcher
@@ -160,7 +160,7 @@ class Replay:
 
     def __init__(self, model: ArrCocForConditionalGeneration, versions: Versions | None = None) -> None:
         self.model, self.versions = model, versions
-        self.weights = model_identity(model)["weights_sha256"]
+        self.weights = weights_hash(model)
         self._fetchers = {CHECKPOINT: model.model.fetcher}
 
     def run(self, folder: Path) -> Iterator[Replayed]:

@@ -18,7 +18,7 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from ..data import feedback
-from ..evaluation.prediction_loop import model_identity
+from ..evaluation.prediction_loop import weights_hash
 from ..files import read_json
 from ..journal import Journal
 from ..learning.versions import CHECKPOINT, DECISION, Versions, adapted_fetcher
@@ -218,7 +218,7 @@ class Use:
         weights = ""
         if wanted:
             assert isinstance(engine, Engine), "of our own models alone"
-            weights = model_identity(engine.model)["weights_sha256"]
+            weights = weights_hash(engine.model)
         self.examples: ExampleLog | None = None
         self.desk: FeedbackDesk | None = None
         self.versions: VersionWatch | None = None

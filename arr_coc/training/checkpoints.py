@@ -112,8 +112,7 @@ def discard_incomplete(folder: Path) -> None:
 
 
 LEARNER = "learner.safetensors"
-"""Heads on patches and base tokens, and the language of oracle tokens: not part of the model, but needed by
-training."""
+"""States that only training needs, such as the language model's adapter before it is merged."""
 
 
 def save_state(path: Path, state: dict[str, Any]) -> None:

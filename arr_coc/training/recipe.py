@@ -9,15 +9,13 @@ averaged: 0.4              # share of the start weights in the saved ones; none:
 seed: 0
 defaults: {bf16: true}     # defaults of all stages that have these settings
 stages:
-  - stage: reading         # see ReadingStage
-    steps: 2400
   - stage: allocator       # see AllocatorPhase
     steps: 3000
 
 Or another recipe with some settings changed, named as on the command line:
 
 base: train.yaml           # relative to this file; paths of the recipe are relative to the base
-settings: {answering.steps: 100, seed: 1}
+settings: {allocator.steps: 100, seed: 1}
 """
 
 import json
@@ -47,8 +45,6 @@ from ..modeling.processing_arr_coc import ArrCocProcessor
 from . import phases, tempering  # noqa: F401  # register their stages
 from .attached import AttachedScorerStage, begin_attached
 from .checkpoints import LEARNER, load_learner, save_learner
-from .from_scratch import answering, comparing, copying, finding, multi_task, multi_view, reading, visual_pretraining  # noqa: F401  # register their stages
-from .from_scratch.patch_language import PatchLanguage, teach_words
 from .phases import Phase, train_phase
 from .reader import question_answering, recognition, relevance  # noqa: F401  # register their stages
 from .reader.language_model import load_adapter, save_adapter
@@ -162,7 +158,7 @@ class Recipe:
             raise ValueError(f"averaged: expected start, the model that it is a share of; got {self.averaged} without")
         for before, after in pairwise(self.stages):
             if not (before.leaves_whole or after.from_scratch):
-                expected = "a phase first, after a phase or after answering"
+                expected = "a phase first, or after a phase"
                 raise ValueError(f"stages: expected {expected}; got one after {type(before).__name__}")
 
     def config(self) -> ArrCocConfig:
@@ -412,21 +408,16 @@ def begin(recipe: Recipe, device: torch.device) -> Run:
         if not recipe.start.is_dir():
             raise ValueError(f"start: expected a trained model's folder; got {recipe.start}, which is none")
         with refused(str(recipe.start)):
-            new = load_warm_start(run.model, recipe.start)
-        begun = any(stage.from_scratch for stage in recipe.stages) and (recipe.start / LEARNER).is_file()
-        if begun or any(stage.needs_learner for stage in recipe.stages):
+            load_warm_start(run.model, recipe.start)
+        if any(stage.from_scratch for stage in recipe.stages) and (recipe.start / LEARNER).is_file():
             run.learner = load_learner(recipe.start)
-            if "language" in run.learner and any(name.startswith("model.bridge.") for name in new):
-                language = PatchLanguage(run.model, processor.tokenizer)
-                language.load_state_dict(run.learner["language"])
-                teach_words(run.model, language, new)
         if "adapter" not in run.learner and (recipe.start / LANGUAGE_ADAPTER).is_dir():
             places = run.model.model.bridge.places.state_dict()
             run.learner |= {"adapter": load_adapter(recipe.start), "places": places}
     return run
 
 
-def load_warm_start(model: ArrCocForConditionalGeneration, start: Path) -> set[str]:
+def load_warm_start(model: ArrCocForConditionalGeneration, start: Path) -> None:
     """Loads the weights of a trained model.
 
     For another image size, position tables are resized as for an image of that size.
@@ -434,9 +425,6 @@ def load_warm_start(model: ArrCocForConditionalGeneration, start: Path) -> set[s
     Args:
         model: with new weights; weights that the trained model does not have stay new.
         start: the trained model's folder.
-
-    Returns:
-        Names of the weights that the trained model does not have.
 
     Raises:
         ValueError: weights of other shapes, or fewer language layers.
@@ -459,7 +447,6 @@ def load_warm_start(model: ArrCocForConditionalGeneration, start: Path) -> set[s
             elif name.startswith(encoder) and name.endswith(("rel_pos_h", "rel_pos_w")):
                 weights[name] = relative(weights[name], len(like[name]))
     model.load_state_dict(weights)
-    return missing
 
 
 ADAPTER = "adapter"

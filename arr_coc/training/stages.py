@@ -24,8 +24,7 @@ class Run:
         processor: the model's.
         device: where to train.
         root: the folder that paths in a stage's data are relative to.
-        learner: states of training-only parts, by their names in a `Learner`: "reading", "visual_pretraining" and
-            "language"; empty before a stage has trained them.
+        learner: states that only training needs, such as "adapter", by name; empty before a stage has made them.
     """
 
     model: ArrCocForConditionalGeneration
@@ -47,8 +46,6 @@ class Stage(ABC):
 
     from_scratch: ClassVar[bool] = False
     """Whether it uses the run's `learner`, and therefore runs in one process; other stages train models in several."""
-    needs_learner: ClassVar[bool] = False
-    """Whether it needs the run's `learner` from its start."""
     leaves_whole: ClassVar[bool] = True
     """Whether every part of the model is trained after the stage, so that a phase may follow."""
 

@@ -56,13 +56,13 @@ def fuzz(count: int, seed: int) -> Tally:
 def _cases(bench: Bench) -> list[Case]:
     """Every command, with each kind of file that it reads."""
     image, data, model = str(bench.root / "noise.png"), str(bench.data), str(bench.model)
-    built, answered, trained = bench.root / "built", bench.root / "answered", bench.root / "trained"
+    built, trained = bench.root / "built", bench.root / "trained"
     inputs = bench.root / "inputs"
     inputs.mkdir()
     for name in ("noise.png", "data.jsonl", "recipe.yaml", "rules.yaml"):
         shutil.copyfile(bench.root / name, inputs / name)
     (inputs / "data.yaml").write_text("{format: jsonl, path: data.jsonl}\n")
-    (inputs / "experiment.yaml").write_text(f"{{data: data.jsonl, model: {model}, arms: [none], limit: 1}}\n")
+    (inputs / "suite.yaml").write_text("sets: {a: {data: {format: jsonl, path: data.jsonl}, arms: [none]}}\n")
     (inputs / "recipe.yaml").write_text(bench.recipe.read_text().replace(": model\n", f": {model}\n"))
     evaluate = ["--model", model, "--strategies", "none"]
     states = tuple(f"out/stage0/{part}/*" for part in ("checkpoint-1", "checkpoint-2", "model"))
@@ -79,11 +79,9 @@ def _cases(bench: Bench) -> list[Case]:
         Case(inputs, ("noise.png",), lambda at: ["ask", str(at / "noise.png"), "What?", "--model", model]),
         Case(inputs, ("data.*", "noise.png"), lambda at: ["evaluate", str(at / "data.jsonl"), *evaluate]),
         Case(inputs, ("data.*",), lambda at: ["evaluate", str(at / "data.yaml"), *evaluate]),
-        Case(inputs, ("experiment.yaml", "data.jsonl"), lambda at: _experiment(at, "--timed", "1", "--rounds", "1")),
-        Case(inputs, ("rules.yaml",), lambda at: _experiment(at, "--rules", str(at / "rules.yaml"))),
+        Case(inputs, ("suite.yaml", "data.jsonl"), lambda at: ["evaluate", str(at / "suite.yaml"), "--model", model]),
+        Case(inputs, ("rules.yaml",), lambda at: _arms(at, model)),
         Case(inputs, ("recipe.yaml", "data.jsonl"), lambda at: ["train", f"{at}/recipe.yaml", *QUICK, f"--out={at}/o"]),
-        Case(answered, ("*.yaml", "*.json", "predictions/*"), lambda at: [*bench.experiment(at), "--rescore"]),
-        Case(answered, ("*.yaml", "*.json", "predictions/*"), bench.experiment),
         Case(trained, (*states, "out/stage0/*.json"), lambda at: [*bench.train(at / "out"), "steps=3"]),
         Case(trained, states, lambda at: bench.train(_without_model(at / "out"))),
     ]  # fmt: skip
@@ -91,7 +89,7 @@ def _cases(bench: Bench) -> list[Case]:
 
 def _make(bench: Bench, source: Path) -> None:
     """Runs the command whose output is damaged, if that has not been needed yet."""
-    commands = {"built": bench.build, "answered": bench.experiment, "trained": lambda at: bench.train(at / "out")}
+    commands = {"built": bench.build, "trained": lambda at: bench.train(at / "out")}
     if not source.exists():
         ended = finish(commands[source.name](source))
         assert ended.status == 0, ended.text
@@ -102,8 +100,9 @@ def _assemble(bench: Bench, out: Path, **places: Path) -> list[str]:
     return ["assemble", *(f"--{role}={place}" for role, place in sources.items()), "--out", f"{out}.out"]
 
 
-def _experiment(at: Path, *options: str) -> list[str]:
-    return ["experiment", str(at / "experiment.yaml"), "--out", str(at / "out"), *options]
+def _arms(at: Path, model: str) -> list[str]:
+    options = ["--model", model, "--arms", "none,realizer", "--rules", str(at / "rules.yaml")]
+    return ["evaluate", str(at / "data.jsonl"), *options]
 
 
 def _without_model(out: Path) -> Path:

@@ -67,10 +67,6 @@ class Bench:
         options = ["--strategies", "none,random", "--json", str(out)]
         return ["evaluate", str(self.data), "--model", str(self.model), *options]
 
-    def experiment(self, out: Path) -> list[str]:
-        options = ["--arms", "none,realizer", "--rules", str(self.rules), "--timed", "1", "--rounds", "1"]
-        return ["experiment", "--data", str(self.data), "--model", str(self.model), "--out", str(out), *options]
-
     def assemble(self, out: Path) -> list[str]:
         sources = ["--vision", str(self.published / "vision"), "--llm", str(self.published / "qwen3")]
         return ["assemble", *sources, "--max-shard-size", "20KB", "--out", str(out), "--force"]
@@ -96,11 +92,6 @@ def import_commands() -> None:
         training,  # noqa: F401
     )
     from arr_coc.data import writing  # noqa: F401
-    from arr_coc.experiments import (
-        ablation,  # noqa: F401
-        experiment,  # noqa: F401
-        report,  # noqa: F401
-    )
     from arr_coc.publishing import pushing  # noqa: F401
     from arr_coc.training import recipe  # noqa: F401
 
@@ -246,7 +237,6 @@ def jobs(bench: Bench) -> list[Job]:
         Job("evaluate", bench.evaluate, whole_json, same_scores),
         Job("assemble", bench.assemble, old_or_new, equal),
         Job("train", bench.train, whole_training, same_model),
-        Job("experiment", bench.experiment, whole_experiment, same_predictions),
     ]
 
 
@@ -299,20 +289,3 @@ def whole_training(out: Path, expected: Path) -> Fault:
 
 def same_model(out: Path, expected: Path) -> Fault:
     return equal(out / "model", expected / "model")
-
-
-def whole_experiment(out: Path, expected: Path) -> Fault:
-    for name in ("result.json", "costs.json"):
-        if (out / name).exists():
-            json.loads((out / name).read_text())
-    if (out / "plan.yaml").exists():
-        yaml.safe_load((out / "plan.yaml").read_text())["arms"]
-    page = out / "report.html"
-    return "half a report" if page.exists() and not page.read_text().rstrip().endswith("</html>") else None
-
-
-def same_predictions(out: Path, expected: Path) -> Fault:
-    for path in (expected / "predictions").iterdir():
-        if sorted((out / "predictions" / path.name).read_text().splitlines()) != sorted(path.read_text().splitlines()):
-            return f"other predictions than undisturbed: {path.name}"
-    return whole_experiment(out, expected) or (None if (out / "report.html").exists() else "no report")

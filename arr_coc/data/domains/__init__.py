@@ -4,7 +4,7 @@ A new domain registers a function that draws a page, its layouts and its wording
 can then be used by this name in `draw_page` and everything above.
 """
 
-from . import browser, chart, density, document, generated, invoice, lists, sign, tables  # noqa: F401  (each registers itself)
+from . import browser, document, generated  # noqa: F401  (each registers itself)
 from .page import DOMAINS as DOMAINS
 from .page import Difficulty as Difficulty
 from .page import Domain as Domain
@@ -15,6 +15,3 @@ from .page import register as register
 from .variations import AS_DRAWN as AS_DRAWN
 from .variations import Variations as Variations
 from .variations import draw_page as draw_page
-
-WORDINGS = tuple(wording for domain in DOMAINS.values() for wording in domain.wordings.values())
-"""The wordings of the questions of all domains."""

@@ -19,12 +19,11 @@ import numpy as np
 
 from ..browser import PlacedText, shared_browser
 from ..fonts import FontFace, find_fonts, pick_face
-from ..glyphs import CONTRAST, MAX_FONT, MIN_FONT, Glyph, check_page
+from ..glyphs import CONTRAST, MAX_FONT, MIN_FONT, Glyph, check_page, text_unit
 from ..questions import DOCUMENT_WORDINGS
 from ..rasterising import Colour, Palette, degrade, sample_palette
 from ..splits import Split
 from ..values import FIELDS, made_up_word, pick, sample_pairs
-from .canvas import text_unit
 from .document import Document, Entry, ask_each
 from .page import Layouts, Page, register
 

@@ -1,12 +1,11 @@
-"""Domains `document`, `pair` and `form`: lines of `label value` on one page, or on two pages to compare.
+"""Domains `document`, `form` and `pages`: lines of `label value` on one page or several.
 
-arr-coc-tiny-2 is trained on `document`. Layouts and their plans are here too. All lengths are pixels of the final
-image.
+Layouts and their plans are here too. All lengths are pixels of the final image.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -18,7 +17,7 @@ from ..glyphs import CONTRAST, MAX_FONT, MIN_FONT, Glyph, Styles, check_page, sa
 from ..questions import DOCUMENT_WORDINGS, Wordings, ask
 from ..rasterising import Ink, Ruler, TextStyle, compose, sample_palette
 from ..splits import Split, part
-from ..values import FIELDS, KINDS, TITLES, distinct, made_up_word, pick, sample_pairs
+from ..values import FIELDS, TITLES, made_up_word, pick, sample_pairs
 from .page import Layouts, Page, Question, register, register_sources
 
 _EDGE = 4.0  # px at a 256 px page kept free of text on every side
@@ -292,19 +291,13 @@ class Entry:
 
 @dataclass(frozen=True)
 class Document:
-    """A rendered page (RGB), its text, the name of its layout, and the family and style of its fonts.
-
-    If it shows a part of a page: `labels` are fields with a visible label but no visible value, with the label's box;
-    `elsewhere` are fields that are not visible at all.
-    """
+    """A rendered page (RGB), its text, the name of its layout, and the family and style of its fonts."""
 
     image: Image.Image
     entries: tuple[Entry, ...]
     glyphs: tuple[Glyph, ...]
     layout: str
     font: str
-    labels: tuple[tuple[str, Box], ...] = ()
-    elsewhere: tuple[str, ...] = ()
 
 
 def cased(rng: np.random.Generator, fields: list[str]) -> list[str]:
@@ -405,120 +398,6 @@ def ask_each(rng: np.random.Generator, document: Document, split: Split, fields:
     return Page(document.image, questions, document.layout, document.font, document.glyphs, tuple(fields), text=text)
 
 
-COMPARISONS = ("highest", "lowest")
-"""Kinds of questions that need all pages."""
-WORDINGS: dict[str, Wordings] = {
-    **{
-        kind: Wordings(
-            (
-                f"Which {{field}} is the {kind}?", f"What is the {kind} {{field}}?", f"Find the {kind} {{field}}.",
-                f"Give the {{field}} that is the {kind}.",
-            ),
-            (f"Give the {kind} {{field}}.", f"Find the {{field}} that is the {kind}."),
-        )
-        for kind in COMPARISONS
-    },
-    "field": DOCUMENT_WORDINGS,
-}  # fmt: skip
-COMPARED = ("total", "subtotal", "tax", "tip", "price")
-"""Fields to compare; their values are amounts."""
-
-_OWN = (3, 6)
-"""Range of the number of fields on one of the pages only."""
-_COMPARED_IN_TRAINING = 3
-"""The most fields that a training pair compares; a model learns to compare from many amounts."""
-_ASKED = 3
-"""Number of fields per page with a separate question."""
-
-
-@register_sources("pair", LAYOUTS, WORDINGS, least=2, most=2)
-def draw_pair(rng: np.random.Generator, size: int, split: Split, count: int) -> Page:
-    """`count` pages, two by default, with comparisons, and questions about single pages."""
-    compared, contents = draw_contents(rng, split, count)
-    documents = [render_document(rng, size=size, split=split, pairs=pairs) for pairs in contents]
-    questions = ask_about(rng, documents, compared, split)
-    order = [0, *(1 + rng.permutation(len(questions) - 1))]  # a comparison is always first
-    if rng.random() < 0.5:
-        questions[:2] = questions[1::-1]
-    first, *rest = documents
-    return Page(
-        first.image, tuple(questions[i] for i in order), first.layout, first.font,
-        others=tuple(document.image for document in rest),
-    )  # fmt: skip
-
-
-def draw_contents(
-    rng: np.random.Generator, split: Split, count: int
-) -> tuple[list[str], Iterator[list[tuple[str, str]]]]:
-    """Comparable fields, and the content of each of `count` pages, drawn lazily."""
-    several = int(rng.integers(1, _COMPARED_IN_TRAINING + 1)) if split == "train" else 1
-    compared = distinct(lambda: pick(rng, COMPARED), several)
-    names = [field for field in FIELDS if field not in COMPARED]
-    shares = np.array_split(rng.permutation(len(names)), count)
-    amounts = [_amounts(rng, split, count) for _ in compared]
-
-    def contents() -> Iterator[list[tuple[str, str]]]:
-        for share, *shown in zip(shares, *amounts, strict=True):
-            own = [names[i] for i in share[: int(rng.integers(*_OWN)) + 1 - several]]
-            pairs = [*sample_pairs(rng, len(own), split=split, fields=own), *zip(compared, shown, strict=True)]
-            yield [pairs[i] for i in rng.permutation(len(pairs))]
-
-    return compared, contents()
-
-
-def ask_about(
-    rng: np.random.Generator, documents: Sequence[Document], compared: Sequence[str], split: Split
-) -> list[Question]:
-    """Both comparisons of each field in `compared`, then questions about other fields, page by page."""
-    questions = [_compare(rng, documents, field, kind, split) for field in compared for kind in COMPARISONS]
-    for number, document in enumerate(documents):
-        own_entries = [entry for entry in document.entries if entry.field not in compared][:_ASKED]
-        questions += [_single(ask(rng, entry.field, split=split), entry, number) for entry in own_entries]
-    return questions
-
-
-def draw_comparison(rng: np.random.Generator, split: Split, count: int = 2) -> Question:
-    """A comparison of `count` pages that are not drawn, with the thinking before the answer."""
-    return _comparison(rng, pick(rng, COMPARED), pick(rng, COMPARISONS), _amounts(rng, split, count), split)
-
-
-def _amounts(rng: np.random.Generator, split: Split, count: int) -> list[str]:
-    """Distinct amounts."""
-    amounts: list[str] = []
-    while len(amounts) < count:
-        amount = KINDS["amount"](rng, split)
-        if _value(amount) not in map(_value, amounts):
-            amounts.append(amount)
-    return amounts
-
-
-def _value(amount: str) -> float:
-    return float(amount.replace(",", "").lstrip("$"))
-
-
-def _compare(rng: np.random.Generator, documents: Sequence[Document], field: str, kind: str, split: Split) -> Question:
-    """A question for the page with the highest or lowest value, which needs all pages."""
-    entries = [next(entry for entry in document.entries if entry.field == field) for document in documents]
-    sources = tuple(range(len(documents)))
-    return replace(
-        _comparison(rng, field, kind, [entry.value for entry in entries], split),
-        boxes=tuple(entry.value_box for entry in entries), label_boxes=tuple(entry.label_box for entry in entries),
-        box_sources=sources, label_sources=sources,
-    )  # fmt: skip
-
-
-def _comparison(rng: np.random.Generator, field: str, kind: str, amounts: Sequence[str], split: Split) -> Question:
-    """A question without boxes, which are added later."""
-    answer = sorted(amounts, key=_value)[-1 if kind == "highest" else 0]
-    text = WORDINGS[kind].draw(rng, split, field=field)
-    return Question(text, (answer,), (), (), kind, 2, thinking="\n".join(amounts))
-
-
-def _single(text: str, entry: Entry, source: int) -> Question:
-    question = Question(text, (entry.value,), (entry.value_box,), (entry.label_box,), "field")
-    return replace(question, box_sources=(source,), label_sources=(source,), answer_sources=(source,))
-
-
 FORM_WORDINGS: dict[int, Wordings] = {
     2: Wordings(
         (
@@ -562,3 +441,33 @@ def _asked(rng: np.random.Generator, entries: list[Entry], split: Split) -> Ques
     answer = "\n".join(entry.value for entry in entries)
     boxes, labels = tuple(entry.value_box for entry in entries), tuple(entry.label_box for entry in entries)
     return Question(text, (answer,), boxes, labels, "field" if count == 1 else f"{count} fields")
+
+
+_ASKED = 6
+"""The most fields that questions are about, each on one page only; other fields can be on several pages."""
+_SHOWN = (4, 9)
+"""Range of the number of other fields on a page."""
+
+
+@register_sources("pages", LAYOUTS, {"field": DOCUMENT_WORDINGS}, least=2, most=20)
+def draw_pages(rng: np.random.Generator, size: int, split: Split, count: int) -> Page:
+    """A PDF of `count` pages of fields; each question is about a field that one of them has."""
+    names = [FIELDS[i] for i in rng.permutation(len(FIELDS))]
+    asked, others = names[: min(count, _ASKED)], names[_ASKED:]
+    places = dict(zip(rng.permutation(count).tolist(), asked, strict=False))
+    pages, questions = [], []
+    for number in range(count):
+        fields = [others[i] for i in rng.permutation(len(others))[: int(rng.integers(*_SHOWN))]]
+        fields += [places[number]] if number in places else []
+        pairs = sample_pairs(rng, len(fields), split=split, fields=fields)
+        document = render_document(rng, size=size, split=split, pairs=pairs)
+        pages.append(document)
+        for entry in document.entries:
+            if entry.field == places.get(number):
+                found = replace(_asked(rng, [entry], split), box_sources=(number,), label_sources=(number,))
+                questions.append(replace(found, answer_sources=(number,)))
+    first, *rest = pages
+    return Page(
+        first.image, tuple(questions[i] for i in rng.permutation(len(questions))), first.layout, first.font,
+        tags=(("pages", str(count)),), others=tuple(document.image for document in rest),
+    )  # fmt: skip

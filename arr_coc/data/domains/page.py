@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import zip_longest
 from math import inf
 from typing import Any, Generic, Literal, TypeVar
 
 import numpy as np
 from PIL import Image
 
-from ...modeling.answers import THINKS, THOUGHT
 from ...modeling.config_fields import Registry
 from ...modeling.image_processing_arr_coc import Box
 from ...modeling.printed_lines import UNKNOWN as UNKNOWN
@@ -34,19 +32,6 @@ _EASY_LENGTH = 12  # characters
 
 
 @dataclass(frozen=True)
-class Span:
-    """A text on the page; its ink box is available after the page is drawn."""
-
-    text: str
-    locate: Callable[[], Box]
-
-    @property
-    def box(self) -> Box:
-        """(x0, y0, x1, y1) of its ink, px."""
-        return self.locate()
-
-
-@dataclass(frozen=True)
 class Question:
     """A question whose answer is on the page, or about an absent field.
 
@@ -60,7 +45,6 @@ class Question:
         history: earlier questions about the page and their answers in the chat.
         box_sources, label_sources: the source of each box, from 0; empty: the first.
         answer_sources: the sources that each have the answer; empty if the answer needs several, or there is only one.
-        thinking: the text that a model is trained to write before the answer: the values to read for it.
     """
 
     text: str
@@ -73,12 +57,6 @@ class Question:
     box_sources: tuple[int, ...] = field(default=(), repr=False)
     label_sources: tuple[int, ...] = field(default=(), repr=False)
     answer_sources: tuple[int, ...] = field(default=(), repr=False)
-    thinking: str = field(default="", repr=False)
-
-    @property
-    def written(self) -> str:
-        """The text to write: the thinking, marked for `split_thinking`, and the answer."""
-        return f"{THINKS}{self.thinking}{THOUGHT}{self.answers[0]}" if self.thinking else self.answers[0]
 
     @property
     def absent(self) -> bool:
@@ -185,7 +163,6 @@ class Domain:
         layouts: layouts of its pages, by split.
         wordings: wordings of its questions, by kind of question.
         draw_sources: draws a page with a number of sources; None if pages have one source.
-        paged: whether the sources are pages of one document.
         square: whether a page is one square image.
     """
 
@@ -193,7 +170,6 @@ class Domain:
     layouts: Layouts[Any]
     wordings: Mapping[Any, Wordings]
     draw_sources: DrawSources | None = None
-    paged: bool = False
     square: bool = True
 
 
@@ -217,7 +193,7 @@ def register(
 
 
 def register_sources(
-    name: str, layouts: Layouts[Any], wordings: Mapping[Any, Wordings], *, least: int, most: int, paged: bool = False
+    name: str, layouts: Layouts[Any], wordings: Mapping[Any, Wordings], *, least: int, most: int
 ) -> Callable[[DrawSources], DrawSources]:
     """`register` for a function that draws `least` to `most` sources, or a given number.
 
@@ -229,35 +205,10 @@ def register_sources(
         def draw_any(rng: np.random.Generator, size: int, split: Split) -> Page:
             return draw(rng, size, split, int(rng.integers(least, most + 1)))
 
-        DOMAINS.register(name)(Domain(draw_any, layouts, wordings, draw, paged, square=False))
+        DOMAINS.register(name)(Domain(draw_any, layouts, wordings, draw, square=False))
         return draw
 
     return add
-
-
-@dataclass(frozen=True)
-class QuestionWriter:
-    """Writes questions about texts of a page, in the wordings of a split."""
-
-    wordings: Mapping[str, Wordings]
-    rng: np.random.Generator
-    split: Split
-
-    def __call__(self, kind: str, answer: Span, path: Sequence[Span], hops: int = 1, /, **names: str) -> Question:
-        """A question with the answer `answer`, to which the texts of `path` lead; `names` fill its wording."""
-        text = self.wordings[kind].draw(self.rng, self.split, **names)
-        return Question(text, (answer.text,), (answer.box,), tuple(span.box for span in path), kind, hops)
-
-
-def interleave(rng: np.random.Generator, questions: Iterable[Question]) -> tuple[Question, ...]:
-    """All questions in a random order in which the kinds alternate, so that the first few differ in kind."""
-    kinds: dict[str, list[Question]] = {}
-    for question in questions:
-        kinds.setdefault(question.kind, []).append(question)
-    groups = list(kinds.values())
-    shuffled = [[group[i] for i in rng.permutation(len(group))] for group in groups]
-    turns = zip_longest(*(shuffled[i] for i in rng.permutation(len(groups))))
-    return tuple(question for turn in turns for question in turn if question is not None)
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,12 +14,8 @@ import numpy as np
 from PIL import Image, ImageFilter
 
 from ...modeling.image_processing_arr_coc import Box
-from ..glyphs import Glyph
-from .canvas import text_unit
-from .document import Document
+from ..glyphs import Glyph, text_unit
 from .page import Page
-
-_INK = 64  # of 255: fainter pixels do not count as visible ink
 
 
 def corners_of(box: Box) -> np.ndarray:
@@ -87,25 +83,6 @@ def paste_warped(page: Image.Image, panel: Image.Image, alpha: Image.Image, matr
     page.paste(colours, (left, top), cover)
 
 
-def ink_box(coverage: np.ndarray, box: Box, matrix: np.ndarray, size: int) -> Box:
-    """The box, on a page of `size` px, of the ink in a box of a flat layer, uint8 [height, width].
-
-    It has one pixel of slack and is clipped to the page.
-    """
-    x0, y0, x1, y1 = (round(edge) for edge in box)
-    rows, columns = np.nonzero(coverage[y0:y1, x0:x1] >= _INK)
-    if not len(rows):
-        return bounds_of(project(matrix, corners_of(box)).clip(0, size))
-    points = project(matrix, np.column_stack([columns + x0 + 0.5, rows + y0 + 0.5]))
-    left, top, right, bottom = bounds_of(points)
-    return (
-        max(0.0, math.floor(left - 1.5)),
-        max(0.0, math.floor(top - 1.5)),
-        min(float(size), math.ceil(right + 1.5)),
-        min(float(size), math.ceil(bottom + 1.5)),
-    )
-
-
 _TURN, _SKEW = 5.0, 0.05  # at most: degrees of rotation, share of the sides by which corners move
 _FILLED = (0.9, 1.0)  # share of the picture that the page fills
 _SHADOW = 0.45  # at most: share of the light that a shadow removes
@@ -129,16 +106,6 @@ def photograph(rng: np.random.Generator, page: Page) -> Page:
         for question in page.questions
     )
     return replace(page, image=picture, questions=questions, glyphs=_glyphs(page.glyphs, seen))
-
-
-def photograph_document(rng: np.random.Generator, document: Document) -> Document:
-    """`photograph` of a document, with the boxes of entries mapped."""
-    picture, seen = _taken(rng, document.image)
-    entries = tuple(
-        replace(entry, label_box=seen(entry.label_box), value_box=seen(entry.value_box)) for entry in document.entries
-    )
-    labels = tuple((field, seen(box)) for field, box in document.labels)
-    return replace(document, image=picture, entries=entries, glyphs=_glyphs(document.glyphs, seen), labels=labels)
 
 
 def _taken(rng: np.random.Generator, page: Image.Image) -> tuple[Image.Image, Callable[[Box], Box]]:

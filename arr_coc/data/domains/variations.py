@@ -156,7 +156,7 @@ def draw_page(
         size: side of the page, px.
         split: split of fonts, layouts, wordings and words; pages of two splits never share random numbers.
         fields: the names to draw from, for domain document only; None: its default.
-        sources: number of pages, images or frames, for domains with several; None: random.
+        sources: number of pages, for domain pages; None: random.
         variations: variations of the page and its questions.
 
         Raises:

@@ -158,7 +158,7 @@ class Rendered(Format):
         split: split of fonts, layouts, wordings and words, see `arr_coc.data.splits`.
         domains: names in `DOMAINS`, which alternate; a list, or a comma-separated text.
         fields: for domain document, at least 4 names in place of its default.
-        sources: number of pages, images or frames, for domains with several; None: random.
+        sources: number of pages, for domain pages; None: random.
         photo, absent, turns, unheard: shares, see `Variations`.
     """
 

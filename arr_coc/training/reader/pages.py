@@ -1,7 +1,7 @@
 """Pages to learn reading from, by the name of their source; crops of them, and whole pages with questions.
 
 A crop is cut about a character drawn anywhere on the page and scaled, so that print of every size is seen at every size
-that a patch can hold. Sources are `arr_coc.data.generated`, the kinds of `arr_coc.data.mixture`, and cached PDFs.
+that a patch can hold. Sources are `arr_coc.data.generated`, two kinds of `arr_coc.data.domains`, and cached PDFs.
 
 Notation: Q questions, S side of the square, px, G side of the grid, N patches, L tokens of a question, C channels of
 the features, M base tokens.
@@ -21,9 +21,10 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor, nn
 
+from arr_coc.data.domains.browser import STACKED, render_browser
+from arr_coc.data.domains.document import Document, render_document
 from arr_coc.data.domains.page import Line, Question, TextPage
 from arr_coc.data.glyphs import Glyph
-from arr_coc.data.mixture import KINDS, Renderer
 from arr_coc.data.pdf_corpus import CachedPages
 from arr_coc.data.real_pages import RealPages, moved
 from arr_coc.data.splits import Split
@@ -34,11 +35,10 @@ from arr_coc.modeling.modeling_arr_coc import relevance_loss
 from arr_coc.modeling.scorers import EMPTY, FetchContext
 from arr_coc.modeling.wordpieces import FOREMOST
 
-from ..from_scratch.stage import Batches
-from ..from_scratch.targets import pixels
+from ..loop import Batches
 from ..stages import Run
 from .language_model import Prompting
-from .targets import LEADS, Print, Wordpieces, printed, read_without_pixels
+from .targets import LEADS, Print, Wordpieces, pixels, printed, read_without_pixels
 
 Draw = Callable[[np.random.Generator, Split], TextPage]
 
@@ -307,14 +307,21 @@ def lines_of(glyphs: Sequence[Glyph]) -> tuple[Line, ...]:
     return tuple(Line(text, np.array(boxes, np.float32)) for text, boxes in lines)
 
 
-def draw(kind: Renderer, name: str, rng: np.random.Generator, split: Split) -> TextPage:
+def draw(kind: Callable[..., Document], name: str, rng: np.random.Generator, split: Split) -> TextPage:
     """A page of a kind."""
     side = int(rng.integers(SIDES[0], SIDES[1] + 1))
     document = kind(rng, size=side, split=split)
     return TextPage(document.image, document.image.size, lines_of(document.glyphs), kind=name, source=document.layout)
 
 
-for _name, _kind in KINDS.items():
+DOCUMENTS: Mapping[str, Callable[..., Document]] = {
+    "document": render_document,
+    "browser": render_browser,
+    "stacked": partial(render_browser, layouts=STACKED),
+}
+"""Kinds of square pages of fields, by name."""
+
+for _name, _kind in DOCUMENTS.items():
     PAGES.register(_name)(partial(draw, _kind, _name))
 
 

@@ -24,7 +24,7 @@ from arr_coc.modeling.bridges import WordpieceBridge
 from arr_coc.modeling.configuration_arr_coc import COMPRESSION
 from arr_coc.modeling.wordpieces import FOREMOST, Places, line_breaks, word_marks
 
-from ..from_scratch.stage import ScratchStage, Task
+from ..loop import ScratchStage, Task
 from ..stages import STAGES, Run
 from .language_model import AdaptedModel, Again, Prompting, QuestionBatch, Row, stacked
 from .pages import AskedPage, AskedPages, Reading, Sources
@@ -71,7 +71,6 @@ class QuestionAnsweringStage(ScratchStage):
     """
 
     name: ClassVar[str] = "question_answering"
-    needs_learner: ClassVar[bool] = False
     leaves_whole: ClassVar[bool] = False
 
     pages_per_step: int = 4

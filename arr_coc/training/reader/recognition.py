@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from arr_coc.modeling.grid_encoder import ConvStem, GridEncoder, GridLayer, WideBlock
 from arr_coc.modeling.wordpieces import CELL_COLUMNS, CHARACTERS, COLUMNS, Lines, TextReader, Word
 
-from ..from_scratch.stage import ScratchStage, Task
+from ..loop import ScratchStage, Task
 from ..stages import STAGES, Run
 from .pages import POOL, CropBatches, Crops, Sources
 from .targets import Print, spelled
@@ -160,7 +160,6 @@ class RecognitionStage(ScratchStage):
     """
 
     name: ClassVar[str] = "recognition"
-    needs_learner: ClassVar[bool] = False
     leaves_whole: ClassVar[bool] = False
 
     batch_size: int = 16

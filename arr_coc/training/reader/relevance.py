@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from arr_coc.data.domains.page import Question
 from arr_coc.data.splits import Split
 
-from ..from_scratch.stage import ScratchStage, Task
+from ..loop import ScratchStage, Task
 from ..stages import STAGES, Run
 from .pages import AskedPage, AskedPages, Reading, Sources
 
@@ -42,7 +42,6 @@ class RelevanceStage(ScratchStage):
     """
 
     name: ClassVar[str] = "relevance"
-    needs_learner: ClassVar[bool] = False
     leaves_whole: ClassVar[bool] = False
     writes_out: ClassVar[bool] = False
 

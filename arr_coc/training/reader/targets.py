@@ -28,6 +28,11 @@ LEADS = 0.3
 _CLASS_OF = {character: number + 1 for number, character in enumerate(CHARACTERS)}
 
 
+def pixels(image: np.ndarray) -> np.ndarray:
+    """uint8 [H, W, 3] -> float32 [3, H, W] in -1..1, as in the image processor with its default mean and std."""
+    return image.astype(np.float32).transpose(2, 0, 1) / 127.5 - 1
+
+
 def class_of(character: str) -> int:
     """The class of a visible character."""
     return _CLASS_OF.get(character, CLASSES - 1)

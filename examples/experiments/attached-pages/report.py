@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from arr_coc.evaluation.reporting import COLOURS, MARKS, as_svg
 from arr_coc.evaluation.statistics import bootstrap_mean
-from arr_coc.experiments.plots import COLOURS, MARKS, as_svg
 
 HERE = Path(__file__).parent
 PLAIN = "keep all"

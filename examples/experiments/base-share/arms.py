@@ -19,7 +19,7 @@ from question_pages import questions_of
 from torch import Tensor, nn
 
 from arr_coc.data.domains.page import Question
-from arr_coc.training.from_scratch.stage import Batches
+from arr_coc.training.loop import Batches
 from arr_coc.training.reader.language_model import Again, Prompting, Row, stacked
 from arr_coc.training.reader.question_answering import QuestionAnswering, QuestionAnsweringStage
 from arr_coc.training.reader.targets import PageTokens

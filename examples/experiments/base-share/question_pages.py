@@ -35,11 +35,10 @@ from arr_coc.data.line_questions import KINDS, by_kind
 from arr_coc.evaluation.bench import read_bench
 from arr_coc.loading import load_model
 from arr_coc.modeling.image_loading import load_image
-from arr_coc.training.from_scratch.targets import pixels
 from arr_coc.training.reader.language_model import Prompting
 from arr_coc.training.reader.pages import AskedPage, AskedPages, Reading, Sources, crop, lines_of, square
 from arr_coc.training.reader.relevance import RelevanceStage, RelevanceTask
-from arr_coc.training.reader.targets import page_tokens, read_without_pixels
+from arr_coc.training.reader.targets import page_tokens, pixels, read_without_pixels
 from arr_coc.training.stages import Run
 
 SIDES = (512, 1024)
@@ -236,11 +235,15 @@ class KindsTask(RelevanceTask):
 
     stage: "KindsStage"
 
-    @cached_property
-    def _unseen(self) -> list[AskedPage]:
-        return [page for number in range(HELD_OUT) for page in self._pages("validation").batch(number)]
+    def pages(self, start: int) -> AskedPages:
+        return self._kinds("train", start)
 
-    def _pages(self, split: Split, start: int = 0) -> AskedPages:
+    @cached_property
+    def _unseen(self) -> dict[str, list[AskedPage]]:
+        batches = self._kinds("validation")
+        return {"kinds": [page for number in range(HELD_OUT) for page in batches.batch(number)]}
+
+    def _kinds(self, split: Split, start: int = 0) -> AskedPages:
         stage = self.stage
         return asked_pages(self.run, split, stage.side, Path(stage.pdfs), stage.pages_per_step, start)
 

@@ -19,8 +19,8 @@ from predictions import SEVERAL, Row, columns, is_right, read
 from rule import ALONE, FETCHED, KINDS, Scores, Verdict, best_split, decide, mean, simulate
 
 from arr_coc.evaluation.peer_rules import PEERS
+from arr_coc.evaluation.reporting import COLOURS, MARKS, as_svg
 from arr_coc.evaluation.statistics import Interval, paired_difference, score_interval
-from arr_coc.experiments.plots import COLOURS, MARKS, as_svg
 
 HERE = Path(__file__).parent
 FALL, STAY = 0.20, 0.05

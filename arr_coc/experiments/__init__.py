@@ -1,1 +1,0 @@
-"""Experiments: arms compared by pre-registered rules, ablations, and their reports."""
