@@ -29,6 +29,13 @@ MOST_IN_ONE_PLACE = 500
 """Words with one box; more of them are a mistake."""
 
 
+def around(boxes: np.ndarray) -> Box:
+    """The box around boxes [n, 4]."""
+    x0, y0 = boxes[:, :2].min(0).tolist()
+    x1, y1 = boxes[:, 2:].max(0).tolist()
+    return x0, y0, x1, y1
+
+
 @dataclass(frozen=True, eq=False)
 class PrintedLine:
     """Characters on one baseline that belong together: a line of a paragraph, a label, a cell of a table.
@@ -54,8 +61,7 @@ class PrintedLine:
     @property
     def box(self) -> Box:
         """Around the whole line."""
-        x0, y0, x1, y1 = *self.boxes[:, :2].min(0).tolist(), *self.boxes[:, 2:].max(0).tolist()
-        return x0, y0, x1, y1
+        return around(self.boxes)
 
     def words(self) -> Iterator[tuple[str, np.ndarray]]:
         """The words between spaces, with the boxes [n, 4] of their characters."""
@@ -112,7 +118,7 @@ def lines_of_caller(words: Any, height: int, width: int) -> tuple[PrintedLine, .
         raise ValueError(f"words: expected at most {MOST_WORDS} words for a page; got {len(words)}")
     places: dict[tuple[float, ...], int] = {}
     for number, entry in enumerate(words):
-        text, box = entry if isinstance(entry, list | tuple) and len(entry) == 2 else (None, None)
+        text, box = entry if isinstance(entry, list | tuple) and len(entry) == 2 else (None, ())
         if not isinstance(text, str) or not _is_box(box):
             raise refusal(f"words[{number}]", "(text, (x0, y0, x1, y1)) with numbers in px of the image", entry)
         x0, y0, x1, y1 = map(float, box)

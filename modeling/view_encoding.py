@@ -306,7 +306,8 @@ def _windows_of_words(core: Core, page: PageWords, source: Source) -> list[Windo
     heights = [height for line in page.lines for height in (line.boxes[:, 3] - line.boxes[:, 1]).tolist()]
     if not heights:
         return []
-    scale, middle, windows = vision.image_size / max(source.height, source.width), float(np.median(heights)), []
+    windows: list[Window] = []
+    scale, middle = vision.image_size / max(source.height, source.width), float(np.median(heights))
     for _ in range(8):
         shown = [_given(core, page, window) for window in windows or [whole]]
         pieces, _, lost = reader.spread([view.words for view in shown if view is not None], grid)

@@ -277,8 +277,9 @@ class ArrCocVisionTower(nn.Module):
 
     def stem(self, pixel_values: Tensor) -> Tensor:
         """Pixels [P, 3, height, width], multiples of half a patch -> features of the stem [P, C', rows, columns]."""
-        steps: ConvStem = self.grid_encoder.patch_embed
-        return steps.steps(pixel_values.to(self.saccade_projection.weight))
+        stem = self.grid_encoder.patch_embed
+        assert isinstance(stem, ConvStem), "the configuration checks it"
+        return stem.steps(pixel_values.to(self.saccade_projection.weight))
 
     def _coarse_stems(self, pixel_values: Tensor) -> list[Tensor]:
         """Features of the convolutional stem [P, C', r, r] of the images at `COARSE` of their size."""

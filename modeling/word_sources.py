@@ -25,7 +25,16 @@ from .config_fields import Registry
 from .documents import MissingPackage
 from .image_loading import Source
 from .image_processing_arr_coc import ArrCocImageProcessor
-from .printed_lines import UNKNOWN, PrintedLine, TextLayer, line_in_box, lines_of_caller, readable, words_on_view
+from .printed_lines import (
+    UNKNOWN,
+    PrintedLine,
+    TextLayer,
+    around,
+    line_in_box,
+    lines_of_caller,
+    readable,
+    words_on_view,
+)
 from .views import Window, square_of
 from .vision_tower import ArrCocVisionTower
 from .word_files import lines_of_file
@@ -306,16 +315,14 @@ def doubts(layer: TextLayer, page: PageToRead) -> str:
     if not strips or page.read is None:
         return ""
     said, read = [_plain(strip.text) for strip in strips], [_plain(text) for text in page.read(strips)]
-    numbers = [[re.sub(r"\D", "", text) for text in texts] for texts in (said, read)]
-    for first, second, least, what in ((said, read, ALIKE, "words"), (*numbers, ALIKE_DIGITS, "numbers")):
-        alike = [_similarity(*pair) for pair in zip(first, second, strict=True) if pair[0]]
-        if len(alike) > 1 and np.mean(alike) < least:
-            return f"its text layer says other {what} than the page shows (similarity {np.mean(alike):.0%})"
+    for what, least, pattern in (("words", ALIKE, ""), ("numbers", ALIKE_DIGITS, r"\D")):
+        pairs = [
+            (re.sub(pattern, "", first), re.sub(pattern, "", second)) for first, second in zip(said, read, strict=True)
+        ]
+        alike = [SequenceMatcher(None, *pair, autojunk=False).ratio() for pair in pairs if pair[0]]
+        if len(alike) > 1 and (mean := float(np.mean(alike))) < least:
+            return f"its text layer says other {what} than the page shows (similarity {mean:.0%})"
     return ""
-
-
-def _similarity(first: str, second: str) -> float:
-    return SequenceMatcher(None, first, second, autojunk=False).ratio()
 
 
 def _plain(text: str) -> str:
@@ -355,7 +362,7 @@ def _pieces(line: PrintedLine) -> list[Strip]:
     """The runs of whole known words of a line that fit a strip, with three letters or digits at least."""
     runs: list[list[Any]] = []
     for text, boxes in line.words():
-        x0, y0, x1, y1 = *boxes[:, :2].min(0).tolist(), *boxes[:, 2:].max(0).tolist()
+        x0, y0, x1, y1 = around(boxes)
         room = (STRIP - 24) * (y1 - y0) / CAPITAL
         if runs and x1 - runs[-1][1][0] <= room and UNKNOWN not in text:
             words, (left, top, _, bottom) = runs[-1]
