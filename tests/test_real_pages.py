@@ -7,6 +7,7 @@ from random import Random
 
 import numpy as np
 import pytest
+from helpers import READS_WORDS, SCORES_WORDS, tiny_model
 from tiny_pdf import text_at, write_pdf
 
 from arr_coc.data.field_mining import mine, type_of
@@ -14,7 +15,8 @@ from arr_coc.data.field_wordings import FieldAsker, concept_of, concepts, wordin
 from arr_coc.data.real_corpus import Repository, filings, kept_out, receipts, write
 from arr_coc.data.real_pages import RealPages, moved, split_of_group
 from arr_coc.data.splits import SPLITS
-from arr_coc.training.reader.pages import Sources
+from arr_coc.training.reader.pages import AskedPages, Sources
+from arr_coc.training.stages import Run
 
 CITIES = ("Arbon", "Basel", "Chur", "Davos", "Engelberg", "Fribourg", "Geneva", "Herisau")
 
@@ -262,3 +264,17 @@ def test_sources_mix_drawn_and_real_pages(real_folder: Path) -> None:
     plain.write_text('{"group": "x"}\n')
     with pytest.raises(ValueError, match=r"expected a page a line.*; got KeyError"):
         RealPages(plain, "train")
+
+
+def test_questions_of_one_page_are_about_values_of_one_type(real_folder: Path) -> None:
+    """Total, cash and price are told apart by the wording alone."""
+    model = tiny_model(**READS_WORDS, fetcher=SCORES_WORDS)
+    shares = []
+    for contrast in (0.0, 1.0):
+        pages = AskedPages(
+            Sources({"receipts": 1.0}, "train", real_folder=real_folder), (1,), Run(model, model.processor), pages=40,
+            questions=3, wanted=lambda question: not question.absent, contrast=contrast,
+        )  # fmt: skip
+        types = [[type_of(question.answers[0]) for question in page.questions] for page in pages.batch(0)]
+        shares.append(np.mean([each.count(each[0]) / len(each) for each in types]))
+    assert shares[0] + 0.08 < shares[1]

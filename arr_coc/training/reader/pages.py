@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from arr_coc.data.domains.browser import STACKED, render_browser
 from arr_coc.data.domains.document import Document, render_document
 from arr_coc.data.domains.page import Line, Question, TextPage
+from arr_coc.data.field_mining import type_of
 from arr_coc.data.glyphs import Glyph
 from arr_coc.data.pdf_corpus import CachedPages
 from arr_coc.data.real_pages import RealPages, moved
@@ -431,14 +432,16 @@ class AskedPages(Batches[list[AskedPage]]):
         mistakes: share of the words that are read wrongly on pages that are not drawn, at most; the share of each page
             is drawn from 0 on.
         start: the first step.
+        contrast: share of the pages whose questions have, as far as there are any, answers of one type, such as dates:
+            then the wording decides.
     """
 
     def __init__(
         self, sources: Sources, seed: tuple[int, ...], run: Run, *, pages: int, questions: int,
-        wanted: Callable[[Question], bool], mistakes: float = 0.0, start: int = 0,
+        wanted: Callable[[Question], bool], mistakes: float = 0.0, start: int = 0, contrast: float = 0.0,
     ) -> None:  # fmt: skip
         self.sources, self.seed, self.pages, self.questions = sources, seed, pages, questions
-        self.wanted, self.mistakes, self.start = wanted, mistakes, start
+        self.wanted, self.mistakes, self.start, self.contrast = wanted, mistakes, start, contrast
         self.tokenizer, config = run.processor.tokenizer, run.model.config.vision_config
         self.side, self.patch, self.grid = config.image_size, config.patch_size, config.grid_size
         self.prompting, self.cut = Prompting(self.tokenizer), Wordpieces(self.tokenizer)
@@ -454,7 +457,11 @@ class AskedPages(Batches[list[AskedPage]]):
             known = [each for each in page.questions if self.prompting.short(each) and self.wanted(each)]
             if known:
                 break
-        asked = tuple(known[int(n)] for n in rng.permutation(len(known))[: self.questions])
+        known = [known[int(n)] for n in rng.permutation(len(known))]
+        if self.contrast and rng.random() < self.contrast:
+            kind = type_of(known[0].answers[0])
+            known.sort(key=lambda question: type_of(question.answers[0]) != kind)
+        asked = tuple(known[: self.questions])
         wide, tall = page.size
         placed = fit_square(tall, wide, self.side)
         answer = np.stack([self._patches(question.boxes, tall, wide) for question in asked])

@@ -68,6 +68,7 @@ class QuestionAnsweringStage(ScratchStage):
         places_rate: learning rate of the embeddings of places.
         evaluated: held-out questions that a measurement asks, from each source as many.
         real_folder: of real pages as text, see `arr_coc.data.real_pages`.
+        contrast: share of pages whose questions have answers of one type, see `AskedPages`.
     """
 
     name: ClassVar[str] = "question_answering"
@@ -87,10 +88,11 @@ class QuestionAnsweringStage(ScratchStage):
     warmup: int = 20
     evaluated: int = 160
     real_folder: str | None = None
+    contrast: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check_shares("worn", "mistakes")
+        self.check_shares("worn", "mistakes", "contrast")
         self.check_counts("pages_per_step", "questions", "rank", "evaluated")
         if unknown := sorted(set(self.reads) - set(READS)):
             raise ValueError(f"reads: expected shares of {', '.join(READS)}; got {unknown}")
@@ -139,7 +141,7 @@ class QuestionAnswering(Task):
         return AskedPages(
             sources, (stage.seed, sources.split != "train"), self.run,
             pages=stage.pages_per_step, questions=stage.questions, wanted=self._asks, mistakes=stage.mistakes,
-            start=start,
+            start=start, contrast=stage.contrast * (sources.split == "train"),
         )  # fmt: skip
 
     def _asks(self, question: Question) -> bool:

@@ -39,6 +39,7 @@ class RelevanceStage(ScratchStage):
         mistakes: share of words that are read wrongly on pages that are not drawn, see `AskedPages`.
         word_dropout: share of a question's tokens that the scorers do not see, against learning wordings by heart.
         real_folder: of real pages as text, see `arr_coc.data.real_pages`.
+        contrast: share of pages whose questions have answers of one type, see `AskedPages`.
     """
 
     name: ClassVar[str] = "relevance"
@@ -52,13 +53,14 @@ class RelevanceStage(ScratchStage):
     mistakes: float = 0.15
     word_dropout: float = 0.0
     real_folder: str | None = None
+    contrast: float = 0.0
     learning_rate: float = 1.5e-3
     warmup: int = 40
     evaluate_every: int = 200
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check_shares("worn", "mistakes", "word_dropout")
+        self.check_shares("worn", "mistakes", "contrast", "word_dropout")
         self.check_counts("pages_per_step", "questions")
 
     def task(self, run: Run) -> "RelevanceTask":
@@ -96,7 +98,7 @@ class RelevanceTask(Task):
         return AskedPages(
             sources, (stage.seed, 7, sources.split != "train"), self.run,
             pages=stage.pages_per_step, questions=stage.questions, wanted=has_place, mistakes=stage.mistakes,
-            start=start,
+            start=start, contrast=stage.contrast * (sources.split == "train"),
         )  # fmt: skip
 
     def losses(self, step: int, batch: Sequence[AskedPage]) -> dict[str, Tensor]:
