@@ -1,5 +1,6 @@
 """Real pages as text: their fields are mined, asked about, held out by document, and learnt from."""
 
+import gzip
 import json
 import subprocess
 from pathlib import Path
@@ -16,6 +17,9 @@ from arr_coc.data.real_corpus import Repository, filings, kept_out, receipts, wr
 from arr_coc.data.real_pages import RealPages, moved, split_of_group
 from arr_coc.data.splits import SPLITS
 from arr_coc.training.reader.pages import AskedPages, Sources
+from arr_coc.training.reader.question_answering import QuestionAnsweringStage
+from arr_coc.training.reader.relevance import RelevanceStage
+from arr_coc.training.recipe import load_recipe
 from arr_coc.training.stages import Run
 
 CITIES = ("Arbon", "Basel", "Chur", "Davos", "Engelberg", "Fribourg", "Geneva", "Herisau")
@@ -222,8 +226,6 @@ def test_pages_of_a_company_are_in_one_split_and_ask_for_absent_fields(real_fold
 
 
 def test_absent_fields_have_no_label_on_the_page(real_folder: Path) -> None:
-    import gzip
-
     path = real_folder / "receipts.jsonl.gz"
     with gzip.open(path, "rt") as stream:
         rows = [json.loads(line) for line in stream]
@@ -278,3 +280,10 @@ def test_questions_of_one_page_are_about_values_of_one_type(real_folder: Path) -
         types = [[type_of(question.answers[0]) for question in page.questions] for page in pages.batch(0)]
         shares.append(np.mean([each.count(each[0]) / len(each) for each in types]))
     assert shares[0] + 0.08 < shares[1]
+
+
+def test_the_recipe_on_real_pages_is_one_command() -> None:
+    recipe = load_recipe(Path(__file__).parents[1] / "hub_configs" / "arr-coc-135m" / "real_pages.yaml")
+    finding, answering = recipe.stages
+    assert isinstance(finding, RelevanceStage) and isinstance(answering, QuestionAnsweringStage)
+    assert finding.pages == answering.pages and finding.real_folder == answering.real_folder

@@ -122,8 +122,8 @@ def questions_of(field: Field, pages: str) -> Iterator[dict[str, Any]]:
     start = len(field.value) - len(field.value.lstrip(": "))
     value = value.rstrip(")") if "(" not in value else value
     kind = type_of(value)
-    if not known or not value or value.endswith("#"):
-        return
+    if not known or known.kind == "address" or not value or value.endswith("#"):
+        return  # an address has several lines
     x0, y0, x1, y1 = field.box
     step = (x1 - x0) / max(len(field.value), 1)
 
@@ -280,8 +280,8 @@ def write(pages: Sequence[_Page], path: Path) -> None:
     """Writes the pages that have questions."""
     asked = [page for page in pages if page.questions]
     path.parent.mkdir(parents=True, exist_ok=True)
-    with gzip.open(path, "wt", encoding="utf-8") as stream:
-        stream.writelines(page.written() + "\n" for page in asked)
+    with gzip.GzipFile(path, "wb", mtime=0) as stream:  # the same bytes each time
+        stream.writelines((page.written() + "\n").encode() for page in asked)
     print(f"{path}: {len(asked)} pages, {sum(len(page.questions) for page in asked)} questions")
 
 
