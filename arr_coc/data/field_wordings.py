@@ -109,7 +109,7 @@ _LONG_FORMS = {"#": "number", "no": "number", "no.": "number", "num": "number", 
 PRICE = "price"
 """The concept of fields whose label is an item that was bought."""
 OWN, CORE = 0.45, 3
-"""Share of a concept's own questions; names and questions that are always for training."""
+"""Share of a concept's own questions, and before them of those that drawn receipts are asked; names and questions that are always for training."""
 
 
 @dataclass(frozen=True)
@@ -182,6 +182,9 @@ class FieldAsker:
             return self._span(label, known, part)
         if known is None:
             return self.writer.named(long_form(label), "", label)
+        drawn = f"ask {concept.removeprefix('receipt ')}"  # what drawn receipts are asked
+        if known.pages == "receipts" and drawn in WORDINGS and self.random.random() < OWN:
+            return self.writer.word(drawn)
         if self.random.random() < OWN:
             return self.random.choice(
                 share(known.questions, self.split, f"questions: {concept}", _core(known.questions))
