@@ -132,32 +132,6 @@ def test_settings_that_nothing_has_are_refused(setting: str) -> None:
         load_recipe(EXAMPLE, [setting])
 
 
-def test_a_recipe_is_another_one_but_for_its_settings(tmp_path: Path) -> None:
-    """Paths stay relative to the base; what the command line says comes last."""
-    (tmp_path / "arms").mkdir()
-    (tmp_path / "base.yaml").write_text(
-        "model: geometry\nstart: begun\n"
-        "stages: [{stage: recognition, steps: 5}, {stage: relevance, pages: {jumble: 1}}]\n"
-    )
-    path = tmp_path / "arms" / "arm.yaml"
-    path.write_text(
-        "base: ../base.yaml\nsettings: {steps: 7, relevance.pages: {laid_out: 1}, relevance.mistakes: 0.25, seed: 3}\n"
-    )
-    recipe = load_recipe(path, ["recognition.steps=9", "start=elsewhere"])
-    folder = tmp_path / "arms" / ".."
-    assert (recipe.model, recipe.start, recipe.seed) == (folder / "geometry", folder / "elsewhere", 3)
-    stages: list[Any] = list(recipe.stages)
-    assert [stage.steps for stage in stages] == [9, 7]
-    assert stages[1].pages == {"laid_out": 1} and stages[1].mistakes == 0.25
-    assert load_recipe(tmp_path / "base.yaml").stages[1].pages == {"jumble": 1}  # type: ignore[attr-defined]
-    path.write_text("base: ../base.yaml\nsettings: {nobody.steps: 7}\n")
-    with pytest.raises(ValueError, match="setting: expected .*; got 'nobody.steps'"):
-        load_recipe(path)
-    path.write_text("base: ../base.yaml\nstages: []\n")
-    with pytest.raises(ValueError, match="expected base, settings; got stages"):
-        load_recipe(path)
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [

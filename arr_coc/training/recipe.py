@@ -11,11 +11,6 @@ defaults: {bf16: true}     # defaults of all stages that have these settings
 stages:
   - stage: allocator       # see AllocatorPhase
     steps: 3000
-
-Or another recipe with some settings changed, named as on the command line:
-
-base: train.yaml           # relative to this file; paths of the recipe are relative to the base
-settings: {allocator.steps: 100, seed: 1}
 """
 
 import json
@@ -116,7 +111,6 @@ _KINDS: tuple[tuple[tuple[str, ...], type, str], ...] = (
 """Names in a recipe and their long forms."""
 
 _KEYS = (*_TOP, "defaults", "stages")
-_DERIVED = ("base", "settings")
 
 
 @dataclass(frozen=True)
@@ -234,7 +228,7 @@ def load_recipe(path: Path, settings: Sequence[str] = ()) -> Recipe:
     Raises:
         ValueError: unknown stages or settings, or no stages.
     """
-    path, recipe = _read(path)
+    recipe = _read(path)
     for setting in settings:
         key, equals, value = setting.partition("=")
         try:
@@ -266,30 +260,20 @@ def _check_top(recipe: dict[str, Any], path: Path) -> None:
                 raise ValueError(f"{path}: expected {expected} for {name}; got {value!r}")
 
 
-def _read(path: Path) -> tuple[Path, dict[str, Any]]:
-    """The content of a recipe's file, with its settings applied to its base recipe; and the base's path.
+def _read(path: Path) -> dict[str, Any]:
+    """The content of a recipe's file.
 
     Raises:
         ValueError: no stages, or unknown names.
     """
     content = read_yaml(path)
-    derived = isinstance(content, dict) and "base" in content
     stages = content.get("stages") if isinstance(content, dict) else None
-    if not derived and not (isinstance(stages, list) and stages):
+    if not isinstance(stages, list) or not stages:
         raise ValueError(f"{path}: expected a mapping with a list of stages; got {type(content).__name__}")
-    known = _DERIVED if derived else _KEYS
-    if unknown := sorted(map(str, set(content) - set(known))):
-        raise ValueError(f"{path}: expected {', '.join(known)}; got {', '.join(unknown)}")
-    if not derived:
-        _check_top(content, path)
-        return path, content
-    name, settings = content["base"], content.get("settings") or {}
-    if not isinstance(name, str) or not isinstance(settings, dict):
-        raise ValueError(f"{path}: expected base as a file's name and settings as a mapping; got {content!r}")
-    base, recipe = _read(path.parent / name)
-    for key, value in settings.items():
-        _override(recipe, str(key), value)
-    return base, recipe
+    if unknown := sorted(map(str, set(content) - set(_KEYS))):
+        raise ValueError(f"{path}: expected {', '.join(_KEYS)}; got {', '.join(unknown)}")
+    _check_top(content, path)
+    return content
 
 
 def _check_defaults(defaults: Any, stages: list[Any]) -> None:
