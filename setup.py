@@ -31,6 +31,7 @@ EXTRAS_REQUIRE = {
     "eval": ["datasets>=4.0", "scipy>=1.13", "matplotlib>=3.10.7"],
     "trl": ["trl>=1.16"],  # the release that the tests run with; older ones were not tried
     "documents": ["pypdfium2>=5.0"],
+    "ocr": ["rapidocr>=3.10,<4", "onnxruntime>=1.20"],  # Apache-2.0, the PP-OCR weights in its wheel too; MIT
     "video": ["av>=14.1"],
     "serve": ["fastapi>=0.115.2", "uvicorn>=0.30", "prometheus-client>=0.20", "jsonschema>=4.26"],
     "ray": ["ray[serve]>=2.60"],  # beside "serve"; the release that the tests run with; older ones were not tried

@@ -26,7 +26,7 @@ def reading_costs(model: Any, image: Path, rounds: int) -> dict[str, Seconds]:
     calls: dict[str, Any] = {
         f"first, {count} reading(s)": partial(model.generate, image, QUESTIONS[0], readings=count) for count in pages
     }
-    calls["first, nothing again"] = partial(model.generate, image, QUESTIONS[0], reread=False)
+    calls["first, unsure words again"] = partial(model.generate, image, QUESTIONS[0], reread=True)
     calls |= {f"next, {count} reading(s)": partial(model.generate, pages[count], QUESTIONS[1]) for count in pages}
     kept = generation.surest
     generation.surest = partial(surest, least=2.0)  # no probability is as high

@@ -237,7 +237,7 @@ def words_of_sources(
     each = words_of_each(words, len(sources))
     tower = core.vision_tower
     if tower.text_reader is None:
-        if not all(isinstance(one, str) and one in ("auto", "network") for one in each):
+        if not all(isinstance(one, TextLayer) or one in ("auto", "network") for one in each):
             expected = "auto or network, as the model has no text reader"
             raise ValueError(f"words: expected {expected}; got {words!r:.80}")
         return [PageWords()] * len(sources)

@@ -64,7 +64,7 @@ class ViewOptions:
     max_base_tokens: int | None = None
     tile_scale: float = 0.5
     words: Any = "auto"
-    reread: bool = True
+    reread: bool = False
     dpi: float = 150.0
     max_pages: int = 200
     fps: float = 1.0

@@ -89,9 +89,9 @@ def test_every_image_is_encoded_once(
     encoded: list[int] = []
     encode = model.model.encode_image
 
-    def counting(pixel_values: Any, mask: Any) -> Any:
+    def counting(pixel_values: Any, mask: Any, **options: Any) -> Any:
         encoded.append(len(pixel_values))
-        return encode(pixel_values, mask)
+        return encode(pixel_values, mask, **options)
 
     monkeypatch.setattr(model.model, "encode_image", counting)
     records = read_records(write(tmp_path, lines))
@@ -108,9 +108,9 @@ def test_every_combination_reads_one_encoding_and_answers_as_it_does_alone(
     records, encoded = read_records(write(tmp_path, lines)), list[int]()
     encode = model.model.encode_image
 
-    def counting(pixel_values: Any, mask: Any) -> Any:
+    def counting(pixel_values: Any, mask: Any, **options: Any) -> Any:
         encoded.append(len(pixel_values))
-        return encode(pixel_values, mask)
+        return encode(pixel_values, mask, **options)
 
     monkeypatch.setattr(model.model, "encode_image", counting)
     scored = score_strategies(model, records, names, progress=False)
