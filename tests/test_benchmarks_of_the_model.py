@@ -238,7 +238,7 @@ def test_every_reading_is_measured_however_sure_the_answer_is(tmp_path: Path, mo
     monkeypatch.setattr(readings, "alternate", counted)
     costs = readings.reading_costs(model, tmp_path / "page.png", rounds=1)
     expected = {f"{which}, {count} reading(s)": count - 1 for which in ("first", "next") for count in (1, 2, 3)}
-    assert calls == {**expected, "first, nothing again": 0}
+    assert calls == {**expected, "first, unsure words again": 0}
     assert list(costs) == list(calls) and all(seconds.median > 0 for seconds in costs.values())
     assert generation.surest is before
 
