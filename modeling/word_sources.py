@@ -247,17 +247,47 @@ def ocr(page: PageToRead) -> PageWords:
     """rapidocr (PP-OCR); the network reads a page on which it fails or finds nothing, with a warning."""
     engine = ocr_engine()
     try:
-        found = engine(np.asarray(page.image)[..., ::-1])  # BGR
+        found = engine(np.asarray(page.image)[..., ::-1], return_word_box=True, return_single_char_box=True)  # BGR
     except Exception as error:  # engines raise what they like
         return PageWords(warning=f"{page.name}: OCR failed ({type(error).__name__}), so the network read it")
     if found.boxes is None or not len(found.boxes):
         return PageWords(warning=f"{page.name}: OCR found no text, so the network read it")
-    lines = []
-    for corners, text, score in zip(found.boxes, found.txts, found.scores, strict=True):
-        (x0, y0), (x1, y1) = np.min(corners, 0), np.max(corners, 0)
-        if (plain := " ".join(text.split())) and x0 < x1 and y0 < y1:
-            lines.append(line_in_box(plain, (x0, y0, x1, y1), float(score)))
+    rows = zip(found.boxes, found.txts, found.scores, found.word_results, strict=True)
+    lines = [line for row in rows if (line := _line_of_ocr(*row)) is not None]
     return PageWords(tuple(lines), "ocr", _version("rapidocr"))
+
+
+SPACE = 0.6
+"""The gap between two characters from which on they are in two words, relative to the median width of the line's.
+
+PP-OCR drops spaces. On 14 scanned receipts of the training part of SROIE, words recalled (precision): 85.2 (90.0) %
+with its own spaces alone; 0.5: 87.1 (87.2), 0.6: 87.5 (89.6), 0.7: 87.0 (89.9), 1.0: 86.1 (90.2) (2026-11-28).
+"""
+
+
+def _line_of_ocr(corners: Any, text: str, score: float, characters: Any) -> PrintedLine | None:
+    """A line of an OCR engine: its corners, text, confidence, and (character, confidence, corners) of each character
+    but spaces. Characters share the line's width where they are not known; None without text or area."""
+    plain = " ".join(text.split())
+    (x0, y0), (x1, y1) = np.min(corners, 0), np.max(corners, 0)
+    if not plain or not (x0 < x1 and y0 < y1):
+        return None
+    if "".join(character for character, *_ in characters) != plain.replace(" ", ""):
+        return line_in_box(plain, (x0, y0, x1, y1), float(score))
+    places = iter(np.array([(*np.min(box, 0), *np.max(box, 0)) for *_, box in characters], np.float32))
+    usual = float(np.median([np.ptp(np.asarray(box)[:, 0]) for *_, box in characters]))
+    shown, boxes, spaced = "", list[np.ndarray](), False
+    for character in plain:
+        if character == " ":
+            spaced = True
+            continue
+        box = next(places)
+        if boxes and (spaced or box[0] - boxes[-1][2] > SPACE * usual):
+            shown += " "
+            boxes.append(np.array((boxes[-1][2], box[1], box[0], box[3]), np.float32))
+        shown, spaced = shown + character, False
+        boxes.append(box)
+    return PrintedLine(shown, np.array(boxes), float(score))
 
 
 @cache

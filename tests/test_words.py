@@ -190,27 +190,45 @@ def test_half_of_the_strips_have_digits() -> None:
 # ---- OCR ----------------------------------------
 
 
+def characters_at(*starts: int) -> list[Any]:
+    """The characters of "abcd" as an engine gives them, each 3 px wide."""
+    boxes = [[[x, 4], [x + 3, 4], [x + 3, 10], [x, 10]] for x in starts]
+    return [(name, 0.9, box) for name, box in zip("abcd", boxes, strict=True)]
+
+
 class Found:
     boxes = [[[4, 4], [20, 4], [20, 10], [4, 10]]]
     txts, scores = ("ab cd",), (0.9,)
+    word_results = [characters_at(4, 7, 13, 16)]
 
 
 def test_ocr_gives_lines_and_its_failures_are_told(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     class Nothing(Found):
         boxes = None  # type: ignore[assignment]
 
-    def fails(_: Any) -> None:
+    def fails(_: Any, **options: Any) -> None:
         raise RuntimeError("no memory")
 
     monkeypatch.setattr(word_sources, "_version", lambda package: f"{package} 1")
     for engine, source, warning in (
-        (lambda _: Found, "ocr", ""),
-        (lambda _: Nothing, "network", "the image: OCR found no text, so the network read it"),
+        (lambda _, **options: Found, "ocr", ""),
+        (lambda _, **options: Nothing, "network", "the image: OCR found no text, so the network read it"),
         (fails, "network", "the image: OCR failed (RuntimeError), so the network read it"),
     ):
         monkeypatch.setattr(word_sources, "ocr_engine", lambda engine=engine: engine)
         answer = model.generate(PAGE, "What?", words="ocr", return_fetch=True)
         assert answer.words == (source,) and warning in answer.warning
+
+
+@pytest.mark.parametrize(("starts", "shown"), [((4, 7, 10, 13), "abcd"), ((4, 7, 13, 16), "ab cd")])
+def test_gaps_that_an_engine_overlooked_are_spaces(starts: tuple[int, ...], shown: str) -> None:
+    characters = [
+        (name, 0.9, [[x, 4], [x + 3, 4], [x + 3, 10], [x, 10]]) for name, x in zip("abcd", starts, strict=True)
+    ]
+    line = word_sources._line_of_ocr(Found.boxes[0], "abcd", 0.9, characters)
+    assert line is not None and line.text == shown and line.boxes[0].tolist() == [4, 4, 7, 10]
+    even = word_sources._line_of_ocr(Found.boxes[0], "abcd", 0.9, characters[1:])
+    assert even is not None and even.text == "abcd" and even.boxes[-1, 2] == 20
 
 
 def test_without_an_engine_one_line_says_how_to_install_it(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,7 +262,7 @@ def test_the_collator_gives_training_the_words_of_a_source(
     model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     PAGE.save(tmp_path / "page.png")
-    monkeypatch.setattr(word_sources, "ocr_engine", lambda: lambda _: Found)
+    monkeypatch.setattr(word_sources, "ocr_engine", lambda: lambda _, **options: Found)
     monkeypatch.setattr(word_sources, "_version", lambda package: f"{package} 1")
     record = Record(tmp_path / "page.png", "What is ab?", ("cd",), line=1)
     batch = QuestionCollator(model.processor, model.config, words="ocr")([record])
