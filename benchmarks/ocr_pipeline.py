@@ -24,6 +24,7 @@ from arr_coc.evaluation.bench import ask_bench, bench_text, read_bench, score_be
 from arr_coc.evaluation.reporting import environment
 from arr_coc.files import write_json
 from arr_coc.modeling.transformers_releases import CACHE
+from arr_coc.modeling.word_sources import ocr_engine
 
 from .smollm2 import smollm2_folder
 
@@ -78,12 +79,7 @@ class Ocr:
     """rapidocr with the weights in its wheel, on as many threads as PyTorch."""
 
     def __init__(self) -> None:
-        from rapidocr import RapidOCR
-
-        threads = torch.get_num_threads()
-        engine = {"intra_op_num_threads": threads, "inter_op_num_threads": 1}
-        options = {f"EngineConfig.onnxruntime.{name}": value for name, value in engine.items()}
-        self.engine = RapidOCR(params={**options, "Global.log_level": "error"})
+        self.engine = ocr_engine()
 
     def text(self, image: Image.Image | Path) -> str:
         """All text of a page in reading order; "" if there is none."""
