@@ -1,14 +1,17 @@
 """Where the words of a page come from: every source by every door, what is refused, and layers that lie."""
 
 import json
+from base64 import b64encode
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import openai
 import pytest
 import torch
 from helpers import READS_WORDS, SCORES_WORDS, tiny_model
 from PIL import Image
+from serving_client import chat, data_url, png, serving
 from tiny_pdf import text_at, write_form, write_pdf
 
 from arr_coc.cli.common import WORDS as WORDS_OF_THE_CLI
@@ -31,6 +34,7 @@ from arr_coc.modeling.word_sources import (
     words_of_page,
 )
 from arr_coc.modeling.wordpieces import TextReader
+from arr_coc.serving.settings import ServerSettings
 
 PAGE = Image.new("RGB", (64, 48), "white")
 WORDS = [("ab", (4, 4, 20, 10)), ("cd", (30, 4, 50, 10)), ("ef", (4, 24, 20, 30))]
@@ -272,6 +276,33 @@ def test_the_collator_gives_training_the_words_of_a_source(
     assert torch.isfinite(model(**inputs).loss)
     other = model(**{name: value for name, value in inputs.items() if name not in ("image_words", "source_sizes")})
     assert model(**inputs).loss != other.loss
+
+
+def test_the_server_takes_words_and_says_where_they_came_from(model: Any, tmp_path: Path) -> None:
+    pdf = write_pdf(tmp_path / "page.pdf", text_at(72, 700, "ab cd"))
+    told = f"data:application/pdf;base64,{b64encode(pdf.read_bytes()).decode()}"
+    url, question = data_url(png(PAGE)), "What is ab?"
+    with serving(model, ServerSettings()) as (_, address), openai.OpenAI(base_url=address, api_key="any") as client:
+
+        def ask(**extra: Any) -> Any:
+            return client.chat.completions.create(model="tiny", messages=chat(question, url), extra_body=extra)
+
+        for words, source in ((WORDS, "caller"), ("network", "network"), ("auto", "network")):
+            answer = ask(words=words)
+            assert answer.arr_coc["images"][0]["words"] == source
+            assert answer.choices[0].message.content == model.generate(PAGE, question, words=words)
+        parts = [
+            {"type": "file", "file": {"filename": "page.pdf", "file_data": told}},
+            {"type": "text", "text": question},
+        ]
+        answer = client.chat.completions.create(
+            model="tiny", messages=[{"role": "user", "content": parts}], extra_body={"words": "text_layer"}
+        )
+        assert answer.arr_coc["images"][0]["words"] == "text_layer"
+        assert answer.choices[0].message.content == model.generate(str(pdf), question, words="text_layer")
+        for words in ("/etc/passwd", [["a", [9, 9, 3, 12]]]):
+            with pytest.raises(openai.BadRequestError, match="words"):
+                ask(words=words)
 
 
 def test_encodings_keep_where_words_came_from(model: Any, tmp_path: Path) -> None:
