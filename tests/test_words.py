@@ -418,5 +418,7 @@ def test_the_command_line_takes_a_source_and_says_it(capsys: pytest.CaptureFixtu
     (tmp_path / "words.xml").write_text(ALTO)
     main(["ask", str(image), "What?", "--model", str(folder), "--words", str(tmp_path / "words.xml"), "--json"])
     assert json.loads(capsys.readouterr().out)["words"] == ["file"]
+    main(["ask", str(image), "What?", "--model", str(folder), "--words", str(tmp_path / "words.xml")])
+    assert "; words from file" in capsys.readouterr().err
     assert main(["ask", str(image), "What?", "--model", str(folder), "--words", "nowhere"]) == 2
     assert "--words: expected auto, network, ocr, text_layer or a file; got 'nowhere'" in capsys.readouterr().err

@@ -149,6 +149,8 @@ def _report(
     drawn = "" if picture is None else f"; picture in {picture}"
     passes = f" in {len(answer.passes)} passes" if answer.passes else ""
     passes += f"; up to {args.readings} readings" if (args.readings or 1) > 1 else ""
+    elsewhere = [source for source in dict.fromkeys(getattr(answer, "words", ())) if source != "network"]
+    passes += f"; words from {' and '.join(elsewhere)}" if elsewhere else ""
     fallbacks = "".join(f"; {part} fell back" for part, count in answer.fetch.fallbacks.items() if count)
     said = f"{describe(answer.fetch, drawn=picture is not None)}{passes}{fallbacks}{drawn}"
     print(f"confidence {answer.probability:.1%}; {said}", file=sys.stderr)
