@@ -181,7 +181,6 @@ class ArrCocModel(ArrCocPreTrainedModel):
         *,
         pool: int = 1,
         words: Sequence[GivenWords | None] | None = None,
-        unseen: bool = False,
     ) -> ImageEncoding:
         """Encodes images: everything that does not depend on a question.
 
@@ -190,15 +189,22 @@ class ArrCocModel(ArrCocPreTrainedModel):
             patch_mask: [P, N], False (0) on padding patches; None: there are none.
             pool: base cells along each axis that become one base token of the language model.
             words: those of each image from elsewhere, None where the text reader reads; None: it reads all.
-            unseen: whether images with words need no features (`ArrCocVisionTower.encode_grid`).
 
         Raises:
             ValueError: images that are not square, or a side that is not a multiple of 4 patches.
         """
         if words is None:
             return self._encoded(pixel_values, patch_mask, pool=pool)
-        grid = self.vision_tower.encode_grid(pixel_values, words, unseen=unseen)
+        grid = self.vision_tower.encode_grid(pixel_values, words)
         return self._encoded(pixel_values, patch_mask, grid, pool=pool)
+
+    def encode_words(self, words: Sequence[GivenWords], patch_mask: Tensor, *, pool: int = 1) -> ImageEncoding:
+        """Encodes images whose words are all known, without their pixels; `patch_mask` and `pool` as `encode_image`."""
+        fields = self.vision_tower.unseen_fields(words, patch_mask.shape[1])
+        given_fields = {name: fields.pop(name) for name in ("textures", "seeds")}
+        encoding = self._encoded(None, patch_mask, fields, given_fields=given_fields, pool=pool)
+        encoding.unseen = True
+        return encoding
 
     def encode_features(
         self,

@@ -355,7 +355,7 @@ class ArrCocImageProcessor(PilBackend):
         fill = np.array([int(mean * 255) for mean in means], dtype=np.uint8)  # truncated, as DeepSeek-OCR does
         pixel_values, patch_masks = [], []
         for image in images:
-            placed = self.place(image, side, kwargs["do_resize"])
+            placed = self.place((image.height, image.width), side, kwargs["do_resize"])
             self._warn_of_letters(image, placed, side, readable_px)
             if readable_px is not None:
                 warn_of_blank(image)
@@ -397,9 +397,9 @@ class ArrCocImageProcessor(PilBackend):
         )
 
     @staticmethod
-    def place(image: Image.Image, side: int, do_resize: bool) -> Placement:
-        """The place of an image in the square of `side` px."""
-        width, height = image.size
+    def place(size: tuple[int, int], side: int, do_resize: bool) -> Placement:
+        """The place of an image of `size` (height, width) in the square of `side` px."""
+        height, width = size
         if do_resize:
             return fit_square(height, width, side)
         if max(height, width) > side:

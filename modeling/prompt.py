@@ -49,8 +49,9 @@ class Core(Protocol):
         *,
         pool: int = 1,
         words: Sequence[GivenWords | None] | None = None,
-        unseen: bool = False,
     ) -> ImageEncoding: ...
+
+    def encode_words(self, words: Sequence[GivenWords], patch_mask: Tensor, *, pool: int = 1) -> ImageEncoding: ...
 
     def encode_base(
         self, features: Tensor, patch_mask: Tensor, bypass: bool, pieces: Tensor | None = None

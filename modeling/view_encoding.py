@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import torch
@@ -22,12 +22,13 @@ from .documents import Limits, open_document
 from .fetcher import FetchChoices
 from .image_encoding import ImageEncoding, Tiles, no_pixels
 from .image_loading import Encoded, Source, check_print
-from .image_processing_arr_coc import ArrCocImageProcessor, Box, least_scale, warn_of_blank
+from .image_processing_arr_coc import ArrCocImageProcessor, Box, least_scale, patches_of_placement, warn_of_blank
 from .pretrained import device_of
 from .printed_lines import TextLayer
 from .prompt import Core, SelectedSlots
 from .prompt_format import count_vision_tokens
 from .rereading import confidence, reread
+from .textures import checksums, textures
 from .views import VIEWS_AT_ONCE, ViewOptions, Views, Window, arrange, plan_tiles, print_scale, relevance_of, square_of
 from .vision_tower import ArrCocVisionTower
 from .word_sources import PageToRead, PageWords, given_words, read_strips, words_of_each, words_of_page
@@ -141,7 +142,7 @@ def encode_sources(
         ]
     if any(page != PageWords() for page in pages):
         encoding.words = [(page.source, page.engine, page.warning) for page in pages]
-        encoding.unseen = core.bridge.reads_text_alone
+        encoding.unseen = any(_need_no_pixels([_given(core, page, (0, 0, 1, 1))], core) for page in pages)
     encoding.source_sizes = [(source.height, source.width) for source in sources]
     encoding.documents = [number for number, document in enumerate(documents) for _ in document]
     encoding.sources = sources
@@ -207,18 +208,18 @@ def _encode_overviews(
     for start in _starts(len(sources), "page"):
         some = sources[start : start + VIEWS_AT_ONCE]
         images = [source.load() for source in some]
-        inputs = _overviews(processor, images, seen[start : start + VIEWS_AT_ONCE])
         words = given[start : start + VIEWS_AT_ONCE]
+        if _need_no_pixels(words, core):
+            mask = patch_masks(processor, [(source.height, source.width) for source in some])
+            parts.append(core.encode_words(words, mask.to(device), pool=pool))
+            continue
+        inputs = _overviews(processor, images, seen[start : start + VIEWS_AT_ONCE])
         if tiled is not None:
             words = reread_words(core.vision_tower, processor, words, images, tiled[start : start + VIEWS_AT_ONCE])
-        part = core.encode_image(
-            inputs["pixel_values"].to(device),
-            inputs["patch_mask"].to(device),
-            pool=pool,
-            words=words,
-            unseen=core.bridge.reads_text_alone,
-        )
-        parts.append(part if len(sources) == 1 else replace(part, semantic_cache=[], bridge_cache=None))
+        pixels, mask = inputs["pixel_values"].to(device), inputs["patch_mask"].to(device)
+        parts.append(core.encode_image(pixels, mask, pool=pool, words=words))
+    if len(sources) > 1:
+        parts = [replace(part, semantic_cache=[], bridge_cache=None) for part in parts]
     return parts[0].join(*parts[1:])
 
 
@@ -254,6 +255,12 @@ def words_of_sources(
     return pages
 
 
+def _need_no_pixels(words: Sequence[GivenWords | None], core: Core) -> TypeGuard[list[GivenWords]]:
+    """Whether all words of views are known, and the model by itself reads nothing else."""
+    alone = core.bridge.reads_text_alone and not core.vision_tower.keeps_depths
+    return alone and not any(each is None or each.partial for each in words)
+
+
 def _given(core: Core, page: PageWords, window: Window) -> GivenWords | None:
     vision = core.config.vision_config
     return given_words(page, window, vision.image_size // vision.patch_size)
@@ -280,7 +287,7 @@ def reread_words(
     def again(image: Image.Image, has_tiles: bool, own: list[Word]) -> list[Word]:
         if has_tiles and confidence(own) < READ_WELL:
             return own
-        return reread(own, image, processor.place(image, side, do_resize), side, read)
+        return reread(own, image, processor.place((image.height, image.width), side, do_resize), side, read)
 
     return [
         replace(given or GivenWords([], partial=True), again=partial(again, image, has_tiles))
@@ -330,17 +337,29 @@ def with_features(core: Core, processor: ArrCocImageProcessor, encoding: ImageEn
         expected = 'one that reads words, as the page was not looked at and its pixels are gone (words="network" looks)'
         raise ValueError(f"strategy: expected {expected}; got another")
 
-    def features(squares: Iterable[Image.Image]) -> Tensor:
-        pixels = (processor(square, return_tensors="pt", readable_px=None)["pixel_values"] for square in squares)
-        seen = [tower.grid_encoder(one.to(encoding.features)) for one in pixels]
-        return torch.cat(seen)
+    def look(squares: Iterable[Image.Image], like: Tensor) -> dict[str, Any]:
+        rows = []
+        for square in squares:
+            pixels, mask = processor(square, return_tensors="pt", readable_px=None).values()
+            features = tower.grid_encoder(pixels.to(encoding.features))
+            channels = textures(pixels, encoding.side, tower.texture_set, mask.bool())
+            rows.append((features.to(like), channels.to(like), checksums(pixels)))
+        return {name: torch.cat(parts) for name, *parts in zip(("features", "textures", "seeds"), *rows, strict=True)}
 
-    seen = replace(encoding, features=features(source.load() for source in sources), unseen=False)
+    seen = replace(encoding, unseen=False, **look((source.load() for source in sources), encoding.features))
     if (tiles := encoding.tiles) is not None:
         wanted = zip(tiles.sources.tolist(), tiles.windows.tolist(), strict=True)
         squares = (sources[number].load().crop(tuple(window)) for number, window in wanted)
-        seen.tiles = replace(tiles, features=features(squares).to(tiles.features))
+        seen.tiles = replace(tiles, **look(squares, tiles.features))
     return seen
+
+
+def patch_masks(processor: ArrCocImageProcessor, sizes: Iterable[tuple[int, int]]) -> Tensor:
+    """bool [n, N] of images of (height, width) `sizes`, False on padding patches."""
+    side, patch = processor.size["height"], processor.patch_size
+    placed = (processor.place(size, side, bool(processor.do_resize)) for size in sizes)
+    masks = [patches_of_placement(each, side // patch, patch) for each in placed]
+    return torch.from_numpy(np.stack(masks)).flatten(1)
 
 
 def _overviews(
@@ -376,22 +395,27 @@ def _encode_tiles(
 ) -> Tiles:
     """Tiles (source row, window), grouped by source, so that each source is opened once."""
     parts, row, image = [], -1, None
-    tower, unseen = core.vision_tower, core.bridge.reads_text_alone
+    tower = core.vision_tower
     device = device_of(tower)
     for start in _starts(len(wanted), "tile"):
         some, squares = wanted[start : start + VIEWS_AT_ONCE], []
-        for number, window in some:
-            if number != row or image is None:
-                row, image = number, sources[number].load()
-            squares.append(image.crop(window))
-        inputs = processor(squares, return_tensors="pt", readable_px=None)
         words = [_given(core, pages[number], window) for number, window in some]
-        if reread:
-            words = reread_words(tower, processor, words, squares)
+        if _need_no_pixels(words, core):
+            mask = patch_masks(processor, [(bottom - top, right - left) for _, (left, top, right, bottom) in some])
+            fields = tower.unseen_fields(words, mask.shape[1])
+        else:
+            for number, window in some:
+                if number != row or image is None:
+                    row, image = number, sources[number].load()
+                squares.append(image.crop(window))
+            inputs = processor(squares, return_tensors="pt", readable_px=None)
+            if reread:
+                words = reread_words(tower, processor, words, squares)
+            mask, fields = inputs["patch_mask"].bool(), tower.tile_features(inputs["pixel_values"].to(device), words)
         parts.append(
             Tiles(
-                **tower.tile_features(inputs["pixel_values"].to(device), words, unseen=unseen),
-                patch_mask=inputs["patch_mask"].bool().to(device),
+                **fields,
+                patch_mask=mask.to(device),
                 sources=torch.tensor([number for number, _ in some]),
                 windows=torch.tensor([window for _, window in some]),
             )

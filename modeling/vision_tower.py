@@ -22,7 +22,7 @@ from .config_fields import Registry
 from .configuration_arr_coc import COMPRESSION, ArrCocSemanticConfig, ArrCocVisionConfig
 from .grid_encoder import LEVELS, ConvStem, GridEncoder, pool_regions, resize_table
 from .image_encoding import ImageEncoding, KeyValue
-from .textures import checksums, textures
+from .textures import TEXTURE_SETS, checksums, textures
 from .wordpieces import COARSE, GivenWords, TextReader, merged
 
 COMPRESSORS: Registry[type[nn.Module]] = Registry("compressor")
@@ -213,11 +213,23 @@ class ArrCocVisionTower(nn.Module):
         channels = textures(pixel_values, features.shape[-1], self.texture_set, patch_mask)
         return {**seen, "textures": channels, "seeds": checksums(pixel_values)}
 
+    def unseen_fields(self, words: Sequence[GivenWords], patches: int) -> dict[str, Tensor]:
+        """The fields of R views of N = `patches` whose words are all known: "pieces" and "characters"; "features",
+        "textures" and "seeds", which need pixels, are 0."""
+        assert self.text_reader is not None, "only models that read text are given words"
+        side, weight = isqrt(patches), self.saccade_projection.weight
+        channels = {"features": self.config.out_channels, "textures": len(TEXTURE_SETS[self.texture_set])}
+        empty = {name: weight.new_zeros(len(words), count, side, side) for name, count in channels.items()}
+        pieces, characters, _ = self.text_reader.spread([each.words for each in words], side)
+        seeds = torch.zeros(len(words), dtype=torch.int64)
+        fields = {"pieces": pieces, "characters": characters, "seeds": seeds}
+        return {**empty, **{name: field.to(weight.device) for name, field in fields.items()}}
+
     def tile_features(
-        self, pixel_values: Tensor, words: Sequence[GivenWords | None] | None = None, *, unseen: bool = False
+        self, pixel_values: Tensor, words: Sequence[GivenWords | None] | None = None
     ) -> dict[str, Tensor]:
         """The fields that are kept of tiles [R, 3, S, S]: seeds, and in half precision textures and `encode_grid`."""
-        grid = self.encode_grid(pixel_values, words, unseen=unseen)
+        grid = self.encode_grid(pixel_values, words)
         features = grid["features"]
         kept = features.dtype if features.dtype.itemsize == 2 else torch.bfloat16
         grid["textures"] = textures(pixel_values, features.shape[-1], self.texture_set)
@@ -225,19 +237,16 @@ class ArrCocVisionTower(nn.Module):
         tiles = {name: field if name in whole else field.to(kept) for name, field in grid.items()}
         return {**tiles, "seeds": checksums(pixel_values)}
 
-    def encode_grid(
-        self, pixel_values: Tensor, words: Sequence[GivenWords | None] | None = None, *, unseen: bool = False
-    ) -> dict[str, Tensor]:
+    def encode_grid(self, pixel_values: Tensor, words: Sequence[GivenWords | None] | None = None) -> dict[str, Tensor]:
         """The grid encoder's "features" [P, C, G, G]; its "depths" [P, 2, W, G, G] if they are kept; "pieces" [P, N, 2,
         S] and "characters" [P, N, 2] if there is a text reader, see `TextReader.spread`.
 
         Args:
             pixel_values: [P, 3, S, S].
             words: those of each image from elsewhere, None where the text reader reads; None: it reads all.
-            unseen: whether the grid encoder need not run where all words are given; the features are 0 then.
         """
         if words is not None and any(each is not None for each in words):
-            return self._grid_of_words(pixel_values, words, unseen)
+            return self._grid_of_words(pixel_values, words)
         pixel_values = pixel_values.to(self.saccade_projection.weight.dtype)
         also = ["depths"] * self.keeps_depths + ["stem"] * (self.text_reader is not None)
         if not also:
@@ -248,30 +257,24 @@ class ArrCocVisionTower(nn.Module):
             grid["pieces"], grid["characters"] = self.text_reader.read(grid.pop("stem"), coarse)
         return grid
 
-    def _grid_of_words(
-        self, pixel_values: Tensor, words: Sequence[GivenWords | None], unseen: bool
-    ) -> dict[str, Tensor]:
+    def _grid_of_words(self, pixel_values: Tensor, words: Sequence[GivenWords | None]) -> dict[str, Tensor]:
         """`encode_grid` where some words are given."""
         reader, side = self.text_reader, pixel_values.shape[-1] // self.config.patch_size
         assert reader is not None, "only models that read text are given words"
         pages = [[] if each is None else each.words for each in words]
-        if unseen and not self.keeps_depths and not any(each is None or each.partial for each in words):
-            features = self.saccade_projection.weight.new_zeros(len(pages), self.config.out_channels, side, side)
-            grid = {"features": features}
-        else:
-            pixel_values = pixel_values.to(self.saccade_projection.weight.dtype)
-            grid = self.grid_encoder(pixel_values, ["depths"] * self.keeps_depths + ["stem"])
-            if any(each is None or each.partial for each in words):
-                read = reader.scales(grid["stem"], self._coarse_stems(pixel_values))
-                read = [
-                    own if each is None or each.again is None else each.again(own)
-                    for each, own in zip(words, read, strict=True)
-                ]
-                pages = [
-                    own if each is None else merged(each.words, own) if each.partial else each.words
-                    for each, own in zip(words, read, strict=True)
-                ]
-            grid.pop("stem")
+        pixel_values = pixel_values.to(self.saccade_projection.weight.dtype)
+        grid = self.grid_encoder(pixel_values, ["depths"] * self.keeps_depths + ["stem"])
+        if any(each is None or each.partial for each in words):
+            read = reader.scales(grid["stem"], self._coarse_stems(pixel_values))
+            read = [
+                own if each is None or each.again is None else each.again(own)
+                for each, own in zip(words, read, strict=True)
+            ]
+            pages = [
+                own if each is None else merged(each.words, own) if each.partial else each.words
+                for each, own in zip(words, read, strict=True)
+            ]
+        grid.pop("stem")
         pieces, characters, _ = reader.spread(pages, side)
         return {**grid, "pieces": pieces.to(pixel_values.device), "characters": characters.to(pixel_values.device)}
 

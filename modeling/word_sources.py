@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from difflib import SequenceMatcher
-from functools import cache
+from functools import cache, cached_property
 from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
@@ -150,7 +150,7 @@ class PageToRead:
     def name(self) -> str:
         return "the image" if self.source.page is None else f"page {self.source.page}"
 
-    @property
+    @cached_property
     def layer(self) -> TextLayer | None:
         """The text layer; None without one, or with one that holds no character."""
         layer: TextLayer | None = None if self.source.layer is None else self.source.layer(self.image)
