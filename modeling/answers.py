@@ -81,18 +81,48 @@ def origins_of(fetch: FetchResult, encoding: ImageEncoding, images: Sequence[int
 
 def _patches_of_text(fetch: FetchResult, encoding: ImageEncoding, images: Sequence[int]) -> Tensor | int:
     """[I, K] `patches_of_text` at each fetched token; 1 from models without a text reader, and for levels of detail."""
-    if encoding.pieces is None or encoding.characters is None or fetch.levels is not None:
+    if fetch.levels is not None or (read := _read(fetch, encoding, images)) is None:
         return 1
+    pieces, characters, view = read
+    return patches_of_text(pieces, characters)[view, fetch.indices]
+
+
+def _read(fetch: FetchResult, encoding: ImageEncoding, images: Sequence[int]) -> tuple[Tensor, Tensor, Tensor] | None:
+    """The `pieces` and `characters` of V views of a prompt's sources, and the view [I, K] of each fetched token."""
+    if encoding.pieces is None or encoding.characters is None:
+        return None
     rows = torch.tensor(images, device=encoding.pieces.device)
+    own = encoding.pieces[rows], encoding.characters[rows]
     if not isinstance(fetch, JointFetch):
-        return patches_of_text(encoding.pieces[rows], encoding.characters[rows]).gather(1, fetch.indices)
+        return *own, torch.arange(len(rows))[:, None].expand_as(fetch.indices)
     views = fetch.seen.views
     if views.tiles is not None and (views.tiles.pieces is None or views.tiles.characters is None):
-        return 1
+        return None
     every = torch.arange(len(views.slots))
-    pieces = views.pick(encoding.pieces[rows], "pieces", every)
-    characters = views.pick(encoding.characters[rows], "characters", every)
-    return patches_of_text(pieces, characters)[fetch.view, fetch.indices]
+    pieces, characters = (
+        views.pick(part, name, every) for part, name in zip(own, ("pieces", "characters"), strict=True)
+    )
+    return pieces, characters, fetch.view
+
+
+def wordpieces_read(fetch: FetchResult, encoding: ImageEncoding) -> tuple[list[int], list[int]]:
+    """The wordpieces on all sources of an encoding, and those that a prompt about them fetched, in reading order.
+
+    None from models without a text reader.
+    """
+    read = None if fetch.levels is not None else _read(fetch, encoding, range(len(encoding.tokens)))
+    if read is None:
+        return [], []
+    pieces, _, view = read
+    taken = torch.zeros(pieces.shape[:2], dtype=torch.bool)
+    real = fetch.used & ~fetch.is_padding
+    taken[view[real].cpu(), fetch.indices[real].cpu()] = True
+    side = math.isqrt(pieces.shape[1])
+    rows, taken = (
+        each.unflatten(1, (side, side)).transpose(2, 3).flatten(1)  # upper halves of a row of patches, then lower ones
+        for each in (pieces.cpu(), taken[..., None, None].expand_as(pieces))
+    )
+    return rows[rows >= 0].tolist(), rows[(rows >= 0) & taken].tolist()
 
 
 def patches_of_text(pieces: Tensor, characters: Tensor) -> Tensor:

@@ -115,6 +115,19 @@ def test_how_well_pages_could_be_read_stands_beside_exact_match(bench: Path) -> 
     assert all(f"  {value}  " in row for value, row in zip(("0.70", "0.30", "0.50"), rows, strict=True))
 
 
+def test_where_right_answers_are_lost_is_known_by_source(bench: Path) -> None:
+    questions = read_bench(bench, ["forms", "charts"])
+    answers = ask_bench(Told(SAID), "told", questions, progress=False)
+    assert "answers lost" not in bench_text(score_bench(questions, answers))
+    seen = [(True, True), (True, True), (True, False), (True, True), (False, False)]  # the first, second, fourth: right
+    told = [replace(each, read=read, fetched=fetched) for each, (read, fetched) in zip(answers, seen, strict=True)]
+    result = score_bench(questions, told)
+    steps = {name: row["lost"] for name, row in result["sources"].items()}
+    assert steps["forms"] == {"reading": 0, "finding": pytest.approx(1 / 3), "answering": 0}
+    assert steps["charts"] == {"reading": 0.5, "finding": 0, "answering": 0}
+    assert any(line.split() == ["mean", "25.0", "16.7", "0.0"] for line in bench_text(result).splitlines())
+
+
 def test_without_right_or_wrong_answers_there_is_no_auroc(bench: Path) -> None:
     questions = read_bench(bench, ["charts"], limit=1)
     result = score_bench(questions, ask_bench(Told({"How many?": ("200", 0.5)}), "told", questions, progress=False))

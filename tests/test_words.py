@@ -13,10 +13,12 @@ from helpers import READS_WORDS, SCORES_WORDS, tiny_model
 from PIL import Image
 from serving_client import chat, data_url, png, serving
 from tiny_pdf import text_at, write_form, write_pdf
+from transformers import TextStreamer
 
 from arr_coc.cli.common import WORDS as WORDS_OF_THE_CLI
 from arr_coc.data.collator import QuestionCollator
 from arr_coc.data.records import Record
+from arr_coc.evaluation.bench import ModelReader
 from arr_coc.modeling import word_sources
 from arr_coc.modeling.documents import Limits, open_document
 from arr_coc.modeling.image_encoding import ImageEncoding
@@ -320,6 +322,18 @@ def test_scorers_that_read_features_refuse_saved_pages_with_given_words(silent_m
     assert silent_model.generate(saved, "What is ab?") == silent_model.generate(PAGE, "What is ab?", words=WORDS)
     with pytest.raises(ValueError, match="strategy: expected one that reads words, as the page was not looked at"):
         silent_model.generate(saved, "What is ab?", strategy="variance")
+
+
+@pytest.mark.parametrize(("budget", "fetched"), [(1, False), ("all", True)])
+def test_a_bench_tells_which_answers_were_read_and_fetched(
+    budget: int | str, fetched: bool, silent_model: Any, tmp_path: Path
+) -> None:
+    PAGE.save(tmp_path / "page.png")
+    reader = ModelReader(silent_model, {"words": WORDS}, budget=budget)
+    page = reader.read(tmp_path / "page.png")
+    reader.ask(page, "What is ab?", TextStreamer(silent_model.processor.tokenizer))
+    assert [reader.known(page, ["x", said]) for said in ("AB", "cd", "ef ab")] == [(True, fetched)] * 3
+    assert reader.known(page, ["xy", "a"]) == (False, False)
 
 
 def test_scorers_that_read_features_look_at_pages_whose_words_are_known(silent_model: Any) -> None:

@@ -6,6 +6,7 @@ rule, and the default ignores case and white space. ANLS compares the unchanged 
 """
 
 import json
+import re
 import statistics
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,6 +21,7 @@ from transformers.generation.streamers import BaseStreamer
 from ..attached import AttachedReader
 from ..data.records import Record, Row, gather, lines, parse, says_absent, shorten
 from ..metrics import METRICS
+from ..modeling.answers import wordpieces_read
 from ..modeling.image_encoding import ImageEncoding
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from .calibration import LEGEND, calibration, calibration_table
@@ -57,6 +59,8 @@ class BenchAnswer:
         first_token: seconds until the first token of the answer.
         seconds: seconds until its last token.
         legibility: the page's `ImageEncoding.legibility`, from readers that estimate it.
+        read, fetched: whether a right answer is among the words read of the page, and among those fetched for the
+            question; from readers that tell.
     """
 
     reader: str
@@ -69,6 +73,8 @@ class BenchAnswer:
     first_token: float
     seconds: float
     legibility: float | None = None
+    read: bool | None = None
+    fetched: bool | None = None
 
 
 class ModelReader:
@@ -99,7 +105,30 @@ class ModelReader:
         if self.options.get("readings", 1) == 1:  # of several, the answer is known at the end
             settings["streamer"] = streamer
         answer = self.model.generate(page, question, return_fetch=True, **settings, **self.choices)
+        self.fetch = answer.fetch
         return answer.text, answer.probability
+
+    def known(self, page: Any, answers: Sequence[str]) -> tuple[bool | None, bool | None]:
+        """`BenchAnswer.read` and `fetched` of the question that was asked last."""
+        words = wordpieces_read(self.fetch, page) if isinstance(page, ImageEncoding) else ([], [])
+        if not words[0]:
+            return None, None
+        read, fetched = map(self.model.processor.tokenizer.decode, words)
+        return any(_says(read, answer) for answer in answers), any(_says(fetched, answer) for answer in answers)
+
+
+def _says(text: str, answer: str) -> bool:
+    """Whether a text holds an answer, by letters and digits: its words anywhere, or all of it without spaces."""
+    (words, whole), (wanted, joined) = (
+        (set(found := _WORD.findall(each.lower())), "".join(found)) for each in (text, answer)
+    )
+    return wanted <= words or (len(joined) > FEW and joined in whole)
+
+
+_WORD = re.compile(r"[^\W_]+")
+
+FEW = 3
+"""Letters and digits of an answer that may stand in longer words by chance."""
 
 
 def read_bench(folder: Path, sources: Sequence[str] | None = None, *, limit: int | None = None) -> Bench:
@@ -202,11 +231,12 @@ def _ask_page(reader: Reader, name: str, source: str, records: Sequence[Record])
             page = reader.read(Path(str(record.image)))
         answer, probability = reader.ask(page, record.question, clock)
         ended = time.perf_counter()
+        read, fetched = reader.known(page, record.answers) if isinstance(reader, ModelReader) else (None, None)
         first_token = clock.times[1] if len(clock.times) > 1 else ended  # times[0] is the prompt
         yield BenchAnswer(
             name, source, record.line, record.question, answer, round(probability, 6), number == 0,
             round(first_token - began, 4), round(ended - began, 4),
-            page.legibility() if isinstance(page, ImageEncoding) else None,
+            page.legibility() if isinstance(page, ImageEncoding) else None, read, fetched,
         )  # fmt: skip
 
 
@@ -245,12 +275,12 @@ def score_bench(bench: Bench, answers: Sequence[BenchAnswer]) -> dict[str, Any]:
 
     Returns:
         {"sources": {name: {"exact", "anls": intervals drawn by pages, "legibility": mean over pages, None from readers
-        that do not estimate it, "questions", "pages", "seconds"}}, "mean": {"exact", "anls", "legibility": means of the
-        sources' means, "questions", "pages", "seconds"}, "confidence": {"auroc", "right", "wrong"}, "calibration": see
-        `calibration.calibration`}. `seconds`: {"first_token": median over the first questions about a page, "next":
-        median over later questions, None without any, "mean": mean time to the last token over all questions}.
-        `auroc`: the share of pairs of a right and a wrong answer in which the right one has the higher probability;
-        ties count half; None without pairs.
+        that do not estimate it, "lost": {step of `LOST`: share of the answers}, {} if not known, "questions", "pages",
+        "seconds"}}, "mean": {the same: means of the sources' means, "questions", "pages", "seconds"}, "confidence":
+        {"auroc", "right", "wrong"}, "calibration": see `calibration.calibration`}. `seconds`: {"first_token": median
+        over the first questions about a page, "next": median over later questions, None without any, "mean": mean time
+        to the last token over all questions}. `auroc`: the share of pairs of a right and a wrong answer in which the
+        right one has the higher probability; ties count half; None without pairs.
 
     Raises:
         ValueError: scipy is not installed.
@@ -270,6 +300,7 @@ def score_bench(bench: Bench, answers: Sequence[BenchAnswer]) -> dict[str, Any]:
             "exact": asdict(score_interval(np.array(exact, dtype=float), pages)),
             "anls": asdict(score_interval(anls, pages)),
             "legibility": _mean_of_known([answer.legibility for answer in own], pages),
+            "lost": _lost(own, exact),
             "questions": len(records),
             "pages": int(pages.max()) + 1,
             "seconds": _seconds(own),
@@ -286,12 +317,34 @@ def score_bench(bench: Bench, answers: Sequence[BenchAnswer]) -> dict[str, Any]:
         "mean": {
             **mean,
             "legibility": _mean_of_known([row["legibility"] for row in sources.values()], range(len(sources))),
+            "lost": {step: statistics.mean(row["lost"].get(step, 0) for row in sources.values()) for step in LOST}
+            if any(row["lost"] for row in sources.values())
+            else {},
             **counts,
             "seconds": _seconds(answers),
         },
         "confidence": _confidence(probabilities, np.array(right)),
         "calibration": calibration(probabilities, np.array(right), refused),
     }
+
+
+LOST = {
+    "reading": "not among the words read of the page (or to be computed from them)",
+    "finding": "among these, but not fetched",
+    "answering": "fetched, but not answered",
+}
+"""The steps at which a right answer is lost."""
+
+
+def _lost(answers: Sequence[BenchAnswer], right: Sequence[bool]) -> dict[str, float]:
+    """The share of answers lost at each step; {} if that is not known."""
+    if any(answer.read is None for answer in answers):
+        return {}
+    steps = [
+        "" if is_good else "answering" if answer.fetched else "finding" if answer.read else "reading"
+        for answer, is_good in zip(answers, right, strict=True)
+    ]
+    return {step: steps.count(step) / len(steps) for step in LOST}
 
 
 def is_right(answer: str, record: Record) -> bool:
@@ -342,6 +395,15 @@ def bench_text(result: Mapping[str, Any]) -> str:
         "In brackets: 95 % intervals, drawn by pages. Seconds: median to the first token of the first question about a "
         "page, of later ones; mean to the last token.",
     ]
+    if result["mean"]["lost"]:
+        lost = [
+            [name, *(f"{100 * row['lost'][step]:.1f}" for step in LOST)]
+            for name, row in result["sources"].items()
+            if row["lost"]
+        ]
+        lost.append(["mean", *(f"{100 * result['mean']['lost'][step]:.1f}" for step in LOST)])
+        legend = ". ".join(f"{step}: {meaning}" for step, meaning in LOST.items())
+        notes += ["", to_text(["answers lost, %", *LOST], lost), f"The right answer is lost in {legend}."]
     confidence = calibration_table([(["all questions"], result["calibration"])], [""])
     return "\n".join([to_text(head, rows), *notes, "", to_text(confidence.head, confidence.rows), LEGEND])
 
