@@ -17,6 +17,7 @@ def register() -> None:
     """Registers the classes with transformers' Auto classes; may be repeated."""
     import transformers
 
+    from . import families  # noqa: F401  registers its members
     from .modeling.configuration_arr_coc import AUTO_MODELS, ArrCocConfig
     from .modeling.image_processing_arr_coc import ArrCocImageProcessor
     from .modeling.modeling_arr_coc import ArrCocForConditionalGeneration

@@ -22,10 +22,10 @@ from .modeling.configuration_arr_coc import NAMED_BUDGETS, ArrCocConfig, grid_si
 from .modeling.fetcher import FetchChoices
 from .modeling.image_encoding import ImageEncoding
 from .modeling.modeling_arr_coc import ArrCocForConditionalGeneration
-from .modeling.pretrained import EXPECTED, Range, Statistics
 from .modeling.prompt import SelectedSlots, image_planes
 from .modeling.scorers import SCORERS, FetchContext
 from .modeling.transformers_releases import CACHE
+from .probes import EXPECTED, Range, Statistics
 
 STAGES = ("grid encoder", "base tokens", "fetcher", "fetched tokens", "prefill", "one decode step")
 

@@ -1,32 +1,36 @@
-"""Which files of the model does a question visit, in the order of the calls?
+"""Which files does a question visit, in the order of the calls?
 
     python -m benchmarks.path [MODEL] [--calls]
 
 A reader follows the code in the order of the calls, so fewer files and fewer changes of file are easier to read. It
-traces `generate(image, question, max_new_tokens=1)`, and a further question about the encoded image.
+traces `generate(IMAGE, question, max_new_tokens=1)` through `modeling/` and `arr_coc/`: about an image, a PDF, and
+a further question about the encoded image.
 """
 
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import FrameType
 from typing import Any
 
-import arr_coc.modeling
+import arr_coc
 from arr_coc.files import run_module
-from arr_coc.model_summary import generated_image
+from arr_coc.modeling import modeling_arr_coc
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 
 from .second_question import QUESTIONS
 from .timing import argument_parser
 
+IMAGES = Path(__file__).parents[1] / "examples" / "images"
+SHOWN = {"image": IMAGES / "manual_page.jpg", "PDF": IMAGES / "invoices.pdf"}
+
 
 @dataclass(frozen=True)
 class Trace:
-    """Calls into files of modeling/, in order: (file, function)."""
+    """Calls into the project's files, in order: (file, function)."""
 
     calls: list[tuple[str, str]]
 
@@ -47,13 +51,13 @@ class Trace:
 
 
 def trace(call: Callable[[], object]) -> Trace:
-    """Runs `call` and records every call of a Python function of modeling/."""
-    folder, calls = str(Path(arr_coc.modeling.__file__ or "").parent), []
+    """Runs `call` and records every call of a Python function of modeling/ and arr_coc/."""
+    folders = tuple(str(Path(module.__file__ or "").parent) for module in (modeling_arr_coc, arr_coc))
+    calls: list[tuple[str, str]] = []
 
     def on_event(frame: FrameType, event: str, argument: Any) -> None:
-        path = Path(frame.f_code.co_filename)
-        if event == "call" and str(path.parent) == folder:
-            calls.append((path.name, frame.f_code.co_qualname))
+        if event == "call" and frame.f_code.co_filename.startswith(folders):
+            calls.append((Path(frame.f_code.co_filename).name, frame.f_code.co_qualname))
 
     before = sys.getprofile()
     sys.setprofile(on_event)
@@ -65,29 +69,24 @@ def trace(call: Callable[[], object]) -> Trace:
 
 
 def question_traces(model: ArrCocForConditionalGeneration) -> dict[str, Trace]:
-    """Traces the first question about an image file, and a further one about its encoding; `model` has a processor."""
-    with TemporaryDirectory() as folder:
-        image = Path(folder, "page.png")
-        generated_image(model.config.vision_config.image_size).save(image)
-        return _traces(model, image)
-
-
-def _traces(model: ArrCocForConditionalGeneration, image: Path) -> dict[str, Trace]:
-    model.generate(image, QUESTIONS[0], max_new_tokens=1)  # warm-up: one-time work is not part of the path
-    encoding = model.encode_image(image)
-    return {
-        "first question": trace(lambda: model.generate(image, QUESTIONS[0], max_new_tokens=1)),
-        "further question": trace(lambda: model.generate(encoding, QUESTIONS[1], max_new_tokens=1)),
-    }
+    """Traces the first question about an image and about a PDF, and a further one about the encoded image."""
+    traces = {}
+    for name, path in SHOWN.items():
+        ask = partial(model.generate, path, QUESTIONS[0], max_new_tokens=1)
+        ask()  # warm-up: one-time work is not part of the path
+        traces[name] = trace(ask)
+    encoding = model.encode_image(SHOWN["image"])
+    further = trace(lambda: model.generate(encoding, QUESTIONS[1], max_new_tokens=1))
+    return {**traces, "further question": further}
 
 
 def main() -> None:
-    parser = argument_parser(__doc__, "hub_configs/arr-coc-tiny-2")
+    parser = argument_parser(__doc__, "hub_configs/arr-coc-135m")
     parser.add_argument("--calls", action="store_true", help="print every call too")
     arguments = parser.parse_args()
-    model = ArrCocForConditionalGeneration.from_pretrained(arguments.model).eval()
+    model = arr_coc.load_model(arguments.model)
     for name, traced in question_traces(model).items():
-        print(f"{name}: {len(traced.files)} files of modeling/, {traced.changes} changes of file")
+        print(f"{name}: {len(traced.files)} files, {traced.changes} changes of file")
         print("  " + " -> ".join(traced.visits))
         if arguments.calls:
             print("\n".join(f"    {file:28} {function}" for file, function in traced.calls))

@@ -22,8 +22,7 @@ from .config_fields import Registry
 from .configuration_arr_coc import TIERS, ArrCocFetcherConfig, scaled_budget
 from .grid_encoder import pool_regions, region_boxes, spread_regions
 from .image_encoding import Rows
-from .relevance_maps import ContextNetwork
-from .scorers import SCORERS, FetchContext
+from .scorers import SCORERS, FetchContext, masked_mean
 
 SOFTNESS = 0.02
 """Width of the soft edge of "adaptive", as a share of the mass; only gradients depend on it."""
@@ -315,6 +314,29 @@ def budgets_from_mass(mass: Tensor, share: float, *, least: int, most: int) -> B
     survival = ((share - before[:, :most]) / SOFTNESS).sigmoid()
     certain = torch.arange(most, device=mass.device) < least
     return Budgets(counts, torch.where(certain, 1.0, survival), (share * total[:, 0]).clamp(min=least))
+
+
+class ContextNetwork(nn.Module):
+    """Logits [B, R] from the pooled question and the image's mean feature (called gestalt in the weights' names)."""
+
+    def __init__(self, size: int, outputs: int, *, feature_size: int, text_size: int) -> None:
+        super().__init__()
+        self.text_norm = nn.LayerNorm(text_size)
+        self.text_projection = nn.Linear(text_size, size)
+        self.gestalt_norm = nn.LayerNorm(feature_size)
+        self.gestalt_projection = nn.Linear(feature_size, size)
+        self.hidden = nn.Linear(2 * size, size)
+        self.act = nn.GELU()
+        self.head = nn.Linear(size, outputs)
+
+    def forward(self, context: FetchContext) -> Tensor:
+        # Projected before pooling: means of raw embeddings hardly differ between long questions.
+        words = self.act(self.text_projection(self.text_norm(context.query)))
+        question = masked_mean(words, context.query_mask)
+        gestalt = masked_mean(context.features.flatten(2).transpose(1, 2), context.patch_mask)
+        gestalt = self.gestalt_projection(self.gestalt_norm(gestalt))
+        states = torch.cat((question.to(gestalt.device), gestalt), -1)
+        return self.head(self.act(self.hidden(states))).float()
 
 
 class TierClassifier(ContextNetwork):

@@ -8,8 +8,10 @@ A file that declares such fields has no `from __future__ import annotations`: `s
 """
 
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import wraps
+from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 import torch
@@ -24,6 +26,14 @@ Part = TypeVar("Part")
 
 FAMILIES: dict[str, "Registry[Any]"] = {}
 """All families by their noun, once their files are imported."""
+
+BROUGHT = {
+    "strategy": ("compositional", "contextual", "experts", "hierarchical", "shannon_jung_vervaeke"),
+    "bridge": ("quality", "transformer"),
+    "textures": ("basic", "full"),
+    "exploration": ("learned",),
+}
+"""Members that package arr-coc registers. A checkpoint that needs some holds their files (`write_members`)."""
 
 
 class Registry(dict[str, Part]):
@@ -54,7 +64,37 @@ class Registry(dict[str, Part]):
         return add
 
     def __missing__(self, name: object) -> Part:
-        raise ValueError(f"{self.noun}: expected one of {', '.join(sorted(self))}; got {name!r}")
+        raise ValueError(f"{self.noun}: expected {self.known}; got {name!r}")
+
+    @property
+    def known(self) -> str:
+        """The members' names, and those that are not there because package arr-coc brings them."""
+        missing = sorted({*BROUGHT.get(self.noun, ())} - {*self})
+        brought = f" (or of {', '.join(missing)}, which package arr-coc brings)" if missing else ""
+        return f"one of {', '.join(sorted(self))}{brought}"
+
+
+ENTRY = "modeling_arr_coc.py"
+
+
+def write_members(folder: Path, members: Iterable[Any]) -> None:
+    """Copies the files of members from elsewhere into a checkpoint, whose `ENTRY` then imports them.
+
+    A file of a package may import `modeling/` and files beside itself.
+    """
+    here, entry = __name__.rpartition(".")[0], folder / ENTRY
+    for member in members if entry.is_file() else ():
+        beside, _, name = member.__module__.rpartition(".")
+        line = f"from .{name} import {member.__name__} as {member.__name__}\n"
+        if not beside or beside == here or line in (code := entry.read_text(encoding="utf-8")):
+            continue
+        entry.write_text(code + line, encoding="utf-8")
+        names = [name]
+        for name in names:
+            code = Path(sys.modules[f"{beside}.{name}"].__file__ or "").read_text(encoding="utf-8")
+            names += sorted({*re.findall(r"^from \.(\w+) import", code, re.MULTILINE)} - {*names})
+            code = re.sub(r"^from (\.|arr_coc)\.modeling\.", "from .", code, flags=re.MULTILINE)
+            (folder / f"{name}.py").write_text(code, encoding="utf-8")
 
 
 Held = TypeVar("Held", bound=type)
@@ -260,7 +300,7 @@ def member(noun: str, default: str) -> Any:
     def holds(name: str) -> bool:
         return not FAMILIES.get(noun) or name in FAMILIES[noun]
 
-    return checked_field(lambda: f"one of {', '.join(sorted(FAMILIES[noun]))}", holds, default)
+    return checked_field(lambda: FAMILIES[noun].known, holds, default)
 
 
 def trained_scorers(default: Sequence[str]) -> Any:

@@ -6,6 +6,7 @@ row-major.
 """
 
 import os
+from pathlib import Path
 from typing import Any
 
 from transformers import AutoConfig
@@ -22,6 +23,7 @@ from .budgets import (
     scaled_budget,
 )
 from .config_fields import (
+    FAMILIES,
     MAX_HEADS,
     MAX_ID,
     MAX_LAYERS,
@@ -49,6 +51,7 @@ from .config_fields import (
     whole,
     wholes,
     width,
+    write_members,
 )
 from .prompt_format import count_vision_tokens
 from .textures import TEXTURE_SETS
@@ -493,6 +496,15 @@ class ArrCocConfig(ValidatedConfig):
         """As in transformers; the saved config names the class of each Auto class, whose code is saved beside it."""
         self.auto_map = dict(AUTO_MAP)
         super().save_pretrained(save_directory, push_to_hub=push_to_hub, **kwargs)
+        write_members(Path(save_directory), self.members())
+
+    def members(self) -> list[Any]:
+        """The members of families, as far as these are imported, whose code a checkpoint needs."""
+        fetcher = self.fetcher_config
+        named = [("bridge", self.bridge_config.kind), *(("strategy", name) for name in fetcher.scorers)]
+        named += [("exploration", "learned")] * fetcher.learned_exploration
+        named += [("textures", fetcher.textures)] * (fetcher.textures not in (None, "light"))
+        return [FAMILIES[noun][name] for noun, name in named if name in FAMILIES.get(noun, ())]
 
     def to_diff_dict(self) -> dict[str, Any]:
         """The fields to save: also of the parts only those that differ from transformers' defaults."""

@@ -7,7 +7,6 @@ Notation: B prompts, P encoded images, I image slots (the places of images in pr
 N patches, M base tokens, K fetched tokens, D language-model width.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
@@ -43,7 +42,7 @@ from .pretrained import ArrCocPreTrainedModel
 from .processing_arr_coc import ArrCocProcessor, load_processor
 from .prompt import EmbeddedPrompt, deepstack_arguments
 from .scorers import EMPTY
-from .transformers_releases import CACHE, CacheOutput, by_either_name, warn_of_later_release
+from .transformers_releases import CACHE, CacheOutput, by_either_name
 from .views import VIEW_OPTIONS
 
 logger = logging.get_logger(__name__)
@@ -78,56 +77,6 @@ def relevance_losses(scores: Tensor, targets: Tensor, patch_mask: Tensor, positi
     return ((losses * mask).sum(-1) / mask.sum(-1).clamp(min=1)).mean(0)
 
 
-def efficiency_loss(expected_tokens: Tensor, target: float) -> Tensor:
-    """The excess of the mean of `expected_tokens` [I] over `target`, as a share of `target`; 0 below it.
-
-    Args:
-        expected_tokens: fetched tokens, see `FetchResult.expected_tokens`.
-        target: fetched tokens, above 0.
-
-    Raises:
-        ValueError: a target that is not positive.
-    """
-    if target <= 0:
-        raise ValueError(f"target: expected a positive number of tokens; got {target}")
-    return (expected_tokens.float().mean() - target).clamp(min=0) / target
-
-
-def diversity_loss(tier_logits: Tensor) -> Tensor:
-    """Distance of the batch's mean tier distribution from uniform: 1 - entropy / log T, from 0 to 1 (one tier only).
-
-    The loss takes the mean over the batch first, so each item may be certain of its tier if the tiers differ.
-
-    Args:
-        tier_logits: [I, T], see `FetchResult.tier_logits`.
-    """
-    mean = tier_logits.float().softmax(-1).mean(0)
-    return 1 - torch.special.entr(mean).sum() / math.log(tier_logits.shape[-1])
-
-
-def distribution_loss(tokens: Tensor, mean: Tensor | float, std: Tensor | float) -> Tensor:
-    """Distance of bridged tokens from text embeddings: squared differences of mean and standard deviation.
-
-    Both statistics are over a token's channels, in units of the text's standard deviation. The loss is the mean over
-    tokens.
-
-    Args:
-        tokens: [..., S, D].
-        mean, std: of the text embeddings: `bridge_config.text_embedding_mean` and `_std`, or `text_statistics`.
-    """
-    tokens = tokens.float()
-    shift = tokens.mean(-1) - mean
-    scale = tokens.std(-1, correction=0) - std
-    return ((shift.square() + scale.square()) / std**2).mean()
-
-
-@torch.no_grad()
-def text_statistics(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation over all weights of a table of text embeddings [vocabulary, D]."""
-    std, mean = torch.std_mean(weight.float(), correction=0)
-    return mean, std
-
-
 def warn_of_training_in_eval_mode(loss: Tensor, fetcher: nn.Module) -> None:
     """Warns once when the scorers are trainable but the model is in evaluation mode, where they get no gradient.
 
@@ -156,8 +105,6 @@ def _warn_of_eval_mode(_: Tensor) -> None:
         "Call model.train() before training, or wrap code that only measures in torch.no_grad()."
     )
 
-
-warn_of_later_release()
 
 _IMAGE_ARGUMENTS = (
     "pixel_values",

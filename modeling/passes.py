@@ -20,8 +20,7 @@ from .answers import Answer, Pass, answer_probabilities, answer_uncertainties, s
 from .attention_scorer import cached_prefix, holds_prefix, keeps_every_position
 from .base_model import ArrCocModel
 from .checks import refusal
-from .config_fields import Registry
-from .fetcher import FetchChoices
+from .fetcher import EXPLORATION, FetchChoices
 from .image_encoding import ImageEncoding
 from .processing_arr_coc import History, Turn, histories
 from .prompt import SelectedSlots, image_places, image_planes
@@ -81,12 +80,6 @@ class Asks(Protocol):
 
 # ---- how much of a pass explores ----------------------------------------------------------------------------------
 
-EXPLORATION: Registry[Callable[[Sequence[Pass], ArrCocModel], float]] = Registry("exploration")
-"""Policies: the passes so far, and the model -> the share of the next pass's patches that are drawn at random, 0..1.
-
-The default is "learned" if the checkpoint holds its weights, else "tempered".
-"""
-
 
 @EXPLORATION.register("tempered")
 def tempered(passes: Sequence[Pass], core: ArrCocModel) -> float:
@@ -101,13 +94,6 @@ def tempered(passes: Sequence[Pass], core: ArrCocModel) -> float:
 def unexplored(passes: Sequence[Pass], core: ArrCocModel) -> float:
     """The scorer chooses all patches."""
     return 0.0
-
-
-@EXPLORATION.register("learned")
-def learned(passes: Sequence[Pass], core: ArrCocModel) -> float:
-    """The share from the checkpoint's `TemperingPolicy`; `check_passes` refuses it where there is none."""
-    assert core.fetcher.tempering is not None
-    return core.fetcher.tempering.share(passes)
 
 
 def fetch_for_pass(
@@ -281,7 +267,10 @@ def _passes(
 ) -> tuple[Reading, Any, str, tuple[Pass, ...]]:  # fmt: skip
     """What was read in the end, the last output of `generate` and its text, and the passes of one question."""
     core = answer_generator.model.model
-    policy = EXPLORATION[choices.exploration or ("tempered" if core.fetcher.tempering is None else "learned")]
+    learned: Any = core.fetcher.tempering
+    policy = EXPLORATION[choices.exploration or "tempered"]
+    if learned is not None and choices.exploration in (None, "learned"):
+        policy = learned.share
     selected, choices = answer_generator.select_slots(batch, choices, history, kwargs)
     most = _most_passes(answer_generator, selected, choices)
     least = 1 if choices.num_passes == "auto" else most
@@ -331,12 +320,12 @@ def check_passes(answer_generator: Asks, choices: FetchChoices, kwargs: dict[str
     passes = choices.num_passes
     if passes != "auto" and (not isinstance(passes, int) or passes < 1):
         raise refusal("num_passes", 'an integer from 1, or "auto"', passes)
-    if choices.exploration is not None:
-        EXPLORATION[choices.exploration]  # raises ValueError if unknown
     if choices.exploration == "learned" and answer_generator.model.model.fetcher.tempering is None:
         held = ", ".join(sorted(set(EXPLORATION) - {"learned"}))
         expected = f"one of {held} (fetcher_config.learned_exploration is off)"
         raise ValueError(f"exploration: expected {expected}; got 'learned'")
+    if choices.exploration is not None:
+        EXPLORATION[choices.exploration]  # raises ValueError if unknown
     if choices.patches is not None:
         raise ValueError("patches: expected num_passes 1 beside them; got more")
     if kwargs.get("streamer") is not None:

@@ -1,18 +1,15 @@
-"""Releases of transformers: a warning about untested later releases, and code for those before 5.24.
+"""Code for releases of transformers before 5.24.
 
 Before 5.24 the key/value cache, now `cache`, is called `past_key_values`. Once 5.23 is not supported, `CACHE` is
 "cache", `CacheOutput` is `ModelOutput`, and `by_either_name` is transformers' `deprecate_kwarg`.
 """
 
 import inspect
-import re
 from collections.abc import Callable
 from functools import wraps
 from typing import Any, TypeVar
 
-from transformers import __version__ as installed
 from transformers.modeling_outputs import BaseModelOutputWithPast
-from transformers.utils import logging
 from transformers.utils.deprecation import deprecate_kwarg
 from transformers.utils.generic import ModelOutput
 
@@ -64,18 +61,3 @@ def by_either_name(function: Function) -> Function:
     older = inspect.Parameter(OLD_NAME, inspect.Parameter.KEYWORD_ONLY, default=None)
     vars(renaming)["__signature__"] = signature.replace(parameters=[*named, older, last])
     return renaming  # type: ignore[return-value]
-
-
-TESTED = (5, 24)
-"""The newest minor release in the tests."""
-
-
-def warn_of_later_release(release: str = installed) -> None:
-    """Warns once, in one line, even if this code is loaded several times."""
-    minor = re.match(r"(\d+)\.(\d+)", release)
-    if minor is not None and tuple(map(int, minor.groups())) > TESTED:
-        tested, below = (".".join(map(str, (TESTED[0], number))) for number in (TESTED[1], TESTED[1] + 1))
-        logging.get_logger("transformers").warning_once(
-            f"ARR-COC is tested up to transformers {tested}; if something fails with {release}, "
-            f'try pip install "transformers<{below}".'
-        )

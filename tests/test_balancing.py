@@ -7,9 +7,9 @@ import pytest
 import torch
 from test_scorers import SIDE, C, D, config, context
 
+from arr_coc.families.map_scorers import ContextNetwork, TensionBalancer, shares, statistics
 from arr_coc.modeling.allocators import TierClassifier
 from arr_coc.modeling.configuration_arr_coc import ArrCocFetcherConfig
-from arr_coc.modeling.relevance_maps import ContextNetwork, TensionBalancer, shares, statistics
 
 N = SIDE * SIDE
 WAYS = [

@@ -135,7 +135,7 @@ def test_a_question_visits_few_files_of_the_model() -> None:
         replace(
             trace, calls=[call for call in trace.calls if call[0] != "transformers_releases.py"]
         )  # names alone, for a while
-        for trace in (traces["first question"], traces["further question"])
+        for trace in (traces["image"], traces["further question"])
     )
     assert "modeling_arr_coc.py" in first.files and "grid_encoder.py" not in further.files
     # With a prefill of the base tokens, as `encode_image` has it: 14 files and 25 changes without.

@@ -12,7 +12,8 @@ from helpers import tiny_config
 from worked_cases import OVIS_TABLE, ovis_table
 
 from arr_coc import ArrCocForConditionalGeneration
-from arr_coc.modeling.bridges import BRIDGES, Bridge, ReadPatches, like_text
+from arr_coc.families.quality_bridges import like_text
+from arr_coc.modeling.bridges import BRIDGES, Bridge, ReadPatches
 from arr_coc.modeling.configuration_arr_coc import ArrCocBridgeConfig
 from arr_coc.modeling.wordpieces import FOREMOST, PIECE_SLOTS, reading_order
 

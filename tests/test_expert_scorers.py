@@ -6,7 +6,7 @@ import pytest
 import torch
 from test_scorers import SIDE, build, context
 
-from arr_coc.modeling.relevance_maps import BALANCE_RATE, CHOSEN, EXPERTS, Evidence, expert_evidence
+from arr_coc.families.map_scorers import BALANCE_RATE, CHOSEN, EXPERTS, Evidence, expert_evidence
 from arr_coc.modeling.textures import TEXTURES
 
 

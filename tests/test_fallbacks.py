@@ -8,8 +8,8 @@ from helpers import tiny_model
 from torch import Tensor
 from transformers.utils import logging
 
+from arr_coc.families.quality_bridges import distorted
 from arr_coc.model_summary import generated_image
-from arr_coc.modeling.bridges import distorted
 from arr_coc.modeling.scorers import SCORERS, FetchContext, Scorer, is_uninformative
 
 PAGE, QUESTION = generated_image(128), "What is the total?"

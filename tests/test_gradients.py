@@ -12,7 +12,7 @@ from test_modeling import CARD, PAGE, QUESTION, loud_model, prompt
 
 from arr_coc.modeling.allocators import soft_top_k
 from arr_coc.modeling.fetcher import FetchChoices
-from arr_coc.modeling.modeling_arr_coc import efficiency_loss
+from arr_coc.training.losses import efficiency_loss
 
 
 def answer_batch(model: Any, *pairs: Any, **kwargs: Any) -> dict[str, Any]:

@@ -9,14 +9,9 @@ from helpers import tiny_model
 from PIL import Image
 from test_fetcher import N, context, fetcher
 
-from arr_coc.modeling.modeling_arr_coc import (
-    distribution_loss,
-    diversity_loss,
-    efficiency_loss,
-    relevance_loss,
-    text_statistics,
-)
+from arr_coc.modeling.modeling_arr_coc import relevance_loss
 from arr_coc.modeling.scorers import FetchContext
+from arr_coc.training.losses import distribution_loss, diversity_loss, efficiency_loss, text_statistics
 
 
 def labels(*rows: float) -> torch.Tensor:

@@ -9,9 +9,9 @@ import pytest
 import torch
 from helpers import tiny_model
 
+from arr_coc import probes as probes_module
 from arr_coc.model_summary import generated_image
-from arr_coc.modeling import pretrained as probes_module
-from arr_coc.modeling.pretrained import EXPECTED, Range, Statistics
+from arr_coc.probes import EXPECTED, Range, Statistics, set_probes
 from benchmarks.path import trace
 
 PAGE, QUESTION = generated_image(128), "What is the total?"
@@ -28,7 +28,7 @@ def ask(model: Any) -> Any:
 
 def test_every_boundary_is_seen(model: Any) -> None:
     plain = ask(model)
-    probes = model.set_probes(True)
+    probes = set_probes(model, True)
     answer = ask(model)
     assert answer.probability == plain.probability
     assert set(probes) == set(EXPECTED)
@@ -36,17 +36,17 @@ def test_every_boundary_is_seen(model: Any) -> None:
     assert probes["relevance"] == relevance and relevance.shape == (1, 256) and relevance.dtype == "float32"
     assert probes["grid encoder"].shape == (1, 16, 16, 16) and probes["bridge"].shape == (1, 17, 24)
     assert all(of.min <= of.mean <= of.max and of.within(EXPECTED[name]) for name, of in probes.items())
-    model.set_probes(False)
+    set_probes(model, False)
 
 
 def test_without_probes_nothing_runs_that_did_not_before(model: Any) -> None:
     """The cost is none: the same functions are called as before there were probes, and no hook is left."""
     ask(model)
     before = trace(lambda: ask(model)).calls
-    model.set_probes(True)
-    model.set_probes(True)  # twice is once
+    set_probes(model, True)
+    set_probes(model, True)  # twice is once
     assert len(trace(lambda: ask(model)).calls) > len(before)
-    assert model.set_probes(False) is None and model.probes is None
+    assert set_probes(model, False) is None and model.probes is None
     assert trace(lambda: ask(model)).calls == before
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
 
@@ -55,9 +55,9 @@ def test_what_is_out_of_range_is_said(model: Any, monkeypatch: pytest.MonkeyPatc
     said: list[str] = []
     monkeypatch.setattr(probes_module.logger, "warning", said.append)
     monkeypatch.setitem(EXPECTED, "relevance", Range(2.0, 3.0))
-    model.set_probes(True)
+    set_probes(model, True)
     ask(model)
-    model.set_probes(False)
+    set_probes(model, False)
     assert [text.split(":")[0] for text in said] == ["relevance"]
     assert said[0].startswith("relevance: expected values in 2..3 with a standard deviation in 1e-05..1000; got ")
 

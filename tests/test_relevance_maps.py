@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from arr_coc.modeling.textures import (
+from arr_coc.families.relevance_maps import (
     CENTRE_WIDTH,
     RELEVANCE_MAPS,
     information_score,

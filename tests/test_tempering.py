@@ -9,9 +9,9 @@ import pytest
 import torch
 from helpers import tiny_model
 
+from arr_coc.families.tempering import FIRST, SHARES, TemperingPolicy
 from arr_coc.model_summary import generated_image
 from arr_coc.modeling.answers import Pass
-from arr_coc.modeling.fetcher import FIRST, SHARES, TemperingPolicy
 from arr_coc.training.recipe import load_recipe
 from arr_coc.training.stages import Run
 from arr_coc.training.tempering import Tempering, tempering_loss

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
+from arr_coc.families.relevance_maps import SemanticTextures
 from arr_coc.modeling.textures import (
     TEXTURE_SETS,
     TEXTURES,
-    SemanticTextures,
     clear_of_padding,
     luminance,
     magnitude,

@@ -13,8 +13,7 @@ from transformers import GenerationConfig
 
 from arr_coc.model_summary import count_flops, on_meta
 from arr_coc.modeling.allocators import tier_sizes
-from arr_coc.modeling.modeling_arr_coc import distribution_loss
-from arr_coc.training.losses import loss_terms, loss_weights
+from arr_coc.training.losses import distribution_loss, loss_terms, loss_weights
 
 CHANGES: dict[str, dict[str, Any]] = {
     "linear": {},

@@ -4,6 +4,7 @@ Notation: B prompts, S their length, T positions at their end with logits (for `
 image slots, N patches.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -13,14 +14,58 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..modeling.configuration_arr_coc import ArrCocConfig
-from ..modeling.modeling_arr_coc import (
-    ArrCocOutput,
-    distribution_loss,
-    diversity_loss,
-    efficiency_loss,
-    relevance_losses,
-)
+from ..modeling.modeling_arr_coc import ArrCocOutput, relevance_losses
 from .attention import distillation_loss
+
+
+def efficiency_loss(expected_tokens: Tensor, target: float) -> Tensor:
+    """The excess of the mean of `expected_tokens` [I] over `target`, as a share of `target`; 0 below it.
+
+    Args:
+        expected_tokens: fetched tokens, see `FetchResult.expected_tokens`.
+        target: fetched tokens, above 0.
+
+    Raises:
+        ValueError: a target that is not positive.
+    """
+    if target <= 0:
+        raise ValueError(f"target: expected a positive number of tokens; got {target}")
+    return (expected_tokens.float().mean() - target).clamp(min=0) / target
+
+
+def diversity_loss(tier_logits: Tensor) -> Tensor:
+    """Distance of the batch's mean tier distribution from uniform: 1 - entropy / log T, from 0 to 1 (one tier only).
+
+    The loss takes the mean over the batch first, so each item may be certain of its tier if the tiers differ.
+
+    Args:
+        tier_logits: [I, T], see `FetchResult.tier_logits`.
+    """
+    mean = tier_logits.float().softmax(-1).mean(0)
+    return 1 - torch.special.entr(mean).sum() / math.log(tier_logits.shape[-1])
+
+
+def distribution_loss(tokens: Tensor, mean: Tensor | float, std: Tensor | float) -> Tensor:
+    """Distance of bridged tokens from text embeddings: squared differences of mean and standard deviation.
+
+    Both statistics are over a token's channels, in units of the text's standard deviation. The loss is the mean over
+    tokens.
+
+    Args:
+        tokens: [..., S, D].
+        mean, std: of the text embeddings: `bridge_config.text_embedding_mean` and `_std`, or `text_statistics`.
+    """
+    tokens = tokens.float()
+    shift = tokens.mean(-1) - mean
+    scale = tokens.std(-1, correction=0) - std
+    return ((shift.square() + scale.square()) / std**2).mean()
+
+
+@torch.no_grad()
+def text_statistics(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation over all weights of a table of text embeddings [vocabulary, D]."""
+    std, mean = torch.std_mean(weight.float(), correction=0)
+    return mean, std
 
 
 def expected_answer_loss(tier_logits: Tensor, losses: Tensor) -> Tensor:

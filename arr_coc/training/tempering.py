@@ -1,7 +1,7 @@
 """Learned tempering: the share of drawn patches in each pass, learned from the answers and the number of passes.
 
 For each question G episodes are played: the model runs back again while its answer is unsure, and the policy
-(`modeling/fetcher.py`) draws the share of each pass. Episodes with a better end than the question's others make their
+(`families/tempering.py`) draws the share of each pass. Episodes with a better end than the question's others make their
 decisions more likely (REINFORCE, Williams 1992, with a leave-one-out baseline). Only the policy learns.
 
 Notation: B questions, G episodes of each.
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ..data.formats import open_records
 from ..data.records import Record
-from ..modeling.fetcher import TemperingPolicy
+from ..families.tempering import TemperingPolicy
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration, ImageEncoding
 from ..modeling.passes import AUTO_PASSES
 from .checkpoints import load_state, save_state

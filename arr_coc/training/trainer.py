@@ -27,12 +27,12 @@ from ..modeling.allocators import tier_sizes
 from ..modeling.configuration_arr_coc import ArrCocConfig
 from ..modeling.fetcher import FetchChoices
 from ..modeling.image_encoding import ImageEncoding
-from ..modeling.modeling_arr_coc import ArrCocOutput, text_statistics
+from ..modeling.modeling_arr_coc import ArrCocOutput
 from ..modeling.prompt import trim_placeholders
 from .attention import answer_attention, patch_attention
 from .cache import CachedEncoder
 from .checkpoints import discard_incomplete, mark_complete, newest_complete
-from .losses import Counts, Term, answer_positions, loss_terms, loss_weights, token_losses
+from .losses import Counts, Term, answer_positions, loss_terms, loss_weights, text_statistics, token_losses
 from .measures import Averages, fetch_measures, item_measures, summary, tier_shares
 from .parts import base_model, gradient_norms, parameter_groups
 from .reinforce import Reinforcer, ReinforceSettings

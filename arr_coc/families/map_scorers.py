@@ -11,19 +11,19 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import initialization
 
-from .configuration_arr_coc import ArrCocFetcherConfig
-from .scorers import SCORERS, FeedForward, FetchContext, Scorer, Temperature, attend, depth_grids, masked_mean
-from .textures import (
+from ..modeling.allocators import ContextNetwork
+from ..modeling.configuration_arr_coc import ArrCocFetcherConfig
+from ..modeling.scorers import SCORERS, FeedForward, FetchContext, Scorer, Temperature, attend, depth_grids, masked_mean
+from ..modeling.textures import TEXTURES, clear_of_padding
+from ..modeling.vision_tower import key_value_projection
+from .relevance_maps import (
     RELEVANCE_MAPS,
-    TEXTURES,
     SemanticTextures,
-    clear_of_padding,
     local_contrast,
     query_similarity,
     salience_score,
     unit_range,
 )
-from .vision_tower import key_value_projection
 
 AGGREGATION_SIZE = 32
 """Hidden width of the small network over patches with aggregation "learned"."""
@@ -82,29 +82,6 @@ class TensionBalancer(nn.Module):
             known = masked_mean(self.aggregation(maps.transpose(1, 2).to(question)), context.patch_mask)
         states = self.act(self.hidden(torch.cat((question, known), -1)))
         return shares(self.head(states).float(), self.kind)
-
-
-class ContextNetwork(nn.Module):
-    """Logits [B, R] from the pooled question and the image's mean feature (called gestalt in the weights' names)."""
-
-    def __init__(self, size: int, outputs: int, *, feature_size: int, text_size: int) -> None:
-        super().__init__()
-        self.text_norm = nn.LayerNorm(text_size)
-        self.text_projection = nn.Linear(text_size, size)
-        self.gestalt_norm = nn.LayerNorm(feature_size)
-        self.gestalt_projection = nn.Linear(feature_size, size)
-        self.hidden = nn.Linear(2 * size, size)
-        self.act = nn.GELU()
-        self.head = nn.Linear(size, outputs)
-
-    def forward(self, context: FetchContext) -> Tensor:
-        # Projected before pooling: means of raw embeddings hardly differ between long questions.
-        words = self.act(self.text_projection(self.text_norm(context.query)))
-        question = masked_mean(words, context.query_mask)
-        gestalt = masked_mean(context.features.flatten(2).transpose(1, 2), context.patch_mask)
-        gestalt = self.gestalt_projection(self.gestalt_norm(gestalt))
-        states = torch.cat((question.to(gestalt.device), gestalt), -1)
-        return self.head(self.act(self.hidden(states))).float()
 
 
 def flat_features(features: Tensor) -> Tensor:
