@@ -106,9 +106,15 @@ def test_the_answer_is_that_of_generate_and_looking_changes_nothing(model: Any, 
     assert evidence.answer.text == plain.text and 0 < evidence.uncertainty < 1
     assert evidence.fetch.indices.tolist() == plain.fetch.indices.tolist()
     passes = model.generate(
-        seen.image, QUESTION, strategy="realizer", budget=9, return_fetch=True, do_sample=False, num_passes=2,
+        seen.image,
+        QUESTION,
+        strategy="realizer",
+        budget=9,
+        return_fetch=True,
+        do_sample=False,
+        num_passes=2,
         exploration="none",
-    )  # fmt: skip
+    )
     assert evidence.uncertainty == pytest.approx(passes.passes[0].uncertainty, abs=1e-4)
 
 

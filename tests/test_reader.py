@@ -323,9 +323,15 @@ def test_relevance_is_learnt_by_patch_and_among_all_patches() -> None:
     )
     scores = torch.tensor([[2.0, 0, EMPTY, 1], [-1, 0, 1, 0], [3, 1, 0, 0], [1, 1, EMPTY, 0], [2, 1, EMPTY, 0]])
     asked = AskedPage(
-        None, None, torch.tensor([True, True, True, False]), (), torch.zeros(5, 1), torch.ones(5, 1).bool(), relevance,
+        None,
+        None,
+        torch.tensor([True, True, True, False]),
+        (),
+        torch.zeros(5, 1),
+        torch.ones(5, 1).bool(),
+        relevance,
         relevance == 1.0,
-    )  # fmt: skip
+    )
     asked = replace(asked, questions=tuple(Question(str(n), ("",), (), (), "detail") for n in range(5)))
     scores.requires_grad_()
     loss = asked.relevance_loss(scores, 4.0)
@@ -527,9 +533,18 @@ def test_recognition_learns_to_read(fields: None, tmp_path: Path) -> None:
     tower.text_reader.spellings.zero_()
     behind = {name: weight.clone() for name, weight in model.named_parameters() if "grid_encoder" not in name}
     stage = RecognitionStage(
-        pages={"fields": 1.0}, worn=0.0, steps=30, batch_size=4, side=64, per_page=2, evaluate_every=30, warmup=2,
-        learning_rate=1e-2, workers=0, bf16=False,
-    )  # fmt: skip
+        pages={"fields": 1.0},
+        worn=0.0,
+        steps=30,
+        batch_size=4,
+        side=64,
+        per_page=2,
+        evaluate_every=30,
+        warmup=2,
+        learning_rate=1e-2,
+        workers=0,
+        bf16=False,
+    )
     run = run_of(model)
     stage.run(run, tmp_path)
     first, last = curve(tmp_path, "recognition")[0], curve(tmp_path, "recognition")[-1]
@@ -572,9 +587,17 @@ def test_relevance_trains_the_scorers_alone(
     model = word_model()
     frozen = {name: weight.clone() for name, weight in model.named_parameters() if "fetcher" not in name}
     stage = RelevanceStage(
-        pages={source: 1.0}, worn=0.0, steps=steps, pages_per_step=2, questions=3, evaluate_every=steps, warmup=1,
-        learning_rate=3e-3, workers=0, bf16=False,
-    )  # fmt: skip
+        pages={source: 1.0},
+        worn=0.0,
+        steps=steps,
+        pages_per_step=2,
+        questions=3,
+        evaluate_every=steps,
+        warmup=1,
+        learning_rate=3e-3,
+        workers=0,
+        bf16=False,
+    )
     before = model.model.fetcher.scorers["words"].head.weight.clone()
     stage.run(run_of(model), tmp_path)
     lines = curve(tmp_path, "relevance")
@@ -598,9 +621,17 @@ def test_question_answering_trains_the_adapter_and_the_places_alone(fields: None
     model = word_model()
     frozen = {name: weight.clone() for name, weight in model.named_parameters() if "bridge.places" not in name}
     stage = QuestionAnsweringStage(
-        pages={"undrawn": 1.0}, steps=8, pages_per_step=2, evaluate_every=8, evaluated=6, warmup=1, learning_rate=2e-2,
-        workers=0, bf16=False, rank=4,
-    )  # fmt: skip
+        pages={"undrawn": 1.0},
+        steps=8,
+        pages_per_step=2,
+        evaluate_every=8,
+        evaluated=6,
+        warmup=1,
+        learning_rate=2e-2,
+        workers=0,
+        bf16=False,
+        rank=4,
+    )
     run = run_of(model)
     stage.run(run, tmp_path)
     lines = curve(tmp_path, "question_answering")
@@ -613,10 +644,11 @@ def test_question_answering_trains_the_adapter_and_the_places_alone(fields: None
 def test_a_recipe_leaves_an_adapter_that_peft_reads(fields: None, tmp_path: Path) -> None:
     """A start need not bring what other stages leave, and the answers of decoder and adapter are PEFT's own."""
     tiny_checkpoint(tmp_path / "start", **READS_WORDS, fetcher=SCORES_WORDS)
-    stage = {
-        "stage": "question_answering", "pages": {"undrawn": 1.0}, "steps": 3, "pages_per_step": 2, "evaluate_every": 3,
-        "evaluated": 3, "warmup": 0, "learning_rate": 5e-2, "workers": 0, "bf16": False, "rank": 4,
-    }  # fmt: skip
+    stage = (
+        {"stage": "question_answering", "pages": {"undrawn": 1.0}, "steps": 3, "pages_per_step": 2}
+        | {"evaluate_every": 3, "evaluated": 3, "warmup": 0, "learning_rate": 5e-2, "workers": 0, "bf16": False}
+        | {"rank": 4}
+    )
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump({"model": "start", "start": "start", "stages": [stage]}))
     train(load_recipe(tmp_path / "recipe.yaml"), tmp_path / "out")
     out = tmp_path / "out" / "model"

@@ -235,9 +235,11 @@ def test_an_image_has_one_key_however_it_is_sent() -> None:
 
 @pytest.mark.parametrize(
     "request_body",
-    [b"", b"no JSON", b"[" * 100_000, b"null", b"{}", body(messages="x"), body(messages=[{"content": "text"}]),
-     body(messages=[{"content": [{"type": "image_url"}]}]), body(image="data:image/png;base64,@")],
-)  # fmt: skip
+    (
+        [b"", b"no JSON", b"[" * 100_000, b"null", b"{}", body(messages="x"), body(messages=[{"content": "text"}])]
+        + [body(messages=[{"content": [{"type": "image_url"}]}]), body(image="data:image/png;base64,@")]
+    ),
+)
 def test_what_cannot_be_read_has_no_key(request_body: bytes) -> None:
     """A server says why; the gateway must not end over it."""
     assert affinity_key(request_body, SECRET) == ""
@@ -341,23 +343,12 @@ def test_values(kinds: tuple[str, ...], text: str, value: Any) -> None:
 @pytest.mark.parametrize("required", [True, False])
 @pytest.mark.parametrize(
     ("kinds", "text"),
-    [
-        (("number",), "soon"),
-        (("integer", "null"), "2.5"),
-        (("number", "null"), "12 of 30"),
-        (("integer",), "INV-20417"),
-        (("integer",), "A12"),
-        (("integer",), "3 12"),
-        (("number",), "3 12.50"),
-        (("number",), "1.5 million"),
-        (("number",), "12k"),
-        (("number",), "1.2M"),
-        (("number",), "3B"),
-        (("number",), "5\u00bd"),
-        (("number",), "1,2,3"),
-        (("integer",), "0117 496 0123"),
-        (("number",), "12/04"),
-    ],  # fmt: skip
+    (
+        [(("number",), "soon"), (("integer", "null"), "2.5"), (("number", "null"), "12 of 30")]
+        + [(("integer",), "INV-20417"), (("integer",), "A12"), (("integer",), "3 12"), (("number",), "3 12.50")]
+        + [(("number",), "1.5 million"), (("number",), "12k"), (("number",), "1.2M"), (("number",), "3B")]
+        + [(("number",), "5\u00bd"), (("number",), "1,2,3"), (("integer",), "0117 496 0123"), (("number",), "12/04")]
+    ),
 )
 def test_answers_that_are_no_values(kinds: tuple[str, ...], text: str, required: bool) -> None:
     field = Field(("x",), "?", kinds, required=required)
@@ -416,9 +407,7 @@ def test_one_of_some_values_and_what_is_left_out() -> None:
         kind.value("pub")
     fields = fields_of(SCHEMA)
     said = as_object(fields, [12.5, "May", None, None, "Bar", None, None])
-    assert said == {
-        "total": 12.5, "issueDate": "May", "paid": None, "seller": {"city_name": None, "kind": "Bar"},
-    }  # fmt: skip
+    assert said == {"total": 12.5, "issueDate": "May", "paid": None, "seller": {"city_name": None, "kind": "Bar"}}
     assert misfit(said, SCHEMA) is None
 
 
@@ -427,9 +416,12 @@ def test_fields_of_one_name_have_questions_of_their_own() -> None:
     party = {"properties": {"name": {}, "vatId": {"description": "What is its VAT number?"}}}
     schema = {"properties": {"seller": {"$ref": "#/$defs/P"}, "buyer": {"$ref": "#/$defs/P"}, "total": {}}}
     assert [field.question for field in fields_of({**schema, "$defs": {"P": party}})] == [
-        "What is the seller name?", "What is the seller vat id?", "What is the buyer name?",
-        "What is the buyer vat id?", "What is the total?",
-    ]  # fmt: skip
+        "What is the seller name?",
+        "What is the seller vat id?",
+        "What is the buyer name?",
+        "What is the buyer vat id?",
+        "What is the total?",
+    ]
 
 
 def test_an_object_obeys_the_whole_schema() -> None:

@@ -95,10 +95,9 @@ _TRUE, _FALSE = ("yes", "true"), ("no", "false")
 NOTES = {"$comment", "$id", "$schema", "default", "deprecated", "description", "examples", "title"}
 """Keywords that change nothing."""
 OF_OBJECTS = {*NOTES, "$defs", "additionalProperties", "definitions", "properties", "required", "type"}
-OF_FIELDS = {
-    *NOTES, "const", "enum", "exclusiveMaximum", "exclusiveMinimum", "format", "maxLength", "maximum", "minLength",
-    "minimum", "multipleOf", "type",
-}  # fmt: skip
+OF_FIELDS = {*NOTES} | set(
+    "const enum exclusiveMaximum exclusiveMinimum format maxLength maximum minLength minimum multipleOf type".split()
+)
 """Keywords that are obeyed. `pattern` is not: a client's expression may take for ever."""
 BOUNDS = {("minimum", "exclusiveMinimum"): ("maximum", "exclusiveMaximum"), ("minLength",): ("maxLength",)}
 """Keywords of lower limits, and of the upper ones beside them."""
@@ -209,15 +208,15 @@ _MINUS_BEHIND = re.compile(r"-\s?(?:[A-Z]{3}|[^\w\s])?\s*")
 _BRACKET = re.compile(r"\s*(?:[A-Z]{3}|[^\w\s])?\s*\(")
 
 
+_ASCII_MARKS = str.maketrans("\N{MINUS SIGN}\N{EN DASH}\N{NO-BREAK SPACE}\N{NARROW NO-BREAK SPACE}", "--  ")
+
+
 def _number(text: str) -> int | float | None:
     """The only number in a text: "$1,234.50" is 1234.5; a comma before one or two last digits is a decimal point.
 
     "-$3", "$3-", "(3)" and "$(3)" are negative. None for several numbers, codes as INV-20417, and what words multiply.
     """
-    text = (
-        text.replace("\N{MINUS SIGN}", "-").replace("\N{EN DASH}", "-")
-        .replace("\N{NO-BREAK SPACE}", " ").replace("\N{NARROW NO-BREAK SPACE}", " ")
-    )  # fmt: skip
+    text = text.translate(_ASCII_MARKS)
     found = list(_DIGITS.finditer(text))
     if len(found) != 1:
         return None

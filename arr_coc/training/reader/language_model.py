@@ -122,9 +122,16 @@ class Row:
     relevance: list[float] = field(default_factory=list)
 
     def add(
-        self, ids: Sequence[int], *, question: int = -1, start: int | None = None, answer: Sequence[bool] | None = None,
-        half_rows: Sequence[int] | None = None, columns: Sequence[int] | None = None, kind: str = "text",
-    ) -> None:  # fmt: skip
+        self,
+        ids: Sequence[int],
+        *,
+        question: int = -1,
+        start: int | None = None,
+        answer: Sequence[bool] | None = None,
+        half_rows: Sequence[int] | None = None,
+        columns: Sequence[int] | None = None,
+        kind: str = "text",
+    ) -> None:
         """Tokens of one sort behind those that are there."""
         count, start = len(ids), len(self.ids) if start is None else start
         self.ids += ids
@@ -140,9 +147,13 @@ class Row:
     def add_fetched(self, page: PageTokens, *, question: int = -1, start: int | None = None) -> None:
         """Fetched tokens: wordpieces with their places."""
         self.add(
-            page.pieces.tolist(), question=question, start=start, half_rows=page.half_rows.tolist(),
-            columns=page.columns.tolist(), kind="fetched",
-        )  # fmt: skip
+            page.pieces.tolist(),
+            question=question,
+            start=start,
+            half_rows=page.half_rows.tolist(),
+            columns=page.columns.tolist(),
+            kind="fetched",
+        )
 
     def ask(
         self, questions: Sequence[Question], prompting: Prompting, foremost: Sequence["Again"] | None = None
@@ -181,10 +192,13 @@ def stacked(pages: Sequence[tuple[Row, list[tuple[int, int, float]], list[str]]]
     columns |= {name: padded(name, 0) for name in ("ids", "half_rows", "columns", "positions")}
     columns["relevance"] = padded("relevance", 0.0)
     return QuestionBatch(
-        **columns, question=padded("question", -2), cells=torch.tensor(cells, dtype=torch.long),
-        held=torch.tensor(pieces, dtype=torch.long), weights=torch.tensor(weights),
+        **columns,
+        question=padded("question", -2),
+        cells=torch.tensor(cells, dtype=torch.long),
+        held=torch.tensor(pieces, dtype=torch.long),
+        weights=torch.tensor(weights),
         kinds=tuple(kind for _, _, kinds in pages for kind in kinds),
-    )  # fmt: skip
+    )
 
 
 def seen(batch: QuestionBatch, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -267,9 +281,12 @@ class AdaptedModel:
         """
         written_out = self.model.config._attn_implementation == WRITTEN_OUT
         hidden = self.model(
-            inputs_embeds=embeds.to(self.dtype), attention_mask=seen(batch, self.dtype), position_ids=batch.positions,
-            use_cache=False, **({"spans": spans(batch)} if written_out else {}),
-        ).last_hidden_state  # fmt: skip
+            inputs_embeds=embeds.to(self.dtype),
+            attention_mask=seen(batch, self.dtype),
+            position_ids=batch.positions,
+            use_cache=False,
+            **({"spans": spans(batch)} if written_out else {}),
+        ).last_hidden_state
         counts = batch.question.amax(1) + 1
         number = batch.question + (counts.cumsum(0) - counts)[:, None]
         return self.lm_head(hidden[batch.answer]), batch.ids.roll(-1, 1)[batch.answer], number[batch.answer]

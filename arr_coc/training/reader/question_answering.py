@@ -139,10 +139,16 @@ class QuestionAnswering(Task):
     def _pages(self, sources: Sources, start: int = 0) -> AskedPages:
         stage = self.stage
         return AskedPages(
-            sources, (stage.seed, sources.split != "train"), self.run,
-            pages=stage.pages_per_step, questions=stage.questions, wanted=self._asks, mistakes=stage.mistakes,
-            start=start, contrast=stage.contrast * (sources.split == "train"),
-        )  # fmt: skip
+            sources,
+            (stage.seed, sources.split != "train"),
+            self.run,
+            pages=stage.pages_per_step,
+            questions=stage.questions,
+            wanted=self._asks,
+            mistakes=stage.mistakes,
+            start=start,
+            contrast=stage.contrast * (sources.split == "train"),
+        )
 
     def _asks(self, question: Question) -> bool:
         return not self.stage.kinds or question.kind in self.stage.kinds

@@ -96,10 +96,16 @@ class RelevanceTask(Task):
     def _pages(self, sources: Sources, start: int = 0) -> AskedPages:
         stage = self.stage
         return AskedPages(
-            sources, (stage.seed, 7, sources.split != "train"), self.run,
-            pages=stage.pages_per_step, questions=stage.questions, wanted=has_place, mistakes=stage.mistakes,
-            start=start, contrast=stage.contrast * (sources.split == "train"),
-        )  # fmt: skip
+            sources,
+            (stage.seed, 7, sources.split != "train"),
+            self.run,
+            pages=stage.pages_per_step,
+            questions=stage.questions,
+            wanted=has_place,
+            mistakes=stage.mistakes,
+            start=start,
+            contrast=stage.contrast * (sources.split == "train"),
+        )
 
     def losses(self, step: int, batch: Sequence[AskedPage]) -> dict[str, Tensor]:
         losses, random = [], torch.Generator().manual_seed(hash((self.stage.seed, step)) % 2**32)

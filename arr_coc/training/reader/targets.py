@@ -252,9 +252,8 @@ def read_without_pixels(
 
 
 LOOK_ALIKES = (
-    "0OoQDC", "1lI|i!tj/", "5S$s", "8B3&", "2Zz", "6Gb", "9gqy", "ceo", "uvn", "mnr", "aoe", "hb", "ft", "EF", "PR",
-    "UV", "MN", "KX", "7T?", "4A", ".,", ":;", "-~_", "'\"`", "([{", ")]}",
-)  # fmt: skip
+    "0OoQDC 1lI|i!tj/ 5S$s 8B3& 2Zz 6Gb 9gqy ceo uvn mnr aoe hb ft EF PR UV MN KX 7T? 4A ., :; -~_ '\"` ([{ )]}".split()
+)
 """Groups of characters that readers confuse."""
 
 

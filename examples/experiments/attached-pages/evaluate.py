@@ -60,10 +60,17 @@ def write_pages(folder: Path, split: Split, seed: int, count: int) -> Path:
         page = new_page(rng)
         draw_page(rng, page, split).save(folder / f"{number:04}.png")
         for field in page.fields[:ASKED]:
-            lines.append(json.dumps({
-                "image": f"{number:04}.png", "question": QUESTION.format(field=field.name), "answers": [field.value],
-                "boxes": [field.value_box], "label_box": field.label_box,
-            }))  # fmt: skip
+            lines.append(
+                json.dumps(
+                    {
+                        "image": f"{number:04}.png",
+                        "question": QUESTION.format(field=field.name),
+                        "answers": [field.value],
+                        "boxes": [field.value_box],
+                        "label_box": field.label_box,
+                    }
+                )
+            )
     (folder / "data.jsonl").write_text("\n".join(lines) + "\n")
     return folder / "data.jsonl"
 
@@ -75,10 +82,14 @@ def train_scorer(reader: AttachedReader, folder: Path, steps: int, pages: int) -
         data = write_pages(folder / "train", "train", 3, pages)
         held = write_pages(folder / "validation", "validation", 4, 20)
         stage = AttachedScorerStage(
-            data={"format": "jsonl", "path": str(data)}, held_out={"format": "jsonl", "path": str(held)},
-            steps=steps, warmup=min(50, steps - 1), batch_size=16, evaluate_every=max(1, steps // 6),
+            data={"format": "jsonl", "path": str(data)},
+            held_out={"format": "jsonl", "path": str(held)},
+            steps=steps,
+            warmup=min(50, steps - 1),
+            batch_size=16,
+            evaluate_every=max(1, steps // 6),
             kept=pages + 20,
-        )  # fmt: skip
+        )
         stage.train(reader, folder / "scorer", config=ArrCocFetcherConfig(hidden_size=64, num_heads=4, num_layers=2))
         reader.save_adapter(file)
     reader.load_adapter(file)
@@ -183,10 +194,13 @@ def predict(reader: AttachedReader, records: list[Record]) -> list[Row]:
             for arm, share, own in arms(reader, encodings, small, record):
                 relevant, chosen = relevance_of_boxes(own.prompt, [all_boxes(record, 0)]), own.fetch.indices[0]
                 row = {
-                    **known, "arm": arm, "share": round(share, 4), "answer": record.answers[0],
+                    **known,
+                    "arm": arm,
+                    "share": round(share, 4),
+                    "answer": record.answers[0],
                     "tokens": len(chosen) + own.fetch.base,
                     "kept": f"{float(relevant[chosen].sum() / relevant.sum()):.2g}",
-                }  # fmt: skip
+                }
                 asked.append((row, own))
         order = sorted(range(len(asked)), key=lambda at: len(asked[at][1].placed.ids))  # little padding
         for start in range(0, len(order), BATCH):

@@ -113,9 +113,14 @@ class Prompts:
         self.prompting = prompting
 
     def row(
-        self, page: StoredPage, arm: Arm, asked: Sequence[int], rng: np.random.Generator,
-        base_page: StoredPage | None = None, kept: Sequence[np.ndarray] | None = None,
-    ) -> tuple[Row, list[tuple[int, int, float]], list[str]]:  # fmt: skip
+        self,
+        page: StoredPage,
+        arm: Arm,
+        asked: Sequence[int],
+        rng: np.random.Generator,
+        base_page: StoredPage | None = None,
+        kept: Sequence[np.ndarray] | None = None,
+    ) -> tuple[Row, list[tuple[int, int, float]], list[str]]:
         """Base tokens of the page once; behind them each question with the tokens that are fetched for it.
 
         Args:
@@ -145,9 +150,11 @@ class Prompts:
         (rows, columns), side, start = cells, tokens.side, len(row.ids)
         middles = [((np.arange(n) + 0.5) * length / n).astype(int) for n, length in ((rows, 2 * side), (columns, side))]
         row.add(
-            [0] * (rows * columns), half_rows=np.repeat(middles[0], columns).tolist(),
-            columns=np.tile(middles[1], rows).tolist(), kind="base",
-        )  # fmt: skip
+            [0] * (rows * columns),
+            half_rows=np.repeat(middles[0], columns).tolist(),
+            columns=np.tile(middles[1], rows).tolist(),
+            kind="base",
+        )
         cell = tokens.half_rows * rows // (2 * side) * columns + tokens.columns * columns // side
         weight = 1.0 / np.bincount(cell, minlength=rows * columns)[cell]
         return list(zip((start + cell).tolist(), tokens.pieces.tolist(), weight.tolist(), strict=True))
@@ -158,7 +165,7 @@ class Prompts:
             tokens, side = _tokens(page, "small"), _tokens(page).side
             scaled = PageTokens(
                 tokens.pieces, tokens.half_rows * side // tokens.side, tokens.columns * side // tokens.side, side
-            ).only(np.arange(min(arm.budget, len(tokens.pieces))))  # fmt: skip
+            ).only(np.arange(min(arm.budget, len(tokens.pieces))))
             return Again(scaled, np.full(len(scaled.pieces), 0.5))
         relevance = page["relevance"][number].astype(float)
         drawn = rng.random(len(relevance)) if arm.fetched == "random" else None

@@ -222,9 +222,15 @@ def asked_pages(run: Run, split: Split, side: int, pdfs: Path, pages: int, start
 
 def _asked(sources: Any, run: Run, side: int, seed: int, questions: int, pages: int = 1, start: int = 0) -> AskedPages:
     asked = AskedPages(
-        sources, (seed,), run, pages=pages, questions=questions, wanted=lambda question: True, mistakes=MISTAKES,
+        sources,
+        (seed,),
+        run,
+        pages=pages,
+        questions=questions,
+        wanted=lambda question: True,
+        mistakes=MISTAKES,
         start=start,
-    )  # fmt: skip
+    )
     asked.grid = side // PATCH
     asked.side = asked.grid * asked.patch
     return asked
@@ -273,11 +279,16 @@ def stored(run: Run, pages: AskedPages, count: int) -> list[dict[str, Any]]:
         assert context.pieces is not None
         tokens = page_tokens(context.pieces[0])
         relevance = scorer(context).sigmoid().cpu().numpy()[:, tokens.patches]
-        kept.append({
-            "page": number, "source": last.source, "tokens": vars(tokens), "small": vars(page_tokens(small)),
-            "relevance": relevance.astype(np.float16),
-            "questions": [vars(question) for question in page.questions],
-        })  # fmt: skip
+        kept.append(
+            {
+                "page": number,
+                "source": last.source,
+                "tokens": vars(tokens),
+                "small": vars(page_tokens(small)),
+                "relevance": relevance.astype(np.float16),
+                "questions": [vars(question) for question in page.questions],
+            }
+        )
     return kept
 
 
@@ -314,9 +325,15 @@ def main() -> None:
     run = Run(model, model.processor, torch.device(args.device))
     if args.steps:
         stage = KindsStage(
-            steps=args.steps, learning_rate=4e-4, evaluate_every=max(1, args.steps // 3), seed=40, pdfs=str(args.pdfs),
-            side=args.side, workers=0, bf16=False,
-        )  # fmt: skip
+            steps=args.steps,
+            learning_rate=4e-4,
+            evaluate_every=max(1, args.steps // 3),
+            seed=40,
+            pdfs=str(args.pdfs),
+            side=args.side,
+            workers=0,
+            bf16=False,
+        )
         stage.run(run, args.out / "scorer")
     model.eval()
     args.out.mkdir(parents=True, exist_ok=True)
