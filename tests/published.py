@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from arr_coc import ArrCocForConditionalGeneration
-from arr_coc.assembling import Plan, Request, Source, make_plan, write
+from arr_coc.assembling import Plan, Request, WeightsSource, make_plan, write
 from arr_coc.cli import main
 from benchmarks import upstream
 from benchmarks.upstream import write_upstream
@@ -62,10 +62,10 @@ def write_published(root: Path, tokenizer: Path) -> Path:
     return root
 
 
-def opened(published: Path, llm: str = "qwen3") -> dict[str, Source]:
+def opened(published: Path, llm: str = "qwen3") -> dict[str, WeightsSource]:
     if llm == "deepseek":
-        return dict.fromkeys(PARTS, Source(published / "deepseek"))
-    return {"vision": Source(published / "vision"), "llm": Source(published / llm)}
+        return dict.fromkeys(PARTS, WeightsSource(published / "deepseek"))
+    return {"vision": WeightsSource(published / "vision"), "llm": WeightsSource(published / llm)}
 
 
 def assembled(published: Path, out: Path, llm: str = "qwen3", **choices: Any) -> tuple[Plan, dict[str, Tensor]]:

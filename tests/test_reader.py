@@ -27,7 +27,7 @@ from arr_coc.modeling.wordpieces import CHARACTERS, CLASSES, FOREMOST, PIECE_SLO
 from arr_coc.training.attention import all_eager_attention
 from arr_coc.training.reader import language_model, question_answering, relevance
 from arr_coc.training.reader.language_model import seen, spans
-from arr_coc.training.reader.pages import LISTWISE, PAGES, AskedPage, CropBatches, Reading, Sources, crop, square
+from arr_coc.training.reader.pages import LISTWISE, PAGES, AskedPage, CropBatches, PageReader, Sources, crop, square
 from arr_coc.training.reader.question_answering import QuestionAnswering, QuestionAnsweringStage, foremost
 from arr_coc.training.reader.recognition import (
     RecognitionStage,
@@ -39,7 +39,7 @@ from arr_coc.training.reader.recognition import (
 from arr_coc.training.reader.relevance import RelevanceStage
 from arr_coc.training.reader.targets import (
     LEADS,
-    Piece,
+    PieceSpan,
     Print,
     Wordpieces,
     base_mixture,
@@ -96,8 +96,8 @@ def cut() -> Wordpieces:
 
 def test_pieces_know_their_characters_and_the_space_stands_where_the_word_begins(cut: Wordpieces) -> None:
     ids = cut.tokenizer.convert_tokens_to_ids
-    assert cut("user") == (Piece(ids("Ġ"), 0, 1), Piece(ids("user"), 0, 4))
-    assert cut("the1") == (Piece(ids("Ġthe"), 0, 3), Piece(ids("1"), 3, 4))
+    assert cut("user") == (PieceSpan(ids("Ġ"), 0, 1), PieceSpan(ids("user"), 0, 4))
+    assert cut("the1") == (PieceSpan(ids("Ġthe"), 0, 3), PieceSpan(ids("1"), 3, 4))
 
 
 def test_bytes_of_one_character_are_pieces_of_it(cut: Wordpieces) -> None:
@@ -309,7 +309,7 @@ def test_a_page_that_is_not_drawn_is_asked_as_a_drawn_one(fields: None) -> None:
         assert torch.equal(drawn.answer[row], undrawn.answer[rows[question.text]])
         assert set(drawn.relevance[row].tolist()) == {0.0, np.float32(LEADS), 1.0}  # others, the label, the answer
         assert torch.equal(drawn.relevance[row] == 1.0, drawn.answer[row])
-    reading = Reading(run_of(word_model()))
+    reading = PageReader(run_of(word_model()))
     contexts = [reading.context(each) for each in (drawn, undrawn)]
     assert all(each.pieces.shape == (1, 256, 2, PIECE_SLOTS) and each.query.shape[0] == 3 for each in contexts)
     assert contexts[0].features.any() and not contexts[1].features.any()

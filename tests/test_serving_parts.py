@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse
 from torch import nn
 
 from arr_coc.cli.serve import KEYS_VARIABLE, _keys
-from arr_coc.serving.answers import AnswerText, Field, as_object, fields_of, misfit
+from arr_coc.serving.answers import AnswerText, SchemaField, as_object, fields_of, misfit
 from arr_coc.serving.batched_model import LARGEST_ID, TokenRows
 from arr_coc.serving.encodings import HANDLE, affinity_key, by_affinity, handle_of
 from arr_coc.serving.examples import load_hook
@@ -287,13 +287,13 @@ def test_an_error_about_half_a_surrogate_can_be_sent() -> None:
 
 def test_each_field_is_a_question() -> None:
     assert fields_of(SCHEMA) == [
-        Field(("total",), "What is the total with tax?", ("number",)),
-        Field(("issueDate",), "What is the issue date?", ("string",)),
-        Field(("paid",), "Was it paid?", ("boolean", "null")),
-        Field(("seller", "city_name"), "What is the city name?", ("string", "null")),
-        Field(("seller", "kind"), "What is the kind?", ("string",), ("Shop", "Bar")),
-        Field(("note",), "What is the note?", ("string",), required=False),
-        Field(("code",), "Copy the code below the name.", ("string",), required=False),
+        SchemaField(("total",), "What is the total with tax?", ("number",)),
+        SchemaField(("issueDate",), "What is the issue date?", ("string",)),
+        SchemaField(("paid",), "Was it paid?", ("boolean", "null")),
+        SchemaField(("seller", "city_name"), "What is the city name?", ("string", "null")),
+        SchemaField(("seller", "kind"), "What is the kind?", ("string",), ("Shop", "Bar")),
+        SchemaField(("note",), "What is the note?", ("string",), required=False),
+        SchemaField(("code",), "Copy the code below the name.", ("string",), required=False),
     ]
 
 
@@ -336,7 +336,7 @@ def test_each_field_is_a_question() -> None:
     ],
 )
 def test_values(kinds: tuple[str, ...], text: str, value: Any) -> None:
-    found = Field(("x",), "?", kinds).value(text)
+    found = SchemaField(("x",), "?", kinds).value(text)
     assert found == value and type(found) is type(value)
 
 
@@ -351,7 +351,7 @@ def test_values(kinds: tuple[str, ...], text: str, value: Any) -> None:
     ),
 )
 def test_answers_that_are_no_values(kinds: tuple[str, ...], text: str, required: bool) -> None:
-    field = Field(("x",), "?", kinds, required=required)
+    field = SchemaField(("x",), "?", kinds, required=required)
     with pytest.raises(ValueError, match=f"x: expected an answer that is {' or '.join(kinds)}; got '{text}'"):
         field.value(text)
     assert field.needed == (required and "null" not in kinds)
@@ -359,7 +359,7 @@ def test_answers_that_are_no_values(kinds: tuple[str, ...], text: str, required:
 
 def test_what_is_not_on_the_page_is_no_value_of_a_needed_field() -> None:
     with pytest.raises(ValueError, match="x: expected an answer that is on the page; got 'Not on the page'"):
-        Field(("x",), "?", ("string",)).value("Not on the page")
+        SchemaField(("x",), "?", ("string",)).value("Not on the page")
 
 
 @pytest.mark.parametrize(
@@ -395,14 +395,14 @@ def test_references_of_older_drafts() -> None:
 
 def test_cut_answers_are_no_values() -> None:
     with pytest.raises(ValueError, match="total: expected a whole answer; got '78', which max_tokens cut"):
-        Field(("total",), "?", ("number",)).value("78", cut=True)
+        SchemaField(("total",), "?", ("number",)).value("78", cut=True)
 
 
 def test_one_of_some_values_and_what_is_left_out() -> None:
-    kind = Field(("seller", "kind"), "?", ("string",), ("Shop", "Bar"))
+    kind = SchemaField(("seller", "kind"), "?", ("string",), ("Shop", "Bar"))
     assert kind.value("bar") == "Bar"
-    assert Field(("x",), "?", ("number",), (1, 1.5)).value("$1.50") == 1.5
-    assert Field(("x",), "?", ("boolean",), (True, False)).value("No") is False
+    assert SchemaField(("x",), "?", ("number",), (1, 1.5)).value("$1.50") == 1.5
+    assert SchemaField(("x",), "?", ("boolean",), (True, False)).value("No") is False
     with pytest.raises(ValueError, match="seller.kind: expected an answer that is Shop or Bar; got 'pub'"):
         kind.value("pub")
     fields = fields_of(SCHEMA)

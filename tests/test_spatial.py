@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers import Qwen3VLConfig, Qwen3VLModel
 
 from arr_coc import ArrCocForConditionalGeneration
-from arr_coc.evaluation.peers import Question
+from arr_coc.evaluation.peers import PeerQuestion
 from arr_coc.modeling.fetcher import FetchChoices, FetchResult
 from arr_coc.modeling.image_encoding import ImageEncoding
 from arr_coc.modeling.prompt import image_places, image_planes
@@ -547,7 +547,7 @@ def test_whoever_reads_embeddings_alone_refuses_them(bridge: str, tmp_path: Path
         lambda: Engine(model, ServerSettings()),
         lambda: VllmClient(model, None),
         lambda: export_language_model(model, tmp_path / "out"),
-        lambda: Question(model, encoding, QUESTION),
+        lambda: PeerQuestion(model, encoding, QUESTION),
     ):
         with pytest.raises(ValueError, match=r": expected a model whose prompts are embeddings alone .*; got layout"):
             begin()

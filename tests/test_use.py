@@ -21,7 +21,7 @@ from arr_coc.evaluation.prediction_loop import weights_hash
 from arr_coc.journal import journal_files, read_journal
 from arr_coc.learning.versions import Versions
 from arr_coc.serving.app import Server
-from arr_coc.serving.examples import ALLOCATION, ANSWER, JOURNAL, SAME, SKIPPED, Example, Replay, example_of
+from arr_coc.serving.examples import ALLOCATION, ANSWER, JOURNAL, SAME, SKIPPED, LoggedExample, Replay, example_of
 from arr_coc.serving.settings import ServerSettings, UseSettings
 
 pytestmark = pytest.mark.slow
@@ -31,7 +31,7 @@ IMAGES = [png(noise(seed)) for seed in range(3)]
 URLS = [data_url(content) for content in IMAGES]
 
 
-def redact(kept: Example | Feedback) -> Example | Feedback | None:
+def redact(kept: LoggedExample | Feedback) -> LoggedExample | Feedback | None:
     """A hook: no names, and nothing at all of what is secret."""
     if "secret" in kept.question:
         return None
@@ -76,7 +76,7 @@ def say(client: Any, **body: Any) -> Any:
     return client.post("/feedback", cast_to=object, body=body)
 
 
-def logged(folder: Path, number: str) -> Example | None:
+def logged(folder: Path, number: str) -> LoggedExample | None:
     if not journal_files(folder / "log", JOURNAL):
         return None
     entries = [example_of(entry) for entry in read_journal(folder / "log", JOURNAL)]

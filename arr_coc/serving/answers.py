@@ -114,7 +114,7 @@ VALIDATOR = extend(Draft202012Validator, {"multipleOf": _multiple_of})
 
 
 @dataclass(frozen=True)
-class Field:
+class SchemaField:
     """A field of a schema.
 
     Attributes:
@@ -236,7 +236,7 @@ def _number(text: str) -> int | float | None:
     return float(number) if math.isfinite(float(number)) else None
 
 
-def fields_of(schema: Mapping[str, Any]) -> list[Field]:
+def fields_of(schema: Mapping[str, Any]) -> list[SchemaField]:
     """The fields of an object's JSON schema in order, those of nested objects included.
 
     Raises:
@@ -257,7 +257,7 @@ def fields_of(schema: Mapping[str, Any]) -> list[Field]:
 
 def _fields(
     schema: Any, root: Mapping[str, Any], path: tuple[str, ...], required: bool = True, held: int = 0
-) -> Iterator[Field]:
+) -> Iterator[SchemaField]:
     place = f"response_format: {'.'.join(path) or 'schema'}"
     if len(path) > 8:
         raise ValueError(f"{place[:80]}: expected objects in at most 8 objects; got more")
@@ -299,7 +299,7 @@ def _fields(
     kinds += ("null",) if nullable else ()
     limits = {key: value for key, value in schema.items() if key in OF_FIELDS - NOTES - {"type"}}
     question = _question(path[-1:], str(schema.get("description") or ""))
-    yield Field(path, question, kinds, values, required, limits, held)
+    yield SchemaField(path, question, kinds, values, required, limits, held)
 
 
 def _fits(value: Any, schema: Mapping[str, Any]) -> bool:
@@ -353,7 +353,7 @@ def _question(path: Sequence[str], description: str) -> str:
     return f"What is {name}?" if name.lower().startswith("the ") else f"What is the {name}?"
 
 
-def as_object(fields: Sequence[Field], values: Sequence[Any]) -> dict[str, Any]:
+def as_object(fields: Sequence[SchemaField], values: Sequence[Any]) -> dict[str, Any]:
     """The JSON object of the fields' values."""
     whole: dict[str, Any] = {}
     for own, value in zip(fields, values, strict=True):

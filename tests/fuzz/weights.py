@@ -14,7 +14,7 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 
 from arr_coc import ArrCocForConditionalGeneration
-from arr_coc.assembling import Request, Source, make_plan, write
+from arr_coc.assembling import Request, WeightsSource, make_plan, write
 from arr_coc.cli.common import quiet
 from arr_coc.loading import load_model
 from arr_coc.modeling.pretrained import WEIGHTS, WEIGHTS_INDEX
@@ -252,7 +252,7 @@ class Doors:
         return self.ask(build(folder, folder.parent / "built"))
 
     def assemble(self, folder: Path) -> str:
-        sources = {"vision": Source(self.published / "vision"), "llm": Source(folder)}
+        sources = {"vision": WeightsSource(self.published / "vision"), "llm": WeightsSource(folder)}
         write(make_plan(Request(sources=sources)), folder.parent / "assembled")
         self.ask(folder.parent / "assembled")
         return self.answer

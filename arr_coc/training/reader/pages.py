@@ -389,7 +389,7 @@ class AskedPage:
         return {name: share[wanted.any(1)] for name, share in shares.items()}
 
 
-class Reading:
+class PageReader:
     """Reads pages with a run's model, and makes what scorers see of them."""
 
     def __init__(self, run: Run) -> None:

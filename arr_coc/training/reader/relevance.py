@@ -20,7 +20,7 @@ from arr_coc.data.splits import Split
 
 from ..loop import ScratchStage, Task
 from ..stages import STAGES, Run
-from .pages import AskedPage, AskedPages, Reading, Sources
+from .pages import AskedPage, AskedPages, PageReader, Sources
 
 EVALUATED_PAGES = 100
 """Held-out pages that a measurement asks about."""
@@ -77,7 +77,7 @@ class RelevanceTask(Task):
 
     def __init__(self, stage: RelevanceStage, run: Run) -> None:
         self.stage, self.run = stage, run
-        self.reading = Reading(run)
+        self.reading = PageReader(run)
         self.reading.tower.requires_grad_(False)
         self.reading.embed.requires_grad_(False)
         self.weight = run.model.config.relevance_positive_weight

@@ -33,7 +33,7 @@ from arr_coc.data import Split
 from arr_coc.data.records import Record, read_records
 from arr_coc.evaluation.answers import all_boxes
 from arr_coc.evaluation.peer_rules import PEERS
-from arr_coc.evaluation.peers import LAYER, Reading, _Read, _recording, _stopping
+from arr_coc.evaluation.peers import LAYER, EarlyStates, _Read, _recording, _stopping
 from arr_coc.modeling.configuration_arr_coc import ArrCocFetcherConfig
 from arr_coc.training.attached import AttachedScorerStage
 
@@ -129,7 +129,7 @@ def read_all(reader: AttachedReader, encoding: Any, prompt: EncodedPrompt, quest
     ):
         reader.model.base_model(**runner._inputs(encoding, runner._batch([placed])), use_cache=False)
     hidden = tensors["hidden"]
-    reading = Reading(tensors["attention"], tensors["keys"], hidden[0], language_model.norm(hidden)[0])
+    reading = EarlyStates(tensors["attention"], tensors["keys"], hidden[0], language_model.norm(hidden)[0])
     return SimpleNamespace(embeds=embeds, places=places, asked=asked, behind=behind, reading=reading)
 
 

@@ -36,7 +36,7 @@ from arr_coc.evaluation.bench import read_bench
 from arr_coc.loading import load_model
 from arr_coc.modeling.image_loading import load_image
 from arr_coc.training.reader.language_model import Prompting
-from arr_coc.training.reader.pages import AskedPage, AskedPages, Reading, Sources, crop, lines_of, square
+from arr_coc.training.reader.pages import AskedPage, AskedPages, PageReader, Sources, crop, lines_of, square
 from arr_coc.training.reader.relevance import RelevanceStage, RelevanceTask
 from arr_coc.training.reader.targets import page_tokens, pixels, read_without_pixels
 from arr_coc.training.stages import Run
@@ -268,7 +268,7 @@ class KindsStage(RelevanceStage):
 @torch.no_grad()
 def stored(run: Run, pages: AskedPages, count: int) -> list[dict[str, Any]]:
     """What arms are given of the first `count` pages: dictionaries of numpy arrays, text and numbers."""
-    reading = Reading(run)
+    reading = PageReader(run)
     scorer = run.model.model.fetcher.scorer(run.model.config.fetcher_config.strategy)
     kept = []
     for number in tqdm(range(count), disable=None):
