@@ -356,8 +356,13 @@ def fault_of_input(error: Exception) -> str | None:
     from huggingface_hub.errors import StrictDataclassError
 
     kinds: tuple[type[Exception], ...] = (
-        ValueError, OSError, SafetensorError, StrictDataclassError, zipfile.BadZipFile, pickle.UnpicklingError,
-    )  # fmt: skip
+        ValueError,
+        OSError,
+        SafetensorError,
+        StrictDataclassError,
+        zipfile.BadZipFile,
+        pickle.UnpicklingError,
+    )
     return (" ".join(str(error).split()) or type(error).__name__) if isinstance(error, kinds) else None
 
 

@@ -17,7 +17,7 @@ _SEGMENTS = 8
 """Number of files of a bounded journal: when it is full, an eighth of it is deleted."""
 
 
-class Entry(NamedTuple):
+class JournalEntry(NamedTuple):
     """An entry and its place: its file, and the bytes from the file's start to the line's."""
 
     path: Path
@@ -121,7 +121,7 @@ def journal_files(folder: Path, name: str) -> list[Path]:
     return sorted(folder.glob(f"{name}-*-*.jsonl"))
 
 
-def read_journal(folder: Path, name: str) -> Iterator[Entry]:
+def read_journal(folder: Path, name: str) -> Iterator[JournalEntry]:
     """The entries of a journal, the oldest file first.
 
     Raises:
@@ -139,7 +139,7 @@ def read_journal(folder: Path, name: str) -> Iterator[Entry]:
                 offset += len(line)
 
 
-def read_entry(path: Path, offset: int) -> Entry:
+def read_entry(path: Path, offset: int) -> JournalEntry:
     """Reads an entry again, at its place from `read_journal`.
 
     Raises:
@@ -151,11 +151,11 @@ def read_entry(path: Path, offset: int) -> Entry:
         return _entry(path, offset, stream.readline())
 
 
-def _entry(path: Path, offset: int, line: bytes) -> Entry:
+def _entry(path: Path, offset: int, line: bytes) -> JournalEntry:
     try:
         content = json.loads(line)
     except ValueError as error:
         raise ValueError(f"{path}, byte {offset}: expected JSON; got {error}") from error
     if not isinstance(content, dict):
         raise ValueError(f"{path}, byte {offset}: expected a JSON object; got {type(content).__name__}")
-    return Entry(path, offset, content)
+    return JournalEntry(path, offset, content)

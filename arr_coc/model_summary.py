@@ -225,9 +225,14 @@ def _selected_slots(
     query_mask = torch.ones(1, question_tokens, dtype=torch.bool, device="meta")
     seen = (encoding.features, encoding.textures, encoding.patch_mask)
     context = FetchContext(
-        *seen, query, query_mask, encoding.seeds, depths=encoding.depths, pieces=encoding.pieces,
+        *seen,
+        query,
+        query_mask,
+        encoding.seeds,
+        depths=encoding.depths,
+        pieces=encoding.pieces,
         table=model.get_input_embeddings().get_parameter("weight"),
-    )  # fmt: skip
+    )
     ids = query_mask.long()
     return SelectedSlots(ids, query_mask, query, encoding, ids[:, 0], num_fetched, context, encoding.base_indices)
 

@@ -27,9 +27,7 @@ Window = tuple[float, ...]
 SHORTEST, LONGEST = 768, 1536
 """Bounds on the longer side of the drawn image, px."""
 
-VIRIDIS = (
-    "440154", "482878", "3e4989", "31688e", "26828e", "1f9e89", "35b779", "6ece58", "b5de2b", "fde725",
-)  # fmt: skip
+VIRIDIS = ("440154", "482878", "3e4989", "31688e", "26828e", "1f9e89", "35b779", "6ece58", "b5de2b", "fde725")
 """Ten evenly spaced colours of matplotlib's viridis (CC0), low to high: perceptually even, also in grey."""
 
 CLEAREST, DENSEST = 0.15, 0.6

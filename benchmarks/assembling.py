@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from arr_coc.assembling import Plan, Request, Source, make_plan, write
+from arr_coc.assembling import Plan, Request, WeightsSource, make_plan, write
 from arr_coc.assembling.writer import part_of
 from arr_coc.files import run_module
 from arr_coc.loading import find_model
@@ -105,7 +105,7 @@ def stand_ins(folder: Path, llm: str, scale: int) -> dict[str, Path]:
 
 def plan_of(paths: dict[str, Path], max_shard_size: str) -> Plan:
     """The plan for `stand_ins`; a folder with both parts is opened once."""
-    opened = {path: Source(path) for path in paths.values()}
+    opened = {path: WeightsSource(path) for path in paths.values()}
     sources = {part: opened[path] for part, path in paths.items()}
     return make_plan(Request(sources=sources, max_shard_size=max_shard_size))
 

@@ -99,17 +99,18 @@ def qwen_processor(kind: type, tokenizer: Any, patch: int, **sizes: Any) -> Any:
 def qwen3_vl_2b(layers: int = 28, depth: int = 24, width: int = 2048, vision: int = 1024) -> tuple[Any, Any]:
     """Qwen3-VL-2B-Instruct (Bai et al., "Qwen3-VL Technical Report", 2025), as in its config.json."""
     tokenizer, ids = qwen_tokenizer()
-    text = {
-        "vocab_size": 151936, "hidden_size": width, "intermediate_size": 3 * width, "num_hidden_layers": layers,
-        "num_attention_heads": width // 128, "num_key_value_heads": width // 256, "head_dim": 128,
-        "max_position_embeddings": 262144, "tie_word_embeddings": True,
-        "rope_parameters": {"rope_type": "default", "rope_theta": 5e6, "mrope_section": [24, 20, 20]},
-    }  # fmt: skip
+    text = (
+        {"vocab_size": 151936, "hidden_size": width, "intermediate_size": 3 * width, "num_hidden_layers": layers}
+        | {"num_attention_heads": width // 128, "num_key_value_heads": width // 256, "head_dim": 128}
+        | {"max_position_embeddings": 262144, "tie_word_embeddings": True}
+        | {"rope_parameters": {"rope_type": "default", "rope_theta": 5e6, "mrope_section": [24, 20, 20]}}
+    )
     taps = [depth * 5 // 24, depth * 11 // 24, depth * 17 // 24]
-    tower = {
-        "depth": depth, "hidden_size": vision, "intermediate_size": 4 * vision, "num_heads": vision // 64,
-        "patch_size": 16, "out_hidden_size": width, "deepstack_visual_indexes": taps,
-    }  # fmt: skip
+    tower = {"depth": depth, "hidden_size": vision, "intermediate_size": 4 * vision, "num_heads": vision // 64} | {
+        "patch_size": 16,
+        "out_hidden_size": width,
+        "deepstack_visual_indexes": taps,
+    }
     config = transformers.Qwen3VLConfig(text_config=text, vision_config=tower, tie_word_embeddings=True, **ids)
     sizes: dict[str, Any] = {"min_pixels": 256**2, "max_pixels": 4096**2}
     return config, qwen_processor(transformers.Qwen3VLProcessor, tokenizer, 16, **sizes)
@@ -119,11 +120,11 @@ def internvl3_5_1b() -> tuple[Any, Any]:
     """InternVL3.5-1B (Wang et al., "InternVL3.5", 2025): InternViT-300M and Qwen3-0.6B, up to 12 tiles of 448 px."""
     names = {"start_image_token": "<img>", "end_image_token": "</img>", "context_image_token": "<IMG_CONTEXT>"}
     tokenizer: Any = character_tokenizer({**names, "video_token": "<video>"})
-    text = {
-        "model_type": "qwen3", "vocab_size": 151936, "hidden_size": 1024, "intermediate_size": 3072,
-        "num_hidden_layers": 28, "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128,
-        "max_position_embeddings": 40960, "tie_word_embeddings": False,
-    }  # fmt: skip
+    text = (
+        {"model_type": "qwen3", "vocab_size": 151936, "hidden_size": 1024, "intermediate_size": 3072}
+        | {"num_hidden_layers": 28, "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128}
+        | {"max_position_embeddings": 40960, "tie_word_embeddings": False}
+    )
     tower = {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "num_attention_heads": 16}
     config = transformers.InternVLConfig(
         text_config=text,

@@ -133,9 +133,13 @@ def main() -> None:
     config.image_size = arguments.image_size or config.image_size
     dtype = getattr(torch, arguments.dtype)
     costs = encoder_costs(
-        config, dtype, rounds=arguments.rounds, batch=arguments.batch_size, backward=arguments.backward,
+        config,
+        dtype,
+        rounds=arguments.rounds,
+        batch=arguments.batch_size,
+        backward=arguments.backward,
         clock=CLOCKS[arguments.clock],
-    )  # fmt: skip
+    )
     passes = "forward and backward" if arguments.backward else "forward"
     print(
         f"{arguments.model}, {arguments.batch_size} image(s) of {config.image_size} px, {passes}, {arguments.dtype}, "

@@ -78,9 +78,12 @@ def fetching_costs(
     inputs["pixel_values"] = pixels = inputs["pixel_values"].to(model.dtype)
     encoding = _with_base_read(model, core.encode_image(pixels, inputs["patch_mask"]))
     selected = core.select_slots(
-        inputs["input_ids"], encoding, query_mask=inputs["query_mask"].bool(), image_index=torch.zeros(1).long(),
+        inputs["input_ids"],
+        encoding,
+        query_mask=inputs["query_mask"].bool(),
+        image_index=torch.zeros(1).long(),
         choices=FetchChoices(relevance=torch.rand(1, encoding.side**2)),
-    )  # fmt: skip
+    )
 
     def fetch(strategy: str, allocator: str) -> None:
         own = selected if SCORERS[strategy].fetches else replace(selected, budget=0)

@@ -73,15 +73,16 @@ def ocr(image: Image.Image, dtype: torch.dtype) -> dict[str, Call]:
 
 def smolvlm_config() -> SmolVLMConfig:
     """SmolVLM-256M (Marafioti et al., "SmolVLM", 2025), as in its config.json."""
-    text = {
-        "model_type": "llama", "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30,
-        "num_attention_heads": 9, "num_key_value_heads": 3, "head_dim": 64, "vocab_size": 49280,
-        "max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "pad_token_id": 2, "bos_token_id": 1, "eos_token_id": 2,
-    }  # fmt: skip
-    vision = {
-        "hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12,
-        "image_size": 512, "patch_size": 16,
-    }  # fmt: skip
+    text = (
+        {"model_type": "llama", "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30}
+        | {"num_attention_heads": 9, "num_key_value_heads": 3, "head_dim": 64, "vocab_size": 49280}
+        | {"max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "pad_token_id": 2, "bos_token_id": 1}
+        | {"eos_token_id": 2}
+    )
+    vision = {"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12} | {
+        "image_size": 512,
+        "patch_size": 16,
+    }
     return SmolVLMConfig(text_config=text, vision_config=vision, scale_factor=4, image_token_id=49190)
 
 
@@ -114,9 +115,15 @@ def donut_config() -> Any:
         image_size=[2560, 1920], embed_dim=128, depths=[2, 2, 14, 2], num_heads=[4, 8, 16, 32], window_size=10
     )
     decoder = MBartConfig(
-        vocab_size=57525, d_model=1024, decoder_layers=4, decoder_ffn_dim=4096, decoder_attention_heads=16,
-        max_position_embeddings=1536, is_encoder_decoder=False, scale_embedding=True,
-    )  # fmt: skip
+        vocab_size=57525,
+        d_model=1024,
+        decoder_layers=4,
+        decoder_ffn_dim=4096,
+        decoder_attention_heads=16,
+        max_position_embeddings=1536,
+        is_encoder_decoder=False,
+        scale_embedding=True,
+    )
     return VisionEncoderDecoderConfig.from_encoder_decoder_configs(encoder, decoder)
 
 

@@ -48,9 +48,14 @@ _MAPPED = string.ascii_letters + string.digits + string.punctuation
 
 
 def write_layer(
-    sheet: Sheet, prints: Sequence[Print], *, mode: int = INVISIBLE, colour: tuple[float, float, float] = BLACK,
-    size: float | None = None, shift: float = 0.0,
-) -> None:  # fmt: skip
+    sheet: Sheet,
+    prints: Sequence[Print],
+    *,
+    mode: int = INVISIBLE,
+    colour: tuple[float, float, float] = BLACK,
+    size: float | None = None,
+    shift: float = 0.0,
+) -> None:
     """Writes texts of the sheet's page in Helvetica, as wide as they are printed; in a `size` in pt, as it comes."""
     text = sheet.canvas.beginText()
     text.setTextRenderMode(mode)
@@ -244,8 +249,12 @@ def _honest_scan(spec: Spec) -> Document:
 
 
 LIARS: dict[str, Callable[[Spec], Document]] = {
-    "unicode": _unicode, "other-page": _other_page, "white": _white, "unseen": _unseen, "altered": _altered,
-}  # fmt: skip
+    "unicode": _unicode,
+    "other-page": _other_page,
+    "white": _white,
+    "unseen": _unseen,
+    "altered": _altered,
+}
 KINDS = LIARS | {"honest-drawn": drawn, "honest-scan": _honest_scan}
 
 

@@ -58,8 +58,10 @@ def in_reading_order(boxes: Any, texts: Any) -> str:
         texts: n strings.
     """
     rows: list[list[tuple[float, float, float, str]]] = []
-    pieces = [(min(x), min(y), max(y), text) for (x, y), text in
-              zip((np.asarray(box).T.tolist() for box in boxes), texts, strict=True)]  # fmt: skip
+    pieces = [
+        (min(x), min(y), max(y), text)
+        for (x, y), text in zip((np.asarray(box).T.tolist() for box in boxes), texts, strict=True)
+    ]
     for piece in sorted(pieces, key=lambda each: each[1] + each[2]):
         middle = (piece[1] + piece[2]) / 2
         if rows and rows[-1][0][1] <= middle <= rows[-1][0][2]:
@@ -147,10 +149,16 @@ class OcrPipeline:
         _, behind = self.prompt
         ids = torch.cat((page.ids, self._ids(behind.format(question=question))), 1)
         output = self.model.generate(
-            input_ids=ids, attention_mask=torch.ones_like(ids), streamer=streamer, max_new_tokens=most,
-            do_sample=False, eos_token_id=self.ends, return_dict_in_generate=True, output_logits=True,
+            input_ids=ids,
+            attention_mask=torch.ones_like(ids),
+            streamer=streamer,
+            max_new_tokens=most,
+            do_sample=False,
+            eos_token_id=self.ends,
+            return_dict_in_generate=True,
+            output_logits=True,
             **{CACHE: page.cache},
-        )  # fmt: skip
+        )
         page.cache.crop(page.ids.shape[1] - page.cache.get_seq_length())  # for the next question
         scores = self.model.compute_transition_scores(output.sequences, output.logits, normalize_logits=True)
         answer = self.tokenizer.decode(output.sequences[0, ids.shape[1] :], skip_special_tokens=True).strip()

@@ -237,12 +237,15 @@ def report(lines: Sequence[Line]) -> str:
     kinds = [*dict.fromkeys(kind for line in lines for kind in line.by_kind)]
     rows = [
         [
-            line.name, percent(line.exact),
+            line.name,
+            percent(line.exact),
             *(f"{100 * line.by_kind[kind]:.1f}" if kind in line.by_kind else "-" for kind in kinds),
-            str(len(line.scores)), f"{line.views:.1f}", f"{line.seconds:.2f}",
+            str(len(line.scores)),
+            f"{line.views:.1f}",
+            f"{line.seconds:.2f}",
         ]
         for line in lines
-    ]  # fmt: skip
+    ]
     found = verdict(lines)
     return "\n".join(
         [
@@ -273,10 +276,16 @@ def main() -> None:
     arguments = parser.parse_args()
     model = load_model(arguments.model)
     lines = page_sizes(
-        model, pages=arguments.pages, questions=arguments.questions, sizes=arguments.sizes,
-        resolutions=arguments.dpi, kinds=arguments.kinds, tiles=arguments.tiles, seed=arguments.seed,
+        model,
+        pages=arguments.pages,
+        questions=arguments.questions,
+        sizes=arguments.sizes,
+        resolutions=arguments.dpi,
+        kinds=arguments.kinds,
+        tiles=arguments.tiles,
+        seed=arguments.seed,
         split=arguments.split,
-    )  # fmt: skip
+    )
     print(
         f"{arguments.model or 'arr-coc-135m'}, {arguments.pages} pages, {arguments.split} split, seed {arguments.seed}"
     )

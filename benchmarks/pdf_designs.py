@@ -133,13 +133,19 @@ def _invoice(sheet: Sheet, fake: Any, random: Random) -> list[tuple[str, str]]:
     style, sign = random.randrange(3), random.choice("$€£")
     y = _title(sheet, fake.company(), band=sheet.spec.seed % 3 == 0)
     sheet.text(sheet.width - MARGIN, y, "INVOICE", size=1.4 * sheet.spec.size, bold=True, align="right")
-    left = [("Invoice number", fake.bothify("??-#####").upper()), ("Invoice date", _date(fake, random.choice(DATES))),
-            ("Customer number", fake.numerify("######")),
-            ("Purchase order", fake.bothify("PO#####?").upper())]  # fmt: skip
-    right = [("Customer", fake.name()), ("Street", _street(fake)), ("City", fake.city()),
-             ("Payment term", f"{random.choice((10, 14, 21, 30, 60))} days")]  # fmt: skip
-    below = max(_fields(sheet, x, y + 24, pairs, style)
-                for x, pairs in ((MARGIN, left), (0.54 * sheet.width, right)))  # fmt: skip
+    left = [
+        ("Invoice number", fake.bothify("??-#####").upper()),
+        ("Invoice date", _date(fake, random.choice(DATES))),
+        ("Customer number", fake.numerify("######")),
+        ("Purchase order", fake.bothify("PO#####?").upper()),
+    ]
+    right = [
+        ("Customer", fake.name()),
+        ("Street", _street(fake)),
+        ("City", fake.city()),
+        ("Payment term", f"{random.choice((10, 14, 21, 30, 60))} days"),
+    ]
+    below = max(_fields(sheet, x, y + 24, pairs, style) for x, pairs in ((MARGIN, left), (0.54 * sheet.width, right)))
     head, rows = ("Description", "Quantity", "Unit price", "Amount"), []
     for item in _items(fake, random.randint(4, 9)):
         rows.append([item, str(random.randint(1, 60)), _amount(random), _amount(random)])
@@ -155,13 +161,20 @@ def _invoice(sheet: Sheet, fake: Any, random: Random) -> list[tuple[str, str]]:
 def _statement(sheet: Sheet, fake: Any, random: Random) -> list[tuple[str, str]]:
     y = _title(sheet, f"{fake.last_name()} & {fake.last_name()} Bank")
     sheet.text(MARGIN, y, "Statement of account", bold=True)
-    holder = [("Account holder", fake.name()), ("Account number", fake.numerify("#### #### ##")),
-              ("Branch", fake.city()), ("Statement number", fake.numerify("###/2026"))]  # fmt: skip
-    sums = [("Opening balance", _amount(random)), ("Money in", _amount(random)), ("Money out", _amount(random)),
-            ("Closing balance", _amount(random))]  # fmt: skip
+    holder = [
+        ("Account holder", fake.name()),
+        ("Account number", fake.numerify("#### #### ##")),
+        ("Branch", fake.city()),
+        ("Statement number", fake.numerify("###/2026")),
+    ]
+    sums = [
+        ("Opening balance", _amount(random)),
+        ("Money in", _amount(random)),
+        ("Money out", _amount(random)),
+        ("Closing balance", _amount(random)),
+    ]
     style = random.randrange(3)
-    below = max(_fields(sheet, x, y + 24, pairs, style)
-                for x, pairs in ((MARGIN, holder), (0.58 * sheet.width, sums)))  # fmt: skip
+    below = max(_fields(sheet, x, y + 24, pairs, style) for x, pairs in ((MARGIN, holder), (0.58 * sheet.width, sums)))
     head, rows, day = ("Date", "Description", "Reference", "Amount", "Balance"), [], random.randint(1, 4)
     room = int((sheet.height - below - 2 * MARGIN) / (1.6 * sheet.spec.size))
     for item in _items(fake, min(room, random.randint(14, 28))):
@@ -296,5 +309,9 @@ def _wide(sheet: Sheet, fake: Any, random: Random) -> list[tuple[str, str]]:
 
 DATES = ("%d %B %Y", "%Y-%m-%d", "%m/%d/%Y")
 DESIGNS: dict[str, Design] = {
-    "invoice": _invoice, "statement": _statement, "form": _form, "columns": _columns, "table": _table, "wide": _wide,
-}  # fmt: skip
+    "invoice": _invoice,
+    "statement": _statement,
+    "form": _form,
+    "columns": _columns,
+    "table": _table,
+} | {"wide": _wide}

@@ -71,8 +71,10 @@ def read_manifest(path: Path) -> list[Spec]:
     """The rows of a manifest (CSV with a head)."""
     types: dict[str, Callable[[str], Any]] = {"float": float, "int": int, "str": str}
     with path.open(encoding="utf-8", newline="") as table:
-        return [Spec(**{each.name: types[str(each.type)](row[each.name]) for each in fields(Spec)})
-                for row in csv.DictReader(table)]  # fmt: skip
+        return [
+            Spec(**{each.name: types[str(each.type)](row[each.name]) for each in fields(Spec)})
+            for row in csv.DictReader(table)
+        ]
 
 
 @dataclass(frozen=True)
@@ -133,15 +135,21 @@ class Sheet:
 
     def _begin(self) -> None:
         across, up = self.whole
-        turn = {0: (1, 0, 0, 1, 0, 0), 90: (0, 1, -1, 0, up, 0), 180: (-1, 0, 0, -1, across, up),
-                270: (0, -1, 1, 0, 0, across)}[self.spec.rotate]  # fmt: skip
+        turn = {
+            0: (1, 0, 0, 1, 0, 0),
+            90: (0, 1, -1, 0, up, 0),
+            180: (-1, 0, 0, -1, across, up),
+            270: (0, -1, 1, 0, 0, across),
+        }[self.spec.rotate]
         self.canvas.setPageRotation(self.spec.rotate)
         self.canvas.transform(*turn)
         left, bottom, _, _ = self.slug
         if self.spec.crop:
             a, b, c, d, e, f = turn
-            corners = [(a * x + c * y + e, b * x + d * y + f)
-                       for x, y in ((left, bottom), (left + self.width, bottom + self.height))]  # fmt: skip
+            corners = [
+                (a * x + c * y + e, b * x + d * y + f)
+                for x, y in ((left, bottom), (left + self.width, bottom + self.height))
+            ]
             self.canvas.setCropBox([*map(min, *corners), *map(max, *corners)])
             self.canvas.setFont("Helvetica", 7)
             self.canvas.drawString(12, 12, f"Plate {self.page + 1} cyan magenta yellow black")
@@ -153,9 +161,16 @@ class Sheet:
         self._begin()
 
     def text(
-        self, x: float, y: float, text: str, *, size: float | None = None, bold: bool = False, align: str = "left",
+        self,
+        x: float,
+        y: float,
+        text: str,
+        *,
+        size: float | None = None,
+        bold: bool = False,
+        align: str = "left",
         colour: tuple[float, float, float] = BLACK,
-    ) -> float:  # fmt: skip
+    ) -> float:
         """Prints a text and gives the right end of it; `x` is its right end if `align` is "right"."""
         size = size or self.spec.size
         printed = Print(self.page, 0.0, y, text, self.plain[bold], size)
@@ -190,9 +205,18 @@ class Sheet:
         """A text field that is filled in; its value is no text of the page, but of the field. In Helvetica."""
         size = self.spec.size
         self.canvas.acroForm.textfield(
-            value=value, name=name, x=x, y=self.height - y - 0.78 * size, width=width, height=1.9 * size,
-            fontName="Helvetica", fontSize=size, borderWidth=0.5, relative=True, fillColor=None,
-        )  # fmt: skip
+            value=value,
+            name=name,
+            x=x,
+            y=self.height - y - 0.78 * size,
+            width=width,
+            height=1.9 * size,
+            fontName="Helvetica",
+            fontSize=size,
+            borderWidth=0.5,
+            relative=True,
+            fillColor=None,
+        )
         self._keep(Print(self.page, x + 2, y, value, "Helvetica", size))
 
     def tick(self, x: float, y: float, name: str, ticked: bool) -> None:
@@ -270,8 +294,9 @@ def write_documents(folder: Path, specs: Sequence[Spec], make: Callable[[Spec], 
         (folder / name).write_bytes(document.pdf)
         tags = {"kind": spec.kind, "variant": spec.variant, "held_out": spec.held_out or "no", "font": spec.font}
         lines.append({"file": name, **tags, "visible": document.visible, "false": document.false})
-        questions += [{"image": name, "question": text, "answers": [answer], **tags}
-                      for text, answer in document.questions]  # fmt: skip
+        questions += [
+            {"image": name, "question": text, "answers": [answer], **tags} for text, answer in document.questions
+        ]
     write_jsonl(folder / "data.jsonl", questions)
     write_jsonl(folder / "documents.jsonl", lines)
 

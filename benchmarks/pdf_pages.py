@@ -70,9 +70,7 @@ def page_questions(lines: Sequence[Line], seed: int) -> list[Asked]:
 def _follows(lines: Sequence[Line]) -> list[Asked]:
     """The words behind two words that stand beside each other once, all three of letters."""
     rows = [[word.text for word in line] for line in words_of(lines)]
-    pairs = Counter(
-        (one.casefold(), two.casefold()) for row in rows for one, two in zip(row, row[1:], strict=False)
-    )  # fmt: skip
+    pairs = Counter((one.casefold(), two.casefold()) for row in rows for one, two in zip(row, row[1:], strict=False))
     return [
         (f'Which word follows "{one} {two}"?', [three, three.rstrip(".,;:")])
         for row in rows
@@ -108,8 +106,10 @@ def write_debian(folder: Path, packages: Path) -> None:
             page = pypdfium2.PdfDocument.new()
             page.import_pages(source, [int(row["page"]) - 1])
             page.save(folder / name)
-        records += [{"image": name, "question": text, "answers": list(dict.fromkeys(answers)), "kind": "debian"}
-                    for text, answers in questions]  # fmt: skip
+        records += [
+            {"image": name, "question": text, "answers": list(dict.fromkeys(answers)), "kind": "debian"}
+            for text, answers in questions
+        ]
     write_jsonl(folder / "data.jsonl", records)
 
 

@@ -23,17 +23,17 @@ from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 
 from .timing import CLOCKS, Seconds, alternate, argument_parser, table
 
-QWEN3_VL_VISION: dict[str, Any] = {
-    "depth": 24, "hidden_size": 1024, "intermediate_size": 4096, "num_heads": 16, "patch_size": 16,
-    "spatial_merge_size": 2, "temporal_patch_size": 2, "num_position_embeddings": 2304,
-    "deepstack_visual_indexes": [5, 11, 17],
-}  # fmt: skip
+QWEN3_VL_VISION: dict[str, Any] = (
+    {"depth": 24, "hidden_size": 1024, "intermediate_size": 4096, "num_heads": 16, "patch_size": 16}
+    | {"spatial_merge_size": 2, "temporal_patch_size": 2, "num_position_embeddings": 2304}
+    | {"deepstack_visual_indexes": [5, 11, 17]}
+)
 """The vision encoder of Qwen3-VL-2B, as in its config.json."""
 
-_SHARED = (
-    "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim",
-    "vocab_size", "rms_norm_eps", "max_position_embeddings", "tie_word_embeddings",
-)  # fmt: skip
+_SHARED = tuple(
+    "hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads head_dim vocab_size "
+    "rms_norm_eps max_position_embeddings tie_word_embeddings".split()
+)
 
 
 def qwen3_vl_config(text: Any, vision: dict[str, Any] | None = None) -> Qwen3VLConfig:
@@ -43,9 +43,11 @@ def qwen3_vl_config(text: Any, vision: dict[str, Any] | None = None) -> Qwen3VLC
     rotary = {"rope_type": "default", "rope_theta": 5e6, "mrope_section": sections, "mrope_interleaved": True}
     last = text.vocab_size - 1
     tokens = {
-        "image_token_id": last, "video_token_id": last - 1, "vision_start_token_id": last - 2,
+        "image_token_id": last,
+        "video_token_id": last - 1,
+        "vision_start_token_id": last - 2,
         "vision_end_token_id": last - 3,
-    }  # fmt: skip
+    }
     return Qwen3VLConfig(
         text_config={**{name: getattr(text, name) for name in _SHARED}, "rope_parameters": rotary},
         vision_config={**QWEN3_VL_VISION, **(vision or {}), "out_hidden_size": text.hidden_size},

@@ -84,16 +84,17 @@ def row_of(prompting: Prompting, text: str, asked: Sequence[tuple[str, str]]) ->
     return Batch(*(torch.tensor(sum(column, start=[])) for column in zip(*parts, strict=True)))
 
 
-def drawn(
-    sources: Sources, prompting: Prompting, stage: QuestionAnsweringStage, rng: np.random.Generator
-) -> Batch:  # fmt: skip
+def drawn(sources: Sources, prompting: Prompting, stage: QuestionAnsweringStage, rng: np.random.Generator) -> Batch:
     """A batch of pages of the sources."""
     rows: list[Batch] = []
     while len(rows) < stage.pages_per_step:
         page = sources.page(rng)
         shown = prompting.tokenizer.decode(prompting.ids(text := text_of(page))[:MOST_TOKENS])
-        asked = [(question.text, question.answers[0]) for question in page.questions
-                 if not question.boxes or question.answers[0] in shown]  # fmt: skip
+        asked = [
+            (question.text, question.answers[0])
+            for question in page.questions
+            if not question.boxes or question.answers[0] in shown
+        ]
         order = rng.permutation(len(asked))[: stage.questions]
         if len(order):
             rows.append(row_of(prompting, text, [asked[int(number)] for number in order]))

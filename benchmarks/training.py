@@ -107,11 +107,11 @@ def launched(arguments: argparse.Namespace, processes: int) -> Throughput:
     Raises:
         RuntimeError: the processes failed; the message is the end of their standard error.
     """
-    command = [
-        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes),
-        "-m", "benchmarks.training", str(arguments.model), "--worker",
-        "--steps", str(arguments.steps), "--batch-size", str(arguments.batch_size), "--pages", str(arguments.pages),
-    ]  # fmt: skip
+    command = (
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes), "-m"]
+        + ["benchmarks.training", str(arguments.model), "--worker", "--steps", str(arguments.steps), "--batch-size"]
+        + [str(arguments.batch_size), "--pages", str(arguments.pages)]
+    )
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]

@@ -116,14 +116,20 @@ def deepseek_vision(
     }
     sizes = {
         "clip-l-14-224": {
-            "heads": semantic_heads, "image_size": 14 * grid, "layers": semantic_layers, "patch_size": 14,
+            "heads": semantic_heads,
+            "image_size": 14 * grid,
+            "layers": semantic_layers,
+            "patch_size": 14,
             "width": semantic,
         },
         "sam_vit_b": {
-            "downsample_channels": list(compressed), "global_attn_indexes": list(whole), "heads": heads,
-            "layers": layers, "width": width,
+            "downsample_channels": list(compressed),
+            "global_attn_indexes": list(whole),
+            "heads": heads,
+            "layers": layers,
+            "width": width,
         },
-    }  # fmt: skip
+    }
     config = {
         "model_type": "deepseek_vl_v2",
         "projector_config": {"input_dim": 2 * semantic, "n_embed": projected, "projector_type": "linear"},
@@ -167,13 +173,13 @@ def deepseek_language(
         shapes |= mlp(layer + "mlp.shared_experts", shared * expert)
         for number in range(experts):
             shapes |= mlp(f"{layer}mlp.experts.{number}", expert)
-    language = {
-        "hidden_size": width, "vocab_size": vocabulary, "intermediate_size": inner, "moe_intermediate_size": expert,
-        "num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": heads,
-        "n_routed_experts": experts, "num_experts_per_tok": active, "n_shared_experts": shared,
-        "first_k_dense_replace": dense, "max_position_embeddings": 8192, "n_group": 1, "topk_group": 1,
-        "topk_method": "greedy", "use_mla": False,
-    }  # fmt: skip
+    language = (
+        {"hidden_size": width, "vocab_size": vocabulary, "intermediate_size": inner}
+        | {"moe_intermediate_size": expert, "num_hidden_layers": layers, "num_attention_heads": heads}
+        | {"num_key_value_heads": heads, "n_routed_experts": experts, "num_experts_per_tok": active}
+        | {"n_shared_experts": shared, "first_k_dense_replace": dense, "max_position_embeddings": 8192, "n_group": 1}
+        | {"topk_group": 1, "topk_method": "greedy", "use_mla": False}
+    )
     return Upstream({"model_type": "deepseek_vl_v2", "language_config": language}, shapes)
 
 
@@ -203,12 +209,12 @@ def qwen3(
         shapes |= {attention + "o_proj.weight": (width, heads * head)}
         shapes |= {f"{layer}mlp.{part}_proj.weight": (inner, width) for part in ("gate", "up")}
         shapes[layer + "mlp.down_proj.weight"] = (width, inner)
-    config = {
-        "model_type": "qwen3", "hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": heads,
-        "num_key_value_heads": groups, "head_dim": head, "intermediate_size": inner, "vocab_size": vocabulary,
-        "rms_norm_eps": 1e-6, "rope_theta": 1000000, "max_position_embeddings": 40960, "attention_bias": False,
-        "tie_word_embeddings": tied,
-    }  # fmt: skip
+    config = (
+        {"model_type": "qwen3", "hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": heads}
+        | {"num_key_value_heads": groups, "head_dim": head, "intermediate_size": inner, "vocab_size": vocabulary}
+        | {"rms_norm_eps": 1e-6, "rope_theta": 1000000, "max_position_embeddings": 40960, "attention_bias": False}
+        | {"tie_word_embeddings": tied}
+    )
     return Upstream(config, {prefix + name: shape for name, shape in shapes.items()})
 
 
@@ -237,9 +243,16 @@ def ovis(
 
 
 def qwen3_vl(
-    language: Upstream, *, width: int = 1024, layers: int = 24, heads: int = 16, inner: int = 4096, grid: int = 48,
-    depths: tuple[int, ...] = (5, 11, 17), experts: tuple[int, int, int] | None = None,
-) -> Upstream:  # fmt: skip
+    language: Upstream,
+    *,
+    width: int = 1024,
+    layers: int = 24,
+    heads: int = 16,
+    inner: int = 4096,
+    grid: int = 48,
+    depths: tuple[int, ...] = (5, 11, 17),
+    experts: tuple[int, int, int] | None = None,
+) -> Upstream:
     """Qwen3-VL around `qwen3(stored_head=False)`; `width`: of its encoder, whose layers `depths` give planes.
 
     `experts`: for a mixture of experts, the number of experts, experts per token, and their width.
@@ -267,16 +280,21 @@ def qwen3_vl(
     text |= {"eos_token_id": 151645, "max_position_embeddings": 262144, "hidden_act": "silu", "use_cache": True}
     text |= {"attention_dropout": 0.0, "initializer_range": 0.02, "dtype": "bfloat16"}
     config: dict[str, Any] = {
-        "model_type": "qwen3_vl", "text_config": text, "tie_word_embeddings": text["tie_word_embeddings"],
-        "image_token_id": 151655, "video_token_id": 151656, "vision_start_token_id": 151652,
+        "model_type": "qwen3_vl",
+        "text_config": text,
+        "tie_word_embeddings": text["tie_word_embeddings"],
+        "image_token_id": 151655,
+        "video_token_id": 151656,
+        "vision_start_token_id": 151652,
         "vision_end_token_id": 151653,
-        "vision_config": {
-            "model_type": "qwen3_vl", "depth": layers, "hidden_size": width, "intermediate_size": inner,
-            "num_heads": heads, "in_channels": 3, "patch_size": 16, "spatial_merge_size": 2, "temporal_patch_size": 2,
-            "num_position_embeddings": grid**2, "out_hidden_size": wide, "hidden_act": "gelu_pytorch_tanh",
-            "initializer_range": 0.02, "deepstack_visual_indexes": list(depths),
-        },
-    }  # fmt: skip
+        "vision_config": (
+            {"model_type": "qwen3_vl", "depth": layers, "hidden_size": width, "intermediate_size": inner}
+            | {"num_heads": heads, "in_channels": 3, "patch_size": 16, "spatial_merge_size": 2}
+            | {"temporal_patch_size": 2, "num_position_embeddings": grid**2, "out_hidden_size": wide}
+            | {"hidden_act": "gelu_pytorch_tanh", "initializer_range": 0.02}
+            | {"deepstack_visual_indexes": list(depths)}
+        ),
+    }
     inside = {name.replace("model.", "model.language_model.", 1): shape for name, shape in language.shapes.items()}
     if experts is not None:
         count, active, narrow = experts

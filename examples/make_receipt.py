@@ -11,10 +11,10 @@ from PIL import Image, ImageDraw, ImageFont
 
 from arr_coc.data import find_fonts
 
-LINES = [
-    ("date", "14/03/26"), ("time", "12:41"), ("table", "7"), ("subtotal", "18.40"), ("tax", "1.47"), ("tip", "2.00"),
+LINES = [("date", "14/03/26"), ("time", "12:41"), ("table", "7"), ("subtotal", "18.40"), ("tax", "1.47")] + [
+    ("tip", "2.00"),
     ("total", "$21.87"),
-]  # fmt: skip
+]
 
 faces = find_fonts("test")
 face = next((face for face in faces if face.name == "FreeSans Regular"), faces[0])

@@ -44,11 +44,20 @@ known, unseen = (
     for seed, pages in enumerate(arguments.pages)
 )
 phase = AllocatorPhase(
-    data=known, steps=arguments.steps, warmup=1, batch_size=arguments.questions, learning_rate=arguments.rate,
-    weight_decay=0.0, evaluate_every=arguments.steps, log_every=5, losses={"answer": 0.0, "relevance": 0.0},
-    gradient="reinforcement", strategies={STRATEGY: 1.0}, cache="encoded",
+    data=known,
+    steps=arguments.steps,
+    warmup=1,
+    batch_size=arguments.questions,
+    learning_rate=arguments.rate,
+    weight_decay=0.0,
+    evaluate_every=arguments.steps,
+    log_every=5,
+    losses={"answer": 0.0, "relevance": 0.0},
+    gradient="reinforcement",
+    strategies={STRATEGY: 1.0},
+    cache="encoded",
     reinforcement={"draws": arguments.draws, "answering": "forced", "normalise": True, "kl_weight": 0.001},
-)  # fmt: skip
+)
 
 records = open_records(unseen)
 before = score_strategies(model, records, [STRATEGY])[STRATEGY]

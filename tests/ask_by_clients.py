@@ -38,9 +38,11 @@ def by_langchain(url: str, image: Path, pdf: Path, question: str) -> dict[str, A
     shown = {"type": "image_url", "image_url": {"url": data_url(image)}}
     standard = {"type": "image", "base64": base64.b64encode(image.read_bytes()).decode(), "mime_type": "image/png"}
     file = {
-        "type": "file", "base64": base64.b64encode(pdf.read_bytes()).decode(), "mime_type": "application/pdf",
+        "type": "file",
+        "base64": base64.b64encode(pdf.read_bytes()).decode(),
+        "mime_type": "application/pdf",
         "filename": pdf.name,
-    }  # fmt: skip
+    }
     text = {"type": "text", "text": question}
 
     def about(part: dict[str, Any]) -> list[HumanMessage]:
@@ -63,9 +65,15 @@ def by_llama_index(url: str, image: Path, pdf: Path, question: str) -> dict[str,
     from llama_index.llms.openai_like import OpenAILike
 
     model = OpenAILike(
-        api_base=url, api_key="any", model="tiny", is_chat_model=True, should_use_structured_outputs=True,
-        max_retries=0, max_tokens=TOKENS, temperature=0,  # it asks for 0.1 by itself, so that tokens are drawn
-    )  # fmt: skip
+        api_base=url,
+        api_key="any",
+        model="tiny",
+        is_chat_model=True,
+        should_use_structured_outputs=True,
+        max_retries=0,
+        max_tokens=TOKENS,
+        temperature=0,  # it asks for 0.1 by itself, so that tokens are drawn
+    )
 
     def about(*blocks: Any) -> list[ChatMessage]:
         return [ChatMessage(role="user", blocks=[*blocks, TextBlock(text=question)])]

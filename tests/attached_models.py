@@ -49,10 +49,12 @@ def qwen(name: str, patch: int, **vision: Any) -> tuple[Any, Any]:
     experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16} if "moe" in name else {}
     config = getattr(transformers, f"{name}Config")(
         text_config={**TEXT, **experts, "rope_parameters": rope},
-        vision_config={"depth": 4, "num_heads": 4, "hidden_size": 32, "intermediate_size": 48, "patch_size": patch,
-                       "out_hidden_size": 32, **vision},
+        vision_config=(
+            {"depth": 4, "num_heads": 4, "hidden_size": 32, "intermediate_size": 48, "patch_size": patch}
+            | {"out_hidden_size": 32, **vision}
+        ),
         **ids,
-    )  # fmt: skip
+    )
     kind = transformers.Qwen2_5_VLProcessor if name == "Qwen2_5_VL" else transformers.Qwen3VLProcessor
     return config, qwen_processor(kind, tokenizer, patch, min_pixels=64**2, max_pixels=512**2)
 
@@ -82,8 +84,10 @@ def idefics(kind: str, images: Any, *videos: Any) -> tuple[Any, Any]:
     config = getattr(transformers, f"{kind}Config")(
         text_config={"model_type": "llama", **TEXT},
         vision_config={**VISION, "image_size": 64, "patch_size": 8},
-        image_token_id=words.convert_tokens_to_ids("<image>"), scale_factor=2, pad_token_id=PAD,
-    )  # fmt: skip
+        image_token_id=words.convert_tokens_to_ids("<image>"),
+        scale_factor=2,
+        pad_token_id=PAD,
+    )
     cut = images(size={"longest_edge": 128}, max_image_size={"longest_edge": 64})
     made = bare_processor(getattr(transformers, f"{kind}Processor"), cut, words, "<image>", *videos, image_seq_len=16)
     return config, made
@@ -100,10 +104,15 @@ def ovis2() -> tuple[Any, Any]:
     ids = [words.convert_tokens_to_ids(mark) for mark in marks]
     config = transformers.Ovis2Config(
         text_config={"model_type": "qwen2", **TEXT},
-        vision_config={**VISION, "image_size": 56, "patch_size": 7, "vocab_size": 48, "hidden_stride": 2,
-                       "num_visual_indicator_tokens": 5},
-        image_token_id=ids[0], visual_indicator_token_ids=ids[1:], vocab_size=256, hidden_size=32,
-    )  # fmt: skip
+        vision_config=(
+            {**VISION, "image_size": 56, "patch_size": 7, "vocab_size": 48, "hidden_stride": 2}
+            | {"num_visual_indicator_tokens": 5}
+        ),
+        image_token_id=ids[0],
+        visual_indicator_token_ids=ids[1:],
+        vocab_size=256,
+        hidden_size=32,
+    )
     images = Ovis2ImageProcessorPil(size={"height": 56, "width": 56}, crop_to_patches=True, max_patches=4)
     return config, bare_processor(transformers.Ovis2Processor, images, words, "<image>", image_seq_length=16)
 
@@ -112,11 +121,18 @@ def gemma3() -> tuple[Any, Any]:
     names = {"image_token": "<image_soft_token>", "boi_token": "<start_of_image>", "eoi_token": "<end_of_image>"}
     words: Any = character_tokenizer(names)
     config = transformers.Gemma3Config(
-        text_config={**TEXT, "sliding_window": 24, "query_pre_attn_scalar": 8,
-                     "layer_types": ["sliding_attention", "full_attention"] * 2},
-        vision_config={**VISION, "image_size": 56, "patch_size": 7}, mm_tokens_per_image=16,
-        image_token_id=words.image_token_id, boi_token_id=words.boi_token_id, eoi_token_id=words.eoi_token_id,
-    )  # fmt: skip
+        text_config={
+            **TEXT,
+            "sliding_window": 24,
+            "query_pre_attn_scalar": 8,
+            "layer_types": ["sliding_attention", "full_attention"] * 2,
+        },
+        vision_config={**VISION, "image_size": 56, "patch_size": 7},
+        mm_tokens_per_image=16,
+        image_token_id=words.image_token_id,
+        boi_token_id=words.boi_token_id,
+        eoi_token_id=words.eoi_token_id,
+    )
     images = Gemma3ImageProcessorPil(size={"height": 56, "width": 56})
     return config, bare_processor(transformers.Gemma3Processor, images, words, "<start_of_image>", image_seq_length=16)
 
@@ -126,11 +142,19 @@ def llava_onevision() -> tuple[Any, Any]:
     pinpoints = [[28, 28], [28, 56], [56, 28], [56, 56], [84, 28]]
     config = transformers.LlavaOnevisionConfig(
         text_config={"model_type": "qwen2", **TEXT},
-        vision_config={"model_type": "siglip_vision_model", **VISION, "image_size": 28, "patch_size": 7,
-                       "vision_use_head": False},
-        image_token_id=words.image_token_id, image_token_index=words.image_token_id,
-        video_token_id=words.video_token_id, image_grid_pinpoints=pinpoints, vision_feature_layer=-1,
-    )  # fmt: skip
+        vision_config={
+            "model_type": "siglip_vision_model",
+            **VISION,
+            "image_size": 28,
+            "patch_size": 7,
+            "vision_use_head": False,
+        },
+        image_token_id=words.image_token_id,
+        image_token_index=words.image_token_id,
+        video_token_id=words.video_token_id,
+        image_grid_pinpoints=pinpoints,
+        vision_feature_layer=-1,
+    )
     images = LlavaOnevisionImageProcessorPil(size={"height": 28, "width": 28}, image_grid_pinpoints=pinpoints)
     kind, settings = transformers.LlavaOnevisionProcessor, {"vision_feature_select_strategy": "full"}
     return config, bare_processor(kind, images, words, "<image>", NoVideos(), num_image_tokens=16, **settings)

@@ -35,16 +35,22 @@ def make_vqav2() -> dict[str, Any]:
     ]
     said = [
         {
-            "question_id": 42001, "image_id": 42, "question_type": "is it", "answer_type": "yes/no",
+            "question_id": 42001,
+            "image_id": 42,
+            "question_type": "is it",
+            "answer_type": "yes/no",
             "multiple_choice_answer": "yes",
             "answers": [{"answer": "yes", "answer_confidence": "yes", "answer_id": i + 1} for i in range(10)],
         },
         {
-            "question_id": 42000, "image_id": 42, "question_type": "what sport is", "answer_type": "other",
+            "question_id": 42000,
+            "image_id": 42,
+            "question_type": "what sport is",
+            "answer_type": "other",
             "multiple_choice_answer": "surfing",
             "answers": [{"answer": "surfing", "answer_confidence": "yes", "answer_id": i + 1} for i in range(10)],
         },
-    ]  # fmt: skip
+    ]
     about = {"info": {}, "data_type": "mscoco", "data_subtype": "val2014", "license": {}}
     write("questions.json", {**about, "task_type": "Open-Ended", "questions": asked})
     write("annotations.json", {**about, "annotations": said})
@@ -54,10 +60,13 @@ def make_vqav2() -> dict[str, Any]:
 
 def make_textvqa() -> dict[str, Any]:
     asked = [
-        {"question": "what brand?", "image_id": "0a", "image_width": WIDTH, "image_height": HEIGHT, "question_id": 0,
-         "answers": ["Coca Cola", "coca-cola", "coca cola", *["pepsi"] * 7], "set_name": "val", "image_classes": []},
+        (
+            {"question": "what brand?", "image_id": "0a", "image_width": WIDTH, "image_height": HEIGHT}
+            | {"question_id": 0, "answers": ["Coca Cola", "coca-cola", "coca cola", *["pepsi"] * 7]}
+            | {"set_name": "val", "image_classes": []}
+        ),
         {"question": "is it red?", "image_id": "0a", "question_id": 1, "answers": ["yes"] * 10, "set_name": "val"},
-    ]  # fmt: skip
+    ]
     words = [("COCA", 0.1, 0.5), ("Cola", 0.4, 0.51), ("yes", 0.1, 0.1)]
     info = [
         {"word": word, "bounding_box": {"top_left_x": x, "top_left_y": y, "width": 0.2, "height": 0.1, "yaw": 0.0}}
@@ -73,12 +82,16 @@ def make_textvqa() -> dict[str, Any]:
 
 def make_docvqa() -> dict[str, Any]:
     asked = [
-        {"questionId": 1, "question": "What is the date?", "question_types": ["form", "layout"], "docId": 7,
-         "image": "documents/page_1.png", "ucsf_document_id": "x", "ucsf_document_page_no": "1",
-         "answers": ["March 3, 1999", "3 March"], "data_split": "val"},
-        {"questionId": 2, "question": "Who signed?", "question_types": ["handwritten"],
-         "image": "documents/page_1.png", "answers": ["Nobody"], "data_split": "val"},
-    ]  # fmt: skip
+        (
+            {"questionId": 1, "question": "What is the date?", "question_types": ["form", "layout"], "docId": 7}
+            | {"image": "documents/page_1.png", "ucsf_document_id": "x", "ucsf_document_page_no": "1"}
+            | {"answers": ["March 3, 1999", "3 March"], "data_split": "val"}
+        ),
+        (
+            {"questionId": 2, "question": "Who signed?", "question_types": ["handwritten"]}
+            | {"image": "documents/page_1.png", "answers": ["Nobody"], "data_split": "val"}
+        ),
+    ]
     texts = [("Date:", 2), ("March", 12), ("3,", 24), ("1999", 30)]
     words = [{"text": text, "boundingBox": [x, 5, x + 9, 6, x + 9, 11, x, 10]} for text, x in texts]
     line = {"text": "Date: March 3, 1999", "boundingBox": [2, 5, 39, 6, 39, 11, 2, 10], "words": words}
@@ -93,11 +106,18 @@ def make_docvqa() -> dict[str, Any]:
 def make_gqa() -> dict[str, Any]:
     types = {"structural": "query", "semantic": "attr", "detailed": "chooseAttr"}
     asked = {
-        "201": {"imageId": "n1", "question": "What is on the sofa?", "answer": "cat", "types": types,
-                "fullAnswer": "The cat is on the sofa.", "annotations": {"answer": {"0": "11"}, "question": {}}},
-        "202": {"imageId": "n1", "question": "Is it dark?", "answer": "no", "types": {**types, "structural": "verify"},
-                "annotations": {"answer": {}, "question": {}}},
-    }  # fmt: skip
+        "201": (
+            {"imageId": "n1", "question": "What is on the sofa?", "answer": "cat", "types": types}
+            | {"fullAnswer": "The cat is on the sofa.", "annotations": {"answer": {"0": "11"}, "question": {}}}
+        ),
+        "202": {
+            "imageId": "n1",
+            "question": "Is it dark?",
+            "answer": "no",
+            "types": {**types, "structural": "verify"},
+            "annotations": {"answer": {}, "question": {}},
+        },
+    }
     objects = {"11": {"name": "cat", "x": 5, "y": 6, "w": 20, "h": 10, "relations": [], "attributes": []}}
     write("val_questions.json", asked)
     write("scenes.json", {"n1": {"width": WIDTH, "height": HEIGHT, "objects": objects}})
@@ -156,11 +176,11 @@ def make_mixed() -> dict[str, Any]:
     return {"format": "mixed", "sources": [{**jsonl, "path": name} for name in ("one.jsonl", "one.jsonl")]}
 
 
-MAKERS = {
-    "vqav2": make_vqav2, "textvqa": make_textvqa, "docvqa": make_docvqa, "gqa": make_gqa, "chartqa": make_chartqa,
-    "jsonl": make_jsonl, "columns": make_columns, "rendered": make_rendered,
-    "feedback": make_feedback, "mixed": make_mixed,
-}  # fmt: skip
+MAKERS = (
+    {"vqav2": make_vqav2, "textvqa": make_textvqa, "docvqa": make_docvqa, "gqa": make_gqa, "chartqa": make_chartqa}
+    | {"jsonl": make_jsonl, "columns": make_columns, "rendered": make_rendered, "feedback": make_feedback}
+    | {"mixed": make_mixed}
+)
 
 
 def bad_lines() -> str:

@@ -60,25 +60,26 @@ TINY_SIDE, TINY_PATCH = 128, 8
 """Side of the tiny model's square image and of its patches, px: G = 16, N = 256, M = 16, K = 17."""
 
 _TINY: dict[str, dict[str, Any]] = {
-    "vision": {
-        "image_size": TINY_SIDE, "patch_size": TINY_PATCH, "hidden_size": 32, "num_hidden_layers": 2,
-        "num_attention_heads": 2, "mlp_dim": 64, "window_size": 7, "global_attn_indexes": [1], "out_channels": 16,
-        "compressed_channels": [24, 32],
-    },
+    "vision": (
+        {"image_size": TINY_SIDE, "patch_size": TINY_PATCH, "hidden_size": 32, "num_hidden_layers": 2}
+        | {"num_attention_heads": 2, "mlp_dim": 64, "window_size": 7, "global_attn_indexes": [1], "out_channels": 16}
+        | {"compressed_channels": [24, 32]}
+    ),
     "semantic": {
-        "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2,
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
         "position_grid": 4,
     },
-    "fetcher": {
-        "hidden_size": 16, "num_heads": 2, "num_layers": 1, "position_size": 8, "shared_size": 16,
-    },
+    "fetcher": {"hidden_size": 16, "num_heads": 2, "num_layers": 1, "position_size": 8, "shared_size": 16},
     "bridge": {},
-    "text": {
-        "model_type": "qwen3", "hidden_size": 24, "intermediate_size": 48, "num_hidden_layers": 2,
-        "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 12, "max_position_embeddings": 1024,
-        "tie_word_embeddings": True,
-    },
-}  # fmt: skip
+    "text": (
+        {"model_type": "qwen3", "hidden_size": 24, "intermediate_size": 48, "num_hidden_layers": 2}
+        | {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 12, "max_position_embeddings": 1024}
+        | {"tie_word_embeddings": True}
+    ),
+}
 
 
 READS_WORDS: dict[str, Any] = {

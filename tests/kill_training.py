@@ -23,10 +23,11 @@ from arr_coc.training.checkpoints import checkpoints, is_complete, newest_comple
 from arr_coc.training.recipe import load_recipe, train
 
 PAGES = {"format": "rendered", "pages": 4, "questions": 2, "size": 128}
-STAGE = {
-    "data": PAGES, "held_out": {**PAGES, "pages": 1, "seed": 9}, "warmup": 2, "batch_size": 2, "evaluate_every": 2,
-    "learning_rate": 1e-3, "strategies": {"realizer": 1.0, "clip_query": 1.0, "none": 0.5},
-}  # fmt: skip
+STAGE = {"data": PAGES, "held_out": {**PAGES, "pages": 1, "seed": 9}, "warmup": 2, "batch_size": 2} | {
+    "evaluate_every": 2,
+    "learning_rate": 1e-3,
+    "strategies": {"realizer": 1.0, "clip_query": 1.0, "none": 0.5},
+}
 
 
 def write_recipe(folder: Path, steps: int) -> Path:

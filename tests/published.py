@@ -9,19 +9,32 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from arr_coc import ArrCocForConditionalGeneration
-from arr_coc.assembling import Plan, Request, Source, make_plan, write
+from arr_coc.assembling import Plan, Request, WeightsSource, make_plan, write
 from arr_coc.cli import main
 from benchmarks import upstream
 from benchmarks.upstream import write_upstream
 
 VISION: dict[str, Any] = {
-    "image": 128, "patch": 8, "width": 24, "layers": 2, "heads": 2, "whole": (1,), "window": 7, "channels": 16,
-    "compressed": (24, 32), "semantic_layers": 2, "semantic_heads": 2, "grid": 4, "projected": 24,
-}  # fmt: skip
+    "image": 128,
+    "patch": 8,
+    "width": 24,
+    "layers": 2,
+    "heads": 2,
+    "whole": (1,),
+    "window": 7,
+    "channels": 16,
+} | {"compressed": (24, 32), "semantic_layers": 2, "semantic_heads": 2, "grid": 4, "projected": 24}
 QWEN3 = {"width": 24, "vocabulary": 300, "layers": 2, "heads": 2, "groups": 1, "head": 12, "inner": 48}
 DEEPSEEK = {
-    "width": 24, "vocabulary": 300, "layers": 3, "heads": 2, "inner": 40, "expert": 8, "experts": 4, "active": 2,
-}  # fmt: skip
+    "width": 24,
+    "vocabulary": 300,
+    "layers": 3,
+    "heads": 2,
+    "inner": 40,
+    "expert": 8,
+    "experts": 4,
+    "active": 2,
+}
 PARTS = ("vision", "llm")
 
 
@@ -49,10 +62,10 @@ def write_published(root: Path, tokenizer: Path) -> Path:
     return root
 
 
-def opened(published: Path, llm: str = "qwen3") -> dict[str, Source]:
+def opened(published: Path, llm: str = "qwen3") -> dict[str, WeightsSource]:
     if llm == "deepseek":
-        return dict.fromkeys(PARTS, Source(published / "deepseek"))
-    return {"vision": Source(published / "vision"), "llm": Source(published / llm)}
+        return dict.fromkeys(PARTS, WeightsSource(published / "deepseek"))
+    return {"vision": WeightsSource(published / "vision"), "llm": WeightsSource(published / llm)}
 
 
 def assembled(published: Path, out: Path, llm: str = "qwen3", **choices: Any) -> tuple[Plan, dict[str, Tensor]]:

@@ -84,9 +84,12 @@ def test_a_strategy_can_have_a_budget_of_its_own() -> None:
     names = ["realizer@0", "realizer@fast", "random@9", "realizer@all", "none@5"]
     arms = make_arms(tiny_config(), names, seeds=(4,), room=200)
     assert [(arm.name, arm.budget, arm.tokens) for arm in arms] == [
-        ("realizer@0", 0, 16), ("realizer@fast", 4, 20), ("random@9", 9, 25), ("realizer@all", 184, 200),
+        ("realizer@0", 0, 16),
+        ("realizer@fast", 4, 20),
+        ("random@9", 9, 25),
+        ("realizer@all", 184, 200),
         ("none@5", 0, 16),
-    ]  # fmt: skip
+    ]
     assert {arm.role for arm in arms} == {"ablation"} and list(arms[2].runs) == ["random@9.4"]
     assert [arm.note for arm in arms] == ["", "", "", "the context holds 184 of 256 patches", ""]
     with pytest.raises(ValueError, match="budget: expected 0 to .* patches .*, or fast"):

@@ -23,7 +23,7 @@ from worked_cases import (
 )
 
 from arr_coc import ArrCocConfig
-from arr_coc.assembling import FAMILIES, Plan, Request, Source, make_plan, write
+from arr_coc.assembling import FAMILIES, Plan, Request, WeightsSource, make_plan, write
 from arr_coc.assembling.published import CLIP_RECIPE, QUESTION, WORDS, words_in_common
 from arr_coc.assembling.sources import TensorInfo
 from arr_coc.cli import main
@@ -32,9 +32,7 @@ from benchmarks import upstream
 from benchmarks.upstream import Upstream, write_upstream
 
 HUB = Path(__file__).parents[1] / "hub_configs"
-FAMILY_CASES = [
-    "clip", "clip_text_model", "deepseek_vl_v2", "llama", "ovis2_5", "qwen2", "qwen3", "qwen3_vl", "qwen3_vl_moe",
-]  # fmt: skip
+FAMILY_CASES = "clip clip_text_model deepseek_vl_v2 llama ovis2_5 qwen2 qwen3 qwen3_vl qwen3_vl_moe".split()
 BRIDGE_CASES = ["linear", "quality", "transformer"]
 WHOLE_CASES = [
     *product(["qwen3"], BRIDGE_CASES),
@@ -182,7 +180,7 @@ def test_an_untied_head_is_loaded(published: Path, tmp_path: Path, tokenizer: Pa
     untied = upstream.qwen3(**QWEN3, prefix="llm.", tied=False)
     table = upstream.ovis(untied, width=16, layers=1, inner=20, side=4, rows=40)
     write_upstream(tmp_path / "llm", table, tokenizer=tokenizer, dtype=torch.float32)
-    sources = {"vision": Source(published / "vision"), "llm": Source(tmp_path / "llm")}
+    sources = {"vision": WeightsSource(published / "vision"), "llm": WeightsSource(tmp_path / "llm")}
     write(make_plan(Request(sources=sources, dtype="float32")), tmp_path / "out")
     model = load(tmp_path / "out")
     assert torch.equal(model.lm_head.weight, stored(tmp_path / "llm")["llm.lm_head.weight"])
@@ -195,7 +193,7 @@ def test_tokens_that_the_tokenizer_lacks_get_rows(published: Path, tmp_path: Pat
     lacking.save_pretrained(tmp_path / "tokenizer")
     known = upstream.qwen3(**{**QWEN3, "vocabulary": len(lacking)})
     write_upstream(tmp_path / "llm", known, tokenizer=tmp_path / "tokenizer", dtype=torch.float32)
-    sources = {"vision": Source(published / "vision"), "llm": Source(tmp_path / "llm")}
+    sources = {"vision": WeightsSource(published / "vision"), "llm": WeightsSource(tmp_path / "llm")}
     write(make_plan(Request(sources=sources)), tmp_path / "out")
     words = stored(tmp_path / "out")["model.language_model.embed_tokens.weight"]
     assert words.shape[0] == len(lacking) + 2
@@ -214,7 +212,7 @@ def test_clip_words_start_the_questions_projection(published: Path, tmp_path: Pa
     (clip / "tokenizer.json").write_text(json.dumps({"model": {"vocab": {f"{w}</w>": i for i, w in enumerate(words)}}}))
     tensors = {WORDS: torch.randn(2, 10), "text_model.embeddings.position_ids": torch.arange(3)[None]}
     save_file({**tensors, "visual_projection.weight": torch.ones(2, 2)}, clip / "model.safetensors")
-    sources = {**opened(published), "clip-text": Source(clip)}
+    sources = {**opened(published), "clip-text": WeightsSource(clip)}
     with pytest.raises(ValueError, match='--clip-text: expected scorer "clip_query" beside it; got realizer'):
         make_plan(Request(sources=sources))
     plan = make_plan(Request(sources=sources, scorers=("clip_query",)))
@@ -225,7 +223,7 @@ def test_clip_words_start_the_questions_projection(published: Path, tmp_path: Pa
 
 
 def test_fitting_recovers_a_linear_map_between_vocabularies(tmp_path: Path) -> None:
-    from arr_coc.assembling.families import Rows
+    from arr_coc.assembling.families import TensorRows
     from arr_coc.assembling.published import fit
 
     count, width, shared = 400, 6, 5
@@ -247,7 +245,9 @@ def test_fitting_recovers_a_linear_map_between_vocabularies(tmp_path: Path) -> N
         def get_vocab(self) -> dict[str, int]:
             return {"Ġ" + name: i for i, name in enumerate(names)}
 
-    found = fit(Source(tmp_path / "clip"), Rows(Source(tmp_path / "llm"), "words", 0, count), Tokenizer())
+    found = fit(
+        WeightsSource(tmp_path / "clip"), TensorRows(WeightsSource(tmp_path / "llm"), "words", 0, count), Tokenizer()
+    )
     asked = normed @ true.T
     error = (normed @ found.T - (asked - asked.mean(0))).square().mean() / asked.var()
     assert error < 0.02  # the penalty shrinks by a tenth
@@ -256,7 +256,7 @@ def test_fitting_recovers_a_linear_map_between_vocabularies(tmp_path: Path) -> N
 # ---- published names ----------------------------------------------------------------------------------------------
 
 
-class Listed(Source):
+class Listed(WeightsSource):
     """A source of names and shapes alone: nothing of it can be read."""
 
     def __init__(self, of: Upstream, tokenizer: Path, name: str) -> None:
@@ -270,7 +270,7 @@ def listed_keys(name: str) -> dict[str, tuple[int, ...]]:
     return {name: tuple(shape) for name, shape in published_shapes(name).items()}
 
 
-def account(plan: Plan, source: Source) -> tuple[set[str], set[str]]:
+def account(plan: Plan, source: WeightsSource) -> tuple[set[str], set[str]]:
     """Names of `source` that are loaded, and that are left out: together all of them, with nothing in both."""
     used = {rows.name for target in plan.targets.values() for rows in target.rows if rows.source is source}
     left = {name for of, name, _ in plan.left_out if of is source}
@@ -377,15 +377,19 @@ def test_the_published_encoder_gives_its_numbers_through_assembling(tmp_path: Pa
     (folder / "config.json").write_text(json.dumps(config))
     save_file(weights, folder / "model.safetensors")
     write_upstream(tmp_path / "llm", upstream.qwen3(**{**QWEN3, "width": case["projected"]}), tokenizer=tokenizer)
-    sources = {"vision": Source(folder), "llm": Source(tmp_path / "llm")}
+    sources = {"vision": WeightsSource(folder), "llm": WeightsSource(tmp_path / "llm")}
     write(make_plan(Request(sources=sources, max_shard_size="20MB")), tmp_path / "out")
     model = load(tmp_path / "out")
     with torch.no_grad():
         encoding = model.model.encode_image(pixels)
-    assert_deep_encoder_agrees({
-        "sam_neck": encoding.features, "sam_conv": encoding.compressed, "clip_out": encoding.semantic,
-        "projector_out": encoding.tokens,
-    })  # fmt: skip
+    assert_deep_encoder_agrees(
+        {
+            "sam_neck": encoding.features,
+            "sam_conv": encoding.compressed,
+            "clip_out": encoding.semantic,
+            "projector_out": encoding.tokens,
+        }
+    )
 
 
 def test_the_published_table_gives_its_numbers_through_assembling(tmp_path: Path, tokenizer: Path) -> None:
@@ -401,7 +405,7 @@ def test_the_published_table_gives_its_numbers_through_assembling(tmp_path: Path
     save_file({**held, **weights}, tmp_path / "llm" / "model.safetensors")
     vision = upstream.deepseek_vision(**{**VISION, "compressed": (24, half), "projected": width})
     write_upstream(tmp_path / "vision", vision, dtype=torch.float32)
-    sources = {part: Source(tmp_path / part) for part in PARTS}
+    sources = {part: WeightsSource(tmp_path / part) for part in PARTS}
     write(make_plan(Request(sources=sources, bridge="vet")), tmp_path / "out")
     bridge = load(tmp_path / "out").model.bridge
     with torch.no_grad():

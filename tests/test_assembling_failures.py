@@ -139,7 +139,7 @@ BAD_VISION: dict[str, tuple[Callable[[Path], Any], str]] = {
     ),
     "image size": (lambda f: change_config(f, "vision_config.image_size", 64), "agree on image size; got 64 and 128"),
     "no field": (lambda f: change_config(f, "vision_config.width", {}), "expected vision_config.width.clip"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", BAD_VISION)
@@ -211,7 +211,7 @@ BAD_LLM: dict[str, tuple[str, Callable[[Path], Any], str]] = {
         "expected only tensors with a place here",
     ),
     "latent attention": ("deepseek", lambda f: change_config(f, "language_config.use_mla", True), "use_mla true"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", BAD_LLM)

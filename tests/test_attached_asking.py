@@ -40,8 +40,11 @@ def test_saliency_fetches_what_has_edges(reader: AttachedReader) -> None:
     assert answer.fetch.indices.tolist() == [UNDER_BOX]
     assert answer.fetch.positions.tolist() == [[[2, 6], [2, 7], [3, 6], [3, 7]]]
     assert [origin.box for origin in answer.sources] == [
-        (192, 64, 224, 96), (224, 64, 256, 96), (192, 96, 224, 128), (224, 96, 256, 128),
-    ]  # fmt: skip
+        (192, 64, 224, 96),
+        (224, 64, 256, 96),
+        (192, 96, 224, 128),
+        (224, 96, 256, 128),
+    ]
     assert answer.fetch.covered().nonzero()[:, 1].tolist() == UNDER_BOX
     assert answer.fetch.regions()[0, 3].tolist() == [3, 7, 4, 8]
 

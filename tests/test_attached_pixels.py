@@ -41,9 +41,7 @@ def test_the_base_is_a_small_copy_at_its_cells_places(reader: AttachedReader) ->
     placed = reader.runner.place(prompt, asked, torch.tensor([0, 79]))
     base, fetched = placed.positions[:, placed.kinds == 1], placed.positions[:, placed.kinds == 2]
     first = asked.positions[:, asked.is_image][:, :1]
-    assert (base - first).tolist() == [
-        [0.0] * 6, [1.5, 1.5, 1.5, 5.5, 5.5, 5.5], [1.5, 5.0, 8.0, 1.5, 5.0, 8.0],
-    ]  # fmt: skip
+    assert (base - first).tolist() == [[0.0] * 6, [1.5, 1.5, 1.5, 5.5, 5.5, 5.5], [1.5, 5.0, 8.0, 1.5, 5.0, 8.0]]
     assert (fetched - first).tolist() == [[0.0, 0.0], [0.0, 7.0], [0.0, 9.0]]
 
 

@@ -13,9 +13,12 @@ from arr_coc.training.phases import AllocatorPhase, make_trainer
 
 def test_distillation_trains_the_scorer_without_boxes(checkpoint: Path, tmp_path: Path) -> None:
     trainer = trainer_of(
-        checkpoint, tmp_path, AllocatorPhase(data=PAGES, steps=15, warmup=1, batch_size=4, learning_rate=3e-3),
-        log_every=5, losses={"answer": 0.0, "relevance": 0.0, "distillation": 1.0},
-    )  # fmt: skip
+        checkpoint,
+        tmp_path,
+        AllocatorPhase(data=PAGES, steps=15, warmup=1, batch_size=4, learning_rate=3e-3),
+        log_every=5,
+        losses={"answer": 0.0, "relevance": 0.0, "distillation": 1.0},
+    )
     trainer.train()
     lines = [line["loss/distillation"] for line in trainer.state.log_history if "loss/distillation" in line]
     assert lines[-1] < lines[0] - 0.01 and trainer.model.model.language_model.config._attn_implementation == "sdpa"
@@ -73,8 +76,10 @@ def test_written_out_attention_is_eager_attention(key_heads: int) -> None:
     torch.testing.assert_close(ours.last_hidden_state[1, 4:], theirs.last_hidden_state[1, 4:])
     for own, other in zip(ours.attentions, theirs.attentions, strict=True):
         torch.testing.assert_close(own[0], other[0])
-    gradients = [torch.autograd.grad(each.last_hidden_state[0].sum(), model.layers[0].self_attn.q_proj.weight)[0]
-                 for each in (ours, theirs)]  # fmt: skip
+    gradients = [
+        torch.autograd.grad(each.last_hidden_state[0].sum(), model.layers[0].self_attn.q_proj.weight)[0]
+        for each in (ours, theirs)
+    ]
     torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-4)
     model.set_attn_implementation(configured)
     with pytest.raises(KeyError), eager_attention(model):

@@ -113,7 +113,7 @@ BROKEN: list[tuple[str, str, tuple[Any, ...], Any, str]] = [
     ("gqa", "scenes.json", ("n1", "objects"), [1], "objects: expected an object; got"),
     ("gqa", "scenes.json", ("n1", "objects", "11", "w"), "wide", "question 201: x, y, w and h: expected 4 numbers"),
     ("chartqa", "test/test_augmented.json", (0, "label"), None, "record 1: label: expected a text or a number"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("name", "path", "keys", "to", "message"), BROKEN)
@@ -147,7 +147,7 @@ FAULTS: list[tuple[str, dict[str, Any], str]] = [
     ("rendered", {"split": "dev"}, "split: expected one of train, validation, test; got 'dev'"),
     ("rendered", {"domains": ["novel"]}, "domain: expected one of .*; got 'novel'"),
     ("jsonl", {"format": "csv"}, "format: expected one of chartqa, .*; got 'csv'"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("name", "changes", "message"), FAULTS)

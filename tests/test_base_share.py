@@ -77,9 +77,15 @@ def test_the_scripts_draw_train_ask_and_report(
     assert [column.arm for column in stored.columns(pruned)] == list(scripts["pruning"].RULES)
     assert {(row["page"], row["question"]) for row in pruned} == {(row["page"], row["question"]) for row in rows}
     called(
-        scripts["report"], monkeypatch, "--predictions", out / "test.csv", "--validation", out / "validation.csv",
-        "--out", out,
-    )  # fmt: skip
+        scripts["report"],
+        monkeypatch,
+        "--predictions",
+        out / "test.csv",
+        "--validation",
+        out / "validation.csv",
+        "--out",
+        out,
+    )
     text = (out / "report.md").read_text()
     assert "on validation pages, in %: `base_0` " in text and "in points: detail 0.0, two places 0.0," in text
     assert "| `base_25` | 36 | 1 |" in text and "the base tokens of another page, `base_25` loses" in text

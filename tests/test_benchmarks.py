@@ -77,11 +77,11 @@ def test_rows_are_read_from_top_to_bottom_and_left_to_right() -> None:
 
 @pytest.mark.parametrize(
     ("answer", "value"),
-    [
-        ("CASE TYPE:  Asbestos", "Asbestos"), ("case type: Asbestos", "Asbestos"), ("CASE TYPE:", "CASE TYPE:"),
-        ("TIME: 11:41", "TIME: 11:41"), ("11:41", "11:41"), ("Asbestos", "Asbestos"),
-    ],
-)  # fmt: skip
+    (
+        [("CASE TYPE:  Asbestos", "Asbestos"), ("case type: Asbestos", "Asbestos"), ("CASE TYPE:", "CASE TYPE:")]
+        + [("TIME: 11:41", "TIME: 11:41"), ("11:41", "11:41"), ("Asbestos", "Asbestos")]
+    ),
+)
 def test_a_label_that_the_question_names_is_no_part_of_the_answer(answer: str, value: str) -> None:
     assert ocr_pipeline.without_label(answer, 'What is the "CASE TYPE"?') == value
 
@@ -289,14 +289,21 @@ def interval(value: float) -> dict[str, Any]:
 
 
 def test_a_scorer_is_measured_with_the_models_allocator_and_the_other_way_round() -> None:
-    rows = {"none": interval(0), "saliency+topk": interval(0.5), "saliency+window": interval(0.9),
-            "realizer+topk": interval(0.25), "realizer+window": interval(0.75)}  # fmt: skip
+    rows = {
+        "none": interval(0),
+        "saliency+topk": interval(0.5),
+        "saliency+window": interval(0.9),
+        "realizer+topk": interval(0.25),
+        "realizer+window": interval(0.75),
+    }
     families = family_cells(tiny_config(), {"metric": "exact_match", "strategies": rows})
     (title,) = families["strategy"]["none"].keys() - {"trained", "parameters", "FLOPs"}
     shown = {name: cells[title] for name, cells in families["strategy"].items() if cells[title] != "-"}
     assert shown == {
-        "none": "0.0 % [0.0, 100.0]", "saliency": "50.0 % [25.0, 100.0]", "realizer": "25.0 % [12.5, 100.0]",
-    }  # fmt: skip
+        "none": "0.0 % [0.0, 100.0]",
+        "saliency": "50.0 % [25.0, 100.0]",
+        "realizer": "25.0 % [12.5, 100.0]",
+    }
     allocators = families["allocator"]
     assert (allocators["window"][title], allocators["knapsack"][title]) == ("75.0 % [37.5, 100.0]", "-")
     assert list(families["strategy"]) == [name for name, kind in SCORERS.items() if not kind.reads_text]
@@ -319,8 +326,11 @@ def test_tables_are_updated_by_name_and_column_and_wrong_rows_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "text"), [(0, "0"), (999, "999"), (1234, "1.23 k"), (26_400_000, "26.4 M"), (100_900_000, "101 M"),
-                        (1_390_000_000, "1.39 G"), (2_000_000_000_000, "2.00 T")],
-)  # fmt: skip
+    ("count", "text"),
+    (
+        [(0, "0"), (999, "999"), (1234, "1.23 k"), (26_400_000, "26.4 M"), (100_900_000, "101 M")]
+        + [(1_390_000_000, "1.39 G"), (2_000_000_000_000, "2.00 T")]
+    ),
+)
 def test_counts_have_three_digits(count: int, text: str) -> None:
     assert three_digits(count) == text

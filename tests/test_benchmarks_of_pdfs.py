@@ -26,8 +26,11 @@ from benchmarks.pdf_drawing import SHEETS, Document, Spec, read_manifest, write_
 
 def first_two(specs: list[Spec]) -> list[Spec]:
     """The first two documents of each kind."""
-    return [spec for kind in dict.fromkeys(each.kind for each in specs)
-            for spec in [each for each in specs if each.kind == kind][:2]]  # fmt: skip
+    return [
+        spec
+        for kind in dict.fromkeys(each.kind for each in specs)
+        for spec in [each for each in specs if each.kind == kind][:2]
+    ]
 
 
 PAGES, LAYERED = read_manifest(pdf_pages.MANIFEST), read_manifest(LAYERS)
@@ -166,11 +169,14 @@ def line(text: str) -> Line:
     ("text", "question", "answers"),
     [
         ("3.2 Use of Tables", 'What is the number of the section "Use of Tables"?', ["3.2"]),
-        ("4.1 Cross validation . . . . . . 17",
-         'On which page is "Cross validation", according to the table of contents?', ["17"]),
+        (
+            "4.1 Cross validation . . . . . . 17",
+            'On which page is "Cross validation", according to the table of contents?',
+            ["17"],
+        ),
         ("Default value: 12 MB.", 'What does it say for "Default value"?', ["12 MB.", "12 MB"]),
     ],
-)  # fmt: skip
+)
 def test_pages_are_asked_by_rules(text: str, question: str, answers: list[str]) -> None:
     prose = [line("the first word has found another,"), line("the first time, and the word is short")]
     asked = pdf_pages.page_questions([line(text), *prose], seed=0)

@@ -232,10 +232,12 @@ def test_what_the_card_says_itself_stays_and_completing_it_again_changes_nothing
 @pytest.mark.parametrize(
     ("data", "name"),
     [
-        ("held_out/data.jsonl", "held_out"), ("org/docs", "org/docs"), ("org/docs, split test", "org/docs, split test"),
+        ("held_out/data.jsonl", "held_out"),
+        ("org/docs", "org/docs"),
+        ("org/docs, split test", "org/docs, split test"),
         ("a/data.jsonl and b/data.jsonl", "a/data.jsonl and b/data.jsonl"),
     ],
-)  # fmt: skip
+)
 def test_results_are_on_the_data_by_its_name(data: str, name: str) -> None:
     """Two data sets of one organisation replaced each other's results."""
     assert {each.dataset_type for each in evaluation_results({**EVALUATION, "data": data}, "realizer")} == {name}

@@ -97,8 +97,9 @@ def test_more_sure_tokens_and_better_print_never_make_an_answer_less_sure() -> N
     for weights in (fit_calibration(told, right, texts, legibility), fit_calibration(told, ~right, texts, legibility)):
         steps = np.linspace(0, 1, 50)
         for rising in (
-            sure(weights, steps, ["12"] * 50, [0.5] * 50), sure(weights, np.full(50, 0.7), ["12"] * 50, steps.tolist()),
-        ):  # fmt: skip
+            sure(weights, steps, ["12"] * 50, [0.5] * 50),
+            sure(weights, np.full(50, 0.7), ["12"] * 50, steps.tolist()),
+        ):
             assert (np.diff(rising) >= 0).all() and ((rising >= 0) & (rising <= 1)).all()
         assert ArrCocConfig(calibration=weights).calibration == weights
 

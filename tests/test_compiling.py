@@ -21,9 +21,13 @@ class Asking(nn.Module):
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, query_mask: Tensor) -> Tensor:
         return self.model(
-            input_ids=input_ids, attention_mask=attention_mask, query_mask=query_mask, image_encoding=self.encoding,
-            choices=self.choices, use_cache=False,
-        ).logits  # fmt: skip
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            query_mask=query_mask,
+            image_encoding=self.encoding,
+            choices=self.choices,
+            use_cache=False,
+        ).logits
 
 
 def tokens_of(model: Any, questions: list[str], strategy: str | None = None) -> tuple[Tensor, ...]:

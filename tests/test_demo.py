@@ -140,10 +140,10 @@ def test_without_gradio_the_command_says_what_to_install(cli: Cli, monkeypatch: 
 @pytest.fixture(scope="module")
 def page(model: Any) -> Any:
     pytest.importorskip("gradio")
-    from arr_coc.demo.page import Page
+    from arr_coc.demo.page import DemoPage
 
-    async def make() -> Page:
-        return Page(model)
+    async def make() -> DemoPage:
+        return DemoPage(model)
 
     return asyncio.run(make())  # where no loop runs, Gradio makes some, and leaves them open
 

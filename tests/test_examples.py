@@ -22,14 +22,13 @@ SCRIPTS = {
     "many_questions.py": [],
     "make_receipt.py": ["OUT/receipt.png"],
     "finetune_scorer_lora.py": [
-        "--render", "vendor,balance,deposit,branch", *SMALL, "--batch-size", "2", "--out", "OUT/adapter",
+        *SMALL,
+        *"--render vendor,balance,deposit,branch --batch-size 2 --out OUT/adapter".split(),
     ],
     "reinforce_scorer.py": [*SMALL, "--questions", "2", "--draws", "2"],
-    "learn_from_feedback.py": [
-        "--feedback", "16", "--steps", "1", "--rest", "1", "--pages", "1", "--out", "OUT/feedback",
-    ],
+    "learn_from_feedback.py": "--feedback 16 --steps 1 --rest 1 --pages 1 --out OUT/feedback".split(),
     "sft_trl.py": [*SMALL, "--batch-size", "2", "--out", "OUT/adapter"],
-}  # fmt: skip
+}
 
 SAYS = {
     "finetune_scorer_lora.py": ["before: exact match", "points", " lost, p ", "base weights changed: 0 of 267"],

@@ -27,9 +27,9 @@ def test_the_score_is_what_the_chosen_two_say() -> None:
 
 
 @pytest.mark.parametrize(
-    ("expert", "texture", "value"), [("text", "stroke_density", 1.0), ("graphics", "saturation", 1.0),
-                                     ("sparse", "local_entropy", 0.0)],
-)  # fmt: skip
+    ("expert", "texture", "value"),
+    [("text", "stroke_density", 1.0), ("graphics", "saturation", 1.0), ("sparse", "local_entropy", 0.0)],
+)
 def test_an_expert_is_for_what_its_name_says(expert: str, texture: str, value: float) -> None:
     whole = context()
     for name in ("stroke_density", "saturation", "local_entropy"):

@@ -12,7 +12,15 @@ from helpers import Cli, tiny_config, tiny_model
 from PIL import Image
 
 from arr_coc import ArrCocForConditionalGeneration
-from arr_coc.explaining.evidence import Evidence, Seen, evidence_json, gather_evidence, is_untrained, see, see_part
+from arr_coc.explaining.evidence import (
+    AnswerEvidence,
+    SeenImage,
+    evidence_json,
+    gather_evidence,
+    is_untrained,
+    see,
+    see_part,
+)
 from arr_coc.explaining.figures import draw_evidence, draw_passes, draw_strategies, save
 from arr_coc.modeling.fetcher import FetchChoices
 from arr_coc.modeling.textures import RELEVANCE_MAPS
@@ -26,18 +34,18 @@ def model() -> Any:
     return tiny_model(fetcher={"scorers": HELD})
 
 
-def seen_by(model: Any) -> Seen:
+def seen_by(model: Any) -> SeenImage:
     """A wide picture of noise, so that the grid has padding."""
     pixels = np.random.default_rng(0).integers(0, 256, (60, 90, 3), dtype=np.uint8)
     return see(model, Image.fromarray(pixels))
 
 
 @pytest.fixture(scope="module")
-def seen(model: Any) -> Seen:
+def seen(model: Any) -> SeenImage:
     return seen_by(model)
 
 
-def evidence_of(model: Any, seen: Seen, **choices: Any) -> Evidence:
+def evidence_of(model: Any, seen: SeenImage, **choices: Any) -> AnswerEvidence:
     return gather_evidence(model, seen, QUESTION, FetchChoices(**choices))
 
 
@@ -49,7 +57,7 @@ def texts(figure: Any) -> str:
 
 
 @pytest.mark.parametrize("strategy", ["compositional", "shannon_jung_vervaeke"])
-def test_maps_times_weights_order_patches_as_the_relevance_does(model: Any, seen: Seen, strategy: str) -> None:
+def test_maps_times_weights_order_patches_as_the_relevance_does(model: Any, seen: SeenImage, strategy: str) -> None:
     """What is shown is what was decided by: the temperature, which is above 0, keeps the order."""
     evidence = evidence_of(model, seen, strategy=strategy)
     weights = [each.weight for each in evidence.inner]
@@ -60,7 +68,7 @@ def test_maps_times_weights_order_patches_as_the_relevance_does(model: Any, seen
     np.testing.assert_allclose(logits.sigmoid().detach().numpy(), evidence.relevance, atol=1e-4)
 
 
-def test_experts_show_how_much_each_has_to_say(model: Any, seen: Seen) -> None:
+def test_experts_show_how_much_each_has_to_say(model: Any, seen: SeenImage) -> None:
     evidence = evidence_of(model, seen, strategy="experts")
     assert [each.name for each in evidence.inner] == ["text", "graphics", "sparse", "mixed"]
     assert sum(each.weight or 0 for each in evidence.inner) == pytest.approx(1)
@@ -68,7 +76,7 @@ def test_experts_show_how_much_each_has_to_say(model: Any, seen: Seen) -> None:
 
 
 def test_a_scorer_without_maps_is_compared_with_the_relevance_maps_and_claims_no_weights(
-    model: Any, seen: Seen
+    model: Any, seen: SeenImage
 ) -> None:
     evidence = evidence_of(model, seen, strategy="realizer")
     assert [each.name for each in evidence.inner] == list(RELEVANCE_MAPS)
@@ -100,19 +108,25 @@ def test_weights_that_are_as_they_began_are_called_untrained(model: Any) -> None
     assert "relevance (realizer, untrained)" in texts(draw_evidence(seen, evidence))
 
 
-def test_the_answer_is_that_of_generate_and_looking_changes_nothing(model: Any, seen: Seen) -> None:
+def test_the_answer_is_that_of_generate_and_looking_changes_nothing(model: Any, seen: SeenImage) -> None:
     evidence = evidence_of(model, seen, strategy="realizer", budget=9)
     plain = model.generate(seen.image, QUESTION, strategy="realizer", budget=9, return_fetch=True, do_sample=False)
     assert evidence.answer.text == plain.text and 0 < evidence.uncertainty < 1
     assert evidence.fetch.indices.tolist() == plain.fetch.indices.tolist()
     passes = model.generate(
-        seen.image, QUESTION, strategy="realizer", budget=9, return_fetch=True, do_sample=False, num_passes=2,
+        seen.image,
+        QUESTION,
+        strategy="realizer",
+        budget=9,
+        return_fetch=True,
+        do_sample=False,
+        num_passes=2,
         exploration="none",
-    )  # fmt: skip
+    )
     assert evidence.uncertainty == pytest.approx(passes.passes[0].uncertainty, abs=1e-4)
 
 
-def test_the_numbers_are_those_of_what_was_fetched(model: Any, seen: Seen) -> None:
+def test_the_numbers_are_those_of_what_was_fetched(model: Any, seen: SeenImage) -> None:
     evidence = evidence_of(model, seen, allocator="knapsack", budget=20, num_passes=2)
     content = json.loads(json.dumps(evidence_json(evidence)))
     assert content["budget"] == 40 == sum(content["tokens_of_patches"].values()) == len(content["regions"])
@@ -122,7 +136,7 @@ def test_the_numbers_are_those_of_what_was_fetched(model: Any, seen: Seen) -> No
     assert content["uncertainty"] == content["passes"][-1]["uncertainty"]
 
 
-def test_an_unknown_texture_is_refused(model: Any, seen: Seen) -> None:
+def test_an_unknown_texture_is_refused(model: Any, seen: SeenImage) -> None:
     with pytest.raises(ValueError, match="textures: expected names among luminance, .*; got 'variance_1'"):
         gather_evidence(model, seen, QUESTION, FetchChoices(), texture_names=("variance_1",))
 
@@ -130,7 +144,7 @@ def test_an_unknown_texture_is_refused(model: Any, seen: Seen) -> None:
 # ---- figures ------------------------------------------------------------------------------------------------------
 
 
-def test_a_figure_says_what_was_measured(model: Any, seen: Seen, tmp_path: Path) -> None:
+def test_a_figure_says_what_was_measured(model: Any, seen: SeenImage, tmp_path: Path) -> None:
     """The dollar signs of the question began a formula, and the text between them was set in italics."""
     evidence = evidence_of(model, seen, strategy="compositional", allocator="quadtree", budget=20)
     figure = draw_evidence(seen, evidence)
@@ -172,12 +186,12 @@ def test_no_text_covers_another_and_none_leaves_the_page(model: Any, size: tuple
             assert box.x0 >= page.x0 and box.x1 <= page.x1 and box.y0 >= page.y0 - 1 and box.y1 <= page.y1, text
 
 
-def test_passes_need_a_history(model: Any, seen: Seen) -> None:
+def test_passes_need_a_history(model: Any, seen: SeenImage) -> None:
     with pytest.raises(ValueError, match="evidence: expected an answer in passes .*; got a single one"):
         draw_passes(seen, evidence_of(model, seen))
 
 
-def test_a_strategy_that_fetches_nothing_stands_beside_others(model: Any, seen: Seen) -> None:
+def test_a_strategy_that_fetches_nothing_stands_beside_others(model: Any, seen: SeenImage) -> None:
     several = [evidence_of(model, seen, strategy=name, budget=None) for name in ("none", "saliency")]
     said = texts(draw_strategies(seen, several))
     assert "base tokens alone" in said and "17 tokens, topk" in said

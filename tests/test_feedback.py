@@ -30,8 +30,10 @@ def test_what_is_said_to_be_right_is_learned(tmp_path: Path) -> None:
     )
     records = list(read_feedback(tmp_path))
     assert [(record.question, record.answers) for record in records] == [
-        ("a?", ("12",)), ("b?", ("34",)), ("d?", ("not on the page",))
-    ]  # fmt: skip
+        ("a?", ("12",)),
+        ("b?", ("34",)),
+        ("d?", ("not on the page",)),
+    ]
     assert records[1].boxes == ((1.0, 2.0, 3.0, 4.0),) and records[1].history == (("a?", "12"),)
     assert [record.absent for record in records] == [False, False, True]
     assert all(record.picture == b"image" for record in records)

@@ -30,11 +30,11 @@ SHIFTED = {"window_size": 8, "global_attn_indexes": [2], "shifted_windows": True
 
 
 def vision(**changes: Any) -> ArrCocVisionConfig:
-    sizes: dict[str, Any] = {
-        "image_size": 128, "patch_size": 8, "hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 2,
-        "mlp_dim": 48, "window_size": 7, "global_attn_indexes": [1], "out_channels": 12,
-        "compressed_channels": [16, 20],
-    }  # fmt: skip
+    sizes: dict[str, Any] = (
+        {"image_size": 128, "patch_size": 8, "hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 2}
+        | {"mlp_dim": 48, "window_size": 7, "global_attn_indexes": [1], "out_channels": 12}
+        | {"compressed_channels": [16, 20]}
+    )
     return ArrCocVisionConfig(**{**sizes, **changes})
 
 
@@ -61,7 +61,7 @@ def sam(config: ArrCocVisionConfig, image_size: int) -> SamVisionEncoder:
             global_attn_indexes=list(config.global_attn_indexes),
             layer_norm_eps=config.layer_norm_eps,
             attn_implementation="eager",
-        )  # fmt: skip
+        )
     ).eval()
 
 

@@ -15,11 +15,11 @@ from arr_coc.modeling.bridges import BRIDGES
 from arr_coc.modeling.configuration_arr_coc import count_vision_tokens
 from arr_coc.modeling.prompt_format import LAYOUTS
 
-MIXTURE = {
-    "model_type": "deepseek_ocr2_text", "num_key_value_heads": 2, "moe_intermediate_size": 8, "n_routed_experts": 4,
-    "num_experts_per_tok": 2, "n_shared_experts": 1, "mlp_layer_types": ["dense", "sparse"], "n_group": 1,
-    "topk_group": 1, "tie_word_embeddings": False,
-}  # fmt: skip
+MIXTURE = (
+    {"model_type": "deepseek_ocr2_text", "num_key_value_heads": 2, "moe_intermediate_size": 8}
+    | {"n_routed_experts": 4, "num_experts_per_tok": 2, "n_shared_experts": 1}
+    | {"mlp_layer_types": ["dense", "sparse"], "n_group": 1, "topk_group": 1, "tie_word_embeddings": False}
+)
 CASES: dict[str, dict[str, Any]] = {
     "qwen3, linear": {},
     "qwen3, quality": {"bridge": {"kind": "quality"}},

@@ -182,10 +182,16 @@ def test_vllm_reads_the_part_that_is_sent(content_format: str, client: VllmClien
     parser = pytest.importorskip("vllm.renderers.chat_utils", exc_type=ImportError)
     width = client.answer_generator.model.config.text_config.hidden_size
     config = SimpleNamespace(
-        enable_prompt_embeds=True, dtype=torch.float32, hf_text_config=SimpleNamespace(), multimodal_config=None,
-        get_hidden_size=lambda: width, allowed_local_media_path="", allowed_media_domains=None,
-        is_multimodal_model=False, hf_config=SimpleNamespace(),
-    )  # fmt: skip
+        enable_prompt_embeds=True,
+        dtype=torch.float32,
+        hf_text_config=SimpleNamespace(),
+        multimodal_config=None,
+        get_hidden_size=lambda: width,
+        allowed_local_media_path="",
+        allowed_media_domains=None,
+        is_multimodal_model=False,
+        hf_config=SimpleNamespace(),
+    )
     encoding = client.encode(noise(1))
     messages = client.body(encoding, QUESTION)["messages"]
     conversation, data, _ = parser.parse_chat_messages(messages, config, content_format=content_format)

@@ -175,7 +175,7 @@ def test_better_there_and_the_same_here_is_promoted() -> None:
         (BETTER, changed(200, 4, 4), "rest: expected a loss of 1 points excluded with p at most 0.02; got +0.0 points"),
         (BETTER, changed(18, 0, 0), "rest: expected at least 20 images to test on; got 18"),
     ],
-)  # fmt: skip
+)
 def test_whatever_is_not_shown_is_a_reason(feedback: Any, rest: Any, reason: str | None) -> None:
     """Too few questions show nothing: to be no worse has to be shown, too."""
     reasons = decide(feedback, rest).reasons

@@ -184,10 +184,16 @@ def regions(levels: list[int], indices: list[int]) -> FetchResult:
     """A fetch of regions on a grid of 8."""
     at = torch.tensor([indices])
     return FetchResult(
-        indices=at, positions=torch.stack((at // 8, at % 8), -1), scores=torch.zeros(1, 64),
-        relevance=torch.zeros(1, 64), is_padding=torch.zeros_like(at, dtype=torch.bool), budget=len(indices),
-        strategy="oracle", allocator="knapsack", levels=torch.tensor([levels]),
-    )  # fmt: skip
+        indices=at,
+        positions=torch.stack((at // 8, at % 8), -1),
+        scores=torch.zeros(1, 64),
+        relevance=torch.zeros(1, 64),
+        is_padding=torch.zeros_like(at, dtype=torch.bool),
+        budget=len(indices),
+        strategy="oracle",
+        allocator="knapsack",
+        levels=torch.tensor([levels]),
+    )
 
 
 def test_a_fetch_says_its_levels_and_a_picture_draws_regions_of_their_size() -> None:

@@ -15,12 +15,13 @@ from arr_coc.data.generated.question_writer import WORDINGS, QuestionWriter
 from arr_coc.data.line_questions import KINDS, by_kind, line_questions, words_of
 from arr_coc.data.splits import SPLITS
 
-SORTS = {
-    "follows": "detail", "both follow": "two places", "which is higher up": "two places", "which is more": "two places",
-    "line end": "two places", "second time": "two places", "how often": "spread", "which more often": "spread",
-    "most often": "spread", "highest number": "spread", "any above": "spread", "largest": "gist",
-    "most words in": "gist", "fewest words in": "gist", "number of words": "gist", "words or numbers": "gist",
-}  # fmt: skip
+SORTS = (
+    {"follows": "detail", "both follow": "two places", "which is higher up": "two places"}
+    | {"which is more": "two places", "line end": "two places", "second time": "two places", "how often": "spread"}
+    | {"which more often": "spread", "most often": "spread", "highest number": "spread", "any above": "spread"}
+    | {"largest": "gist", "most words in": "gist", "fewest words in": "gist", "number of words": "gist"}
+    | {"words or numbers": "gist"}
+)
 
 QUARTERS = ("top left", "top right", "bottom left", "bottom right")
 
@@ -97,8 +98,9 @@ def check(page: TextPage, sort: str, names: dict[str, str], answer: str) -> None
     elif sort in ("most words in", "fewest words in"):
         middles = [
             (word.box[0] + word.box[2] > page.size[0], word.box[1] + word.box[3] > page.size[1])
-            for line in words_of(page.lines) for word in line
-        ]  # fmt: skip
+            for line in words_of(page.lines)
+            for word in line
+        ]
         named = {("bottom" in name, "right" in name): name for name in QUARTERS}
         counts = Counter({name: middles.count((right, low)) for (low, right), name in named.items()})
         extreme = max if sort == "most words in" else min

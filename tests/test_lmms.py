@@ -112,7 +112,9 @@ def test_what_cannot_be_asked_is_refused(checkpoint: Path) -> None:
         ArrCoc(str(checkpoint), speed="fast")
     model = ArrCoc(str(checkpoint), device="cpu")
     model.task_dict = {"t": {"test": [{}]}}
-    request = Instance("generate_until", ("Why?", {}, lambda doc: [], 0, "t", "test"), 0, {"task": "t", "doc_id": 0, "repeats": 1})  # fmt: skip  # noqa: E501
+    request = Instance(
+        "generate_until", ("Why?", {}, lambda doc: [], 0, "t", "test"), 0, {"task": "t", "doc_id": 0, "repeats": 1}
+    )  # noqa: E501
     with pytest.raises(ValueError, match="task t: expected an image for every question; got none for 'Why\\?'"):
         model.generate_until([request])
     with pytest.raises(ValueError, match="expected tasks of output_type generate_until; got loglikelihood"):

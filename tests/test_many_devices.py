@@ -27,10 +27,11 @@ ROOT = Path(__file__).parents[1]
 CONFIGS = ROOT / "examples" / "accelerate"
 PAGES = {"format": "rendered", "pages": 3, "questions": 2, "size": 128}
 HELD_OUT = {**PAGES, "pages": 5, "questions": 1, "seed": 9}  # 5 items: the last batch of two processes is filled up
-STAGE = {
-    "stage": "joint", "data": PAGES, "held_out": HELD_OUT, "steps": 3, "warmup": 1, "evaluate_every": 3,
-    "log_every": 1, "learning_rate": 1e-3, "strategies": {"realizer": 1.0, "clip_query": 1.0, "none": 1.0},
-}  # fmt: skip
+STAGE = {"stage": "joint", "data": PAGES, "held_out": HELD_OUT, "steps": 3, "warmup": 1, "evaluate_every": 3} | {
+    "log_every": 1,
+    "learning_rate": 1e-3,
+    "strategies": {"realizer": 1.0, "clip_query": 1.0, "none": 1.0},
+}
 
 
 @pytest.fixture(scope="module")
@@ -138,9 +139,12 @@ def test_the_zero3_config_plans_stage_3(clean_environment: None) -> None:
     plugin = DeepSpeedPlugin()
     assert plugin.zero_stage == 3 and plugin.hf_ds_config.is_zero3() and not plugin.hf_ds_config.is_offload()
     plugin.deepspeed_config_process(
-        must_match=False, train_micro_batch_size_per_gpu=2, train_batch_size=8, gradient_accumulation_steps=2,
+        must_match=False,
+        train_micro_batch_size_per_gpu=2,
+        train_batch_size=8,
+        gradient_accumulation_steps=2,
         gradient_clipping=1.0,
-    )  # fmt: skip
+    )
     plan = plugin.deepspeed_config
     assert plan["zero_optimization"]["stage"] == 3
     assert plan["zero_optimization"]["stage3_gather_16bit_weights_on_model_save"] is True

@@ -132,9 +132,13 @@ def test_a_sharp_patch_is_fetched_by_what_it_looks_like() -> None:
     pixels[..., 96:120, 32:48] = torch.rand(24, 16, generator=torch.Generator().manual_seed(0)).round() * 2 - 1
     encoding = model.model.encode_image(pixels)
     looked = replace(
-        context(), textures=encoding.textures, features=encoding.features, patch_mask=encoding.patch_mask,
-        query=torch.randn(1, 4, 24), query_mask=torch.ones(1, 4, dtype=torch.bool),
-    )  # fmt: skip
+        context(),
+        textures=encoding.textures,
+        features=encoding.features,
+        patch_mask=encoding.patch_mask,
+        query=torch.randn(1, 4, 24),
+        query_mask=torch.ones(1, 4, dtype=torch.bool),
+    )
     maps = model.model.fetcher.scorers["compositional"].maps(looked)
     inside = torch.zeros(16, 16, dtype=torch.bool)
     inside[12:15, 4:6] = True

@@ -48,9 +48,13 @@ def prompt(model: Any, *pairs: tuple[Any, str], **processor_kwargs: Any) -> Any:
         content = [{"type": "image", "image": image} for image in images] + [{"type": "text", "text": question}]
         chats.append([{"role": "user", "content": content}])
     return model.processor.apply_chat_template(
-        chats, tokenize=True, return_dict=True, add_generation_prompt=True, return_tensors="pt",
+        chats,
+        tokenize=True,
+        return_dict=True,
+        add_generation_prompt=True,
+        return_tensors="pt",
         processor_kwargs={"padding": True, **processor_kwargs},
-    )  # fmt: skip
+    )
 
 
 PAGE, CARD = noise(60, 90), noise(128, 128, 1)

@@ -239,8 +239,11 @@ def dashboard() -> dict[str, Any]:
 
 
 def rules() -> list[dict[str, Any]]:
-    return [rule for group in yaml.safe_load((SERVING / "monitoring/alerts.yaml").read_text())["groups"]
-            for rule in group["rules"]]  # fmt: skip
+    return [
+        rule
+        for group in yaml.safe_load((SERVING / "monitoring/alerts.yaml").read_text())["groups"]
+        for rule in group["rules"]
+    ]
 
 
 def expressions() -> Iterator[str]:

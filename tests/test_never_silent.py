@@ -158,8 +158,11 @@ def other_sources(model: Any, folder: Path) -> None:
     content = [{"type": "image", "image": PAGE.resize((300, 300))}, {"type": "text", "text": QUESTION}]
     inputs = model.processor.apply_chat_template(
         [{"role": "user", "content": content}],
-        add_generation_prompt=True, tokenize=True, return_dict=True, return_tensors="pt",
-    )  # fmt: skip
+        add_generation_prompt=True,
+        tokenize=True,
+        return_dict=True,
+        return_tensors="pt",
+    )
     several = {name: inputs[name].repeat_interleave(5, 0) for name in ("image_sources", "source_sizes")}
     model.generate(**{**inputs, **several})
 

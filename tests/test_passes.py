@@ -57,10 +57,12 @@ def test_one_pass_is_the_answer_as_ever(model: Any) -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {}, {"bridge": {"layout": "rows"}}, {"vision": {"compressor": "mask"}},
+        {},
+        {"bridge": {"layout": "rows"}},
+        {"vision": {"compressor": "mask"}},
         READS_WORDS,
     ],
-)  # fmt: skip
+)
 @pytest.mark.versions
 def test_what_is_remembered_changes_no_answer(changes: dict[str, Any]) -> None:
     """With a cache a pass reads its patches and the question; without one, everything: the numbers are the same."""

@@ -29,7 +29,7 @@ from arr_coc.evaluation.peer_rules import (
     significance,
     targets,
 )
-from arr_coc.evaluation.peers import Question, Reading, choose, merged, read_prompt
+from arr_coc.evaluation.peers import EarlyStates, PeerQuestion, choose, merged, read_prompt
 
 SIZES = [(60, 90), (80, 40), (50, 50)]  # height, width
 QUESTIONS = ["What is it?", "Why?", "How many of them are there in all?"]
@@ -132,7 +132,7 @@ def test_greedy_steps_maximise_the_determinant() -> None:
     assert conditional_dpp(weight, states, 5).tolist() == chosen
 
 
-class Hand(Question):
+class Hand(PeerQuestion):
     """A question of tensors made by hand: the image at places 1 to 4, the text at 5 and 6, the question at 5."""
 
     def __init__(self, embeds: Any, reading: Any = None) -> None:
@@ -157,7 +157,7 @@ def test_sparsevlm_lets_the_template_rate_too() -> None:
     embeds = torch.stack((north, *4 * [3 * east], north, 3 * east))
     attention = torch.zeros(7, 7)
     attention[5, 1], attention[6, 3] = 0.9, 0.1
-    reading = Reading(attention, torch.zeros(7, 2), embeds, embeds)
+    reading = EarlyStates(attention, torch.zeros(7, 2), embeds, embeds)
     assert PEERS["sparsevlm"].rule(Hand(embeds, reading), 1).places.tolist() == [2]
 
 
@@ -169,7 +169,7 @@ def test_dart_compares_behind_the_last_normalisation(monkeypatch: pytest.MonkeyP
     normed = torch.stack((up, east, east + 0.1 * north, north, up, up, north))
     keys = torch.zeros(7, 2)
     keys[1], keys[6] = 5.0, 4.0  # the template's word has a longer key than the question's
-    reading = Reading(torch.zeros(7, 7), keys, normed.flip(0), normed)
+    reading = EarlyStates(torch.zeros(7, 7), keys, normed.flip(0), normed)
     assert PEERS["dart"].rule(Hand(normed, reading), 2).places.tolist() == [0, 3]  # its share of one is the text's turn
 
 
@@ -213,7 +213,7 @@ def test_prompts_that_a_model_cannot_read_are_refused() -> None:
 def test_a_question_stands_where_the_prompt_says(masked: Any, images: list[Image.Image]) -> None:
     """With the mask compressor base patches are no candidates; padding never is."""
     encoding = encode(masked, images[:1], 128)
-    question = Question(masked, encoding, "Why?")
+    question = PeerQuestion(masked, encoding, "Why?")
     free = encoding.patch_mask[0].clone()
     free[encoding.base_indices[0]] = False
     assert question.candidates.tolist() == free.nonzero()[:, 0].tolist()

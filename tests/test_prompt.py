@@ -55,9 +55,12 @@ def test_trimming_gives_the_prompts_that_were_written_for_these_counts(
     full = [row(some, [most] * len(each)) for some, each in zip(texts, counts, strict=True)]
     wanted = [row(some, each) for some, each in zip(texts, counts, strict=True)]
     trimmed = trim_placeholders(
-        counts=torch.tensor([c for each in counts for c in each]), image_token_id=IMAGE, base_positions=BASE,
-        pad_token_id=PAD, **padded(full, side),
-    )  # fmt: skip
+        counts=torch.tensor([c for each in counts for c in each]),
+        image_token_id=IMAGE,
+        base_positions=BASE,
+        pad_token_id=PAD,
+        **padded(full, side),
+    )
     expected = padded(wanted, side if len({*map(len, full)}) > 1 else "left")
     assert trimmed.keys() == expected.keys()
     for name, tensor in expected.items():
@@ -90,6 +93,9 @@ def test_counts_outside_the_placeholders_are_refused(counts: list[int]) -> None:
 def test_tensors_of_another_length_are_refused() -> None:
     with pytest.raises(ValueError, match=r"^labels: expected shape \[1, 4\], that of input_ids; got \[1, 3\]$"):
         trim_placeholders(
-            torch.tensor([[9, 9, 9, 2]]), torch.tensor([0]), image_token_id=9, base_positions=2,
+            torch.tensor([[9, 9, 9, 2]]),
+            torch.tensor([0]),
+            image_token_id=9,
+            base_positions=2,
             labels=torch.zeros(1, 3),
-        )  # fmt: skip
+        )

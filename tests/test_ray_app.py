@@ -36,10 +36,17 @@ PAUSE = 120.0
 
 def arguments(checkpoint: Path, **changes: Any) -> RayArguments:
     return RayArguments(
-        model=str(checkpoint), name="tiny", device="cpu", cpus=0.1, min_replicas=2, max_replicas=2, surge_percent=100,
-        secret="a secret of the tests", settings={"cache_tokens": 4096, "image_workers": 1, "answer_seconds": 120.0},
+        model=str(checkpoint),
+        name="tiny",
+        device="cpu",
+        cpus=0.1,
+        min_replicas=2,
+        max_replicas=2,
+        surge_percent=100,
+        secret="a secret of the tests",
+        settings={"cache_tokens": 4096, "image_workers": 1, "answer_seconds": 120.0},
         **changes,
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture(scope="module")

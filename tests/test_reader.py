@@ -27,7 +27,7 @@ from arr_coc.modeling.wordpieces import CHARACTERS, CLASSES, FOREMOST, PIECE_SLO
 from arr_coc.training.attention import all_eager_attention
 from arr_coc.training.reader import language_model, question_answering, relevance
 from arr_coc.training.reader.language_model import seen, spans
-from arr_coc.training.reader.pages import LISTWISE, PAGES, AskedPage, CropBatches, Reading, Sources, crop, square
+from arr_coc.training.reader.pages import LISTWISE, PAGES, AskedPage, CropBatches, PageReader, Sources, crop, square
 from arr_coc.training.reader.question_answering import QuestionAnswering, QuestionAnsweringStage, foremost
 from arr_coc.training.reader.recognition import (
     RecognitionStage,
@@ -39,7 +39,7 @@ from arr_coc.training.reader.recognition import (
 from arr_coc.training.reader.relevance import RelevanceStage
 from arr_coc.training.reader.targets import (
     LEADS,
-    Piece,
+    PieceSpan,
     Print,
     Wordpieces,
     base_mixture,
@@ -96,8 +96,8 @@ def cut() -> Wordpieces:
 
 def test_pieces_know_their_characters_and_the_space_stands_where_the_word_begins(cut: Wordpieces) -> None:
     ids = cut.tokenizer.convert_tokens_to_ids
-    assert cut("user") == (Piece(ids("Ġ"), 0, 1), Piece(ids("user"), 0, 4))
-    assert cut("the1") == (Piece(ids("Ġthe"), 0, 3), Piece(ids("1"), 3, 4))
+    assert cut("user") == (PieceSpan(ids("Ġ"), 0, 1), PieceSpan(ids("user"), 0, 4))
+    assert cut("the1") == (PieceSpan(ids("Ġthe"), 0, 3), PieceSpan(ids("1"), 3, 4))
 
 
 def test_bytes_of_one_character_are_pieces_of_it(cut: Wordpieces) -> None:
@@ -309,7 +309,7 @@ def test_a_page_that_is_not_drawn_is_asked_as_a_drawn_one(fields: None) -> None:
         assert torch.equal(drawn.answer[row], undrawn.answer[rows[question.text]])
         assert set(drawn.relevance[row].tolist()) == {0.0, np.float32(LEADS), 1.0}  # others, the label, the answer
         assert torch.equal(drawn.relevance[row] == 1.0, drawn.answer[row])
-    reading = Reading(run_of(word_model()))
+    reading = PageReader(run_of(word_model()))
     contexts = [reading.context(each) for each in (drawn, undrawn)]
     assert all(each.pieces.shape == (1, 256, 2, PIECE_SLOTS) and each.query.shape[0] == 3 for each in contexts)
     assert contexts[0].features.any() and not contexts[1].features.any()
@@ -323,9 +323,15 @@ def test_relevance_is_learnt_by_patch_and_among_all_patches() -> None:
     )
     scores = torch.tensor([[2.0, 0, EMPTY, 1], [-1, 0, 1, 0], [3, 1, 0, 0], [1, 1, EMPTY, 0], [2, 1, EMPTY, 0]])
     asked = AskedPage(
-        None, None, torch.tensor([True, True, True, False]), (), torch.zeros(5, 1), torch.ones(5, 1).bool(), relevance,
+        None,
+        None,
+        torch.tensor([True, True, True, False]),
+        (),
+        torch.zeros(5, 1),
+        torch.ones(5, 1).bool(),
+        relevance,
         relevance == 1.0,
-    )  # fmt: skip
+    )
     asked = replace(asked, questions=tuple(Question(str(n), ("",), (), (), "detail") for n in range(5)))
     scores.requires_grad_()
     loss = asked.relevance_loss(scores, 4.0)
@@ -527,9 +533,18 @@ def test_recognition_learns_to_read(fields: None, tmp_path: Path) -> None:
     tower.text_reader.spellings.zero_()
     behind = {name: weight.clone() for name, weight in model.named_parameters() if "grid_encoder" not in name}
     stage = RecognitionStage(
-        pages={"fields": 1.0}, worn=0.0, steps=30, batch_size=4, side=64, per_page=2, evaluate_every=30, warmup=2,
-        learning_rate=1e-2, workers=0, bf16=False,
-    )  # fmt: skip
+        pages={"fields": 1.0},
+        worn=0.0,
+        steps=30,
+        batch_size=4,
+        side=64,
+        per_page=2,
+        evaluate_every=30,
+        warmup=2,
+        learning_rate=1e-2,
+        workers=0,
+        bf16=False,
+    )
     run = run_of(model)
     stage.run(run, tmp_path)
     first, last = curve(tmp_path, "recognition")[0], curve(tmp_path, "recognition")[-1]
@@ -572,9 +587,17 @@ def test_relevance_trains_the_scorers_alone(
     model = word_model()
     frozen = {name: weight.clone() for name, weight in model.named_parameters() if "fetcher" not in name}
     stage = RelevanceStage(
-        pages={source: 1.0}, worn=0.0, steps=steps, pages_per_step=2, questions=3, evaluate_every=steps, warmup=1,
-        learning_rate=3e-3, workers=0, bf16=False,
-    )  # fmt: skip
+        pages={source: 1.0},
+        worn=0.0,
+        steps=steps,
+        pages_per_step=2,
+        questions=3,
+        evaluate_every=steps,
+        warmup=1,
+        learning_rate=3e-3,
+        workers=0,
+        bf16=False,
+    )
     before = model.model.fetcher.scorers["words"].head.weight.clone()
     stage.run(run_of(model), tmp_path)
     lines = curve(tmp_path, "relevance")
@@ -598,9 +621,17 @@ def test_question_answering_trains_the_adapter_and_the_places_alone(fields: None
     model = word_model()
     frozen = {name: weight.clone() for name, weight in model.named_parameters() if "bridge.places" not in name}
     stage = QuestionAnsweringStage(
-        pages={"undrawn": 1.0}, steps=8, pages_per_step=2, evaluate_every=8, evaluated=6, warmup=1, learning_rate=2e-2,
-        workers=0, bf16=False, rank=4,
-    )  # fmt: skip
+        pages={"undrawn": 1.0},
+        steps=8,
+        pages_per_step=2,
+        evaluate_every=8,
+        evaluated=6,
+        warmup=1,
+        learning_rate=2e-2,
+        workers=0,
+        bf16=False,
+        rank=4,
+    )
     run = run_of(model)
     stage.run(run, tmp_path)
     lines = curve(tmp_path, "question_answering")
@@ -613,10 +644,11 @@ def test_question_answering_trains_the_adapter_and_the_places_alone(fields: None
 def test_a_recipe_leaves_an_adapter_that_peft_reads(fields: None, tmp_path: Path) -> None:
     """A start need not bring what other stages leave, and the answers of decoder and adapter are PEFT's own."""
     tiny_checkpoint(tmp_path / "start", **READS_WORDS, fetcher=SCORES_WORDS)
-    stage = {
-        "stage": "question_answering", "pages": {"undrawn": 1.0}, "steps": 3, "pages_per_step": 2, "evaluate_every": 3,
-        "evaluated": 3, "warmup": 0, "learning_rate": 5e-2, "workers": 0, "bf16": False, "rank": 4,
-    }  # fmt: skip
+    stage = (
+        {"stage": "question_answering", "pages": {"undrawn": 1.0}, "steps": 3, "pages_per_step": 2}
+        | {"evaluate_every": 3, "evaluated": 3, "warmup": 0, "learning_rate": 5e-2, "workers": 0, "bf16": False}
+        | {"rank": 4}
+    )
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump({"model": "start", "start": "start", "stages": [stage]}))
     train(load_recipe(tmp_path / "recipe.yaml"), tmp_path / "out")
     out = tmp_path / "out" / "model"

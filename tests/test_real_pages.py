@@ -274,9 +274,14 @@ def test_questions_of_one_page_are_about_values_of_one_type(real_folder: Path) -
     shares = []
     for contrast in (0.0, 1.0):
         pages = AskedPages(
-            Sources({"receipts": 1.0}, "train", real_folder=real_folder), (1,), Run(model, model.processor), pages=40,
-            questions=3, wanted=lambda question: not question.absent, contrast=contrast,
-        )  # fmt: skip
+            Sources({"receipts": 1.0}, "train", real_folder=real_folder),
+            (1,),
+            Run(model, model.processor),
+            pages=40,
+            questions=3,
+            wanted=lambda question: not question.absent,
+            contrast=contrast,
+        )
         types = [[type_of(question.answers[0]) for question in page.questions] for page in pages.batch(0)]
         shares.append(np.mean([each.count(each[0]) / len(each) for each in types]))
     assert shares[0] + 0.08 < shares[1]

@@ -280,10 +280,14 @@ def test_rewards_are_those_of_answers_from_the_drawn_patches(padding_side: str) 
         longest = int((batch["labels"] != -100).sum(1).max())
         said.append(
             model.generate(
-                seen.select(torch.zeros(2, dtype=torch.long)), questions, strategy="oracle", boxes=boxes,
-                allocator="topk", max_new_tokens=longest,
+                seen.select(torch.zeros(2, dtype=torch.long)),
+                questions,
+                strategy="oracle",
+                boxes=boxes,
+                allocator="topk",
+                max_new_tokens=longest,
             )
-        )  # fmt: skip
+        )
     assert said[0] != said[1], "the test can tell one set from another"
     answers = [[said[0][0]], [said[0][1] + " and more"]]
     made = reinforcement_loss(
@@ -304,9 +308,13 @@ def test_forced_answers_score_what_a_greedy_answer_gets_right_before_its_first_m
     for b, prompt in enumerate(prompts):
         prompt = prompt[prompt != tokenizer.pad_token_id][None]
         said = model.generate(
-            input_ids=prompt, pixel_values=batch["pixel_values"], patch_mask=batch["patch_mask"],
-            patches=first.sets[b : b + 1, 0], max_new_tokens=4, min_new_tokens=4,
-        )[0, prompt.shape[1] :]  # fmt: skip
+            input_ids=prompt,
+            pixel_values=batch["pixel_values"],
+            patch_mask=batch["patch_mask"],
+            patches=first.sets[b : b + 1, 0],
+            max_new_tokens=4,
+            min_new_tokens=4,
+        )[0, prompt.shape[1] :]
         for wrong in range(5):  # the answer is what was said, but for one token and all behind it
             answer = said.clone()
             answer[wrong:] = torch.where(answer[wrong:] == 5, 6, 5)

@@ -21,10 +21,18 @@ from arr_coc.training.recipe import load_recipe, train
 from arr_coc.training.reinforce import AnsweredPrompts
 
 PHASE = AllocatorPhase(
-    data=PAGES, trained=("scorer",), steps=4, warmup=1, batch_size=2, learning_rate=3e-3, evaluate_every=2, log_every=1,
-    gradient="reinforcement", losses={"answer": 0.0, "relevance": 0.0},
+    data=PAGES,
+    trained=("scorer",),
+    steps=4,
+    warmup=1,
+    batch_size=2,
+    learning_rate=3e-3,
+    evaluate_every=2,
+    log_every=1,
+    gradient="reinforcement",
+    losses={"answer": 0.0, "relevance": 0.0},
     reinforcement={"draws": 3, "answering": "forced", "kl_weight": 1.0, "entropy_floor": 6.0},
-)  # fmt: skip
+)
 
 
 @pytest.fixture(scope="module")
@@ -95,9 +103,15 @@ def test_what_is_rewarded_is_fetched(checkpoint: Path, tmp_path: Path, monkeypat
 def test_tiers_are_reinforced_too(checkpoint: Path, tmp_path: Path) -> None:
     folder = tiny_checkpoint(tmp_path / "tiers", fetcher={"tier_choice": "classifier"})
     trainer = trainer_of(
-        folder, tmp_path / "run", PHASE, trained=("scorer", "allocator"), allocator="tiers", steps=2, warmup=0,
+        folder,
+        tmp_path / "run",
+        PHASE,
+        trained=("scorer", "allocator"),
+        allocator="tiers",
+        steps=2,
+        warmup=0,
         losses={"answer": 0.0, "relevance": 0.0, "efficiency": 0.0},
-    )  # fmt: skip
+    )
     with torch.no_grad():
         for weight in trainer.model.model.fetcher.budgeters.parameters():
             weight.div_(10)
@@ -118,11 +132,11 @@ def test_what_a_phase_makes_is_configured_as_before(checkpoint: Path, tmp_path: 
 
 def test_a_recipe_reinforces_from_generated_answers(checkpoint: Path, tmp_path: Path) -> None:
     """Its model is made from the configuration, without a processor."""
-    stage = {
-        "stage": "allocator", "trained": ["scorer"], "data": PAGES, "steps": 1, "warmup": 0, "batch_size": 2,
-        "gradient": "reinforcement", "losses": {"answer": 0.0, "relevance": 0.0},
-        "reinforcement": {"draws": 2, "entropy_floor": 6.0},
-    }  # fmt: skip
+    stage = (
+        {"stage": "allocator", "trained": ["scorer"], "data": PAGES, "steps": 1, "warmup": 0, "batch_size": 2}
+        | {"gradient": "reinforcement", "losses": {"answer": 0.0, "relevance": 0.0}}
+        | {"reinforcement": {"draws": 2, "entropy_floor": 6.0}}
+    )
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(yaml.safe_dump({"model": str(checkpoint), "start": str(checkpoint), "stages": [stage]}))
     train(load_recipe(recipe), tmp_path / "out")
@@ -135,11 +149,11 @@ def test_a_recipe_reinforces_from_generated_answers(checkpoint: Path, tmp_path: 
 def test_two_processes_reinforce_one_scorer(tmp_path: Path) -> None:
     """Two scorers are held, of which one is used, and tiers, so that processes answer from sets of unequal sizes."""
     tiny_checkpoint(tmp_path / "tiny", fetcher={"tier_choice": "classifier"})
-    stage = {
-        "stage": "allocator", "trained": ["scorer", "allocator"], "allocator": "tiers", "data": PAGES, "steps": 3,
-        "warmup": 0, "batch_size": 2, "log_every": 1, "gradient": "reinforcement", "reinforcement": {"draws": 3},
-        "losses": {"answer": 0.0, "relevance": 0.0},
-    }  # fmt: skip
+    stage = (
+        {"stage": "allocator", "trained": ["scorer", "allocator"], "allocator": "tiers", "data": PAGES, "steps": 3}
+        | {"warmup": 0, "batch_size": 2, "log_every": 1, "gradient": "reinforcement", "reinforcement": {"draws": 3}}
+        | {"losses": {"answer": 0.0, "relevance": 0.0}}
+    )
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(yaml.safe_dump({"model": "tiny", "start": "tiny", "stages": [stage]}))
     launched("ddp.yaml", "-m", "arr_coc.cli", "train", str(recipe), "--out", str(tmp_path / "out"))

@@ -109,9 +109,11 @@ def choosing(allocator: str) -> Any:
 
 def loss_of(model: Any, *, draws: int = 12, seed: int = 0, **settings: Any) -> Any:
     return reinforcement_loss(
-        model, batch_of(model), ReinforceSettings(draws=draws, answering="forced", **settings),
+        model,
+        batch_of(model),
+        ReinforceSettings(draws=draws, answering="forced", **settings),
         generator=torch.Generator().manual_seed(seed),
-    )  # fmt: skip
+    )
 
 
 def all_right(asked: AnsweredPrompts, drawn: Tensor, how: str) -> Tensor:

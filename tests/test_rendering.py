@@ -11,17 +11,7 @@ import numpy as np
 import pytest
 from numpy.random import Generator
 
-from arr_coc.data import (
-    CHARSET,
-    SPLITS,
-    Box,
-    Document,
-    Split,
-    fonts,
-    questions,
-    render_document,
-    values,
-)  # fmt: skip
+from arr_coc.data import CHARSET, SPLITS, Box, Document, Split, fonts, questions, render_document, values
 from arr_coc.data.domains import DOMAINS
 
 KIND_PATTERNS: dict[str, str] = {

@@ -19,9 +19,16 @@ from arr_coc.training.phases import AllocatorPhase, make_trainer
 OTHER = {**PAGES, "seed": 77}
 MIXED = {"format": "mixed", "sources": [PAGES, OTHER], "retained": [1]}
 PHASE = AllocatorPhase(
-    data=MIXED, trained=("scorer",), steps=12, warmup=1, batch_size=4, learning_rate=2e-2, strategies={"realizer": 1.0},
-    losses={"answer": 0.0}, weight_decay=0.0,
-)  # fmt: skip
+    data=MIXED,
+    trained=("scorer",),
+    steps=12,
+    warmup=1,
+    batch_size=4,
+    learning_rate=2e-2,
+    strategies={"realizer": 1.0},
+    losses={"answer": 0.0},
+    weight_decay=0.0,
+)
 
 
 @pytest.fixture(scope="module")

@@ -137,9 +137,11 @@ def test_tokens_outside_the_question_are_not_read(name: str) -> None:
 def test_padding_of_the_question_changes_nothing(name: str) -> None:
     scorer, whole = build(name), context()
     wider = replace(
-        whole, query=F.pad(whole.query, (0, 0, 0, 4)), query_mask=F.pad(whole.query_mask, (0, 4)),
+        whole,
+        query=F.pad(whole.query, (0, 0, 0, 4)),
+        query_mask=F.pad(whole.query_mask, (0, 4)),
         query_ids=F.pad(whole.query_ids, (0, 4)),
-    )  # fmt: skip
+    )
     assert torch.allclose(scorer(whole), scorer(wider), atol=1e-5)
 
 
@@ -182,10 +184,14 @@ def test_a_blank_image_and_one_of_padding_alone_give_finite_scores_and_gradients
     """Nothing varies, so deviations are 0, and the slope of their root was infinite; ranges were 0 / 0."""
     scorer, whole = build(name), context()
     blank = replace(
-        whole, features=torch.zeros_like(whole.features), textures=torch.zeros_like(whole.textures),
-        query=torch.zeros_like(whole.query), depths=torch.zeros(3, 2, W, SIDE, SIDE),
-        patch_mask=whole.patch_mask & torch.tensor([[True], [False], [True]]), pieces=torch.full_like(whole.pieces, -1),
-    )  # fmt: skip
+        whole,
+        features=torch.zeros_like(whole.features),
+        textures=torch.zeros_like(whole.textures),
+        query=torch.zeros_like(whole.query),
+        depths=torch.zeros(3, 2, W, SIDE, SIDE),
+        patch_mask=whole.patch_mask & torch.tensor([[True], [False], [True]]),
+        pieces=torch.full_like(whole.pieces, -1),
+    )
     scores = scorer.train()(blank)
     assert scores.isfinite().all()
     if scorer.trained:
@@ -394,10 +400,15 @@ def named_pages(count: int, table: torch.Tensor, generator: torch.Generator) -> 
     pieces[:, :, 1, 0] = shown
     query = table[torch.stack((torch.ones_like(wanted), shown[torch.arange(count), wanted]), 1)]
     toy = FetchContext(
-        features=torch.zeros(count, C, SIDE, SIDE), textures=torch.zeros(count, PIXEL_TEXTURES, SIDE, SIDE),
-        patch_mask=torch.ones(count, SIDE * SIDE, dtype=torch.bool), query=query,
-        query_mask=torch.ones(count, 2, dtype=torch.bool), seeds=torch.arange(count), pieces=pieces, table=table,
-    )  # fmt: skip
+        features=torch.zeros(count, C, SIDE, SIDE),
+        textures=torch.zeros(count, PIXEL_TEXTURES, SIDE, SIDE),
+        patch_mask=torch.ones(count, SIDE * SIDE, dtype=torch.bool),
+        query=query,
+        query_mask=torch.ones(count, 2, dtype=torch.bool),
+        seeds=torch.arange(count),
+        pieces=pieces,
+        table=table,
+    )
     return toy, wanted
 
 

@@ -71,8 +71,11 @@ def test_the_other_page_is_the_next_that_shows_something_else(model: Any, pages:
         image.save(copy)
     others = OtherPages(model, [pages[0], pages[0], copy, pages[1], pages[2]])
     assert [others.after(image) for image in (pages[0], copy, pages[1], pages[2])] == [
-        pages[1], pages[1], pages[2], pages[0],
-    ]  # fmt: skip
+        pages[1],
+        pages[1],
+        pages[2],
+        pages[0],
+    ]
     assert OtherPages(model, [pages[0], copy]).after(copy) is None
 
 
@@ -142,11 +145,15 @@ def test_what_each_half_contributes() -> None:
     names = {"none": right, "realizer": right, "other_base": half, "other_base@0": [0.0] * 20}
     arms = [scored(name, scores) for name, scores in names.items()]
     assert [(own.name, other.name) for own, other in swapped_pairs([arm.arm for arm in arms])] == [
-        ("realizer", "other_base"), ("none", "other_base@0"),
-    ]  # fmt: skip
+        ("realizer", "other_base"),
+        ("none", "other_base@0"),
+    ]
     assert compared_halves([arm.arm for arm in arms]) == [
-        ("realizer", "other_base"), ("none", "other_base@0"), ("realizer", "none"), ("other_base", "other_base@0"),
-    ]  # fmt: skip
+        ("realizer", "other_base"),
+        ("none", "other_base@0"),
+        ("realizer", "none"),
+        ("other_base", "other_base@0"),
+    ]
     records = [Record(Path(f"{number}.png"), "Why?", ("?",), line=number) for number in range(20)]
     items = Items(records, np.arange(20), np.arange(20), 0)
     rule = {"decision": "GO", "if": {"arm": "realizer", "above": "none", "by": 2}}

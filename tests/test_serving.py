@@ -247,10 +247,13 @@ def test_blank_pages_are_told_of(client: Any) -> None:
 
 
 def test_what_changes_nothing_is_taken(model: Any, client: Any) -> None:
-    nothing: dict[str, Any] = {
-        "response_format": {"type": "text"}, "tools": [], "tool_choice": "none", "user": "u", "metadata": {"a": "b"},
-        "store": False, "parallel_tool_calls": True, "service_tier": "auto", "seed": 7,
-    }  # fmt: skip
+    nothing: dict[str, Any] = {"response_format": {"type": "text"}, "tools": [], "tool_choice": "none", "user": "u"} | {
+        "metadata": {"a": "b"},
+        "store": False,
+        "parallel_tool_calls": True,
+        "service_tier": "auto",
+        "seed": 7,
+    }
     assert text(ask(client, **nothing)) == model.generate(IMAGES[0], QUESTION)
 
 
@@ -486,8 +489,11 @@ def test_an_invalid_body_is_refused_by_field(
         answer = http.post(f"{served[1]}/chat/completions", content=content, headers=headers)
     error = answer.json()["error"]
     assert answer.status_code == 400 and error == {
-        "message": message, "type": "invalid_request_error", "param": field, "code": None,
-    }  # fmt: skip
+        "message": message,
+        "type": "invalid_request_error",
+        "param": field,
+        "code": None,
+    }
 
 
 def test_half_a_character_is_refused(served: tuple[Server, str]) -> None:

@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse
 from torch import nn
 
 from arr_coc.cli.serve import KEYS_VARIABLE, _keys
-from arr_coc.serving.answers import AnswerText, Field, as_object, fields_of, misfit
+from arr_coc.serving.answers import AnswerText, SchemaField, as_object, fields_of, misfit
 from arr_coc.serving.batched_model import LARGEST_ID, TokenRows
 from arr_coc.serving.encodings import HANDLE, affinity_key, by_affinity, handle_of
 from arr_coc.serving.examples import load_hook
@@ -235,9 +235,11 @@ def test_an_image_has_one_key_however_it_is_sent() -> None:
 
 @pytest.mark.parametrize(
     "request_body",
-    [b"", b"no JSON", b"[" * 100_000, b"null", b"{}", body(messages="x"), body(messages=[{"content": "text"}]),
-     body(messages=[{"content": [{"type": "image_url"}]}]), body(image="data:image/png;base64,@")],
-)  # fmt: skip
+    (
+        [b"", b"no JSON", b"[" * 100_000, b"null", b"{}", body(messages="x"), body(messages=[{"content": "text"}])]
+        + [body(messages=[{"content": [{"type": "image_url"}]}]), body(image="data:image/png;base64,@")]
+    ),
+)
 def test_what_cannot_be_read_has_no_key(request_body: bytes) -> None:
     """A server says why; the gateway must not end over it."""
     assert affinity_key(request_body, SECRET) == ""
@@ -285,13 +287,13 @@ def test_an_error_about_half_a_surrogate_can_be_sent() -> None:
 
 def test_each_field_is_a_question() -> None:
     assert fields_of(SCHEMA) == [
-        Field(("total",), "What is the total with tax?", ("number",)),
-        Field(("issueDate",), "What is the issue date?", ("string",)),
-        Field(("paid",), "Was it paid?", ("boolean", "null")),
-        Field(("seller", "city_name"), "What is the city name?", ("string", "null")),
-        Field(("seller", "kind"), "What is the kind?", ("string",), ("Shop", "Bar")),
-        Field(("note",), "What is the note?", ("string",), required=False),
-        Field(("code",), "Copy the code below the name.", ("string",), required=False),
+        SchemaField(("total",), "What is the total with tax?", ("number",)),
+        SchemaField(("issueDate",), "What is the issue date?", ("string",)),
+        SchemaField(("paid",), "Was it paid?", ("boolean", "null")),
+        SchemaField(("seller", "city_name"), "What is the city name?", ("string", "null")),
+        SchemaField(("seller", "kind"), "What is the kind?", ("string",), ("Shop", "Bar")),
+        SchemaField(("note",), "What is the note?", ("string",), required=False),
+        SchemaField(("code",), "Copy the code below the name.", ("string",), required=False),
     ]
 
 
@@ -334,33 +336,22 @@ def test_each_field_is_a_question() -> None:
     ],
 )
 def test_values(kinds: tuple[str, ...], text: str, value: Any) -> None:
-    found = Field(("x",), "?", kinds).value(text)
+    found = SchemaField(("x",), "?", kinds).value(text)
     assert found == value and type(found) is type(value)
 
 
 @pytest.mark.parametrize("required", [True, False])
 @pytest.mark.parametrize(
     ("kinds", "text"),
-    [
-        (("number",), "soon"),
-        (("integer", "null"), "2.5"),
-        (("number", "null"), "12 of 30"),
-        (("integer",), "INV-20417"),
-        (("integer",), "A12"),
-        (("integer",), "3 12"),
-        (("number",), "3 12.50"),
-        (("number",), "1.5 million"),
-        (("number",), "12k"),
-        (("number",), "1.2M"),
-        (("number",), "3B"),
-        (("number",), "5\u00bd"),
-        (("number",), "1,2,3"),
-        (("integer",), "0117 496 0123"),
-        (("number",), "12/04"),
-    ],  # fmt: skip
+    (
+        [(("number",), "soon"), (("integer", "null"), "2.5"), (("number", "null"), "12 of 30")]
+        + [(("integer",), "INV-20417"), (("integer",), "A12"), (("integer",), "3 12"), (("number",), "3 12.50")]
+        + [(("number",), "1.5 million"), (("number",), "12k"), (("number",), "1.2M"), (("number",), "3B")]
+        + [(("number",), "5\u00bd"), (("number",), "1,2,3"), (("integer",), "0117 496 0123"), (("number",), "12/04")]
+    ),
 )
 def test_answers_that_are_no_values(kinds: tuple[str, ...], text: str, required: bool) -> None:
-    field = Field(("x",), "?", kinds, required=required)
+    field = SchemaField(("x",), "?", kinds, required=required)
     with pytest.raises(ValueError, match=f"x: expected an answer that is {' or '.join(kinds)}; got '{text}'"):
         field.value(text)
     assert field.needed == (required and "null" not in kinds)
@@ -368,7 +359,7 @@ def test_answers_that_are_no_values(kinds: tuple[str, ...], text: str, required:
 
 def test_what_is_not_on_the_page_is_no_value_of_a_needed_field() -> None:
     with pytest.raises(ValueError, match="x: expected an answer that is on the page; got 'Not on the page'"):
-        Field(("x",), "?", ("string",)).value("Not on the page")
+        SchemaField(("x",), "?", ("string",)).value("Not on the page")
 
 
 @pytest.mark.parametrize(
@@ -404,21 +395,19 @@ def test_references_of_older_drafts() -> None:
 
 def test_cut_answers_are_no_values() -> None:
     with pytest.raises(ValueError, match="total: expected a whole answer; got '78', which max_tokens cut"):
-        Field(("total",), "?", ("number",)).value("78", cut=True)
+        SchemaField(("total",), "?", ("number",)).value("78", cut=True)
 
 
 def test_one_of_some_values_and_what_is_left_out() -> None:
-    kind = Field(("seller", "kind"), "?", ("string",), ("Shop", "Bar"))
+    kind = SchemaField(("seller", "kind"), "?", ("string",), ("Shop", "Bar"))
     assert kind.value("bar") == "Bar"
-    assert Field(("x",), "?", ("number",), (1, 1.5)).value("$1.50") == 1.5
-    assert Field(("x",), "?", ("boolean",), (True, False)).value("No") is False
+    assert SchemaField(("x",), "?", ("number",), (1, 1.5)).value("$1.50") == 1.5
+    assert SchemaField(("x",), "?", ("boolean",), (True, False)).value("No") is False
     with pytest.raises(ValueError, match="seller.kind: expected an answer that is Shop or Bar; got 'pub'"):
         kind.value("pub")
     fields = fields_of(SCHEMA)
     said = as_object(fields, [12.5, "May", None, None, "Bar", None, None])
-    assert said == {
-        "total": 12.5, "issueDate": "May", "paid": None, "seller": {"city_name": None, "kind": "Bar"},
-    }  # fmt: skip
+    assert said == {"total": 12.5, "issueDate": "May", "paid": None, "seller": {"city_name": None, "kind": "Bar"}}
     assert misfit(said, SCHEMA) is None
 
 
@@ -427,9 +416,12 @@ def test_fields_of_one_name_have_questions_of_their_own() -> None:
     party = {"properties": {"name": {}, "vatId": {"description": "What is its VAT number?"}}}
     schema = {"properties": {"seller": {"$ref": "#/$defs/P"}, "buyer": {"$ref": "#/$defs/P"}, "total": {}}}
     assert [field.question for field in fields_of({**schema, "$defs": {"P": party}})] == [
-        "What is the seller name?", "What is the seller vat id?", "What is the buyer name?",
-        "What is the buyer vat id?", "What is the total?",
-    ]  # fmt: skip
+        "What is the seller name?",
+        "What is the seller vat id?",
+        "What is the buyer name?",
+        "What is the buyer vat id?",
+        "What is the total?",
+    ]
 
 
 def test_an_object_obeys_the_whole_schema() -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers import Qwen3VLConfig, Qwen3VLModel
 
 from arr_coc import ArrCocForConditionalGeneration
-from arr_coc.evaluation.peers import Question
+from arr_coc.evaluation.peers import PeerQuestion
 from arr_coc.modeling.fetcher import FetchChoices, FetchResult
 from arr_coc.modeling.image_encoding import ImageEncoding
 from arr_coc.modeling.prompt import image_places, image_planes
@@ -111,9 +111,14 @@ def reference_planes(
 
 @torch.no_grad()
 def reference_logits(
-    model: Any, encoding: ImageEncoding, ids: Tensor, fetch: FetchResult, slots: list[int], tokens: Tensor,
+    model: Any,
+    encoding: ImageEncoding,
+    ids: Tensor,
+    fetch: FetchResult,
+    slots: list[int],
+    tokens: Tensor,
     chosen: list[set[str]] | None = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Logits [S, vocabulary] of one prompt [S], not padded, which shows the images `slots` as `tokens` [I, n, D]."""
     image, config = model.config.image_token_id, model.config.bridge_config
     embeds = model.get_input_embeddings()(ids.masked_fill(ids == image, 0))
@@ -163,13 +168,13 @@ def test_all_patches_in_order_stand_where_qwen3_vl_puts_them(model: Any) -> None
     upstream = Qwen3VLModel(
         Qwen3VLConfig(
             text_config={**model.config.text_config.to_dict()},
-            vision_config={
-                "depth": 1, "hidden_size": 8, "num_heads": 2, "intermediate_size": 8, "spatial_merge_size": 1,
-                "num_position_embeddings": 16, "out_hidden_size": 24, "deepstack_visual_indexes": [0],
-            },
+            vision_config=(
+                {"depth": 1, "hidden_size": 8, "num_heads": 2, "intermediate_size": 8, "spatial_merge_size": 1}
+                | {"num_position_embeddings": 16, "out_hidden_size": 24, "deepstack_visual_indexes": [0]}
+            ),
             image_token_id=model.config.image_token_id,
         )
-    ).eval()  # fmt: skip
+    ).eval()
     inputs = prompt(model, (PAGE, "What is the total of it?"), (CARD, "Who?"), budget="all")
     ids, mask = inputs["input_ids"], inputs["attention_mask"].bool()
     encoding = model.model.encode_image(**pixels_of(inputs)).without_base()
@@ -189,9 +194,13 @@ def test_all_patches_in_order_stand_where_qwen3_vl_puts_them(model: Any) -> None
     upstream.language_model.load_state_dict(model.model.language_model.state_dict())
     planes = [placed.planes[ids == image, level] for level in range(3)]  # type: ignore[index]
     text = upstream.language_model(
-        inputs_embeds=placed.embeds, attention_mask=mask, position_ids=found, visual_pos_masks=ids == image,
-        deepstack_visual_embeds=planes, use_cache=False,
-    )  # fmt: skip
+        inputs_embeds=placed.embeds,
+        attention_mask=mask,
+        position_ids=found,
+        visual_pos_masks=ids == image,
+        deepstack_visual_embeds=planes,
+        use_cache=False,
+    )
     logits = model(input_ids=ids, attention_mask=mask, image_encoding=encoding).logits
     assert torch.allclose(logits[mask], model.lm_head(text.last_hidden_state)[mask], atol=1e-5)
 
@@ -244,8 +253,9 @@ def test_the_hierarchical_scorers_levels_choose_the_depths_of_fetched_tokens() -
     assert torch.allclose(out.logits[0], reference, atol=1e-5)
     assert not torch.allclose(
         out.logits[0, -1],
-        reference_logits(model, encoding, inputs["input_ids"][0], out.fetch, [0], out.image_tokens)[-1], atol=1e-3,
-    )  # fmt: skip
+        reference_logits(model, encoding, inputs["input_ids"][0], out.fetch, [0], out.image_tokens)[-1],
+        atol=1e-3,
+    )
 
 
 @torch.no_grad()
@@ -483,9 +493,12 @@ def test_a_saved_model_and_a_saved_encoding_answer_alike(model: Any, tmp_path: P
 def test_experts_read_places_too() -> None:
     """Qwen3-VL's mixture of experts."""
     moe = {
-        "model_type": "qwen3_vl_moe_text", "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16,
+        "model_type": "qwen3_vl_moe_text",
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 16,
         "decoder_sparse_step": 1,
-    }  # fmt: skip
+    }
     model = spatial_model(text=moe)
     answer = model.generate(PAGE, QUESTION)
     assert (
@@ -534,7 +547,7 @@ def test_whoever_reads_embeddings_alone_refuses_them(bridge: str, tmp_path: Path
         lambda: Engine(model, ServerSettings()),
         lambda: VllmClient(model, None),
         lambda: export_language_model(model, tmp_path / "out"),
-        lambda: Question(model, encoding, QUESTION),
+        lambda: PeerQuestion(model, encoding, QUESTION),
     ):
         with pytest.raises(ValueError, match=r": expected a model whose prompts are embeddings alone .*; got layout"):
             begin()

@@ -24,9 +24,15 @@ def pages(seed: int) -> list[Record]:
 
 def make_trainer(model: Any, out: Path, **settings: Any) -> Trainer:
     arguments = TrainingArguments(
-        str(out), per_device_train_batch_size=3, per_device_eval_batch_size=3, report_to=[], use_cpu=True,
-        remove_unused_columns=False, disable_tqdm=True, **settings,
-    )  # fmt: skip
+        str(out),
+        per_device_train_batch_size=3,
+        per_device_eval_batch_size=3,
+        report_to=[],
+        use_cpu=True,
+        remove_unused_columns=False,
+        disable_tqdm=True,
+        **settings,
+    )
     collate = QuestionCollator(model.processor, model.config)
     return Trainer(model, arguments, data_collator=collate, train_dataset=pages(0), eval_dataset=pages(1))
 

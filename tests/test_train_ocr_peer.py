@@ -59,8 +59,10 @@ def test_questions_see_the_page_and_themselves(prompting: Prompting) -> None:
     batch = train_ocr_peer.stacked([row, train_ocr_peer.row_of(prompting, "A", [("Who?", "A")])])
     before, behind = TRAINED
     text = prompting.tokenizer.decode(row.ids)
-    asked = [behind.format(question=question) + f" {answer}<|im_end|>" for question, answer in
-             (("Who?", "ACME"), ("What is it?", "not on the page"))]  # fmt: skip
+    asked = [
+        behind.format(question=question) + f" {answer}<|im_end|>"
+        for question, answer in (("Who?", "ACME"), ("What is it?", "not on the page"))
+    ]
     assert text == f"{before}ACME\n" + "".join(asked)
     said = batch.ids.roll(-1, 1)[0][batch.answer[0]]
     assert prompting.tokenizer.decode(said) == " ACME<|im_end|> not on the page<|im_end|>"

@@ -65,9 +65,15 @@ def test_every_parameter_belongs_to_one_part_and_every_part_has_some(checkpoint:
 @pytest.mark.parametrize("kind", [AllocatorPhase, SemanticPhase, JointPhase])
 def test_a_phase_trains_its_parts_and_leaves_the_others(kind: type[Phase], checkpoint: Path, tmp_path: Path) -> None:
     phase = kind(
-        data=PAGES, steps=2, warmup=0, batch_size=2, learning_rate=1e-3, allocator="tiers",
-        losses={"diversity": 0.1, "efficiency": 5.0}, target_tokens=1.0,
-    )  # fmt: skip
+        data=PAGES,
+        steps=2,
+        warmup=0,
+        batch_size=2,
+        learning_rate=1e-3,
+        allocator="tiers",
+        losses={"diversity": 0.1, "efficiency": 5.0},
+        target_tokens=1.0,
+    )
     trainer = trainer_of(checkpoint, tmp_path, phase)
     before = weights_of(trainer)
     trainer.train()
@@ -81,9 +87,18 @@ def test_a_phase_trains_its_parts_and_leaves_the_others(kind: type[Phase], check
 def test_a_phase_can_train_one_scorer_and_leave_the_others(checkpoint: Path, tmp_path: Path) -> None:
     """It evaluates at the model's own budget, for which the prompts had no room where less was drawn in training."""
     phase = AllocatorPhase(
-        data=PAGES, held_out=PAGES, steps=1, warmup=0, batch_size=2, evaluate_every=1, learning_rate=1e-3,
-        trained=("scorer.clip_query",), losses={"answer": 0.0}, strategies={"saliency": 1.0}, budgets={2: 1.0},
-    )  # fmt: skip
+        data=PAGES,
+        held_out=PAGES,
+        steps=1,
+        warmup=0,
+        batch_size=2,
+        evaluate_every=1,
+        learning_rate=1e-3,
+        trained=("scorer.clip_query",),
+        losses={"answer": 0.0},
+        strategies={"saliency": 1.0},
+        budgets={2: 1.0},
+    )
     trainer = trainer_of(checkpoint, tmp_path, phase)
     before = weights_of(trainer)
     trainer.train()
@@ -214,9 +229,18 @@ def test_accumulation_does_not_change_the_loss(checkpoint: Path, tmp_path: Path)
 
 def test_training_lowers_the_loss_and_logs_what_it_measures(checkpoint: Path, tmp_path: Path) -> None:
     trainer = trainer_of(
-        checkpoint, tmp_path, steps=20, warmup=2, batch_size=6, learning_rate=3e-3, evaluate_every=20, log_every=10,
-        strategies={"realizer": 1.0}, allocator="tiers", losses={"distribution": 0.1},
-    )  # fmt: skip
+        checkpoint,
+        tmp_path,
+        steps=20,
+        warmup=2,
+        batch_size=6,
+        learning_rate=3e-3,
+        evaluate_every=20,
+        log_every=10,
+        strategies={"realizer": 1.0},
+        allocator="tiers",
+        losses={"distribution": 0.1},
+    )
     trainer.train()
     first, last = (line for line in trainer.state.log_history if "loss" in line)
     assert last["loss"] < first["loss"] - 0.2

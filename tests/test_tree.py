@@ -16,9 +16,17 @@ ROOT = Path(__file__).parents[1]
 
 FOLDERS = {".ci", "arr_coc", "benchmarks", "docs", "examples", "hub_configs", "modeling", "tests"}
 FILES = {
-    ".gitignore", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "MANIFEST.in", "Makefile", "README.md",
-    "constraints.txt", "pyproject.toml", "setup.py",
-}  # fmt: skip
+    ".gitignore",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "LICENSE",
+    "MANIFEST.in",
+    "Makefile",
+    "README.md",
+    "constraints.txt",
+    "pyproject.toml",
+    "setup.py",
+}
 
 LARGEST = 16_000_000
 """Bytes of a tracked file."""

@@ -165,10 +165,11 @@ def test_an_encoding_keeps_its_prefix_and_its_answers(model: Any, allocator: str
     with Calls(model.model.language_model) as calls:
         assert model.generate(encoding, questions, allocator=allocator, max_new_tokens=1)
     longest = max(
-        prompt(model, (PAGE, q), budget=model.generate(PAGE, q, allocator=allocator, return_fetch=True).fetch.budget)
-        .input_ids.shape[1]
+        prompt(
+            model, (PAGE, q), budget=model.generate(PAGE, q, allocator=allocator, return_fetch=True).fetch.budget
+        ).input_ids.shape[1]
         for q in questions
-    )  # fmt: skip
+    )
     assert calls.positions == longest - prefix, "what is cut out, or kept, was passed through the language model"
     assert model.generate(encoding, questions, allocator=allocator) == fresh
 
@@ -287,9 +288,13 @@ def test_tokens_that_were_not_fetched_are_not_compared_with_text(model: Any) -> 
     output = model(**batch, choices={"allocator": "tiers"})
     batch["labels"] = torch.full_like(batch.input_ids, -100)
     terms = loss_terms(
-        output, batch, loss_weights({"distribution": 1.0}), config=model.config, target_tokens=17,
+        output,
+        batch,
+        loss_weights({"distribution": 1.0}),
+        config=model.config,
+        target_tokens=17,
         text_statistics=(0.0, 1.0),
-    )  # fmt: skip
+    )
     tokens = [output.image_tokens[i][placed(model, output, i, output.image_tokens.shape[1])] for i in range(len(PAIRS))]
     assert len({len(one) for one in tokens}) > 1
     expected = distribution_loss(torch.cat(tokens), 0.0, 1.0)

@@ -21,7 +21,7 @@ from arr_coc.evaluation.prediction_loop import weights_hash
 from arr_coc.journal import journal_files, read_journal
 from arr_coc.learning.versions import Versions
 from arr_coc.serving.app import Server
-from arr_coc.serving.examples import ALLOCATION, ANSWER, JOURNAL, SAME, SKIPPED, Example, Replay, example_of
+from arr_coc.serving.examples import ALLOCATION, ANSWER, JOURNAL, SAME, SKIPPED, LoggedExample, Replay, example_of
 from arr_coc.serving.settings import ServerSettings, UseSettings
 
 pytestmark = pytest.mark.slow
@@ -31,7 +31,7 @@ IMAGES = [png(noise(seed)) for seed in range(3)]
 URLS = [data_url(content) for content in IMAGES]
 
 
-def redact(kept: Example | Feedback) -> Example | Feedback | None:
+def redact(kept: LoggedExample | Feedback) -> LoggedExample | Feedback | None:
     """A hook: no names, and nothing at all of what is secret."""
     if "secret" in kept.question:
         return None
@@ -49,9 +49,13 @@ def served(folder: Path, checkpoint: Path) -> Iterator[tuple[Server, Any]]:
 
     settings = ServerSettings(cache_tokens=4096, image_workers=1)
     use = UseSettings(
-        examples=folder / "log", sample=1.0, feedback=folder / "said", versions=folder / "versions",
-        versions_seconds=0.02, redact="test_use:redact",
-    )  # fmt: skip
+        examples=folder / "log",
+        sample=1.0,
+        feedback=folder / "said",
+        versions=folder / "versions",
+        versions_seconds=0.02,
+        redact="test_use:redact",
+    )
     with (
         serving(load_model(str(checkpoint), "cpu"), settings, use) as (server, url),
         openai.OpenAI(base_url=url, api_key="any", max_retries=0, timeout=60) as client,
@@ -72,7 +76,7 @@ def say(client: Any, **body: Any) -> Any:
     return client.post("/feedback", cast_to=object, body=body)
 
 
-def logged(folder: Path, number: str) -> Example | None:
+def logged(folder: Path, number: str) -> LoggedExample | None:
     if not journal_files(folder / "log", JOURNAL):
         return None
     entries = [example_of(entry) for entry in read_journal(folder / "log", JOURNAL)]
@@ -163,8 +167,14 @@ def test_failures_and_improbable_answers_are_examples_and_others_are_drawn(serve
         sure, unsure = replace(end, answer=("12", 0.9)), replace(end, answer=("12", 0.4))
         kinds = [replace(end, finish=finish) for finish in ("failed", "late", "cancelled", "refused")]
         assert [log._why(one) for one in (sure, sure, unsure, *kinds)] == [
-            "sample", None, "unsure", "failure", "failure", None, None
-        ]  # fmt: skip
+            "sample",
+            None,
+            "unsure",
+            "failure",
+            "failure",
+            None,
+            None,
+        ]
     finally:
         log.settings, log.draw = usual, draw
 
@@ -192,11 +202,13 @@ REFUSED: dict[str, tuple[dict[str, Any], int, str]] = {
     "no answer": ({"image": URLS[0], "question": "a?", "right": True}, 400, "answer: expected one"),
     "a blank answer": ({"image": URLS[0], "question": "a?", "right": False, "answer": " "}, 400, "answer: expected"),
     "a box outside": (
-        {"image": URLS[0], "question": "a?", "right": False, "boxes": [[0, 0, 91, 10]]}, 400, "inside 90 x 60 px",
+        {"image": URLS[0], "question": "a?", "right": False, "boxes": [[0, 0, 91, 10]]},
+        400,
+        "inside 90 x 60 px",
     ),
     "no box": ({"image": URLS[0], "question": "a?", "right": False, "boxes": [[1, 2]]}, 400, "boxes: expected"),
     "a field": ({"id": "x", "right": True, "wrong": True}, 400, "wrong"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", REFUSED)

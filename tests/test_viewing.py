@@ -33,11 +33,11 @@ def fetch(indices: list[int], side: int = 8, **changes: Any) -> FetchResult:
     """One item in which the fetched patches are relevant and no others."""
     index = torch.tensor([indices], dtype=torch.long)
     relevance = torch.zeros(1, side * side).scatter(1, index, 1.0)
-    values = {
-        "indices": index, "positions": torch.stack((index // side, index % side), -1), "scores": relevance,
-        "relevance": relevance, "is_padding": torch.zeros_like(index, dtype=torch.bool), "budget": len(indices),
-        "strategy": "realizer", "allocator": "topk",
-    }  # fmt: skip
+    values = (
+        {"indices": index, "positions": torch.stack((index // side, index % side), -1), "scores": relevance}
+        | {"relevance": relevance, "is_padding": torch.zeros_like(index, dtype=torch.bool), "budget": len(indices)}
+        | {"strategy": "realizer", "allocator": "topk"}
+    )
     return FetchResult(**{**values, **changes})
 
 

@@ -40,19 +40,33 @@ def official_names(name: str) -> str:
 def test_deepseek_ocrs_own_numbers() -> None:
     """A small case of the published code (weights by rule): neck, convolutions, CLIP, projector."""
     sizes = DEEP_ENCODER
-    parts = nn.ModuleDict({
-        "grid_encoder": GridEncoder(vision(
-            image_size=sizes["image"], patch_size=16, hidden_size=sizes["width"], num_hidden_layers=sizes["layers"],
-            num_attention_heads=sizes["heads"], mlp_dim=4 * sizes["width"], global_attn_indexes=sizes["whole"],
-            out_channels=256,
-        )),
-        "compressor": ConvCompressor(vision(out_channels=256, compressed_channels=[512, 1024])),
-        "semantic_encoder": SemanticEncoder(semantic(
-            hidden_size=1024, intermediate_size=4096, num_hidden_layers=sizes["semantic_layers"],
-            num_attention_heads=sizes["semantic_heads"], position_grid=16,
-        )),
-        "bridge": LinearBridge(ArrCocBridgeConfig(), vision_size=1024, text_size=sizes["projected"]),
-    }).eval()  # fmt: skip
+    parts = nn.ModuleDict(
+        {
+            "grid_encoder": GridEncoder(
+                vision(
+                    image_size=sizes["image"],
+                    patch_size=16,
+                    hidden_size=sizes["width"],
+                    num_hidden_layers=sizes["layers"],
+                    num_attention_heads=sizes["heads"],
+                    mlp_dim=4 * sizes["width"],
+                    global_attn_indexes=sizes["whole"],
+                    out_channels=256,
+                )
+            ),
+            "compressor": ConvCompressor(vision(out_channels=256, compressed_channels=[512, 1024])),
+            "semantic_encoder": SemanticEncoder(
+                semantic(
+                    hidden_size=1024,
+                    intermediate_size=4096,
+                    num_hidden_layers=sizes["semantic_layers"],
+                    num_attention_heads=sizes["semantic_heads"],
+                    position_grid=16,
+                )
+            ),
+            "bridge": LinearBridge(ArrCocBridgeConfig(), vision_size=1024, text_size=sizes["projected"]),
+        }
+    ).eval()
     published, pixels = deep_encoder()
     weights = {}
     for name, tensor in published.items():

@@ -73,27 +73,31 @@ def repeat(held: dict[str, Tensor]) -> None:
 
 DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "fewer layers": (
-        lambda f: change_config(f, "vision_config", num_hidden_layers=1, global_attn_indexes=[]), "unexpected",
+        lambda f: change_config(f, "vision_config", num_hidden_layers=1, global_attn_indexes=[]),
+        "unexpected",
     ),
     "more layers": (lambda f: change_config(f, "text_config", num_hidden_layers=3, layer_types=None), "missing"),
     "another width": (lambda f: change_config(f, "semantic_config", intermediate_size=131_000), "mismatched"),
     "an epsilon that is none": (
-        lambda f: change_config(f, "vision_config", layer_norm_eps=float("nan")), "vision_config.layer_norm_eps",
+        lambda f: change_config(f, "vision_config", layer_norm_eps=float("nan")),
+        "vision_config.layer_norm_eps",
     ),
     "an infinite epsilon": (
-        lambda f: change_config(f, "text_config", rms_norm_eps=float("inf")), "text_config.rms_norm_eps",
+        lambda f: change_config(f, "text_config", rms_norm_eps=float("inf")),
+        "text_config.rms_norm_eps",
     ),
     "NaN": (spoil(float("nan")), "NaN or infinity in .*bias"),
     "infinity": (spoil(float("inf")), "NaN or infinity in .*bias"),
     "left over": (
-        lambda f: change_tensors(f, lambda held: held.update(extra=torch.ones(2))), "1 unexpected, e.g. .*extra",
+        lambda f: change_tensors(f, lambda held: held.update(extra=torch.ones(2))),
+        "1 unexpected, e.g. .*extra",
     ),
     "missing": (lambda f: change_tensors(f, lambda held: held.pop(some_bias(held))), "1 missing, e.g. "),
     "another shape": (lambda f: change_tensors(f, widen), "1 mismatched, e.g. "),
     "twice": (lambda f: change_tensors(f, repeat), "expected one tensor for each part"),
     "cut": (lambda f: (f / WEIGHTS).write_bytes((f / WEIGHTS).read_bytes()[:-9]), "got "),
     "a pickle": (lambda f: torch.save(tensors_of(f), f / WEIGHTS), "got "),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", DAMAGES)

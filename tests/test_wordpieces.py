@@ -540,9 +540,9 @@ def test_marks_tell_where_relevant_words_begin_and_end() -> None:
     opens = torch.tensor([True, False, True, False, False, True])
     breaks = torch.tensor([True, False, False, True, False, False])
     marks = torch.tensor(
-        [[0.5, 0.25, 0.25, 0], [0.5, 0.25, 0, 0], [0.8, 1, 0.75, 1], [0.75, 0.75, 0.75, 0], [0.75, 0.75, 0, 0.5],
-         [0.5, 0.25, 0, 0.25]]
-    )  # fmt: skip
+        [[0.5, 0.25, 0.25, 0], [0.5, 0.25, 0, 0], [0.8, 1, 0.75, 1], [0.75, 0.75, 0.75, 0]]
+        + [[0.75, 0.75, 0, 0.5], [0.5, 0.25, 0, 0.25]]
+    )
     torch.testing.assert_close(word_marks(relevance, opens, breaks), marks)
     pair = relevance.expand(2, -1), torch.stack((opens, torch.ones_like(opens))), breaks.expand(2, -1)
     both = word_marks(*pair)

@@ -15,10 +15,17 @@ from arr_coc.training.trainer import ArrCocTrainer
 
 PAGES = {"format": "rendered", "pages": 3, "questions": 2, "size": 128, "split": "train"}
 PHASE = JointPhase(
-    data=PAGES, held_out={**PAGES, "pages": 1, "seed": 9}, steps=5, warmup=2, batch_size=2, evaluate_every=2,
-    log_every=2, learning_rate=1e-3, strategies={"realizer": 1.0, "clip_query": 1.0, "none": 0.5},
+    data=PAGES,
+    held_out={**PAGES, "pages": 1, "seed": 9},
+    steps=5,
+    warmup=2,
+    batch_size=2,
+    evaluate_every=2,
+    log_every=2,
+    learning_rate=1e-3,
+    strategies={"realizer": 1.0, "clip_query": 1.0, "none": 0.5},
     budgets={"standard": 1.0, 5: 1.0},
-)  # fmt: skip
+)
 CPU = torch.device("cpu")
 ROOT = Path(__file__).parents[1]
 

@@ -22,9 +22,13 @@ TOLERANCE = 5e-5
 CHANNEL_STRIDE = 16
 """Of the encoder's outputs before the projector, one channel in so many is stored."""
 DEEP_ENCODER: dict[str, Any] = {
-    "image": 256, "width": 48, "layers": 4, "heads": 4, "whole": [1, 3], "semantic_layers": 2, "semantic_heads": 16,
-    "projected": 64,
-}  # fmt: skip
+    "image": 256,
+    "width": 48,
+    "layers": 4,
+    "heads": 4,
+    "whole": [1, 3],
+    "semantic_layers": 2,
+} | {"semantic_heads": 16, "projected": 64}
 """Sizes of the small case of DeepSeek-OCR's encoder; all others are the published ones."""
 OVIS_TABLE = {"features": 96, "vision_width": 24, "rows": 260, "text_width": 32}
 """Sizes of the small case of Ovis 2.5's visual embedding table."""

@@ -6,7 +6,7 @@ from .plan import Plan as Plan
 from .plan import Request as Request
 from .plan import make_plan as make_plan
 from .plan import report as report
-from .sources import Source as Source
+from .sources import WeightsSource as WeightsSource
 from .sources import open_source as open_source
 from .trained import complete as complete
 from .trained import find_language_model as find_language_model

@@ -14,20 +14,20 @@ from torch import Tensor
 
 from ..modeling.config_fields import Registry
 from ..modeling.processing_arr_coc import IMAGE_TOKEN, TURN_END, TURN_START, VISION_END, VISION_START
-from .sources import Source, TensorInfo
+from .sources import TensorInfo, WeightsSource
 
 BLOCK_ROWS = 4096
-"""Rows per block when a table is read in blocks."""
+"""TensorRows per block when a table is read in blocks."""
 
 
 @dataclass(frozen=True)
-class Rows:
-    """Rows `start` to `stop` (exclusive) along the first axis of a published tensor.
+class TensorRows:
+    """TensorRows `start` to `stop` (exclusive) along the first axis of a published tensor.
 
     `transposed`: whether the other two axes are swapped.
     """
 
-    source: Source
+    source: WeightsSource
     name: str
     start: int
     stop: int
@@ -58,8 +58,8 @@ class Rows:
 class Mapping:
     """The mapping of one source. `loaded`: rows by our names; `left_out`: reasons by published names."""
 
-    source: Source
-    loaded: dict[str, tuple[Rows, ...]] = field(default_factory=dict)
+    source: WeightsSource
+    loaded: dict[str, tuple[TensorRows, ...]] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
 
     def matching(self, pattern: str) -> Iterable[tuple[str, re.Match[str]]]:
@@ -76,7 +76,7 @@ class Mapping:
             ValueError: the checkpoint lacks one of the published tensors.
         """
         shapes = {name: self.source.shape(name) for name in names}
-        self.loaded[target] = tuple(Rows(self.source, name, 0, shapes[name][0], transposed) for name in names)
+        self.loaded[target] = tuple(TensorRows(self.source, name, 0, shapes[name][0], transposed) for name in names)
 
     def rename(self, names: dict[str, str]) -> None:
         """Maps patterns of published names to our names, in which \\1, \\2, ... are the pattern's groups."""
@@ -93,7 +93,7 @@ class Mapping:
                 raise ValueError(f"{self.source}: expected {name} with a multiple of {len(targets)} rows; got {rows}")
             step = rows // len(targets)
             for part, target in enumerate(targets):
-                self.loaded[match.expand(target)] = (Rows(self.source, name, part * step, (part + 1) * step),)
+                self.loaded[match.expand(target)] = (TensorRows(self.source, name, part * step, (part + 1) * step),)
 
     def leave_out(self, pattern: str, reason: str) -> None:
         """Leaves out every matching tensor that is not loaded."""
@@ -113,7 +113,7 @@ EMBEDDINGS, HEAD = "model.language_model.embed_tokens.weight", "lm_head.weight"
 
 
 @dataclass(frozen=True)
-class Prompting:
+class PromptTokens:
     """The tokens and the template of a language model's prompts.
 
     `needed`: tokens that its tokenizer must have; `added`: tokens that are added if missing; `chat_template`: None for
@@ -126,21 +126,21 @@ class Prompting:
     chat_template: str | None = None
 
 
-class Family:
+class PublishedFamily:
     """One upstream family. Its `roles` are the options that accept it; it overrides the methods of these roles."""
 
     roles: ClassVar[tuple[str, ...]] = ()
-    prompting: ClassVar[Prompting] = Prompting()
+    prompting: ClassVar[PromptTokens] = PromptTokens()
 
-    def vision_configs(self, source: Source) -> tuple[dict[str, Any], dict[str, Any]]:
+    def vision_configs(self, source: WeightsSource) -> tuple[dict[str, Any], dict[str, Any]]:
         """Fields of `vision_config` and `semantic_config` from tensors and published config, which must agree."""
         raise NotImplementedError
 
-    def text_config(self, source: Source) -> dict[str, Any]:
+    def text_config(self, source: WeightsSource) -> dict[str, Any]:
         """Fields of `text_config`, including its model_type."""
         raise NotImplementedError
 
-    def bridge_config(self, source: Source, kind: str) -> dict[str, Any]:
+    def bridge_config(self, source: WeightsSource, kind: str) -> dict[str, Any]:
         """Fields of `bridge_config` that depend on the language model, for a bridge of this kind."""
         if kind == "vet":
             raise ValueError(
@@ -149,15 +149,15 @@ class Family:
             )
         return {}
 
-    def map(self, source: Source, roles: set[str], wanted: Shapes) -> Mapping:
+    def map(self, source: WeightsSource, roles: set[str], wanted: Shapes) -> Mapping:
         """The mapping of the tensors of `source` in these `roles`."""
         raise NotImplementedError
 
 
-FAMILIES: Registry[type[Family]] = Registry("upstream model_type")
+FAMILIES: Registry[type[PublishedFamily]] = Registry("upstream model_type")
 
 
-def family_of(source: Source) -> Family:
+def family_of(source: WeightsSource) -> PublishedFamily:
     """The family of a source, by its config's model_type.
 
     Raises:
@@ -171,13 +171,18 @@ def family_of(source: Source) -> Family:
 
 
 _NOT_MODEL = (
-    "architectures", "auto_map", "dtype", "torch_dtype", "transformers_version", "_name_or_path", "use_cache",
-    "_model_name_or_path",
-)  # fmt: skip
+    "architectures",
+    "auto_map",
+    "dtype",
+    "torch_dtype",
+    "transformers_version",
+    "_name_or_path",
+    "use_cache",
+) + ("_model_name_or_path",)
 """Fields of a published config that describe how it was saved, not the model."""
 
 
-def inner_config(source: Source, name: str, model_type: str) -> dict[str, Any]:
+def inner_config(source: WeightsSource, name: str, model_type: str) -> dict[str, Any]:
     """The language model's config in the field `name` of a published config.
 
     Raises:

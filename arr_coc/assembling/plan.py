@@ -23,9 +23,9 @@ from ..modeling.image_processing_arr_coc import ArrCocImageProcessor
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..modeling.processing_arr_coc import ArrCocProcessor, query_markers
 from ..modeling.scorers import SCORERS
-from .families import EMBEDDINGS, HEAD, Family, Mapping, Prompting, Rows, family_of
+from .families import EMBEDDINGS, HEAD, Mapping, PromptTokens, PublishedFamily, TensorRows, family_of
 from .published import CLIP_RECIPE, CLIP_TEXT, QUESTION, WORDS, words_in_common
-from .sources import Source
+from .sources import WeightsSource
 
 FILES = ("tokenizer_config.json", "special_tokens_map.json")
 """Optional files that are read with tokenizer.json."""
@@ -34,7 +34,7 @@ ANSWER_TOKENS = 512
 """The default limit of an answer's tokens, enough for a dense paragraph."""
 
 
-def load_tokenizer(source: Source, prompting: Prompting) -> PreTrainedTokenizerFast:
+def load_tokenizer(source: WeightsSource, prompting: PromptTokens) -> PreTrainedTokenizerFast:
     """Loads the tokenizer of `source` and adds the tokens `prompting.added`.
 
     Raises:
@@ -70,7 +70,9 @@ def load_tokenizer(source: Source, prompting: Prompting) -> PreTrainedTokenizerF
     return tokenizer
 
 
-def make_processor(config: ArrCocConfig, tokenizer: PreTrainedTokenizerFast, prompting: Prompting) -> ArrCocProcessor:
+def make_processor(
+    config: ArrCocConfig, tokenizer: PreTrainedTokenizerFast, prompting: PromptTokens
+) -> ArrCocProcessor:
     """The processor for `config`."""
     vision = config.vision_config
     size = {"height": vision.image_size, "width": vision.image_size}
@@ -86,7 +88,7 @@ def make_processor(config: ArrCocConfig, tokenizer: PreTrainedTokenizerFast, pro
     )
 
 
-def make_generation_config(source: Source, tokenizer: PreTrainedTokenizerFast) -> GenerationConfig:
+def make_generation_config(source: WeightsSource, tokenizer: PreTrainedTokenizerFast) -> GenerationConfig:
     """Greedy decoding, with the language model's end tokens."""
     path = source.optional("generation_config.json")
     published: dict[str, Any] = {} if path is None else read_json(path)
@@ -123,7 +125,7 @@ class Request:
         seed: seed of the randomly initialised weights.
     """
 
-    sources: dict[str, Source]
+    sources: dict[str, WeightsSource]
     bridge: str = "linear"
     scorers: tuple[str, ...] = ("realizer",)
     dtype: str | None = None
@@ -142,7 +144,7 @@ class Target:
     name: str
     shape: tuple[int, ...]
     dtype: torch.dtype
-    rows: tuple[Rows, ...] = ()
+    rows: tuple[TensorRows, ...] = ()
     recipe: str | None = None
     extra_rows: int = 0
 
@@ -174,7 +176,7 @@ class Plan:
     shards: dict[str, list[str]]
     processor: ArrCocProcessor
     generation: GenerationConfig
-    left_out: list[tuple[Source, str, str]] = field(default_factory=list)
+    left_out: list[tuple[WeightsSource, str, str]] = field(default_factory=list)
 
     @property
     def nbytes(self) -> int:
@@ -235,7 +237,7 @@ def make_plan(request: Request) -> Plan:
     )
 
 
-def _family(role: str, source: Source) -> Family:
+def _family(role: str, source: WeightsSource) -> PublishedFamily:
     family = family_of(source)
     if role not in family.roles:
         raise ValueError(
@@ -244,7 +246,7 @@ def _family(role: str, source: Source) -> Family:
     return family
 
 
-def _config(request: Request, families: dict[str, Family], tokens: int, image_token_id: int) -> ArrCocConfig:
+def _config(request: Request, families: dict[str, PublishedFamily], tokens: int, image_token_id: int) -> ArrCocConfig:
     vision, llm = request.sources["vision"], request.sources["llm"]
     grid, semantic = families["vision"].vision_configs(vision)
     text = families["llm"].text_config(llm)
@@ -273,8 +275,8 @@ def _config(request: Request, families: dict[str, Family], tokens: int, image_to
     return config
 
 
-def _vocabulary(llm: Source, text: dict[str, Any], tokens: int) -> int:
-    """Rows of the embeddings: the published number if it covers the tokenizer, else the number of tokens.
+def _vocabulary(llm: WeightsSource, text: dict[str, Any], tokens: int) -> int:
+    """TensorRows of the embeddings: the published number if it covers the tokenizer, else the number of tokens.
 
     Raises:
         ValueError: config.json lacks the number, or does not match the table.
@@ -287,7 +289,7 @@ def _vocabulary(llm: Source, text: dict[str, Any], tokens: int) -> int:
     return max(tokens, text["vocab_size"])
 
 
-def _stored_dtype(source: Source) -> torch.dtype:
+def _stored_dtype(source: WeightsSource) -> torch.dtype:
     """The type of most weights of `source`."""
     counts: Counter[str] = Counter()
     for info in source.tensors.values():
@@ -296,7 +298,9 @@ def _stored_dtype(source: Source) -> torch.dtype:
     return torch.float32 if stored is None or stored not in DTYPES.values() else stored
 
 
-def _mappings(request: Request, families: dict[str, Family], wanted: dict[str, tuple[int, ...]]) -> list[Mapping]:
+def _mappings(
+    request: Request, families: dict[str, PublishedFamily], wanted: dict[str, tuple[int, ...]]
+) -> list[Mapping]:
     """One mapping for each distinct source.
 
     Raises:
@@ -319,8 +323,8 @@ def _mappings(request: Request, families: dict[str, Family], wanted: dict[str, t
     return mappings
 
 
-def _merge(mappings: list[Mapping], wanted: dict[str, tuple[int, ...]]) -> dict[str, tuple[Rows, ...]]:
-    loaded: dict[str, tuple[Rows, ...]] = {}
+def _merge(mappings: list[Mapping], wanted: dict[str, tuple[int, ...]]) -> dict[str, tuple[TensorRows, ...]]:
+    loaded: dict[str, tuple[TensorRows, ...]] = {}
     for mapping in mappings:
         for name, rows in mapping.loaded.items():
             if name in loaded:
@@ -339,7 +343,7 @@ def _recipe(name: str) -> str | None:
     return next((recipe for pattern, recipe in NEW.items() if re.fullmatch(pattern, name)), None)
 
 
-def _target(name: str, shape: tuple[int, ...], dtype: torch.dtype, rows: tuple[Rows, ...] | None) -> Target:
+def _target(name: str, shape: tuple[int, ...], dtype: torch.dtype, rows: tuple[TensorRows, ...] | None) -> Target:
     """Checks that the rows form exactly this tensor, or (embeddings) all of it except rows of added tokens.
 
     Raises:
@@ -378,7 +382,7 @@ ROWS = {
     "language model": "model.language_model.",
     "vocabulary head": "lm_head.",
 }
-"""Rows of the report, with the prefixes of their tensors' names."""
+"""TensorRows of the report, with the prefixes of their tensors' names."""
 
 
 def report(plan: Plan) -> str:

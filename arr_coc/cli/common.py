@@ -35,9 +35,7 @@ DEVICES = ("cpu", "cuda", "mps", "xpu", "npu", "hpu", "mtia")
 """Kinds of devices that a model can run on, as PyTorch names them."""
 
 FOLDERS = {"log": "LOG", "source": "SOURCE", "bench": "--bench"}
-FILES = {
-    "data": "DATA", "suite": "SUITE", "config": "CONFIG.yaml", "recipe": "RECIPE.yaml", "api_keys": "--api-keys"
-}  # fmt: skip
+FILES = {"data": "DATA", "suite": "SUITE", "config": "CONFIG.yaml", "recipe": "RECIPE.yaml", "api_keys": "--api-keys"}
 """Arguments that name a folder, or a file or folder, to read, as errors call them."""
 
 

@@ -218,9 +218,17 @@ def _fit(
 
     strategy = model.config.fetcher_config.strategy if args.strategies == "all" else args.strategies
     result = fit_to_records(
-        model, records, strategy, metric, batch_size=args.batch_size, budget=args.budget, allocator=args.allocator,
-        seed=args.seed, num_passes=args.passes, tiles=args.tiles,
-    )  # fmt: skip
+        model,
+        records,
+        strategy,
+        metric,
+        batch_size=args.batch_size,
+        budget=args.budget,
+        allocator=args.allocator,
+        seed=args.seed,
+        num_passes=args.passes,
+        tiles=args.tiles,
+    )
     path = Path(args.model, "config.json")
     write_json(path, {**read_json(path), "calibration": result["weights"]})
     table = calibration_table([([name], result[name]) for name in ("before", "after")], [""])
@@ -306,10 +314,16 @@ def _of_arms(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     model = load_model(args.model, args.device)
     arms = tuple(split_names(args.arms, "--arms"))
     data = DataSet(
-        "data", source, arms, tiles=args.tiles, metric=source.metric if args.metric is None else args.metric,
-        rules="default" if rules is None else rules, budget=args.budget,
-        allocator=args.allocator, seeds=seeds,
-    )  # fmt: skip
+        "data",
+        source,
+        arms,
+        tiles=args.tiles,
+        metric=source.metric if args.metric is None else args.metric,
+        rules="default" if rules is None else rules,
+        budget=args.budget,
+        allocator=args.allocator,
+        seeds=seeds,
+    )
     result = measure_suite(
         model, [data], limit=args.limit, batch_size=args.batch_size, **reading(args.on_error, args.max_errors)
     )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from .common import TRAINED, UNTRAINED, Command
 
 if TYPE_CHECKING:
-    from arr_coc.assembling import Source
+    from arr_coc.assembling import WeightsSource
     from arr_coc.publishing.pushing import Checked
 
 
@@ -133,11 +133,11 @@ def _complete(args: argparse.Namespace) -> None:
     print(out)
 
 
-def _sources(args: argparse.Namespace) -> dict[str, Source]:
+def _sources(args: argparse.Namespace) -> dict[str, WeightsSource]:
     """Sources by role; a source with two roles is opened once, and its tensors are listed once."""
     from arr_coc.assembling import open_source
 
-    opened: dict[tuple[str, str | None], Source] = {}
+    opened: dict[tuple[str, str | None], WeightsSource] = {}
     sources = {}
     for role in ("vision", "llm", "clip-text"):
         key = (getattr(args, role.replace("-", "_")), getattr(args, f"{role.replace('-', '_')}_revision"))

@@ -183,13 +183,13 @@ def add_demo_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_demo(args: argparse.Namespace) -> None:
     try:
-        from arr_coc.demo.page import Page
+        from arr_coc.demo.page import DemoPage
         from arr_coc.demo.page import run as serve
     except ImportError as error:
         raise ValueError(f'demo: expected its packages, pip install "arr-coc[demo]"; got {error}') from error
     from arr_coc.publishing.building import load_model
 
-    page = Page(load_model(args.model, args.device))
+    page = DemoPage(load_model(args.model, args.device))
     serve(page, args.host, args.port, lambda url: print(f"Open {url} (Ctrl-C ends it)", flush=True))
 
 

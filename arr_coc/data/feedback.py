@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from ..journal import Entry, read_entry, read_journal
+from ..journal import JournalEntry, read_entry, read_journal
 from ..modeling.image_processing_arr_coc import Box
 from .records import NOT_ON_THE_PAGE, HeldImage, Record, boxes_of, require, shorten, text_of
 
@@ -77,7 +77,7 @@ def read_feedback(folder: Path, part: Part = "all") -> Iterator[Record]:
             yield record
 
 
-def _record(entry: Entry, number: int) -> tuple[Record, str]:
+def _record(entry: JournalEntry, number: int) -> tuple[Record, str]:
     """The entry as a record, without answers if no right one is known; and its image's SHA-256."""
     content = entry.content
     try:

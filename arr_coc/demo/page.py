@@ -18,7 +18,7 @@ from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
-from .steps import Example, Session, Step, answer_in_steps, budgets, find_examples, strategies
+from .steps import DemoExample, Session, Step, answer_in_steps, budgets, find_examples, strategies
 
 TITLE = "ARR-COC: ask an image"
 NO_OTHER = "no other"
@@ -53,7 +53,7 @@ class Side:
         return {self.answer: step.text, self.note: f"{fetched}{confidence}{warning}"}
 
 
-class Page:
+class DemoPage:
     """A Gradio page for one model. Each visitor has a `Session` for everything else.
 
     Args:
@@ -79,7 +79,7 @@ class Page:
 
     # ---- parts ----------------------------------------------------------------------------------------------------
 
-    def _lay_out_questions(self) -> list[tuple[Any, Example]]:
+    def _lay_out_questions(self) -> list[tuple[Any, DemoExample]]:
         """Lays out the left column; returns the examples' buttons."""
         fetcher = self.model.config.fetcher_config
         names = strategies(self.model.config)
@@ -122,15 +122,18 @@ class Page:
         with gr.Column(min_width=280, visible=visible, elem_id=name) as column:
             answer = gr.Textbox(label="Answer", interactive=False, elem_id=f"{name}-answer")
             picture = gr.Image(
-                label="Fetched patches", interactive=False, buttons=["fullscreen"], elem_id=f"{name}-picture",
+                label="Fetched patches",
+                interactive=False,
+                buttons=["fullscreen"],
+                elem_id=f"{name}-picture",
                 alt_text="The image, with the fetched patches outlined",
-            )  # fmt: skip
+            )
             note = gr.Markdown(elem_id=f"{name}-note")
         return Side(column, picture, answer, note)
 
     # ---- events ---------------------------------------------------------------------------------------------------
 
-    def _connect(self, examples: list[tuple[Any, Example]]) -> None:
+    def _connect(self, examples: list[tuple[Any, DemoExample]]) -> None:
         # The model answers one question at a time, so that each is as fast as the machine allows; others wait.
         alone: Any = {"concurrency_id": "model", "concurrency_limit": 1, "api_visibility": "private"}
         shown = [self.message, self.session, self.asked]
@@ -171,7 +174,7 @@ class Page:
             updates |= {**side.cleared(), side.picture: None}
         return updates
 
-    def begin(self, example: Example) -> Updates:
+    def begin(self, example: DemoExample) -> Updates:
         """Replaces the visitor's file and question by an example."""
         return {**self.open(example.path.read_bytes()), self.file: None, self.question: example.question}
 
@@ -264,7 +267,7 @@ class OwnFilesOnly:
         await self.app(scope, receive, send_with_policy)
 
 
-def run(page: Page, host: str, port: int, ready: Callable[[str], None]) -> None:
+def run(page: DemoPage, host: str, port: int, ready: Callable[[str], None]) -> None:
     """Serves a page until the process is interrupted.
 
     Args:

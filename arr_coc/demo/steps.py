@@ -190,7 +190,7 @@ _EXAMPLES = (
 
 
 @dataclass(frozen=True)
-class Example:
+class DemoExample:
     """An image and a question about it.
 
     Attributes:
@@ -204,10 +204,10 @@ class Example:
     question: str
 
 
-def find_examples() -> Iterator[Example]:
+def find_examples() -> Iterator[DemoExample]:
     """The examples whose images exist beside the package or in the working directory."""
     roots = (Path(__file__).resolve().parents[2], Path.cwd())
     for name, image, question in _EXAMPLES:
         path = next((root / image for root in roots if (root / image).is_file()), None)
         if path is not None:
-            yield Example(name, path, question)
+            yield DemoExample(name, path, question)

@@ -279,14 +279,24 @@ def ask_views(
 ) -> list[Answer]:
     """The arm's answers to questions about one document, greedily decoded."""
     choices = FetchChoices(
-        strategy=arm.strategy, allocator=arm.allocator, budget=arm.budget, seed=seed, overlap=arm.overlap or None,
+        strategy=arm.strategy,
+        allocator=arm.allocator,
+        budget=arm.budget,
+        seed=seed,
+        overlap=arm.overlap or None,
         bypass=arm.bypass or None,
-    )  # fmt: skip
+    )
     boxes = [all_boxes(record, source) for record in records for source in range(len(encoding))]
     return model.generate(
-        encoding, [record.question for record in records], choices=choices, return_fetch=True, do_sample=False,
-        boxes=boxes if arm.strategy == "oracle" else None, history=[record.history for record in records], **settings,
-    )  # fmt: skip
+        encoding,
+        [record.question for record in records],
+        choices=choices,
+        return_fetch=True,
+        do_sample=False,
+        boxes=boxes if arm.strategy == "oracle" else None,
+        history=[record.history for record in records],
+        **settings,
+    )
 
 
 def all_boxes(record: Record, source: int) -> list[Box]:

@@ -227,9 +227,14 @@ class _Maker:
             patches = self.config.vision_config.num_patches
             cut = "" if room >= patches else f"; the context holds {room} of {patches}"
             return replace(
-                plain, role="bound", strategy=self.fetching, budget=room, allocator="topk", tokens=self.most,
+                plain,
+                role="bound",
+                strategy=self.fetching,
+                budget=room,
+                allocator="topk",
+                tokens=self.most,
                 note=BOUNDS[name] + cut,
-            )  # fmt: skip
+            )
         return plain
 
     def _half(self, name: str, rule: str, budget_name: str) -> Arm:
@@ -241,9 +246,15 @@ class _Maker:
             raise ValueError(f"arms: expected a budget of at least 1 for patches_only; got {name}")
         strategy = self.fetching if budget else "none"
         return Arm(
-            name, "half", strategy, budget, self.allocator, self.side, base + budget,
+            name,
+            "half",
+            strategy,
+            budget,
+            self.allocator,
+            self.side,
+            base + budget,
             note=HALVES[rule] if budget else "the base tokens of another page of the data, no patches",
-        )  # fmt: skip
+        )
 
     def _ablation(self, name: str, rule: str, changes: list[str], budget_name: str, seeds: tuple[int, ...]) -> Arm:
         strategy = "oracle" if rule in PEERS else rule
@@ -257,10 +268,17 @@ class _Maker:
         passes = fields.get("passes", 1)
         each = budget // passes
         return Arm(
-            name, "ablation", strategy, each, "topk" if rule in PEERS else allocator, self.side,
-            self.base + passes * each, seeds if rule == "random" else (),
-            PEERS[rule].note if rule in PEERS else cut, **fields,
-        )  # fmt: skip
+            name,
+            "ablation",
+            strategy,
+            each,
+            "topk" if rule in PEERS else allocator,
+            self.side,
+            self.base + passes * each,
+            seeds if rule == "random" else (),
+            PEERS[rule].note if rule in PEERS else cut,
+            **fields,
+        )
 
     def _resized(self, name: str, rule: str, wanted: int) -> Arm | None:
         """The arm with the smallest image that has at least `wanted` tokens, so that a baseline never gets fewer."""

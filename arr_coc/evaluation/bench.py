@@ -234,10 +234,19 @@ def _ask_page(reader: Reader, name: str, source: str, records: Sequence[Record])
         read, fetched = reader.known(page, record.answers) if isinstance(reader, ModelReader) else (None, None)
         first_token = clock.times[1] if len(clock.times) > 1 else ended  # times[0] is the prompt
         yield BenchAnswer(
-            name, source, record.line, record.question, answer, round(probability, 6), number == 0,
-            round(first_token - began, 4), round(ended - began, 4),
-            page.legibility() if isinstance(page, ImageEncoding) else None, read, fetched,
-        )  # fmt: skip
+            name,
+            source,
+            record.line,
+            record.question,
+            answer,
+            round(probability, 6),
+            number == 0,
+            round(first_token - began, 4),
+            round(ended - began, 4),
+            page.legibility() if isinstance(page, ImageEncoding) else None,
+            read,
+            fetched,
+        )
 
 
 def _read_answers(path: Path | None, name: str, bench: Bench) -> dict[tuple[str, int], BenchAnswer]:

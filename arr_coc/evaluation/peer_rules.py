@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..modeling.config_fields import Registry
-from .peers import Choice, Peer, Question, best_places
+from .peers import Choice, Peer, PeerQuestion, best_places
 
 PEERS: Registry[Peer] = Registry("peer")
 """The rules by name."""
@@ -82,7 +82,7 @@ def conditional_dpp(weight: Tensor, states: Tensor, count: int) -> Tensor:
     return torch.cat((taken, rest))
 
 
-def _cdpruner(question: Question, count: int, *, turned: bool) -> Choice:
+def _cdpruner(question: PeerQuestion, count: int, *, turned: bool) -> Choice:
     patches, text = question.embeds[question.places], question.embeds[question.asked]
     return Choice(conditional_dpp(relevance(patches, text, turned=turned), patches, count))
 
@@ -152,7 +152,7 @@ def least_duplicated(states: Tensor, pivots: Tensor, text: Tensor, count: int) -
     return torch.cat(places)
 
 
-def _dart(question: Question, count: int) -> Choice:
+def _dart(question: PeerQuestion, count: int) -> Choice:
     reading, places, behind = question.reading, question.places, question.behind
     norms = reading.keys.abs().sum(-1)
     pivots = best_places(norms[places], min(IMAGE_PIVOTS, count))
@@ -202,11 +202,11 @@ def received_from_last(attention: Tensor, places: Tensor) -> Tensor:
     return attention[-1, places]
 
 
-def _fastv(question: Question, count: int) -> Choice:
+def _fastv(question: PeerQuestion, count: int) -> Choice:
     return Choice(best_places(received(question.reading.attention, question.places), count))
 
 
-def _fastv_last(question: Question, count: int) -> Choice:
+def _fastv_last(question: PeerQuestion, count: int) -> Choice:
     return Choice(best_places(received_from_last(question.reading.attention, question.places), count))
 
 
@@ -245,7 +245,7 @@ def significance(attention: Tensor, rows: Tensor, places: Tensor) -> Tensor:
     return attention[rows][:, places].mean(0)
 
 
-def _sparsevlm(question: Question, count: int) -> Choice:
+def _sparsevlm(question: PeerQuestion, count: int) -> Choice:
     embeds, behind = question.embeds, question.behind
     rows = behind[raters(embeds[question.places], embeds[behind])]
     return Choice(best_places(significance(question.reading.attention, rows, question.places), count))
@@ -306,7 +306,7 @@ def merge(features: Tensor, keys: Tensor, into: Tensor, rest: Tensor) -> Tensor:
     return features[into].float() + total / count[:, None]
 
 
-def _cls_query(question: Question, layer: int) -> Tensor:
+def _cls_query(question: PeerQuestion, layer: int) -> Tensor:
     """The CLS token's query [H, d] in layer number `layer` of the semantic encoder."""
     encoder, encoding = question.model.model.vision_tower.semantic_encoder, question.encoding
     attention = encoder.layers[layer].self_attn
@@ -319,7 +319,7 @@ def _cls_query(question: Question, layer: int) -> Tensor:
     return queries[0].unflatten(-1, (attention.num_heads, -1))
 
 
-def _visionzip(question: Question, count: int) -> Choice:
+def _visionzip(question: PeerQuestion, count: int) -> Choice:
     tower, encoding, patches = question.model.model.vision_tower, question.encoding, question.candidates[None]
     layer = max(0, len(tower.semantic_encoder.layers) - 2)
     projected = tower.saccade_projection(question.features[None])

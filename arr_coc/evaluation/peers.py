@@ -21,7 +21,7 @@ from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 
 
 @dataclass(frozen=True)
-class Reading:
+class EarlyStates:
     """Tensors of a language model after its first layers.
 
     Attributes:
@@ -42,7 +42,7 @@ class _Read(Exception):
     """Ends the forward pass when the wanted layers have run."""
 
 
-def read_prompt(language_model: PreTrainedModel, embeds: Tensor, layer: int) -> Reading:
+def read_prompt(language_model: PreTrainedModel, embeds: Tensor, layer: int) -> EarlyStates:
     """Runs the first `layer` layers (all layers if there are fewer) over one prompt's embeddings [S, D].
 
     With rotary positions the prompt can be longer than the context that the model was trained for.
@@ -65,7 +65,7 @@ def read_prompt(language_model: PreTrainedModel, embeds: Tensor, layer: int) -> 
         tensors["hidden"] = language_model(inputs_embeds=embeds[None], use_cache=False).last_hidden_state
     if "attention" not in tensors:
         raise ValueError(f"language model: expected attention by transformers' interface; got {config.model_type}")
-    return Reading(tensors["attention"], tensors["keys"], tensors["hidden"][0], norm(tensors["hidden"])[0])
+    return EarlyStates(tensors["attention"], tensors["keys"], tensors["hidden"][0], norm(tensors["hidden"])[0])
 
 
 def _last_norm(language_model: PreTrainedModel) -> nn.Module:
@@ -147,14 +147,14 @@ class Peer:
     Attributes:
         title, arxiv: of the paper.
         differs: the differences in words, for the report.
-        rule: maps a `Question` and K <= n to a `Choice`.
+        rule: maps a `PeerQuestion` and K <= n to a `Choice`.
         reads_all: whether the rule uses the language model's states for a prompt with all patches.
     """
 
     title: str
     arxiv: str
     differs: str
-    rule: Callable[["Question", int], Choice]
+    rule: Callable[["PeerQuestion", int], Choice]
     reads_all: bool = True
 
     @property
@@ -163,7 +163,7 @@ class Peer:
         return f"a re-creation of {self.title} (arXiv {self.arxiv}); {self.differs}"
 
 
-class Question:
+class PeerQuestion:
     """One image and one question, the input of a rule; all patches go through the model at most once.
 
     Args:
@@ -227,7 +227,7 @@ class Question:
         return is_text.nonzero()[:, 0]
 
     @cached_property
-    def reading(self) -> Reading:
+    def reading(self) -> EarlyStates:
         """The tensors of the prompt with all candidates after `LAYER` layers of the language model."""
         return read_prompt(self.model.model.language_model, self.embeds, LAYER)
 
@@ -254,7 +254,7 @@ class Kept:
 def choose(
     model: ArrCocForConditionalGeneration, wanted: Sequence[tuple[Peer, int]], encoding: ImageEncoding, text: str
 ) -> list[Kept]:
-    """The patches that each rule keeps for one question; all rules share one `Reading` of it.
+    """The patches that each rule keeps for one question; all rules share one `EarlyStates` of it.
 
     Args:
         model: with a processor.
@@ -262,11 +262,11 @@ def choose(
         encoding: encoding of one image.
         text: the question.
     """
-    question = Question(model, encoding, text)
+    question = PeerQuestion(model, encoding, text)
     return [_keep(question, peer, budget) for peer, budget in wanted]
 
 
-def _keep(question: Question, peer: Peer, budget: int) -> Kept:
+def _keep(question: PeerQuestion, peer: Peer, budget: int) -> Kept:
     count = min(budget, len(question.candidates))
     choice = peer.rule(question, count) if count else Choice(question.candidates[:0])
     assert len(choice.places.unique()) == len(choice.places) == count, "exactly K patches"

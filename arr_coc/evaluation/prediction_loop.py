@@ -83,9 +83,13 @@ def as_read(arm: Arm, encoding: ImageEncoding, images: Tensor, others: Tensor) -
 def with_base_of(encoding: ImageEncoding, others: ImageEncoding) -> ImageEncoding:
     """The encoding with the base tokens of `others` and their prefill, image by image."""
     return replace(
-        encoding, tokens=others.tokens, closing=others.closing, quality=others.quality, prefix_ids=others.prefix_ids,
+        encoding,
+        tokens=others.tokens,
+        closing=others.closing,
+        quality=others.quality,
+        prefix_ids=others.prefix_ids,
         prefix_cache=others.prefix_cache,
-    )  # fmt: skip
+    )
 
 
 MAX_NEW_TOKENS = 32

@@ -81,9 +81,15 @@ def evaluate(
             if value is not None:
                 raise ValueError(f"{name}: expected none with a {model.model.config.model_type} model; got {value}")
         scored = score_attached(
-            model, records, strategies, batch_size=batch_size, budget=budget, seed=seed, metric=metric,
+            model,
+            records,
+            strategies,
+            batch_size=batch_size,
+            budget=budget,
+            seed=seed,
+            metric=metric,
             progress=progress,
-        )  # fmt: skip
+        )
         return {
             "strategies": _summaries(scored),
             "metric": metric,
@@ -96,9 +102,18 @@ def evaluate(
     if isinstance(budget, float):
         raise ValueError(f"budget: expected a number of tokens or a name; got {budget}")
     scored = score_strategies(
-        model, records, strategies, batch_size=batch_size, budget=budget, allocator=allocator, seed=seed,
-        num_passes=num_passes, metric=metric, tiles=tiles, progress=progress,
-    )  # fmt: skip
+        model,
+        records,
+        strategies,
+        batch_size=batch_size,
+        budget=budget,
+        allocator=allocator,
+        seed=seed,
+        num_passes=num_passes,
+        metric=metric,
+        tiles=tiles,
+        progress=progress,
+    )
     return {
         "strategies": _summaries(scored),
         "metric": metric,
@@ -239,8 +254,9 @@ def with_allocators(strategies: Sequence[str], allocators: Sequence[str]) -> lis
     """
     for allocator in allocators:
         ALLOCATORS[allocator]
-    pairs = [[f"{name}+{allocator}" for allocator in allocators] if SCORERS[name].fetches else [name]
-             for name in strategies]  # fmt: skip
+    pairs = [
+        [f"{name}+{allocator}" for allocator in allocators] if SCORERS[name].fetches else [name] for name in strategies
+    ]
     return [name for own in pairs for name in own]
 
 

@@ -185,9 +185,15 @@ def _prepared(
         raise ValueError(f"by: expected tags among {', '.join(sorted(tags)) or 'none'}; got {', '.join(unknown)}")
     room = None if each.rules is None else question_room(model, records, new_tokens(model))
     arms = make_arms(
-        model.config, each.arms, budget=each.budget, allocator=each.allocator, seeds=each.seeds, room=room,
-        boxed=boxed, several=len(images) > 1,
-    )  # fmt: skip
+        model.config,
+        each.arms,
+        budget=each.budget,
+        allocator=each.allocator,
+        seeds=each.seeds,
+        room=room,
+        boxed=boxed,
+        several=len(images) > 1,
+    )
     rules, names = each.rules, [arm.name for arm in arms]
     if rules == "default":
         usual = default_rules(model.config.fetcher_config.strategy)
@@ -240,12 +246,15 @@ def suite_text(result: Mapping[str, Any]) -> str:
 def _compared(result: Mapping[str, Any]) -> Table:
     rows = [
         [
-            name, f"{row['first']} - {row['second']}", points(row["difference"]) + ("*" if row["significant"] else ""),
-            p_value(row["p_holm"]), f"{100 * row['detectable']:.1f}",
+            name,
+            f"{row['first']} - {row['second']}",
+            points(row["difference"]) + ("*" if row["significant"] else ""),
+            p_value(row["p_holm"]),
+            f"{100 * row['detectable']:.1f}",
         ]
         for name, measured in result["sets"].items()
         for row in measured.get("comparisons", ())
-    ]  # fmt: skip
+    ]
     return Table(["data", "difference", "points (* significant)", "p (Holm)", "detectable, points"], rows)
 
 

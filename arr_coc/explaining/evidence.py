@@ -79,7 +79,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Seen:
+class SeenImage:
     """An image without tiles, encoded once for all of its questions.
 
     Attributes:
@@ -101,7 +101,7 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Evidence:
+class AnswerEvidence:
     """The evidence for one answer.
 
     Attributes:
@@ -146,7 +146,7 @@ def as_grid(values: Tensor) -> np.ndarray:
 
 
 @torch.no_grad()
-def see(model: ArrCocForConditionalGeneration, image: Any) -> Seen:
+def see(model: ArrCocForConditionalGeneration, image: Any) -> SeenImage:
     """Encodes an image (in any form that `load_image` takes) without tiles, and computes its basic textures.
 
     Raises:
@@ -159,11 +159,13 @@ def see(model: ArrCocForConditionalGeneration, image: Any) -> Seen:
     encoding = encode(model, [loaded], side)
     pixels = processor([loaded], size={"height": side, "width": side}, return_tensors="pt")["pixel_values"]
     basic = textures(pixels.to(model.device), encoding.side, "basic", encoding.patch_mask)
-    return Seen(loaded, encoding, basic)
+    return SeenImage(loaded, encoding, basic)
 
 
 @torch.no_grad()
-def see_part(model: ArrCocForConditionalGeneration, encoding: ImageEncoding, question: str, **choices: Any) -> Seen:
+def see_part(
+    model: ArrCocForConditionalGeneration, encoding: ImageEncoding, question: str, **choices: Any
+) -> SeenImage:
     """The view with a question's most fetched patches, as a separate image.
 
     Args:
@@ -191,13 +193,13 @@ def see_part(model: ArrCocForConditionalGeneration, encoding: ImageEncoding, que
 @torch.no_grad()
 def gather_evidence(
     model: ArrCocForConditionalGeneration,
-    seen: Seen,
+    seen: SeenImage,
     question: str,
     choices: FetchChoices,
     *,
     boxes: Sequence[Box] | None = None,
     texture_names: Sequence[str] = TEXTURES_SHOWN,
-) -> Evidence:
+) -> AnswerEvidence:
     """Answers a question greedily and gathers the evidence for the answer.
 
     Args:
@@ -217,7 +219,7 @@ def gather_evidence(
     scorer = model.model.fetcher.scorer(strategy)
     context = replace(_context(model, seen, question, choices), textures=_richest(model, seen))
     inner, note = inner_maps(model, scorer, strategy, context)
-    return Evidence(question, answer, uncertainty, is_untrained(scorer), shown, inner, note)
+    return AnswerEvidence(question, answer, uncertainty, is_untrained(scorer), shown, inner, note)
 
 
 def _channel(name: str) -> int:
@@ -227,22 +229,32 @@ def _channel(name: str) -> int:
     return basic.index(name)
 
 
-def _richest(model: ArrCocForConditionalGeneration, seen: Seen) -> Tensor:
+def _richest(model: ArrCocForConditionalGeneration, seen: SeenImage) -> Tensor:
     """The larger set of the checkpoint's textures and the basic ones; the smaller one is its beginning."""
     own = seen.encoding.textures
     return own if own.shape[1] > seen.textures.shape[1] else seen.textures.to(own)
 
 
 def _answer(
-    model: ArrCocForConditionalGeneration, seen: Seen, question: str, choices: FetchChoices, boxes: Sequence[Box] | None
+    model: ArrCocForConditionalGeneration,
+    seen: SeenImage,
+    question: str,
+    choices: FetchChoices,
+    boxes: Sequence[Box] | None,
 ) -> tuple[Answer, float]:
     """The answer and its uncertainty, after the last pass."""
     oracle = (choices.strategy or model.config.fetcher_config.strategy) == "oracle"
     given = [list(boxes)] if oracle and boxes is not None else None
     answer = model.generate(
-        seen.encoding, question, choices=choices, boxes=given, return_fetch=True,
-        return_dict_in_generate=True, do_sample=False, num_beams=1,
-    )  # fmt: skip
+        seen.encoding,
+        question,
+        choices=choices,
+        boxes=given,
+        return_fetch=True,
+        return_dict_in_generate=True,
+        do_sample=False,
+        num_beams=1,
+    )
     answer = answer[0] if isinstance(answer, list) else answer
     if answer.passes:
         return answer, answer.passes[-1].uncertainty
@@ -256,7 +268,9 @@ def _answer(
 _ENDS: dict[str, Any] = {"eos_token_id": [], "pad_token_id": -1}
 
 
-def _context(model: ArrCocForConditionalGeneration, seen: Seen, question: str, choices: FetchChoices) -> FetchContext:
+def _context(
+    model: ArrCocForConditionalGeneration, seen: SeenImage, question: str, choices: FetchChoices
+) -> FetchContext:
     """The scorers' inputs for image and question, without external relevance and attention."""
     answer_generator, batch = AnswerGenerator(model, model.processor), QuestionBatch(seen.encoding, [[0]], [question])
     resolved = model.model.fetcher.resolve(replace(choices, num_passes=1))
@@ -316,7 +330,7 @@ def is_untrained(scorer: Scorer) -> bool:
 # ---- numbers ------------------------------------------------------------------------------------------------------
 
 
-def evidence_json(evidence: Evidence) -> dict[str, Any]:
+def evidence_json(evidence: AnswerEvidence) -> dict[str, Any]:
     """The numbers of a question's figures."""
     fetch = evidence.fetch
     return {

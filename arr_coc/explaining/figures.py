@@ -21,7 +21,7 @@ from ..modeling.answers import Pass
 from ..modeling.image_processing_arr_coc import fit_square
 from ..modeling.passes import UNSURE
 from ..viewing import heat
-from .evidence import Evidence, PatchMap, Seen, relevance_map, tokens_by_size
+from .evidence import AnswerEvidence, PatchMap, SeenImage, relevance_map, tokens_by_size
 
 LEVEL_COLOURS = {1: "#d55e00", 4: "#0072b2", 16: "#cc79a7"}
 """Colours of tokens by their number of patches (by Okabe and Ito, safe for colour-blind readers)."""
@@ -55,7 +55,7 @@ class Panel:
 
 
 @dataclass(frozen=True)
-class Row:
+class FigureRow:
     """Panels side by side, each 1 / `columns` of the sheet wide; `height` of each, or None for the image's shape."""
 
     panels: tuple[Panel, ...]
@@ -64,7 +64,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Line:
+class FigureText:
     """Text across the sheet."""
 
     text: str
@@ -94,7 +94,7 @@ def save(figure: Any, path: Path) -> None:
 # ---- the three figures --------------------------------------------------------------------------------------------
 
 
-def draw_evidence(seen: Seen, evidence: Evidence) -> Any:
+def draw_evidence(seen: SeenImage, evidence: AnswerEvidence) -> Any:
     """The matplotlib figure of one question: image, relevance, fetched tokens, maps, textures."""
     fetch = evidence.fetch
     first = (
@@ -102,17 +102,19 @@ def draw_evidence(seen: Seen, evidence: Evidence) -> Any:
         Panel((f"relevance ({_title(evidence)})",), lambda axes: _draw_relevance(axes, seen, evidence.relevance)),
         Panel(("tokens that were chosen",), lambda axes: _draw_tokens(axes, seen, fetch)),
     )
-    rows: list[Any] = [*_head(evidence), *_part(seen), Row(first, 3), _legend(fetch)]
+    rows: list[Any] = [*_head(evidence), *_part(seen), FigureRow(first, 3), _legend(fetch)]
     if evidence.inner:
-        rows += [Line(f"{evidence.inner_note}:")]
-        rows += [Row(tuple(_map_panel(seen, each) for each in evidence.inner), max(3, len(evidence.inner)))]
+        rows += [FigureText(f"{evidence.inner_note}:")]
+        rows += [FigureRow(tuple(_map_panel(seen, each) for each in evidence.inner), max(3, len(evidence.inner)))]
     if evidence.textures:
-        rows += [Line("textures of the image, whatever is asked (in all maps, dark to light is least to greatest):")]
+        rows += [
+            FigureText("textures of the image, whatever is asked (in all maps, dark to light is least to greatest):")
+        ]
         rows += _in_rows([_map_panel(seen, each) for each in evidence.textures], 6)
     return _draw(rows, seen)
 
 
-def draw_passes(seen: Seen, evidence: Evidence) -> Any:
+def draw_passes(seen: SeenImage, evidence: AnswerEvidence) -> Any:
     """The matplotlib figure of the passes of one question: map, fetched tokens, answer and uncertainty of each.
 
     Raises:
@@ -126,20 +128,20 @@ def draw_passes(seen: Seen, evidence: Evidence) -> Any:
         panels.append(_pass_panel(seen, number, one_pass, taken.copy()))
         taken |= one_pass.fetch.covered()[0].cpu().numpy().reshape(taken.shape)
     rows: list[Any] = [*_head(evidence), *_part(seen), *_in_rows(panels, _columns(panels))]
-    rows += [_legend(evidence.fetch), Line("grey: fetched by an earlier pass")]
+    rows += [_legend(evidence.fetch), FigureText("grey: fetched by an earlier pass")]
     title = (f"uncertainty of the answer after each pass; dashed: {UNSURE}, above which --passes auto goes on",)
     chart = Panel(title, lambda axes: _draw_uncertainties(axes, [one_pass.uncertainty for one_pass in passes]))
-    return _draw([*rows, Row((chart,), 1, 1.2)], seen)
+    return _draw([*rows, FigureRow((chart,), 1, 1.2)], seen)
 
 
-def draw_strategies(seen: Seen, evidence: Sequence[Evidence]) -> Any:
+def draw_strategies(seen: SeenImage, evidence: Sequence[AnswerEvidence]) -> Any:
     """The matplotlib figure of one question with several strategies: relevance, tokens and answer of each."""
-    rows: list[Any] = [Line(evidence[0].question, TEXT, INK, bold=True), *_part(seen)]
+    rows: list[Any] = [FigureText(evidence[0].question, TEXT, INK, bold=True), *_part(seen)]
     columns = _columns(evidence)
     for start in range(0, len(evidence), columns):
         part = evidence[start : start + columns]
-        rows += [Row(tuple(_strategy_panel(seen, each) for each in part), columns)]
-        rows += [Row(tuple(_tokens_panel(seen, each) for each in part), columns)]
+        rows += [FigureRow(tuple(_strategy_panel(seen, each) for each in part), columns)]
+        rows += [FigureRow(tuple(_tokens_panel(seen, each) for each in part), columns)]
     sizes = {size for each in evidence for size in tokens_by_size(each.fetch)}
     outlines = tuple((LEVEL_COLOURS[size], _token_of(size)) for size in sorted(sizes))
     return _draw([*rows, Legend("relevance", outlines)], seen)
@@ -148,23 +150,30 @@ def draw_strategies(seen: Seen, evidence: Sequence[Evidence]) -> Any:
 # ---- parts --------------------------------------------------------------------------------------------------------
 
 
-def _head(evidence: Evidence) -> list[Line]:
+def _head(evidence: AnswerEvidence) -> list[FigureText]:
     """Question, answer, and the number of fetched tokens."""
     answer = evidence.answer
     sure = f"confidence {answer.probability:.1%}, uncertainty {evidence.uncertainty:.3f}"
     said = f"{answer.text or '(nothing)'}   ({sure})"
-    lines = [Line(evidence.question, TEXT, INK, bold=True), Line(said, TEXT, INK), Line(_described(evidence.fetch))]
+    lines = [
+        FigureText(evidence.question, TEXT, INK, bold=True),
+        FigureText(said, TEXT, INK),
+        FigureText(_described(evidence.fetch)),
+    ]
     failed = [part for part, count in evidence.fetch.fallbacks.items() if count]
-    return [*lines, *(Line(f"The {part} fell back on a simpler part.", SMALL, "#b00020") for part in failed)]
+    return [*lines, *(FigureText(f"The {part} fell back on a simpler part.", SMALL, "#b00020") for part in failed)]
 
 
-def _part(seen: Seen) -> list[Line]:
+def _part(seen: SeenImage) -> list[FigureText]:
     """A line that names the view, if there are several."""
     part = seen.part
     if part is None:
         return []
     shown = f"This is the view that most was fetched from, {part.share:.0%} over {part.views} views: {part}."
-    return [Line(shown), Line(f"Asked by itself here; over all views the answer is: {part.answer or '(nothing)'}")]
+    return [
+        FigureText(shown),
+        FigureText(f"Asked by itself here; over all views the answer is: {part.answer or '(nothing)'}"),
+    ]
 
 
 def _described(fetch: FetchResult) -> str:
@@ -172,7 +181,7 @@ def _described(fetch: FetchResult) -> str:
     return f"{fetch.strategy}, {fetch.allocator}: {int(fetch.tokens.sum())} tokens fetched from {patches} patches"
 
 
-def _title(evidence: Evidence) -> str:
+def _title(evidence: AnswerEvidence) -> str:
     return f"{evidence.fetch.strategy}, untrained" if evidence.untrained else evidence.fetch.strategy
 
 
@@ -180,11 +189,11 @@ def _columns(panels: Sequence[Any]) -> int:
     return min(MOST_COLUMNS, max(2, len(panels)))
 
 
-def _in_rows(panels: Sequence[Panel], columns: int) -> list[Row]:
-    return [Row(tuple(panels[start : start + columns]), columns) for start in range(0, len(panels), columns)]
+def _in_rows(panels: Sequence[Panel], columns: int) -> list[FigureRow]:
+    return [FigureRow(tuple(panels[start : start + columns]), columns) for start in range(0, len(panels), columns)]
 
 
-def _map_panel(seen: Seen, each: PatchMap) -> Panel:
+def _map_panel(seen: SeenImage, each: PatchMap) -> Panel:
     real = each.values[seen.patch_mask]
     low, high = (float(real.min()), float(real.max())) if real.size else (0.0, 0.0)
     weight = "" if each.weight is None else f" × {each.weight:.2f}"
@@ -192,7 +201,7 @@ def _map_panel(seen: Seen, each: PatchMap) -> Panel:
     return Panel(title, lambda axes: _draw_map(axes, seen, each.values, low, high))
 
 
-def _pass_panel(seen: Seen, number: int, one_pass: Pass, taken: np.ndarray) -> Panel:
+def _pass_panel(seen: SeenImage, number: int, one_pass: Pass, taken: np.ndarray) -> Panel:
     def draw(axes: Any) -> None:
         _draw_relevance(axes, seen, relevance_map(one_pass.fetch), hidden=taken)
         _outline(axes, one_pass.fetch)
@@ -206,13 +215,13 @@ def _pass_panel(seen: Seen, number: int, one_pass: Pass, taken: np.ndarray) -> P
     return Panel(title, draw)
 
 
-def _strategy_panel(seen: Seen, evidence: Evidence) -> Panel:
+def _strategy_panel(seen: SeenImage, evidence: AnswerEvidence) -> Panel:
     answer = evidence.answer
     title = (_title(evidence), answer.text or "(nothing)", f"confidence {answer.probability:.1%}")
     return Panel(title, lambda axes: _draw_relevance(axes, seen, evidence.relevance if evidence.fetch.budget else None))
 
 
-def _tokens_panel(seen: Seen, evidence: Evidence) -> Panel:
+def _tokens_panel(seen: SeenImage, evidence: AnswerEvidence) -> Panel:
     fetch = evidence.fetch
     title = f"{int(fetch.tokens.sum())} tokens, {fetch.allocator}" if fetch.budget else "base tokens alone"
     return Panel((title,), lambda axes: _draw_tokens(axes, seen, fetch))
@@ -230,7 +239,7 @@ def _legend(fetch: FetchResult) -> Legend:
 # ---- contents of axes ---------------------------------------------------------------------------------------------
 
 
-def _window(seen: Seen) -> tuple[float, float, float, float]:
+def _window(seen: SeenImage) -> tuple[float, float, float, float]:
     """Left, right, top and bottom of the image on the grid, patches."""
     side = seen.encoding.side
     placed = fit_square(seen.image.height, seen.image.width, side * _FINE)
@@ -242,7 +251,7 @@ _FINE = 64
 """The place of an image is rounded to this fraction of a patch."""
 
 
-def _draw_image(axes: Any, seen: Seen, opacity: float = 1.0) -> None:
+def _draw_image(axes: Any, seen: SeenImage, opacity: float = 1.0) -> None:
     left, right, top, bottom = _window(seen)
     image = seen.image
     if max(image.size) > 1200:
@@ -251,7 +260,7 @@ def _draw_image(axes: Any, seen: Seen, opacity: float = 1.0) -> None:
     axes.imshow(np.asarray(image), extent=(left, right, bottom, top), alpha=opacity, interpolation="antialiased")
 
 
-def _draw_relevance(axes: Any, seen: Seen, relevance: np.ndarray | None, hidden: np.ndarray | None = None) -> None:
+def _draw_relevance(axes: Any, seen: SeenImage, relevance: np.ndarray | None, hidden: np.ndarray | None = None) -> None:
     """Draws the image under its heat map, grey where `hidden`; None: nothing was scored."""
     _draw_image(axes, seen)
     if relevance is None:
@@ -262,7 +271,7 @@ def _draw_relevance(axes: Any, seen: Seen, relevance: np.ndarray | None, hidden:
     axes.imshow(layer, extent=(0, side, side, 0), interpolation="nearest")
 
 
-def _draw_map(axes: Any, seen: Seen, values: np.ndarray, low: float, high: float) -> None:
+def _draw_map(axes: Any, seen: SeenImage, values: np.ndarray, low: float, high: float) -> None:
     side = seen.encoding.side
     shown = np.ma.masked_where(~seen.patch_mask, values)
     axes.imshow(
@@ -270,7 +279,7 @@ def _draw_map(axes: Any, seen: Seen, values: np.ndarray, low: float, high: float
     )
 
 
-def _draw_tokens(axes: Any, seen: Seen, fetch: FetchResult) -> None:
+def _draw_tokens(axes: Any, seen: SeenImage, fetch: FetchResult) -> None:
     _draw_image(axes, seen, opacity=0.85)
     _outline(axes, fetch)
 
@@ -307,7 +316,7 @@ def _draw_uncertainties(axes: Any, values: Sequence[float]) -> None:
 # ---- the sheet ----------------------------------------------------------------------------------------------------
 
 
-def _draw(rows: Sequence[Row | Line | Legend], seen: Seen) -> Any:
+def _draw(rows: Sequence[FigureRow | FigureText | Legend], seen: SeenImage) -> Any:
     """The matplotlib figure of rows, lines and legends, from top to bottom."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -319,9 +328,9 @@ def _draw(rows: Sequence[Row | Line | Legend], seen: Seen) -> Any:
     FigureCanvasAgg(figure)
     at = figure.get_figheight() - MARGIN
     for row, height in zip(rows, heights, strict=True):
-        if isinstance(row, Row):
+        if isinstance(row, FigureRow):
             _place(figure, row, at, shape, (left, right, top, bottom))
-        elif isinstance(row, Line):
+        elif isinstance(row, FigureText):
             _write(figure, _wrapped(row), MARGIN, at, row)
         else:
             _draw_legend(figure, row, at)
@@ -329,10 +338,10 @@ def _draw(rows: Sequence[Row | Line | Legend], seen: Seen) -> Any:
     return figure
 
 
-def _height(row: Row | Line | Legend, shape: float) -> float:
-    if isinstance(row, Row):
+def _height(row: FigureRow | FigureText | Legend, shape: float) -> float:
+    if isinstance(row, FigureRow):
         return 2 * ABOVE + _titles(row) + _panel_height(row, shape)
-    if isinstance(row, Line):
+    if isinstance(row, FigureText):
         return len(_wrapped(row)) * _step(row.size) + 0.03
     return 0.28
 
@@ -342,11 +351,11 @@ def _step(size: float) -> float:
     return 1.35 * size / 72
 
 
-def _panel_width(row: Row) -> float:
+def _panel_width(row: FigureRow) -> float:
     return (WIDTH - 2 * MARGIN - (row.columns - 1) * GAP) / row.columns
 
 
-def _panel_height(row: Row, shape: float) -> float:
+def _panel_height(row: FigureRow, shape: float) -> float:
     return min(TALLEST, _panel_width(row) * shape) if row.height is None else row.height + 0.3  # axis numbers
 
 
@@ -354,7 +363,7 @@ def _title_lines(panel: Panel, width: float) -> list[str]:
     return [line for text in panel.title for line in _wrap(text, SMALL, width)[:3]]
 
 
-def _titles(row: Row) -> float:
+def _titles(row: FigureRow) -> float:
     """Height of the tallest title of a row."""
     return max(len(_title_lines(panel, _panel_width(row))) for panel in row.panels) * _step(SMALL) + 0.04
 
@@ -364,21 +373,27 @@ def _wrap(text: str, size: float, width: float) -> list[str]:
     return textwrap.wrap(text, letters, break_long_words=True) or [""]
 
 
-def _wrapped(line: Line) -> list[str]:
+def _wrapped(line: FigureText) -> list[str]:
     return _wrap(line.text, line.size * (1.08 if line.bold else 1.0), WIDTH - 2 * MARGIN)
 
 
-def _write(figure: Any, lines: Sequence[str], x: float, y: float, style: Line) -> None:
+def _write(figure: Any, lines: Sequence[str], x: float, y: float, style: FigureText) -> None:
     """Writes lines of text below `y` literally: a dollar sign does not start a formula."""
     height = figure.get_figheight()
     for number, text in enumerate(lines):
         figure.text(
-            x / WIDTH, (y - number * _step(style.size)) / height, text, size=style.size, color=style.ink, va="top",
-            weight="bold" if style.bold else "normal", parse_math=False,
-        )  # fmt: skip
+            x / WIDTH,
+            (y - number * _step(style.size)) / height,
+            text,
+            size=style.size,
+            color=style.ink,
+            va="top",
+            weight="bold" if style.bold else "normal",
+            parse_math=False,
+        )
 
 
-def _place(figure: Any, row: Row, at: float, shape: float, window: tuple[float, float, float, float]) -> None:
+def _place(figure: Any, row: FigureRow, at: float, shape: float, window: tuple[float, float, float, float]) -> None:
     """Places a row's panels below `at`, with their titles at the same height."""
     width, height = _panel_width(row), figure.get_figheight()
     tall, titles = _panel_height(row, shape), _titles(row)
@@ -386,7 +401,7 @@ def _place(figure: Any, row: Row, at: float, shape: float, window: tuple[float, 
     at -= ABOVE
     for number, panel in enumerate(row.panels):
         x = MARGIN + number * (width + GAP)
-        _write(figure, _title_lines(panel, width), x, at, Line("", SMALL, INK))
+        _write(figure, _title_lines(panel, width), x, at, FigureText("", SMALL, INK))
         inside = (0.45, 0.3) if row.height is not None else (0.0, 0.0)  # room for the numbers of an axis
         box = (x + inside[0], at - titles - tall + inside[1], width - inside[0], tall - inside[1])
         axes = figure.add_axes((box[0] / WIDTH, box[1] / height, box[2] / WIDTH, box[3] / height))

@@ -95,10 +95,9 @@ _TRUE, _FALSE = ("yes", "true"), ("no", "false")
 NOTES = {"$comment", "$id", "$schema", "default", "deprecated", "description", "examples", "title"}
 """Keywords that change nothing."""
 OF_OBJECTS = {*NOTES, "$defs", "additionalProperties", "definitions", "properties", "required", "type"}
-OF_FIELDS = {
-    *NOTES, "const", "enum", "exclusiveMaximum", "exclusiveMinimum", "format", "maxLength", "maximum", "minLength",
-    "minimum", "multipleOf", "type",
-}  # fmt: skip
+OF_FIELDS = {*NOTES} | set(
+    "const enum exclusiveMaximum exclusiveMinimum format maxLength maximum minLength minimum multipleOf type".split()
+)
 """Keywords that are obeyed. `pattern` is not: a client's expression may take for ever."""
 BOUNDS = {("minimum", "exclusiveMinimum"): ("maximum", "exclusiveMaximum"), ("minLength",): ("maxLength",)}
 """Keywords of lower limits, and of the upper ones beside them."""
@@ -115,7 +114,7 @@ VALIDATOR = extend(Draft202012Validator, {"multipleOf": _multiple_of})
 
 
 @dataclass(frozen=True)
-class Field:
+class SchemaField:
     """A field of a schema.
 
     Attributes:
@@ -209,15 +208,15 @@ _MINUS_BEHIND = re.compile(r"-\s?(?:[A-Z]{3}|[^\w\s])?\s*")
 _BRACKET = re.compile(r"\s*(?:[A-Z]{3}|[^\w\s])?\s*\(")
 
 
+_ASCII_MARKS = str.maketrans("\N{MINUS SIGN}\N{EN DASH}\N{NO-BREAK SPACE}\N{NARROW NO-BREAK SPACE}", "--  ")
+
+
 def _number(text: str) -> int | float | None:
     """The only number in a text: "$1,234.50" is 1234.5; a comma before one or two last digits is a decimal point.
 
     "-$3", "$3-", "(3)" and "$(3)" are negative. None for several numbers, codes as INV-20417, and what words multiply.
     """
-    text = (
-        text.replace("\N{MINUS SIGN}", "-").replace("\N{EN DASH}", "-")
-        .replace("\N{NO-BREAK SPACE}", " ").replace("\N{NARROW NO-BREAK SPACE}", " ")
-    )  # fmt: skip
+    text = text.translate(_ASCII_MARKS)
     found = list(_DIGITS.finditer(text))
     if len(found) != 1:
         return None
@@ -237,7 +236,7 @@ def _number(text: str) -> int | float | None:
     return float(number) if math.isfinite(float(number)) else None
 
 
-def fields_of(schema: Mapping[str, Any]) -> list[Field]:
+def fields_of(schema: Mapping[str, Any]) -> list[SchemaField]:
     """The fields of an object's JSON schema in order, those of nested objects included.
 
     Raises:
@@ -258,7 +257,7 @@ def fields_of(schema: Mapping[str, Any]) -> list[Field]:
 
 def _fields(
     schema: Any, root: Mapping[str, Any], path: tuple[str, ...], required: bool = True, held: int = 0
-) -> Iterator[Field]:
+) -> Iterator[SchemaField]:
     place = f"response_format: {'.'.join(path) or 'schema'}"
     if len(path) > 8:
         raise ValueError(f"{place[:80]}: expected objects in at most 8 objects; got more")
@@ -300,7 +299,7 @@ def _fields(
     kinds += ("null",) if nullable else ()
     limits = {key: value for key, value in schema.items() if key in OF_FIELDS - NOTES - {"type"}}
     question = _question(path[-1:], str(schema.get("description") or ""))
-    yield Field(path, question, kinds, values, required, limits, held)
+    yield SchemaField(path, question, kinds, values, required, limits, held)
 
 
 def _fits(value: Any, schema: Mapping[str, Any]) -> bool:
@@ -354,7 +353,7 @@ def _question(path: Sequence[str], description: str) -> str:
     return f"What is {name}?" if name.lower().startswith("the ") else f"What is the {name}?"
 
 
-def as_object(fields: Sequence[Field], values: Sequence[Any]) -> dict[str, Any]:
+def as_object(fields: Sequence[SchemaField], values: Sequence[Any]) -> dict[str, Any]:
     """The JSON object of the fields' values."""
     whole: dict[str, Any] = {}
     for own, value in zip(fields, values, strict=True):

@@ -16,7 +16,7 @@ from ..attached.reader import BUDGET
 from ..attached.runner import PreparedPrompt
 from .batched_model import LatestLogits
 from .protocol import ChatRequest
-from .question import AttachedChoices, EngineStopped, Progress, Question, Ticket
+from .question import AttachedChoices, EngineStopped, Progress, ServedQuestion, Ticket
 from .question_queue import QuestionQueue, check_room
 from .settings import ServerSettings
 
@@ -61,7 +61,7 @@ class AttachedEngine(QuestionQueue):
     def _room(self) -> int:
         return self._max_running
 
-    def _go_together(self, first: Question, other: Question) -> bool:
+    def _go_together(self, first: ServedQuestion, other: ServedQuestion) -> bool:
         return (first.temperature, first.top_p) == (other.temperature, other.top_p)
 
     def _under_way(self) -> list[Ticket]:

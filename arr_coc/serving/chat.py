@@ -11,11 +11,11 @@ from typing import Any
 
 from ..modeling.answers import calibrated
 from ..modeling.generation import checked_questions
-from .answers import AnswerText, Field, as_object, misfit
+from .answers import AnswerText, SchemaField, as_object, misfit
 from .encodings import EncodingStore
 from .metrics import Metrics, length_label, tier_label
 from .protocol import ChatRequest, Completion, error_body, fetch_summary, logprobs_of, usage
-from .question import Ended, EngineStopped, Progress, Question, Ticket
+from .question import Ended, EngineStopped, Progress, ServedQuestion, Ticket
 from .question_queue import QuestionQueue
 from .settings import ServerSettings
 
@@ -54,7 +54,7 @@ class Chat:
         self._temperature = float(config.temperature or 1.0) if config.do_sample else 0.0
         self._top_p = float(config.top_p or 1.0)
 
-    async def begin(self, request: ChatRequest) -> "Answering | JsonAnswering":
+    async def begin(self, request: ChatRequest) -> "RunningAnswer | JsonAnswering":
         """The answer to a request, after its first token; for a schema, the answers to all fields.
 
         Raises:
@@ -77,10 +77,10 @@ class Chat:
         texts = [text] if fields is None else [field.question for field in fields]
         checked_questions(texts, engine.control_tokens, engine.count_tokens)
         choices = engine.choices(request)
-        answers = [Answering(self, request) for _ in texts]
+        answers = [RunningAnswer(self, request) for _ in texts]
         async with asyncio.timeout_at(answers[0].deadline):
             held = await self.store.get_all(images, request.words)
-            question = Question(
+            question = ServedQuestion(
                 text,
                 tuple(held),
                 tuple(history),
@@ -110,7 +110,7 @@ class Chat:
         return (tokens[:-1], logprobs[:-1]) if tokens and tokens[-1] in self._ends else (tokens, logprobs)
 
 
-class Answering:
+class RunningAnswer:
     """A running answer. The code that starts it must call `end`, also after errors."""
 
     def __init__(self, chat: Chat, request: ChatRequest) -> None:
@@ -244,7 +244,9 @@ class Answering:
 class JsonAnswering:
     """The answers to all fields of a schema as one. The code that starts it must call `end`, also after errors."""
 
-    def __init__(self, fields: Sequence[Field], schema: Mapping[str, Any], answers: Sequence[Answering]) -> None:
+    def __init__(
+        self, fields: Sequence[SchemaField], schema: Mapping[str, Any], answers: Sequence[RunningAnswer]
+    ) -> None:
         self.fields, self.schema, self.answers = fields, schema, answers
 
     def end(self) -> None:

@@ -27,7 +27,7 @@ from ..modeling.generation import Answer, AnswerGenerator, QuestionBatch
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..modeling.prompt import EmbeddedPrompt
 from .batched_model import PAGE, BatchedLanguageModel, TokenRows
-from .question import EngineStopped, Page, Progress, Question, Ticket
+from .question import EngineStopped, Page, Progress, ServedQuestion, Ticket
 from .question_queue import QuestionQueue, check_room
 from .settings import ServerSettings
 
@@ -182,7 +182,7 @@ class Engine(QuestionQueue):
     def _queues(self) -> list[deque[Ticket]]:
         return [self._waiting, self._waiting_for_passes]
 
-    def _queue_of(self, question: Question) -> deque[Ticket]:
+    def _queue_of(self, question: ServedQuestion) -> deque[Ticket]:
         return self._waiting_for_passes if question.in_passes else self._waiting
 
     # ---- the thread that embeds
@@ -191,7 +191,7 @@ class Engine(QuestionQueue):
     def _room(self) -> int:
         return min(self._embed_batch, self._max_running - len(self._running))
 
-    def _go_together(self, first: Question, other: Question) -> bool:
+    def _go_together(self, first: ServedQuestion, other: ServedQuestion) -> bool:
         return first.goes_with(other)
 
     @torch.no_grad()

@@ -3,8 +3,8 @@
 `Replay` asks the examples of a log again and reports differences: the same weights give the same answers. It needs
 none of the server's packages.
 
-A hook is a function of the operator. It gets every `Example` and `Feedback` before it is written to a log, and returns
-it, a copy with less content (`dataclasses.replace`), or None to drop it. If the hook raises, nothing is kept.
+A hook is a function of the operator. It gets every `LoggedExample` and `Feedback` before it is written to a log. It
+returns it, a copy with less content (`dataclasses.replace`), or None to drop it. If the hook raises, nothing is kept.
 """
 
 import base64
@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from ..data.feedback import Feedback
 from ..evaluation.prediction_loop import weights_hash
 from ..files import check_types
-from ..journal import Entry, read_journal
+from ..journal import JournalEntry, read_journal
 from ..learning.versions import CHECKPOINT, Versions, adapted_fetcher
 from ..modeling.allocators import FetchResult
 from ..modeling.fetcher import RunningBackFetcher
@@ -30,7 +30,7 @@ JOURNAL = "examples"
 
 
 @dataclass(frozen=True)
-class Example:
+class LoggedExample:
     """A question and its answer.
 
     Attributes:
@@ -79,7 +79,7 @@ class Example:
         return fields
 
 
-def example_of(entry: Entry) -> Example:
+def example_of(entry: JournalEntry) -> LoggedExample:
     """The example in an entry.
 
     Raises:
@@ -91,7 +91,7 @@ def example_of(entry: Entry) -> Example:
         content["history"] = tuple((asked, said) for asked, said in content["history"])
         content["fetched"] = _numbers(content["fetched"])
         content["stops"] = tuple(content["stops"])
-        example = Example(**content)
+        example = LoggedExample(**content)
         check_types(example)
     except (ValueError, TypeError, KeyError) as error:
         raise ValueError(f"{entry.where}: expected an example; got {error}") from error
@@ -108,7 +108,7 @@ def fetched_patches(fetch: FetchResult) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(row[:count]) for row, count in zip(fetch.indices.tolist(), counts, strict=True))
 
 
-Kept = TypeVar("Kept", Example, Feedback)
+Kept = TypeVar("Kept", LoggedExample, Feedback)
 Hook = Callable[[Kept], Kept | None]
 
 
@@ -144,7 +144,7 @@ class Replayed:
         note: why it was not asked, or a possible reason for a difference.
     """
 
-    example: Example
+    example: LoggedExample
     outcome: str
     answer: str | None = None
     note: str = ""
@@ -172,7 +172,7 @@ class Replay:
         for entry in read_journal(folder, JOURNAL):
             yield self.replay(example_of(entry))
 
-    def replay(self, example: Example) -> Replayed:
+    def replay(self, example: LoggedExample) -> Replayed:
         """Asks one example again."""
         if example.redacted or example.temperature > 0:
             return Replayed(example, SKIPPED, note="redacted" if example.redacted else "its tokens were drawn")
@@ -197,7 +197,7 @@ class Replay:
             self._fetchers[version] = adapted_fetcher(self._fetchers[CHECKPOINT], adapter)
         return self._fetchers[version]
 
-    def _ask(self, example: Example, fetcher: RunningBackFetcher) -> Answer:
+    def _ask(self, example: LoggedExample, fetcher: RunningBackFetcher) -> Answer:
         core = self.model.model
         own, core.fetcher = core.fetcher, fetcher
         try:

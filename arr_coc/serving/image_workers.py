@@ -57,7 +57,7 @@ _LENGTH = struct.Struct("<I")
 
 
 @dataclass(frozen=True)
-class Page:
+class DecodedPage:
     """An image, a page of a document or a frame of a video: RGB uint8 [height, width, 3], and its text layer."""
 
     pixels: np.ndarray
@@ -78,7 +78,7 @@ class PreparedImage:
     """
 
     key: bytes
-    pages: tuple[Page, ...]
+    pages: tuple[DecodedPage, ...]
     content: bytes = b""
     words: Any = "auto"
 
@@ -94,7 +94,7 @@ class PreparedImage:
         pages = []
         for height, width, page, second, layer in listed:
             pixels = np.frombuffer(message, np.uint8, 3 * height * width, at).reshape(height, width, 3)
-            pages.append(Page(pixels, page, second, from_json(layer)))
+            pages.append(DecodedPage(pixels, page, second, from_json(layer)))
             at += pixels.nbytes
         return cls(bytes.fromhex(key), tuple(pages), message[at:])
 
@@ -129,7 +129,7 @@ def prepare(content: bytes, processor: ArrCocImageProcessor, limits: ImageLimits
     for source in sources:
         image = source.load()
         layer = None if source.layer is None else source.layer(image)
-        pages.append(Page(np.asarray(image), source.page, source.second, layer))
+        pages.append(DecodedPage(np.asarray(image), source.page, source.second, layer))
     return PreparedImage(hashlib.sha256(content).digest(), tuple(pages))
 
 

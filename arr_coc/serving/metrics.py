@@ -35,32 +35,47 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
         self.first_token = Histogram(
-            "arr_coc_first_token_seconds", "From a whole request to its first token, by prompt tokens.", ["tokens"],
-            buckets=SECONDS, registry=registry,
-        )  # fmt: skip
-        self.answer = Histogram(
-            "arr_coc_answer_seconds", "From a whole request to its last token, by prompt tokens.", ["tokens"],
-            buckets=SECONDS, registry=registry,
-        )  # fmt: skip
-        self.patches = Histogram(
-            "arr_coc_fetched_patches", "Patches fetched for an image, by strategy.", ["strategy"],
-            buckets=COUNTS, registry=registry,
-        )  # fmt: skip
-        self.fetched_tokens = Counter(
-            "arr_coc_fetched_tokens", "Fetched tokens, by the smallest tier that holds them.", ["tier"],
+            "arr_coc_first_token_seconds",
+            "From a whole request to its first token, by prompt tokens.",
+            ["tokens"],
+            buckets=SECONDS,
             registry=registry,
-        )  # fmt: skip
+        )
+        self.answer = Histogram(
+            "arr_coc_answer_seconds",
+            "From a whole request to its last token, by prompt tokens.",
+            ["tokens"],
+            buckets=SECONDS,
+            registry=registry,
+        )
+        self.patches = Histogram(
+            "arr_coc_fetched_patches",
+            "Patches fetched for an image, by strategy.",
+            ["strategy"],
+            buckets=COUNTS,
+            registry=registry,
+        )
+        self.fetched_tokens = Counter(
+            "arr_coc_fetched_tokens",
+            "Fetched tokens, by the smallest tier that holds them.",
+            ["tier"],
+            registry=registry,
+        )
         self.statistics = Summary(
-            "arr_coc_fetch_statistic", "What scorer and bridge did, by statistic and strategy.",
-            ["statistic", "strategy"], registry=registry,
-        )  # fmt: skip
+            "arr_coc_fetch_statistic",
+            "What scorer and bridge did, by statistic and strategy.",
+            ["statistic", "strategy"],
+            registry=registry,
+        )
         self.reference = Gauge(
             "arr_coc_fetch_reference", "The checkpoint's own mean of a statistic.", ["statistic"], registry=registry
         )
         self.drift = Gauge(
-            "arr_coc_drift", "Population stability index of a statistic against the checkpoint's reference.",
-            ["statistic"], registry=registry,
-        )  # fmt: skip
+            "arr_coc_drift",
+            "Population stability index of a statistic against the checkpoint's reference.",
+            ["statistic"],
+            registry=registry,
+        )
         self.fallbacks = Counter(
             "arr_coc_fallbacks", "What was done in a simpler or slower way, by why.", ["reason"], registry=registry
         )

@@ -14,7 +14,7 @@ from ..modeling.allocators import FetchResult
 from ..modeling.answers import Pass, budget_warning
 from ..modeling.image_sources import shorten
 from ..modeling.processing_arr_coc import Turn
-from .answers import Field as JsonField
+from .answers import SchemaField as JsonField
 from .answers import fields_of
 
 

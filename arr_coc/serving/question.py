@@ -26,7 +26,7 @@ Page = tuple[bytes, int]
 
 
 @dataclass(frozen=True)
-class Question:
+class ServedQuestion:
     """A question.
 
     Attributes:
@@ -47,7 +47,7 @@ class Question:
     temperature: float = 0.0
     top_p: float = 1.0
 
-    def goes_with(self, other: "Question") -> bool:
+    def goes_with(self, other: "ServedQuestion") -> bool:
         """Whether both can be embedded in one batch. Single images and views, which share a budget, cannot be mixed."""
         alike = self.choices == other.choices and self.max_tokens == other.max_tokens
         return alike and (self.joint, self.pools) == (other.joint, other.pools)
@@ -109,7 +109,7 @@ class Ticket:
         legibility: legibility of the fetched patches, see `Answer.fetched_legibility`.
     """
 
-    question: Question
+    question: ServedQuestion
     number: str
     loop: asyncio.AbstractEventLoop
     fetch: FetchResult | None = None

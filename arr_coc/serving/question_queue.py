@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..learning.versions import CHECKPOINT
-from .question import EngineBusy, EngineStopped, Question, Ticket
+from .question import EngineBusy, EngineStopped, ServedQuestion, Ticket
 from .settings import ServerSettings
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class QuestionQueue(ABC):
             ValueError: the model does not support them.
         """
 
-    def submit(self, question: Question) -> Ticket:
+    def submit(self, question: ServedQuestion) -> Ticket:
         """Queues a question; the ticket's `progress` yields its answer.
 
         Raises:
@@ -166,7 +166,7 @@ class QuestionQueue(ABC):
         """The number of questions that can be taken now."""
 
     @abstractmethod
-    def _go_together(self, first: Question, other: Question) -> bool:
+    def _go_together(self, first: ServedQuestion, other: ServedQuestion) -> bool:
         """Whether two questions can be in one batch."""
 
     # ---- parts of an engine
@@ -175,7 +175,7 @@ class QuestionQueue(ABC):
     def _queues(self) -> list[deque[Ticket]]:
         return [self._waiting]
 
-    def _queue_of(self, question: Question) -> deque[Ticket]:
+    def _queue_of(self, question: ServedQuestion) -> deque[Ticket]:
         return self._waiting
 
     def _begin(self, run: Callable[[], None], name: str) -> None:

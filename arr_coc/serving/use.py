@@ -25,7 +25,7 @@ from ..learning.versions import CHECKPOINT, DECISION, Versions, adapted_fetcher
 from ..modeling.fetcher import FetchChoices, RunningBackFetcher
 from .encodings import EncodingStore
 from .engine import Engine
-from .examples import JOURNAL, Example, Hook, fetched_patches, load_hook
+from .examples import JOURNAL, Hook, LoggedExample, fetched_patches, load_hook
 from .feedback_desk import FeedbackDesk
 from .metrics import Metrics
 from .question import FAILED, Ended
@@ -105,12 +105,12 @@ class ExampleLog:
         finally:
             self._room.release()
 
-    def _example(self, ended: Ended, why: str, time: str) -> Example:
+    def _example(self, ended: Ended, why: str, time: str) -> LoggedExample:
         ticket, question = ended.ticket, ended.ticket.question
         text, probability = ended.answer or (None, None)
         choices = question.choices
         assert isinstance(choices, FetchChoices), "of our own models alone"
-        return Example(
+        return LoggedExample(
             id=ended.number,
             time=time,
             why=why,

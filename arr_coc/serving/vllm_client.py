@@ -61,9 +61,14 @@ class VllmClient:
         return self.answer_generator.encode(image, prefix=False)
 
     def ask(
-        self, encoding: ImageEncoding, question: str, *, history: Sequence[Turn] = (), max_tokens: int = 64,
+        self,
+        encoding: ImageEncoding,
+        question: str,
+        *,
+        history: Sequence[Turn] = (),
+        max_tokens: int = 64,
         **choices: Any,
-    ) -> str:  # fmt: skip
+    ) -> str:
         """The greedy answer, as from `generate`; `history` as there, `choices` are fields of FetchChoices.
 
         Raises:
@@ -75,9 +80,14 @@ class VllmClient:
         return split_thinking((completion.choices[0].message.content or "").strip())[1]
 
     def body(
-        self, encoding: ImageEncoding, question: str, *, history: Sequence[Turn] = (), max_tokens: int = 64,
+        self,
+        encoding: ImageEncoding,
+        question: str,
+        *,
+        history: Sequence[Turn] = (),
+        max_tokens: int = 64,
         **choices: Any,
-    ) -> dict[str, Any]:  # fmt: skip
+    ) -> dict[str, Any]:
         """The request that `ask` sends."""
         embeds = self.prompt_embeds(encoding, question, history=history, max_tokens=max_tokens, **choices)
         part = {"type": "prompt_embeds", "data": serialized(embeds)}
@@ -86,9 +96,14 @@ class VllmClient:
 
     @torch.no_grad()
     def prompt_embeds(
-        self, encoding: ImageEncoding, question: str, *, history: Sequence[Turn] = (), max_tokens: int = 64,
+        self,
+        encoding: ImageEncoding,
+        question: str,
+        *,
+        history: Sequence[Turn] = (),
+        max_tokens: int = 64,
         **choices: Any,
-    ) -> Tensor:  # fmt: skip
+    ) -> Tensor:
         """The prompt's embeddings [S, D], without the tokens that the server's template adds around it.
 
         Raises:

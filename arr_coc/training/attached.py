@@ -104,9 +104,14 @@ class AttachedScorerStage(Stage):
             reader.scorer = own.to(reader.model.device)
         scorer, pages = reader.scorer, _Pages(reader, self.kept)
         loop = Loop(
-            "attached_scorer", scorer, adamw([([*scorer.parameters()], self.learning_rate)], self.weight_decay, scorer),
-            folder / "attached_scorer.pt", self.steps, min(self.warmup, self.steps - 1), self.evaluate_every,
-        )  # fmt: skip
+            "attached_scorer",
+            scorer,
+            adamw([([*scorer.parameters()], self.learning_rate)], self.weight_decay, scorer),
+            folder / "attached_scorer.pt",
+            self.steps,
+            min(self.warmup, self.steps - 1),
+            self.evaluate_every,
+        )
 
         def losses(step: int) -> Iterator[dict[str, Tensor]]:
             drawn = random.Random(f"{self.seed} {step}").choices(range(len(records)), k=self.batch_size)

@@ -325,9 +325,15 @@ class ScratchStage(Stage):
         task = self.task(run)
         found = {name: weight.detach().clone() for name, weight in task.module.named_parameters() if self.averaged}
         loop = Loop(
-            self.name, task.module, OPTIMIZERS[self.optimizer](task.groups(), self.weight_decay, task.module),
-            folder / f"{self.name}.pt", self.steps, self.warmup, self.evaluate_every, self.bf16,
-        )  # fmt: skip
+            self.name,
+            task.module,
+            OPTIMIZERS[self.optimizer](task.groups(), self.weight_decay, task.module),
+            folder / f"{self.name}.pt",
+            self.steps,
+            self.warmup,
+            self.evaluate_every,
+            self.bf16,
+        )
         first = loop.resume()
         if first < self.steps:
             batches = prefetched(task.pages(first), self.workers)

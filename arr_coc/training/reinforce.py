@@ -457,6 +457,13 @@ class Reinforcer:
         for number in numbers:
             seed = (seed * 1_000_003 + number) % 2**63
         return reinforcement_loss(
-            self.model, batch, self.settings, generator=torch.Generator().manual_seed(seed), strategy=fetch.strategy,
-            allocator=fetch.allocator, fetch=fetch, encoding=encoding, reference=self.references[fetch.strategy],
-        )  # fmt: skip
+            self.model,
+            batch,
+            self.settings,
+            generator=torch.Generator().manual_seed(seed),
+            strategy=fetch.strategy,
+            allocator=fetch.allocator,
+            fetch=fetch,
+            encoding=encoding,
+            reference=self.references[fetch.strategy],
+        )

@@ -145,10 +145,17 @@ class Tempering(Stage):
     ) -> float:
         """The reward of one episode; its draws depend on question, step and number."""
         answer = model.generate(
-            encoding, record.question, history=record.history, budget=self.budget, num_passes="auto",
-            exploration="learned", seed=step * self.draws + number, return_fetch=True, do_sample=False,
+            encoding,
+            record.question,
+            history=record.history,
+            budget=self.budget,
+            num_passes="auto",
+            exploration="learned",
+            seed=step * self.draws + number,
+            return_fetch=True,
+            do_sample=False,
             max_new_tokens=self.new_tokens,
-        )  # fmt: skip
+        )
         gained = reward(
             torch.tensor(answer_correctness(answer.text, record.answers)),
             fetched=answer.fetch.budget,

@@ -226,10 +226,16 @@ class ArrCocTrainer(Trainer):
         compared = learns and any(self.weights[name] for name in ("relevance", "distillation", "retention"))
         output = self._run(model, batch, draw.strategy, self.objective.allocator, scores=compared)
         terms = loss_terms(
-            output, batch, self.weights, config=config, target_tokens=self._target_tokens(),
-            text_statistics=self.text_statistics, attended=attended,
-            by_tier=self._answer_by_tier(model, inputs, draw) if self.weights["tiers"] else None, before=before,
-        )  # fmt: skip
+            output,
+            batch,
+            self.weights,
+            config=config,
+            target_tokens=self._target_tokens(),
+            text_statistics=self.text_statistics,
+            attended=attended,
+            by_tier=self._answer_by_tier(model, inputs, draw) if self.weights["tiers"] else None,
+            before=before,
+        )
         if self.reinforcer is not None:
             terms["reinforcement"] = self._reinforced(self.reinforcer, batch, output)
         totals = num_items_in_batch
@@ -290,9 +296,13 @@ class ArrCocTrainer(Trainer):
         aligned = {name: inputs[name] for name in _ALIGNED if inputs.get(name) is not None}
         counts = torch.full((len(inputs["input_ids"]),), num_fetched, device=inputs["input_ids"].device)
         trimmed = trim_placeholders(
-            inputs["input_ids"], counts, image_token_id=config.image_token_id, base_positions=base,
-            pad_token_id=config.padding_id, **aligned,
-        )  # fmt: skip
+            inputs["input_ids"],
+            counts,
+            image_token_id=config.image_token_id,
+            base_positions=base,
+            pad_token_id=config.padding_id,
+            **aligned,
+        )
         return {**inputs, **trimmed}
 
     @torch.no_grad()

@@ -27,16 +27,15 @@ QUESTION = "What is the total?"
 Draw = random.Random
 Arguments = dict[str, Any]
 
-CHOICES = (
-    "strategy", "allocator", "budget", "seed", "generator", "overlap", "bypass", "patches", "relevance", "num_passes",
-    "exploration",
-)  # fmt: skip
+CHOICES = tuple(
+    "strategy allocator budget seed generator overlap bypass patches relevance num_passes exploration".split()
+)
 
-DECODING = (
-    "do_sample", "temperature", "top_k", "top_p", "num_beams", "num_return_sequences", "repetition_penalty",
-    "min_new_tokens", "eos_token_id", "pad_token_id", "use_cache", "return_dict_in_generate", "streamer",
-    "logits_processor", "stopping_criteria", "generation_config", "length_penalty", "output_scores", "max_length",
-)  # fmt: skip
+DECODING = tuple(
+    "do_sample temperature top_k top_p num_beams num_return_sequences repetition_penalty min_new_tokens eos_token_id "
+    "pad_token_id use_cache return_dict_in_generate streamer logits_processor stopping_criteria generation_config "
+    "length_penalty output_scores max_length".split()
+)
 
 SETTINGS: dict[str, tuple[Any, ...]] = {
     "strategy": ("realizer", "none", "random", "saliency", "clip_query", "oracle", "Realizer", ""),
@@ -56,26 +55,27 @@ SETTINGS: dict[str, tuple[Any, ...]] = {
     "eos_token_id": (0, [0, 1], -1, 10**9, [[0]], []),
     "pad_token_id": (0, -1, 10**9),
     "question": (
-        "a", "é\n\t", "\0", "<|im_end|>", "<|image_pad|>x", "w " * 600, ["a", "b"], [["a"]], ["\udfff"], "a\ud800",
+        ("a", "é\n\t", "\0", "<|im_end|>", "<|image_pad|>x", "w " * 600, ["a", "b"], [["a"]], ["\udfff"]) + ("a\ud800",)
     ),
     "text": ("a", "<|image_pad|>", ["<|image_pad|>a", "<|image_pad|>b"], "\ud800<|image_pad|>", "", [[]]),
     "boxes": (
-        [(0, 0, 9, 9)], [[(0, 0, 9, 9)]], [(9, 9, 0, 0)], [(0, 0, float("inf"), 9)], [(float("nan"), 0, 9, 9)], [],
-        [(0, 0, 9)], [(0, 0, 9, 9, 9)], [("a", "b", "c", "d")], [(1e308, 0, 1.7e308, 9)], torch.zeros(1, 4),
-        np.zeros((2, 4)), [None], [[None]], [(None,) * 4], "abcd", ["abcd"], {"a": 1}, [(-5, -5, -1, -1)],
-        [torch.tensor([0, 0, 9, 9])], [(10**400, 0, 10**400, 1)], 7, [(True, 0, 1, 1)],
+        ([(0, 0, 9, 9)], [[(0, 0, 9, 9)]], [(9, 9, 0, 0)], [(0, 0, float("inf"), 9)], [(float("nan"), 0, 9, 9)])
+        + ([], [(0, 0, 9)], [(0, 0, 9, 9, 9)], [("a", "b", "c", "d")], [(1e308, 0, 1.7e308, 9)], torch.zeros(1, 4))
+        + (np.zeros((2, 4)), [None], [[None]], [(None,) * 4], "abcd", ["abcd"], {"a": 1}, [(-5, -5, -1, -1)])
+        + ([torch.tensor([0, 0, 9, 9])], [(10**400, 0, 10**400, 1)], 7, [(True, 0, 1, 1)])
     ),
-}  # fmt: skip
+}
 """Per argument values that are nearly right, beside `odd_value`."""
 
 
 def odd_value(draw: Draw) -> Any:
     """Anything at all."""
     plain: tuple[Any, ...] = (
-        None, True, False, 0, 1, -1, 2**31, 2**63, 10**30, -(10**30), 0.5, float("nan"), float("inf"), 1j, "", " ", "x",
-        "\ud800", "\0", "x" * 5000, b"", b"bytes", [], [[]], (), {}, {"a": 1}, {1: 2}, {1}, object(), int, len,
-        ..., range(3), [None], [1, 2], ["a"], [[["a"]]], Path("nowhere"), Path("."), slice(3), Exception("x"),
-    )  # fmt: skip
+        (None, True, False, 0, 1, -1, 2**31, 2**63, 10**30, -(10**30), 0.5, float("nan"), float("inf"), 1j, "")
+        + (" ", "x", "\ud800", "\0", "x" * 5000, b"", b"bytes", [], [[]], (), {}, {"a": 1}, {1: 2}, {1}, object())
+        + (int, len, ..., range(3), [None], [1, 2], ["a"], [[["a"]]], Path("nowhere"), Path("."), slice(3))
+        + (Exception("x"),)
+    )
     return draw.choice((lambda: draw.choice(plain), lambda: odd_array(draw), lambda: odd_tensor(draw)))()
 
 
@@ -107,9 +107,9 @@ def odd_tensor(draw: Draw) -> torch.Tensor:
     shape = draw.choice((*shapes, (1, 1, 128, 128), (2, 3, 128, 128), (1, 3, 0, 0), (1, 3, 128, 64), (1, 2, 3, 4, 5)))
     tensor = torch.rand(shape)
     kind = draw.choice(
-        ("plain", "long", "int", "bool", "half", "bfloat16", "double", "complex", "sparse", "csr", "meta", "quantized",
-         "nan", "inf", "huge", "grad", "negative", "float8")
-    )  # fmt: skip
+        ("plain", "long", "int", "bool", "half", "bfloat16", "double", "complex", "sparse", "csr", "meta")
+        + ("quantized", "nan", "inf", "huge", "grad", "negative", "float8")
+    )
     if kind == "quantized":
         return torch.quantize_per_tensor(tensor, 0.1, 0, torch.quint8)
     if kind == "csr":
@@ -118,11 +118,11 @@ def odd_tensor(draw: Draw) -> torch.Tensor:
     if kind in filled:
         return tensor.flatten().index_fill(0, torch.arange(min(1, tensor.numel())), filled[kind]).view(shape)
     dtypes = {"half": torch.float16, "complex": torch.complex64, "float8": torch.float8_e4m3fn}
-    changed: dict[str, Callable[[], torch.Tensor]] = {
-        "long": tensor.long, "int": tensor.int, "bool": tensor.bool, "bfloat16": tensor.bfloat16,
-        "double": tensor.double, "sparse": tensor.to_sparse, "meta": lambda: tensor.to("meta"),
-        "grad": tensor.requires_grad_, "negative": lambda: -tensor.long() - 1,
-    }  # fmt: skip
+    changed: dict[str, Callable[[], torch.Tensor]] = (
+        {"long": tensor.long, "int": tensor.int, "bool": tensor.bool, "bfloat16": tensor.bfloat16}
+        | {"double": tensor.double, "sparse": tensor.to_sparse, "meta": lambda: tensor.to("meta")}
+        | {"grad": tensor.requires_grad_, "negative": lambda: -tensor.long() - 1}
+    )
     return tensor.to(dtypes[kind]) if kind in dtypes else changed.get(kind, lambda: tensor)()
 
 

@@ -41,17 +41,12 @@ MODES = (
     "F",
 )
 
-WRITTEN = {
-    "PNG": ("1", "L", "LA", "P", "RGB", "RGBA", "I;16"),
-    "JPEG": ("L", "RGB", "CMYK", "YCbCr"),
-    "WEBP": ("RGB", "RGBA"),
-    "GIF": ("L", "P", "RGB"),
-    "BMP": ("1", "L", "P", "RGB"),
-    "TIFF": ("1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "LAB", "YCbCr", "I", "I;16", "I;16B", "F"),
-    "PPM": ("1", "L", "RGB", "I"),
-    "JPEG2000": ("L", "LA", "RGB", "RGBA", "I;16"),
-    "AVIF": ("RGB", "RGBA"),
-}  # fmt: skip
+WRITTEN = (
+    {"PNG": ("1", "L", "LA", "P", "RGB", "RGBA", "I;16"), "JPEG": ("L", "RGB", "CMYK", "YCbCr")}
+    | {"WEBP": ("RGB", "RGBA"), "GIF": ("L", "P", "RGB"), "BMP": ("1", "L", "P", "RGB")}
+    | {"TIFF": ("1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "LAB", "YCbCr", "I", "I;16", "I;16B", "F")}
+    | {"PPM": ("1", "L", "RGB", "I"), "JPEG2000": ("L", "LA", "RGB", "RGBA", "I;16"), "AVIF": ("RGB", "RGBA")}
+)
 """Formats that are read, and the modes that each is written in."""
 
 OTHERS = ("ICO", "TGA", "PCX", "SGI", "DDS", "MSP", "XBM", "ICNS", "EPS", "PDF", "IM", "SPIDER", "QOI")
@@ -169,12 +164,12 @@ def thin_or_wide(draw: Draw) -> bytes:
 def other_content(draw: Draw) -> bytes:
     """Files that are no images, or images of formats that are not read."""
     texts = (
-        b"", b"\0", b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n(x) show quit\n", b"%PDF-1.7\n",
-        b"<svg xmlns='x'/>", b"<html>no</html>", b"P6 99999999 99999999 255\n", b"P5\n1 89478485\n255\n",
-        b"P1\n3 3\n0 1", b"P6 -1 1 255\n", b"GIF89a" + b"\xff" * 300, b"BM" + b"\xff" * 60, b"\xff\xd8\xff",
-        b"II*\0\x08\0\0\0\0\0", b"MM\0*\xff\xff\xff\xff", b"RIFF\xff\xff\xff\xffWEBPVP8 ", b"\0\0\0 ftypavif",
-        b"\0\0\0\x0cjP  \r\n\x87\n", b"\x80\x04\x95cos\nsystem\n", b"{" * 10_000,
-    )  # fmt: skip
+        (b"", b"\0", b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n(x) show quit\n", b"%PDF-1.7\n")
+        + (b"<svg xmlns='x'/>", b"<html>no</html>", b"P6 99999999 99999999 255\n", b"P5\n1 89478485\n255\n")
+        + (b"P1\n3 3\n0 1", b"P6 -1 1 255\n", b"GIF89a" + b"\xff" * 300, b"BM" + b"\xff" * 60, b"\xff\xd8\xff")
+        + (b"II*\0\x08\0\0\0\0\0", b"MM\0*\xff\xff\xff\xff", b"RIFF\xff\xff\xff\xffWEBPVP8 ", b"\0\0\0 ftypavif")
+        + (b"\0\0\0\x0cjP  \r\n\x87\n", b"\x80\x04\x95cos\nsystem\n", b"{" * 10_000)
+    )
     if draw.random() < 0.6:
         return draw.choice(texts) + (draw.randbytes(draw.choice((0, 20, 3000))) if draw.random() < 0.5 else b"")
     stream = BytesIO()

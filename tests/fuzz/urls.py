@@ -89,60 +89,53 @@ HONEST: dict[str, Behaviour] = {
     "chunked": lambda c: c.send(CHUNKED, b"%x\r\n%s\r\n0\r\n\r\n" % (len(IMAGE), IMAGE)),
     "another type": lambda c: c.send(OK, b"Content-Type: text/html\r\n", sized(IMAGE, head=b"")),
     "a little slow": lambda c: (time.sleep(0.1), c.send(sized(IMAGE)))[-1],
-}  # fmt: skip
+}
 """What a server does, by path, that an image comes of."""
 
-HOSTILE: dict[str, Behaviour] = {
-    "silent": lambda c: time.sleep(8),
-    "slow headers": lambda c: c.drip(OK * 30),
-    "slow body": lambda c: (c.send(OK, b"Content-Length: 68\r\n\r\n"), c.drip(IMAGE))[-1],
-    "slow chunks": lambda c: (c.send(CHUNKED), c.drip(b"1\r\nx\r\n" * 30))[-1],
-    "endless": lambda c: c.endless(OK + b"\r\n", bytes(2**16)),
-    "endless image": lambda c: c.endless(OK + b"\r\n" + IMAGE[:40], bytes(2**16)),
-    "endless headers": lambda c: c.endless(OK, b"X-A: b\r\n" * 100),
-    "one endless header": lambda c: c.endless(OK + b"X-A: ", b"b" * 2**16),
-    "endless chunk size": lambda c: c.endless(CHUNKED, b"1" * 2**10),
-    "too long": lambda c: c.send(sized(IMAGE, len(IMAGE) + 100)),
-    "too short": lambda c: c.send(sized(IMAGE, 30)),
-    "negative length": lambda c: c.send(sized(IMAGE, -1)),
-    "two lengths": lambda c: c.send(OK, b"Content-Length: 3\r\n", sized(IMAGE, head=b"")),
-    "no number": lambda c: c.send(sized(IMAGE, "nine")),
-    "huge length": lambda c: c.send(sized(IMAGE, 10**30)),
-    "cut": lambda c: c.send(sized(IMAGE, len(IMAGE))[:-20]),
-    "closed": lambda c: None,
-    "reset": lambda c: c.reset(),
-    "reset in the body": lambda c: (c.send(sized(IMAGE)[:-9]), c.reset())[-1],
-    "empty": lambda c: c.send(sized(b"")),
-    "nothing": lambda c: c.send(b"HTTP/1.1 204 No Content\r\n\r\n"),
-    "missing": lambda c: c.send(sized(IMAGE, head=b"HTTP/1.1 404 Not Found\r\n")),
-    "broken": lambda c: c.send(sized(IMAGE, head=b"HTTP/1.1 500 Oh\r\n")),
-    "status 99": lambda c: c.send(sized(IMAGE, head=b"HTTP/1.1 99 Odd\r\n")),
-    "only early hints": lambda c: c.endless(b"", b"HTTP/1.1 103 Early Hints\r\n\r\n"),
-    "text": lambda c: c.send(sized(b"<html>no</html>")),
-    "postscript": lambda c: c.send(sized(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\nquit\n")),
-    "no HTTP": lambda c: c.send(b"220 ready\r\n"),
-    "noise": lambda c: c.send(random.Random(0).randbytes(3000)),
-    "bad header": lambda c: c.send(OK, b"X\0: \xff\xfe\r\n: \r\n\r\n", IMAGE),
-    "bad chunks": lambda c: c.send(CHUNKED, b"zz\r\n", IMAGE),
-    "no gzip": lambda c: c.send(OK, b"Content-Encoding: gzip\r\n", sized(IMAGE, head=b"")),
-    "gzip bomb": lambda c: c.send(OK, b"Content-Encoding: gzip\r\n", sized(zipped(2**29), head=b"")),
-    "loop": lambda c: c.redirect(f"http://127.0.0.1:{c.port}/loop"),
-    "slow loop": lambda c: (time.sleep(0.3), c.redirect(f"http://127.0.0.1:{c.port}/slow%20loop"))[-1],
-    "to a file": lambda c: c.redirect("file:///etc/hostname"),
-    "to FTP": lambda c: c.redirect("ftp://127.0.0.1/x"),
-    "to data": lambda c: c.redirect("data:image/png;base64,AAAA"),
-    "to nowhere": lambda c: c.redirect("http://127.0.0.1:1/"),
-    "to no URL": lambda c: c.redirect("http://[::1"),
-    "to odd letters": lambda c: c.redirect("http://\u2028\u202e.invalid/\0"),
-    "to nothing": lambda c: c.send(b"HTTP/1.1 302 Found\r\nContent-Length: 0\r\n\r\n"),
-}  # fmt: skip
+HOSTILE: dict[str, Behaviour] = (
+    {"silent": lambda c: time.sleep(8), "slow headers": lambda c: c.drip(OK * 30)}
+    | {"slow body": lambda c: (c.send(OK, b"Content-Length: 68\r\n\r\n"), c.drip(IMAGE))[-1]}
+    | {"slow chunks": lambda c: (c.send(CHUNKED), c.drip(b"1\r\nx\r\n" * 30))[-1]}
+    | {"endless": lambda c: c.endless(OK + b"\r\n", bytes(2**16))}
+    | {"endless image": lambda c: c.endless(OK + b"\r\n" + IMAGE[:40], bytes(2**16))}
+    | {"endless headers": lambda c: c.endless(OK, b"X-A: b\r\n" * 100)}
+    | {"one endless header": lambda c: c.endless(OK + b"X-A: ", b"b" * 2**16)}
+    | {"endless chunk size": lambda c: c.endless(CHUNKED, b"1" * 2**10)}
+    | {"too long": lambda c: c.send(sized(IMAGE, len(IMAGE) + 100)), "too short": lambda c: c.send(sized(IMAGE, 30))}
+    | {"negative length": lambda c: c.send(sized(IMAGE, -1))}
+    | {"two lengths": lambda c: c.send(OK, b"Content-Length: 3\r\n", sized(IMAGE, head=b""))}
+    | {"no number": lambda c: c.send(sized(IMAGE, "nine")), "huge length": lambda c: c.send(sized(IMAGE, 10**30))}
+    | {"cut": lambda c: c.send(sized(IMAGE, len(IMAGE))[:-20]), "closed": lambda c: None}
+    | {"reset": lambda c: c.reset(), "reset in the body": lambda c: (c.send(sized(IMAGE)[:-9]), c.reset())[-1]}
+    | {"empty": lambda c: c.send(sized(b"")), "nothing": lambda c: c.send(b"HTTP/1.1 204 No Content\r\n\r\n")}
+    | {"missing": lambda c: c.send(sized(IMAGE, head=b"HTTP/1.1 404 Not Found\r\n"))}
+    | {"broken": lambda c: c.send(sized(IMAGE, head=b"HTTP/1.1 500 Oh\r\n"))}
+    | {"status 99": lambda c: c.send(sized(IMAGE, head=b"HTTP/1.1 99 Odd\r\n"))}
+    | {"only early hints": lambda c: c.endless(b"", b"HTTP/1.1 103 Early Hints\r\n\r\n")}
+    | {"text": lambda c: c.send(sized(b"<html>no</html>"))}
+    | {"postscript": lambda c: c.send(sized(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\nquit\n"))}
+    | {"no HTTP": lambda c: c.send(b"220 ready\r\n"), "noise": lambda c: c.send(random.Random(0).randbytes(3000))}
+    | {"bad header": lambda c: c.send(OK, b"X\0: \xff\xfe\r\n: \r\n\r\n", IMAGE)}
+    | {"bad chunks": lambda c: c.send(CHUNKED, b"zz\r\n", IMAGE)}
+    | {"no gzip": lambda c: c.send(OK, b"Content-Encoding: gzip\r\n", sized(IMAGE, head=b""))}
+    | {"gzip bomb": lambda c: c.send(OK, b"Content-Encoding: gzip\r\n", sized(zipped(2**29), head=b""))}
+    | {"loop": lambda c: c.redirect(f"http://127.0.0.1:{c.port}/loop")}
+    | {"slow loop": lambda c: (time.sleep(0.3), c.redirect(f"http://127.0.0.1:{c.port}/slow%20loop"))[-1]}
+    | {"to a file": lambda c: c.redirect("file:///etc/hostname")}
+    | {"to FTP": lambda c: c.redirect("ftp://127.0.0.1/x")}
+    | {"to data": lambda c: c.redirect("data:image/png;base64,AAAA")}
+    | {"to nowhere": lambda c: c.redirect("http://127.0.0.1:1/"), "to no URL": lambda c: c.redirect("http://[::1")}
+    | {"to odd letters": lambda c: c.redirect("http://\u2028\u202e.invalid/\0")}
+    | {"to nothing": lambda c: c.send(b"HTTP/1.1 302 Found\r\nContent-Length: 0\r\n\r\n")}
+)
 """What a server does, by path, that no image comes of."""
 
 ODD = (
-    "http://", "http:///x", "http://[::1", "http://a b/", "http://127.0.0.1:99999/", "http://127.0.0.1:x/", "https:",
-    "http://\0/", "http://\ud800/", "http://" + "a" * 5000, "HTTP://127.0.0.1:1/", "http://..", "http://%zz", "http:x",
-    "ftp://127.0.0.1/x", "file://elsewhere/x", "data:,", "data:image/png;base64,%%", "http://xn--/", "javascript:1",
-)  # fmt: skip
+    ("http://", "http:///x", "http://[::1", "http://a b/", "http://127.0.0.1:99999/", "http://127.0.0.1:x/")
+    + ("https:", "http://\0/", "http://\ud800/", "http://" + "a" * 5000, "HTTP://127.0.0.1:1/", "http://..")
+    + ("http://%zz", "http:x", "ftp://127.0.0.1/x", "file://elsewhere/x", "data:,", "data:image/png;base64,%%")
+    + ("http://xn--/", "javascript:1")
+)
 """No URLs that a server answers."""
 
 PRIVATE = (

@@ -14,7 +14,7 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 
 from arr_coc import ArrCocForConditionalGeneration
-from arr_coc.assembling import Request, Source, make_plan, write
+from arr_coc.assembling import Request, WeightsSource, make_plan, write
 from arr_coc.cli.common import quiet
 from arr_coc.loading import load_model
 from arr_coc.modeling.pretrained import WEIGHTS, WEIGHTS_INDEX
@@ -179,15 +179,16 @@ def forge_index(draw: Draw, folder: Path) -> bool:
     for place in (outside, folder / "sub" / shard):
         shutil.copy(folder / shard, place)
     names = (
-        f"../{outside.name}", str(outside), f"sub/{shard}", f"./{shard}", "..", "", ".", "\0", f"..\\{outside.name}",
-        "x.safetensors", "config.json", 7, None, [shard], "file://" + str(outside), "~/x.safetensors",
-    )  # fmt: skip
+        (f"../{outside.name}", str(outside), f"sub/{shard}", f"./{shard}", "..", "", ".", "\0")
+        + (f"..\\{outside.name}", "x.safetensors", "config.json", 7, None, [shard], "file://" + str(outside))
+        + ("~/x.safetensors",)
+    )
     other = draw.choice(names)
     forged: tuple[Any, ...] = (
-        {"weight_map": {**shards, name: other}}, {"weight_map": {key: other for key in shards}},
-        {"weight_map": {**shards, "x": other}}, {"weight_map": {}}, {"weight_map": [shard]}, {"weight_map": None}, {},
-        [], 3, None, "x",
-    )  # fmt: skip
+        ({"weight_map": {**shards, name: other}}, {"weight_map": {key: other for key in shards}})
+        + ({"weight_map": {**shards, "x": other}}, {"weight_map": {}}, {"weight_map": [shard]}, {"weight_map": None})
+        + ({}, [], 3, None, "x")
+    )
     text = json.dumps(draw.choice(forged[:3] * 3 + forged[3:]))
     index.write_text(draw.choice((text, text, text, text, text[:-3], "[" * 100_000, "")))
     return True
@@ -208,7 +209,7 @@ def change_config(draw: Draw, folder: Path) -> bool:
         "fetcher_config": {"hidden_size": (32, 16_000), "scorers": (["realizer"], []), "num_layers": (2, 0)},
         "bridge_config": {"kind": ("quality", "vet"), "layout": ("rows",)},
         "text_config": {"num_hidden_layers": (1, 3, 400), "hidden_size": (48, 32_000), "vocab_size": (2**20,)},
-    }  # fmt: skip
+    }
     part = draw.choice(sorted(fields))
     field = draw.choice(sorted(fields[part]))
     config[part][field] = draw.choice(fields[part][field])
@@ -217,9 +218,10 @@ def change_config(draw: Draw, folder: Path) -> bool:
 
 
 DAMAGES: tuple[Damage, ...] = (
-    truncate, lengthen, flip_bits, flip_bits, forge_header, claim_a_long_header, pickle, drop, add, rename, reshape,
-    retype, spoil, spoil, forge_index, forge_index, forge_index, lose_a_shard, change_config, change_config,
-)  # fmt: skip
+    (truncate, lengthen, flip_bits, flip_bits, forge_header, claim_a_long_header, pickle, drop, add, rename)
+    + (reshape, retype, spoil, spoil, forge_index, forge_index, forge_index, lose_a_shard, change_config)
+    + (change_config,)
+)
 
 
 # ---- what weights go through ---------------------------------------------------------------------------------------
@@ -250,7 +252,7 @@ class Doors:
         return self.ask(build(folder, folder.parent / "built"))
 
     def assemble(self, folder: Path) -> str:
-        sources = {"vision": Source(self.published / "vision"), "llm": Source(folder)}
+        sources = {"vision": WeightsSource(self.published / "vision"), "llm": WeightsSource(folder)}
         write(make_plan(Request(sources=sources)), folder.parent / "assembled")
         self.ask(folder.parent / "assembled")
         return self.answer
@@ -282,9 +284,11 @@ def fuzz(count: int, seed: int) -> Tally:
                 if damage is spoil and door == "assemble":
                     must = None  # of a tensor that an assembled model leaves out it does not matter
                 tally.attempt(
-                    number, partial(doors.through, door, copy), name=f"{damage.__name__}, {door} {source.name}",
+                    number,
+                    partial(doors.through, door, copy),
+                    name=f"{damage.__name__}, {door} {source.name}",
                     promised=(ValueError, OSError) if door == "load" else ValueError,
                     wording="" if door == "load" else ONE_LINE,
                     check=partial(check, must=must, expected=doors.answer),
-                )  # fmt: skip
+                )
     return tally

@@ -52,10 +52,11 @@ class Bench:
         line = {"image": "noise.png", "question": "What is it?", "answers": ["12"], "boxes": [[8, 8, 20, 16]]}
         self.data = root / "data.jsonl"
         self.data.write_text("".join(json.dumps({**line, "question": f"Line {n}?"}) + "\n" for n in range(3)))
-        phase = {
-            "stage": "allocator", "data": {"path": "data.jsonl"}, "steps": 2, "warmup": 1, "batch_size": 1,
-            "evaluate_every": 1, "learning_rate": 1e-3, "losses": {"relevance": 1.0},
-        }  # fmt: skip
+        phase = {"stage": "allocator", "data": {"path": "data.jsonl"}, "steps": 2, "warmup": 1, "batch_size": 1} | {
+            "evaluate_every": 1,
+            "learning_rate": 1e-3,
+            "losses": {"relevance": 1.0},
+        }
         self.recipe = root / "recipe.yaml"
         self.recipe.write_text(yaml.safe_dump({"model": "model", "start": "model", "stages": [phase]}))
         rule = {"if": {"arm": "realizer", "above": ["none"], "by": 2.0}, "decision": "GO"}

@@ -59,7 +59,7 @@ class Prompting:
 
 
 @dataclass(frozen=True)
-class QuestionBatch:
+class PackedQuestions:
     """A batch: P pages as tokens, each with questions behind it.
 
     Attributes:
@@ -88,7 +88,7 @@ class QuestionBatch:
     relevance: Tensor
     kinds: tuple[str, ...]
 
-    def to(self, device: torch.device) -> "QuestionBatch":
+    def to(self, device: torch.device) -> "PackedQuestions":
         """The same on `device`."""
         tensors = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "kinds"}
         return replace(self, **{name: tensor.to(device) for name, tensor in tensors.items()})
@@ -108,7 +108,7 @@ class Again:
 
 
 @dataclass
-class Row:
+class PackedPage:
     """One page under construction: parallel lists, a value for each token."""
 
     ids: list[int] = field(default_factory=list)
@@ -122,9 +122,16 @@ class Row:
     relevance: list[float] = field(default_factory=list)
 
     def add(
-        self, ids: Sequence[int], *, question: int = -1, start: int | None = None, answer: Sequence[bool] | None = None,
-        half_rows: Sequence[int] | None = None, columns: Sequence[int] | None = None, kind: str = "text",
-    ) -> None:  # fmt: skip
+        self,
+        ids: Sequence[int],
+        *,
+        question: int = -1,
+        start: int | None = None,
+        answer: Sequence[bool] | None = None,
+        half_rows: Sequence[int] | None = None,
+        columns: Sequence[int] | None = None,
+        kind: str = "text",
+    ) -> None:
         """Tokens of one sort behind those that are there."""
         count, start = len(ids), len(self.ids) if start is None else start
         self.ids += ids
@@ -140,9 +147,13 @@ class Row:
     def add_fetched(self, page: PageTokens, *, question: int = -1, start: int | None = None) -> None:
         """Fetched tokens: wordpieces with their places."""
         self.add(
-            page.pieces.tolist(), question=question, start=start, half_rows=page.half_rows.tolist(),
-            columns=page.columns.tolist(), kind="fetched",
-        )  # fmt: skip
+            page.pieces.tolist(),
+            question=question,
+            start=start,
+            half_rows=page.half_rows.tolist(),
+            columns=page.columns.tolist(),
+            kind="fetched",
+        )
 
     def ask(
         self, questions: Sequence[Question], prompting: Prompting, foremost: Sequence["Again"] | None = None
@@ -167,7 +178,7 @@ class Row:
             self.add([*before, *answer], question=number, start=start, answer=tells)
 
 
-def stacked(pages: Sequence[tuple[Row, list[tuple[int, int, float]], list[str]]]) -> QuestionBatch:
+def stacked(pages: Sequence[tuple[PackedPage, list[tuple[int, int, float]], list[str]]]) -> PackedQuestions:
     """Pages of different lengths as one batch, padded at the end."""
     longest = max(len(row.ids) for row, _, _ in pages)
 
@@ -180,14 +191,17 @@ def stacked(pages: Sequence[tuple[Row, list[tuple[int, int, float]], list[str]]]
     columns = {name: padded(name, False) for name in ("fetched", "base", "answer")}
     columns |= {name: padded(name, 0) for name in ("ids", "half_rows", "columns", "positions")}
     columns["relevance"] = padded("relevance", 0.0)
-    return QuestionBatch(
-        **columns, question=padded("question", -2), cells=torch.tensor(cells, dtype=torch.long),
-        held=torch.tensor(pieces, dtype=torch.long), weights=torch.tensor(weights),
+    return PackedQuestions(
+        **columns,
+        question=padded("question", -2),
+        cells=torch.tensor(cells, dtype=torch.long),
+        held=torch.tensor(pieces, dtype=torch.long),
+        weights=torch.tensor(weights),
         kinds=tuple(kind for _, _, kinds in pages for kind in kinds),
-    )  # fmt: skip
+    )
 
 
-def seen(batch: QuestionBatch, dtype: torch.dtype = torch.float32) -> Tensor:
+def seen(batch: PackedQuestions, dtype: torch.dtype = torch.float32) -> Tensor:
     """[P, 1, S, S] the additive attention mask: a token sees those before it on the page and in its own question.
 
     It is not a bool mask, because eager attention adds masks of any type to its scores.
@@ -199,7 +213,7 @@ def seen(batch: QuestionBatch, dtype: torch.dtype = torch.float32) -> Tensor:
     return torch.zeros(hidden.shape, dtype=dtype, device=question.device).masked_fill(hidden, torch.finfo(dtype).min)
 
 
-def spans(batch: QuestionBatch) -> list[tuple[int, int]]:
+def spans(batch: PackedQuestions) -> list[tuple[int, int]]:
     """[start, end) of the page and of each question, for `written_out`; none of a batch of several pages."""
     if len(batch.ids) > 1:
         return []
@@ -256,7 +270,7 @@ class AdaptedModel:
             set_peft_model_state_dict(self.model, trained)
         self.adapter = Adapter(self.model, dtype)
 
-    def answers(self, embeds: Tensor, batch: QuestionBatch) -> tuple[Tensor, Tensor, Tensor]:
+    def answers(self, embeds: Tensor, batch: PackedQuestions) -> tuple[Tensor, Tensor, Tensor]:
         """Logits [t, V] of all tokens of answers, the tokens [t], and the number of each one's question [t].
 
         The adapter is as it was last written (`Adapter.write`).
@@ -267,15 +281,18 @@ class AdaptedModel:
         """
         written_out = self.model.config._attn_implementation == WRITTEN_OUT
         hidden = self.model(
-            inputs_embeds=embeds.to(self.dtype), attention_mask=seen(batch, self.dtype), position_ids=batch.positions,
-            use_cache=False, **({"spans": spans(batch)} if written_out else {}),
-        ).last_hidden_state  # fmt: skip
+            inputs_embeds=embeds.to(self.dtype),
+            attention_mask=seen(batch, self.dtype),
+            position_ids=batch.positions,
+            use_cache=False,
+            **({"spans": spans(batch)} if written_out else {}),
+        ).last_hidden_state
         counts = batch.question.amax(1) + 1
         number = batch.question + (counts.cumsum(0) - counts)[:, None]
         return self.lm_head(hidden[batch.answer]), batch.ids.roll(-1, 1)[batch.answer], number[batch.answer]
 
     @torch.no_grad()
-    def exact(self, embeds: Tensor, batch: QuestionBatch) -> list[bool]:
+    def exact(self, embeds: Tensor, batch: PackedQuestions) -> list[bool]:
         """Whether every token of an answer is the most probable one, of each question."""
         logits, targets, number = self.answers(embeds, batch)
         hits = (logits.argmax(-1) == targets).long()

@@ -260,9 +260,17 @@ class CropBatches(Batches[Crops]):
     """
 
     def __init__(
-        self, sources: Sources, seed: tuple[int, ...], crops: int, per_page: int, side: int, heights: Heights,
-        patch: int, start: int = 0, pool: int = POOL,
-    ) -> None:  # fmt: skip
+        self,
+        sources: Sources,
+        seed: tuple[int, ...],
+        crops: int,
+        per_page: int,
+        side: int,
+        heights: Heights,
+        patch: int,
+        start: int = 0,
+        pool: int = POOL,
+    ) -> None:
         self.sources, self.seed, self.crops, self.per_page = sources, seed, crops, per_page
         self.side, self.heights, self.patch, self.start, self.pool = side, heights, patch, start, pool
         self._drawn: dict[int, TextPage] = {}
@@ -381,7 +389,7 @@ class AskedPage:
         return {name: share[wanted.any(1)] for name, share in shares.items()}
 
 
-class Reading:
+class PageReader:
     """Reads pages with a run's model, and makes what scorers see of them."""
 
     def __init__(self, run: Run) -> None:
@@ -437,9 +445,18 @@ class AskedPages(Batches[list[AskedPage]]):
     """
 
     def __init__(
-        self, sources: Sources, seed: tuple[int, ...], run: Run, *, pages: int, questions: int,
-        wanted: Callable[[Question], bool], mistakes: float = 0.0, start: int = 0, contrast: float = 0.0,
-    ) -> None:  # fmt: skip
+        self,
+        sources: Sources,
+        seed: tuple[int, ...],
+        run: Run,
+        *,
+        pages: int,
+        questions: int,
+        wanted: Callable[[Question], bool],
+        mistakes: float = 0.0,
+        start: int = 0,
+        contrast: float = 0.0,
+    ) -> None:
         self.sources, self.seed, self.pages, self.questions = sources, seed, pages, questions
         self.wanted, self.mistakes, self.start, self.contrast = wanted, mistakes, start, contrast
         self.tokenizer, config = run.processor.tokenizer, run.model.config.vision_config
@@ -477,10 +494,15 @@ class AskedPages(Batches[list[AskedPage]]):
         else:
             drawn = torch.from_numpy(pixels(square(page.image, self.side)))[None]
         return AskedPage(
-            drawn, pieces, torch.from_numpy(patches_of_placement(placed, self.grid, self.patch).ravel()),
-            asked, tokens["input_ids"], tokens["attention_mask"].bool(),
-            torch.from_numpy(relevance), torch.from_numpy(answer),
-        )  # fmt: skip
+            drawn,
+            pieces,
+            torch.from_numpy(patches_of_placement(placed, self.grid, self.patch).ravel()),
+            asked,
+            tokens["input_ids"],
+            tokens["attention_mask"].bool(),
+            torch.from_numpy(relevance),
+            torch.from_numpy(answer),
+        )
 
     def _patches(self, boxes: Sequence[Box], tall: int, wide: int) -> np.ndarray:
         """bool [N], True on patches that boxes on a page of that size touch."""

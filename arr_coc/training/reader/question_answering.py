@@ -26,8 +26,8 @@ from arr_coc.modeling.wordpieces import FOREMOST, Places, line_breaks, word_mark
 
 from ..loop import ScratchStage, Task
 from ..stages import STAGES, Run
-from .language_model import AdaptedModel, Again, Prompting, QuestionBatch, Row, stacked
-from .pages import AskedPage, AskedPages, Reading, Sources
+from .language_model import AdaptedModel, Again, PackedPage, PackedQuestions, Prompting, stacked
+from .pages import AskedPage, AskedPages, PageReader, Sources
 from .targets import PageTokens, base_mixture, page_tokens
 
 READS = ("both", "fetched", "base")
@@ -106,7 +106,7 @@ class QuestionAnswering(Task):
 
     def __init__(self, stage: QuestionAnsweringStage, run: Run) -> None:
         self.stage, self.run, self.config = stage, run, run.model.config.vision_config
-        self.reading, self.prompting = Reading(run), Prompting(run.processor.tokenizer)
+        self.reading, self.prompting = PageReader(run), Prompting(run.processor.tokenizer)
         fetcher = run.model.model.fetcher.requires_grad_(False)
         self.scorer = fetcher.scorer(run.model.config.fetcher_config.strategy)
         self.opens = run.model.model.vision_tower.text_reader.opens()
@@ -139,10 +139,16 @@ class QuestionAnswering(Task):
     def _pages(self, sources: Sources, start: int = 0) -> AskedPages:
         stage = self.stage
         return AskedPages(
-            sources, (stage.seed, sources.split != "train"), self.run,
-            pages=stage.pages_per_step, questions=stage.questions, wanted=self._asks, mistakes=stage.mistakes,
-            start=start, contrast=stage.contrast * (sources.split == "train"),
-        )  # fmt: skip
+            sources,
+            (stage.seed, sources.split != "train"),
+            self.run,
+            pages=stage.pages_per_step,
+            questions=stage.questions,
+            wanted=self._asks,
+            mistakes=stage.mistakes,
+            start=start,
+            contrast=stage.contrast * (sources.split == "train"),
+        )
 
     def _asks(self, question: Question) -> bool:
         return not self.stage.kinds or question.kind in self.stage.kinds
@@ -158,13 +164,13 @@ class QuestionAnswering(Task):
         logits, targets, _ = self.language.answers(self.embedded(asked), asked)
         return {"loss": F.cross_entropy(logits.float(), targets)}
 
-    def prompts(self, pages: Sequence[AskedPage], reads: str, only_readable: bool = False) -> QuestionBatch:
+    def prompts(self, pages: Sequence[AskedPage], reads: str, only_readable: bool = False) -> PackedQuestions:
         """Pages with their questions, as the model reads and fetches them."""
         return stacked([self._row(page, reads, only_readable) for page in pages]).to(self.run.device)
 
     def _row(
         self, page: AskedPage, reads: str, only_readable: bool
-    ) -> tuple[Row, list[tuple[int, int, float]], list[str]]:
+    ) -> tuple[PackedPage, list[tuple[int, int, float]], list[str]]:
         """A page with its questions, what its base tokens hold, and the kinds of question.
 
         The questions share the tokens of the patches that are the most relevant for any of them. Each has those of its
@@ -176,7 +182,7 @@ class QuestionAnswering(Task):
         context = self.reading.context(page)
         assert context.pieces is not None
         whole, questions = page_tokens(context.pieces[0]), page.questions
-        row, held = Row(), []
+        row, held = PackedPage(), []
         row.add(self.prompting.before)
         if reads != "fetched":
             held = self._add_base(row, whole)
@@ -203,7 +209,7 @@ class QuestionAnswering(Task):
         wanted = set(self.prompting.answer(question.answers[0])[: -len(self.prompting.end)])
         return question.kind != "detail" or wanted <= set(again.tokens.pieces.tolist())
 
-    def _add_base(self, row: Row, page: PageTokens) -> list[tuple[int, int, float]]:
+    def _add_base(self, row: PackedPage, page: PageTokens) -> list[tuple[int, int, float]]:
         """Adds a token for each cell; returns the column of a token in the row, a wordpiece and its weight, of all."""
         side, start = page.side // COMPRESSION, len(row.ids)
         at = np.arange(side) * COMPRESSION + COMPRESSION // 2
@@ -212,7 +218,7 @@ class QuestionAnswering(Task):
         cells, weights = base_mixture(page)
         return list(zip((start + cells).tolist(), page.pieces.tolist(), weights.tolist(), strict=True))
 
-    def embedded(self, batch: QuestionBatch) -> Tensor:
+    def embedded(self, batch: PackedQuestions) -> Tensor:
         """[P, S, D] float32."""
         table = self.language.table
         with torch.no_grad():

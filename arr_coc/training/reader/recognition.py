@@ -212,9 +212,7 @@ class Recognition(Task):
         heights = (stage.least_print, stage.most_print)
         seed = (stage.seed, int(validation))
         per_page, pool = (EVALUATED_CROPS, EVALUATED_POOL) if validation else (stage.per_page, POOL)
-        return CropBatches(
-            sources, seed, stage.batch_size, per_page, stage.side, heights, self.patch, start, pool,
-        )  # fmt: skip
+        return CropBatches(sources, seed, stage.batch_size, per_page, stage.side, heights, self.patch, start, pool)
 
     def pages(self, start: int) -> CropBatches:
         return self._batches(self.stage.pages, start)

@@ -20,7 +20,7 @@ from arr_coc.data.splits import Split
 
 from ..loop import ScratchStage, Task
 from ..stages import STAGES, Run
-from .pages import AskedPage, AskedPages, Reading, Sources
+from .pages import AskedPage, AskedPages, PageReader, Sources
 
 EVALUATED_PAGES = 100
 """Held-out pages that a measurement asks about."""
@@ -77,7 +77,7 @@ class RelevanceTask(Task):
 
     def __init__(self, stage: RelevanceStage, run: Run) -> None:
         self.stage, self.run = stage, run
-        self.reading = Reading(run)
+        self.reading = PageReader(run)
         self.reading.tower.requires_grad_(False)
         self.reading.embed.requires_grad_(False)
         self.weight = run.model.config.relevance_positive_weight
@@ -96,10 +96,16 @@ class RelevanceTask(Task):
     def _pages(self, sources: Sources, start: int = 0) -> AskedPages:
         stage = self.stage
         return AskedPages(
-            sources, (stage.seed, 7, sources.split != "train"), self.run,
-            pages=stage.pages_per_step, questions=stage.questions, wanted=has_place, mistakes=stage.mistakes,
-            start=start, contrast=stage.contrast * (sources.split == "train"),
-        )  # fmt: skip
+            sources,
+            (stage.seed, 7, sources.split != "train"),
+            self.run,
+            pages=stage.pages_per_step,
+            questions=stage.questions,
+            wanted=has_place,
+            mistakes=stage.mistakes,
+            start=start,
+            contrast=stage.contrast * (sources.split == "train"),
+        )
 
     def losses(self, step: int, batch: Sequence[AskedPage]) -> dict[str, Tensor]:
         losses, random = [], torch.Generator().manual_seed(hash((self.stage.seed, step)) % 2**32)

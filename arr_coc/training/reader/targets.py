@@ -39,7 +39,7 @@ def class_of(character: str) -> int:
 
 
 @dataclass(frozen=True)
-class Piece:
+class PieceSpan:
     """A wordpiece of a word: its id in the vocabulary, and its characters [start, end) in the word."""
 
     id: int
@@ -63,15 +63,15 @@ class Wordpieces:
         self.tokenizer = tokenizer
         self._cut = lru_cache(maxsize=2**16)(self._pieces)
 
-    def __call__(self, word: str) -> tuple[Piece, ...]:
+    def __call__(self, word: str) -> tuple[PieceSpan, ...]:
         """The pieces of a word without spaces, in order; bytes of one character count as pieces of it."""
         return self._cut(word)
 
-    def _pieces(self, word: str) -> tuple[Piece, ...]:
+    def _pieces(self, word: str) -> tuple[PieceSpan, ...]:
         encoded = self.tokenizer(" " + word, add_special_tokens=False, return_offsets_mapping=True)
         pieces = zip(encoded["input_ids"], encoded["offset_mapping"], strict=True)
         # The space is part of the first piece or, as before digits, a piece of its own where the word begins.
-        return tuple(Piece(i, max(0, start - 1), max(1, end - 1)) for i, (start, end) in pieces)
+        return tuple(PieceSpan(i, max(0, start - 1), max(1, end - 1)) for i, (start, end) in pieces)
 
 
 def spelled(tokenizer: PreTrainedTokenizerBase, rows: int) -> Tensor:
@@ -252,9 +252,8 @@ def read_without_pixels(
 
 
 LOOK_ALIKES = (
-    "0OoQDC", "1lI|i!tj/", "5S$s", "8B3&", "2Zz", "6Gb", "9gqy", "ceo", "uvn", "mnr", "aoe", "hb", "ft", "EF", "PR",
-    "UV", "MN", "KX", "7T?", "4A", ".,", ":;", "-~_", "'\"`", "([{", ")]}",
-)  # fmt: skip
+    "0OoQDC 1lI|i!tj/ 5S$s 8B3& 2Zz 6Gb 9gqy ceo uvn mnr aoe hb ft EF PR UV MN KX 7T? 4A ., :; -~_ '\"` ([{ )]}".split()
+)
 """Groups of characters that readers confuse."""
 
 

@@ -33,7 +33,7 @@ from arr_coc.data import Split
 from arr_coc.data.records import Record, read_records
 from arr_coc.evaluation.answers import all_boxes
 from arr_coc.evaluation.peer_rules import PEERS
-from arr_coc.evaluation.peers import LAYER, Reading, _Read, _recording, _stopping
+from arr_coc.evaluation.peers import LAYER, EarlyStates, _Read, _recording, _stopping
 from arr_coc.modeling.configuration_arr_coc import ArrCocFetcherConfig
 from arr_coc.training.attached import AttachedScorerStage
 
@@ -60,10 +60,17 @@ def write_pages(folder: Path, split: Split, seed: int, count: int) -> Path:
         page = new_page(rng)
         draw_page(rng, page, split).save(folder / f"{number:04}.png")
         for field in page.fields[:ASKED]:
-            lines.append(json.dumps({
-                "image": f"{number:04}.png", "question": QUESTION.format(field=field.name), "answers": [field.value],
-                "boxes": [field.value_box], "label_box": field.label_box,
-            }))  # fmt: skip
+            lines.append(
+                json.dumps(
+                    {
+                        "image": f"{number:04}.png",
+                        "question": QUESTION.format(field=field.name),
+                        "answers": [field.value],
+                        "boxes": [field.value_box],
+                        "label_box": field.label_box,
+                    }
+                )
+            )
     (folder / "data.jsonl").write_text("\n".join(lines) + "\n")
     return folder / "data.jsonl"
 
@@ -75,10 +82,14 @@ def train_scorer(reader: AttachedReader, folder: Path, steps: int, pages: int) -
         data = write_pages(folder / "train", "train", 3, pages)
         held = write_pages(folder / "validation", "validation", 4, 20)
         stage = AttachedScorerStage(
-            data={"format": "jsonl", "path": str(data)}, held_out={"format": "jsonl", "path": str(held)},
-            steps=steps, warmup=min(50, steps - 1), batch_size=16, evaluate_every=max(1, steps // 6),
+            data={"format": "jsonl", "path": str(data)},
+            held_out={"format": "jsonl", "path": str(held)},
+            steps=steps,
+            warmup=min(50, steps - 1),
+            batch_size=16,
+            evaluate_every=max(1, steps // 6),
             kept=pages + 20,
-        )  # fmt: skip
+        )
         stage.train(reader, folder / "scorer", config=ArrCocFetcherConfig(hidden_size=64, num_heads=4, num_layers=2))
         reader.save_adapter(file)
     reader.load_adapter(file)
@@ -118,7 +129,7 @@ def read_all(reader: AttachedReader, encoding: Any, prompt: EncodedPrompt, quest
     ):
         reader.model.base_model(**runner._inputs(encoding, runner._batch([placed])), use_cache=False)
     hidden = tensors["hidden"]
-    reading = Reading(tensors["attention"], tensors["keys"], hidden[0], language_model.norm(hidden)[0])
+    reading = EarlyStates(tensors["attention"], tensors["keys"], hidden[0], language_model.norm(hidden)[0])
     return SimpleNamespace(embeds=embeds, places=places, asked=asked, behind=behind, reading=reading)
 
 
@@ -183,10 +194,13 @@ def predict(reader: AttachedReader, records: list[Record]) -> list[Row]:
             for arm, share, own in arms(reader, encodings, small, record):
                 relevant, chosen = relevance_of_boxes(own.prompt, [all_boxes(record, 0)]), own.fetch.indices[0]
                 row = {
-                    **known, "arm": arm, "share": round(share, 4), "answer": record.answers[0],
+                    **known,
+                    "arm": arm,
+                    "share": round(share, 4),
+                    "answer": record.answers[0],
                     "tokens": len(chosen) + own.fetch.base,
                     "kept": f"{float(relevant[chosen].sum() / relevant.sum()):.2g}",
-                }  # fmt: skip
+                }
                 asked.append((row, own))
         order = sorted(range(len(asked)), key=lambda at: len(asked[at][1].placed.ids))  # little padding
         for start in range(0, len(order), BATCH):

@@ -17,11 +17,11 @@ from arr_coc.evaluation.statistics import bootstrap_mean
 
 HERE = Path(__file__).parent
 PLAIN = "keep all"
-DRAWN = {
-    "oracle": "oracle (ground-truth boxes)", "realizer": "realizer (trained scorer)", "attention": "attention",
-    "oracle, no base": "oracle, no base tokens", "realizer, no base": "realizer, no base tokens",
-    "attention, no base": "attention, no base tokens", "smaller image": "smaller image",
-}  # fmt: skip
+DRAWN = (
+    {"oracle": "oracle (ground-truth boxes)", "realizer": "realizer (trained scorer)", "attention": "attention"}
+    | {"oracle, no base": "oracle, no base tokens", "realizer, no base": "realizer, no base tokens"}
+    | {"attention, no base": "attention, no base tokens", "smaller image": "smaller image"}
+)
 """The arms in the figure."""
 
 Arm = tuple[str, float]

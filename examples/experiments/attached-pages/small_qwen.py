@@ -29,10 +29,7 @@ SIDE = UNIT * GRID
 """Pixels along an image token, and along a page."""
 POOL = 4
 """Image tokens along the square that a base token averages."""
-NAMES = (
-    "tax", "tip", "bus", "lot", "pin", "zip", "date", "time", "name",
-    "city", "code", "seat", "gate", "room", "lane", "dock", "temp", "unit",
-)  # fmt: skip
+NAMES = tuple("tax tip bus lot pin zip date time name city code seat gate room lane dock temp unit".split())
 """The words on pages; each is one token of the tokenizer."""
 WORDS = (" ", *"0123456789", *(f" {name}" for name in NAMES))
 """What an image token can show: nothing, a digit, a name."""
@@ -79,16 +76,18 @@ def new_model(processor: PageProcessor, layers: int = 2, width: int = 128) -> An
     ids, text = processor.tokenizer.convert_tokens_to_ids, json.loads((TINY / "config.json").read_text())["text_config"]
     text["rope_parameters"] = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [6, 5, 5]}
     names = {"image": "<|image_pad|>", "vision_start": "<|vision_start|>", "vision_end": "<|vision_end|>"}
-    tower = {
-        "depth": layers, "hidden_size": width, "intermediate_size": 4 * width, "num_heads": width // 32,
-        "patch_size": PATCH, "spatial_merge_size": MERGE, "out_hidden_size": text["hidden_size"],
-        "num_position_embeddings": (SIDE // PATCH) ** 2, "deepstack_visual_indexes": [0, 1],
-    }  # fmt: skip
+    tower = (
+        {"depth": layers, "hidden_size": width, "intermediate_size": 4 * width, "num_heads": width // 32}
+        | {"patch_size": PATCH, "spatial_merge_size": MERGE, "out_hidden_size": text["hidden_size"]}
+        | {"num_position_embeddings": (SIDE // PATCH) ** 2, "deepstack_visual_indexes": [0, 1]}
+    )
     config = Qwen3VLConfig(
-        text_config={key: value for key, value in text.items() if key != "model_type"}, vision_config=tower,
-        tie_word_embeddings=True, video_token_id=len(processor.tokenizer),
+        text_config={key: value for key, value in text.items() if key != "model_type"},
+        vision_config=tower,
+        tie_word_embeddings=True,
+        video_token_id=len(processor.tokenizer),
         **{f"{name}_token_id": ids(token) for name, token in names.items()},
-    )  # fmt: skip
+    )
     model = Qwen3VLForConditionalGeneration(config)
     prefix, files = "model.language_model.", [load_file(path) for path in sorted(TINY.glob("*.safetensors"))]
     weights = {name: value for file in files for name, value in file.items() if name.startswith(prefix)}

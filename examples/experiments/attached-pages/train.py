@@ -97,9 +97,13 @@ class Student(nn.Module):
         ids, targets, is_image, positions, mask = self.prompts(pages, kept)
         embeds = self.model.get_input_embeddings()(ids).masked_scatter(is_image[..., None], kept.of(tokens))
         states = self.model.model.language_model(
-            inputs_embeds=embeds, position_ids=positions, attention_mask=mask, use_cache=False,
-            visual_pos_masks=is_image, deepstack_visual_embeds=[kept.of(plane).flatten(0, 1) for plane in planes],
-        ).last_hidden_state[:, -targets[0].numel() :]  # fmt: skip
+            inputs_embeds=embeds,
+            position_ids=positions,
+            attention_mask=mask,
+            use_cache=False,
+            visual_pos_masks=is_image,
+            deepstack_visual_embeds=[kept.of(plane).flatten(0, 1) for plane in planes],
+        ).last_hidden_state[:, -targets[0].numel() :]
         logits, said = self.model.lm_head(states).float().view(*targets.shape, -1), targets >= 0
         right = (logits.argmax(-1) == targets) | ~said  # teacher-forced: all tokens right is an exact greedy answer
         return F.cross_entropy(logits[said], targets[said]), right.all(-1).float().mean()

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from arr_coc.data.domains.page import Question
 from arr_coc.training.loop import Batches
-from arr_coc.training.reader.language_model import Again, Prompting, Row, stacked
+from arr_coc.training.reader.language_model import Again, PackedPage, Prompting, stacked
 from arr_coc.training.reader.question_answering import QuestionAnswering, QuestionAnsweringStage
 from arr_coc.training.reader.targets import PageTokens
 from arr_coc.training.stages import Run
@@ -113,9 +113,14 @@ class Prompts:
         self.prompting = prompting
 
     def row(
-        self, page: StoredPage, arm: Arm, asked: Sequence[int], rng: np.random.Generator,
-        base_page: StoredPage | None = None, kept: Sequence[np.ndarray] | None = None,
-    ) -> tuple[Row, list[tuple[int, int, float]], list[str]]:  # fmt: skip
+        self,
+        page: StoredPage,
+        arm: Arm,
+        asked: Sequence[int],
+        rng: np.random.Generator,
+        base_page: StoredPage | None = None,
+        kept: Sequence[np.ndarray] | None = None,
+    ) -> tuple[PackedPage, list[tuple[int, int, float]], list[str]]:
         """Base tokens of the page once; behind them each question with the tokens that are fetched for it.
 
         Args:
@@ -130,7 +135,7 @@ class Prompts:
         Returns:
             The row, the wordpieces of base tokens (column of the token, wordpiece, weight), and the questions' kinds.
         """
-        row, questions = Row(), [questions_of(page)[number] for number in asked]
+        row, questions = PackedPage(), [questions_of(page)[number] for number in asked]
         row.add(self.prompting.before)
         held = self._add_base(row, _tokens(base_page or page), arm.cells) if arm.base else []
         if kept is None:
@@ -140,14 +145,16 @@ class Prompts:
         row.ask(questions, self.prompting, again if arm.budget else None)
         return row, held, [question.kind for question in questions]
 
-    def _add_base(self, row: Row, tokens: PageTokens, cells: tuple[int, int]) -> list[tuple[int, int, float]]:
+    def _add_base(self, row: PackedPage, tokens: PageTokens, cells: tuple[int, int]) -> list[tuple[int, int, float]]:
         """A token for each cell: the mean of its wordpieces, at the middle of the cell."""
         (rows, columns), side, start = cells, tokens.side, len(row.ids)
         middles = [((np.arange(n) + 0.5) * length / n).astype(int) for n, length in ((rows, 2 * side), (columns, side))]
         row.add(
-            [0] * (rows * columns), half_rows=np.repeat(middles[0], columns).tolist(),
-            columns=np.tile(middles[1], rows).tolist(), kind="base",
-        )  # fmt: skip
+            [0] * (rows * columns),
+            half_rows=np.repeat(middles[0], columns).tolist(),
+            columns=np.tile(middles[1], rows).tolist(),
+            kind="base",
+        )
         cell = tokens.half_rows * rows // (2 * side) * columns + tokens.columns * columns // side
         weight = 1.0 / np.bincount(cell, minlength=rows * columns)[cell]
         return list(zip((start + cell).tolist(), tokens.pieces.tolist(), weight.tolist(), strict=True))
@@ -158,7 +165,7 @@ class Prompts:
             tokens, side = _tokens(page, "small"), _tokens(page).side
             scaled = PageTokens(
                 tokens.pieces, tokens.half_rows * side // tokens.side, tokens.columns * side // tokens.side, side
-            ).only(np.arange(min(arm.budget, len(tokens.pieces))))  # fmt: skip
+            ).only(np.arange(min(arm.budget, len(tokens.pieces))))
             return Again(scaled, np.full(len(scaled.pieces), 0.5))
         relevance = page["relevance"][number].astype(float)
         drawn = rng.random(len(relevance)) if arm.fetched == "random" else None

@@ -92,9 +92,11 @@ def costs(task: ArmTask, pages: list[StoredPage]) -> dict[str, float]:
         gflop.append(2 * (language * tokens[-1] + scorer * scored) / 1e9)
     kept = 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim * 2 / 1e6
     return {
-        "tokens": mean(tokens[1:]), "first_token_ms": median(times[1:]), "gflop": mean(gflop[1:]),
+        "tokens": mean(tokens[1:]),
+        "first_token_ms": median(times[1:]),
+        "gflop": mean(gflop[1:]),
         "mb": kept * mean(tokens[1:]),
-    }  # fmt: skip
+    }
 
 
 def _weights(module: torch.nn.Module) -> int:

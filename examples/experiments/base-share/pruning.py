@@ -23,14 +23,14 @@ from torch import Tensor
 from train import chosen, options
 
 from arr_coc.evaluation.peer_rules import PEERS
-from arr_coc.evaluation.peers import LAYER, Question, Reading, read_prompt
+from arr_coc.evaluation.peers import LAYER, EarlyStates, PeerQuestion, read_prompt
 from arr_coc.training.reader.language_model import stacked
 
 ARM = "keep_all"
 RULES = ("scorer", "random", "fastv", "fastv_last", "sparsevlm", "dart", "cdpruner", "cdpruner_unturned")
 
 
-class Asked(Question):
+class Asked(PeerQuestion):
     """A question about a stored page, with what rules read of it: all wordpieces are in the prompt.
 
     Args:
@@ -62,7 +62,7 @@ class Asked(Question):
         return self.behind[: len(self.task.prompting.ids(self.text))]
 
     @cached_property
-    def reading(self) -> Reading:
+    def reading(self) -> EarlyStates:
         language = self.task.language
         return read_prompt(language.model.get_base_model(), self.embeds.to(language.dtype), LAYER)
 

@@ -36,7 +36,7 @@ from arr_coc.evaluation.bench import read_bench
 from arr_coc.loading import load_model
 from arr_coc.modeling.image_loading import load_image
 from arr_coc.training.reader.language_model import Prompting
-from arr_coc.training.reader.pages import AskedPage, AskedPages, Reading, Sources, crop, lines_of, square
+from arr_coc.training.reader.pages import AskedPage, AskedPages, PageReader, Sources, crop, lines_of, square
 from arr_coc.training.reader.relevance import RelevanceStage, RelevanceTask
 from arr_coc.training.reader.targets import page_tokens, pixels, read_without_pixels
 from arr_coc.training.stages import Run
@@ -222,9 +222,15 @@ def asked_pages(run: Run, split: Split, side: int, pdfs: Path, pages: int, start
 
 def _asked(sources: Any, run: Run, side: int, seed: int, questions: int, pages: int = 1, start: int = 0) -> AskedPages:
     asked = AskedPages(
-        sources, (seed,), run, pages=pages, questions=questions, wanted=lambda question: True, mistakes=MISTAKES,
+        sources,
+        (seed,),
+        run,
+        pages=pages,
+        questions=questions,
+        wanted=lambda question: True,
+        mistakes=MISTAKES,
         start=start,
-    )  # fmt: skip
+    )
     asked.grid = side // PATCH
     asked.side = asked.grid * asked.patch
     return asked
@@ -262,7 +268,7 @@ class KindsStage(RelevanceStage):
 @torch.no_grad()
 def stored(run: Run, pages: AskedPages, count: int) -> list[dict[str, Any]]:
     """What arms are given of the first `count` pages: dictionaries of numpy arrays, text and numbers."""
-    reading = Reading(run)
+    reading = PageReader(run)
     scorer = run.model.model.fetcher.scorer(run.model.config.fetcher_config.strategy)
     kept = []
     for number in tqdm(range(count), disable=None):
@@ -273,11 +279,16 @@ def stored(run: Run, pages: AskedPages, count: int) -> list[dict[str, Any]]:
         assert context.pieces is not None
         tokens = page_tokens(context.pieces[0])
         relevance = scorer(context).sigmoid().cpu().numpy()[:, tokens.patches]
-        kept.append({
-            "page": number, "source": last.source, "tokens": vars(tokens), "small": vars(page_tokens(small)),
-            "relevance": relevance.astype(np.float16),
-            "questions": [vars(question) for question in page.questions],
-        })  # fmt: skip
+        kept.append(
+            {
+                "page": number,
+                "source": last.source,
+                "tokens": vars(tokens),
+                "small": vars(page_tokens(small)),
+                "relevance": relevance.astype(np.float16),
+                "questions": [vars(question) for question in page.questions],
+            }
+        )
     return kept
 
 
@@ -314,9 +325,15 @@ def main() -> None:
     run = Run(model, model.processor, torch.device(args.device))
     if args.steps:
         stage = KindsStage(
-            steps=args.steps, learning_rate=4e-4, evaluate_every=max(1, args.steps // 3), seed=40, pdfs=str(args.pdfs),
-            side=args.side, workers=0, bf16=False,
-        )  # fmt: skip
+            steps=args.steps,
+            learning_rate=4e-4,
+            evaluate_every=max(1, args.steps // 3),
+            seed=40,
+            pdfs=str(args.pdfs),
+            side=args.side,
+            workers=0,
+            bf16=False,
+        )
         stage.run(run, args.out / "scorer")
     model.eval()
     args.out.mkdir(parents=True, exist_ok=True)

@@ -45,14 +45,17 @@ def scores_of(rows: Sequence[Row], what: str = "", seeds: Collection[str] | None
             trainings.setdefault(column.arm, []).append(str(column))
     pages = {kind: np.array([int(row["page"]) for row in own]) for kind, own in by_kind.items()}
     return {
-        arm: Scores(pages, {
-            kind: np.array([
-                [float(is_right(row[column], row["answers"].split(SEVERAL))) for row in own] for column in names
-            ])
-            for kind, own in by_kind.items()
-        })
+        arm: Scores(
+            pages,
+            {
+                kind: np.array(
+                    [[float(is_right(row[column], row["answers"].split(SEVERAL))) for row in own] for column in names]
+                )
+                for kind, own in by_kind.items()
+            },
+        )
         for arm, names in trainings.items()
-    }  # fmt: skip
+    }
 
 
 def guesses(rows: Sequence[Row]) -> Scores:
@@ -100,11 +103,16 @@ def table(scores: Mapping[str, Scores], arms: Mapping[str, Arm], costs: Mapping[
         cost = costs.get(name, {})
         base = "chosen" if arms[name].fetched == "auto" else str(arms[name].base)
         cells = [
-            f"`{name}`", base, str(len(own.right[kinds[0]])),
-            *(shown(exact(own, kind)) for kind in kinds), f"{100 * mean(own):.1f}",
-            *(f"{cost[key]:.{digits}f}" if key in cost else "" for key, digits in
-              (("tokens", 0), ("gflop", 1), ("first_token_ms", 0), ("mb", 2))),
-        ]  # fmt: skip
+            f"`{name}`",
+            base,
+            str(len(own.right[kinds[0]])),
+            *(shown(exact(own, kind)) for kind in kinds),
+            f"{100 * mean(own):.1f}",
+            *(
+                f"{cost[key]:.{digits}f}" if key in cost else ""
+                for key, digits in (("tokens", 0), ("gflop", 1), ("first_token_ms", 0), ("mb", 2))
+            ),
+        ]
         lines.append(f"| {' | '.join(cells)} |")
     if guess is not None:
         shares = [f"{100 * guess.right[kind].mean():.1f}" for kind in kinds]
@@ -116,8 +124,11 @@ def pruning_table(scores: Mapping[str, Scores], pruned: Mapping[str, Scores], ar
     """Exact match of the rules on arm `keep_all`, below that of all its tokens; and what the rules are."""
     total = max(arm.base + arm.budget for arm in splits(arms))
     shown_rules = {"all wordpieces": scores[KEEP_ALL], **pruned} if KEEP_ALL in scores else pruned
-    lines = [f"| {arms[KEEP_ALL].base} base tokens and {total - arms[KEEP_ALL].base} wordpieces, kept by | "
-             f"trainings | {' | '.join(KINDS)} | mean |", f"|{'---|' * (len(KINDS) + 3)}"]  # fmt: skip
+    lines = [
+        f"| {arms[KEEP_ALL].base} base tokens and {total - arms[KEEP_ALL].base} wordpieces, kept by | "
+        f"trainings | {' | '.join(KINDS)} | mean |",
+        f"|{'---|' * (len(KINDS) + 3)}",
+    ]
     for name, own in shown_rules.items():
         cells = [name, str(len(own.right[KINDS[0]])), *(shown(exact(own, kind)) for kind in KINDS)]
         lines.append(f"| {' | '.join(cells)} | {100 * mean(own):.1f} |")
@@ -176,8 +187,11 @@ def swap_text(plain: Scores, swapped: Scores, guess: Scores, changed: Mapping[st
 
 def changed_answers(rows: Sequence[Row], name: str) -> dict[str, float]:
     """The share of an arm's answers that another page's base tokens change, by kind."""
-    pairs = [(str(column._replace(what="")), str(column)) for column in columns(rows)
-             if column.arm == name and column.what == "swapped"]  # fmt: skip
+    pairs = [
+        (str(column._replace(what="")), str(column))
+        for column in columns(rows)
+        if column.arm == name and column.what == "swapped"
+    ]
     return {
         kind: float(np.mean([row[one] != row[other] for row in rows if row["kind"] == kind for one, other in pairs]))
         for kind in KINDS
@@ -210,9 +224,15 @@ def draw(scores: Mapping[str, Scores], ordered: Sequence[Arm], best: str | None)
             np.array([100 * getattr(each, part) for each in found]) for part in ("value", "low", "high")
         )
         axes.errorbar(
-            np.array(shares) + number - 1.5, value, (value - low, high - value), label=kind, color=COLOURS[number],
-            marker=MARKS[number], markersize=5, capsize=2,
-        )  # fmt: skip
+            np.array(shares) + number - 1.5,
+            value,
+            (value - low, high - value),
+            label=kind,
+            color=COLOURS[number],
+            marker=MARKS[number],
+            markersize=5,
+            capsize=2,
+        )
     if best is not None:
         marked = shares[[arm.name for arm in ordered].index(best)]
         told = f"best on validation pages: {marked:.0f} %"

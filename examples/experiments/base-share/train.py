@@ -24,11 +24,22 @@ HERE = Path(__file__).parent
 def stage_of(arm: str, seed: int, args: argparse.Namespace) -> ArmStage:
     """The stage that trains an arm."""
     return ArmStage(
-        arms=str(args.arms_file), arm=arm, folder=str(args.pages), seed=seed, steps=args.steps,
+        arms=str(args.arms_file),
+        arm=arm,
+        folder=str(args.pages),
+        seed=seed,
+        steps=args.steps,
         pages_per_step=args.batch,
-        warmup=min(20, max(1, args.steps // 5)), evaluate_every=max(1, args.steps // 4), rank=16, learning_rate=3e-4,
-        places_rate=3e-4, workers=0, bf16=args.bf16, measured=args.measured, packed=args.packed,
-    )  # fmt: skip
+        warmup=min(20, max(1, args.steps // 5)),
+        evaluate_every=max(1, args.steps // 4),
+        rank=16,
+        learning_rate=3e-4,
+        places_rate=3e-4,
+        workers=0,
+        bf16=args.bf16,
+        measured=args.measured,
+        packed=args.packed,
+    )
 
 
 def new_run(model: str, device: str | None) -> Run:
