@@ -95,9 +95,10 @@ def _open_pdf(encoded: Encoded, limits: Limits) -> list[Source]:
                     check_size(height, width, f"{encoded.name}, page {number + 1}", limits.max_image_pixels)
                 except ValueError as error:
                     raise ValueError(f"{error}; a lower dpi than {limits.dpi:g} makes it smaller") from None
-                load = partial(_render, pdfium, encoded, number, scale, (width, height))
+                glance = partial(_render, pdfium, encoded, number, scale, (width, height))
                 layer = partial(_text_layer, pdfium, encoded, number)
-                sources.append(Source(height, width, load, page=number + 1, layer=layer))
+                load = partial(glance, sharp=True)
+                sources.append(Source(height, width, load, page=number + 1, layer=layer, glance=glance))
     return sources
 
 
@@ -138,9 +139,11 @@ def _with_forms(pdfium: Any, encoded: Encoded) -> Any:
     return pdf
 
 
-def _render(pdfium: Any, encoded: Encoded, number: int, scale: float, size: tuple[int, int]) -> Image.Image:
+def _render(
+    pdfium: Any, encoded: Encoded, number: int, scale: float, size: tuple[int, int], *, sharp: bool = False
+) -> Image.Image:
     times = 1
-    while scale * times < SHARP and size[0] * size[1] * (times + 1) ** 2 <= MOST_RENDERED:
+    while sharp and scale * times < SHARP and size[0] * size[1] * (times + 1) ** 2 <= MOST_RENDERED:
         times += 1
     with (
         _PDFIUM,

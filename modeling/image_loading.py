@@ -54,7 +54,7 @@ class Source:
     """An image, a page or a frame: its size in px, a function that loads its pixels, and its place in a document.
 
     `page` counts from 1; `second` is that of a video's frame. `layer` reads the page's text layer, given its pixels
-    (`printed_lines.TextLayer`); None: there is none.
+    (`printed_lines.TextLayer`); None: there is none. `glance` loads the pixels sooner and less sharp, or is None.
     """
 
     height: int
@@ -63,6 +63,7 @@ class Source:
     page: int | None = None
     second: float | None = None
     layer: Callable[[Image.Image], Any] | None = None
+    glance: Callable[[], Image.Image] | None = None
 
     @property
     def caption(self) -> str:

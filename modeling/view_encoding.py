@@ -246,11 +246,14 @@ def words_of_sources(
     for source, one in zip(sources, each, strict=True):
         if isinstance(one, TextLayer):
             source, one = replace(source, layer=partial(_itself, one)), "auto"
-        needs_pixels = one == "ocr" or (one in ("auto", "text_layer") and source.layer is not None)
-        if one == "network" or (one == "auto" and not needs_pixels):
+        has_layer = one in ("auto", "text_layer") and source.layer is not None
+        if one == "network" or (one == "auto" and not has_layer):
             pages.append(PageWords())
             continue
-        image = source.load() if needs_pixels else Image.new("RGB", (1, 1))
+        if has_layer:
+            image = (source.glance or source.load)()
+        else:
+            image = source.load() if one == "ocr" else Image.new("RGB", (1, 1))
         pages.append(words_of_page(one, PageToRead(source, image, partial(read_strips, tower, processor, image))))
     return pages
 

@@ -44,6 +44,8 @@ _SAME_LINE = 0.6
 """Half rows by which the middles of neighbouring columns may differ within a word."""
 _LONGEST = 64
 """The most characters of a word; connected marks over a whole page are not a word."""
+_KEPT_CUTS = 2**16
+"""The most words whose wordpieces a reader keeps."""
 _BREAK = 6
 """Patches between wordpieces in a line beyond which the next one begins another column of the page."""
 FOREMOST = 48
@@ -134,6 +136,7 @@ class TextReader(nn.Module):
         self.character_head = nn.Linear(channels, CELL_COLUMNS * CLASSES)
         self.register_buffer("spellings", torch.zeros(rows, SPELLED, dtype=torch.uint8))
         self._ranks: tuple[int, int, dict[str, int]] | None = None
+        self._cuts: dict[str, list[tuple[int, int]]] = {}  # of this page and of pages before
 
     def start_weights(self, std: float) -> None:
         nn.init.zeros_(self.spellings)
@@ -248,8 +251,14 @@ class TextReader(nn.Module):
     def cut(self, word: str) -> list[tuple[int, int]]:
         """The wordpieces of a word behind a space, each with the index of its first character."""
         ranks = self._known()
-        parts = [(" ", 0), *((character, at) for at, character in enumerate(word) if character in ranks)]
-        return [piece for start in range(0, len(parts), _LONGEST) for piece in self._merged(parts[start:][:_LONGEST])]
+        if (pieces := self._cuts.get(word)) is None:
+            parts = [(" ", 0), *((character, at) for at, character in enumerate(word) if character in ranks)]
+            starts = range(0, len(parts), _LONGEST)
+            pieces = [piece for start in starts for piece in self._merged(parts[start:][:_LONGEST])]
+            if len(self._cuts) >= _KEPT_CUTS:
+                self._cuts.clear()
+            self._cuts[word] = pieces
+        return pieces
 
     def _merged(self, parts: list[tuple[str, int]]) -> list[tuple[int, int]]:
         """Wordpieces of characters and the index of the first character of each: the pair with the lowest id merges
@@ -272,6 +281,7 @@ class TextReader(nn.Module):
             rows = self.spellings.cpu().numpy()
             texts = (bytes(row).rstrip(b"\0").decode("latin-1").translate(letters) for row in rows)
             self._ranks = *state, {text: token for token, text in enumerate(texts) if text}
+            self._cuts.clear()
         return self._ranks[2]
 
 

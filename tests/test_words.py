@@ -226,7 +226,7 @@ def test_ocr_gives_lines_and_its_failures_are_told(model: Any, monkeypatch: pyte
         assert answer.words == (source,) and warning in answer.warning
 
 
-@pytest.mark.parametrize(("starts", "shown"), [((4, 7, 10, 13), "abcd"), ((4, 7, 13, 16), "ab cd")])
+@pytest.mark.parametrize(("starts", "shown"), [((4, 7, 10, 13), "abcd"), ((4, 7, 14, 17), "ab cd")])
 def test_gaps_that_an_engine_overlooked_are_spaces(starts: tuple[int, ...], shown: str) -> None:
     characters = [
         (name, 0.9, [[x, 4], [x + 3, 4], [x + 3, 10], [x, 10]]) for name, x in zip("abcd", starts, strict=True)
