@@ -11,9 +11,8 @@ from transformers import AutoConfig
 
 from .files import SHIPPED, find_model
 from .modeling.configuration_arr_coc import ArrCocConfig
-from .modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+from .modeling.modeling_arr_coc import ArrCocForConditionalGeneration, load_processor
 from .modeling.pretrained import WEIGHTS, WEIGHTS_INDEX, check_finite, no_bar, weight_files, weight_map
-from .modeling.processing_arr_coc import load_processor
 
 LANGUAGE_MODEL = "language_model.json"
 """File in a folder of trained parts that names the language model which completes them: the fields of

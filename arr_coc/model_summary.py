@@ -17,14 +17,15 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 from transformers.cache_utils import DynamicCache
 
-from .modeling.allocators import ALLOCATORS, FetchResult
+from .modeling.allocators import ALLOCATORS
 from .modeling.configuration_arr_coc import NAMED_BUDGETS, ArrCocConfig, grid_size
-from .modeling.fetcher import FetchChoices
+from .modeling.fetcher import FetchChoices, SelectedSlots
 from .modeling.image_encoding import ImageEncoding
 from .modeling.modeling_arr_coc import ArrCocForConditionalGeneration
-from .modeling.prompt import SelectedSlots, image_planes
+from .modeling.pretrained import CACHE
+from .modeling.prompt import image_planes
 from .modeling.scorers import SCORERS, FetchContext
-from .modeling.transformers_releases import CACHE
+from .modeling.views import FetchResult
 from .probes import EXPECTED, Range, Statistics
 
 STAGES = ("grid encoder", "base tokens", "fetcher", "fetched tokens", "prefill", "one decode step")

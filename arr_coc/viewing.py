@@ -13,14 +13,12 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from .modeling.allocators import FetchResult
 from .modeling.configuration_arr_coc import COMPRESSION
 from .modeling.generation import Answer
 from .modeling.grid_encoder import LEVELS
 from .modeling.image_loading import Source
-from .modeling.image_processing_arr_coc import Box, Placement, fit_square, load_image, map_boxes
-from .modeling.joint_allocation import JointFetch
-from .modeling.views import square_of
+from .modeling.image_processing_arr_coc import Box, Placement, fit_square, load_image, map_boxes, square_of
+from .modeling.views import FetchResult, JointFetch
 
 Window = tuple[float, ...]
 

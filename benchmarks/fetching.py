@@ -28,8 +28,7 @@ from arr_coc.modeling.image_encoding import ImageEncoding
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from arr_coc.modeling.pretrained import WEIGHTS, WEIGHTS_INDEX
 from arr_coc.modeling.scorers import SCORERS
-from arr_coc.modeling.textures import TEXTURE_SETS, textures
-from arr_coc.modeling.vision_tower import gather_patches
+from arr_coc.modeling.vision_tower import TEXTURE_SETS, gather_patches, textures
 
 from .qwen3_vl import our_inputs
 from .timing import CLOCKS, Seconds, alternate, argument_parser

@@ -23,7 +23,7 @@ from transformers.generation.streamers import BaseStreamer
 from arr_coc.evaluation.bench import ask_bench, bench_text, read_bench, score_bench
 from arr_coc.evaluation.reporting import environment
 from arr_coc.files import write_json
-from arr_coc.modeling.transformers_releases import CACHE
+from arr_coc.modeling.pretrained import CACHE
 from arr_coc.modeling.word_sources import ocr_engine
 
 from .smollm2 import smollm2_folder

@@ -9,10 +9,9 @@ Notation: B batch, G side of the fine grid, N = G*G patches, K fetched tokens (t
 channels, D language-model width, H scorer width. A fetched token's rank r counts from 0, the most relevant first.
 """
 
-import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -20,154 +19,12 @@ from torch import Tensor, nn
 
 from .config_fields import Registry
 from .configuration_arr_coc import TIERS, ArrCocFetcherConfig, scaled_budget
-from .grid_encoder import pool_regions, region_boxes, spread_regions
-from .image_encoding import Rows
-from .scorers import SCORERS, FetchContext, masked_mean
+from .grid_encoder import pool_regions
+from .scorers import FetchContext, masked_mean
+from .views import FetchResult, positions_of
 
 SOFTNESS = 0.02
 """Width of the soft edge of "adaptive", as a share of the mass; only gradients depend on it."""
-
-
-# ---- the result of a fetch -------------------------------------------------------------------------------------------
-
-
-PatchesOf = Callable[[FetchContext, Tensor, Tensor | None], Tensor]
-"""A function of a context [n], patches [n, k] of its grids and their levels (or None), which returns [n, k, ...]."""
-
-
-@dataclass
-class FetchResult(Rows):
-    """The fetched patches, and the scores that chose them.
-
-    Attributes:
-        indices: [B, K] int64, distinct in each item. The first `counts` of an item are fetched, ascending; the next
-            most relevant patches behind them only fill the rectangle and give no token. A region has its first patch.
-        positions: [B, K, 2] int64, (y, x) of each index in the fine grid.
-        scores: [B, N] float32, the scorer's output (logits for trained scorers).
-        relevance: [B, N] float32 in 0..1: sigmoid of logits; fixed scorers: scaled to each item's own range.
-        is_padding: [B, K] bool, True on fetched padding patches.
-        budget: K.
-        strategy, allocator: their names; "given" if the call gave the patches.
-        counts: [B] int64, the number of fetched patches of each item (default: K).
-        wanted: [B] int64, the number that evaluation would fetch: in training, allocators that choose fetch more.
-        weights: [B, K] the factor of each token, or None: see `ArrCocFetcherConfig.gradient`.
-        expected_tokens: [B] float32, differentiable: the expected number of tokens from an allocator that chooses it
-            ("adaptive" not cut at K); None from allocators that fetch exactly the budget.
-        tier_logits: [B, T] of the tier classifier, or None.
-        survival: see `Budgets.survival`; None from allocators that fetch exactly the budget.
-        is_ragged: whether some items get fewer than K.
-        levels: [B, K] int64, the level of detail of each token: 0 a patch, 1 2x2, 2 4x4 patches, disjoint; None: all 0.
-        fell_back: [B] bool, True where strategy "saliency" replaced a failed scorer.
-        bypassed: [B] bool, True where the bridge's linear projection replaced its failed adapter.
-        tokens: [B] int64, the number of fetched tokens in the prompt: `counts`, unless the bridge makes fewer
-            (`Bridged.source`).
-        source: [B, K] see `Bridged.source`; None: token and patch have the same index.
-        room: [B] int64, the most tokens of each item's patches, from bridges that make several of one; None: `counts`.
-    """
-
-    indices: Tensor
-    positions: Tensor
-    scores: Tensor
-    relevance: Tensor
-    is_padding: Tensor
-    budget: int
-    strategy: str
-    allocator: str
-    counts: Tensor = None  # type: ignore[assignment]  # set by __post_init__
-    wanted: Tensor = None  # type: ignore[assignment]
-    weights: Tensor | None = None
-    expected_tokens: Tensor | None = None
-    tier_logits: Tensor | None = None
-    survival: Tensor | None = None
-    is_ragged: bool = False
-    levels: Tensor | None = None
-    fell_back: Tensor = None  # type: ignore[assignment]
-    bypassed: Tensor = None  # type: ignore[assignment]
-    tokens: Tensor = None  # type: ignore[assignment]
-    source: Tensor | None = None
-    room: Tensor | None = None
-
-    PER_TOKEN: ClassVar[tuple[str, ...]] = (
-        "indices", "positions", "is_padding", "weights", "survival", "levels", "source",
-    )  # fmt: skip
-
-    def __post_init__(self) -> None:
-        if self.counts is None:
-            self.counts = self.indices.new_full((len(self.indices),), self.budget)
-        if self.wanted is None:
-            self.wanted = self.counts
-        if self.tokens is None:
-            self.tokens = self.counts
-        none = self.indices.new_zeros(len(self.indices), dtype=torch.bool)
-        self.fell_back = none if self.fell_back is None else self.fell_back
-        self.bypassed = none if self.bypassed is None else self.bypassed
-
-    @property
-    def fallbacks(self) -> dict[str, int]:
-        """The number of items for which a simpler part replaced the scorer or the bridge, by the part that failed."""
-        return {"scorer": int(self.fell_back.sum()), "bridge": int(self.bypassed.sum())}
-
-    @property
-    def used(self) -> Tensor:
-        """[B, K] bool, True on fetched patches, False on those that only fill the rectangle."""
-        return torch.arange(self.budget, device=self.counts.device) < self.counts[:, None]
-
-    def own_relevance(self) -> Tensor:
-        """[B, K] the relevance of each index."""
-        return self.relevance.gather(1, self.indices)
-
-    def predicted_relevance(self) -> Tensor | None:
-        """`own_relevance` if a trained scorer predicted it or it is the ground truth, else None."""
-        trained = self.strategy == "oracle" or (self.strategy in SCORERS and SCORERS[self.strategy].trained)
-        return self.own_relevance() if trained else None
-
-    def ranks(self) -> Tensor:
-        """[B, K] the rank of each index by relevance, from 0; those that are not fetched come last."""
-        relevance = self.own_relevance().masked_fill(~self.used, float("-inf"))
-        return relevance.argsort(dim=1, descending=True, stable=True).argsort(dim=1)
-
-    def regions(self) -> Tensor:
-        """[B, K, 4] y0, x0, y1, x1 of each token in patches of the fine grid, ends exclusive."""
-        levels = torch.zeros_like(self.indices) if self.levels is None else self.levels
-        return region_boxes(self.indices, levels, math.isqrt(self.scores.shape[1]))
-
-    def centres(self) -> Tensor:
-        """[B, K, 2] float32, (y, x) of the middle of each token's patch or region, in patches of the image's grid."""
-        places = self.positions.float()
-        return places if self.levels is None else places + ((1 << self.levels) - 1)[..., None] / 2
-
-    def of_patches(self, make: PatchesOf, context: FetchContext) -> Tensor:
-        """[B, K, ...]: `make` for each token's patch or region, whose scorer had `context`."""
-        return make(context, self.indices, self.levels)
-
-    def on_patches(self, values: Tensor) -> Tensor:
-        """Values of tokens [B, K] -> [B, N]: on all patches of the token, 0 on other patches."""
-        side = math.isqrt(self.scores.shape[1])
-        levels = torch.zeros_like(self.indices) if self.levels is None else self.levels
-        return spread_regions(values, self.indices, levels, (side, side))
-
-    def fetched_characters(self, characters: Tensor) -> Tensor:
-        """[B, 2] `ImageEncoding.characters` [B, N, 2] of the images, summed over the fetched patches."""
-        return (characters * self.covered()[..., None].to(characters)).sum(1)
-
-    def covered(self) -> Tensor:
-        """bool [B, N], True on the patches that were fetched."""
-        return self.on_patches(self.used.float()) > 0
-
-    def select(self, index: Tensor) -> Self:
-        """The items at `index` [I]; K is the largest of their counts, and there is no room for more tokens."""
-        rows = super().select(index)
-        if not self.is_ragged or not len(index):
-            return rows
-        most = int(rows.counts.max())
-        held = ((name, getattr(rows, name)) for name in self.PER_TOKEN if rows.room is None or name != "source")
-        cut = {name: tensor[:, :most] for name, tensor in held if tensor is not None}
-        return replace(rows, **cut, budget=most, is_ragged=bool((rows.counts < most).any()), room=None)
-
-
-def positions_of(indices: Tensor, side: int) -> Tensor:
-    """(y, x) of patches on a grid of `side`: [B, K] -> [B, K, 2]."""
-    return torch.stack((indices // side, indices % side), -1)
 
 
 # ---- which patches --------------------------------------------------------------------------------------------------

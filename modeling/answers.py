@@ -13,15 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .allocators import FetchResult
 from .budgets import NAMED_BUDGETS, scaled_budget
 from .configuration_arr_coc import ArrCocConfig
 from .image_encoding import ImageEncoding, confidence_of
 from .image_loading import Source
-from .image_processing_arr_coc import Box
-from .joint_allocation import JointFetch
+from .image_processing_arr_coc import Box, square_of
 from .scorers import EMPTY
-from .views import Views, square_of
+from .views import FetchResult, JointFetch, Views
 
 THINKS, THOUGHT = "<think>", "</think>"
 """The marks around a language model's thinking before its answer."""

@@ -8,7 +8,6 @@ base tokens, D language-model width.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from math import isqrt
 from typing import Any
 
@@ -16,85 +15,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
-from transformers.cache_utils import Cache, DynamicCache
 
-from .fetcher import FetchChoices
-from .image_encoding import ImageEncoding
-from .processing_arr_coc import ArrCocProcessor
-from .prompt import Core, SelectedSlots, deepstack_arguments, positions, positions_and_planes
-from .transformers_releases import CACHE
-
-
-def keeps_every_position(cache: Cache) -> bool:
-    """Whether a cache keeps the keys and values of all positions, as that of full attention does."""
-    return all(type(layer).__name__ == "DynamicLayer" for layer in cache.layers)
-
-
-@torch.no_grad()
-def with_prefix(core: Core, processor: ArrCocProcessor, encoding: ImageEncoding) -> ImageEncoding:
-    """Prefills the language model with the prompt up to and including the base tokens, and keeps the cache.
-
-    Without full attention in all layers the encoding does not change, as its cache does not keep every position.
-    """
-    cache = DynamicCache(config=core.config.text_config)
-    if not keeps_every_position(cache):
-        return encoding
-    text = processor.prompt("?")
-    before = text[: text.index(processor.image_token)]
-    with processor.tokenizing.lock:
-        ids = processor.tokenizer(before, add_special_tokens=False, return_tensors="pt").input_ids[0].long()
-    embeds = core.get_input_embeddings()(ids.to(encoding.tokens.device))
-    base = encoding.tokens.to(embeds)
-    prompt = torch.cat((embeds.expand(len(encoding), -1, -1), base), 1)
-    placeholders = torch.full((base.shape[1],), core.config.image_token_id)
-    rows = torch.cat((ids, placeholders)).to(prompt.device).expand(len(encoding), -1)
-    places, planes = positions_and_planes(core, rows, encoding)
-    core(inputs_embeds=prompt, cache=cache, use_cache=True, position_ids=places, **deepstack_arguments(planes))
-    layers = [(layer.keys, layer.values) for layer in cache.layers]  # type: ignore[union-attr]
-    return replace(encoding, prefix_ids=torch.cat((ids, placeholders)), prefix_cache=layers)  # type: ignore[arg-type]
-
-
-def cached_prefix(core: Core, encoding: ImageEncoding, rows: Tensor) -> DynamicCache:
-    """A cache with the language model's prefill of the encoded images `rows` [B]."""
-    cache = DynamicCache(config=core.config.text_config)
-    for layer, (key, value) in enumerate(encoding.prefix_cache or ()):
-        at = rows.to(key.device)
-        cache.update(key[at], value[at], layer)
-    return cache
-
-
-def holds_prefix(encoding: ImageEncoding, inputs: dict[str, Tensor]) -> bool:
-    """Whether each left-padded prompt begins with the tokens of the encoding's prefix.
-
-    `inputs`: input_ids and attention_mask [B, S], and perhaps others.
-    """
-    prefix, input_ids = encoding.prefix_ids, inputs["input_ids"]
-    if prefix is None or encoding.prefix_cache is None:
-        return False
-    pads = (inputs["attention_mask"] == 0).sum(1, keepdim=True)
-    at = pads + torch.arange(len(prefix), device=input_ids.device)
-    if int(at.max()) >= input_ids.shape[1]:
-        return False
-    return bool((input_ids.gather(1, at) == prefix.to(input_ids.device)).all())
-
-
-def pad_after_prefix(inputs: dict[str, Tensor], prefix: int) -> dict[str, Tensor]:
-    """[pad][prefix][rest] -> [prefix][pad][rest], so that one cached prefix fits prompts of any length."""
-    pads = (inputs["attention_mask"] == 0).sum(1).tolist()
-
-    def move(rows: Tensor) -> Tensor:
-        return torch.stack(
-            [
-                torch.cat((row[pad : pad + prefix], row[:pad], row[pad + prefix :]))
-                for row, pad in zip(rows, pads, strict=True)
-            ]
-        )
-
-    if (places := inputs.get("position_ids")) is not None and places.ndim == 3:  # [3, B, S]: time, row, column
-        rest = {name: tensor for name, tensor in inputs.items() if name != "position_ids"}
-        return {**pad_after_prefix(rest, prefix), "position_ids": torch.stack([move(axis) for axis in places])}
-    return {name: move(tensor) for name, tensor in inputs.items()}
-
+from .fetcher import FetchChoices, SelectedSlots
+from .pretrained import CACHE
+from .prompt import Core, behind_prefix, deepstack_arguments, positions
 
 SPREAD = 2.0
 """Standard deviation, in patches, over which attention to a base token of one patch is spread (mask compressor)."""
@@ -169,7 +93,10 @@ def attention_relevance(model: Core, selected: SelectedSlots) -> Tensor:
     prompt = model.place(selected, nothing, attention_mask=selected.attention_mask)
     inputs = {**prompt.inputs, **prompt.read}
     inputs.setdefault("attention_mask", torch.ones_like(inputs["input_ids"]))
-    inputs, past = _behind_prefix(model, selected, inputs)
+    past = None
+    if selected.prefix is not None and len(selected.rows) == len(selected.input_ids):  # one image in each prompt
+        assert selected.image_index is not None
+        inputs, past = behind_prefix(model.config.text_config, selected.prefix, inputs, selected.image_index)
     start = 0 if past is None else past.get_seq_length()
     mask, planes = inputs["attention_mask"], inputs.get("prompt_planes")
     with AttentionRecorder(inputs["query_mask"][:, start:].bool()) as recorder:
@@ -189,19 +116,6 @@ def attention_relevance(model: Core, selected: SelectedSlots) -> Tensor:
     return on_fine_grid(
         _to_base(model, selected, inputs["input_ids"], paid), selected.context.side, selected.encoding.base_indices
     )
-
-
-def _behind_prefix(
-    model: Core, selected: SelectedSlots, inputs: dict[str, Tensor]
-) -> tuple[dict[str, Tensor], Cache | None]:
-    """The prompts with their padding behind the encoding's prefix, and its cache; or unchanged without a prefix."""
-    prefix = selected.prefix
-    alone = len(selected.rows) == len(selected.input_ids)  # one image in each prompt: that of its prefix
-    if prefix is None or selected.image_index is None or not alone or not holds_prefix(prefix, inputs):
-        return inputs, None
-    assert prefix.prefix_ids is not None
-    cache = cached_prefix(model, prefix, selected.image_index)
-    return pad_after_prefix(inputs, len(prefix.prefix_ids)), cache
 
 
 def _mean_over_layers(layers: list[Tensor], span: Sequence[float]) -> Tensor | None:

@@ -22,29 +22,28 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import AutoModel
-from transformers.cache_utils import Cache
+from transformers.cache_utils import Cache, DynamicCache
 from transformers.configuration_utils import PretrainedConfig
 from transformers.modeling_utils import PreTrainedModel
 from transformers.utils.generic import TransformersKwargs, can_return_tuple
 
-from .allocators import FetchResult
 from .attention_scorer import attention_relevance
-from .bridges import BRIDGES, Bridged, DeepStack, ReadPatches, embedding_table
+from .bridges import BRIDGES, FOREMOST, Bridged, DeepStack, ReadPatches
 from .checks import check_inputs, refusal
 from .configuration_arr_coc import ArrCocConfig
-from .fetcher import AS_CONFIGURED, FetchChoices, RunningBackFetcher
+from .fetcher import AS_CONFIGURED, FetchChoices, RunningBackFetcher, SelectedSlots, fetch_over_views
 from .image_encoding import KNOWN, SEEN, ImageEncoding, check_identity
-from .joint_allocation import JointFetch, bridge_over_views, fetch_over_views
-from .pretrained import ArrCocPreTrainedModel, device_of, model_identity
+from .pretrained import CACHE, ArrCocPreTrainedModel, CacheOutput, by_either_name, device_of, model_identity
 from .processing_arr_coc import find_query_tokens
 from .prompt import (
     READ,
     EmbeddedPrompt,
-    SelectedSlots,
     deepstack_arguments,
     default_query_mask,
     find_slots,
     hide_placeholders,
+    in_columns,
+    keeps_every_position,
     lacks_answers,
     positions,
     positions_and_planes,
@@ -53,11 +52,11 @@ from .prompt import (
 )
 from .prompt_format import LAYOUTS
 from .scorers import FetchContext, scorer_inputs
-from .transformers_releases import CACHE, CacheOutput, by_either_name
 from .view_encoding import select_views
+from .views import FetchResult, JointFetch, bridge_over_views
 from .vision_tower import ArrCocVisionTower, pool_cells
 from .word_sources import words_on_squares
-from .wordpieces import FOREMOST, GivenWords
+from .wordpieces import SPACE, GivenWords
 
 
 def build_language_model(config: PretrainedConfig) -> PreTrainedModel:
@@ -96,6 +95,7 @@ class ArrCocModel(ArrCocPreTrainedModel):
         super().__init__(config)
         vision, semantic, text = config.vision_config, config.semantic_config, config.text_config
         fetcher, sizes = config.fetcher_config, {"feature_size": vision.out_channels, "text_size": text.hidden_size}
+        self.padding_id = config.padding_id
         self.label = token_hex(8)  # of this object and its copies, which differ in `id`
         outputs = scorer_inputs(fetcher)
         outputs["keeps_depths"] |= config.bridge_config.deepstack
@@ -124,7 +124,9 @@ class ArrCocModel(ArrCocPreTrainedModel):
     @property
     def input_device(self) -> torch.device:
         """The device of pixels and prompts."""
-        return device_of(self.get_input_embeddings())
+        embed = self.get_input_embeddings()
+        device = next(embed.parameters()).device
+        return device if device.type != "meta" else device_of(embed)
 
     def identity(self) -> str:
         """A checksum of the weights that encode images: see `model_identity`."""
@@ -193,13 +195,14 @@ class ArrCocModel(ArrCocPreTrainedModel):
         Raises:
             ValueError: images that are not square, or a side that is not a multiple of 4 patches.
         """
-        if words is None:
-            return self._encoded(pixel_values, patch_mask, pool=pool)
-        grid = self.vision_tower.encode_grid(pixel_values, words)
-        return self._encoded(pixel_values, patch_mask, grid, pool=pool)
+        if not pixel_values.is_meta:
+            pixel_values = pixel_values.to(self.input_device)
+            patch_mask = None if patch_mask is None else patch_mask.to(self.input_device)
+        return self._encoded(pixel_values, patch_mask, pool=pool, words=words)
 
     def encode_words(self, words: Sequence[GivenWords], patch_mask: Tensor, *, pool: int = 1) -> ImageEncoding:
         """Encodes images whose words are all known, without their pixels; `patch_mask` and `pool` as `encode_image`."""
+        patch_mask = patch_mask.to(self.input_device)
         fields = self.vision_tower.unseen_fields(words, patch_mask.shape[1])
         given_fields = {name: fields.pop(name) for name in ("textures", "seeds")}
         encoding = self._encoded(None, patch_mask, fields, given_fields=given_fields, pool=pool)
@@ -220,7 +223,13 @@ class ArrCocModel(ArrCocPreTrainedModel):
         self, features: Tensor, patch_mask: Tensor, bypass: bool, pieces: Tensor | None = None
     ) -> ImageEncoding:
         """The parts of an encoding of grids [P, C, G, G] that their fetched tokens attend to; the others are empty."""
-        given_fields = {"textures": features[:, :0], "seeds": patch_mask.new_zeros(len(features), dtype=torch.int64)}
+        given_fields: Any = {
+            "textures": features[:, :0],
+            "seeds": patch_mask.new_zeros(len(features), dtype=torch.int64),
+        }
+        if self.bridge.places_tokens:  # whose fetched tokens do not attend to base tokens
+            fields = self.vision_tower(None, patch_mask, features, pieces=pieces) | given_fields
+            return ImageEncoding(**fields, tokens=fields["semantic"][:, :0], bypass=bypass)
         grid = {"features": features, "pieces": pieces}
         return self._encoded(None, patch_mask, grid, given_fields=given_fields, bypass=bypass)
 
@@ -233,14 +242,16 @@ class ArrCocModel(ArrCocPreTrainedModel):
         given_fields: Mapping[str, Any] = MappingProxyType({}),
         bypass: bool | None = None,
         pool: int = 1,
+        words: Sequence[GivenWords | None] | None = None,
     ) -> ImageEncoding:
         """The encoding of images: through the vision tower, then base tokens through the bridge.
 
         `given_fields`: fields that the tower does not make. With "semantic" among them, the tower does not run.
         """
         # 1. The vision tower: features, textures and the states of base tokens.
-        fields = given_fields if "semantic" in given_fields else self.vision_tower(pixel_values, patch_mask, **grid)
-        fields = {**fields, **given_fields}
+        fields = dict(given_fields)
+        if "semantic" not in fields:
+            fields = {**self.vision_tower(pixel_values, patch_mask, words=words, **grid), **fields}
         # 2. The bridge: base tokens for the language model, pooled before or behind it.
         bypass = self.config.bridge_config.bypass if bypass is None else bypass
         states, projected = fields["semantic"], fields["compressed"].flatten(2).transpose(1, 2)
@@ -270,13 +281,31 @@ class ArrCocModel(ArrCocPreTrainedModel):
         """
         if bypass is None or bypass == encoding.bypass:
             return encoding
-        return self.bridge_again(encoding, bypass)
-
-    def bridge_again(self, encoding: ImageEncoding, bypass: bool) -> ImageEncoding:
-        """The encoding with base tokens from the bridge's present weights; the vision tower does not run again."""
         fields = {name: getattr(encoding, name) for name in SEEN}
         bridged = self._encoded(None, None, given_fields=fields, bypass=bypass, pool=encoding.pool)
         return replace(bridged, **{name: getattr(encoding, name) for name in KNOWN})
+
+    @torch.no_grad()
+    def prefill(self, encoding: ImageEncoding, before: Tensor) -> ImageEncoding:
+        """The encoding with the language model's cache of the tokens `before` [p] an image and its base tokens.
+
+        Without full attention in all layers the encoding does not change, as its cache does not keep every position.
+        """
+        cache = DynamicCache(config=self.config.text_config)
+        if not keeps_every_position(cache):
+            return encoding
+        embeds = self.get_input_embeddings()(before.to(encoding.tokens.device))
+        base = encoding.tokens.to(embeds)
+        prompt = torch.cat((embeds.expand(len(base), -1, -1), base), 1)
+        ids = torch.cat((before, torch.full((base.shape[1],), self.config.image_token_id)))
+        extra: dict[str, Any] = {}
+        if self.layout.spatial or self.deepstack is not None:
+            rows = ids.to(prompt.device).expand(len(base), -1)
+            extra["position_ids"], planes = positions_and_planes(self, rows, encoding)
+            extra |= deepstack_arguments(planes)
+        self(inputs_embeds=prompt, cache=cache, use_cache=True, **extra)
+        layers: Any = [(layer.keys, layer.values) for layer in cache.layers]  # type: ignore[union-attr]
+        return replace(encoding, prefix_ids=ids, prefix_cache=layers)
 
     # ---- a question: select slots, fetch, place
 
@@ -309,8 +338,10 @@ class ArrCocModel(ArrCocPreTrainedModel):
         if choices.bypass is not None:
             encoding = self.with_bypass(encoding, choices.bypass)
         if image_index is not None:
-            prefix = encoding
-            encoding = encoding.without_prefix().select(image_index)  # no copy of the cache
+            prefix, every = encoding, torch.arange(len(encoding.features))
+            encoding = replace(encoding, prefix_ids=None, prefix_cache=None)  # no copy of the cache
+            if torch.compiler.is_compiling() or not torch.equal(image_index.cpu(), every):
+                encoding = encoding.select(image_index)
         fetcher = self.config.fetcher_config
         rows, budget = self._slots(input_ids, encoding, choices) if slots is None else slots
         query, mask = pack_questions(embeds, query_mask, rows)
@@ -383,8 +414,8 @@ class ArrCocModel(ArrCocPreTrainedModel):
         elif placed is not None or fetched.budget < selected.budget:
             inputs["columns"] = torch.arange(1, embeds.shape[1] + 1, device=embeds.device).expand(embeds.shape[:2])
             inputs = trim_placeholders(
-                counts=fetched.tokens, image_token_id=image_token, base_positions=selected.encoding.base_positions,
-                pad_token_id=self.config.padding_id, **inputs,
+                counts=fetched.tokens, image_token_id=image_token, base_positions=tokens.shape[1] - fetched.budget,
+                pad_token_id=self.padding_id, **inputs,
             )  # fmt: skip
             embeds = self._embed(inputs["input_ids"])
         # 2. The tokens replace the embeddings of their placeholders.
@@ -450,13 +481,17 @@ class ArrCocModel(ArrCocPreTrainedModel):
 
     def _table(self, device: torch.device) -> Tensor:
         """[V, D] the table of the language model's embeddings."""
-        table = embedding_table(self.get_input_embeddings(), self.config.text_config.vocab_size, self.input_device)
+        embed, rows = self.language_model.get_input_embeddings(), self.config.text_config.vocab_size
+        if type(embed) is nn.Embedding and not embed.weight.is_meta:  # subclasses scale or quantise
+            return embed.weight[:rows].to(device)
+        table: Tensor = embed(torch.arange(rows, device=self.input_device))
         return table.to(device)
 
     def _text_arguments(self, features: Tensor, pieces: Tensor, **fetched: Tensor | None) -> dict[str, ReadPatches]:
         """The argument `patches` of a bridge that places tokens."""
         assert self.vision_tower.text_reader is not None, "encodings with wordpieces come from a text reader"
-        opens, table = self.vision_tower.text_reader.opens().to(pieces.device), self._table(pieces.device)
+        opens = (self.vision_tower.text_reader.spellings[:, 0] == SPACE).to(pieces.device)  # words begin with a space
+        table = self._table(pieces.device)
         return {"patches": ReadPatches(pieces, table, features.shape[-1], opens, **fetched)}
 
     def image_tokens(
@@ -617,7 +652,8 @@ class ArrCocModel(ArrCocPreTrainedModel):
         if prompt is not None:
             inputs_embeds = prompt.embeds
             attention_mask, position_ids = (prompt.inputs.get(name) for name in ("attention_mask", "position_ids"))
-            kwargs.update(deepstack_arguments(prompt.planes))
+            if prompt.planes is not None:
+                kwargs.update(deepstack_arguments(prompt.planes))
             if prompt.positions is not None:
                 position_ids = prompt.positions
             elif position_ids is None and attention_mask is not None and prompt.inputs["input_ids"] is not input_ids:
@@ -645,20 +681,6 @@ class ArrCocModel(ArrCocPreTrainedModel):
             states["last_hidden_state"] = in_columns(states["last_hidden_state"], columns, input_ids.shape[1])
         new_cache = getattr(outputs, CACHE, None)
         return ArrCocModelOutput(**states, cache=new_cache, fetch=fetch, prompt=prompt, scores=all_scores)
-
-
-def in_columns(states: Tensor, columns: Tensor, length: int) -> Tensor:
-    """States [B, S', D] of shortened prompts -> [B, length, D], where a removed column has the state before it.
-
-    Args:
-        states: of the tokens that stayed.
-        columns: [B, S'] their columns, from 1; 0 on padding.
-        length: of the prompts before.
-    """
-    numbers = torch.arange(columns.shape[1], device=columns.device).expand_as(columns)
-    place = columns.new_zeros(len(columns), length + 1).scatter(1, columns, numbers)
-    place[:, 0] = 0
-    return states.take_along_dim(place.cummax(1).values[:, 1:, None], 1)
 
 
 def pack_questions(embeds: Tensor, query_mask: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:

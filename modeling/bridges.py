@@ -19,7 +19,7 @@ from transformers import initialization
 from .config_fields import Registry
 from .configuration_arr_coc import COMPRESSION, INDICATORS, ArrCocBridgeConfig
 from .image_encoding import KeyValue
-from .wordpieces import PIECE_SLOTS, Places, line_breaks, reading_order, word_marks
+from .wordpieces import PIECE_SLOTS
 
 BRIDGES: Registry[type["Bridge"]] = Registry("bridge")
 
@@ -72,20 +72,6 @@ class ReadPatches:
     relevance: Tensor | None = None
     room: Tensor | None = None
     view: Tensor | None = None
-
-
-def embedding_table(embed: nn.Module, rows: int, device: torch.device) -> Tensor:
-    """The first rows [V, D] of the embeddings `embed`; a view of its weight if possible.
-
-    Args:
-        embed: a language model's embeddings.
-        rows: V.
-        device: the device of its input.
-    """
-    if type(embed) is nn.Embedding and not embed.weight.is_meta:  # subclasses scale or quantise
-        return embed.weight[:rows]
-    table: Tensor = embed(torch.arange(rows, device=device))
-    return table
 
 
 class Bridge(nn.Module):
@@ -289,6 +275,110 @@ class CellBridge(LinearBridge):
 
 
 # ---- the language model's own wordpieces ----------------------------------------------------------------------------
+
+
+_BREAK = 6
+"""Patches between wordpieces in a line beyond which the next one begins another column of the page."""
+FOREMOST = 48
+"""The number of most relevant patches whose tokens come once more, right before the question."""
+
+
+class Places(nn.Module):
+    """Embedding of a token's place: its half row, its column, and whether it begins a line or a table cell
+    (`line_breaks`). `mark`, `best`, `first` and `last` are added in proportion to `word_marks`; they start at
+    zero."""
+
+    def __init__(self, side: int, text_size: int) -> None:
+        super().__init__()
+        self.side = side
+        self.rows = nn.Embedding(2 * side, text_size)
+        self.columns = nn.Embedding(side, text_size)
+        self.line_break = nn.Parameter(torch.zeros(text_size))
+        self.mark, self.best, self.first, self.last = (nn.Parameter(torch.zeros(text_size)) for _ in range(4))
+
+    def start_weights(self, std: float) -> None:
+        for each in (self.line_break, self.mark, self.best, self.first, self.last):
+            nn.init.zeros_(each)
+
+    def forward(
+        self, half_rows: Tensor, columns: Tensor, side: int, breaks: Tensor | None = None, marks: Tensor | None = None
+    ) -> Tensor:
+        """Half rows [...] and columns [...] of a grid of `side` patches, `breaks` bool [...], and `marks` [..., 4] in
+        0..1 (`word_marks`) -> [..., D]."""
+        if side != self.side:
+            half_rows, columns = half_rows * self.side // side, columns * self.side // side
+        placed: Tensor = self.rows(half_rows) + self.columns(columns)
+        if breaks is not None:
+            placed = placed + breaks[..., None] * self.line_break
+        if marks is None:
+            return placed
+        return placed + marks @ torch.stack((self.mark, self.best, self.first, self.last))
+
+
+def line_breaks(half_rows: Tensor, columns: Tensor) -> Tensor:
+    """bool [..., K], True on tokens in reading order that do not directly follow the token before them."""
+    breaks = torch.ones_like(half_rows, dtype=torch.bool)
+    gap = columns[..., 1:] - columns[..., :-1]
+    breaks[..., 1:] = (half_rows[..., 1:] != half_rows[..., :-1]) | (gap > _BREAK) | (gap < 0)
+    return breaks
+
+
+def word_marks(relevance: Tensor, opens: Tensor, breaks: Tensor, question: Tensor | None = None) -> Tensor:
+    """What marks tokens in reading order: [..., K, 4] in 0..1.
+
+    The first is the mean relevance of a token's word. The second is its odds (relevance / (1 - relevance)) relative to
+    those of the best word of the question. The third, on the first token of a word, says by how much these exceed those
+    of the word before it, the fourth, on the last token, those of the word behind it. So the language model sees where
+    a run of relevant words begins and ends. A word at the end of a line has no neighbour there: 0.
+
+    Args:
+        relevance: [..., K] in 0..1, of each token's patch.
+        opens: bool [..., K], True on tokens that begin a word.
+        breaks: bool [..., K], see `line_breaks`.
+        question: int64 [..., K] from 0, the question of each token; None: all are of one.
+    """
+    first = opens | breaks
+    last, ends = F.pad(first[..., 1:], (0, 1), value=True), F.pad(breaks[..., 1:], (0, 1), value=True)
+    word = first.long().cumsum(-1)
+    empty = relevance.new_zeros(*word.shape[:-1], word.shape[-1] + 1)
+    count = empty.scatter_add(-1, word, torch.ones_like(relevance)).clamp(min=1)
+    mean = (empty.scatter_add(-1, word, relevance) / count).gather(-1, word)
+    odds = mean / (1 - mean).clamp(min=1e-4)
+    question = torch.zeros_like(word) if question is None else question
+    best = empty.scatter_reduce(-1, question, odds, "amax").gather(-1, question)
+    share = odds / best.clamp(min=1e-6)
+    before, behind = F.pad(share[..., :-1], (1, 0)) * ~breaks, F.pad(share[..., 1:], (0, 1)) * ~ends
+    rise, fall = ((share - other).clamp(min=0) for other in (before, behind))
+    return torch.stack((mean, share, rise * first, fall * last), -1)
+
+
+def reading_order(filled: Tensor, rank: Tensor, place: Tensor, room: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The slots that become tokens, in reading order; behind them those of the `FOREMOST` patches once more.
+
+    The language model reads the text as it is printed, and right before the question what is most relevant for it. If
+    there is no room for all slots, those of the most relevant patches are kept.
+
+    Args:
+        filled: bool [B, K, S].
+        rank: [B, K] relevance rank of each patch, from 0.
+        place: [B, K, S] whole numbers that grow in reading order.
+        room: [B] tokens of each item, at most K.
+
+    Returns:
+        Slots [B, K] of the flattened [K * S], bool [B, K], True on those that are filled; these come first; and bool
+        [B, K], True on those that come once more.
+    """
+    count, slots = filled.shape[1:]
+    last = torch.iinfo(torch.int64).max
+    by_rank = (rank[..., None] * slots + torch.arange(slots, device=rank.device)).masked_fill(~filled, last)
+    best = by_rank.flatten(1).argsort(stable=True)[:, :count]
+    again = (filled & (rank < FOREMOST)[..., None]).flatten(1).sum(1).minimum(room)
+    number = torch.arange(count, device=room.device)
+    places, stands = place.flatten(1).gather(1, best), filled.flatten(1).gather(1, best)
+    kept = torch.cat([stands & (number < some[:, None]) for some in (room - again, again)], 1)
+    behind = place.amax() + 1 if place.numel() else 0
+    order = torch.cat((places, places + behind), 1).masked_fill(~kept, last).argsort(stable=True)[:, :count]
+    return best.repeat(1, 2).gather(1, order), kept.gather(1, order), order >= count
 
 
 @BRIDGES.register("wordpieces")

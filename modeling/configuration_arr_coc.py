@@ -54,7 +54,6 @@ from .config_fields import (
     write_members,
 )
 from .prompt_format import count_vision_tokens
-from .textures import TEXTURE_SETS
 
 SPATIAL_MODELS = ("qwen3_vl_text", "qwen3_vl_moe_text")
 """Text models that take two-dimensional positions (M-RoPE) and planes (DeepStack)."""
@@ -156,7 +155,7 @@ class ArrCocFetcherConfig(ValidatedConfig):
     match_size: int = whole(0, MAX_WIDTH, default=0)
     shared_size: int = width(256)
     latent_size: int | None = whole(1, MAX_WIDTH, default=None)
-    textures: str | None = choice(TEXTURE_SETS, default=None)
+    textures: str | None = choice(("light", "basic", "full"), default=None)
     balancer_size: int = width(160)
     balancer_aggregation: str = choice(("statistics", "learned"), default="statistics")
     balancer_weights: str = choice(("sigmoid", "softmax"), default="sigmoid")

@@ -12,26 +12,25 @@ from numbers import Integral
 from typing import Any, Protocol
 
 import torch
+from PIL import Image
 from torch import Tensor
 from transformers import GenerationConfig, GenerationMixin
 from transformers.utils import logging
 from transformers.utils.generic import TransformersKwargs
 
-from .allocators import FetchResult
 from .answers import THINKING, Answer, answer_probabilities, on_page, surest, with_cuts, with_fetch
-from .attention_scorer import cached_prefix, holds_prefix, pad_after_prefix
 from .base_model import ArrCocModel
 from .budgets import count_fetched, pooling
 from .checks import CALLABLES, DECODING, NUMBERS, boxes_per_slot, refusal, too_long
 from .configuration_arr_coc import COMPRESSION, ArrCocConfig
-from .fetcher import AS_CONFIGURED, FetchChoices
+from .fetcher import AS_CONFIGURED, FetchChoices, SelectedSlots
 from .image_encoding import ImageEncoding
 from .image_loading import Source, boxes_on_image, check_print, load_sources
 from .image_processing_arr_coc import ArrCocImageProcessor, Box, boxes_to_patches, least_scale
-from .image_sources import shorten
 from .passes import ask_in_passes, check_passes
 from .processing_arr_coc import ArrCocProcessor, History, Turn, histories, take_view_options
-from .prompt import EmbeddedPrompt, SelectedSlots
+from .prompt import EmbeddedPrompt, behind_prefix
+from .tiles import AS_SEEN, VIEW_OPTIONS, ViewOptions
 from .view_encoding import (
     READINGS,
     Reading,
@@ -42,7 +41,7 @@ from .view_encoding import (
     select_views,
     with_features,
 )
-from .views import AS_SEEN, VIEW_OPTIONS, ViewOptions
+from .views import FetchResult
 from .word_sources import from_tensor, resolved_words
 
 logger = logging.get_logger(__name__)
@@ -80,7 +79,8 @@ class QuestionBatch:
     @property
     def captions(self) -> list[list[str]]:
         """The text before each image of each prompt."""
-        captions = {row: source.caption for row, source in enumerate(self.encoding.sources or ())}
+        seconds = {row: source.second for row, source in enumerate(self.encoding.sources or ())}
+        captions = {row: f"{second:g} s " for row, second in seconds.items() if second is not None}
         return [[captions.get(number, "") for number in images] for images in self.images]
 
     def alone(self, number: int) -> "QuestionBatch":
@@ -106,8 +106,6 @@ class Answering(Protocol):
     def device(self) -> torch.device: ...
 
     def generate_tokens(self, **kwargs: Any) -> Any: ...
-
-    def prefilled(self, encoding: ImageEncoding) -> ImageEncoding: ...
 
 
 class AnswerGenerator:
@@ -151,7 +149,11 @@ class AnswerGenerator:
         encoding = self._encode_sources(prompts, options, together=together)
         encoding.made_by = self.model.model.maker()
         encoding.readings = tuple(self._reading(encoding, options, prefix, number) for number in range(1, readings))
-        return self.model.prefilled(encoding) if prefix else encoding
+        return self.prefilled(encoding) if prefix else encoding
+
+    def prefilled(self, encoding: ImageEncoding) -> ImageEncoding:
+        """The encoding with the language model's prefill of the prompt up to and including the base tokens."""
+        return self.model.model.prefill(encoding, self.processor.prefix_ids())
 
     def _reading(self, encoding: ImageEncoding, options: ViewOptions, prefix: bool, number: int) -> Reading:
         """A further reading of the encoding's sources, from 1."""
@@ -167,7 +169,7 @@ class AnswerGenerator:
         self, documents: Sequence[Sequence[Source]], options: ViewOptions, prefix: bool
     ) -> ImageEncoding:
         encoding = encode_sources(self.model.model, self.processor.image_processor, documents, options)
-        return self.model.prefilled(encoding) if prefix else encoding
+        return self.prefilled(encoding) if prefix else encoding
 
     @torch.no_grad()
     def encode_slots(
@@ -220,14 +222,15 @@ class AnswerGenerator:
             if isinstance(source, list | tuple) or getattr(source, "ndim", 0) == 4:
                 raise refusal("image", "one image, or a list of them", source)
         images = load_sources(sources, max_image_pixels=processor.max_image_pixels, policy=processor.sources)
+        for image in images:
+            if isinstance(image, Image.Image):
+                check_print(image.height, image.width)
         if (
             pooled
             or options.words not in ("auto", "network")
             or processor.shrinks(images, least_scale(options.tiles, options.tile_scale))
         ):
             return encode_prompts(self.model.model, processor, prompts, images, options)
-        for image in images:
-            check_print(image.height, image.width)
         inputs = processor(images, return_tensors="pt")
         core = self.model.model
         words = reread_words(core.vision_tower, processor, [None] * len(images), images) if options.reread else None
@@ -277,7 +280,7 @@ class AnswerGenerator:
             raise ValueError(f"{inputs[0]}: expected generate(**inputs) without a question; got it beside one")
         options, kwargs = self._view_options(kwargs)
         check_names(self.model, kwargs)
-        questions = checked_questions(question, self.processor.control_tokens, self.processor.count_tokens)
+        questions = self.processor.checked_questions(question)
         listed = [] if boxes is None else boxes_per_slot(boxes)
         given = {"boxes": boxes, **vars(choices), **kwargs}
         check_readings(readings, image, {name: self.setting(given, name) for name in WITH_ONE_READING})
@@ -424,7 +427,7 @@ class AnswerGenerator:
         # As with `encode_image`, so that both round alike in bfloat16.
         alone = len(spans) == 1 < len(questions) or all(len(span) == 1 for span in spans)
         if not encoded and alone and self.cache_is_plain(kwargs):
-            encoding = self.model.prefilled(encoding)
+            encoding = self.prefilled(encoding)
         return QuestionBatch(encoding, images, questions, options.spread, apart=choices.patches is not None)
 
     def _inputs(
@@ -491,9 +494,9 @@ class AnswerGenerator:
         whole = bool(self.setting(kwargs, "return_dict_in_generate"))
         repeats = max(self.setting(kwargs, name, 1) for name in ("num_beams", "num_return_sequences"))
         first = torch.tensor([images[0] for images in batch.images]).repeat_interleave(repeats)
-        if encoding.prefix_cache is not None and self.cache_is_plain(kwargs) and holds_prefix(encoding, inputs):
-            inputs = pad_after_prefix(inputs, len(encoding.prefix_ids))  # type: ignore[arg-type]
-            kwargs = {**kwargs, "cache": cached_prefix(self.model.model, encoding, first)}
+        if encoding.prefix_cache is not None and self.cache_is_plain(kwargs):
+            inputs, cache = behind_prefix(self.model.config.text_config, encoding, inputs, first)
+            kwargs = kwargs if cache is None else {**kwargs, "cache": cache}
         with_details = return_fetch or whole
         output, texts = self.generated(inputs, kwargs, logits=with_details)
         if not with_details:
@@ -701,37 +704,6 @@ def _is_one(value: Any) -> bool:
 def is_encoding(value: Any) -> bool:
     """Whether `value` comes from `encode_image` (by class name: remote code may load a class twice)."""
     return type(value).__name__ == "ImageEncoding"
-
-
-MAX_QUESTION = 512
-"""Tokens; a longer question is taken for a document that was passed as one."""
-
-
-def checked_questions(
-    question: Any, control_tokens: Sequence[str], count_tokens: Callable[[str], int] | None = None
-) -> list[str]:
-    """One or several questions -> a list of them.
-
-    `count_tokens`: counts those of a question; None: it may have any number.
-
-    Raises:
-        ValueError: no question; or one that is not text, is empty, holds only control tokens, or is longer than
-            `MAX_QUESTION`.
-    """
-    questions = list(question) if isinstance(question, list | tuple) else [question]
-    if not questions:
-        raise ValueError("question: expected at least one; got an empty list")
-    for text in questions:
-        plain = text.encode("utf-8", "ignore").decode() if isinstance(text, str) else ""
-        if isinstance(text, str) and plain != text:
-            raise refusal("question", "text, which UTF-8 can hold", text)
-        for token in control_tokens:
-            plain = plain.replace(token, "")
-        if not plain.strip():
-            raise ValueError(f"question: expected a non-empty string; got {shorten(repr(text))}")
-        if count_tokens is not None and (length := count_tokens(text)) > MAX_QUESTION:
-            raise ValueError(f"question: expected at most {MAX_QUESTION} tokens; got {length}")
-    return questions
 
 
 def boxes_on_images(boxes: Sequence[Sequence[Box]], batch: QuestionBatch) -> list[list[Box]]:

@@ -9,7 +9,7 @@ transformers' SAM and CLIP.
 """
 
 from collections.abc import Collection
-from typing import cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -117,11 +117,6 @@ class ConvStem(nn.Module):
 
     def forward(self, pixel_values: Tensor) -> Tensor:
         return self.projection(self.steps(pixel_values))
-
-    def with_steps(self, pixel_values: Tensor) -> tuple[Tensor, Tensor]:
-        """The output of `forward`, and the features [B, C, 2G, 2G] before its last convolution."""
-        steps = self.steps(pixel_values)
-        return self.projection(steps), steps
 
 
 SCORES_AT_ONCE = 2**20
@@ -308,12 +303,16 @@ class GridNeck(nn.Module):
         return self.layer_norm2(self.conv2(self.layer_norm1(self.conv1(x))))
 
 
+COARSE = (0.5, 0.25)
+"""Sizes of an image at which large print is read, relative to the size at which all print is."""
+
+
 class GridEncoder(nn.Module):
     """SAM's image encoder: pixels [B, 3, S, S] -> features [B, C, G, G]; any S that is a multiple of 4 patches."""
 
     def __init__(self, config: ArrCocVisionConfig) -> None:
         super().__init__()
-        side = config.grid_size
+        side, self.patch_size = config.grid_size, config.patch_size
         self.patch_embed = STEMS[config.stem](config)
         self.pos_embed = nn.Parameter(torch.zeros(1, side, side, config.hidden_size))
         self.layers = nn.ModuleList()
@@ -326,20 +325,31 @@ class GridEncoder(nn.Module):
     def start_weights(self, std: float) -> None:
         initialization.normal_(self.pos_embed, std=std)
 
-    def forward(self, pixel_values: Tensor, also: Collection[str] = ()) -> Tensor | dict[str, Tensor]:
+    def forward(self, pixel_values: Tensor, also: Collection[str] = ()) -> Tensor | dict[str, Any]:
         """Features [B, C, G, G]; with names in `also`, a dictionary of "features" and these outputs.
 
         Args:
             pixel_values: [B, 3, S, S].
             also: "depths": [B, 2, W, G, G], states after 1/3 and 2/3 of the layers; "stem": [B, C', 2G, 2G], the
-                features before the last convolution of a convolutional stem.
+                features before the last convolution of a convolutional stem; "coarse": a list of these features of
+                the images at `COARSE` of their size.
         """
-        outputs: dict[str, Tensor] = {}
+        outputs: dict[str, Any] = {}
+        stem: Any = self.patch_embed
         if "stem" in also:
-            assert isinstance(self.patch_embed, ConvStem), "the configuration checks it"
-            x, outputs["stem"] = self.patch_embed.with_steps(pixel_values)
+            assert isinstance(stem, ConvStem), "the configuration checks it"
+            outputs["stem"] = stem.steps(pixel_values)
+            x = stem.projection(outputs["stem"])
         else:
-            x = self.patch_embed(pixel_values)
+            x = stem(pixel_values)
+        if "coarse" in also:
+            outputs["coarse"] = []
+            for scale in COARSE:
+                side = round(pixel_values.shape[-1] * scale) // self.patch_size * self.patch_size
+                if side:
+                    size = (side, side)
+                    images = F.interpolate(pixel_values.float(), size, mode="bilinear", antialias=True)
+                    outputs["coarse"].append(stem.steps(images.to(pixel_values)))
         x = x.permute(0, 2, 3, 1)
         same = self.pos_embed.shape[1] == x.shape[1]
         x = x + (self.pos_embed if same else resize_table(self.pos_embed, x.shape[1]))

@@ -139,6 +139,15 @@ def fit_square(height: int, width: int, side: int) -> Placement:
     return Placement(side / max(height, width), offset, (scaled_height, scaled_width))
 
 
+def square_of(window: tuple[int, int, int, int]) -> tuple[float, float, float, float]:
+    """The square, in px of the source, of a window that is fitted into the model's square, padding included."""
+    x0, y0, x1, y1 = window
+    side = max(x1 - x0, y1 - y0)
+    placed = fit_square(y1 - y0, x1 - x0, side)
+    top, left = placed.offset
+    return x0 - left, y0 - top, x0 - left + side, y0 - top + side
+
+
 def map_boxes(boxes: Sequence[Box], height: int, width: int, side: int) -> list[Box]:
     """Boxes in pixels of a `height` x `width` source image -> boxes in pixels of the square of `side` px."""
     placed = fit_square(height, width, side)
@@ -307,14 +316,14 @@ class ArrCocImageProcessor(PilBackend):
     ) -> Any:
         if isinstance(images, Loaded):
             return images
+        options = {"max_image_pixels": self.max_image_pixels, "sources": self.sources}
+        options["input_data_format"] = input_data_format
         if isinstance(images, (list, tuple)) or getattr(images, "ndim", 0) == 4:
-            return [self._load(image, input_data_format, load) for image in images]
-        return load(
-            images,
-            max_image_pixels=self.max_image_pixels,
-            input_data_format=input_data_format,
-            sources=self.sources,
-        )
+            return [
+                load(image, **options) if isinstance(image, Image.Image) else self._load(image, input_data_format, load)
+                for image in images
+            ]
+        return load(images, **options)
 
     def _prepare_image_like_inputs(
         self, images: Any, *args: Any, input_data_format: str | ChannelDimension | None = None, **kwargs: Any

@@ -1,28 +1,19 @@
-"""Sources of images: a policy of allowed sources, and opening and downloading within it.
+"""A policy of allowed sources of images, and downloads within it.
 
 Error messages name a source, but not its content, nor the password or query of a URL.
 """
 
-import base64
-import binascii
 import ipaddress
-import os
 import socket
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from io import BytesIO
-from pathlib import Path
-from typing import IO, Any
-from urllib.parse import unquote_to_bytes, urlparse, urlsplit, urlunsplit
-from urllib.request import url2pathname
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 
 MAX_BYTES = 256 * 2**20
 """The most bytes from a URL or file object: about the size of the largest image uncompressed."""
-
-SHORTEST_BASE64 = 32
-"""Characters; below it a string without a scheme is a path, never base64 (the smallest image files take more)."""
 
 
 @dataclass(frozen=True)
@@ -59,117 +50,6 @@ POLICIES = {
 def shorten(text: str, length: int = 80) -> str:
     """The text, shortened for an error message."""
     return text if len(text) <= length else f"{text[:length]}..."
-
-
-def source_policy(sources: str | SourcePolicy) -> SourcePolicy:
-    """The policy called `sources`, or `sources` itself.
-
-    Raises:
-        ValueError: an unknown name.
-    """
-    if not isinstance(sources, str):
-        return sources
-    if sources not in POLICIES:
-        raise ValueError(f"sources: expected one of {', '.join(POLICIES)}; got {sources!r}")
-    return POLICIES[sources]
-
-
-def open_source(source: Any, policy: SourcePolicy, timeout: float | None) -> tuple[IO[bytes], str]:
-    """Opens a stream of encoded bytes, which the caller closes, and returns its name for error messages.
-
-    Args:
-        source: a path (str, PathLike; "~" is the home folder), file://, http(s) or data: URL, base64 text, bytes, a
-            binary file object (read from its beginning, left open) or a data set's {"bytes": ..., "path": ...}.
-        policy: the sources that may be read.
-        timeout: seconds for a whole download, redirects included; None: no limit.
-
-    Raises:
-        FileNotFoundError: no such file.
-        ValueError: another type, a source that is not allowed, or one that cannot be read.
-    """
-    if isinstance(source, Mapping) and {"bytes", "path"} & set(source):
-        content = source.get("bytes")
-        source = source.get("path") if content is None else content
-    if isinstance(source, bytes | bytearray | memoryview):
-        return BytesIO(source), "bytes"
-    if isinstance(source, str):
-        return _open_text(source, policy, timeout)
-    if isinstance(source, os.PathLike):
-        return _open_file(os.fspath(source), policy)
-    if hasattr(source, "read"):
-        return BytesIO(_read(source)), "file object"
-    raise ValueError(
-        "image: expected a PIL image, path, URL, data: URL, base64 text, bytes, file object, "
-        f'{{"bytes": ..., "path": ...}}, numpy array or torch tensor; got {type(source).__name__}'
-    )
-
-
-def _read(stream: Any) -> bytes:
-    if hasattr(stream, "seekable") and stream.seekable():
-        stream.seek(0)  # as Pillow does: the same object may be read again
-    content = stream.read(MAX_BYTES + 1)
-    if not isinstance(content, bytes):
-        raise ValueError(f"file object: expected one opened for bytes; got {type(content).__name__} from it")
-    if len(content) > MAX_BYTES:
-        raise ValueError(f"file object: expected at most {MAX_BYTES} bytes; got more")
-    return content
-
-
-def _open_text(source: str, policy: SourcePolicy, timeout: float | None) -> tuple[IO[bytes], str]:
-    if not source.strip():
-        raise ValueError("image: expected a path, URL, data: URL or base64 text; got an empty string")
-    scheme = source.split(":", 1)[0].lower() if ":" in source else ""
-    if scheme in ("http", "https"):
-        return BytesIO(download(source, policy, timeout)), without_secrets(source)
-    if scheme == "data":
-        return BytesIO(_data_url_bytes(source)), "data: URL"
-    if scheme == "file":
-        return _open_file(_file_url_path(source), policy)
-    named = source.startswith("/") and not source.startswith("/9j/")  # as base64 only a JPEG begins with a slash
-    if len(source) >= SHORTEST_BASE64 and not ("file" in policy.schemes and (named or os.path.exists(source))):
-        with suppress(binascii.Error, ValueError):
-            return BytesIO(base64.b64decode("".join(source.split()), validate=True)), "base64 text"
-    return _open_file(source, policy)
-
-
-def _file_url_path(url: str) -> str:
-    parsed = urlparse(url)
-    if parsed.netloc not in ("", "localhost"):
-        raise ValueError(f"{shorten(url)}: expected file:///path on this machine; got host {parsed.netloc!r}")
-    return url2pathname(parsed.path)
-
-
-def _data_url_bytes(url: str) -> bytes:
-    header, comma, payload = url.partition(",")
-    if not comma:
-        raise ValueError(f"{shorten(url)}: expected data:<type>;base64,<content>; got no comma")
-    if not header.lower().endswith(";base64"):
-        return unquote_to_bytes(payload)
-    try:
-        return base64.b64decode(b"".join(unquote_to_bytes(payload).split()), validate=True)
-    except (binascii.Error, ValueError) as error:
-        raise ValueError(f"{shorten(header)}: expected base64 content; got {error}") from error
-
-
-def _open_file(path: str, policy: SourcePolicy) -> tuple[IO[bytes], str]:
-    if "file" not in policy.schemes:
-        raise ValueError("image: expected a source that is allowed here (sources); got a path on this machine")
-    name = path if len(path) <= 80 else f"...{path[-80:]}"  # the end of the name identifies the file
-    file = Path(os.path.expanduser(path))
-    try:
-        if not file.exists():
-            raise FileNotFoundError(f"{name}: expected an image file; got a missing path")
-        if not file.is_file():  # a FIFO would block, a device has no end
-            kind = "a folder" if file.is_dir() else "a device, pipe or socket"
-            raise ValueError(f"{name}: expected an image file; got {kind}")
-        return file.open("rb"), name
-    except FileNotFoundError:
-        raise
-    except OSError as error:  # no permission, a name too long
-        raise ValueError(f"{name}: expected an image file; got {type(error).__name__}") from error
-
-
-# Downloads
 
 
 def without_secrets(url: str) -> str:

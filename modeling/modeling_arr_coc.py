@@ -9,20 +9,19 @@ N patches, M base tokens, K fetched tokens, D language-model width.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import GenerationConfig
+from transformers import AutoTokenizer, GenerationConfig
 from transformers.cache_utils import Cache
 from transformers.generation import GenerationMixin
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.utils import logging
 from transformers.utils.generic import can_return_tuple
 
-from .allocators import FetchResult
-from .attention_scorer import with_prefix
 from .base_model import ArrCocModel, ArrCocModelOutput
 from .checks import refusal
 from .configuration_arr_coc import ArrCocConfig
@@ -37,13 +36,13 @@ from .generation import (
     within_context,
 )
 from .image_encoding import ImageEncoding
-from .image_processing_arr_coc import Box
-from .pretrained import ArrCocPreTrainedModel
-from .processing_arr_coc import ArrCocProcessor, load_processor
+from .image_processing_arr_coc import ArrCocImageProcessor, Box
+from .pretrained import CACHE, ArrCocPreTrainedModel, CacheOutput, by_either_name
+from .processing_arr_coc import ArrCocProcessor
 from .prompt import EmbeddedPrompt, deepstack_arguments
 from .scorers import EMPTY
-from .transformers_releases import CACHE, CacheOutput, by_either_name
-from .views import VIEW_OPTIONS
+from .tiles import VIEW_OPTIONS
+from .views import FetchResult
 
 logger = logging.get_logger(__name__)
 
@@ -104,6 +103,31 @@ def _warn_of_eval_mode(_: Tensor) -> None:
         "The scorers are trainable, but the model is in evaluation mode: the answer's loss does not reach them. "
         "Call model.train() before training, or wrap code that only measures in torch.no_grad()."
     )
+
+
+def load_processor(config: ArrCocConfig, place: Mapping[str, Any] = MappingProxyType({})) -> ArrCocProcessor:
+    """The processor of the checkpoint that `config` was loaded from.
+
+    `place`: the arguments of `from_pretrained` that locate the files (revision, subfolder, ...).
+
+    `ArrCocProcessor.from_pretrained` would ask again whether remote code may run, to find the image processor's class
+    by name; this function uses the classes beside this file. It passes on `config` for the same reason.
+    """
+    source = config._name_or_path
+    try:
+        if not source:
+            raise ValueError("a model that was not loaded from a checkpoint")
+        image_processor = ArrCocImageProcessor.from_pretrained(source, **place)
+        tokenizer = AutoTokenizer.from_pretrained(source, config=config, **place)
+        settings, _ = ArrCocProcessor.get_processor_dict(source, **place)
+        processor = ArrCocProcessor.from_args_and_dict([image_processor, tokenizer], settings)
+    except Exception as error:  # readers of tokenizers and settings raise errors of any type
+        cause = str(error).strip().split("\n")[0] or type(error).__name__
+        raise ValueError(
+            f"processor: expected {source or 'the checkpoint'!r} to hold one (save it beside the model with "
+            f"processor.save_pretrained, or set model.processor); got {cause}"
+        ) from error
+    return processor
 
 
 _IMAGE_ARGUMENTS = (
@@ -339,7 +363,7 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
         Raises:
             ValueError: the checkpoint has no processor.
         """
-        return with_prefix(self.model, self.processor, encoding)
+        return AnswerGenerator(self, self.processor).prefilled(encoding)
 
     def converse(self, image: Any, *, keep_history: bool = False) -> Conversation:
         """A conversation about an image that is encoded once: see `Conversation`."""

@@ -4,27 +4,27 @@ The image is encoded once. Between passes the language model's cache is cut behi
 reads its own patches, and then the question again. The passes of a question depend on its answers, so questions are
 answered one after the other.
 
+`answer_generator` is a `generation.AnswerGenerator`, `batch` a `generation.QuestionBatch`.
+
 Notation: I image slots (1 here), N patches, K fetched tokens of a pass, S prompt length, D language-model width.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 from transformers.cache_utils import Cache
 
-from .allocators import FetchResult
-from .answers import Answer, Pass, answer_probabilities, answer_uncertainties, split_thinking, with_fetch
-from .attention_scorer import cached_prefix, holds_prefix, keeps_every_position
+from .answers import Pass, answer_probabilities, answer_uncertainties, split_thinking, with_fetch
 from .base_model import ArrCocModel
 from .checks import refusal
-from .fetcher import EXPLORATION, FetchChoices
-from .image_encoding import ImageEncoding
+from .fetcher import EXPLORATION, FetchChoices, SelectedSlots
+from .pretrained import CACHE
 from .processing_arr_coc import History, Turn, histories
-from .prompt import SelectedSlots, image_places, image_planes
-from .transformers_releases import CACHE
+from .prompt import behind_prefix, image_places, image_planes, keeps_every_position
+from .views import FetchResult
 
 AUTO_PASSES = 4
 """The most passes with num_passes "auto"."""
@@ -34,48 +34,6 @@ UNSURE = 0.15
 
 SINGLE = ("num_beams", "num_return_sequences")
 """Settings of `generate` that have to be 1, as the passes depend on one answer."""
-
-
-class Questions(Protocol):
-    """Questions about encoded images: `generation.QuestionBatch`."""
-
-    @property
-    def encoding(self) -> ImageEncoding: ...
-
-    @property
-    def images(self) -> list[list[int]]: ...
-
-    @property
-    def questions(self) -> list[str]: ...
-
-    @property
-    def joint(self) -> bool: ...
-
-    def alone(self, number: int) -> "Questions": ...
-
-
-class Asks(Protocol):
-    """The part of `generation.AnswerGenerator` that passes use."""
-
-    model: Any
-
-    def select_slots(
-        self, batch: Any, choices: FetchChoices, history: History, kwargs: dict[str, Any]
-    ) -> tuple[SelectedSlots, FetchChoices]: ...
-
-    def generated(
-        self, inputs: dict[str, Tensor], kwargs: dict[str, Any], *, logits: bool
-    ) -> tuple[Any, list[str]]: ...
-
-    def finished(
-        self, answers: list[Answer], output: Any, inputs: dict[str, Tensor], kwargs: dict[str, Any]
-    ) -> list[Answer]: ...
-
-    def answer_span(self, inputs: dict[str, Tensor], kwargs: dict[str, Any]) -> tuple[int, Any, int]: ...
-
-    def setting(self, kwargs: dict[str, Any], name: str, default: Any = None) -> Any: ...
-
-    def cache_is_plain(self, kwargs: dict[str, Any]) -> bool: ...
 
 
 # ---- how much of a pass explores ----------------------------------------------------------------------------------
@@ -179,16 +137,17 @@ class Reading:
 
     @classmethod
     def of(
-        cls, answer_generator: Asks, selected: SelectedSlots, fetched: FetchResult, kwargs: dict[str, Any]
+        cls, answer_generator: Any, selected: SelectedSlots, fetched: FetchResult, kwargs: dict[str, Any]
     ) -> "Reading":
         """The prompt of the first pass; the encoding may hold the cache of its beginning."""
-        core, cache = answer_generator.model.model, None
+        core = answer_generator.model.model
+        cache: Cache | None = None
         prompt = core.place(selected, fetched, attention_mask=selected.attention_mask)
         inputs = dict(prompt.read)
         first = int((inputs["input_ids"][0] == core.config.image_token_id).int().argmax())
         encoding, index = selected.prefix, selected.image_index
         if encoding is not None and index is not None and answer_generator.cache_is_plain(kwargs):
-            cache = cached_prefix(core, encoding, index) if holds_prefix(encoding, inputs) else None
+            inputs, cache = behind_prefix(core.config.text_config, encoding, inputs, index)
         end = first + selected.encoding.tokens.shape[1] + int(fetched.tokens)
         return cls(inputs, end, cache)
 
@@ -216,7 +175,7 @@ class Reading:
             self.inputs[name] = torch.cat((before, new[name].to(read), behind), axis)
         self.end += int(fetched.tokens)
 
-    def answer(self, answer_generator: Asks, kwargs: dict[str, Any]) -> tuple[Any, str]:
+    def answer(self, answer_generator: Any, kwargs: dict[str, Any]) -> tuple[Any, str]:
         """The output of transformers' `generate` and its text; the cache keeps the columns up to `end`."""
         remembered = {} if self.cache is None else {"cache": self.cache}
         output, texts = answer_generator.generated(self.inputs, {**kwargs, **remembered}, logits=True)
@@ -232,7 +191,7 @@ class Reading:
 
 
 def ask_in_passes(
-    answer_generator: Asks, batch: Questions, choices: FetchChoices, history: History, return_fetch: bool,
+    answer_generator: Any, batch: Any, choices: FetchChoices, history: History, return_fetch: bool,
     on_fetch: Callable[[FetchResult], Any] | None, kwargs: dict[str, Any],
 ) -> list[Any]:  # fmt: skip
     """`AnswerGenerator.ask` with `choices.num_passes`: an integer, or "auto".
@@ -262,7 +221,7 @@ def ask_in_passes(
 
 
 def _passes(
-    answer_generator: Asks, batch: Questions, choices: FetchChoices, history: Sequence[Turn],
+    answer_generator: Any, batch: Any, choices: FetchChoices, history: Sequence[Turn],
     on_fetch: Callable[[FetchResult], Any] | None, kwargs: dict[str, Any],
 ) -> tuple[Reading, Any, str, tuple[Pass, ...]]:  # fmt: skip
     """What was read in the end, the last output of `generate` and its text, and the passes of one question."""
@@ -301,7 +260,7 @@ def _passes(
     return reading, output, text, tuple(passes)
 
 
-def _most_passes(answer_generator: Asks, selected: SelectedSlots, choices: FetchChoices) -> int:
+def _most_passes(answer_generator: Any, selected: SelectedSlots, choices: FetchChoices) -> int:
     """The number of passes that the choices allow and the context holds; 1 if nothing is fetched."""
     auto = choices.num_passes == "auto"
     wanted = AUTO_PASSES if auto else int(choices.num_passes or 1)
@@ -315,7 +274,7 @@ def _most_passes(answer_generator: Asks, selected: SelectedSlots, choices: Fetch
     return min(fits, wanted)
 
 
-def check_passes(answer_generator: Asks, choices: FetchChoices, kwargs: dict[str, Any]) -> None:
+def check_passes(answer_generator: Any, choices: FetchChoices, kwargs: dict[str, Any]) -> None:
     """Raises a ValueError for settings that do not go with several passes."""
     passes = choices.num_passes
     if passes != "auto" and (not isinstance(passes, int) or passes < 1):

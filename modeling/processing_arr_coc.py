@@ -6,29 +6,28 @@ Notation: B batch, L tokens of a prompt, M base tokens and K fetched tokens of o
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image
 from torch.nn.utils.rnn import pad_sequence
-from transformers import AutoTokenizer
 from transformers.image_utils import make_flat_list_of_images
 from transformers.processing_utils import ImagesKwargs, MultiModalData, ProcessingKwargs, ProcessorMixin
 from transformers.utils import logging
 
 from .budgets import pooling
 from .checks import check_processing, refusal
-from .configuration_arr_coc import COMPRESSION, PROCESSOR_MAP, ArrCocConfig, count_vision_tokens
+from .configuration_arr_coc import COMPRESSION, PROCESSOR_MAP, count_vision_tokens
 from .documents import Limits, open_document
 from .image_loading import Source, document_refusal
-from .image_processing_arr_coc import ArrCocImageProcessor, ProcessorSettings
+from .image_processing_arr_coc import ProcessorSettings
+from .image_sources import shorten
 from .prompt_format import CHAT_TEMPLATE, QUESTION_ROLE, images_first
+from .tiles import AS_SEEN, SPREADS, TILING, VIEW_OPTIONS, ViewOptions
 from .view_encoding import Turns
-from .views import AS_SEEN, SPREADS, TILING, VIEW_OPTIONS, ViewOptions
 from .word_sources import PageToRead, check_words, read_before, to_tensor, words_of_each
 
 logger = logging.get_logger(__name__)
@@ -385,6 +384,17 @@ class ArrCocProcessor(ProcessorMixin):
         mask = pad_sequence([torch.ones_like(row) for row in rows], True, padding_side="left")
         return {"input_ids": ids, "attention_mask": mask, "query_mask": self.query_mask(ids)}
 
+    def prefix_ids(self) -> torch.Tensor:
+        """int64 [p] the tokens of a prompt about one image up to the image."""
+        text = self.prompt("?")
+        with self.tokenizing.lock:
+            before = text[: text.index(self.image_token)]
+            return self.tokenizer(before, add_special_tokens=False, return_tensors="pt").input_ids[0].long()
+
+    def checked_questions(self, question: Any) -> list[str]:
+        """`checked_questions` for this tokenizer."""
+        return checked_questions(question, self.control_tokens, self.count_tokens)
+
     def count_tokens(self, text: str) -> int:
         """The number of a text's tokens."""
         with self.tokenizing.lock:
@@ -537,6 +547,37 @@ class ArrCocProcessor(ProcessorMixin):
         return MultiModalData(num_image_tokens=[count] * len(image_sizes), num_image_patches=[1] * len(image_sizes))
 
 
+MAX_QUESTION = 512
+"""Tokens; a longer question is taken for a document that was passed as one."""
+
+
+def checked_questions(
+    question: Any, control_tokens: Sequence[str], count_tokens: Callable[[str], int] | None = None
+) -> list[str]:
+    """One or several questions -> a list of them.
+
+    `count_tokens`: counts those of a question; None: it may have any number.
+
+    Raises:
+        ValueError: no question; or one that is not text, is empty, holds only control tokens, or is longer than
+            `MAX_QUESTION`.
+    """
+    questions = list(question) if isinstance(question, list | tuple) else [question]
+    if not questions:
+        raise ValueError("question: expected at least one; got an empty list")
+    for text in questions:
+        plain = text.encode("utf-8", "ignore").decode() if isinstance(text, str) else ""
+        if isinstance(text, str) and plain != text:
+            raise refusal("question", "text, which UTF-8 can hold", text)
+        for token in control_tokens:
+            plain = plain.replace(token, "")
+        if not plain.strip():
+            raise ValueError(f"question: expected a non-empty string; got {shorten(repr(text))}")
+        if count_tokens is not None and (length := count_tokens(text)) > MAX_QUESTION:
+            raise ValueError(f"question: expected at most {MAX_QUESTION} tokens; got {length}")
+    return questions
+
+
 def _is_open(text: str) -> bool:
     """Whether a chat ends at the start of an answer."""
     before, begun, last = text.rpartition(TURN_START)
@@ -564,31 +605,6 @@ def _are_turns(history: Any) -> bool:
 
 def _listed(counts: list[int]) -> str:
     return f"{counts[0]} images" if len(counts) == 1 else f"{counts} images per row"
-
-
-def load_processor(config: ArrCocConfig, place: Mapping[str, Any] = MappingProxyType({})) -> ArrCocProcessor:
-    """The processor of the checkpoint that `config` was loaded from.
-
-    `place`: the arguments of `from_pretrained` that locate the files (revision, subfolder, ...).
-
-    `ArrCocProcessor.from_pretrained` would ask again whether remote code may run, to find the image processor's class
-    by name; this function uses the classes beside this file. It passes on `config` for the same reason.
-    """
-    source = config._name_or_path
-    try:
-        if not source:
-            raise ValueError("a model that was not loaded from a checkpoint")
-        image_processor = ArrCocImageProcessor.from_pretrained(source, **place)
-        tokenizer = AutoTokenizer.from_pretrained(source, config=config, **place)
-        settings, _ = ArrCocProcessor.get_processor_dict(source, **place)
-        processor = ArrCocProcessor.from_args_and_dict([image_processor, tokenizer], settings)
-    except Exception as error:  # readers of tokenizers and settings raise errors of any type
-        cause = str(error).strip().split("\n")[0] or type(error).__name__
-        raise ValueError(
-            f"processor: expected {source or 'the checkpoint'!r} to hold one (save it beside the model with "
-            f"processor.save_pretrained, or set model.processor); got {cause}"
-        ) from error
-    return processor
 
 
 _COUNTS = ("max_tiles", "asked_tiles", "max_base_tokens", "max_pages", "max_frames")

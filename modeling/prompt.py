@@ -11,17 +11,17 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
-from transformers.cache_utils import Cache
+from transformers.cache_utils import Cache, DynamicCache
+from transformers.configuration_utils import PretrainedConfig
 from transformers.modeling_utils import PreTrainedModel
 
-from .allocators import FetchResult
-from .bridges import Bridge, Bridged, DeepStack
+from .bridges import Bridge, DeepStack
 from .configuration_arr_coc import ArrCocConfig
-from .fetcher import RunningBackFetcher
+from .fetcher import RunningBackFetcher, SelectedSlots
 from .image_encoding import ImageEncoding
 from .prompt_format import Layout
 from .scorers import SCORERS, FetchContext, depth_grids
-from .views import Views
+from .views import FetchResult
 from .vision_tower import ArrCocVisionTower, base_states, states_at
 from .wordpieces import GivenWords
 
@@ -53,62 +53,9 @@ class Core(Protocol):
 
     def encode_words(self, words: Sequence[GivenWords], patch_mask: Tensor, *, pool: int = 1) -> ImageEncoding: ...
 
-    def encode_base(
-        self, features: Tensor, patch_mask: Tensor, bypass: bool, pieces: Tensor | None = None
-    ) -> ImageEncoding: ...
-
-    def bridge_fetched(
-        self,
-        encoding: ImageEncoding,
-        indices: Tensor,
-        used: Tensor | None = None,
-        levels: Tensor | None = None,
-        rank: Tensor | None = None,
-        relevance: Tensor | None = None,
-        room: Tensor | None = None,
-    ) -> Bridged: ...
-
-    def bridge_states(
-        self, encoding: ImageEncoding, states: Tensor, projected: Tensor, used: Tensor | None, **read: Any
-    ) -> Bridged: ...
-
-    def place(self, selected: "SelectedSlots", fetched: FetchResult, **aligned: Tensor | None) -> "EmbeddedPrompt": ...
+    def place(self, selected: SelectedSlots, fetched: FetchResult, **aligned: Tensor | None) -> "EmbeddedPrompt": ...
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
-
-
-@dataclass
-class SelectedSlots:
-    """The first step of a question: its image slots and the inputs of the scorers.
-
-    Attributes:
-        input_ids: [B, S], with placeholders for every image token.
-        query_mask: bool [B, S], True on the question.
-        embeds: [B, S, D] of the text; those of placeholders have no meaning.
-        encoding: the image of each slot.
-        rows: [I] the prompt of each slot.
-        budget: K, the number of placeholders for fetched tokens.
-        context: the inputs of the scorers for each slot.
-        taken: [I, M] patches that are base tokens already and must not be fetched again, or None.
-        attention_mask: [B, S]; None: no padding.
-        prefix: the encoded images with the language model's prefill of their base tokens, or None; image_index: [I] the
-            number of the image in each slot.
-        views: the views that each slot fetches from: its overview, the grid of `encoding`, and tiles; None: only the
-            overview.
-    """
-
-    input_ids: Tensor
-    query_mask: Tensor
-    embeds: Tensor
-    encoding: ImageEncoding
-    rows: Tensor
-    budget: int
-    context: FetchContext
-    taken: Tensor | None
-    attention_mask: Tensor | None = None
-    prefix: ImageEncoding | None = None
-    image_index: Tensor | None = None
-    views: Views | None = None
 
 
 @dataclass
@@ -234,6 +181,20 @@ def trim_placeholders(
     return {name: _pack(tensor, stays, left, fill.get(name, 0)) for name, tensor in tensors.items()}
 
 
+def in_columns(states: Tensor, columns: Tensor, length: int) -> Tensor:
+    """States [B, S', D] of shortened prompts -> [B, length, D], where a removed column has the state before it.
+
+    Args:
+        states: of the tokens that stayed.
+        columns: [B, S'] their columns, from 1; 0 on padding.
+        length: of the prompts before.
+    """
+    numbers = torch.arange(columns.shape[1], device=columns.device).expand_as(columns)
+    place = columns.new_zeros(len(columns), length + 1).scatter(1, columns, numbers)
+    place[:, 0] = 0
+    return states.take_along_dim(place.cummax(1).values[:, 1:, None], 1)
+
+
 def hide_placeholders(
     placed: Tensor,
     input_ids: Tensor,
@@ -279,6 +240,54 @@ def _pack(tensor: Tensor, stays: Tensor, left: bool, fill: int) -> Tensor:
 def positions(attention_mask: Tensor) -> Tensor:
     """[B, S] int64: each token's position in its prompt without padding; padding has that of the nearest token."""
     return (attention_mask.long().cumsum(1) - 1).clamp(min=0)
+
+
+# ---- the language model's cache of the prompt before the question ---------------------------------------------------
+
+
+def keeps_every_position(cache: Cache) -> bool:
+    """Whether a cache keeps the keys and values of all positions, as that of full attention does."""
+    return all(type(layer).__name__ == "DynamicLayer" for layer in cache.layers)
+
+
+def behind_prefix(
+    config: PretrainedConfig, encoding: ImageEncoding, inputs: dict[str, Tensor], rows: Tensor
+) -> tuple[dict[str, Tensor], DynamicCache | None]:
+    """Prompts about the encoded images `rows` [B], and the language model's cache of the prefix that they begin with.
+
+    [pad][prefix][rest] becomes [prefix][pad][rest], so that one cached prefix fits prompts of any length. Prompts that
+    begin with something else do not change, and have no cache.
+
+    Args:
+        config: the language model's.
+        encoding: the images.
+        inputs: of left-padded prompts: input_ids and attention_mask [B, S], and perhaps others.
+        rows: numbers of images.
+    """
+    prefix, input_ids = encoding.prefix_ids, inputs["input_ids"]
+    if prefix is None or encoding.prefix_cache is None:
+        return inputs, None
+    pads = (inputs["attention_mask"] == 0).sum(1)
+    at = pads[:, None] + torch.arange(len(prefix), device=input_ids.device)
+    if int(at.max()) >= input_ids.shape[1] or not (input_ids.gather(1, at) == prefix.to(input_ids.device)).all():
+        return inputs, None
+    cache, length = DynamicCache(config=config), len(prefix)
+    for layer, (key, value) in enumerate(encoding.prefix_cache):
+        own = rows.to(key.device)
+        cache.update(key[own], value[own], layer)
+
+    def move(values: Tensor) -> Tensor:
+        moved = [
+            torch.cat((row[pad : pad + length], row[:pad], row[pad + length :]))
+            for row, pad in zip(values, pads.tolist(), strict=True)
+        ]
+        return torch.stack(moved)
+
+    return {
+        # [3, B, S]: time, row, column
+        name: torch.stack([*map(move, values)]) if name == "position_ids" and values.ndim == 3 else move(values)
+        for name, values in inputs.items()
+    }, cache
 
 
 # ---- positions and planes, beside embeddings ------------------------------------------------------------------------

@@ -8,9 +8,13 @@ D language-model width, H scorer width. Positions are (y, x), row-major.
 """
 
 import math
+import unicodedata
 from dataclasses import dataclass, field
+from math import isqrt
+from string import ascii_lowercase, digits
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -20,9 +24,8 @@ from transformers.utils import logging
 from .config_fields import Registry
 from .configuration_arr_coc import ArrCocFetcherConfig
 from .image_encoding import Rows
-from .textures import TEXTURE_SETS, TEXTURES, clear_of_padding
-from .vision_tower import key_value_projection
-from .wordpieces import spelling_match
+from .vision_tower import TEXTURE_SETS, TEXTURES, clear_of_padding
+from .wordpieces import CHARACTERS
 
 
 @dataclass(frozen=True)
@@ -201,20 +204,6 @@ class NoneScorer(Scorer):
         return torch.zeros_like(context.patch_mask, dtype=torch.float32)
 
 
-@SCORERS.register("random")
-class RandomScorer(Scorer):
-    """Uniform noise: from the context's generator, else from each item's own seed."""
-
-    def forward(self, context: FetchContext) -> Tensor:
-        shape, device = context.patch_mask.shape, context.patch_mask.device
-        if context.generator is not None:
-            noise = torch.rand(shape, generator=context.generator, device=context.generator.device)
-        else:
-            rows = [torch.rand(shape[1], generator=torch.Generator().manual_seed(s)) for s in context.seeds.tolist()]
-            noise = torch.stack(rows) if rows else torch.zeros(shape)
-        return noise.to(device)
-
-
 def saliency(context: FetchContext) -> Tensor:
     """[B, N] Sobel magnitude averaged over the patch; 0 beside padding, see `clear_of_padding`."""
     return clear_of_padding(context.texture("edge_magnitude"), context.patch_mask).flatten(1)
@@ -234,42 +223,6 @@ def masked_mean(states: Tensor, mask: Tensor) -> Tensor:
     return (total / mask.sum(1, keepdim=True).to(total).clamp(min=1)).to(states.dtype)
 
 
-@SCORERS.register("variance")
-class VarianceScorer(Scorer):
-    """A patch's share of the feature variance: squared distance to the mean feature of the image's real patches."""
-
-    def forward(self, context: FetchContext) -> Tensor:
-        patches = context.features.flatten(2).transpose(1, 2).float()
-        mean = masked_mean(patches, context.patch_mask)
-        return (patches - mean[:, None]).square().mean(-1)
-
-
-@SCORERS.register("oracle")
-class OracleScorer(Scorer):
-    """Given relevance, from ground-truth boxes of the answer: the upper bound of any scorer."""
-
-    def forward(self, context: FetchContext) -> Tensor:
-        if context.relevance is None:
-            raise ValueError('strategy "oracle": expected boxes (or relevance_targets) of the answer; got none')
-        expected, received = list(context.patch_mask.shape), list(context.relevance.shape)
-        if expected != received:
-            raise ValueError(f'strategy "oracle": expected relevance of shape {expected}; got {received}')
-        return context.relevance.float()
-
-
-@SCORERS.register("attention")
-class AttentionScorer(Scorer):
-    """The language model's attention from the question to the base tokens, on the fine grid (attention_scorer.py)."""
-
-    reads_attention = True
-
-    def forward(self, context: FetchContext) -> Tensor:
-        if context.attention is None:
-            expected = "`FetchContext.attention`, which `ArrCocModel.fetch` computes with the language model"
-            raise ValueError(f'strategy "attention": expected {expected}; got none')
-        return context.attention.float()
-
-
 def wave_code(at: Tensor, size: int) -> Tensor:
     """Fixed sine-cosine code of positions on a line: [...] -> [..., size], float32.
 
@@ -278,16 +231,6 @@ def wave_code(at: Tensor, size: int) -> Tensor:
     waves = torch.logspace(math.log10(4), math.log10(256), size // 2, device=at.device)
     angle = 2 * math.pi * at[..., None] / waves
     return torch.cat((angle.sin(), angle.cos()), -1)
-
-
-def position_code(side: int, size: int, *, device: torch.device, pool: int = 1) -> Tensor:
-    """Code of the centres of runs of `pool` patches along a row: [runs, size]; y in the first half, x in the second."""
-    runs = (side + pool - 1) // pool
-    first = torch.arange(runs, device=device) * pool
-    last = (first + pool - 1).clamp(max=side - 1)  # the last run of a row may be shorter
-    y = wave_code(torch.arange(side, device=device), size // 2)
-    x = wave_code((first + last) / 2, size // 2)
-    return torch.cat((y.repeat_interleave(runs, 0), x.repeat(side, 1)), -1)
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, heads: int, mask: Tensor | None = None) -> Tensor:
@@ -323,104 +266,6 @@ class QuestionLayer(nn.Module):
         visible = mask | ~mask.any(-1, keepdim=True)  # a row without a question must not divide by zero
         x = x + self.out(attend(query, key, value, self.heads, visible))
         return x + self.feed_forward(x)
-
-
-class PatchLayer(nn.Module):
-    """Self-attention over patches with a 2-D position term: relevance travels from a label to its value.
-
-    Queries and keys carry extra channels: a position code times a small matrix per head. They start so that even
-    heads see their own row and odd heads their own column. Keys may be averaged over runs of `pool` patches
-    along a row, never over rows: two lines of text must not share a key.
-    """
-
-    def __init__(self, size: int, heads: int, position_size: int, pool: int, latent_size: int | None = None) -> None:
-        super().__init__()
-        self.heads, self.pool = heads, pool
-        self.layer_norm = nn.LayerNorm(size)
-        self.query = nn.Linear(size, size)
-        self.key_value = key_value_projection(size, latent_size)
-        self.query_position = nn.Parameter(torch.zeros(heads, position_size, position_size))
-        self.key_position = nn.Parameter(torch.zeros(heads, position_size, position_size))
-        self.out = nn.Linear(size, size)
-        self.feed_forward = FeedForward(size, size)
-
-    def start_weights(self, std: float) -> None:
-        initialization.copy_(self.query_position, self.initial_position())
-        initialization.copy_(self.key_position, self.initial_position())
-
-    def initial_position(self) -> Tensor:
-        """[heads, P, P]: the identity on the y half for even heads, on the x half for odd heads."""
-        heads, size, _ = self.query_position.shape
-        half = torch.arange(size) // (size // 2)
-        return torch.stack([torch.diag((half == head % 2).float()) for head in range(heads)])
-
-    def forward(self, x: Tensor, side: int) -> Tensor:
-        """States [B, N, H] of a grid of `side` patches -> their new states."""
-        batch, _, width = x.shape
-        normed = self.layer_norm(x)
-        pooled = normed
-        if self.pool > 1:
-            grid = normed.transpose(1, 2).unflatten(2, (side, side))
-            pooled = F.avg_pool2d(grid, (1, self.pool), ceil_mode=True).flatten(2).transpose(1, 2)
-        key, value = self.key_value(pooled).chunk(2, -1)
-        query, key, value = (
-            t.unflatten(-1, (self.heads, -1)).transpose(1, 2) for t in (self.query(normed), key, value)
-        )
-        size, scale = self.query_position.shape[-1], (width // self.heads) ** -0.5
-        code = position_code(side, size, device=x.device).to(x.dtype)
-        cells = position_code(side, size, device=x.device, pool=self.pool).to(x.dtype)
-        query = torch.cat((query * scale, (code @ self.query_position).expand(batch, -1, -1, -1)), -1)
-        key = torch.cat((key, (cells @ self.key_position).expand(batch, -1, -1, -1)), -1)
-        out = F.scaled_dot_product_attention(query, key, F.pad(value, (0, size)), scale=1.0)
-        x = x + self.out(out[..., : width // self.heads].transpose(1, 2).flatten(2))
-        return x + self.feed_forward(x)
-
-
-@SCORERS.register("realizer")
-class Realizer(Scorer):
-    """The default: patches read the question, then relevance travels over the page.
-
-    Normalised patches cross-attend to the question's normalised tokens (and to one learned "nothing" token), then pass
-    `num_layers` self-attention layers over patches with an explicit 2-D position term.
-    """
-
-    trained = True
-
-    def __init__(self, config: ArrCocFetcherConfig, *, feature_size: int, text_size: int) -> None:
-        super().__init__(config, feature_size=feature_size, text_size=text_size)
-        size = config.hidden_size
-        self.heads = config.num_heads
-        self.patch_norm = nn.LayerNorm(feature_size)
-        self.patch_projection = nn.Linear(feature_size, size)
-        self.text_norm = nn.LayerNorm(text_size)
-        self.text_projection = nn.Linear(text_size, size)
-        self.question_layer = QuestionLayer(size, config.num_heads)
-        self.nothing = nn.Parameter(torch.zeros(1, 1, size))
-        self.cross_query = nn.Linear(size, size)
-        self.cross_key_value = key_value_projection(size, config.latent_size)
-        self.couple = FeedForward(3 * size, size, 2)
-        self.layers = nn.ModuleList(
-            PatchLayer(size, config.num_heads, config.position_size, config.key_pool, config.latent_size)
-            for _ in range(config.num_layers)
-        )
-        self.final_norm = nn.LayerNorm(size)
-        self.head = nn.Linear(size, 1)
-
-    def start_weights(self, std: float) -> None:
-        initialization.normal_(self.nothing, std=std)
-
-    def forward(self, context: FetchContext) -> Tensor:
-        patches = self.patch_projection(self.patch_norm(context.features.flatten(2).transpose(1, 2)))
-        mask = context.query_mask.to(patches.device)
-        question = self.question_layer(self.text_projection(self.text_norm(context.query)), mask)
-        question = torch.cat((question, self.nothing.expand(question.shape[0], -1, -1)), 1)
-        key, value = self.cross_key_value(question).chunk(2, -1)
-        question_states = attend(self.cross_query(patches), key, value, self.heads, F.pad(mask, (0, 1), value=True))
-        x = patches + self.couple(torch.cat((patches, question_states, patches * question_states), -1))
-        for layer in self.layers:
-            x = layer(x, context.side)
-        scores: Tensor = self.head(self.final_norm(x)).squeeze(-1).float()
-        return scores
 
 
 # ---- models that read text -------------------------------------------------------------------------------------------
@@ -553,7 +398,7 @@ class WordScorer(Scorer):
 
     A patch's state is the meaning of its wordpieces and its place. A layer of attention between patches by relative
     place comes first; it does not depend on the question. Then four similarities to the question are added: of
-    spelling (two, `wordpieces.spelling_match`), of wordpieces in a learned space, and of the patch's state with the
+    spelling (two, `spelling_match`), of wordpieces in a learned space, and of the patch's state with the
     question's. `num_layers` more layers, which also attend to the question, carry relevance from a label to its value.
     The similarities hold for words that were never in a training question.
 
@@ -602,7 +447,11 @@ class WordScorer(Scorer):
         for layer in self.question_layers:
             question = layer(question, mask)
         alike = self._alike(vectors, place, pieces, tokens, mask)
-        spelled = _spelling_match(context).take_along_dim(index[..., None], 1)
+        spelled = torch.zeros(len(tokens), context.pieces.shape[1], 2, device=patches.device)
+        if context.query_ids is not None and context.spellings is not None:
+            page = context.pieces.expand(len(tokens), -1, -1, -1)
+            spelled = spelling_match(page, context.query_ids, context.query_mask, context.spellings)
+        spelled = spelled.take_along_dim(index[..., None], 1)
         stated = self._stated(patches, question, mask)
         similar = torch.cat((alike[..., None], stated[..., None], spelled.to(alike)), -1)
         x = patches + self.similarities(similar)
@@ -651,50 +500,76 @@ class WordScorer(Scorer):
         return F.pad(cosines.masked_fill(~mask[:, None], -1.0), (0, 1), value=-1.0).amax(-1)
 
 
-def _spelling_match(context: FetchContext) -> Tensor:
-    """[B, N, 2] of `wordpieces.spelling_match`; 0 where the tokens of the question are not known."""
-    assert context.pieces is not None
-    pieces = context.pieces.expand(len(context.query), -1, -1, -1)
-    if context.query_ids is None or context.spellings is None:
-        return torch.zeros(*pieces.shape[:2], 2, device=pieces.device)
-    return spelling_match(pieces, context.query_ids, context.query_mask, context.spellings)
+def _folded() -> np.ndarray:
+    """[256] each character class without case and accents: 1 to 26 for letters, 27 to 36 for digits, else 0."""
+    codes = np.zeros(256, np.int64)
+    for number, character in enumerate(CHARACTERS, 1):
+        plain = unicodedata.normalize("NFD", character)[0].lower()
+        if plain in ascii_lowercase:
+            codes[number] = ord(plain) - ord("a") + 1
+        elif plain in digits:
+            codes[number] = ord(plain) - ord("0") + 27
+    return codes
 
 
-class Temperature(nn.Linear):
-    """Cosines [..., 1] -> logits [..., 1], temperature * cosine + bias, in float32, as half precision is too coarse.
+_FOLDED = _folded()
+_CODES = 37
+_REACH = 9
+"""Characters over which matches are averaged."""
 
-    It starts with `temperature` and `bias`.
+
+def spelling_match(pieces: Tensor, question_ids: Tensor, question_mask: Tensor, spellings: Tensor) -> Tensor:
+    """How much of the text about each patch is spelled as in the question: [B, N, 2] in 0..1.
+
+    The unit is three neighbouring letters or digits, so that a match survives other wordpieces, such as those of
+    capitals, and characters that are read wrongly. The first channel is the share of matches about a patch; in the
+    second a match counts less the more often its letters are on the page. A patch gets the greatest value of its
+    characters. In a compiled graph, whose shapes no data may decide, nothing matches.
+
+    Args:
+        pieces: [B, N, 2, S] wordpieces of a page, -1 in empty slots.
+        question_ids: [B, L] tokens of the question, where `question_mask` [B, L] is True.
+        spellings: [V, SPELLED], see `TextReader`.
     """
+    count, patches, _, slots = pieces.shape
+    if torch.compiler.is_compiling() or pieces.is_meta:
+        return torch.zeros(count, patches, 2, device=pieces.device)
+    side, table = isqrt(patches), spellings.cpu().numpy()
+    order = np.arange(patches).reshape(side, 1, side, 1)
+    patch = np.broadcast_to(order, (side, 2, side, slots)).ravel()  # of the slots in reading order
+    rows = pieces.view(count, side, side, 2, slots).transpose(2, 3).flatten(1).cpu().numpy()
+    matches = np.zeros((count, patches, 2), np.float32)
+    asked = (question_ids * question_mask).cpu().numpy()
+    for row, question, out in zip(rows, asked, matches, strict=True):
+        filled = np.flatnonzero(row >= 0)
+        codes, owner = _codes(table[row[filled]])
+        wanted, _ = _codes(table[question])
+        if len(codes) < 3 or len(wanted) < 3:
+            continue
+        units = _trigrams(codes)
+        _, same, often = np.unique(units, return_inverse=True, return_counts=True)
+        hits = np.isin(units, _trigrams(wanted)) & (units >= 0)
+        at = patch[filled[owner]]
+        for channel, weight in enumerate((np.ones(len(units)), often[same] ** -0.5)):
+            begins = np.pad(hits * weight, (0, 2))  # a unit covers three characters
+            covers = np.maximum(begins, np.maximum(np.roll(begins, 1), np.roll(begins, 2)))
+            about = np.convolve(covers, np.full(_REACH, 1 / _REACH), "same")[: len(at)]
+            np.maximum.at(out[:, channel], at, about * (covers > 0))
+    return torch.from_numpy(matches).to(pieces.device)
 
-    def __init__(self, temperature: float = 10.0, bias: float = -3.0) -> None:
-        super().__init__(1, 1)
-        self.start = (temperature, bias)
 
-    def start_weights(self, std: float) -> None:
-        initialization.constant_(self.weight, self.start[0])
-        initialization.constant_(self.bias, self.start[1])
-
-    def forward(self, cosine: Tensor) -> Tensor:
-        return F.linear(cosine.float(), self.weight.float(), self.bias.float())
+def _codes(spelled: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Folded characters of wordpieces [n, SPELLED], one 0 for all that stands between words, and whose each is."""
+    written = spelled > 0
+    codes, owner = _FOLDED[spelled[written]], np.repeat(np.arange(len(spelled)), written.sum(1))
+    kept = np.ones(len(codes), bool)
+    kept[1:] = (codes[1:] > 0) | (codes[:-1] > 0)
+    return codes[kept], owner[kept]
 
 
-@SCORERS.register("clip_query")
-class ClipQueryScorer(Scorer):
-    """Cosine between a patch and the pooled question in a shared, trained space."""
-
-    trained = True
-
-    def __init__(self, config: ArrCocFetcherConfig, *, feature_size: int, text_size: int) -> None:
-        super().__init__(config, feature_size=feature_size, text_size=text_size)
-        self.patch_norm = nn.LayerNorm(feature_size)
-        self.patch_projection = nn.Linear(feature_size, config.shared_size)
-        self.text_norm = nn.LayerNorm(text_size)
-        self.text_projection = nn.Linear(text_size, config.shared_size)
-        self.temperature = Temperature()
-
-    def forward(self, context: FetchContext) -> Tensor:
-        patches = self.patch_projection(self.patch_norm(context.features.flatten(2).transpose(1, 2)))
-        pooled = masked_mean(self.text_norm(context.query), context.query_mask)
-        text = self.text_projection(pooled).to(patches.device)
-        cosine = F.normalize(patches.float(), dim=-1) @ F.normalize(text.float(), dim=-1)[..., None]
-        return self.temperature(cosine).squeeze(-1)
+def _trigrams(codes: np.ndarray) -> np.ndarray:
+    """[n - 2] a number for each three neighbours; -1 where two of them are no letters or digits."""
+    first, middle, last = codes[:-2], codes[1:-1], codes[2:]
+    numbers = (first * _CODES + middle) * _CODES + last
+    few = np.minimum(first, 1) + np.minimum(middle, 1) + np.minimum(last, 1) < 2
+    return np.where(few, -1, numbers)

@@ -19,18 +19,24 @@ from transformers.utils import logging
 from .budgets import pooling
 from .configuration_arr_coc import COMPRESSION
 from .documents import Limits, open_document
-from .fetcher import FetchChoices
-from .image_encoding import ImageEncoding, Tiles, no_pixels
+from .fetcher import FetchChoices, SelectedSlots
+from .image_encoding import READ_WELL, ImageEncoding, Tiles, no_pixels
 from .image_loading import Encoded, Source, check_print
-from .image_processing_arr_coc import ArrCocImageProcessor, Box, least_scale, patches_of_placement, warn_of_blank
+from .image_processing_arr_coc import (
+    ArrCocImageProcessor,
+    Box,
+    least_scale,
+    patches_of_placement,
+    square_of,
+    warn_of_blank,
+)
 from .pretrained import device_of
 from .printed_lines import TextLayer
-from .prompt import Core, SelectedSlots
-from .prompt_format import count_vision_tokens
+from .prompt import Core
 from .rereading import confidence, reread
-from .textures import checksums, textures
-from .views import VIEWS_AT_ONCE, ViewOptions, Views, Window, arrange, plan_tiles, print_scale, relevance_of, square_of
-from .vision_tower import ArrCocVisionTower
+from .tiles import VIEWS_AT_ONCE, ViewOptions, Window, plan_tiles, print_scale
+from .views import Views, arrange, relevance_of
+from .vision_tower import ArrCocVisionTower, checksums, textures
 from .word_sources import PageToRead, PageWords, given_words, read_strips, words_of_each, words_of_page
 from .wordpieces import COLUMNS, GivenWords, Word
 
@@ -44,20 +50,6 @@ class Turns:
     def __reduce__(self) -> Any:
         return type(self), ()
 
-
-READ_WELL = 0.7
-"""Legibility of an overview from which on it is read well.
-
-Measured with arr-coc-135m on 14 pages of PDFs, 2026-11-26: medians of 0.98 with lines of 9 px, 0.91 of 7 px, 0.68 of 5
-px, 0.46 of 4 px. Print of 40 px and more that is worn has 0.7 to 0.8.
-"""
-
-LARGE, LEAST_OF_LARGE = 1.25, 0.5
-"""Characters in a patch with text, at most, of print that is large, and the least legibility of worn large print.
-
-Measured on the same day: 1.0 to 1.1 characters with lines of 30 px, 1.2 to 1.5 of 16 to 20 px, 2.3 of 9 px, 2.6 to 3.6
-of 5 px. Print of 3 px is not seen as text: 1.0 to 1.8 characters with a legibility of 0.1 to 0.3.
-"""
 
 PATIENCE = 2.0
 """Seconds of encoding after which a progress bar is shown."""
@@ -101,8 +93,8 @@ def encode_sources(
             differently.
     """
     sources = [source for document in documents for source in document]
-    vision, size = core.config.vision_config, processor.size["height"]
-    grid = size // vision.patch_size
+    vision = core.config.vision_config
+    grid = processor.size["height"] // vision.patch_size
     pools = [pooling(grid // COMPRESSION, len(document), options.max_base_tokens) for document in documents]
     pool = pools[0]
     if len(set(pools)) > 1:
@@ -112,18 +104,17 @@ def encode_sources(
         raise ValueError(
             f"max_base_tokens: expected base tokens in rows to pool them; got compressor {vision.compressor!r}"
         )
-    base, _ = count_vision_tokens(
-        size, vision.patch_size, 0, layout=core.config.bridge_config.layout,
-        sources=max(map(len, documents)), max_base_tokens=options.max_base_tokens,
-    )  # fmt: skip
+    most, rows = max(map(len, documents)), math.ceil(grid // COMPRESSION / pool)
+    base = most * (rows**2 + (sum(core.layout.positions(rows)) if core.layout.adds else 0))
     limit = getattr(core.config.text_config, "max_position_embeddings", None)
     if limit is not None and base >= limit:
         expected = f"sources whose base tokens leave room in {limit} tokens of context"
-        raise ValueError(f"images: expected {expected}; got {max(map(len, documents))} of {base} together")
+        raise ValueError(f"images: expected {expected}; got {most} of {base} together")
     read = [_kept(source) for source in sources] if len(sources) <= VIEWS_AT_ONCE else sources  # rendered once
     pages = words_of_sources(core, processor, read, options.words)
+    scale = least_scale(options.tiles, options.tile_scale)
     windows = [
-        windows_of(source, options, processor)
+        windows_of(source, options, processor, scale)
         if page.lines is None or options.tiles == "never" or isinstance(options.tiles, int)
         else _windows_of_words(core, page, source)
         for source, page in zip(read, pages, strict=True)
@@ -137,9 +128,9 @@ def encode_sources(
     encoding = _encode_overviews(core, processor, read, seen, pool, pages, tiled)
     del read
     if not isinstance(options.tiles, int):
-        windows = [
-            [] if pages[row].lines is None and _reads_well(encoding, row) else own for row, own in enumerate(windows)
-        ]
+        for row, page in enumerate(pages):
+            if page.lines is None and encoding.reads_well(row):  # tiles would show nothing new
+                windows[row] = []
     if any(page != PageWords() for page in pages):
         encoding.words = [(page.source, page.engine, page.warning) for page in pages]
         encoding.unseen = any(_need_no_pixels([_given(core, page, (0, 0, 1, 1))], core) for page in pages)
@@ -161,19 +152,9 @@ def _most_tiles(windows: Sequence[Sequence[Window]], documents: Sequence[Sequenc
     return max(sum(len(next(planned)) for _ in document) for document in documents)
 
 
-def _reads_well(encoding: ImageEncoding, row: int) -> bool:
-    """Whether a text reader read the overview of a source well, or large print: tiles would show nothing new."""
-    legibility = encoding.legibility([row])
-    if legibility is None or encoding.characters is None:
-        return False
-    counts = encoding.characters[row, :, 0]
-    large = float(counts.sum()) <= LARGE * int((counts > 0).sum())
-    return legibility >= (LEAST_OF_LARGE if large else READ_WELL)
-
-
-def windows_of(source: Source, options: ViewOptions, processor: ArrCocImageProcessor) -> list[Window]:
-    """The tiles that a source can have; reads its pixels only if its size asks for tiles."""
-    side, scale = processor.size["height"], least_scale(options.tiles, options.tile_scale)
+def windows_of(source: Source, options: ViewOptions, processor: ArrCocImageProcessor, scale: float) -> list[Window]:
+    """The tiles that a source can have at the `least_scale`; reads its pixels only if its size asks for tiles."""
+    side = processor.size["height"]
     if side >= scale * max(source.height, source.width):
         return []
     most = options.tiles if isinstance(options.tiles, int) else None
@@ -204,20 +185,18 @@ def _encode_overviews(
     given = [
         _given(core, page, (0, 0, source.width, source.height)) for page, source in zip(pages, sources, strict=True)
     ]
-    device = core.input_device
     for start in _starts(len(sources), "page"):
         some = sources[start : start + VIEWS_AT_ONCE]
         images = [source.load() for source in some]
         words = given[start : start + VIEWS_AT_ONCE]
         if _need_no_pixels(words, core):
             mask = patch_masks(processor, [(source.height, source.width) for source in some])
-            parts.append(core.encode_words(words, mask.to(device), pool=pool))
+            parts.append(core.encode_words(words, mask, pool=pool))
             continue
         inputs = _overviews(processor, images, seen[start : start + VIEWS_AT_ONCE])
         if tiled is not None:
             words = reread_words(core.vision_tower, processor, words, images, tiled[start : start + VIEWS_AT_ONCE])
-        pixels, mask = inputs["pixel_values"].to(device), inputs["patch_mask"].to(device)
-        parts.append(core.encode_image(pixels, mask, pool=pool, words=words))
+        parts.append(core.encode_image(inputs["pixel_values"], inputs["patch_mask"], pool=pool, words=words))
     if len(sources) > 1:
         parts = [replace(part, semantic_cache=[], bridge_cache=None) for part in parts]
     return parts[0].join(*parts[1:])
@@ -260,11 +239,13 @@ def words_of_sources(
 
 def _need_no_pixels(words: Sequence[GivenWords | None], core: Core) -> TypeGuard[list[GivenWords]]:
     """Whether all words of views are known, and the model by itself reads nothing else."""
-    alone = core.bridge.reads_text_alone and not core.vision_tower.keeps_depths
-    return alone and not any(each is None or each.partial for each in words)
+    known = not core.vision_tower.keeps_depths and not any(each is None or each.partial for each in words)
+    return known and core.bridge.reads_text_alone
 
 
 def _given(core: Core, page: PageWords, window: Window) -> GivenWords | None:
+    if page.lines is None:
+        return None
     vision = core.config.vision_config
     return given_words(page, window, vision.image_size // vision.patch_size)
 
@@ -372,10 +353,9 @@ def _overviews(
     for image, is_seen in zip(images, seen, strict=True):
         if is_seen:
             warn_of_blank(image)
-    inputs = [
-        processor(image, return_tensors="pt", **({"readable_px": None} if is_seen else {}))
-        for image, is_seen in zip(images, seen, strict=True)
-    ]
+    inputs = []
+    for some, is_seen in zip([images] if len({*seen}) == 1 else [[image] for image in images], seen, strict=False):
+        inputs.append(processor([*some], return_tensors="pt", **({"readable_px": None} if is_seen else {})))
     return {name: torch.cat([own[name] for own in inputs]) for name in ("pixel_values", "patch_mask")}
 
 

@@ -22,8 +22,94 @@ from .config_fields import Registry
 from .configuration_arr_coc import COMPRESSION, ArrCocSemanticConfig, ArrCocVisionConfig
 from .grid_encoder import LEVELS, ConvStem, GridEncoder, pool_regions, resize_table
 from .image_encoding import ImageEncoding, KeyValue
-from .textures import TEXTURE_SETS, checksums, textures
-from .wordpieces import COARSE, GivenWords, TextReader, merged
+from .wordpieces import GivenWords, TextReader
+
+# ---- textures: cheap, fixed, and computed once per image ----------------------------------------------------------
+
+_LIGHT = ("luminance", "edge_magnitude")
+_BASIC = (
+    *_LIGHT, "red", "green", "blue", "saturation", "saliency", "sobel_x", "sobel_y", "local_entropy", "y", "x",
+    "eccentricity",
+)  # fmt: skip
+_FULL = (
+    *_BASIC, "variance_1", "variance_3", "variance_9", "stroke_density", "contrast_luminance", "contrast_red_green",
+    "contrast_blue_yellow", "orientation_0", "orientation_45", "orientation_90", "orientation_135",
+)  # fmt: skip
+
+SEMANTIC_CHANNELS = 16
+
+TEXTURES: tuple[str, ...] = (*_FULL, *(f"semantic_{number}" for number in range(SEMANTIC_CHANNELS)))
+"""All names, in the order of the channels. Each set holds the first of them, so a name has the same index in all
+sets."""
+
+TEXTURE_SETS: dict[str, tuple[str, ...]] = {"light": _LIGHT, "basic": _BASIC, "full": _FULL}
+"""The channels from an image's pixels. Scorers that read the semantic channels behind them project these themselves."""
+
+RICHER_TEXTURES: Registry[Callable[..., list[Tensor]]] = Registry("textures")
+"""Functions that compute the channels of a set beyond "light": `textures` says from what."""
+
+
+def luminance(pixel_values: Tensor) -> Tensor:
+    """Rec. 601 luma of normalised RGB [B, 3, S, S] -> [B, 1, S, S], float32."""
+    weights = torch.tensor([0.299, 0.587, 0.114], device=pixel_values.device)
+    return (pixel_values.float() * weights.view(1, 3, 1, 1)).sum(1, keepdim=True)
+
+
+def sobel(luma: Tensor) -> Tensor:
+    """Gradient of [B, 1, S, S] along x and y: [B, 2, S, S]; the border is replicated, so it shows no edge."""
+    kernel = torch.tensor([[-1.0, 0.0, 1.0], [-2.0, 0.0, 2.0], [-1.0, 0.0, 1.0]], device=luma.device) / 8
+    kernels = torch.stack((kernel, kernel.t()))[:, None]
+    return F.conv2d(F.pad(luma, (1, 1, 1, 1), mode="replicate"), kernels)
+
+
+def magnitude(gradient: Tensor) -> Tensor:
+    """Length of a gradient [B, 2, S, S] -> [B, 1, S, S]."""
+    return gradient.square().sum(1, keepdim=True).sqrt()
+
+
+def textures(pixel_values: Tensor, side: int, kind: str = "light", patch_mask: Tensor | None = None) -> Tensor:
+    """The channels `TEXTURE_SETS[kind]` of each patch: [B, 3, S, S] -> [B, T, G, G], float32.
+
+    By default a channel is a mean over the patch's pixels, which are -1 (black) to 1 (white).
+    "light": luminance; edge_magnitude, the gradient's length. "basic" adds red, green, blue; saturation: largest minus
+    smallest of the three (chroma); saliency: distance of the patch's colour from the image's mean colour (Achanta et
+    al. 2009); sobel_x, sobel_y: the gradient's absolute components; local_entropy: `information_score` of a histogram
+    of luminance; y, x: of the patch's centre, -1..1; eccentricity: its distance from the image's centre, 1 in a corner.
+    "full" adds variance_k: of luminance over k x k patches; stroke_density: share of pixels at the edge of a stroke;
+    contrast_*: distance from the mean of 5 x 5 patches around, in luminance and two opponent colours; orientation_a:
+    energy of the gradient in direction a degrees, from the structure tensor.
+
+    Args:
+        pixel_values: normalised RGB.
+        side: G.
+        kind: a name in `TEXTURE_SETS`.
+        patch_mask: bool [B, N], the patches of the image's mean colour; None: all.
+    """
+    luma = luminance(pixel_values)
+    gradient = sobel(luma)
+    light = F.adaptive_avg_pool2d(torch.cat((luma, magnitude(gradient)), 1), side)
+    if kind == "light":
+        return light
+    return torch.cat((light, *RICHER_TEXTURES[kind](pixel_values.float(), light, gradient, luma, patch_mask)), 1)
+
+
+def clear_of_padding(values: Tensor, patch_mask: Tensor) -> Tensor:
+    """Values [B, G, G], 0 on patches next to padding, whose border would be the strongest edge of a page.
+
+    An image too thin for any other patch keeps its values; `patch_mask` [B, N].
+    """
+    padding = (~patch_mask).view(values.shape).float()
+    inner = F.max_pool2d(padding[:, None], 3, stride=1, padding=1)[:, 0] == 0
+    inner = inner | ~inner.any((1, 2), keepdim=True)
+    return torch.where(inner, values, 0.0)
+
+
+def checksums(pixel_values: Tensor) -> Tensor:
+    """[P] int64 for [P, 3, S, S]: a checksum of each image's pixels, for random relevance."""
+    return (pixel_values.float() * 127.5).round().long().sum((1, 2, 3))
+
+
+# ---- compressors --------------------------------------------------------------------------------------------------
 
 COMPRESSORS: Registry[type[nn.Module]] = Registry("compressor")
 
@@ -178,6 +264,7 @@ class ArrCocVisionTower(nn.Module):
         pixel_values: Tensor | None,
         patch_mask: Tensor | None = None,
         features: Tensor | None = None,
+        words: Sequence[GivenWords | None] | None = None,
         **kept: Tensor | None,
     ) -> dict[str, Any]:
         """Images -> the fields of an `ImageEncoding` before the bridge, by name.
@@ -186,12 +273,13 @@ class ArrCocVisionTower(nn.Module):
             pixel_values: [P, 3, S, S]; None with `features`: then only the fields that follow from these.
             patch_mask: [P, N], False on padding patches; None: there are none.
             features: [P, C, G, G] of the grid encoder, if it ran before; `kept`: the other outputs of `encode_grid`.
+            words: see `encode_grid`.
         """
         if pixel_values is not None:
             check_pixels(pixel_values, patch_mask, self.config)
         if features is None:
             assert pixel_values is not None
-            kept = dict(self.encode_grid(pixel_values))
+            kept = dict(self.encode_grid(pixel_values, words))
             features = kept.pop("features")
             assert features is not None
         if patch_mask is None:
@@ -245,53 +333,23 @@ class ArrCocVisionTower(nn.Module):
             pixel_values: [P, 3, S, S].
             words: those of each image from elsewhere, None where the text reader reads; None: it reads all.
         """
-        if words is not None and any(each is not None for each in words):
-            return self._grid_of_words(pixel_values, words)
         pixel_values = pixel_values.to(self.saccade_projection.weight.dtype)
-        also = ["depths"] * self.keeps_depths + ["stem"] * (self.text_reader is not None)
-        if not also:
-            return {"features": self.grid_encoder(pixel_values)}
-        grid: dict[str, Tensor] = self.grid_encoder(pixel_values, also)
+        also = ["depths"] * self.keeps_depths
         if self.text_reader is not None:
-            coarse = self._coarse_stems(pixel_values)
-            grid["pieces"], grid["characters"] = self.text_reader.read(grid.pop("stem"), coarse)
+            reads = words is None or any(each is None or each.partial for each in words)
+            also += ["stem"] + ["coarse"] * reads
+        grid = self.grid_encoder(pixel_values, also)
+        if self.text_reader is None:
+            return grid if also else {"features": grid}
+        stem, coarse = grid.pop("stem"), grid.pop("coarse", ())
+        grid["pieces"], grid["characters"] = self.text_reader.read(stem, coarse, words)
         return grid
-
-    def _grid_of_words(self, pixel_values: Tensor, words: Sequence[GivenWords | None]) -> dict[str, Tensor]:
-        """`encode_grid` where some words are given."""
-        reader, side = self.text_reader, pixel_values.shape[-1] // self.config.patch_size
-        assert reader is not None, "only models that read text are given words"
-        pages = [[] if each is None else each.words for each in words]
-        pixel_values = pixel_values.to(self.saccade_projection.weight.dtype)
-        grid = self.grid_encoder(pixel_values, ["depths"] * self.keeps_depths + ["stem"])
-        if any(each is None or each.partial for each in words):
-            read = reader.scales(grid["stem"], self._coarse_stems(pixel_values))
-            read = [
-                own if each is None or each.again is None else each.again(own)
-                for each, own in zip(words, read, strict=True)
-            ]
-            pages = [
-                own if each is None else merged(each.words, own) if each.partial else each.words
-                for each, own in zip(words, read, strict=True)
-            ]
-        grid.pop("stem")
-        pieces, characters, _ = reader.spread(pages, side)
-        return {**grid, "pieces": pieces.to(pixel_values.device), "characters": characters.to(pixel_values.device)}
 
     def stem(self, pixel_values: Tensor) -> Tensor:
         """Pixels [P, 3, height, width], multiples of half a patch -> features of the stem [P, C', rows, columns]."""
         stem = self.grid_encoder.patch_embed
         assert isinstance(stem, ConvStem), "the configuration checks it"
         return stem.steps(pixel_values.to(self.saccade_projection.weight))
-
-    def _coarse_stems(self, pixel_values: Tensor) -> list[Tensor]:
-        """Features of the convolutional stem [P, C', r, r] of the images at `COARSE` of their size."""
-        patch = self.config.patch_size
-        sides = [round(pixel_values.shape[-1] * scale) // patch * patch for scale in COARSE]
-        smaller = (
-            F.interpolate(pixel_values.float(), (side, side), mode="bilinear", antialias=True) for side in sides if side
-        )
-        return [self.stem(images) for images in smaller]
 
     def fetched_states(
         self, encoding: ImageEncoding, indices: Tensor, used: Tensor | None = None, levels: Tensor | None = None

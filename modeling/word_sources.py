@@ -24,7 +24,7 @@ from torch import Tensor
 from .config_fields import Registry
 from .documents import MissingPackage
 from .image_loading import Source
-from .image_processing_arr_coc import ArrCocImageProcessor
+from .image_processing_arr_coc import ArrCocImageProcessor, square_of
 from .printed_lines import (
     UNKNOWN,
     PrintedLine,
@@ -35,7 +35,7 @@ from .printed_lines import (
     readable,
     words_on_view,
 )
-from .views import Window, square_of
+from .tiles import Window
 from .vision_tower import ArrCocVisionTower
 from .word_files import lines_of_file
 from .wordpieces import COLUMNS, GivenWords, Word

@@ -13,15 +13,11 @@ Notation: B batch, K fetched patches, S slots of half a patch, G side of the fin
 the stem, D width of the language model, V rows of its embedding table, R half rows (2G), W columns (16G).
 """
 
-import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from math import isqrt
-from string import ascii_lowercase, digits
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 CHARACTERS = (
@@ -46,12 +42,6 @@ _LONGEST = 64
 """The most characters of a word; connected marks over a whole page are not a word."""
 _KEPT_CUTS = 2**16
 """The most words whose wordpieces a reader keeps."""
-_BREAK = 6
-"""Patches between wordpieces in a line beyond which the next one begins another column of the page."""
-FOREMOST = 48
-"""The number of most relevant patches whose tokens come once more, right before the question."""
-COARSE = (0.5, 0.25)
-"""Sizes of an image at which large print is read, relative to the size at which all print is."""
 _GUESS = 0.3
 """The confidence below which a word is a guess, such as text read in lines of a drawing: it gives no wordpieces."""
 _SURE = 0.7
@@ -116,6 +106,12 @@ class GivenWords:
     partial: bool = False
     again: Callable[[list[Word]], list[Word]] | None = None
 
+    def with_read(self, words: list[Word]) -> list[Word]:
+        """All words of the view, from those that the reader read."""
+        if not self.partial:
+            return self.words
+        return merged(self.words, words if self.again is None else self.again(words))
+
 
 class TextReader(nn.Module):
     """Predicts characters from features of the convolutional stem, and turns them into wordpieces.
@@ -141,10 +137,6 @@ class TextReader(nn.Module):
     def start_weights(self, std: float) -> None:
         nn.init.zeros_(self.spellings)
 
-    def opens(self) -> Tensor:
-        """bool [V], True on wordpieces that begin a word, with a space."""
-        return self.spellings[:, 0] == SPACE
-
     def forward(self, stem: Tensor) -> Lines:
         """Features [B, C, R, R] of the stem, at half a patch's side -> predictions of text."""
         predicted = self.line_head(stem).unflatten(1, (2, CELL_COLUMNS)).permute(1, 0, 3, 4, 2).flatten(3)
@@ -156,17 +148,24 @@ class TextReader(nn.Module):
         return classes.unflatten(-1, (CELL_COLUMNS, CLASSES))
 
     @torch.no_grad()
-    def read(self, stem: Tensor, coarse: Sequence[Tensor] = ()) -> tuple[Tensor, Tensor]:
+    def read(
+        self, stem: Tensor, coarse: Sequence[Tensor] = (), words: Sequence[GivenWords | None] | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Features [B, C, R, R] of the stem -> wordpieces, and the confidence of characters.
 
         Args:
             stem: of the images.
             coarse: of the same images at smaller sizes [B, C, r, r], on which large print is read (`either`).
+            words: those of each image from elsewhere, None where the stem is read; None: it is read for all.
 
         Returns:
             See `spread`.
         """
-        pages = [[] for _ in stem] if stem.is_meta else self.scales(stem, coarse)
+        given = [None] * len(stem) if words is None else words
+        pages: list[list[Word]] = [[] for _ in stem]
+        if not stem.is_meta and any(each is None or each.partial for each in given):
+            pages = self.scales(stem, coarse)
+        pages = [own if each is None else each.with_read(own) for each, own in zip(given, pages, strict=True)]
         pieces, characters, _ = self.spread(pages, stem.shape[-1] // 2)
         return pieces.to(stem.device), characters.to(stem.device)
 
@@ -463,176 +462,3 @@ def placed(words: list[Word], count: int) -> list[tuple[Word, int]]:
             if kept - 0.3 < word.row < kept + 1.3:
                 rows[number] = kept
     return list(zip(ordered, rows, strict=True))
-
-
-class Places(nn.Module):
-    """Embedding of a token's place: its half row, its column, and whether it begins a line or a table cell
-    (`line_breaks`). `mark`, `best`, `first` and `last` are added in proportion to `word_marks`; they start at
-    zero."""
-
-    def __init__(self, side: int, text_size: int) -> None:
-        super().__init__()
-        self.side = side
-        self.rows = nn.Embedding(2 * side, text_size)
-        self.columns = nn.Embedding(side, text_size)
-        self.line_break = nn.Parameter(torch.zeros(text_size))
-        self.mark, self.best, self.first, self.last = (nn.Parameter(torch.zeros(text_size)) for _ in range(4))
-
-    def start_weights(self, std: float) -> None:
-        for each in (self.line_break, self.mark, self.best, self.first, self.last):
-            nn.init.zeros_(each)
-
-    def forward(
-        self, half_rows: Tensor, columns: Tensor, side: int, breaks: Tensor | None = None, marks: Tensor | None = None
-    ) -> Tensor:
-        """Half rows [...] and columns [...] of a grid of `side` patches, `breaks` bool [...], and `marks` [..., 4] in
-        0..1 (`word_marks`) -> [..., D]."""
-        if side != self.side:
-            half_rows, columns = half_rows * self.side // side, columns * self.side // side
-        placed: Tensor = self.rows(half_rows) + self.columns(columns)
-        if breaks is not None:
-            placed = placed + breaks[..., None] * self.line_break
-        if marks is None:
-            return placed
-        return placed + marks @ torch.stack((self.mark, self.best, self.first, self.last))
-
-
-def line_breaks(half_rows: Tensor, columns: Tensor) -> Tensor:
-    """bool [..., K], True on tokens in reading order that do not directly follow the token before them."""
-    breaks = torch.ones_like(half_rows, dtype=torch.bool)
-    gap = columns[..., 1:] - columns[..., :-1]
-    breaks[..., 1:] = (half_rows[..., 1:] != half_rows[..., :-1]) | (gap > _BREAK) | (gap < 0)
-    return breaks
-
-
-def word_marks(relevance: Tensor, opens: Tensor, breaks: Tensor, question: Tensor | None = None) -> Tensor:
-    """What marks tokens in reading order: [..., K, 4] in 0..1.
-
-    The first is the mean relevance of a token's word. The second is its odds (relevance / (1 - relevance)) relative to
-    those of the best word of the question. The third, on the first token of a word, says by how much these exceed those
-    of the word before it, the fourth, on the last token, those of the word behind it. So the language model sees where
-    a run of relevant words begins and ends. A word at the end of a line has no neighbour there: 0.
-
-    Args:
-        relevance: [..., K] in 0..1, of each token's patch.
-        opens: bool [..., K], True on tokens that begin a word.
-        breaks: bool [..., K], see `line_breaks`.
-        question: int64 [..., K] from 0, the question of each token; None: all are of one.
-    """
-    first = opens | breaks
-    last, ends = F.pad(first[..., 1:], (0, 1), value=True), F.pad(breaks[..., 1:], (0, 1), value=True)
-    word = first.long().cumsum(-1)
-    empty = relevance.new_zeros(*word.shape[:-1], word.shape[-1] + 1)
-    count = empty.scatter_add(-1, word, torch.ones_like(relevance)).clamp(min=1)
-    mean = (empty.scatter_add(-1, word, relevance) / count).gather(-1, word)
-    odds = mean / (1 - mean).clamp(min=1e-4)
-    question = torch.zeros_like(word) if question is None else question
-    best = empty.scatter_reduce(-1, question, odds, "amax").gather(-1, question)
-    share = odds / best.clamp(min=1e-6)
-    before, behind = F.pad(share[..., :-1], (1, 0)) * ~breaks, F.pad(share[..., 1:], (0, 1)) * ~ends
-    rise, fall = ((share - other).clamp(min=0) for other in (before, behind))
-    return torch.stack((mean, share, rise * first, fall * last), -1)
-
-
-def reading_order(filled: Tensor, rank: Tensor, place: Tensor, room: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The slots that become tokens, in reading order; behind them those of the `FOREMOST` patches once more.
-
-    The language model reads the text as it is printed, and right before the question what is most relevant for it. If
-    there is no room for all slots, those of the most relevant patches are kept.
-
-    Args:
-        filled: bool [B, K, S].
-        rank: [B, K] relevance rank of each patch, from 0.
-        place: [B, K, S] whole numbers that grow in reading order.
-        room: [B] tokens of each item, at most K.
-
-    Returns:
-        Slots [B, K] of the flattened [K * S], bool [B, K], True on those that are filled; these come first; and bool
-        [B, K], True on those that come once more.
-    """
-    count, slots = filled.shape[1:]
-    last = torch.iinfo(torch.int64).max
-    by_rank = (rank[..., None] * slots + torch.arange(slots, device=rank.device)).masked_fill(~filled, last)
-    best = by_rank.flatten(1).argsort(stable=True)[:, :count]
-    again = (filled & (rank < FOREMOST)[..., None]).flatten(1).sum(1).minimum(room)
-    number = torch.arange(count, device=room.device)
-    places, stands = place.flatten(1).gather(1, best), filled.flatten(1).gather(1, best)
-    kept = torch.cat([stands & (number < some[:, None]) for some in (room - again, again)], 1)
-    behind = place.amax() + 1 if place.numel() else 0
-    order = torch.cat((places, places + behind), 1).masked_fill(~kept, last).argsort(stable=True)[:, :count]
-    return best.repeat(1, 2).gather(1, order), kept.gather(1, order), order >= count
-
-
-def _folded() -> np.ndarray:
-    """[256] each character class without case and accents: 1 to 26 for letters, 27 to 36 for digits, else 0."""
-    codes = np.zeros(256, np.int64)
-    for number, character in enumerate(CHARACTERS, 1):
-        plain = unicodedata.normalize("NFD", character)[0].lower()
-        if plain in ascii_lowercase:
-            codes[number] = ord(plain) - ord("a") + 1
-        elif plain in digits:
-            codes[number] = ord(plain) - ord("0") + 27
-    return codes
-
-
-_FOLDED = _folded()
-_CODES = 37
-_REACH = 9
-"""Characters over which matches are averaged."""
-
-
-def spelling_match(pieces: Tensor, question_ids: Tensor, question_mask: Tensor, spellings: Tensor) -> Tensor:
-    """How much of the text about each patch is spelled as in the question: [B, N, 2] in 0..1.
-
-    The unit is three neighbouring letters or digits, so that a match survives other wordpieces, such as those of
-    capitals, and characters that are read wrongly. The first channel is the share of matches about a patch; in the
-    second a match counts less the more often its letters are on the page. A patch gets the greatest value of its
-    characters. In a compiled graph, whose shapes no data may decide, nothing matches.
-
-    Args:
-        pieces: [B, N, 2, S] wordpieces of a page, -1 in empty slots.
-        question_ids: [B, L] tokens of the question, where `question_mask` [B, L] is True.
-        spellings: [V, SPELLED], see `TextReader`.
-    """
-    count, patches, _, slots = pieces.shape
-    if torch.compiler.is_compiling() or pieces.is_meta:
-        return torch.zeros(count, patches, 2, device=pieces.device)
-    side, table = isqrt(patches), spellings.cpu().numpy()
-    order = np.arange(patches).reshape(side, 1, side, 1)
-    patch = np.broadcast_to(order, (side, 2, side, slots)).ravel()  # of the slots in reading order
-    rows = pieces.view(count, side, side, 2, slots).transpose(2, 3).flatten(1).cpu().numpy()
-    matches = np.zeros((count, patches, 2), np.float32)
-    asked = (question_ids * question_mask).cpu().numpy()
-    for row, question, out in zip(rows, asked, matches, strict=True):
-        filled = np.flatnonzero(row >= 0)
-        codes, owner = _codes(table[row[filled]])
-        wanted, _ = _codes(table[question])
-        if len(codes) < 3 or len(wanted) < 3:
-            continue
-        units = _trigrams(codes)
-        _, same, often = np.unique(units, return_inverse=True, return_counts=True)
-        hits = np.isin(units, _trigrams(wanted)) & (units >= 0)
-        at = patch[filled[owner]]
-        for channel, weight in enumerate((np.ones(len(units)), often[same] ** -0.5)):
-            begins = np.pad(hits * weight, (0, 2))  # a unit covers three characters
-            covers = np.maximum(begins, np.maximum(np.roll(begins, 1), np.roll(begins, 2)))
-            about = np.convolve(covers, np.full(_REACH, 1 / _REACH), "same")[: len(at)]
-            np.maximum.at(out[:, channel], at, about * (covers > 0))
-    return torch.from_numpy(matches).to(pieces.device)
-
-
-def _codes(spelled: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Folded characters of wordpieces [n, SPELLED], one 0 for all that stands between words, and whose each is."""
-    written = spelled > 0
-    codes, owner = _FOLDED[spelled[written]], np.repeat(np.arange(len(spelled)), written.sum(1))
-    kept = np.ones(len(codes), bool)
-    kept[1:] = (codes[1:] > 0) | (codes[:-1] > 0)
-    return codes[kept], owner[kept]
-
-
-def _trigrams(codes: np.ndarray) -> np.ndarray:
-    """[n - 2] a number for each three neighbours; -1 where two of them are no letters or digits."""
-    first, middle, last = codes[:-2], codes[1:-1], codes[2:]
-    numbers = (first * _CODES + middle) * _CODES + last
-    few = np.minimum(first, 1) + np.minimum(middle, 1) + np.minimum(last, 1) < 2
-    return np.where(few, -1, numbers)

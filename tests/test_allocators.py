@@ -13,7 +13,6 @@ from test_fetcher import FETCHING, D, N, complete, context, everything, fetcher
 
 from arr_coc.modeling.allocators import (
     ALLOCATORS,
-    FetchResult,
     best,
     budgets_from_mass,
     budgets_from_tiers,
@@ -27,6 +26,7 @@ from arr_coc.modeling.allocators import (
 from arr_coc.modeling.configuration_arr_coc import TIERS, ArrCocFetcherConfig, resolve_budget
 from arr_coc.modeling.fetcher import FetchChoices
 from arr_coc.modeling.scorers import FetchContext
+from arr_coc.modeling.views import FetchResult
 
 ALLOCATOR_CASES = ["topk", "window", "tiers", "adaptive", "quadtree", "foveated", "knapsack"]
 SINGLY = [name for name in ALLOCATOR_CASES if not ALLOCATORS[name].detail]

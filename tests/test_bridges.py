@@ -13,9 +13,9 @@ from worked_cases import OVIS_TABLE, ovis_table
 
 from arr_coc import ArrCocForConditionalGeneration
 from arr_coc.families.quality_bridges import like_text
-from arr_coc.modeling.bridges import BRIDGES, Bridge, ReadPatches
+from arr_coc.modeling.bridges import BRIDGES, FOREMOST, Bridge, ReadPatches, reading_order
 from arr_coc.modeling.configuration_arr_coc import ArrCocBridgeConfig
-from arr_coc.modeling.wordpieces import FOREMOST, PIECE_SLOTS, reading_order
+from arr_coc.modeling.wordpieces import PIECE_SLOTS
 
 BRIDGE_CASES: list[tuple[str, dict[str, Any]]] = [
     ("linear", {}),
@@ -309,7 +309,7 @@ def test_of_more_wordpieces_than_patches_the_most_relevant_patches_stay() -> Non
 
 def test_only_the_most_relevant_patches_are_marked_by_their_relevance(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ranks are 4, 3, 2, 1, 0: patches 3 and 4 come once more and are marked; that leaves no room for patch 0."""
-    monkeypatch.setattr("arr_coc.modeling.wordpieces.FOREMOST", 2)
+    monkeypatch.setattr("arr_coc.modeling.bridges.FOREMOST", 2)
     bridge, patches = wordpieces([1, 0, 1, 1, 1])
     torch.nn.init.normal_(bridge.places.mark)
     relevance = torch.tensor([[0.1, 0.2, 0.3, 0.9, 0.5]] * 2)
@@ -326,7 +326,7 @@ def test_words_are_marked_where_they_begin_and_end(
 ) -> None:
     """Patches 2 and 3 hold one word in a line, patch 4 the next line. With two foremost patches, half of the word does
     not come again. What stands in reading order is not marked."""
-    monkeypatch.setattr("arr_coc.modeling.wordpieces.FOREMOST", most)
+    monkeypatch.setattr("arr_coc.modeling.bridges.FOREMOST", most)
     bridge, patches = wordpieces([1, 0, 1, 1, 1])
     opens, relevance = torch.arange(9) != 4, torch.tensor([[0.1, 0.2, 0.7, 0.9, 0.5]] * 2)
     parts = [getattr(bridge.places, name) for name in ("mark", "best", "first", "last")]

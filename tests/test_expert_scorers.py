@@ -7,7 +7,7 @@ import torch
 from test_scorers import SIDE, build, context
 
 from arr_coc.families.map_scorers import BALANCE_RATE, CHOSEN, EXPERTS, Evidence, expert_evidence
-from arr_coc.modeling.textures import TEXTURES
+from arr_coc.modeling.vision_tower import TEXTURES
 
 
 @torch.no_grad()

@@ -23,7 +23,7 @@ from arr_coc.explaining.evidence import (
 )
 from arr_coc.explaining.figures import draw_evidence, draw_passes, draw_strategies, save
 from arr_coc.modeling.fetcher import FetchChoices
-from arr_coc.modeling.textures import RELEVANCE_MAPS
+from arr_coc.modeling.vision_tower import RELEVANCE_MAPS
 
 QUESTION = "What is the total? $5 or $6?"
 HELD = ["realizer", "clip_query", "compositional", "shannon_jung_vervaeke", "experts"]

@@ -14,8 +14,7 @@ from arr_coc.modeling.allocators import ALLOCATORS, chooses_counts
 from arr_coc.modeling.configuration_arr_coc import ArrCocFetcherConfig
 from arr_coc.modeling.fetcher import FetchChoices, RunningBackFetcher
 from arr_coc.modeling.scorers import SCORERS, FetchContext
-from arr_coc.modeling.textures import TEXTURE_SETS
-from arr_coc.modeling.vision_tower import gather_patches
+from arr_coc.modeling.vision_tower import TEXTURE_SETS, gather_patches
 from arr_coc.modeling.wordpieces import PIECE_SLOTS
 
 C, D, W, SIDE = 6, 5, 7, 8

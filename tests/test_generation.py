@@ -11,7 +11,7 @@ from transformers import GenerationConfig
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 from transformers.utils import logging
 
-from arr_coc.modeling.transformers_releases import CACHE
+from arr_coc.modeling.pretrained import CACHE
 
 pytestmark = pytest.mark.versions
 

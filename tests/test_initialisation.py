@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from test_modeling import PAGE, QUESTION
 
 from arr_coc import ArrCocConfig, ArrCocForConditionalGeneration
-from arr_coc.modeling.scorers import PatchLayer
+from arr_coc.modeling.patch_scorers import PatchLayer
 
 
 def test_a_fetched_patch_speaks_the_base_tokens_language_before_training() -> None:

@@ -13,11 +13,12 @@ from PIL import Image
 from test_modeling import CARD, PAGE, loud_model, noise, prompt
 from test_views import PAGE as TALL
 
-from arr_coc.modeling.allocators import ALLOCATORS, FetchResult
+from arr_coc.modeling.allocators import ALLOCATORS
 from arr_coc.modeling.configuration_arr_coc import ArrCocConfig
 from arr_coc.modeling.fetcher import FetchChoices
 from arr_coc.modeling.grid_encoder import pool_regions
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+from arr_coc.modeling.views import FetchResult
 from arr_coc.viewing import OUTLINE_COLOUR, describe, draw_fetch
 
 DETAIL = [name for name, allocator in ALLOCATORS.items() if allocator.detail]

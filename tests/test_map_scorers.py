@@ -11,7 +11,7 @@ from arr_coc.families.map_scorers import MapScorer, standardised
 from arr_coc.families.relevance_maps import RELEVANCE_MAPS
 from arr_coc.model_summary import generated_image
 from arr_coc.modeling.scorers import SCORERS
-from arr_coc.modeling.textures import TEXTURE_SETS, TEXTURES
+from arr_coc.modeling.vision_tower import TEXTURE_SETS, TEXTURES
 
 MAP_CASES = {
     "compositional": RELEVANCE_MAPS,

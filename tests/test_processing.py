@@ -18,9 +18,8 @@ from transformers import AutoImageProcessor, PretrainedConfig, PreTrainedModel
 from transformers.pipelines import ImageTextToTextPipeline
 
 from arr_coc.modeling.configuration_arr_coc import ArrCocConfig, count_vision_tokens
-from arr_coc.modeling.generation import checked_questions
 from arr_coc.modeling.image_processing_arr_coc import ArrCocImageProcessor
-from arr_coc.modeling.processing_arr_coc import ArrCocProcessor
+from arr_coc.modeling.processing_arr_coc import ArrCocProcessor, checked_questions
 from arr_coc.modeling.prompt_format import CHAT_TEMPLATE
 
 # Placeholders

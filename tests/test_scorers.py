@@ -8,17 +8,17 @@ import torch
 import torch.nn.functional as F
 
 from arr_coc.modeling.configuration_arr_coc import ArrCocFetcherConfig
+from arr_coc.modeling.patch_scorers import position_code
 from arr_coc.modeling.scorers import (
     EMPTY,
     SCORERS,
     FetchContext,
     RelativeBias,
     Scorer,
-    position_code,
     relative_buckets,
     wave_code,
 )
-from arr_coc.modeling.textures import TEXTURE_SETS, TEXTURES
+from arr_coc.modeling.vision_tower import TEXTURE_SETS, TEXTURES
 from arr_coc.modeling.wordpieces import PIECE_SLOTS, SPELLED
 
 SCORER_CASES = {

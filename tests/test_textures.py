@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from arr_coc.families.relevance_maps import SemanticTextures
-from arr_coc.modeling.textures import (
+from arr_coc.modeling.vision_tower import (
     TEXTURE_SETS,
     TEXTURES,
     clear_of_padding,

@@ -13,7 +13,7 @@ from transformers import DynamicCache
 
 from arr_coc import ArrCocForConditionalGeneration
 from arr_coc.modeling.image_encoding import ImageEncoding
-from arr_coc.modeling.transformers_releases import CACHE, OLD_NAME
+from arr_coc.modeling.pretrained import CACHE, OLD_NAME
 
 pytestmark = pytest.mark.versions
 

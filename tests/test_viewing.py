@@ -13,7 +13,7 @@ from PIL import Image, ImageFont
 from test_documents import paged
 
 from arr_coc import viewing
-from arr_coc.modeling.allocators import FetchResult
+from arr_coc.modeling.views import FetchResult
 from arr_coc.viewing import (
     MARGIN,
     NARROWEST,

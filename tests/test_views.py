@@ -16,11 +16,13 @@ from PIL import Image, ImageDraw, ImageFont
 
 from arr_coc.modeling import view_encoding
 from arr_coc.modeling.configuration_arr_coc import count_vision_tokens
+from arr_coc.modeling.fetcher import seen_before
 from arr_coc.modeling.image_encoding import ImageEncoding
-from arr_coc.modeling.joint_allocation import JointFetch, seen_before
+from arr_coc.modeling.image_processing_arr_coc import square_of
 from arr_coc.modeling.processing_arr_coc import take_view_options
+from arr_coc.modeling.tiles import plan_tiles, print_height, print_scale
 from arr_coc.modeling.view_encoding import _overviews
-from arr_coc.modeling.views import Views, plan_tiles, print_height, print_scale, square_of
+from arr_coc.modeling.views import JointFetch, Views
 from arr_coc.viewing import describe
 
 GRID = TINY_SIDE // TINY_PATCH
@@ -460,7 +462,7 @@ def test_overviews_of_what_is_tiled_may_be_unreadable_beside_what_is_not() -> No
     asked: list[Any] = []
 
     def processor(image: Any, **options: Any) -> dict[str, torch.Tensor]:
-        asked.append((image.size, "readable_px" in options))
+        asked.append((image[0].size, "readable_px" in options))
         return {name: torch.zeros(1, 1) for name in ("pixel_values", "patch_mask")}
 
     images: Any = [SMALL, drawn(420, 430)]

@@ -29,12 +29,14 @@ from test_views import PAGE as SCAN
 
 from arr_coc import ArrCocConfig, ArrCocForConditionalGeneration
 from arr_coc.demo.steps import answer_in_steps
-from arr_coc.modeling import answers, joint_allocation, wordpieces
+from arr_coc.modeling import answers, bridges, fetcher
 from arr_coc.modeling.answers import calibrated
+from arr_coc.modeling.bridges import word_marks
 from arr_coc.modeling.fetcher import FetchChoices
 from arr_coc.modeling.generation import AnswerGenerator, QuestionBatch
 from arr_coc.modeling.image_encoding import confidence_of
-from arr_coc.modeling.joint_allocation import bridge_over_views
+from arr_coc.modeling.scorers import spelling_match
+from arr_coc.modeling.views import bridge_over_views
 from arr_coc.modeling.wordpieces import (
     CHARACTERS,
     CLASSES,
@@ -46,8 +48,6 @@ from arr_coc.modeling.wordpieces import (
     either,
     line_slope,
     placed,
-    spelling_match,
-    word_marks,
 )
 from arr_coc.training.reader.targets import Wordpieces, class_of, spelled
 
@@ -63,7 +63,7 @@ def model() -> Any:
 @pytest.fixture
 def foremost(monkeypatch: pytest.MonkeyPatch) -> int:
     """So few patches come once more that patches without a wordpiece leave room in a small budget."""
-    monkeypatch.setattr(wordpieces, "FOREMOST", 2)
+    monkeypatch.setattr(bridges, "FOREMOST", 2)
     return 2
 
 
@@ -185,7 +185,7 @@ def test_the_most_relevant_patches_of_a_view_keep_their_wordpieces() -> None:
 def test_the_most_relevant_patches_come_once_more_behind_all_views(monkeypatch: pytest.MonkeyPatch) -> None:
     """They take the places of the least relevant ones of their slot."""
     model = reads(tiny_model(**WORDPIECES), 1, 1)
-    monkeypatch.setattr(wordpieces, "FOREMOST", 5)
+    monkeypatch.setattr(bridges, "FOREMOST", 5)
     encoding = model.encode_image([[SCAN, PAGE]], tiles="all")
     answer_generator = AnswerGenerator(model, model.processor)
     asked = QuestionBatch(encoding, [[0, 1]], [QUESTION])
@@ -212,9 +212,9 @@ def test_views_that_share_a_budget_have_room_for_all_wordpieces(
 ) -> None:
     """Second wordpieces of a patch were dropped, and patches without text were fetched."""
     model = reads(tiny_model(**WORDPIECES, fetcher=SCORES_WORDS), 2, 2)
-    for module in (wordpieces, joint_allocation):
+    for module in (bridges, fetcher):
         monkeypatch.setattr(module, "FOREMOST", 5)
-    monkeypatch.setattr(joint_allocation, "FOCUS", focus)
+    monkeypatch.setattr(fetcher, "FOCUS", focus)
     encoding = model.encode_image([[SCAN, PAGE]], tiles="never")
     text = encoding.patch_mask & (torch.arange(256) % 5 == 0)
     encoding.pieces[~text] = -1
@@ -529,7 +529,7 @@ def test_the_stem_sees_smaller_images_of_any_size(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(tower.text_reader, "read", lambda *stems: (seen.extend(stems), read(*stems))[1])
     grey = torch.full((1, 3, side, side), 0.3)
     tower.encode_grid(grey)
-    stem, (half, quarter) = seen
+    stem, (half, quarter), _ = seen
     assert [each.shape[-1] for each in (stem, half, quarter)] == [side // 4, side // 8, side // 16]
     torch.testing.assert_close(half[0, :, 2:-2, 2:-2], stem[0, :, 2 : side // 8 - 2, 2 : side // 8 - 2])
 

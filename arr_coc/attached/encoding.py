@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers.cache_utils import Cache
 
 from ..modeling.image_loading import Source
-from ..modeling.textures import luminance, magnitude, sobel
+from ..modeling.vision_tower import luminance, magnitude, sobel
 from .families import AttachedFamily, View
 
 TOKEN_PX = 8

@@ -18,13 +18,13 @@ from ..loading import find_device, load_model
 from ..modeling.answers import Answer, answer_probabilities
 from ..modeling.checks import boxes_per_slot
 from ..modeling.configuration_arr_coc import ArrCocConfig
-from ..modeling.generation import check_decoding, check_names, checked_questions, shown_by_prompts
+from ..modeling.generation import check_decoding, check_names, shown_by_prompts
 from ..modeling.image_loading import MAX_IMAGE_PIXELS, Source, boxes_on_image, load_source
 from ..modeling.image_processing_arr_coc import Box
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
-from ..modeling.processing_arr_coc import History, Turn, histories
+from ..modeling.processing_arr_coc import History, Turn, checked_questions, histories
+from ..modeling.tiles import AS_SEEN
 from ..modeling.view_encoding import sources_of
-from ..modeling.views import AS_SEEN
 from .adapter import base_of, load_scorer, save_scorer
 from .encoding import AttachedEncoding, EncodedPrompt, encode_prompts
 from .families import FAMILIES

@@ -14,21 +14,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..modeling.allocators import FetchResult
 from ..modeling.answers import Origin
 from ..modeling.configuration_arr_coc import ArrCocFetcherConfig
 from ..modeling.image_processing_arr_coc import Box
+from ..modeling.patch_scorers import AttentionScorer, Realizer
 from ..modeling.scorers import (
     SCORERS,
-    AttentionScorer,
     FetchContext,
-    Realizer,
     Scorer,
     is_uninformative,
     masked_mean,
     unit_range,
     warn_of_fallback,
 )
+from ..modeling.views import FetchResult
 from .encoding import EncodedPrompt
 
 

@@ -13,7 +13,6 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase, StoppingCriteriaList
 from transformers.generation.streamers import BaseStreamer
 
-from ..modeling.allocators import FetchResult
 from ..modeling.answers import split_thinking
 from ..modeling.budgets import AUTO
 from ..modeling.configuration_arr_coc import NAMED_BUDGETS, ArrCocConfig
@@ -22,6 +21,7 @@ from ..modeling.image_encoding import ImageEncoding
 from ..modeling.image_loading import load_image
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..modeling.scorers import SCORERS
+from ..modeling.views import FetchResult
 from ..viewing import draw_fetch
 
 

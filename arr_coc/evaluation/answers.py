@@ -24,12 +24,12 @@ from ..modeling.fetcher import FetchChoices
 from ..modeling.image_encoding import ImageEncoding
 from ..modeling.image_loading import Source, load_image, load_sources, reaches
 from ..modeling.image_processing_arr_coc import Box, boxes_to_patches, map_boxes
-from ..modeling.joint_allocation import JointFetch
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..modeling.processing_arr_coc import take_view_options
 from ..modeling.scorers import SCORERS
+from ..modeling.tiles import ViewOptions
 from ..modeling.view_encoding import encode_sources, sources_of
-from ..modeling.views import ViewOptions
+from ..modeling.views import JointFetch
 from .arms import Arm
 from .peer_rules import PEERS
 from .peers import Kept, choose, merged

@@ -20,9 +20,9 @@ from transformers.utils import cached_file
 from ..data.records import HeldImage, Record
 from ..modeling.answers import Answer
 from ..modeling.fetcher import RunningBackFetcher
-from ..modeling.generation import checked_questions
 from ..modeling.image_encoding import ImageEncoding
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+from ..modeling.processing_arr_coc import checked_questions
 from .answers import (
     PeerChoices,
     ask,

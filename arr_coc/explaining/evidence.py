@@ -19,17 +19,16 @@ from torch import Tensor, nn
 from ..evaluation.answers import encode
 from ..families.map_scorers import EXPERTS, ExpertScorer, MapScorer, fixed_maps
 from ..families.relevance_maps import RELEVANCE_MAPS
-from ..modeling.allocators import FetchResult
 from ..modeling.answers import Answer, answer_uncertainties
 from ..modeling.fetcher import FetchChoices
 from ..modeling.generation import AnswerGenerator, QuestionBatch, generation_setting
 from ..modeling.image_encoding import ImageEncoding
 from ..modeling.image_loading import Encoded, load_source
 from ..modeling.image_processing_arr_coc import Box
-from ..modeling.joint_allocation import JointFetch
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..modeling.scorers import FetchContext, Scorer
-from ..modeling.textures import TEXTURE_SETS, textures
+from ..modeling.views import FetchResult, JointFetch
+from ..modeling.vision_tower import TEXTURE_SETS, textures
 
 TEXTURES_SHOWN = ("luminance", "saturation", "saliency", "edge_magnitude", "local_entropy", "eccentricity")
 """Basic textures that are neither colour channels of the image nor parts of another texture."""

@@ -16,10 +16,10 @@ import numpy as np
 from PIL import Image
 
 from ..files import fresh_file
-from ..modeling.allocators import FetchResult
 from ..modeling.answers import Pass
 from ..modeling.image_processing_arr_coc import fit_square
 from ..modeling.passes import UNSURE
+from ..modeling.views import FetchResult
 from ..viewing import heat
 from .evidence import AnswerEvidence, PatchMap, SeenImage, relevance_map, tokens_by_size
 

@@ -13,9 +13,9 @@ from transformers import initialization
 
 from ..modeling.allocators import ContextNetwork
 from ..modeling.configuration_arr_coc import ArrCocFetcherConfig
-from ..modeling.scorers import SCORERS, FeedForward, FetchContext, Scorer, Temperature, attend, depth_grids, masked_mean
-from ..modeling.textures import TEXTURES, clear_of_padding
-from ..modeling.vision_tower import key_value_projection
+from ..modeling.patch_scorers import Temperature
+from ..modeling.scorers import SCORERS, FeedForward, FetchContext, Scorer, attend, depth_grids, masked_mean
+from ..modeling.vision_tower import TEXTURES, clear_of_padding, key_value_projection
 from .relevance_maps import (
     RELEVANCE_MAPS,
     SemanticTextures,

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..modeling.textures import RICHER_TEXTURES, SEMANTIC_CHANNELS
+from ..modeling.vision_tower import RICHER_TEXTURES, SEMANTIC_CHANNELS
 
 RELEVANCE_MAPS = ("information", "salience", "query_similarity")
 

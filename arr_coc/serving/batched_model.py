@@ -26,7 +26,7 @@ from transformers.modeling_outputs import CausalLMOutput
 from transformers.modeling_utils import PreTrainedModel
 
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
-from ..modeling.transformers_releases import CACHE
+from ..modeling.pretrained import CACHE
 
 LARGEST_ID = 2**31 - 1
 """The largest id: engines keep ids in 32 bits."""

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..modeling.answers import calibrated
-from ..modeling.generation import checked_questions
+from ..modeling.processing_arr_coc import checked_questions
 from .answers import AnswerText, SchemaField, as_object, misfit
 from .encodings import EncodingStore
 from .metrics import Metrics, length_label, tier_label

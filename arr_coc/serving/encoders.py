@@ -18,8 +18,8 @@ from ..modeling.image_loading import Source
 from ..modeling.image_processing_arr_coc import FAR_SHRUNK, ArrCocImageProcessor, is_blank, least_scale
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..modeling.processing_arr_coc import take_view_options
+from ..modeling.tiles import ViewOptions
 from ..modeling.view_encoding import encode_sources, windows_of
-from ..modeling.views import ViewOptions
 from .image_workers import PreparedImage
 
 Seen = tuple[dict[str, Any], ...]
@@ -67,7 +67,7 @@ class ModelEncoder:
             encoding = encode_sources(self.model, processor, [sources], options)
             encoding.sources = [replace(source, load=no_pixels) for source in sources]
         else:
-            inputs = processor(images, return_tensors="pt").to(self.model.input_device)
+            inputs = processor(images, return_tensors="pt")
             encoding = self.model.encode_image(inputs["pixel_values"], inputs["patch_mask"])
             encoding.source_sizes = [(images[0].height, images[0].width)]
         return encoding, seen_pages(encoding, images, processor, self.least_legibility)
@@ -142,7 +142,8 @@ def bounded_tiles(sources: Sequence[Source], processor: ArrCocImageProcessor, op
     if options.tiles == "never":
         return options
     options = replace(options, tiles="auto") if options.tiles == "asked" else options
-    count = sum(len(windows_of(source, options, processor)) for source in sources)
+    scale = least_scale(options.tiles, options.tile_scale)
+    count = sum(len(windows_of(source, options, processor, scale)) for source in sources)
     return options if count <= options.max_tiles else replace(options, tiles=max(1, options.max_tiles // len(sources)))
 
 

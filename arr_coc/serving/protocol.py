@@ -10,10 +10,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, field_validator, model_validator
 
 from ..attached.scoring import AttachedFetch
-from ..modeling.allocators import FetchResult
 from ..modeling.answers import Pass, budget_warning
 from ..modeling.image_sources import shorten
 from ..modeling.processing_arr_coc import Turn
+from ..modeling.views import FetchResult
 from .answers import SchemaField as JsonField
 from .answers import fields_of
 

@@ -5,11 +5,11 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from ..modeling.allocators import FetchResult
 from ..modeling.answers import Pass
 from ..modeling.fetcher import AS_CONFIGURED, FetchChoices
 from ..modeling.image_encoding import ImageEncoding
 from ..modeling.processing_arr_coc import Turn
+from ..modeling.views import FetchResult
 from .encodings import HeldEncoding
 
 

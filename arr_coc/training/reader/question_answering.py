@@ -20,9 +20,9 @@ from torch import Tensor, nn
 
 from arr_coc.data.domains.page import Question
 from arr_coc.data.splits import Split
-from arr_coc.modeling.bridges import WordpieceBridge
+from arr_coc.modeling.bridges import FOREMOST, Places, WordpieceBridge, line_breaks, word_marks
 from arr_coc.modeling.configuration_arr_coc import COMPRESSION
-from arr_coc.modeling.wordpieces import FOREMOST, Places, line_breaks, word_marks
+from arr_coc.modeling.wordpieces import SPACE
 
 from ..loop import ScratchStage, Task
 from ..stages import STAGES, Run
@@ -109,7 +109,7 @@ class QuestionAnswering(Task):
         self.reading, self.prompting = PageReader(run), Prompting(run.processor.tokenizer)
         fetcher = run.model.model.fetcher.requires_grad_(False)
         self.scorer = fetcher.scorer(run.model.config.fetcher_config.strategy)
-        self.opens = run.model.model.vision_tower.text_reader.opens()
+        self.opens = run.model.model.vision_tower.text_reader.spellings[:, 0] == SPACE
         self.budget, self.side = run.model.config.vision_tokens()[1], self.config.grid_size
         self.language = AdaptedModel(run, stage.rank, torch.bfloat16 if stage.bf16 else torch.float32)
         self.places = Places(self.config.grid_size, run.model.config.text_config.hidden_size)
