@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from test_invariants import Calls
-from test_modeling import CARD, PAGE, QUESTION, loud_model, noise, prompt
+from helpers import CARD, PAGE, QUESTION, Calls, loud_model, noise, prompt
 from transformers import GenerationConfig, TextIteratorStreamer, TextStreamer
 
 from arr_coc.modeling.image_processing_arr_coc import boxes_to_patches

@@ -11,7 +11,7 @@ import arr_coc
 from arr_coc.attached.families import FAMILIES
 from arr_coc.attached.placing import count_fetched
 from arr_coc.attached.reader import AttachedReader
-from arr_coc.attached.scoring import between_cells, most_relevant, with_neighbours
+from arr_coc.attached.scoring import between_cells, with_neighbours
 
 
 @pytest.fixture
@@ -58,15 +58,6 @@ def test_oracle_fetches_what_lies_under_boxes(reader: AttachedReader) -> None:
     pair = reader.generate([[blank_but(BOX)] * 2], "What?", boxes=[[], [BOX]], **options)
     assert pair[0].fetch.indices.tolist() == [[80 + number for number in UNDER_BOX]]
     assert {origin.source for origin in pair[0].sources} == {1}
-
-
-def test_random_follows_its_seed(reader: AttachedReader) -> None:
-    page = reader.encode_image(picture(250, 320))
-    fetched = [
-        reader.generate(page, "What?", budget=8, strategy="random", seed=seed, return_fetch=True).fetch.indices.tolist()
-        for seed in (1, 1, 2)
-    ]
-    assert fetched[0] == fetched[1] != fetched[2]
 
 
 def test_similarity_fetches_tokens_that_are_like_the_question(reader: AttachedReader) -> None:
@@ -155,11 +146,6 @@ def test_where_a_map_says_nothing_saliency_stands_in(reader: AttachedReader) -> 
     assert answer.fetch.fallbacks == {"scorer": 1, "bridge": 0}
 
 
-def test_of_equal_tokens_the_first_is_fetched() -> None:
-    scores, places = torch.tensor([0.0, 1.0, 1.0, 2.0, 1.0]), torch.tensor([True, True, False, True, True])
-    assert most_relevant(scores, places, 2).tolist() == [1, 3]
-
-
 # ---- budgets ---------------------------------------------------------------------------------------------------------
 
 
@@ -169,10 +155,6 @@ def test_of_equal_tokens_the_first_is_fetched() -> None:
 )
 def test_budgets(budget: Any, fetched: int | None) -> None:
     assert count_fetched(budget, 4096, 4096, 256) == fetched
-
-
-def test_newlines_are_not_fetched() -> None:
-    assert count_fetched(0.95, 100, 80, 5) == 80
 
 
 @pytest.mark.parametrize(

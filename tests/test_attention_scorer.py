@@ -5,12 +5,10 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import tiny_model
-from test_invariants import Calls
-from test_scorers import build, context
+from helpers import Calls, tiny_model
 
 from arr_coc.model_summary import generated_image
-from arr_coc.modeling.attention_scorer import AttentionRecorder, attention_relevance, attention_weights, on_fine_grid
+from arr_coc.modeling.attention_scorer import AttentionRecorder, attention_weights, on_fine_grid
 from arr_coc.modeling.fetcher import FetchChoices
 
 PAGE, OTHER = generated_image(128), generated_image(128).rotate(90)
@@ -73,14 +71,6 @@ def test_what_is_recorded_is_what_transformers_shows(model: Any) -> None:
         expected = torch.stack((mean[0, 5:].mean(0), mean[1, 3]))
         assert torch.allclose(fused.layers[layer], expected, atol=1e-5)
         assert torch.allclose(written.layers[layer], expected, atol=1e-5)
-
-
-def test_recording_ends_with_its_block() -> None:
-    recorder = AttentionRecorder(torch.ones(1, 3, dtype=torch.bool))
-    with recorder:
-        pass
-    F.scaled_dot_product_attention(*torch.randn(3, 1, 1, 3, 4).unbind(0))
-    assert not recorder.layers
 
 
 # ---- where it looks
@@ -155,12 +145,6 @@ def test_with_a_prefix_and_without_one_it_is_the_same(model: Any) -> None:
         assert torch.allclose(whole.fetch.scores[row], answer.fetch.scores[0], atol=1e-5)
 
 
-def test_several_images_in_a_prompt_each_get_their_own(model: Any) -> None:
-    both = fetched(model, [[PAGE, OTHER]], [QUESTION])
-    answer = both[0] if isinstance(both, list) else both
-    assert answer.fetch.scores.shape == (2, 256) and not torch.equal(*answer.fetch.scores)
-
-
 # ---- what it costs
 
 
@@ -176,15 +160,6 @@ def test_the_base_is_read_once_for_the_scorer_and_the_answer(model: Any) -> None
     with Calls(language_model) as fresh:
         model.generate(PAGE, QUESTION, strategy="attention", max_new_tokens=1)
     assert fresh.positions == len(encoding.prefix_ids) + glancing.positions
-
-
-def test_reading_leaves_the_encoding_as_it_was(model: Any) -> None:
-    encoding = model.encode_image(PAGE)
-    before = [(key.clone(), value.clone()) for key, value in encoding.prefix_cache]
-    first = fetched(model, encoding, QUESTION)
-    assert fetched(model, encoding, QUESTION).text == first.text
-    for (key, value), (old_key, old_value) in zip(encoding.prefix_cache, before, strict=True):
-        assert torch.equal(key, old_key) and torch.equal(value, old_value)
 
 
 def test_other_strategies_never_read_attention(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,17 +190,3 @@ def test_attention_that_shows_no_weights_is_named(model: Any, monkeypatch: pytes
     monkeypatch.setattr(AttentionRecorder, "_record", lambda *_: None)
     with pytest.raises(ValueError, match=r'^strategy "attention": expected a language model with attention "sdpa" or'):
         fetched(model, PAGE, QUESTION)
-
-
-def test_a_context_alone_is_not_enough() -> None:
-    whole = context()
-    assert torch.equal(build("attention")(whole), whole.attention)
-    with pytest.raises(ValueError, match=r'^strategy "attention": expected `FetchContext.attention`, which'):
-        build("attention")(type(whole)(**{**vars(whole), "attention": None}))
-
-
-def test_attention_gives_a_map_for_every_slot(model: Any) -> None:
-    encoding = model.encode_image([PAGE, OTHER])
-    inputs = model.processor.prompts(["Who?"], images=[2], placeholders=encoding.base_positions + 5)
-    selected = model.model.select_slots(inputs["input_ids"], encoding, query_mask=inputs["query_mask"].bool())
-    assert attention_relevance(model.model, selected).shape == (2, 256)

@@ -4,25 +4,17 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import tiny_model
+from helpers import CARD, PAGE, QUESTION, prompt, tiny_model, with_markers
 from peft import LoraConfig, get_peft_model
-from test_modeling import CARD, PAGE, QUESTION, prompt
 from torch import Tensor
 
-from arr_coc.modeling.processing_arr_coc import find_query_tokens, query_markers
+from arr_coc.modeling.processing_arr_coc import find_query_tokens
 from arr_coc.modeling.prompt import default_query_mask, lacks_answers
 
 ADAPTERS = {
     "all linear layers": {"target_modules": "all-linear"},
     "attention": {"target_modules": ["q_proj", "v_proj", "query", "value"]},
 }
-
-
-def with_markers() -> Any:
-    """A model whose configuration says how its chats are marked."""
-    model = tiny_model()
-    model.config.query_markers = query_markers(model.processor.tokenizer)
-    return model
 
 
 def answered(model: Any, answer: str) -> tuple[dict[str, Any], Tensor]:

@@ -2,7 +2,6 @@
 
 import csv
 import hashlib
-import json
 import re
 import unicodedata
 from dataclasses import replace
@@ -11,17 +10,16 @@ from pathlib import Path
 import numpy as np
 import pypdfium2
 import pytest
-from helpers import tiny_model
 from PIL import Image
 
 from arr_coc.data.domains.page import Line
 from arr_coc.data.pdf_corpus import pdf_packages
-from arr_coc.evaluation.bench import ModelReader, ask_bench, read_bench
+from arr_coc.evaluation.bench import read_bench
 from benchmarks import pdf_pages
 from benchmarks.lying_layers import KINDS, LIARS
 from benchmarks.lying_layers import MANIFEST as LAYERS
 from benchmarks.pdf_designs import drawn
-from benchmarks.pdf_drawing import SHEETS, Document, Spec, read_manifest, write_documents
+from benchmarks.pdf_drawing import SHEETS, Document, Spec, read_manifest
 
 
 def first_two(specs: list[Spec]) -> list[Spec]:
@@ -80,14 +78,6 @@ def test_the_layer_of_a_drawn_document_says_what_it_shows(spec: Spec) -> None:
     assert ink[30:46, 44:120].any() and not ink[-30:].any()  # upright: the title is at the top
 
 
-def test_a_table_over_two_pages_is_asked_about_both() -> None:
-    document = drawn(next(spec for spec in PAGES if spec.kind == "two-pages"))
-    first, second = (set(page) for page in document.visible)
-    (upper, price), (lower, code), (_, last) = document.questions
-    assert price in first and code in second - first and all(word in second for word in last.split())
-    assert upper.split('"')[3].split()[0] in first and lower.split('"')[3].split()[0] in second
-
-
 @pytest.mark.parametrize("spec", first_two(LAYERED), ids=lambda spec: spec.name)
 def test_layers_lie_as_they_are_meant_to_and_pages_show_the_truth(spec: Spec) -> None:
     document = KINDS[spec.kind](spec)
@@ -109,13 +99,6 @@ def test_layers_lie_as_they_are_meant_to_and_pages_show_the_truth(spec: Spec) ->
         assert share(numbers, words) < 0.2
     elif spec.kind == "white" and spec.variant == "beside":
         np.testing.assert_array_equal(shown, true)
-
-
-@pytest.mark.parametrize("variant", ["missing", "private use", "shifted"])
-def test_every_way_of_a_wrong_map_hides_the_words(variant: str) -> None:
-    spec = next(spec for spec in LAYERED if spec.variant == variant)
-    document = KINDS["unicode"](spec)
-    assert share([word for word in flat(document) if len(word) > 3], layer(document.pdf)) == 0
 
 
 def test_manifests_fix_what_is_measured() -> None:
@@ -140,25 +123,6 @@ def test_manifests_fix_what_is_measured() -> None:
     tested = {package.package for package in pdf_packages() if package.split == "test"}
     assert len({(row["package"], row["file"], row["page"]) for row in rows}) == 40
     assert {row["package"] for row in rows} <= tested
-
-
-def test_other_documents_than_the_manifests_are_refused(tmp_path: Path) -> None:
-    spec = replace(PAGES[0], checksum="0" * 16)
-    message = rf"invoice-01: expected words and questions with checksum 0+; got {PAGES[0].checksum} \(faker "
-    with pytest.raises(ValueError, match=message):
-        write_documents(tmp_path / "invoice", [spec], drawn)
-    assert not (tmp_path / "invoice").exists()
-
-
-def test_a_bench_of_pdfs_is_asked(tmp_path: Path) -> None:
-    two = [spec for spec in PAGES if spec.kind == "two-pages"][:1]
-    write_documents(tmp_path / "two-pages", two, drawn)
-    (document,) = map(json.loads, (tmp_path / "two-pages" / "documents.jsonl").read_text().splitlines())
-    assert document["visible"] == drawn(two[0]).visible and document["held_out"] == "no"
-    bench = read_bench(tmp_path)
-    answers = ask_bench(ModelReader(tiny_model(), {"tiles": "never"}), "tiny", bench, progress=False)
-    assert [answer.first for answer in answers] == [True, False, False]
-    assert [answer.question for answer in answers] == [question for question, _ in drawn(two[0]).questions]
 
 
 def line(text: str) -> Line:

@@ -15,7 +15,7 @@ from arr_coc import ArrCocForConditionalGeneration
 from arr_coc.families.quality_bridges import like_text
 from arr_coc.modeling.bridges import BRIDGES, Bridge, ReadPatches
 from arr_coc.modeling.configuration_arr_coc import ArrCocBridgeConfig
-from arr_coc.modeling.wordpieces import FOREMOST, PIECE_SLOTS, reading_order
+from arr_coc.modeling.wordpieces import FOREMOST, PIECE_SLOTS
 
 BRIDGE_CASES: list[tuple[str, dict[str, Any]]] = [
     ("linear", {}),
@@ -102,15 +102,6 @@ def test_fetched_tokens_attend_to_everything_and_items_to_themselves() -> None:
     assert torch.allclose(seen[:1], alone, atol=1e-6)
 
 
-def test_the_level_of_detail_tells_a_base_token_from_a_fetched_token() -> None:
-    bridge = build("transformer")
-    as_base, as_fetched = bridge(*tokens()).tokens, bridge(*tokens(), base=[]).tokens
-    assert not torch.allclose(as_base, as_fetched)
-    with torch.no_grad():
-        bridge.level.weight.zero_()
-    assert torch.equal(bridge(*tokens()).tokens, bridge(*tokens(), base=[]).tokens)
-
-
 def test_linear_reads_the_semantic_state_first() -> None:
     """DeepSeek's projector is trained on [CLIP, conv] in this order; swapped, its weights read noise."""
     bridge = build("linear")
@@ -185,14 +176,6 @@ def test_vet_is_softmax_times_table() -> None:
     assert torch.equal(hard, bridge.table.weight[logits.argmax(-1)])
 
 
-def test_indicator_rows_have_no_probability() -> None:
-    bridge = build("vet")
-    before = bridge(*tokens()).tokens
-    with torch.no_grad():
-        bridge.table.weight[-4:] = 1e9
-    assert torch.equal(bridge(*tokens()).tokens, before)
-
-
 def test_straight_through_is_hard_forwards_and_soft_backwards() -> None:
     found = {}
     for lookup in ("soft", "hard", "straight_through"):
@@ -247,13 +230,6 @@ def test_a_base_token_is_the_sum_of_what_its_places_say() -> None:
             by_hand = by_hand + logits[..., rows].softmax(-1) @ bridge.table.weight[rows]
     assert torch.allclose(bridge(*tokens()).tokens, by_hand, atol=1e-5)
     assert torch.allclose(bridge.words(*tokens()), logits.view(2, 5, 16, 5))
-
-
-def test_fetched_tokens_and_bypassed_base_tokens_are_the_linear_projection() -> None:
-    bridge = build("cells")
-    projected = bridge.projection(torch.cat(tokens(), -1))
-    assert torch.equal(bridge(*tokens(), base=[]).tokens, projected)
-    assert torch.equal(bridge(*tokens(), bypass=True).tokens, projected)
 
 
 def test_with_words_for_fetched_patches_fetched_tokens_are_what_these_say_beside_the_projection() -> None:
@@ -345,19 +321,6 @@ def test_words_are_marked_where_they_begin_and_end(
     assert torch.equal(unknown.tokens, plain.tokens)
 
 
-def test_what_comes_once_more_begins_a_line() -> None:
-    bridge, patches = wordpieces([1, 0, 0, 0, 0])
-    torch.nn.init.normal_(bridge.places.line_break)
-    out = bridge(*tokens(), base=[], patches=replace(patches, relevance=None))
-    assert out.source.tolist() == [[0, 0, -1, -1, -1]] * 2 and torch.equal(out.tokens[:, 0], out.tokens[:, 1])
-
-
-def test_no_projection_stands_in_for_wordpieces() -> None:
-    bridge, patches = wordpieces([1])
-    with pytest.raises(ValueError, match='bridge_bypass: expected a bridge with a linear projection; got "word'):
-        bridge(*tokens(1), base=[], bypass=True, patches=patches)
-
-
 def test_base_tokens_are_the_mean_of_what_their_cells_hold() -> None:
     bridge, patches = wordpieces([1])
     pieces = torch.full((2, 64, 2, PIECE_SLOTS), -1)  # 8 x 8 patches, cells of 4 x 4
@@ -369,9 +332,3 @@ def test_base_tokens_are_the_mean_of_what_their_cells_hold() -> None:
     torch.testing.assert_close(out, bridge.rest(torch.cat(tokens(4), -1)) + held + placed)
     finer = bridge.places(torch.tensor([2 * 9 + 1]), torch.tensor([13]), 16)  # of 16 patches a side, 8 are stored
     torch.testing.assert_close(finer, bridge.places.rows.weight[[9]] + bridge.places.columns.weight[[6]])
-
-
-def test_reading_order_of_no_room_is_empty() -> None:
-    filled, place = torch.ones(1, 2, 3, dtype=torch.bool), torch.arange(6).view(1, 2, 3)
-    _, filled_slots, _ = reading_order(filled, torch.tensor([[0, 1]]), place, torch.tensor([0]))
-    assert filled_slots.tolist() == [[False, False]]

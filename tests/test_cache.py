@@ -16,11 +16,9 @@ from torch import Tensor, nn
 from transformers.utils import logging
 
 from arr_coc import ArrCocForConditionalGeneration, scorer_lora_config
-from arr_coc.data.formats import open_records
 from arr_coc.modeling.image_encoding import ImageEncoding
 from arr_coc.training.cache import CachedEncoder
 from arr_coc.training.phases import AllocatorPhase, train_phase
-from benchmarks.training import ARMS, measure
 
 
 def pixels(count: int = 3, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -217,13 +215,6 @@ def test_writers_at_once_read_whole_files_only(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*/*.tmp"))
 
 
-def test_the_benchmark_measures_every_arm(checkpoint: Path) -> None:
-    records = open_records({"format": "rendered", "pages": 2, "questions": 1, "size": 128, "split": "train"})
-    found = {arm: measure(checkpoint, arm, records, batch_size=2, steps=1) for arm in ARMS}
-    assert all(one.items == pytest.approx(2 / one.seconds) and one.peak > 0 for one in found.values())
-    assert found["scorer"].peak < found["everything"].peak
-
-
 def test_a_phase_with_a_cache_trains_the_same_weights(checkpoint: Path, tmp_path: Path) -> None:
     data = {"format": "rendered", "pages": 2, "questions": 1, "size": 128, "split": "train"}
     made = {}
@@ -239,13 +230,3 @@ def test_a_phase_with_a_cache_trains_the_same_weights(checkpoint: Path, tmp_path
     assert any("bridge" in name for name in moved) and any("scorers" in name for name in moved)
     for name, weight in made[None].items():
         torch.testing.assert_close(made["encoded"][name], weight, atol=1e-5, rtol=1e-4)
-
-
-def test_another_precision_is_not_found_again(tmp_path: Path) -> None:
-    images, mask = pixels(1)
-    encoder = CachedEncoder(frozen(), tmp_path)
-    encoder.encode(images, mask)
-    with torch.autocast("cpu", torch.bfloat16):
-        encoder.encode(images, mask)
-    encoder.encode(images, mask)
-    assert (encoder.hits, encoder.misses) == (1, 2)

@@ -1,41 +1,10 @@
 """torch.export and torch.compile without a break: with a stated budget and encoded images no data decides."""
 
-from typing import Any
-
 import pytest
 import torch
-from helpers import tiny_model
-from test_modeling import CARD, PAGE, prompt
-from torch import Tensor, nn
+from graphs import Asking, tokens_of, vision
+from helpers import PAGE, prompt, tiny_model
 from transformers import StaticCache
-
-from arr_coc.modeling.image_encoding import ImageEncoding
-
-
-class Asking(nn.Module):
-    """A model with the encoding of an image and a stated budget: a graph from tokens to logits."""
-
-    def __init__(self, model: Any, encoding: ImageEncoding, **choices: Any) -> None:
-        super().__init__()
-        self.model, self.encoding, self.choices = model, encoding, choices
-
-    def forward(self, input_ids: Tensor, attention_mask: Tensor, query_mask: Tensor) -> Tensor:
-        return self.model(
-            input_ids=input_ids,
-            attention_mask=attention_mask,
-            query_mask=query_mask,
-            image_encoding=self.encoding,
-            choices=self.choices,
-            use_cache=False,
-        ).logits
-
-
-def tokens_of(model: Any, questions: list[str], strategy: str | None = None) -> tuple[Tensor, ...]:
-    """input_ids, attention_mask and query_mask of questions, each about an image of its own."""
-    inputs = prompt(
-        model, *((image, text) for image, text in zip((PAGE, CARD), questions, strict=False)), strategy=strategy
-    )
-    return inputs["input_ids"], inputs["attention_mask"], inputs["query_mask"]
 
 
 @pytest.mark.parametrize("strategy", ["realizer", "clip_query", "none"])
@@ -51,11 +20,6 @@ def test_an_exported_graph_gives_the_logits(strategy: str) -> None:
     for inputs in (first, *others):
         assert torch.allclose(program(*inputs), asking(*inputs), atol=1e-5)
     assert not torch.allclose(asking(*first), asking(*others[0]), atol=1e-3)
-
-
-def vision(model: Any) -> dict[str, Tensor]:
-    inputs = model.processor.image_processor([PAGE, CARD], return_tensors="pt")
-    return {"pixel_values": inputs["pixel_values"], "patch_mask": inputs["patch_mask"]}
 
 
 @torch.no_grad()

@@ -3,7 +3,6 @@
 import asyncio
 import re
 import sys
-from io import BytesIO
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -11,9 +10,8 @@ from typing import Any
 import pytest
 import torch
 from helpers import Cli, tiny_model
-from PIL import Image
 
-from arr_coc.demo.steps import REMEMBERED, Session, answer_in_steps, budgets, find_examples, strategies
+from arr_coc.demo.steps import REMEMBERED, Session, answer_in_steps, budgets, strategies
 from arr_coc.modeling.configuration_arr_coc import NAMED_BUDGETS
 
 QUESTION = "What is the total?"
@@ -114,17 +112,6 @@ def test_what_may_be_chosen_is_what_the_model_has(model: Any, content: bytes) ->
                 model, encoding, QUESTION, strategy=name, budget=budget, max_new_tokens=1, min_new_tokens=1
             )
             assert step.probability is not None
-
-
-def test_a_configured_number_is_among_the_budgets() -> None:
-    assert ("40", "40") in budgets(tiny_model(fetcher={"budget": 40}).config)
-
-
-def test_examples_are_of_this_checkout() -> None:
-    examples = list(find_examples())
-    assert len(examples) == 3 and all(example.question.endswith("?") for example in examples)
-    for example in examples:
-        Image.open(BytesIO(example.path.read_bytes())).verify()
 
 
 def test_without_gradio_the_command_says_what_to_install(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

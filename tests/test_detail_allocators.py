@@ -155,12 +155,6 @@ def test_a_word_that_fills_a_quarter_is_not_pooled() -> None:
     assert described(*quadtree_of(relevance, 4)) == [(2, 2, 1), (2, 3, 1), (3, 2, 1), (3, 3, 1)]
 
 
-def test_an_even_map_is_divided_no_further_than_the_budget_asks() -> None:
-    indices, levels = quadtree_of(torch.full((SIDE, SIDE), 0.5), 4)
-    assert described(indices, levels) == [(0, 0, 4), (0, 4, 4), (4, 0, 4), (4, 4, 4)]
-    assert sorted(quadtree_of(torch.full((SIDE, SIDE), 0.5), 7)[1][0].tolist()) == [1, 1, 1, 1, 2, 2, 2]
-
-
 # ---- foveated -------------------------------------------------------------------------------------------------------
 
 
@@ -178,16 +172,6 @@ def test_resolution_falls_with_the_distance_from_the_peak(mapping: str) -> None:
     assert means[0] < means[1] < means[2] and levels[0, (indices == 9 * side + 9)[0]].item() == 0
     covered = spread_regions(torch.ones(1, 120), indices, levels, (side, side)).view(side, side)
     assert covered[4:16, 4:16].all(), "around the peak nothing is left out"
-
-
-def test_a_weaker_peak_has_less_resolution() -> None:
-    side = 32
-    relevance = torch.zeros(1, side**2)
-    relevance[0, 5 * side + 5], relevance[0, 25 * side + 25] = 1.0, 0.5
-    ranked = ranked_scores(relevance, torch.ones(1, side**2, dtype=torch.bool), None)
-    indices, levels = foveated(ranked, 80, relevance=relevance, config=ArrCocFetcherConfig(), side=side)
-    single = indices[0][levels[0] == 0]
-    assert (single < side**2 // 2).sum() > (single >= side**2 // 2).sum()
 
 
 # ---- knapsack -------------------------------------------------------------------------------------------------------
@@ -242,25 +226,6 @@ def test_the_knapsack_is_as_good_as_dynamic_programming_over_all_choices(
     for count in (1, 2, 5, 11, 17, 30, int(mask.sum())):
         indices, levels = regions_of("knapsack", relevance, count, mask=mask, pooled_shares=shares)
         assert captured((relevance * mask)[0], indices[0], levels[0], shares) == pytest.approx(table[count], abs=1e-4)
-
-
-def test_a_patch_that_becomes_more_relevant_stays_fetched_by_itself() -> None:
-    generator = torch.Generator().manual_seed(0)
-    relevance = torch.rand(1, N, generator=generator)
-    indices, levels = regions_of("knapsack", relevance, 20)
-    singly = indices[0][levels[0] == 0].tolist()
-    assert singly
-    for patch in singly:
-        raised = relevance.clone()
-        raised[0, patch] += 0.3
-        again, of = regions_of("knapsack", raised, 20)
-        assert patch in again[0][of[0] == 0].tolist()
-
-
-def test_scarce_tokens_are_coarse_and_plentiful_ones_fine() -> None:
-    relevance = torch.rand(1, N) * 0.1 + 0.9
-    few, many = (regions_of("knapsack", relevance, count)[1] for count in (4, N))
-    assert few.tolist() == [[2, 2, 2, 2]] and not many.any()
 
 
 @pytest.mark.parametrize("choose", [quadtree, foveated, knapsack])

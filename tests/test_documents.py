@@ -11,29 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import tiny_model
-from PIL import Image, ImageDraw
-from tiny_pdf import write_form
+from PIL import Image
+from tiny_pdf import page, paged, write_form
 
 from arr_coc.modeling.documents import Limits, MissingPackage, open_document
 from arr_coc.modeling.image_loading import Encoded, load_source
 
 LIMITS = Limits(dpi=72, max_pages=5, fps=1.0, max_frames=4, max_image_pixels=1_000_000)
 QUESTION = "What is the total?"
-
-
-def page(number: int, size: tuple[int, int] = (120, 160)) -> Image.Image:
-    image = Image.new("RGB", size, "white")
-    ImageDraw.Draw(image).rectangle((10, 10 + 20 * number, 60, 25 + 20 * number), "black")
-    return image
-
-
-def paged(kind: str, pages: int = 3) -> bytes:
-    stream = BytesIO()
-    images = [page(number) for number in range(pages)]
-    images[0].save(
-        stream, kind, save_all=True, append_images=images[1:], **({"resolution": 72} if kind == "PDF" else {})
-    )
-    return stream.getvalue()
 
 
 def video(frames: int = 6, rate: int = 2, first: int = 0, kind: str = "mp4") -> bytes:

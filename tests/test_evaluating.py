@@ -25,7 +25,6 @@ from arr_coc.evaluation.calibration import LEGEND
 from arr_coc.evaluation.predictions import boxed_patches
 from arr_coc.evaluation.statistics import bootstrap_mean, wilson
 from arr_coc.evaluation.strategies import score_fetchers, score_strategies, with_allocators
-from arr_coc.metrics import exact_match, patch_recall
 from arr_coc.modeling.allocators import ALLOCATORS
 from arr_coc.modeling.answers import calibrated
 
@@ -72,14 +71,6 @@ def test_what_the_model_says_alone_is_what_evaluation_counts(model: Any, lines: 
     assert [each["line"] for each in told] == [record.line for record in records]
     assert [f"{each['answer']} " for each in told] == [line["answers"][1] for line in lines]
     assert {each["score"] for each in told} == {1.0}
-
-
-def test_results_do_not_depend_on_the_batch_size(model: Any, lines: list[Any], tmp_path: Path) -> None:
-    records, names = read_records(write(tmp_path, lines), limit=4), ["realizer", "random"]
-    one, many = (evaluate(model, records, names, batch_size=n, progress=False)["strategies"] for n in (1, 64))
-    for name in names:
-        assert one[name]["recall"]["value"] == pytest.approx(many[name]["recall"]["value"])
-        assert one[name]["n"] == many[name]["n"] == 4
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 4, 64])
@@ -377,16 +368,6 @@ def test_copies_of_a_question_and_of_an_image_count_once(model: Any, lines: list
     assert all_of_them == alone
 
 
-def test_a_seed_draws_the_same_whatever_the_batch(model: Any, lines: list[Any], tmp_path: Path) -> None:
-    records = read_records(write(tmp_path, lines))
-    drawn = [
-        [said.patches for said in scored.predictions[0]]
-        for size, seed in ((1, 3), (64, 3), (64, 4))
-        for scored in score_strategies(model, records, ["random"], batch_size=size, seed=seed, progress=False).values()
-    ]
-    assert drawn[0] == drawn[1] != drawn[2]
-
-
 def test_only_functions_import_what_an_extra_brings() -> None:
     """So that every command starts without the extra "eval"."""
     for path in sorted(Path(arr_coc.__file__).parent.rglob("*.py")):
@@ -452,20 +433,6 @@ def test_bad_files_are_refused(lines: list[Any], tmp_path: Path) -> None:
         read_records(path, limit=0)
 
 
-def test_paths_are_relative_to_the_file(lines: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write(tmp_path, lines)
-    monkeypatch.chdir(tmp_path.parent)
-    record = read_records(path.relative_to(tmp_path.parent))[1]
-    assert record.image == tmp_path / "images" / "1.png"
-    assert record.boxes == ((10.0, 10.0, 30.0, 18.0),) and record.line == 2
-
-
-def test_exact_match_forgives_white_space_only() -> None:
-    assert exact_match(" New  York\n", ["Boston", "New York"])
-    assert not exact_match("new york", ["New York"])
-    assert not exact_match("", ["New York"])
-
-
 @pytest.mark.versions
 def test_wilson_agrees_with_published_values() -> None:
     """81 of 263: 0.2553 to 0.3662 (Newcombe 1998, table I); at the edges the interval stays inside 0..1."""
@@ -483,19 +450,3 @@ def test_the_bootstrap_covers_the_mean_and_repeats() -> None:
     assert interval == bootstrap_mean(values)
     assert interval.high - interval.value == pytest.approx(half, rel=0.1)
     assert interval.value - interval.low == pytest.approx(half, rel=0.1)
-
-
-def test_questions_of_one_image_are_not_independent() -> None:
-    """Ten copies of each value say no more than one."""
-    values = np.random.default_rng(0).random(50)
-    alone = bootstrap_mean(values.tolist())
-    copied = bootstrap_mean(np.repeat(values, 10).tolist(), groups=np.repeat(np.arange(50), 10).tolist())
-    assert copied.high - copied.low == pytest.approx(alone.high - alone.low, rel=0.1)
-
-
-def test_recall_counts_patches() -> None:
-    boxed = np.zeros((4, 4), dtype=bool)
-    boxed[1, 1:3] = True
-    assert patch_recall([5, 0, 15], boxed) == 0.5
-    with pytest.raises(ValueError, match="boxed: expected at least one patch; got none"):
-        patch_recall([1], ~np.ones((4, 4), dtype=bool))

@@ -22,8 +22,8 @@ from arr_coc.explaining.evidence import (
     see_part,
 )
 from arr_coc.explaining.figures import draw_evidence, draw_passes, draw_strategies, save
+from arr_coc.families.relevance_maps import RELEVANCE_MAPS
 from arr_coc.modeling.fetcher import FetchChoices
-from arr_coc.modeling.textures import RELEVANCE_MAPS
 
 QUESTION = "What is the total? $5 or $6?"
 HELD = ["realizer", "clip_query", "compositional", "shannon_jung_vervaeke", "experts"]
@@ -68,13 +68,6 @@ def test_maps_times_weights_order_patches_as_the_relevance_does(model: Any, seen
     np.testing.assert_allclose(logits.sigmoid().detach().numpy(), evidence.relevance, atol=1e-4)
 
 
-def test_experts_show_how_much_each_has_to_say(model: Any, seen: SeenImage) -> None:
-    evidence = evidence_of(model, seen, strategy="experts")
-    assert [each.name for each in evidence.inner] == ["text", "graphics", "sparse", "mixed"]
-    assert sum(each.weight or 0 for each in evidence.inner) == pytest.approx(1)
-    np.testing.assert_allclose(np.sum([each.values for each in evidence.inner], 0), 1, atol=1e-5)
-
-
 def test_a_scorer_without_maps_is_compared_with_the_relevance_maps_and_claims_no_weights(
     model: Any, seen: SeenImage
 ) -> None:
@@ -85,13 +78,6 @@ def test_a_scorer_without_maps_is_compared_with_the_relevance_maps_and_claims_no
     fixed = {each.name: each.values for each in evidence_of(model, seen, strategy="compositional").inner}
     for each in evidence.inner[:2]:
         np.testing.assert_allclose(each.values, fixed[each.name], atol=1e-6)
-
-
-def test_without_a_trained_space_the_third_map_is_not_shown() -> None:
-    model = tiny_model(fetcher={"scorers": ["realizer"]})
-    evidence = evidence_of(model, seen_by(model), strategy="saliency")
-    assert [each.name for each in evidence.inner] == list(RELEVANCE_MAPS[:2])
-    assert "holds no trained space" in evidence.inner_note
 
 
 def test_weights_that_are_as_they_began_are_called_untrained(model: Any) -> None:
@@ -189,12 +175,6 @@ def test_no_text_covers_another_and_none_leaves_the_page(model: Any, size: tuple
 def test_passes_need_a_history(model: Any, seen: SeenImage) -> None:
     with pytest.raises(ValueError, match="evidence: expected an answer in passes .*; got a single one"):
         draw_passes(seen, evidence_of(model, seen))
-
-
-def test_a_strategy_that_fetches_nothing_stands_beside_others(model: Any, seen: SeenImage) -> None:
-    several = [evidence_of(model, seen, strategy=name, budget=None) for name in ("none", "saliency")]
-    said = texts(draw_strategies(seen, several))
-    assert "base tokens alone" in said and "17 tokens, topk" in said
 
 
 # ---- the command --------------------------------------------------------------------------------------------------

@@ -11,25 +11,23 @@ from format_sources import (
     HEIGHT,
     MAKERS,
     WIDTH,
-    bad_lines,
     draw,
     make_chartqa,
     make_columns,
     make_docvqa,
     make_gqa,
-    make_jsonl,
     make_textvqa,
     make_vqav2,
 )
-from helpers import Cli, tiny_model
+from helpers import Cli
 from PIL import Image
 
 from arr_coc.cli import main
 from arr_coc.cli.common import find_source
 from arr_coc.data.formats import FORMATS, check_files, open_records, open_source
-from arr_coc.data.formats.published import MOST_PLACES, OcrToken, locate, reading_order, spell, within
-from arr_coc.data.records import Record, read_records
-from arr_coc.evaluation import METRICS, evaluate
+from arr_coc.data.formats.published import MOST_PLACES, OcrToken, locate, spell
+from arr_coc.data.records import read_records
+from arr_coc.evaluation import METRICS
 from arr_coc.modeling.image_loading import load_image
 
 
@@ -67,17 +65,6 @@ def test_paths_are_relative_to_the_folder_given(name: str, tmp_path: Path, monke
     assert open_records(spec, folder=tmp_path) == here
     with pytest.raises((ValueError, OSError)):
         open_records(spec)
-
-
-METRIC_OF = (
-    {"vqav2": "vqa_accuracy", "textvqa": "textvqa_accuracy", "docvqa": "anls", "gqa": "gqa_accuracy"}
-    | {"chartqa": "relaxed_accuracy", "jsonl": "exact_match", "columns": "exact_match", "rendered": "exact_match"}
-    | {"feedback": "exact_match", "mixed": "exact_match"}
-)
-
-
-def test_metrics_are_the_publishers() -> None:
-    assert {name: kind.metric for name, kind in FORMATS.items()} == METRIC_OF
 
 
 # ---- what the records say -------------------------------------------------------------------------------------------
@@ -259,16 +246,6 @@ def test_rendered_records_are_what_render_writes() -> None:
 # ---- images in memory, and the commands -----------------------------------------------------------------------------
 
 
-def test_images_in_memory_are_evaluated_as_their_files_are() -> None:
-    records = open_records(make_jsonl())
-    image = Image.open("a.png")
-    held = [Record(image, one.question, one.answers, one.boxes, one.line) for one in records]  # type: ignore[arg-type]
-    model = tiny_model()
-    found = [evaluate(model, some, ["realizer"], progress=False)["strategies"] for some in (records, held)]
-    assert found[0] == found[1]
-    assert held[0].image == held[1].image and hash(held[0]) == hash(held[0])
-
-
 def test_evaluate_takes_a_format_with_its_own_metric(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_docvqa()
     options = ["--model", str(checkpoint), "--strategies", "none", "--json", "out.json"]
@@ -282,22 +259,6 @@ def test_evaluate_takes_a_format_with_its_own_metric(checkpoint: Path, capsys: p
     Path("specs/docvqa.yaml").write_text(spec)
     assert main(["evaluate", "specs/docvqa.yaml", *options]) == 0
     assert json.loads(Path("out.json").read_text())["strategies"] == result["strategies"]
-
-
-def test_evaluate_draws_what_it_asks(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["--format", "rendered", "--with", "pages=2", "--with", "questions=1", "--with", "size=128"]
-    assert main(["evaluate", *arguments, "--model", str(checkpoint), "--strategies", "none,oracle"]) == 0
-    assert "oracle" in capsys.readouterr().out
-
-
-def test_evaluate_skips_bad_records_where_asked(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = bad_lines()
-    options = ["--model", str(checkpoint), "--strategies", "none", "--json", "out.json"]
-    assert main(["evaluate", path, *options]) == 2
-    assert "line 2" in capsys.readouterr().err
-    assert main(["evaluate", path, *options, "--on-error", "skip"]) == 0
-    assert json.loads(Path("out.json").read_text())["strategies"]["none"]["n"] == 3
-    assert main(["evaluate", path, *options, "--on-error", "skip", "--max-errors", "1"]) == 2
 
 
 @pytest.mark.parametrize(
@@ -314,18 +275,6 @@ def test_bad_data_arguments_are_refused(arguments: list[str], message: str, caps
     Path("spec.yaml").write_text("3")
     assert main(["evaluate", *arguments]) == 2
     assert message in capsys.readouterr().err
-
-
-def test_arms_on_rendered_pages(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    Path("rules.yaml").write_text(
-        "rules: [{decision: STOP, if: {arm: saliency, not_above: [none]}}]\notherwise: {decision: GO}\n"
-    )
-    Path("data.yaml").write_text("{format: rendered, pages: 2, questions: 2, size: 128, split: test}")
-    options = ["--arms", "none,saliency", "--rules", "rules.yaml", "--model", str(checkpoint), "--device", "cpu"]
-    assert main(["evaluate", "data.yaml", *options, "--json", "result.json"]) == 0, capsys.readouterr().err
-    result = json.loads(Path("result.json").read_text())["sets"]["data"]
-    assert result["images"] == 2 and {arm["n"] for arm in result["arms"].values()} == {4}
-    assert result["decision"]["decision"] == "NO VERDICT" and "NO VERDICT" in capsys.readouterr().out
 
 
 def row(*words: str, y: float = 0.0) -> list[OcrToken]:
@@ -356,23 +305,6 @@ def row(*words: str, y: float = 0.0) -> list[OcrToken]:
 def test_answers_are_found_where_consecutive_words_spell_them(answer: str, words: list[str], places: list[int]) -> None:
     tokens = row(*words)
     assert locate([answer], tokens) == tuple(tokens[place].box for place in places)
-
-
-def test_the_answer_given_most_often_is_looked_for_first() -> None:
-    tokens = row("red", "blue")
-    assert locate(["Red", "blue", "blue", "green", "green", "green"], tokens) == (tokens[1].box,)
-
-
-def test_reading_order_goes_line_by_line() -> None:
-    lines = row("a", "b", "c") + row("d", "e", "f", y=20.0)
-    lines[1] = OcrToken("b", (10.0, 1.5, 18.0, 7.0))  # a word that hangs a little lower stays in its line
-    shuffled = [lines[i] for i in (4, 2, 0, 5, 1, 3)]
-    assert "".join(token.text for token in reading_order(shuffled)) == "abcdef"
-
-
-def test_boxes_end_at_the_edges_of_the_image() -> None:
-    tokens = [OcrToken("a", (-5.0, 2.0, 5.0, 90.0)), OcrToken("b", (200.0, 0.0, 210.0, 5.0))]
-    assert within(tokens, 90, 60) == [OcrToken("a", (0.0, 2.0, 5.0, 60.0))]
 
 
 def test_spelling_keeps_what_stands_between_digits() -> None:

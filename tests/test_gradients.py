@@ -4,11 +4,10 @@ from typing import Any
 
 import pytest
 import torch
+from fetching import N, context, fetcher
+from helpers import CARD, PAGE, PAIRS, QUESTION, loud_model, prompt
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_fetcher import N, context, fetcher
-from test_invariants import PAIRS
-from test_modeling import CARD, PAGE, QUESTION, loud_model, prompt
 
 from arr_coc.modeling.allocators import soft_top_k
 from arr_coc.modeling.fetcher import FetchChoices
@@ -45,13 +44,6 @@ def test_the_weights_sum_to_k_and_follow_the_scores(data: st.DataObject, tempera
     assert weights.sum(1).tolist() == pytest.approx([count, count], abs=1e-3)
     order = scores.sort(dim=1).indices
     assert (weights.gather(1, order).diff() >= 0).all()
-
-
-def test_cold_weights_are_the_hard_choice_and_few_candidates_are_all_taken() -> None:
-    scores = torch.tensor([[3.0, 1.0, 2.0, 0.0], [1.0, float("-inf"), float("-inf"), 2.0]])
-    cold = soft_top_k(scores, 2, temperature=1e-3)
-    assert torch.allclose(cold, torch.tensor([[1.0, 0, 1, 0], [1, 0, 0, 1]]), atol=1e-5)
-    assert soft_top_k(scores, 3, temperature=1.0)[1].tolist() == [1, 0, 0, 1]
 
 
 def test_the_gradient_of_the_weights_is_that_of_tau_too() -> None:
@@ -124,23 +116,6 @@ def test_straight_through_is_the_gradient_of_a_token_weighted_by_its_relevance()
     assert torch.allclose(found, module.scorers["realizer"].head.bias.grad)
 
 
-def test_soft_weights_obey_the_temperature_that_a_trainer_sets() -> None:
-    module, given = fetcher(gradient="soft").train(), context()
-    assert module.temperature == module.config.temperature == 1.0
-    warm = module(given, 5).weights
-    module.temperature = 1e-6
-    cold = module(given, 5).weights
-    assert cold.eq(1).all() and (warm < 1).all()
-
-
-def test_a_frozen_scorer_costs_no_weights() -> None:
-    module = fetcher().train().requires_grad_(False)
-    assert (
-        module(context(), 5).weights is None
-        and module(context(), 5, choices=FetchChoices(strategy="saliency")).weights is None
-    )
-
-
 # ---- the answer's loss and learned budgets
 
 
@@ -203,12 +178,3 @@ def test_the_answers_loss_trains_what_chooses_the_budget(allocator: str, gradien
     else:
         assert output.fetch.counts.tolist() == [25, 25]
     assert output.fetch.expected_tokens.requires_grad, "the efficiency loss learns in any case"
-
-
-def test_a_rule_is_the_same_in_training_as_in_evaluation() -> None:
-    model = loud_model(fetcher={"tier_lengths": [6, 12, 30, 40]})
-    batch = answer_batch(model, *PAIRS, budget="auto")
-    outputs = [model.train(training)(**batch, choices={"allocator": "tiers"}) for training in (True, False)]
-    assert torch.equal(outputs[0].logits, outputs[1].logits)
-    assert outputs[0].fetch.counts.equal(outputs[1].fetch.counts) and len(set(outputs[0].fetch.counts.tolist())) == 3
-    assert outputs[0].fetch.tier_logits is None

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from image_processors import GRID, SIDE, noise, processor
 from PIL import Image, ImageDraw, ImageOps
-from test_image_processing import GRID, SIDE, noise, processor
 
 from arr_coc.modeling import image_loading
 from arr_coc.modeling.image_loading import load_image

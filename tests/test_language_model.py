@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import READS_WORDS, TINY_PATCH, TINY_SIDE, tiny_config
-from test_modeling import CARD, PAGE, QUESTION, loud_model, prompt
+from helpers import CARD, MIXTURE, PAGE, QUESTION, READS_WORDS, TINY_PATCH, TINY_SIDE, loud_model, prompt, tiny_config
 from worked_cases import OVIS_TABLE, ovis_table
 
 from arr_coc import ArrCocForConditionalGeneration
@@ -15,11 +14,6 @@ from arr_coc.modeling.bridges import BRIDGES
 from arr_coc.modeling.configuration_arr_coc import count_vision_tokens
 from arr_coc.modeling.prompt_format import LAYOUTS
 
-MIXTURE = (
-    {"model_type": "deepseek_ocr2_text", "num_key_value_heads": 2, "moe_intermediate_size": 8}
-    | {"n_routed_experts": 4, "num_experts_per_tok": 2, "n_shared_experts": 1}
-    | {"mlp_layer_types": ["dense", "sparse"], "n_group": 1, "topk_group": 1, "tie_word_embeddings": False}
-)
 CASES: dict[str, dict[str, Any]] = {
     "qwen3, linear": {},
     "qwen3, quality": {"bridge": {"kind": "quality"}},
@@ -271,8 +265,3 @@ def test_bypass_by_call_by_encoding_and_by_config_answer_alike(models: dict[str,
     finally:
         config.bypass = False
     assert model.generate(encoding, QUESTION) == usual
-
-
-def test_a_bridge_without_a_projection_cannot_be_bypassed(models: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=re.escape("bridge_bypass: expected a bridge with a linear projection")):
-        models["qwen3, vet"].generate(PAGE, QUESTION, bypass=True)

@@ -11,8 +11,8 @@ import pytest
 import torch
 from helpers import Cli, tiny_model
 from serving_client import noise, png
+from trainers import write_adapter
 
-from arr_coc.adapters import adapt, save_adapter
 from arr_coc.data.feedback import JOURNAL, Feedback
 from arr_coc.data.formats import FeedbackLog, Rendered
 from arr_coc.evaluation.arms import Arm
@@ -187,25 +187,6 @@ def test_questions_of_one_image_go_together() -> None:
     n, images = 60, np.arange(60) // 20
     decision = decide((scored(np.ones(n), images), scored(np.zeros(n), images)), SAME)
     assert not decision.promoted and decision.feedback["images"] == 3
-
-
-def test_margins() -> None:
-    assert not decide(BETTER, changed(1200, 0, 17)).promoted
-    assert decide(BETTER, changed(1200, 0, 17), margin=0.03).promoted
-    with pytest.raises(ValueError, match="margin: expected a share above 0, at most 1; got 0"):
-        decide(BETTER, SAME, margin=0)
-
-
-def write_adapter(folder: Path, *, part: str = "scorer", seed: int = 0) -> Path:
-    """An adapter of `tiny_model()` that changes what is fetched."""
-    adapted = adapt(tiny_model(), (part,), r=2)
-    with torch.random.fork_rng(), torch.no_grad():
-        torch.manual_seed(seed)
-        for name, weight in adapted.named_parameters():
-            if "lora_B" in name:
-                weight.normal_(std=0.5)
-    save_adapter(adapted, folder)
-    return folder
 
 
 @pytest.fixture(scope="module")

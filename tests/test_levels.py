@@ -2,20 +2,17 @@
 
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from helpers import Cli, tiny_checkpoint, tiny_model
+from helpers import CARD, Cli, loud_model, noise, prompt, tiny_checkpoint, tiny_model
+from helpers import SCAN as TALL
 from PIL import Image
-from test_modeling import CARD, PAGE, loud_model, noise, prompt
-from test_views import PAGE as TALL
 
 from arr_coc.modeling.allocators import ALLOCATORS, FetchResult
 from arr_coc.modeling.configuration_arr_coc import ArrCocConfig
-from arr_coc.modeling.fetcher import FetchChoices
 from arr_coc.modeling.grid_encoder import pool_regions
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from arr_coc.viewing import OUTLINE_COLOUR, describe, draw_fetch
@@ -70,17 +67,6 @@ def test_regions_stand_behind_the_base_in_reading_order_of_their_first_patch(lay
     start = encoded.tokens.shape[1]
     assert torch.allclose(output.image_tokens[:, start : start + fetch.budget], bridged, atol=1e-5)
     assert torch.equal(output.image_tokens[:, :start], encoded.tokens), "base tokens"
-
-
-@pytest.mark.parametrize("allocator", DETAIL)
-def test_answers_do_not_depend_on_the_batch(model: Any, allocator: str) -> None:
-    pairs = [(PAGE, QUESTION), (CARD, "Who was it, and when?")]
-    alone = [model.generate(*pair, allocator=allocator, return_fetch=True) for pair in pairs]
-    together = model.generate(*map(list, zip(*pairs, strict=True)), allocator=allocator, return_fetch=True)
-    for one, other in zip(alone, together, strict=True):
-        assert one.text == other.text and one.fetch.indices.equal(other.fetch.indices)
-        assert one.fetch.levels.equal(other.fetch.levels) and one.fetch.budget == 17
-        assert one.sources == other.sources
 
 
 @pytest.mark.parametrize("allocator", DETAIL)
@@ -169,14 +155,6 @@ def test_one_budget_of_regions_over_several_views(model: Any, allocator: str) ->
         assert region.item() == 0, "no patch that another view shows better"
 
 
-def test_a_joint_budget_over_one_view_fetches_the_same_regions(model: Any) -> None:
-    for allocator in DETAIL:
-        plain = model.generate(CARD, QUESTION, allocator=allocator, return_fetch=True)
-        joint = model.generate([[CARD], [CARD, CARD]], QUESTION, allocator=allocator, return_fetch=True)[0]
-        assert plain.fetch.indices.equal(joint.fetch.indices) and plain.fetch.levels.equal(joint.fetch.levels)
-        assert plain.text == joint.text and plain.sources == joint.sources
-
-
 # ---- what is said and drawn -----------------------------------------------------------------------------------------
 
 
@@ -208,14 +186,6 @@ def test_a_fetch_says_its_levels_and_a_picture_draws_regions_of_their_size() -> 
     assert drawn.getpixel((16 + 700, 16 + 191)) == outline and drawn.getpixel((16 + 600, 16 + 191)) == outline
 
 
-def test_the_boxes_of_an_answers_sources_are_those_of_its_regions(model: Any) -> None:
-    answer = model.generate(CARD, QUESTION, allocator="knapsack", return_fetch=True)
-    expected = in_levels(answer.fetch).regions()[0].float() * 8  # px of a patch; the image fills the square
-    boxes = torch.tensor([origin.box for origin in answer.sources])
-    assert torch.allclose(boxes, expected[:, [1, 0, 3, 2]], atol=1e-3)
-    assert len(answer.sources) == answer.fetch.budget
-
-
 def test_the_command_line_says_the_regions(cli: Cli, tmp_path: Path) -> None:
     noise(128, 128, 1).save(tmp_path / "page.png")
     folder = tiny_checkpoint(tmp_path / "model")
@@ -234,14 +204,6 @@ def test_the_command_line_says_the_regions(cli: Cli, tmp_path: Path) -> None:
     sizes = {y1 - y0 for y0, _, y1, _ in said["regions"]}
     assert code == 0 and len(said["regions"]) == said["budget"] == 17 and len(sizes) > 1 and sizes <= {1, 2, 4}
     assert (tmp_path / "fetched.png").is_file()
-
-
-def test_choices_name_them_everywhere(model: Any, encoding: Any) -> None:
-    choices = FetchChoices(strategy="saliency", allocator="quadtree", budget=11)
-    answer = model.generate(encoding, QUESTION, choices=choices, return_fetch=True)
-    assert (answer.fetch.allocator, answer.fetch.budget) == ("quadtree", 11)
-    with pytest.raises(ValueError, match="^budget: expected a number or a name beside allocator \"?'?foveated"):
-        model.generate(encoding, QUESTION, choices=replace(choices, allocator="foveated", budget="auto"))
 
 
 def test_the_documented_block_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

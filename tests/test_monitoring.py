@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from helpers import Cli
+from helpers import Cli, loud_model
 from serving_client import noise
-from test_modeling import loud_model
 
 from arr_coc.data.records import Record, held
 from arr_coc.evaluation import fetch_reference
@@ -26,7 +25,7 @@ from arr_coc.evaluation.fetch_reference import (
 )
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from arr_coc.serving.app import Server
-from arr_coc.serving.metrics import ENOUGH, WINDOW, FetchWatch, Metrics, tier_label
+from arr_coc.serving.metrics import ENOUGH, WINDOW, FetchWatch, Metrics
 from arr_coc.serving.settings import ServerSettings
 
 SERVING = Path(fetch_reference.__file__).parents[1] / "serving"
@@ -86,11 +85,6 @@ def test_drift_is_small_for_the_same_and_large_for_others() -> None:
 
     assert own.drift(own.counts) == 0 and drift(drawn[500:]) < 0.05
     assert 0.1 < drift(drawn[500:] + 0.5) < drift(drawn[500:] + 1)
-
-
-def test_values_that_repeat_make_fewer_bins() -> None:
-    own = Distribution.of([1.0] * 20)
-    assert (own.edges, own.counts) == ((1.0,), (0, 20)) and own.drift((20, 0)) > 1
 
 
 def test_the_reference_is_that_of_the_questions_as_asked(
@@ -165,16 +159,6 @@ def test_drift_is_told_of_the_latest_questions(reference: FetchReference) -> Non
     assert samples(metrics, "arr_coc_fetch_statistic_count")["relevance_mean"] == ENOUGH + WINDOW
 
 
-def test_other_strategies_say_nothing_of_drift(reference: FetchReference) -> None:
-    metrics = Metrics()
-    watch, prompt = FetchWatch(reference, metrics), fetched([0.5] * 4, [True] * 4, [[1.0, 0.0]])
-    prompt.fetch.strategy = "saliency"
-    watch.observe(prompt)
-    assert not watch._latest["relevance_mean"].bins
-    FetchWatch(None, metrics).observe(prompt)
-    assert samples(metrics, "arr_coc_fetch_statistic_count")["relevance_mean"] == 2
-
-
 def test_command_saves_what_the_server_finds(cli: Cli, tmp_path: Path, model: ArrCocForConditionalGeneration) -> None:
     folder = tmp_path / "model"
     model.save_pretrained(folder)
@@ -210,11 +194,6 @@ def test_training_saves_it_beside_the_model(cli: Cli, tmp_path: Path, checkpoint
 def test_the_shipped_checkpoint_has_its_reference() -> None:
     reference = FetchReference.load(SERVING.parents[1] / "hub_configs" / "arr-coc-tiny-2" / REFERENCE)
     assert reference.strategy == "realizer" and reference.questions >= 200
-
-
-def test_tiers() -> None:
-    assert [tier_label(count, 4096) for count in (0, 1, 64, 65, 400, 401)] == ["none", "64", "64", "128", "400", "more"]
-    assert tier_label(5, 256) == "128"
 
 
 # ---- what is shipped

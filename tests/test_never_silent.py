@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import tiny_model
+from helpers import CARD, PAGE, QUESTION, prompt, tiny_model
 from peft import get_peft_model
-from test_modeling import CARD, PAGE, QUESTION, prompt
-from test_standard_trainer import make_trainer
 from tiny_pdf import write_pdf
 from torch import Tensor
+from trainers import standard_trainer
 
 from arr_coc import scorer_lora_config
 from arr_coc.modeling.documents import Limits, open_document
@@ -65,7 +64,7 @@ def test_adapters_behind_frozen_parts_learn_under_reentrant_checkpointing(part: 
 def test_label_smoothing_predicts_the_next_token(tmp_path: Path) -> None:
     """Trainer shifts labels of classes it knows, which remote code's were not: each token learnt to repeat itself."""
     model = tiny_model()
-    trainer = make_trainer(model, tmp_path, label_smoothing_factor=0.1)
+    trainer = standard_trainer(model, tmp_path, label_smoothing_factor=0.1)
     batch = trainer.data_collator([trainer.train_dataset[0]])  # type: ignore[index]
     batch.pop("relevance_targets", None)
     labels = batch["labels"][:, 1:]
@@ -95,7 +94,7 @@ def test_an_encoding_of_the_same_weights_is_taken(model: Any) -> None:
 
 
 def smoothed_relevance(model: Any, folder: Path) -> None:
-    trainer = make_trainer(deepcopy(model), folder, label_smoothing_factor=0.1, max_steps=1)
+    trainer = standard_trainer(deepcopy(model), folder, label_smoothing_factor=0.1, max_steps=1)
     trainer.train()
 
 

@@ -1,21 +1,24 @@
 """Peers: each published rule on tensors made by hand; exactly K patches; an item's choice is its own."""
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from helpers import tiny_config, tiny_model
+from helpers import READS_WORDS, SCORES_WORDS, tiny_config, tiny_model
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from PIL import Image
 from torch.testing import assert_close
 from transformers import AutoModel, BloomConfig, GPT2Config, Qwen3Config
 
+from arr_coc import ArrCocConfig
 from arr_coc.data.records import Record
-from arr_coc.evaluation import peer_rules, peers
-from arr_coc.evaluation.answers import PeerChoices, ask, encode
-from arr_coc.evaluation.arms import GROUPS, make_arms
+from arr_coc.evaluation import peers
+from arr_coc.evaluation.answers import PeerChoices, ask, encode, lattice
+from arr_coc.evaluation.arms import BASELINES, BOUNDS, GROUPS, LADDER, make_arms
+from arr_coc.evaluation.deciding import default_rules, missing_arms
 from arr_coc.evaluation.peer_rules import (
     PEERS,
     cls_attention,
@@ -29,7 +32,7 @@ from arr_coc.evaluation.peer_rules import (
     significance,
     targets,
 )
-from arr_coc.evaluation.peers import EarlyStates, PeerQuestion, choose, merged, read_prompt
+from arr_coc.evaluation.peers import PeerQuestion, choose, read_prompt
 
 SIZES = [(60, 90), (80, 40), (50, 50)]  # height, width
 QUESTIONS = ["What is it?", "Why?", "How many of them are there in all?"]
@@ -52,8 +55,6 @@ def masked() -> Any:
 
 
 # ---- the rules ----------------------------------------------------------------------------------------------------
-
-
 def test_fastv_ranks_by_attention_received() -> None:
     """Patches at places 1 and 2: the first is looked at by many, the second by the last position."""
     attention = torch.tensor([[1.0, 0, 0, 0], [0.1, 0.9, 0, 0], [0.0, 0.8, 0.2, 0], [0.2, 0.0, 0.5, 0.3]])
@@ -132,49 +133,7 @@ def test_greedy_steps_maximise_the_determinant() -> None:
     assert conditional_dpp(weight, states, 5).tolist() == chosen
 
 
-class Hand(PeerQuestion):
-    """A question of tensors made by hand: the image at places 1 to 4, the text at 5 and 6, the question at 5."""
-
-    def __init__(self, embeds: Any, reading: Any = None) -> None:
-        self.embeds, self.reading = embeds, reading
-
-    candidates = torch.arange(4)
-    prompt = (torch.tensor([[1, 9, 9, 9, 9, 1, 1]]), torch.tensor([[0, 0, 0, 0, 0, 1, 0]]), torch.arange(1, 5))
-    model = SimpleNamespace(config=SimpleNamespace(image_token_id=9))
-
-
-def test_cdpruner_compares_what_the_language_model_reads() -> None:
-    """Tokens behind the projector; two alike, and the one that is least like the question is worth most."""
-    east, north, up = torch.eye(3)
-    embeds = torch.stack((up, east, north, 2 * north, east + north, east, up))
-    assert PEERS["cdpruner"].rule(Hand(embeds), 2).places.tolist() == [1, 3]  # north; its twin is no gain
-    assert PEERS["cdpruner_unturned"].rule(Hand(embeds), 2).places.tolist() == [0, 3]
-
-
-def test_sparsevlm_lets_the_template_rate_too() -> None:
-    """The word at 6 is the template's, not the question's; it is what the image shows."""
-    east, north, _ = torch.eye(3)
-    embeds = torch.stack((north, *4 * [3 * east], north, 3 * east))
-    attention = torch.zeros(7, 7)
-    attention[5, 1], attention[6, 3] = 0.9, 0.1
-    reading = EarlyStates(attention, torch.zeros(7, 2), embeds, embeds)
-    assert PEERS["sparsevlm"].rule(Hand(embeds, reading), 1).places.tolist() == [2]
-
-
-def test_dart_compares_behind_the_last_normalisation(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One pivot of the image and one of the text, whose key is long; states before the norm would say otherwise."""
-    monkeypatch.setattr(peer_rules, "IMAGE_PIVOTS", 1)
-    monkeypatch.setattr(peer_rules, "TEXT_PIVOTS", 1)
-    east, north, up = torch.eye(3)
-    normed = torch.stack((up, east, east + 0.1 * north, north, up, up, north))
-    keys = torch.zeros(7, 2)
-    keys[1], keys[6] = 5.0, 4.0  # the template's word has a longer key than the question's
-    reading = EarlyStates(torch.zeros(7, 7), keys, normed.flip(0), normed)
-    assert PEERS["dart"].rule(Hand(normed, reading), 2).places.tolist() == [0, 3]  # its share of one is the text's turn
-
-
 # ---- reading ------------------------------------------------------------------------------------------------------
-
 _SMALL = {"vocab_size": 8, "hidden_size": 16, "num_attention_heads": 4, "num_hidden_layers": 3}
 
 
@@ -228,19 +187,9 @@ def test_a_question_stands_where_the_prompt_says(masked: Any, images: list[Image
 
 
 # ---- as arms ------------------------------------------------------------------------------------------------------
-
-
 def fetched(model: Any, arm: Any, images: list[Image.Image], questions: list[str]) -> list[Any]:
     records = [Record(Path("-"), question, ("?",)) for question in questions]
     return ask(model, arm, records, encode(model, images, arm.side), max_new_tokens=2)
-
-
-def test_every_peer_is_an_arm_and_says_what_it_recreates() -> None:
-    arms = make_arms(tiny_config(), ["peers", "fastv@5"])
-    assert [arm.name for arm in arms] == [*PEERS, "fastv@5"] and GROUPS["peers"] == tuple(PEERS)
-    assert all("a re-creation of" in arm.note and "arXiv" in arm.note for arm in arms)
-    assert {arm.role for arm in arms[:-1]} == {"peer"} and [arm.tokens for arm in arms] == [33] * len(PEERS) + [21]
-    assert (arms[-1].rule, arms[-1].budget, arms[-1].role) == ("fastv", 5, "ablation")
 
 
 @pytest.mark.parametrize("name", PEERS)
@@ -264,24 +213,6 @@ def test_a_peer_never_takes_a_base_patch_twice(masked: Any, images: list[Image.I
     assert answer.fetch.indices.shape[1] == 9 and not set(base) & set(answer.fetch.indices[0].tolist())
 
 
-def test_a_thin_image_gives_all_it_has(model: Any) -> None:
-    thin = [Image.new("RGB", (4, 128), "red")]
-    for name in PEERS:
-        (answer,) = fetched(model, *make_arms(model.config, [f"{name}@40"]), thin, ["Why?"])
-        assert answer.fetch.indices.unique().numel() == 40 and int(answer.fetch.is_padding.sum()) == 8
-
-
-def test_only_the_merging_rule_changes_features_and_only_of_what_it_keeps(
-    model: Any, images: list[Image.Image]
-) -> None:
-    encoding = encode(model, images[:1], 128)
-    for name, peer in PEERS.items():
-        kept = choose(model, [(peer, 32)], encoding, "Why?")
-        changed = (merged(encoding, kept).features != encoding.features).any(1)[0].flatten().nonzero()[:, 0].tolist()
-        assert bool(changed) == (name == "visionzip") and set(changed) <= set(kept[0].patches.tolist())
-        assert len(changed) <= round(32 * 10 / 64)
-
-
 def test_peers_share_one_reading_of_a_question(
     model: Any, images: list[Image.Image], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -298,3 +229,97 @@ def test_peers_share_one_reading_of_a_question(
             assert ours.patches.equal(theirs.patches) and (ours.features is None) == (theirs.features is None)
             assert ours.features is None or ours.features.equal(theirs.features)
     assert len(read) == len(records)
+
+
+# ---- Arms: their sizes in tokens, their names, and the lattice of the uniform one
+
+
+def test_arms_of_the_published_geometry() -> None:
+    """256 + 273 tokens are 23 x 23: the larger image is a fair match to the token."""
+    arms = {arm.name: arm for arm in make_arms(ArrCocConfig())}
+    assert {arms[name].tokens for name in ("random", "saliency", "realizer", "uniform", "larger", "oracle")} == {529}
+    assert (arms["larger"].side, arms["larger"].strategy) == (23 * 64, "none")
+    assert (arms["smaller"].side, arms["smaller"].tokens) == (6 * 64, 36 + 576)
+    assert (arms["none"].tokens, arms["keep_all"].tokens) == (256, 256 + 4096)
+    assert list(arms["random"].runs) == ["random.0", "random.1", "random.2"] and list(arms["none"].runs) == ["none"]
+
+
+def test_the_strategy_of_a_model_that_reads_text_is_on_the_ladder() -> None:
+    """Rules that say nothing else are about it."""
+    config = tiny_config(**READS_WORDS, fetcher=SCORES_WORDS)
+    names = [arm.name for arm in make_arms(config)]
+    assert [arm.name for arm in make_arms(config, ["ladder"])] == ["none", "random", "saliency", "words"]
+    assert not missing_arms(default_rules("words"), names) and missing_arms(default_rules("realizer"), names)
+
+
+@pytest.mark.parametrize("budget", [1, 5, 17, 60])
+def test_baselines_never_get_fewer_tokens(budget: int) -> None:
+    arms = make_arms(tiny_config(), budget=budget)
+    wanted = 16 + budget
+    assert [arm.name for arm in arms] == [*LADDER, *BASELINES, *GROUPS["halves"], *BOUNDS]
+    assert all(arm.tokens >= wanted for arm in arms if arm.role == "baseline")
+    assert all(arm.tokens == wanted for arm in arms if arm.role == "ladder" and arm.name != "none")
+
+
+def test_larger_and_smaller_images_of_any_number_of_tokens() -> None:
+    config = tiny_config()
+    small, smaller, large = make_arms(config, ["smaller", "smaller@100", "larger@50"])
+    assert small.tokens < 100 <= smaller.tokens and small.side < smaller.side < config.vision_config.image_size
+    assert (smaller.rule, smaller.strategy, smaller.role) == ("smaller", "saliency", "baseline")
+    assert large.tokens >= 50 and large.side > config.vision_config.image_size and large.budget == 0
+    with pytest.raises(ValueError, match=r"got \['smaller@all', 'larger\+window@50'\]"):
+        make_arms(config, ["smaller@all", "larger+window@50"])
+
+
+def test_arms_keep_to_what_there_is() -> None:
+    config = tiny_config(fetcher={"scorers": ["realizer"]})
+    assert "clip_query" not in [arm.name for arm in make_arms(config)]
+    assert "oracle" not in [arm.name for arm in make_arms(config, boxed=False)]
+    (cut,) = make_arms(config, ["keep_all"], room=100)
+    assert (cut.budget, cut.tokens) == (84, 100) and "the context holds 84 of 256" in cut.note
+    with pytest.raises(ValueError, match=r"arms: expected names among .*; got \['luck', 'uniform@4'\]"):
+        make_arms(config, ["none", "luck", "uniform@4"])
+    with pytest.raises(ValueError, match='arms: expected boxes in every record for "oracle"'):
+        make_arms(config, ["oracle"], boxed=False)
+    with pytest.raises(ValueError, match='seeds: expected at least one for "random"; got none'):
+        make_arms(config, ["random"], seeds=())
+    assert "other_base" not in [arm.name for arm in make_arms(config, several=False)]
+    with pytest.raises(ValueError, match='arms: expected more than one page for "other_base"; got one'):
+        make_arms(config, ["other_base"], several=False)
+    with pytest.raises(ValueError, match=r"got \['other_base\+bypass'\]"):
+        make_arms(config, ["other_base+bypass"])
+    with pytest.raises(ValueError, match="expected a budget of at least 1 for patches_only; got patches_only@0"):
+        make_arms(config, ["patches_only@0"])
+
+
+def test_a_strategy_can_have_a_budget_of_its_own() -> None:
+    names = ["realizer@0", "realizer@fast", "random@9", "realizer@all", "none@5"]
+    arms = make_arms(tiny_config(), names, seeds=(4,), room=200)
+    assert [(arm.name, arm.budget, arm.tokens) for arm in arms] == [
+        ("realizer@0", 0, 16),
+        ("realizer@fast", 4, 20),
+        ("random@9", 9, 25),
+        ("realizer@all", 184, 200),
+        ("none@5", 0, 16),
+    ]
+    assert {arm.role for arm in arms} == {"ablation"} and list(arms[2].runs) == ["random@9.4"]
+    assert [arm.note for arm in arms] == ["", "", "", "the context holds 184 of 256 patches", ""]
+    with pytest.raises(ValueError, match="budget: expected 0 to .* patches .*, or fast"):
+        make_arms(tiny_config(), ["realizer@lots"])
+
+
+@given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 400))
+@settings(max_examples=200, deadline=None)
+def test_a_lattice_is_of_distinct_cells(rows: int, columns: int, count: int) -> None:
+    cells = lattice(rows, columns, count)
+    assert len(set(cells)) == len(cells) == min(count, rows * columns)
+    assert all(0 <= y < rows and 0 <= x < columns for y, x in cells)
+
+
+def test_passes_share_the_budget_of_their_arm() -> None:
+    one, two, odd = make_arms(tiny_config(), ["realizer@16", "realizer+passes2@16", "realizer+passes3@17"])
+    assert (one.passes, one.budget, one.tokens) == (1, 16, 32)
+    assert (two.passes, two.budget, two.tokens) == (2, 8, 32)
+    assert (odd.passes, odd.budget, odd.tokens) == (3, 5, 31), "never more than the budget"
+    with pytest.raises(ValueError, match="arms: expected names among"):
+        make_arms(tiny_config(), ["fastv+passes2@16"])

@@ -152,19 +152,6 @@ def test_a_killed_replica_costs_no_answer(client: openai.OpenAI, expected: list[
     assert until(lambda: len(replicas()) == 2 and before[0] not in replicas(), PAUSE)  # another takes its place
 
 
-def test_an_update_replaces_all_replicas_and_costs_no_answer(
-    client: openai.OpenAI, expected: list[str], checkpoint: Path
-) -> None:
-    before = {replica for _, replica in under_load(client, expected, lambda: None)}
-
-    def update() -> None:
-        serve.run(build(arguments(checkpoint, version="2")), name="arr-coc", route_prefix="/")
-
-    answered = under_load(client, expected, update)
-    after = {ask(client, data_url(content))[1] for content in IMAGES}
-    assert not before & after and {replica for _, replica in answered} & after
-
-
 def test_the_shipped_file_deploys_what_there_is() -> None:
     shipped = yaml.safe_load((Path(__file__).parents[1] / "examples/ray_serve.yaml").read_text())
     (application,) = shipped["applications"]

@@ -11,23 +11,31 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from helpers import READS_WORDS, SCORES_WORDS, open_reader, reads, stem_of, tiny_checkpoint, tiny_model, tiny_tokenizer
+from helpers import (
+    READS_WORDS,
+    SCORES_WORDS,
+    open_reader,
+    prompt,
+    reads,
+    stem_of,
+    tiny_checkpoint,
+    tiny_model,
+    tiny_tokenizer,
+)
 from peft import PeftModel
 from PIL import Image, ImageDraw
 from safetensors.torch import load_file
-from test_modeling import prompt
 from transformers import AutoModelForCausalLM
 
 from arr_coc import ArrCocForConditionalGeneration
 from arr_coc.data.domains.page import UNKNOWN, Line, Question, TextPage
-from arr_coc.modeling.image_processing_arr_coc import ArrCocImageProcessor
 from arr_coc.modeling.modeling_arr_coc import relevance_loss
 from arr_coc.modeling.scorers import EMPTY
 from arr_coc.modeling.wordpieces import CHARACTERS, CLASSES, FOREMOST, PIECE_SLOTS, SPACE, reading_order
 from arr_coc.training.attention import all_eager_attention
 from arr_coc.training.reader import language_model, question_answering, relevance
 from arr_coc.training.reader.language_model import seen, spans
-from arr_coc.training.reader.pages import LISTWISE, PAGES, AskedPage, CropBatches, PageReader, Sources, crop, square
+from arr_coc.training.reader.pages import LISTWISE, PAGES, AskedPage, CropBatches, PageReader, Sources, crop
 from arr_coc.training.reader.question_answering import QuestionAnswering, QuestionAnsweringStage, foremost
 from arr_coc.training.reader.recognition import (
     RecognitionStage,
@@ -42,11 +50,8 @@ from arr_coc.training.reader.targets import (
     PieceSpan,
     Print,
     Wordpieces,
-    base_mixture,
-    class_of,
     misread,
     page_tokens,
-    pixels,
     printed,
     read_without_pixels,
     spelled,
@@ -100,14 +105,6 @@ def test_pieces_know_their_characters_and_the_space_stands_where_the_word_begins
     assert cut("the1") == (PieceSpan(ids("Ġthe"), 0, 3), PieceSpan(ids("1"), 3, 4))
 
 
-def test_bytes_of_one_character_are_pieces_of_it(cut: Wordpieces) -> None:
-    assert [(piece.start, piece.end) for piece in cut("é")] == [(0, 1)] * 3  # the space and two bytes
-
-
-def test_characters_beyond_the_list_share_the_last_class() -> None:
-    assert class_of("A") != class_of("a") and class_of("Ж") == class_of(UNKNOWN) == CLASSES - 1
-
-
 # ---- where characters stand
 
 
@@ -119,11 +116,6 @@ def test_columns_know_the_character_over_their_middle() -> None:
         assert over[row, :21].tolist() == [*[-1] * 3, *[0] * 8, *[1] * 8, -1, -1]  # x from 3 to 11, and to 19
     assert over[4, 40:51].tolist() == [-1, *[2] * 8, -1, -1] and over[3].max() == -1
     assert text.word.tolist() == [0, 0, 1] and torch.allclose(text.middle * 16, torch.tensor([8.0, 8.0, 40.0]))
-
-
-def test_a_character_over_no_middle_has_its_own_column() -> None:
-    text = printed([[line("i", 8.6, 0, 0.8)]], 64, 16)
-    assert text.over(1, 4)[0, 0, 7:11].tolist() == [-1, -1, 0, -1]
 
 
 def test_words_that_the_edge_cuts_and_unknown_characters_are_not_whole() -> None:
@@ -276,11 +268,6 @@ def test_the_most_relevant_patches_come_once_more_in_reading_order() -> None:
         assert again[stands].tolist() == [False] * len(plain) + [True] * FOREMOST
 
 
-def test_base_tokens_average_what_their_cell_holds(cut: Wordpieces) -> None:
-    cells, weights = base_mixture(page_tokens(read_without_pixels(page(np.random.default_rng(0)), 16, cut)))
-    assert np.allclose(np.bincount(cells, weights)[np.unique(cells)], 1.0)
-
-
 # ---- questions about a page
 
 
@@ -345,14 +332,6 @@ def test_relevance_is_learnt_by_patch_and_among_all_patches() -> None:
     assert found["first"].tolist() == [1.0, 0.0] and found["foremost"].tolist() == [1.0, 1.0]
 
 
-def test_questions_of_some_kinds_alone_are_asked(fields: None) -> None:
-    def kinds(**changes: Any) -> set[str]:
-        task = answering(**changes)
-        return set(task.prompts(task.pages(0).batch(0), "both").kinds)
-
-    assert kinds() == {"total", "detail"} and kinds(kinds=("detail",)) == {"detail"}
-
-
 def test_each_question_sees_the_page_and_itself(fields: None) -> None:
     task = answering(model=word_model(budget=12))
     batch = task.prompts(task.pages(0).batch(0), "both")
@@ -371,15 +350,6 @@ def test_each_question_sees_the_page_and_itself(fields: None) -> None:
     assert torch.equal(batch.relevance[0] > 0, batch.fetched[0] & (question >= 0))  # the page is not marked
     starts = [int(batch.positions[0][question == own][0]) for own in range(3)]
     assert len(set(starts)) == 1 and starts[0] == int((question == -1).sum())
-
-
-def test_answers_are_what_follows_the_question(fields: None) -> None:
-    task = answering()
-    batch = task.prompts(task.pages(0).batch(0), "fetched")
-    told = batch.ids.roll(-1, 1)[0][batch.answer[0] & (batch.question[0] == 0)].tolist()
-    text = task.run.processor.tokenizer.decode(told)
-    assert text.startswith(" ") and text.endswith("<|im_end|>") and text.removesuffix("<|im_end|>").strip().isdigit()
-    assert not batch.base.any() and batch.fetched.any()
 
 
 @torch.no_grad()
@@ -609,12 +579,6 @@ def test_relevance_trains_the_scorers_alone(
             and lines[-1]["held out, words, undrawn: foremost"] == 1.0
         )
     assert all(torch.equal(frozen[name], weight) for name, weight in model.named_parameters() if name in frozen)
-
-
-def test_pages_are_placed_as_the_image_processor_places_them() -> None:
-    image = page(np.random.default_rng(0)).image
-    processed = ArrCocImageProcessor(size={"height": 128, "width": 128}, patch_size=8)(image, return_tensors="pt")
-    assert torch.allclose(torch.from_numpy(pixels(square(image, 128))), processed["pixel_values"][0], atol=1e-5)
 
 
 def test_question_answering_trains_the_adapter_and_the_places_alone(fields: None, tmp_path: Path) -> None:

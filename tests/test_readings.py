@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import READS_WORDS, tiny_model
+from helpers import READS_WORDS, loud_model, tiny_model
 from PIL import Image
-from test_modeling import loud_model
 from transformers import GenerationConfig, TextStreamer
 
 from arr_coc.modeling import generation

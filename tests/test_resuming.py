@@ -2,6 +2,8 @@
 
 import random
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -189,3 +191,14 @@ def test_the_best_checkpoint_is_kept_and_loaded(checkpoint: Path, tmp_path: Path
     assert kept >= {f"checkpoint-{best}", "checkpoint-6"} and len(kept) == 2
     saved = ArrCocForConditionalGeneration.from_pretrained(tmp_path / f"checkpoint-{best}")
     assert same(weights_of(trainer), saved.state_dict())
+
+
+# ---- Training that is killed goes on exactly: `tests/kill_training.py`, which kills 20 times, at a smaller size
+
+
+@pytest.mark.slow
+def test_a_training_that_is_killed_goes_on_to_the_same_weights() -> None:
+    command = [sys.executable, str(Path(__file__).with_name("kill_training.py")), "--kills", "5", "--steps", "10"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "5 kills in" in done.stdout and "none loaded" in done.stdout

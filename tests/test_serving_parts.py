@@ -181,14 +181,6 @@ def test_thinking_is_not_shown_as_it_comes(written: str, stop: tuple[str, ...], 
     assert shown.stopped is bool(stop)
 
 
-def test_which_tokens_were_thought() -> None:
-    tokenizer = tiny_tokenizer()
-    thought, said = tokenizer("<think>8 or 9</think>").input_ids, tokenizer("9").input_ids
-    shown = AnswerText(tokenizer)
-    assert shown.thought([*thought, *said]) == shown.thought(thought) == len(thought)
-    assert shown.thought(thought[:-1]) == len(thought) - 1 and shown.thought(said) == shown.thought([]) == 0
-
-
 # ---- settings
 
 
@@ -383,19 +375,6 @@ def test_values_obey_the_schema(part: dict[str, Any], text: str, message: str) -
         money.value("19.995")
     (date,) = fields_of({"properties": {"x": {"type": "string", "format": "date"}}})
     assert date.value("2025-04-13") == "2025-04-13"
-
-
-def test_references_of_older_drafts() -> None:
-    old = {
-        "properties": {"a": {"allOf": [{"$ref": "#/definitions/A"}]}},
-        "definitions": {"A": SCHEMA["$defs"]["Seller"]},
-    }
-    assert [field.path for field in fields_of(old)] == [("a", "city_name"), ("a", "kind")]
-
-
-def test_cut_answers_are_no_values() -> None:
-    with pytest.raises(ValueError, match="total: expected a whole answer; got '78', which max_tokens cut"):
-        SchemaField(("total",), "?", ("number",)).value("78", cut=True)
 
 
 def test_one_of_some_values_and_what_is_left_out() -> None:

@@ -7,11 +7,9 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import READS_WORDS, TINY_SIDE, tiny_config, tiny_model
+from graphs import BOTH, BRIDGES, TEXT, spatial_model
+from helpers import CARD, PAGE, READS_WORDS, TINY_SIDE, drawn, prompt, tiny_config, tiny_model
 from lone import QUESTION
-from test_compiling import Asking, tokens_of, vision
-from test_modeling import CARD, PAGE, prompt
-from test_views import drawn
 from torch import Tensor
 from transformers import Qwen3VLConfig, Qwen3VLModel
 
@@ -26,20 +24,7 @@ from arr_coc.serving.engine import Engine
 from arr_coc.serving.settings import ServerSettings
 from arr_coc.serving.vllm_client import VllmClient
 
-ROPE = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 2, 2], "mrope_interleaved": True}
-TEXT = {"model_type": "qwen3_vl_text", "num_hidden_layers": 4, "rope_parameters": ROPE}
-BRIDGES = {
-    "places": {"layout": "qwen3_vl"},
-    "planes": {"deepstack": True},
-    "both": {"layout": "qwen3_vl", "deepstack": True},
-}
-BOTH = BRIDGES["both"]
 LEVELS = ("low", "mid", "high")
-
-
-def spatial_model(bridge: dict[str, Any] | None = None, **changes: Any) -> ArrCocForConditionalGeneration:
-    text = {**TEXT, **changes.pop("text", {})}
-    return tiny_model(text=text, bridge=bridge or BOTH, **changes)
 
 
 @pytest.fixture(scope="module")
@@ -357,35 +342,6 @@ def test_cached_answers_are_uncached_ones_and_a_batchs_those_of_single_questions
 
 
 @torch.no_grad()
-def test_probabilities_agree_with_and_without_caches(model: Any) -> None:
-    """Answers may agree by luck: the logits of each step do not."""
-    kept = {"return_dict_in_generate": True, "output_logits": True, "max_new_tokens": 5}
-    encoding = model.encode_image(PAGE)
-    steps = [
-        torch.stack(answer.output.logits)
-        for answer in (
-            model.generate(PAGE, QUESTION, use_cache=False, **kept),
-            model.generate(PAGE, QUESTION, **kept),
-            model.generate(encoding, QUESTION, **kept),
-            model.generate(PAGE, QUESTION, cache_implementation="static", **kept),
-            model.generate(PAGE, QUESTION, prompt_lookup_num_tokens=3, **kept),
-        )
-    ]
-    for other in steps[1:]:
-        assert torch.allclose(other, steps[0], atol=1e-4)
-
-
-@torch.no_grad()
-def test_generate_of_a_processors_inputs_continues_the_same_prompt(model: Any) -> None:
-    inputs = prompt(model, (PAGE, "What is the total of it?"), (CARD, "Who?"))
-    together = model.generate(**inputs, max_new_tokens=6)[:, inputs["input_ids"].shape[1] :]
-    for row, (image, question) in enumerate(((PAGE, "What is the total of it?"), (CARD, "Who?"))):
-        own = prompt(model, (image, question))
-        alone = model.generate(**own, max_new_tokens=6)[0, own["input_ids"].shape[1] :]
-        assert together[row, : len(alone)].tolist() == alone.tolist()
-
-
-@torch.no_grad()
 def test_a_cache_by_hand_needs_positions(model: Any) -> None:
     inputs = prompt(model, (PAGE, QUESTION))
     whole = model.model(**inputs)
@@ -443,16 +399,6 @@ def test_tokens_that_tell_of_other_patches_stand_where_those_are() -> None:
     assert torch.allclose(planes, reference_planes(model, encoding, 0, told), atol=1e-4)
 
 
-@torch.no_grad()
-def test_places_are_in_an_exported_graph() -> None:
-    model = spatial_model(BRIDGES["places"])
-    asking = Asking(model, model.model.encode_image(**vision(model)), budget=model.config.fetcher_config.budget)
-    first, other = (tokens_of(model, [text, text]) for text in ("What is it?", "Who was it?"))
-    program = torch.export.export(asking, first).module()
-    for inputs in (first, other):
-        assert torch.allclose(program(*inputs), asking(*inputs), atol=1e-5)
-
-
 # ---- training -------------------------------------------------------------------------------------------------------
 
 
@@ -465,29 +411,7 @@ def test_the_answers_loss_reaches_planes_and_what_chooses() -> None:
     assert model.model.fetcher.scorers["realizer"].cross_query.weight.grad.any()
 
 
-def test_new_planes_add_nothing() -> None:
-    """Before any training the model is the one without: the last layers start at zero."""
-    torch.manual_seed(0)
-    config = tiny_config(text=TEXT, bridge=BOTH)
-    model = ArrCocForConditionalGeneration(config).eval()
-    assert not any(merger.fc2.weight.any() for merger in model.model.deepstack.levels.values())
-    assert all(merger.fc1.weight.any() for merger in model.model.deepstack.levels.values())
-
-
 # ---- saved, and elsewhere -------------------------------------------------------------------------------------------
-
-
-@torch.no_grad()
-def test_a_saved_model_and_a_saved_encoding_answer_alike(model: Any, tmp_path: Path) -> None:
-    model.save_pretrained(tmp_path / "model")
-    model.processor.save_pretrained(tmp_path / "model")
-    again = ArrCocForConditionalGeneration.from_pretrained(tmp_path / "model").eval()
-    assert again.config.bridge_config.deepstack and again.config.bridge_config.layout == "qwen3_vl"
-    assert again.processor.layout == "qwen3_vl"
-    expected = model.generate(PAGE, QUESTION)
-    assert expected and again.generate(PAGE, QUESTION) == expected
-    model.encode_image(PAGE).save(tmp_path / "page.safetensors", model)
-    assert again.generate(ImageEncoding.load(tmp_path / "page.safetensors", again), QUESTION) == expected
 
 
 def test_experts_read_places_too() -> None:

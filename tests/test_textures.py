@@ -9,29 +9,8 @@ from arr_coc.modeling.textures import (
     TEXTURE_SETS,
     TEXTURES,
     clear_of_padding,
-    luminance,
-    magnitude,
-    sobel,
     textures,
 )
-
-
-def test_luminance_is_rec_601() -> None:
-    """With equal weights a red label on a green field of the same mean would have no edge."""
-    pixels = torch.eye(3).view(3, 3, 1, 1).expand(3, 3, 4, 4)  # a red, a green and a blue image
-    assert luminance(pixels)[:, 0, 0, 0].tolist() == pytest.approx([0.299, 0.587, 0.114])
-
-
-def test_a_constant_image_has_no_edge_not_even_at_its_border() -> None:
-    """Zero padding made a frame of the strongest edges of all around every page."""
-    assert magnitude(sobel(torch.full((2, 1, 16, 16), 0.7))).max() < 1e-6
-
-
-@pytest.mark.parametrize("dim", [2, 3])
-def test_an_edge_counts_the_same_in_both_directions(dim: int) -> None:
-    ramp = torch.arange(16.0).view(1, 1, *(16 if d == dim else 1 for d in (2, 3))).expand(1, 1, 16, 16)
-    inside = magnitude(sobel(ramp))[0, 0, 1:-1, 1:-1]
-    assert torch.allclose(inside, torch.ones_like(inside))  # a slope of 1 per px is a gradient of length 1
 
 
 def test_textures_are_averages_over_patches_in_row_major_order() -> None:
@@ -52,12 +31,6 @@ def test_textures_of_an_image_do_not_depend_on_the_batch(kind: str) -> None:
         assert torch.allclose(
             together[item : item + 1], textures(pixels[item : item + 1], 8, kind, mask[item : item + 1])
         )
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("kind", TEXTURE_SETS)
-def test_half_precision_pixels_give_float32_textures(dtype: torch.dtype, kind: str) -> None:
-    assert textures(torch.rand(1, 3, 16, 16).to(dtype), 4, kind).dtype == torch.float32
 
 
 # ---- channels by name ----------------------------------------------------------------------------------------------

@@ -6,12 +6,9 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import tiny_config
-from test_invariants import PAIRS, Calls
-from test_modeling import CARD, PAGE, loud_model, noise, prompt
+from helpers import CARD, PAGE, PAIRS, Calls, loud_model, noise, prompt
 from transformers import GenerationConfig
 
-from arr_coc.model_summary import count_flops, on_meta
 from arr_coc.modeling.allocators import tier_sizes
 from arr_coc.training.losses import distribution_loss, loss_terms, loss_weights
 
@@ -188,37 +185,6 @@ def test_a_classifier_sees_all_images_that_share_a_budget() -> None:
     assert first.sum() == sizes[logits.mean(0).argmax()]
 
 
-def test_several_images_of_a_chat_have_a_budget_each() -> None:
-    model = choosing_model()
-    other = noise(128, 40, 2)
-    answer = model(**prompt(model, ([PAGE, other], "Who?"), budget="auto"), choices={"allocator": "adaptive"})
-    alone = [model.generate(image, "Who?", allocator="adaptive", return_fetch=True).fetch for image in (PAGE, other)]
-    assert answer.fetch.counts.tolist() == [fetch.budget for fetch in alone]
-    for i, fetch in enumerate(alone):
-        assert answer.fetch.select(torch.tensor([i])).indices.equal(fetch.indices)
-
-
-@pytest.mark.parametrize(
-    "kwargs", [{"num_beams": 2}, {"num_return_sequences": 2, "num_beams": 2}, {"use_cache": False}]
-)
-def test_beams_and_no_cache_see_the_trimmed_prompt(model: Any, kwargs: dict[str, Any]) -> None:
-    batch = prompt(model, *PAIRS[:2], budget="auto")
-    output = model.generate(**batch, allocator="tiers", return_dict_in_generate=True, **kwargs)
-    start, repeats = batch.input_ids.shape[1], kwargs.get("num_return_sequences", 1)
-    assert output.sequences[:, :start].equal(batch.input_ids.repeat_interleave(repeats, 0))
-    alone = prompt(model, PAIRS[1], budget=4)  # "Who?" is short: the first tier
-    expected = model.generate(**alone, allocator="topk", **kwargs)[0, alone.input_ids.shape[1] :]
-    found = output.sequences[repeats, start:][: len(expected)]
-    assert found.equal(expected[: len(found)])
-
-
-def test_max_length_counts_the_prompt_as_it_was_given(model: Any) -> None:
-    batch = prompt(model, PAIRS[1], budget="auto")
-    length = batch.input_ids.shape[1] + 3
-    settings = {"max_new_tokens": None, "min_new_tokens": 3, "allocator": "tiers"}
-    assert model.generate(**batch, max_length=length, **settings).shape[1] == length
-
-
 def test_max_length_may_come_from_a_generation_config(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Given so, it was not shortened along with the prompt: sequences were longer than it allows."""
     monkeypatch.setattr(model.generation_config, "max_new_tokens", None)
@@ -256,11 +222,6 @@ def test_a_stated_budget_is_exact_unless_an_allocator_that_chooses_is_stated_too
         fetched(configured, budget="auto", allocator="topk")
 
 
-def test_the_floor_needs_no_budget(model: Any) -> None:
-    assert fetched(model, budget="auto", strategy="none")[0] == 0
-    assert fetched(model, budget=0, allocator="adaptive")[0] == 0
-
-
 @torch.no_grad()
 def test_the_loss_of_a_trimmed_prompt_is_that_of_the_exact_one(model: Any) -> None:
     """Labels and positions are cut along with the placeholders."""
@@ -272,14 +233,6 @@ def test_the_loss_of_a_trimmed_prompt_is_that_of_the_exact_one(model: Any) -> No
         return model(**inputs, choices={"allocator": allocator}).loss.item()
 
     assert loss("tiers", "auto") == pytest.approx(loss("topk", 4), rel=1e-4)
-
-
-@pytest.mark.parametrize("allocator", CHOOSING)
-def test_the_cost_of_the_most_that_may_be_fetched_is_known_without_weights(allocator: str) -> None:
-    """How many an item gets depends on values, which a model on the meta device has none of."""
-    settings = {"allocator": allocator, "budget": "auto"}
-    flops, plain = (count_flops(on_meta(tiny_config(fetcher=f))) for f in (settings, {"budget": 25}))
-    assert flops == plain
 
 
 @torch.no_grad()

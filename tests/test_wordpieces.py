@@ -9,23 +9,26 @@ from typing import Any
 
 import pytest
 import torch
+from graphs import Asking, tokens_of, vision
 from helpers import (
+    CARD,
+    LARGE_TEXT,
+    PAGE,
+    QUESTION,
     READS_WORDS,
+    SCAN,
     SCORES_WORDS,
     Cli,
+    loud_model,
     open_reader,
+    prompt,
     reads,
     stem_of,
     tiny_checkpoint,
     tiny_model,
     tiny_tokenizer,
 )
-from serving_client import chat, serving
-from test_compiling import Asking, tokens_of, vision
-from test_modeling import CARD, PAGE, QUESTION, loud_model, prompt
-from test_serving import IMAGES, SETTINGS, URLS
-from test_views import LARGE_TEXT
-from test_views import PAGE as SCAN
+from serving_client import IMAGES, SETTINGS, URLS, chat, serving
 
 from arr_coc import ArrCocConfig, ArrCocForConditionalGeneration
 from arr_coc.demo.steps import answer_in_steps
@@ -520,18 +523,6 @@ def test_large_print_is_read_on_smaller_images() -> None:
     assert characters[0, :, 0].sum() == 6 and characters[0, :, 1].sum() > 5.5
     alone, _ = reader.read(stem_of(*fine))
     assert (alone >= 0).sum() == len(reader.cut("ox"))  # the others are no more than guesses
-
-
-@pytest.mark.parametrize("side", [64, 128])
-def test_the_stem_sees_smaller_images_of_any_size(monkeypatch: pytest.MonkeyPatch, side: int) -> None:
-    tower, seen = tiny_model(**WORDPIECES).model.vision_tower, []
-    read = tower.text_reader.read
-    monkeypatch.setattr(tower.text_reader, "read", lambda *stems: (seen.extend(stems), read(*stems))[1])
-    grey = torch.full((1, 3, side, side), 0.3)
-    tower.encode_grid(grey)
-    stem, (half, quarter) = seen
-    assert [each.shape[-1] for each in (stem, half, quarter)] == [side // 4, side // 8, side // 16]
-    torch.testing.assert_close(half[0, :, 2:-2, 2:-2], stem[0, :, 2 : side // 8 - 2, 2 : side // 8 - 2])
 
 
 def test_marks_tell_where_relevant_words_begin_and_end() -> None:
