@@ -245,14 +245,6 @@ def test_a_tier_is_a_budget_too(budget: str, count: int) -> None:
         resolve_budget("tier:65", 256)
 
 
-def test_the_most_probable_tier_is_taken_and_every_rank_survives_as_often_as_it_is_fetched() -> None:
-    budgets = budgets_from_tiers(torch.tensor([[0.5, 0.2, 0.3], [0.0, 0.5, 0.5]]), torch.tensor([1, 2, 4]))
-    assert budgets.counts.tolist() == [1, 2], "equally probable: the smaller"
-    expected = torch.tensor([[1.0, 0.5, 0.3, 0.3], [1.0, 1.0, 0.5, 0.5]])
-    assert torch.allclose(budgets.survival, expected)
-    assert torch.allclose(budgets.survival.sum(1), torch.tensor([0.5 + 0.4 + 1.2, 1.0 + 2.0]))  # the expectation of K
-
-
 def test_expected_counts_are_exact_under_autocast() -> None:
     """Trainer's bf16: as a matrix product, 273.5 fetched tokens were expected to be 274."""
     with torch.autocast("cpu", torch.bfloat16):
@@ -275,13 +267,6 @@ def test_all_of_the_mass_is_every_patch_that_holds_some() -> None:
     generator = torch.Generator().manual_seed(0)
     mass = torch.rand(200, 256, generator=generator) * (torch.arange(256) < 100)
     assert budgets_from_mass(mass, 1.0, least=1, most=256).counts.eq(100).all()
-
-
-def test_relevance_elsewhere_raises_the_expected_count_and_relevance_on_top_lowers_it() -> None:
-    """Of the soft count, which the answer's loss moves."""
-    mass = torch.linspace(1, 0.1, 64)[None].requires_grad_()
-    budgets_from_mass(mass, 0.5, least=1, most=40).survival.sum().backward()
-    assert mass.grad[0, 0] < 0 < mass.grad[0, -1]
 
 
 # ---- what is fetched

@@ -223,20 +223,6 @@ def test_several_images_share_one_budget(family: str) -> None:
         assert 0 <= x0 < x1 <= sizes[origin.source][0] + 0.01 and 0 <= y0 < y1 <= sizes[origin.source][1] + 0.01
 
 
-def test_no_base_keeps_tokens_in_their_places(family: str) -> None:
-    reader = reader_of(family)
-    page = reader.encode_image(WIDE, pool=0)
-    prompt = page.prompts[0]
-    asked = reader.writer.plain(prompt, "What?")
-    ids, is_image, positions = asked
-    kept = torch.tensor([1, 4, 7])
-    placed = reader.runner.place(prompt, asked, kept)
-    columns = sorted((~is_image).nonzero().flatten().tolist() + is_image.nonzero().flatten()[kept].tolist())
-    assert torch.equal(placed.ids, ids[columns])
-    assert torch.equal(placed.positions, positions[:, columns].float())
-    assert reader.generate(page, "What?", budget=3, strategy="saliency", return_fetch=True).fetch.base == 0
-
-
 # ---- Running back to the pixels of a published model's images: a small copy first, then the patches that are asked f
 
 ABLE = ["qwen3_vl", "qwen3_vl_moe"]
@@ -300,29 +286,6 @@ def test_cells_are_encoded_at_their_places(reader: AttachedReader) -> None:
     torch.testing.assert_close(tokens, whole.pooler_output[cells], atol=1e-5, rtol=1e-5)
     for plane, expected in zip(planes, whole.deepstack_features, strict=True):
         torch.testing.assert_close(plane, expected[cells], atol=1e-5, rtol=1e-5)
-
-
-@pytest.mark.parametrize("strategy", ["attention", "similarity", "saliency"])
-def test_questions_share_the_small_copy(reader: AttachedReader, strategy: str) -> None:
-    options = {"budget": 0.5, "strategy": strategy, **WHOLE}
-    page = reader.encode_image(WIDE, way="pixels")
-    both = reader.generate(page, QUESTIONS, **options)
-    for row, question in enumerate(QUESTIONS):
-        cold = reader.generate(reader.encode_image(WIDE, way="pixels", prefix=False), question, **options)
-        assert torch.equal(both[row].fetch.indices, cold.fetch.indices)
-        assert len(cold.fetch.indices[0]) == round(len(page.prompts[0]) / 2) - cold.fetch.base
-        torch.testing.assert_close(logits_of(both)[row], logits_of([cold])[0], atol=2e-5, rtol=1e-5)
-
-
-def test_the_tower_encodes_no_more_than_asked(reader: AttachedReader) -> None:
-    patches: list[int] = []
-    hook = reader.model.base_model.visual.register_forward_pre_hook(lambda module, args: patches.append(len(args[0])))
-    try:
-        page = reader.encode_image(picture(256, 320), way="pixels")
-        reader.generate(page, "What?", budget=5, strategy="saliency")
-    finally:
-        hook.remove()
-    assert patches == [6 * 4, 5 * 4]
 
 
 def test_other_families_are_refused() -> None:

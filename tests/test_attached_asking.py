@@ -11,7 +11,7 @@ import arr_coc
 from arr_coc.attached.families import FAMILIES
 from arr_coc.attached.placing import count_fetched
 from arr_coc.attached.reader import AttachedReader
-from arr_coc.attached.scoring import between_cells, with_neighbours
+from arr_coc.attached.scoring import with_neighbours
 
 
 @pytest.fixture
@@ -128,14 +128,6 @@ def test_neighbours_of_a_token_that_is_attended_to_are_fetched(reader: AttachedR
     torch.testing.assert_close(spread[:2], torch.tensor([1.0, 0.1]))
     torch.testing.assert_close(spread[80:].view(3, 4)[1:, 2:], torch.tensor([[0.3, 0.3], [0.3, 3.0]]))
     assert int((spread > 0).sum()) == 4 + 9 + 4 and paid.count_nonzero() == 3
-
-
-def test_attention_is_interpolated_between_cells(reader: AttachedReader) -> None:
-    prompt = reader.encode_image(picture(250, 320), prefix=False).prompts[0]
-    assert prompt.base_grids == [(2, 3)]
-    spread = between_cells(torch.tensor([0.0, 0.0, 0.0, 0.0, 0.0, 2.0]), prompt).view(8, 10)
-    assert spread[-1, -1] == 1.0 and spread[0].max() == 0.0
-    assert (spread.diff(dim=1) >= 0).all() and (spread.diff(dim=0) >= 0).all()
 
 
 def test_where_a_map_says_nothing_saliency_stands_in(reader: AttachedReader) -> None:

@@ -149,19 +149,6 @@ def test_refusals_say_why(case: str, client: Any) -> None:
     assert message in str(caught.value.body)
 
 
-def test_one_refused_question_leaves_the_others_alone(reader: AttachedReader, client: Any) -> None:
-    token = reader.family.image_token
-    questions = ["What?", f"{token}?", "Who?"] * 3
-    expected = {question: reader.generate(PAGES[0], question) for question in ("What?", "Who?")}
-    with ThreadPoolExecutor(9) as threads:
-        jobs = [threads.submit(ask, client, question, URLS[0]) for question in questions]
-    for question, job in zip(questions, jobs, strict=True):
-        if question in expected:
-            assert text(job.result()) == expected[question]
-        else:
-            assert "which stands for an image" in str(job.exception())
-
-
 def test_a_generation_that_fails_is_tried_again_question_by_question(
     served: tuple[Server, str], reader: AttachedReader, client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

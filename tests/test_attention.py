@@ -24,18 +24,6 @@ def test_distillation_trains_the_scorer_without_boxes(checkpoint: Path, tmp_path
     assert lines[-1] < lines[0] - 0.01 and trainer.model.model.language_model.config._attn_implementation == "sdpa"
 
 
-def test_attention_targets_are_distributions_over_the_images_patches(checkpoint: Path, tmp_path: Path) -> None:
-    trainer = trainer_of(checkpoint, tmp_path, losses={"distillation": 1.0})
-    batch = trainer.data_collator(trainer.train_dataset[:3])
-    target = trainer._attended(trainer.model, batch)
-    mask = batch["patch_mask"][batch["image_index"]]
-    assert target.shape == mask.shape and torch.allclose(target.sum(1), torch.ones(3))
-    assert bool((target[~mask] == 0).all()) and bool((target[mask] > 0).all())
-    changed = {**batch, "labels": batch["labels"].masked_fill(batch["labels"] != -100, 65)}
-    changed["input_ids"] = torch.where(batch["labels"] != -100, 65, batch["input_ids"])
-    assert not torch.allclose(target, trainer._attended(trainer.model, changed)), "it depends on the answer"
-
-
 @pytest.mark.slow
 def test_the_shipped_model_looks_at_the_answer_when_it_gives_it(tmp_path: Path) -> None:
     """On held-out pages, with half of all patches fetched, boxed patches get several times their share of attention."""

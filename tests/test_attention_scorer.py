@@ -109,19 +109,6 @@ def test_upsampling_keeps_what_is_where() -> None:
     assert grid.argmax() in (12, 13, 14, 15, 3 * 16 + 12, 3 * 16 + 15) and grid[0, 200] < 1e-3 < 0.9 < grid[0, 60]
 
 
-def test_the_question_and_the_image_decide_and_what_is_fetched_does_not(model: Any) -> None:
-    scores = {
-        (image, question): fetched(model, page, question).fetch.scores
-        for image, page in (("page", PAGE), ("other", OTHER))
-        for question in (QUESTION, "Who?")
-    }
-    assert all(values.isfinite().all() and values.std() > 0 for values in scores.values())
-    flat = torch.stack([values[0] for values in scores.values()])
-    assert len(flat.unique(dim=0)) == 4
-    budgets = [fetched(model, PAGE, QUESTION, budget=budget).fetch.scores for budget in (3, 40)]
-    assert torch.equal(*budgets)
-
-
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_batch_is_single(layout: str) -> None:
     model = tiny_model(**LAYOUTS[layout])
@@ -170,17 +157,6 @@ def test_other_strategies_never_read_attention(model: Any, monkeypatch: pytest.M
         model.generate(PAGE, QUESTION, strategy=strategy, max_new_tokens=1)
     patches = torch.arange(17)[None]
     model.generate(PAGE, QUESTION, strategy="attention", patches=patches, max_new_tokens=1)
-
-
-@torch.no_grad()
-def test_layers_are_chosen_by_shares_of_the_depth() -> None:
-    shares = {"first": [0.0, 0.5], "last": [0.5, 1.0], "both": [0.0, 1.0]}
-    scores = {}
-    for name, span in shares.items():
-        model = tiny_model(fetcher={"attention_layers": span})
-        scores[name] = fetched(model, PAGE, QUESTION).fetch.scores
-    assert not torch.allclose(scores["first"], scores["last"], atol=1e-6)
-    assert torch.allclose(scores["both"], (scores["first"] + scores["last"]) / 2, atol=1e-6)
 
 
 # ---- what cannot be read

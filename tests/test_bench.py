@@ -14,7 +14,6 @@ from transformers.generation.streamers import BaseStreamer
 
 import arr_coc
 from arr_coc.evaluation.bench import BenchAnswer, ModelReader, ask_bench, bench_text, is_right, read_bench, score_bench
-from arr_coc.evaluation.statistics import Interval, mean_of_intervals
 
 REAL = Path(__file__).parents[2] / "shared" / "bench"
 
@@ -116,13 +115,6 @@ def test_where_right_answers_are_lost_is_known_by_source(bench: Path) -> None:
     assert steps["forms"] == {"reading": 0, "finding": pytest.approx(1 / 3), "answering": 0}
     assert steps["charts"] == {"reading": 0.5, "finding": 0, "answering": 0}
     assert any(line.split() == ["mean", "25.0", "16.7", "0.0"] for line in bench_text(result).splitlines())
-
-
-def test_the_mean_of_independent_intervals_is_narrower() -> None:
-    mean = mean_of_intervals([Interval(0.5, 0.2, 0.6), Interval(0.1, 0.1, 0.1), Interval(0.9, 0.5, 1.0)])
-    assert (mean.value, mean.low, mean.high) == pytest.approx((0.5, 0.5 - 0.5 / 3, 0.5 + 0.02**0.5 / 3))
-    with pytest.raises(ValueError, match="expected at least one; got none"):
-        mean_of_intervals([])
 
 
 def test_an_interrupted_run_goes_on(bench: Path, tmp_path: Path) -> None:

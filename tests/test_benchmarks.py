@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import READS_WORDS, SCORES_WORDS, tiny_checkpoint, tiny_config, tiny_model, tiny_tokenizer
+from helpers import READS_WORDS, SCORES_WORDS, tiny_config, tiny_model, tiny_tokenizer
 from published import assembled
 from transformers import (
     AutoModelForImageTextToText,
@@ -45,7 +45,6 @@ from benchmarks.placing import WAYS, Asked, place
 from benchmarks.qwen3_vl import first_token as first_tokens
 from benchmarks.qwen3_vl import our_inputs, qwen3_vl_config, qwen3_vl_inputs
 from benchmarks.timing import Seconds, alternate, table
-from benchmarks.views import view_costs
 
 
 class Tokens(BaseStreamer):
@@ -178,18 +177,6 @@ def test_timing_running_back_refuses_bad_arguments(arguments: list[str], message
         attached.main(["small", "--sides", "64", "--threads", str(torch.get_num_threads()), *arguments])
 
 
-def test_first_and_next_question_of_a_checkpoint_are_timed(
-    tmp_path: Path, picture: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    threads = torch.get_num_threads()
-    checkpoint = tiny_checkpoint(tmp_path / "model")
-    first_token.main([str(checkpoint), "--image", str(picture), "--peers", "--rounds", "1", "--threads", str(threads)])
-    printed = capsys.readouterr().out
-    assert "90 x 60 px), 1 rounds, wall seconds" in printed and "arr-coc in " in printed
-    lines = printed.splitlines()
-    assert [line[:22].strip() for line in lines[-2:]] == ["arr-coc", "arr-coc, next question"]
-
-
 def test_every_documented_module_can_be_run() -> None:
     """`python -m NAME` in README and docs names a module that is a program."""
     root = Path(__file__).parents[1]
@@ -216,18 +203,6 @@ def test_the_pages_tables_are_the_registries_and_cost_what_is_counted() -> None:
     """A member without a row is refused; counts that have changed would change the text."""
     text = (ROOT / "docs" / "fetching.md").read_text(encoding="utf-8")
     assert updated(text, family_cells(load_config(str(ROOT / "hub_configs" / "arr-coc-tiny-2")))) == text
-
-
-def test_tables_are_updated_by_name_and_column_and_wrong_rows_refused() -> None:
-    text = "# A\n\n| `strategy` | what | FLOPs |\n|---|---|---|\n| `a` (chosen) | x | 1 |\n| `b` | z | 2 |\n\nend\n"
-    cells = {"strategy": {"b": {"FLOPs": "4", "other": "5"}, "a": {"FLOPs": "3"}}}
-    assert updated(text, cells) == text.replace("| 1 |", "| 3 |").replace("| 2 |", "| 4 |")
-    with pytest.raises(ValueError, match="table of `strategy`: expected rows for b, a, c; got a, b"):
-        updated(text, {"strategy": {**cells["strategy"], "c": {}}})
-    with pytest.raises(ValueError, match="tables: expected one of `allocator`; got none"):
-        updated(text, {**cells, "allocator": {}})
-    with pytest.raises(ValueError, match="table: expected a row that begins with a name in backticks; got '| c | z"):
-        updated(text.replace("`b`", "c"), cells)
 
 
 # ---- The training of the OCR pipeline's language model: batches of text, who sees what, and an adapter that learns
@@ -264,18 +239,6 @@ def small_llama() -> LlamaForCausalLM:
     return LlamaForCausalLM(LlamaConfig(vocab_size=len(tiny_tokenizer()), **sizes, initializer_range=0.2)).to(
         torch.bfloat16
     )
-
-
-def test_a_question_is_answered_as_if_it_were_asked_alone(prompting: Prompting) -> None:
-    model, asked = small_llama().float(), [("Who?", "ACME"), ("What is it?", "A receipt")]
-    together = train_ocr_peer.stacked([train_ocr_peer.row_of(prompting, "ACME", asked)])
-    alone = train_ocr_peer.stacked([train_ocr_peer.row_of(prompting, "ACME", asked[1:])])
-    with torch.no_grad():
-        of_both, of_one = (
-            model(input_ids=batch.ids, attention_mask=batch.seen, position_ids=batch.positions).logits[batch.answer]
-            for batch in (together, alone)
-        )
-    torch.testing.assert_close(of_both[-len(of_one) :], of_one, rtol=1e-4, atol=1e-5)
 
 
 def test_the_adapter_learns(prompting: Prompting, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -352,17 +315,6 @@ def test_a_model_answers_the_same_however_it_is_placed(checkpoint: Path, tmp_pat
     assert all(len(of.answer) == 3 and of.peak > 2**20 for of in found.values())
     assert len(list((tmp_path / "exported").glob("*.safetensors"))) > 2
     assert any(parameter.is_meta for parameter in WAYS["language model on disk"](asked).parameters())
-
-
-def test_info_measures_at_another_size(published: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assembled(published, tmp_path / "out")
-    capsys.readouterr()
-    assert main(["info", str(tmp_path / "out"), "--stats", "--json", "--image-size", "64"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["statistics"]["grid encoder"]["shape"] == [1, 16, 8, 8] and found["geometry"]["patches"] == 64
-    assert found["tokens"]["base"] == 4
-    assert main(["info", str(tmp_path / "out"), "--image-size", "60"]) == 2
-    assert "image side: expected" in capsys.readouterr().err
 
 
 def test_info_lists_every_scorer_held_or_not(capsys: pytest.CaptureFixture[str]) -> None:
@@ -456,15 +408,3 @@ def test_calls_take_turns_and_ratios_are_those_of_rounds() -> None:
     assert order == ["a", "b"] * 3
     assert (seconds["a"], seconds["b"]) == (Seconds((1.0, 2.0)), Seconds((2.0, 8.0)))
     assert (seconds["b"].times(seconds["a"]), seconds["b"].least, seconds["b"].median) == (3.0, 2.0, 5.0)
-
-
-def test_more_views_cost_features_alone_and_no_token() -> None:
-    model = tiny_model()
-    one, four = view_costs(model, 1, rounds=1), view_costs(model, 4, rounds=1)
-    assert (one.views, four.views) == (1, 5) and one.tokens == four.tokens
-    config = model.config.vision_config
-    features = 2 * (config.out_channels + 2) * config.num_patches  # bfloat16, with two textures
-    assert 4 * features <= four.held - one.held <= 4 * (features + 2 * config.num_patches)
-    assert 0 < four.fetch < four.second < four.first
-    with pytest.raises(ValueError, match="views: expected square numbers; got 5"):
-        view_costs(model, 5)

@@ -1,11 +1,9 @@
 """Drawn PDFs in benchmarks/: pages show what the manifest says, and layers say it too, or lie as they are meant to."""
 
 import csv
-import hashlib
 import re
 import unicodedata
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pypdfium2
@@ -14,7 +12,6 @@ from PIL import Image
 
 from arr_coc.data.domains.page import Line
 from arr_coc.data.pdf_corpus import pdf_packages
-from arr_coc.evaluation.bench import read_bench
 from benchmarks import pdf_pages
 from benchmarks.lying_layers import KINDS, LIARS
 from benchmarks.lying_layers import MANIFEST as LAYERS
@@ -127,49 +124,3 @@ def test_manifests_fix_what_is_measured() -> None:
 
 def line(text: str) -> Line:
     return Line(text, np.tile(np.array([0, 0, 1, 1], np.float32), (len(text), 1)))
-
-
-@pytest.mark.parametrize(
-    ("text", "question", "answers"),
-    [
-        ("3.2 Use of Tables", 'What is the number of the section "Use of Tables"?', ["3.2"]),
-        (
-            "4.1 Cross validation . . . . . . 17",
-            'On which page is "Cross validation", according to the table of contents?',
-            ["17"],
-        ),
-        ("Default value: 12 MB.", 'What does it say for "Default value"?', ["12 MB.", "12 MB"]),
-    ],
-)
-def test_pages_are_asked_by_rules(text: str, question: str, answers: list[str]) -> None:
-    prose = [line("the first word has found another,"), line("the first time, and the word is short")]
-    asked = pdf_pages.page_questions([line(text), *prose], seed=0)
-    assert asked[0] == (question, answers) and len(asked) == 3
-    assert asked == pdf_pages.page_questions([line(text), *prose], seed=0)
-    follows = dict(pdf_pages.page_questions(prose, seed=seed)[0] for seed in range(50))
-    assert follows['Which word follows "has found"?'] == ["another,", "another"]
-    assert 'Which word follows "the first"?' not in follows  # twice on the page
-    twice = pdf_pages.page_questions([line(text), line(text), *prose], seed=0)
-    assert all(each.startswith("Which word") for each, _ in twice)
-
-
-def test_pages_of_packages_are_written_or_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pdf = drawn(next(spec for spec in PAGES if spec.kind == "columns")).pdf
-    packages = tmp_path / "packages"
-    (packages / "some-doc").mkdir(parents=True)
-    (packages / "some-doc" / "manual.pdf").write_bytes(pdf)
-
-    def manifest(digest: str) -> None:
-        row = f"some-doc,1.0,manual.pdf,1,{digest},7\n"
-        (tmp_path / "pages.csv").write_text("package,version,file,page,sha256,seed\n" + row)
-
-    monkeypatch.setattr(pdf_pages, "DEBIAN", tmp_path / "pages.csv")
-    manifest("0" * 64)
-    with pytest.raises(ValueError, match=r"manual\.pdf: expected SHA-256 0+ \(of some-doc 1\.0\); got "):
-        pdf_pages.write_debian(tmp_path / "bench" / "debian", packages)
-    assert not (tmp_path / "bench").exists()
-    manifest(hashlib.sha256(pdf).hexdigest())
-    pdf_pages.write_debian(tmp_path / "bench" / "debian", packages)
-    records = read_bench(tmp_path / "bench")["debian"]
-    assert len(records) == 3 and {Path(str(record.image)).name for record in records} == {"some-doc-manual-1.pdf"}
-    assert layer((tmp_path / "bench" / "debian" / "some-doc-manual-1.pdf").read_bytes()) == layer(pdf)

@@ -90,18 +90,6 @@ def test_without_attention_each_token_crosses_by_itself(kind: str) -> None:
     assert torch.allclose(alone, bridge(semantic, compressed).tokens[:, :4], atol=1e-6)
 
 
-def test_fetched_tokens_attend_to_everything_and_items_to_themselves() -> None:
-    bridge = build("transformer")
-    base, other = bridge(*tokens()), bridge(*tokens(seed=4))
-    fetched = tokens(3, seed=2)
-    seen = bridge(*fetched, base=base.cache).tokens
-    assert not torch.allclose(seen, bridge(*fetched, base=other.cache).tokens), "the base is not read"
-    fewer = bridge(*(t[:, :2] for t in fetched), base=base.cache).tokens
-    assert not torch.allclose(seen[:, :2], fewer), "fetched tokens do not read one another"
-    alone = bridge(*(t[:1] for t in fetched), base=[(k[:1], v[:1]) for k, v in base.cache]).tokens
-    assert torch.allclose(seen[:1], alone, atol=1e-6)
-
-
 def test_linear_reads_the_semantic_state_first() -> None:
     """DeepSeek's projector is trained on [CLIP, conv] in this order; swapped, its weights read noise."""
     bridge = build("linear")
@@ -232,19 +220,6 @@ def test_a_base_token_is_the_sum_of_what_its_places_say() -> None:
     assert torch.allclose(bridge.words(*tokens()), logits.view(2, 5, 16, 5))
 
 
-def test_with_words_for_fetched_patches_fetched_tokens_are_what_these_say_beside_the_projection() -> None:
-    bridge = build("cells", {"place_words": [3, 2], "fetched_words": True})
-    x = torch.cat(tokens(), -1)
-    logits = bridge.fetched.head(F.layer_norm(x, (16,), bridge.fetched.norm.weight, bridge.fetched.norm.bias))
-    said = torch.cat([logits[..., :3].softmax(-1), logits[..., 3:].softmax(-1)], -1) @ bridge.fetched.table.weight
-    projected = bridge.projection(x)
-    assert torch.allclose(bridge(*tokens(), base=[]).tokens, projected + said, atol=1e-5)
-    assert torch.equal(bridge(*tokens(), base=[], bypass=True).tokens, projected)
-    assert bridge.fetched.words(*tokens()).shape == (2, 5, 5)
-    with pytest.raises(ValueError, match='fetched_words: expected false without bridge "cells"; got True'):
-        ArrCocBridgeConfig(kind="linear", fetched_words=True)
-
-
 # ---- wordpieces
 
 
@@ -281,19 +256,6 @@ def test_of_more_wordpieces_than_patches_the_most_relevant_patches_stay() -> Non
     used = torch.tensor([[True] * 4 + [False], [True, True, False, False, False]])
     out = bridge(*tokens(), base=[], used=used, patches=patches)
     assert out.source.tolist() == [[1, 3, 3, 3, -1], [1, 1, -1, -1, -1]]
-
-
-def test_only_the_most_relevant_patches_are_marked_by_their_relevance(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ranks are 4, 3, 2, 1, 0: patches 3 and 4 come once more and are marked; that leaves no room for patch 0."""
-    monkeypatch.setattr("arr_coc.modeling.wordpieces.FOREMOST", 2)
-    bridge, patches = wordpieces([1, 0, 1, 1, 1])
-    torch.nn.init.normal_(bridge.places.mark)
-    relevance = torch.tensor([[0.1, 0.2, 0.3, 0.9, 0.5]] * 2)
-    plain = bridge(*tokens(), base=[], patches=replace(patches, relevance=None))
-    marked = bridge(*tokens(), base=[], patches=replace(patches, relevance=relevance))
-    assert plain.source.tolist() == marked.source.tolist() == [[2, 3, 4, 3, 4]] * 2
-    added = torch.tensor([0.0, 0.0, 0.0, 0.9, 0.5])[:, None] * bridge.places.mark
-    torch.testing.assert_close(marked.tokens - plain.tokens, added.expand(2, -1, -1))
 
 
 @pytest.mark.parametrize(("most", "mean", "share"), [(3, 0.8, 1 / 4), (2, 0.9, 1 / 9)])

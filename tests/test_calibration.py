@@ -61,24 +61,6 @@ def test_the_fit_finds_the_weights_and_lowers_the_error_on_other_answers() -> No
     assert before > 0.1 and after < 0.03
 
 
-def test_more_sure_tokens_and_better_print_never_make_an_answer_less_sure() -> None:
-    """Of answers that are the more wrong the surer and the more legible they are."""
-    told, right, texts, legibility = answers(0)
-    for weights in (fit_calibration(told, right, texts, legibility), fit_calibration(told, ~right, texts, legibility)):
-        steps = np.linspace(0, 1, 50)
-        for rising in (
-            sure(weights, steps, ["12"] * 50, [0.5] * 50),
-            sure(weights, np.full(50, 0.7), ["12"] * 50, steps.tolist()),
-        ):
-            assert (np.diff(rising) >= 0).all() and ((rising >= 0) & (rising <= 1)).all()
-        assert ArrCocConfig(calibration=weights).calibration == weights
-
-
-def test_answers_that_are_all_right_say_nothing_of_the_others() -> None:
-    with pytest.raises(ValueError, match="calibration: expected right and wrong answers; got 2, alike"):
-        fit_calibration(np.array([0.2, 0.4]), np.array([1, 1]), ["a", "b"], [None, None])
-
-
 def test_no_calibration_changes_nothing_and_weights_are_kept_with_the_config(tmp_path: Path) -> None:
     config = tiny_config()
     assert config.calibration is None and calibrated(0.3, None, text="", legibility=0.1) == 0.3

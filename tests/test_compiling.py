@@ -4,7 +4,6 @@ import pytest
 import torch
 from graphs import Asking, tokens_of, vision
 from helpers import PAGE, prompt, tiny_model
-from transformers import StaticCache
 
 
 @pytest.mark.parametrize("strategy", ["realizer", "clip_query", "none"])
@@ -42,21 +41,3 @@ def test_a_compiled_model_counts_the_placeholders_of_a_budget_that_nothing_state
     torch._dynamo.reset()
     compiled = torch.compile(model, backend="eager")
     assert torch.allclose(compiled(**inputs).logits, model(**inputs).logits, atol=1e-4)
-
-
-@torch.no_grad()
-@pytest.mark.versions
-def test_a_decode_step_with_a_static_cache_compiles_without_a_break() -> None:
-    model = tiny_model()
-    inputs = prompt(model, (PAGE, "What is it?"))
-    expected = model.generate(**inputs)[:, inputs["input_ids"].shape[1] :]
-    cache = StaticCache(config=model.config.text_config, max_cache_len=256)
-    logits = model(**inputs, cache=cache, use_cache=True).logits
-    length, decoded = inputs["input_ids"].shape[1], [logits[:, -1].argmax(-1)]
-    torch._dynamo.reset()
-    step = torch.compile(model, fullgraph=True, backend="aot_eager")
-    for number in range(expected.shape[1] - 1):
-        place = torch.tensor([[length + number]])
-        output = step(input_ids=decoded[-1][:, None], position_ids=place, cache=cache, use_cache=True)
-        decoded.append(output.logits[:, -1].argmax(-1))
-    assert torch.equal(torch.stack(decoded, 1), expected) and expected.shape[1] > 1

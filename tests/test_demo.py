@@ -11,7 +11,7 @@ import pytest
 import torch
 from helpers import Cli, tiny_model
 
-from arr_coc.demo.steps import REMEMBERED, Session, answer_in_steps, budgets, strategies
+from arr_coc.demo.steps import Session, answer_in_steps, budgets, strategies
 from arr_coc.modeling.configuration_arr_coc import NAMED_BUDGETS
 
 QUESTION = "What is the total?"
@@ -76,18 +76,6 @@ def test_generation_ends_once_nobody_reads_the_steps(
 
 
 # ---- a visitor
-
-
-def test_a_session_never_changes_and_keeps_the_last_answers(model: Any, content: bytes) -> None:
-    session = Session.open(model, content)
-    *_, step = answer_in_steps(model, session.encoding, QUESTION)
-    after = session.answered(QUESTION, [step, step])
-    assert session.asked == () and len(after.asked) == 2
-    picture, caption = after.asked[0]
-    assert caption == f"{QUESTION} → {step.text} (realizer)" and picture.size[0] >= 512
-    for number in range(REMEMBERED):
-        after = after.answered(f"{number}?", [step])
-    assert len(after.asked) == REMEMBERED and after.asked[0][1].startswith(f"{REMEMBERED - 1}?")
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ from arr_coc.modeling.configuration_arr_coc import FOVEA_MAPPINGS, ArrCocFetcher
 from arr_coc.modeling.detail_allocators import foveated, knapsack, quadtree
 from arr_coc.modeling.grid_encoder import (
     in_tree,
-    out_of_tree,
     pool_regions,
     region_boxes,
     spread_regions,
@@ -53,15 +52,6 @@ def described(indices: Tensor, levels: Tensor, row: int = 0) -> list[tuple[int, 
 
 
 # ---- regions --------------------------------------------------------------------------------------------------------
-
-
-def test_a_tree_of_patches_is_that_of_cells_and_quarters_and_back() -> None:
-    """Also of two grids, one below the other."""
-    patches = torch.arange(2 * 2 * N).view(2, 2 * N)
-    tree = in_tree(patches, SIDE)
-    assert tree.shape == (2, 8, 4, 4) and torch.equal(out_of_tree(tree, SIDE), patches)
-    assert tree[0, 0].tolist() == [[0, 1, 8, 9], [2, 3, 10, 11], [16, 17, 24, 25], [18, 19, 26, 27]]
-    assert tree[0, 1, 0].tolist() == [4, 5, 12, 13] and tree[0, 4, 0, 0] == N, "the second grid follows"
 
 
 def test_regions_are_pooled_and_spread_where_they_lie() -> None:
@@ -107,18 +97,6 @@ def test_the_budget_is_exact_and_no_patch_is_in_two_regions(name: str, data: st.
 
 
 @pytest.mark.parametrize("name", DETAIL_CASES)
-def test_padding_and_what_is_hidden_change_nothing_by_their_relevance(name: str) -> None:
-    relevance, mask = torch.rand(1, N), torch.ones(1, N, dtype=torch.bool)
-    mask[0, 6 * SIDE :] = False
-    hidden = torch.zeros_like(mask)
-    hidden[0, 3] = True
-    chosen = regions_of(name, relevance, 17, mask=mask, hidden=hidden)
-    loud = torch.where(mask & ~hidden, relevance, torch.nan)
-    again = regions_of(name, loud, 17, mask=mask, hidden=hidden)
-    assert chosen[0].equal(again[0]) and chosen[1].equal(again[1])
-
-
-@pytest.mark.parametrize("name", DETAIL_CASES)
 def test_grids_one_below_the_other_share_a_budget(name: str) -> None:
     """Where one of them is relevant alone, it gets what it would get by itself."""
     relevance = torch.rand(1, N) + 0.5
@@ -146,13 +124,6 @@ def quadtree_of(relevance: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 def regions_cover(regions: list[tuple[int, int, int]]) -> set[tuple[int, int]]:
     return {(y + dy, x + dx) for y, x, side in regions for dy in range(side) for dx in range(side)}
-
-
-def test_a_word_that_fills_a_quarter_is_not_pooled() -> None:
-    """Its relevance varies nowhere in the quarter, but at its edges."""
-    relevance = torch.zeros(SIDE, SIDE)
-    relevance[2:4, 2:4] = 1.0
-    assert described(*quadtree_of(relevance, 4)) == [(2, 2, 1), (2, 3, 1), (3, 2, 1), (3, 3, 1)]
 
 
 # ---- foveated -------------------------------------------------------------------------------------------------------

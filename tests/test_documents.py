@@ -97,12 +97,6 @@ def test_a_clip_that_is_to_be_turned_is_upright() -> None:
     assert np.abs(np.asarray(source.load(), float) - turned).mean() < 1
 
 
-def test_a_single_image_in_such_a_file_is_an_image() -> None:
-    assert isinstance(load_source(paged("TIFF", 1)), Image.Image) and isinstance(
-        load_source(paged("GIF", 1)), Image.Image
-    )
-
-
 def encrypted() -> bytes:
     """A PDF that asks for a password: a standard security handler whose keys no empty password gives."""
     parts = [
@@ -138,11 +132,6 @@ def of_a_missing_page() -> bytes:
 
 def of_an_unknown_codec() -> bytes:
     return video(kind="avi").replace(b"FMP4", b"zzzz")
-
-
-def of_a_broken_frame() -> bytes:
-    content = paged("GIF")
-    return content[: len(content) * 5 // 6]
 
 
 BAD: dict[str, tuple[Callable[[], bytes], str]] = {

@@ -14,11 +14,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers.utils import logging
 
-from arr_coc.families.quality_bridges import distorted
 from arr_coc.model_summary import generated_image
 from arr_coc.modeling.allocators import ALLOCATORS, chooses_counts
 from arr_coc.modeling.fetcher import FetchChoices
-from arr_coc.modeling.scorers import SCORERS, FetchContext, Scorer, is_uninformative
+from arr_coc.modeling.scorers import SCORERS, FetchContext, Scorer
 from arr_coc.modeling.vision_tower import gather_patches
 
 EXACT = [name for name in sorted(ALLOCATORS) if not chooses_counts(name)]
@@ -206,13 +205,6 @@ def test_training_is_not_spared_a_scorer_that_fails(model: Any, failing: Any) ->
     assert answer.fetch.fallbacks["scorer"] == 0 and answer.fetch.scores.isnan().all()
 
 
-def test_only_the_item_that_fails_falls_back() -> None:
-    scores = torch.tensor([[1.0, 2.0, 3.0], [1.0, float("nan"), 3.0], [5.0, 5.0, 9.0], [5.0, 7.0, float("nan")]])
-    mask = torch.tensor([[True] * 3, [True] * 3, [True, True, False], [True, True, False]])
-    assert is_uninformative(scores, mask).tolist() == [False, True, True, False]
-    assert not is_uninformative(torch.zeros(1, 3), torch.tensor([[True, False, False]])).any(), "one patch has no rival"
-
-
 @pytest.mark.parametrize("kind", ["quality", "transformer"])
 @pytest.mark.parametrize("value", [float("nan"), 1e9])
 def test_the_projection_stands_in_for_an_adapter_that_fails(kind: str, value: float, warnings: list[str]) -> None:
@@ -225,10 +217,3 @@ def test_the_projection_stands_in_for_an_adapter_that_fails(kind: str, value: fl
     assert answer.fetch.fallbacks == {"scorer": 0, "bridge": 1} and plain.fetch.fallbacks["bridge"] == 0
     assert (answer.text, answer.probability) == (plain.text, plain.probability)
     assert any(said.startswith("bridge: ") for said in warnings)
-
-
-def test_a_sound_adapter_is_left_alone() -> None:
-    answer = tiny_model(bridge={"kind": "quality"}).generate(PAGE, QUESTION, return_fetch=True)
-    assert answer.fetch.fallbacks == {"scorer": 0, "bridge": 0}
-    tokens = torch.randn(2, 5, 8)
-    assert distorted(tokens, torch.stack((tokens[0], tokens[1] * 1e3))).tolist() == [False, True]

@@ -95,15 +95,6 @@ def test_a_file_is_replaced_whole_or_stays(tmp_path: Path) -> None:
     assert path.read_text() == "new" and link.is_symlink() and sorted(tmp_path.iterdir()) == [link, path]
 
 
-def test_a_device_is_written_to_and_not_replaced(tmp_path: Path) -> None:
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-    write_text(pipe, "new")
-    assert os.read(reader, 10) == b"new"
-    os.close(reader)
-
-
 def test_json_nested_without_end_is_refused(tmp_path: Path) -> None:
     (tmp_path / "deep.json").write_text("[" * 100_000)
     with pytest.raises(ValueError, match=r"deep\.json: expected JSON; got "):
@@ -148,13 +139,6 @@ def test_a_second_writer_says_who_holds_it(tmp_path: Path) -> None:
     with sole_writer(out, patience=0):
         assert (tmp_path / ".out.lock").read_text().startswith(f"process {os.getpid()} ")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_second_writer_waits_for_one_that_is_done_soon(tmp_path: Path) -> None:
-    first, began = holder(tmp_path / "out", 1), time.monotonic()
-    with sole_writer(tmp_path / "out", patience=60):
-        assert time.monotonic() - began < 50
-    assert os.waitpid(first, 0)[1] == 0
 
 
 # ---- Whoever writes a folder does so alone, and what is damaged in one is said in one line

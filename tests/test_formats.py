@@ -23,9 +23,8 @@ from helpers import Cli
 from PIL import Image
 
 from arr_coc.cli import main
-from arr_coc.cli.common import find_source
 from arr_coc.data.formats import FORMATS, check_files, open_records, open_source
-from arr_coc.data.formats.published import MOST_PLACES, OcrToken, locate, spell
+from arr_coc.data.formats.published import MOST_PLACES, OcrToken, locate
 from arr_coc.data.records import read_records
 from arr_coc.evaluation import METRICS
 from arr_coc.modeling.image_loading import load_image
@@ -87,14 +86,6 @@ def test_textvqa_boxes_are_those_of_the_words_of_an_answer() -> None:
     assert open_records({**make_textvqa(), "ocr": None})[0].boxes == ()
 
 
-def test_textvqa_reads_both_spellings_of_a_corner() -> None:
-    spec = make_textvqa()
-    before = open_records(spec)[0].boxes
-    text = Path("ocr.json").read_text().replace("top_left_x", "topLeftX").replace("top_left_y", "topLeftY")
-    Path("ocr.json").write_text(text)
-    assert open_records(spec)[0].boxes == before
-
-
 def test_docvqa_boxes_are_the_hulls_of_corners() -> None:
     first, second = open_records(make_docvqa())
     assert first.boxes == ((12.0, 5.0, 21.0, 11.0), (24.0, 5.0, 33.0, 11.0), (30.0, 5.0, 39.0, 11.0))
@@ -107,14 +98,6 @@ def test_gqa_boxes_are_the_objects_of_the_answer() -> None:
     assert (first.boxes, second.boxes) == (((5.0, 6.0, 25.0, 16.0),), ())
     assert dict(first.tags)["structural"] == "query"
     assert open_records({**make_gqa(), "scene_graphs": None})[0].boxes == ()
-
-
-def test_gqa_reads_the_parts_of_a_folder() -> None:
-    spec = make_gqa()
-    Path("parts").mkdir()
-    for number in range(2):
-        (Path("parts") / f"train_all_questions_{number}.json").write_text(Path("val_questions.json").read_text())
-    assert [record.line for record in open_records({**spec, "path": "parts"})] == [1, 2, 3, 4]
 
 
 def test_chartqa_numbers_go_on_and_files_are_told_apart() -> None:
@@ -153,15 +136,6 @@ def test_columns_with_an_image_id_know_the_same_image() -> None:
     assert records[1].answers == ("2", "3")
 
 
-def test_columns_take_files_and_paths_of_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    draw("photos/a.png")
-    rows = {"image": ["a.png"], "question": ["How many?"], "answers": [[{"answer": "3"}, {"answer": "three"}]]}
-    datasets.Dataset.from_dict(rows).to_parquet("data.parquet")
-    (record,) = open_records({"format": "columns", "path": "data.parquet", "images": "photos"})
-    assert record.image == tmp_path / "photos" / "a.png" and record.answers == ("3", "three")
-
-
 def test_cells_of_csv_files_are_answers_as_they_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     draw("a.png")
@@ -177,23 +151,6 @@ def test_cells_of_csv_files_are_answers_as_they_are_written(tmp_path: Path, monk
     Path("empty.csv").touch()
     with pytest.raises(ValueError, match="empty.csv: expected a first line that names the columns; got none"):
         open_records({"format": "columns", "path": "empty.csv"})
-
-
-def test_columns_can_be_named_on_the_command_line() -> None:
-    spec = make_columns()
-    named = [f"columns.{what}={name}" for what, name in spec["columns"].items() if what != "tags"]
-    source = find_source("saved", "columns", ["split=validation", "columns.tags=type", *named])
-    assert source.read() == open_records(spec)
-
-
-def test_classes_are_answers_by_their_names() -> None:
-    rows = {"image": [Image.new("RGB", (9, 9))] * 2, "question": ["What?", "Which?"], "answers": [1, 0]}
-    data = datasets.Dataset.from_dict(rows).cast_column("image", datasets.Image())
-    data.cast_column("answers", datasets.ClassLabel(names=["cat", "dog"])).save_to_disk("animals")
-    spec = {"format": "columns", "path": "animals"}
-    assert [record.answers for record in open_records(spec)] == [("dog",), ("cat",)]
-    with pytest.raises(ValueError, match="animals: split: expected none, of a data set without splits; got 'test'"):
-        open_records({**spec, "split": "test"})
 
 
 def test_bad_columns_are_refused() -> None:
@@ -305,15 +262,6 @@ def row(*words: str, y: float = 0.0) -> list[OcrToken]:
 def test_answers_are_found_where_consecutive_words_spell_them(answer: str, words: list[str], places: list[int]) -> None:
     tokens = row(*words)
     assert locate([answer], tokens) == tuple(tokens[place].box for place in places)
-
-
-def test_spelling_keeps_what_stands_between_digits() -> None:
-    assert [spell(text) for text in ("12/5/99", "1, 2", "(555) 12-34", "U.S.A.")] == [
-        "12/5/99",
-        "12",
-        "55512-34",
-        "usa",
-    ]
 
 
 def test_missing_files_are_refused_before_a_training_begins(tmp_path: Path) -> None:

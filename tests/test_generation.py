@@ -9,11 +9,9 @@ from helpers import CARD, PAGE, QUESTION, Calls, loud_model, noise, prompt, tiny
 from PIL import Image
 from torch import Tensor
 from transformers import GenerationConfig, StoppingCriteria
-from transformers.generation.utils import GenerateDecoderOnlyOutput
 from transformers.utils import logging
 
-from arr_coc.modeling.fetcher import FetchChoices
-from arr_coc.modeling.generation import Answer, AnswerGenerator, QuestionBatch
+from arr_coc.modeling.generation import Answer, AnswerGenerator
 from arr_coc.modeling.image_encoding import ImageEncoding
 from arr_coc.modeling.transformers_releases import CACHE
 
@@ -128,21 +126,6 @@ def test_without_a_cache_the_prompt_is_passed_again_each_step(model: Any, form: 
     assert uncached.positions == sum(length + step for step in range(uncached.count))
 
 
-# ---- what comes back
-@pytest.mark.parametrize("count", [1, 2])
-def test_transformers_output_is_beside_the_text(model: Any, count: int) -> None:
-    pairs = [PAIRS[0][0], PAIRS[1][0]][:count], [PAIRS[0][1], PAIRS[1][1]][:count]
-    texts = model.generate(*pairs)
-    answers = model.generate(*pairs, return_dict_in_generate=True, output_scores=True)
-    assert [answer.text for answer in answers] == texts
-    output = answers[0].output
-    assert isinstance(output, GenerateDecoderOnlyOutput) and all(answer.output is output for answer in answers)
-    assert len(output.sequences) == count and len(output.scores) <= model.generation_config.max_new_tokens
-    ends = model.processor.tokenizer.batch_decode(output.sequences, skip_special_tokens=True)
-    assert all(end.endswith(text) for end, text in zip(ends, texts, strict=True))
-    assert all(0 < answer.probability <= 1 and len(answer.fetch.indices) == 1 for answer in answers)
-
-
 @pytest.mark.parametrize("passes", [{}, {"num_passes": 2, "exploration": "none"}])
 def test_an_answer_that_is_cut_has_a_warning(model: Any, passes: dict[str, Any]) -> None:
     """Its probability is that of the tokens that are there: "" had 94 %."""
@@ -164,15 +147,6 @@ def test_an_answer_that_something_else_stopped_has_a_warning(model: Any, setting
     value = {"max_time": 1e-6, "stopping_criteria": [lambda ids, scores: torch.ones(len(ids), dtype=torch.bool)]}
     answer = model.generate(PAGE, QUESTION, return_fetch=True, max_new_tokens=8, **{setting: value[setting]})
     assert answer.warning.endswith(f"the answer is cut after 1 token ({setting})")
-
-
-def test_stop_strings_need_no_tokenizer(model: Any) -> None:
-    whole = model.generate(PAGE, QUESTION, max_new_tokens=8)
-    stopped = model.generate(PAGE, QUESTION, max_new_tokens=8, stop_strings=[whole[2]], return_fetch=True)
-    assert whole.startswith(stopped.text) and len(stopped.text) < len(whole) and "cut after" not in stopped.warning
-    long = model.generate(PAGE, ["total", QUESTION], max_new_tokens=3, stop_strings=[whole[2]], return_fetch=True)
-    assert [whole[2] in answer.text for answer in long] == ["cut after" not in answer.warning for answer in long]
-    assert whole[2] in long[1].text
 
 
 # ---- budgets that the context cannot hold
@@ -335,29 +309,6 @@ def test_the_image_is_encoded_once(model: Any) -> None:
     assert encoder.count == 0
 
 
-def prompts_of(model: Any, ask: Any) -> str:
-    """The prompt that a question becomes, without its placeholders."""
-    seen: list[torch.Tensor] = []
-    select_slots = model.model.select_slots
-    model.model.select_slots = lambda input_ids, **kwargs: seen.append(input_ids) or select_slots(input_ids, **kwargs)
-    try:
-        ask()
-    finally:
-        del model.model.select_slots
-    (ids,) = seen
-    return model.processor.tokenizer.decode(ids[0]).replace(model.processor.image_token, "")
-
-
-def test_earlier_turns_are_kept_as_text_on_demand(model: Any) -> None:
-    talk = model.converse(PAGE, keep_history=True)
-    first = talk.ask(FIRST)
-    text = prompts_of(model, lambda: talk.ask(SECOND))
-    assert text.index(FIRST) < text.index(first) < text.index(SECOND)
-    afresh = model.converse(PAGE)
-    afresh.ask(FIRST)
-    assert FIRST not in prompts_of(model, lambda: afresh.ask(SECOND))
-
-
 @pytest.mark.parametrize("strategy", ["realizer", "clip_query"])
 def test_the_last_question_decides_what_is_fetched(model: Any, strategy: str) -> None:
     afresh = model.generate(PAGE, SECOND, strategy=strategy, return_fetch=True)
@@ -393,20 +344,3 @@ def test_joined_encodings_are_those_of_all_images(answer_generator: AnswerGenera
                 torch.testing.assert_close(value, expected, atol=1e-4, rtol=1e-4)
             else:
                 assert value == expected, field.name
-
-
-def test_an_embedded_prompt_is_what_the_answer_is_generated_from(answer_generator: AnswerGenerator) -> None:
-    """Two images in two prompts, and both in a third."""
-    encoding = answer_generator.encode([PAGE, CARD])
-    choices = answer_generator.model.model.fetcher.resolve(FetchChoices(budget=5))
-    asked = QuestionBatch(encoding, [[0], [1], [1, 0]], [QUESTION, "Who?", QUESTION])
-    prompt = answer_generator.embed(asked, choices)
-    tokens = answer_generator.model.generate_tokens(
-        input_ids=prompt.inputs["input_ids"],
-        attention_mask=prompt.inputs["attention_mask"],
-        prompt_embeds=prompt.embeds,
-    )
-    start = prompt.inputs["input_ids"].shape[1]
-    texts = answer_generator.processor.tokenizer.batch_decode(tokens[:, start:], skip_special_tokens=True)
-    expected = answer_generator.ask([PAGE, CARD, [CARD, PAGE]], [QUESTION, "Who?", QUESTION], budget=5)
-    assert [text.strip() for text in texts] == expected

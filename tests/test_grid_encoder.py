@@ -19,7 +19,6 @@ from arr_coc.modeling.grid_encoder import (
     STEMS,
     GridAttention,
     GridEncoder,
-    GridLayer,
     attend_in_blocks,
 )
 
@@ -217,20 +216,6 @@ def test_no_bias_of_n_by_n_is_ever_made() -> None:
 
 
 @torch.no_grad()
-def test_shifted_windows_are_those_of_a_grid_with_half_a_window_before_it() -> None:
-    config = vision(window_size=8)
-    plain, shifted = (randomise(GridLayer(config, 8, shift)) for shift in (0, 4))
-    x = torch.randn(1, 16, 16, config.hidden_size)
-    wide = F.pad(shifted.layer_norm1(x), (0, 0, 4, 4, 4, 4))
-    plain.load_state_dict(shifted.state_dict())
-    expected = x + plain._attend_in_windows(wide)[:, 4:20, 4:20]
-    expected = expected + plain.mlp(plain.layer_norm2(expected))
-    assert torch.allclose(shifted(x), expected, atol=1e-5)
-    shifts = [layer.shift for layer in GridEncoder(vision(shifted_windows=True, global_attn_indexes=[2])).layers]
-    assert shifts == [0, 3, 0]
-
-
-@torch.no_grad()
 def test_pooled_keys_are_those_of_the_means_of_squares_at_their_middles() -> None:
     attention = randomise(GridAttention(vision(), 8, pool=4), 0.3)
     x = torch.randn(1, 8, 8, attention.qkv.in_features)
@@ -257,18 +242,3 @@ def test_stems_give_one_feature_per_patch_and_learn(stem: str, size: int) -> Non
     assert features.shape == (1, 12, size // 8, size // 8)
     randomise(encoder)(torch.randn(1, 3, size, size)).square().sum().backward()
     assert not [n for n, p in encoder.named_parameters() if p.grad is None or not p.grad.any()]
-
-
-def test_wide_blocks_of_the_stem_see_whole_words_and_learn() -> None:
-    encoder = GridEncoder(vision(stem="conv", stem_channels=STEM_CASES["conv"], stem_wide_blocks=1))
-    assert encoder.patch_embed.projection.weight.shape[2:] == (2, 2)
-    features = randomise(encoder)(torch.randn(1, 3, 64, 64))
-    assert features.shape == (1, 12, 8, 8)
-    features.square().sum().backward()
-    assert not [n for n, p in encoder.named_parameters() if p.grad is None or not p.grad.any()]
-    stem = encoder.patch_embed.steps
-    image = torch.zeros(1, 3, 64, 64)
-    image[..., 60:] = 1.0
-    with torch.no_grad():
-        seen = (stem(image) - stem(torch.zeros_like(image))).abs().amax((0, 1, 2)) > 1e-6  # of 16 columns of 4 px
-    assert seen[10:].all() and not seen[:8].any()

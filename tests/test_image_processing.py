@@ -46,13 +46,6 @@ def test_pixels_equal_deepseek_ocrs_own_padding(height: int, width: int) -> None
     assert torch.allclose(pixels, reference, atol=1e-6)
 
 
-def test_an_image_of_the_right_side_is_not_resampled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Image.Image, "resize", lambda *args, **kwargs: pytest.fail("resampled"))
-    image = noise(40, SIDE)
-    pixels = processor()(image, return_tensors="np")["pixel_values"][0]
-    assert np.allclose((pixels[:, 12:52] + 1) / 2 * 255, np.asarray(image).transpose(2, 0, 1), atol=1e-3)
-
-
 def test_patch_mask_is_true_where_a_pixel_of_the_image_lies() -> None:
     out = processor(image_mean=[0.25] * 3, image_std=[1.0] * 3)(
         Image.new("RGB", (SIDE, 30), "white"), return_tensors="pt"
@@ -152,17 +145,6 @@ def test_a_blank_page_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(warned) == 1
 
 
-def test_images_that_shrink_little_are_not_warned_of(said: pytest.LogCaptureFixture, tmp_path: Path) -> None:
-    ready = processor()
-    ready([noise(128, 100), noise(64, 64), noise(9, 9)])
-    ready(noise(640, 400), readable_px=None)
-    off = processor(readable_px=None)
-    off(noise(640, 400))
-    off.save_pretrained(tmp_path)
-    ArrCocImageProcessor.from_pretrained(tmp_path)(noise(640, 400))
-    assert said.messages == []
-
-
 @pytest.mark.parametrize("readable_px", [0, -1, float("nan")])
 def test_a_bad_readable_height(readable_px: float) -> None:
     with pytest.raises(ValueError, match="^readable_px: expected a number above 0.*, or None; got"):
@@ -170,19 +152,6 @@ def test_a_bad_readable_height(readable_px: float) -> None:
 
 
 # Options and persistence
-
-
-def test_options_per_call() -> None:
-    ready = processor()
-    assert ready(noise(), size={"height": 32, "width": 32}, return_tensors="pt")["pixel_values"].shape[-1] == 32
-    assert ready(noise(), patch_size=8, return_tensors="pt")["patch_mask"].shape == (1, 64)
-    raw = ready(noise(), do_rescale=False, do_normalize=False, return_tensors="pt")["pixel_values"]
-    assert raw.max() > 200 and raw[0, 0, 0, 0] == 127
-    small = ready(noise(), do_resize=False, return_tensors="pt")["patch_mask"].view(GRID, GRID)
-    assert small.any(1).sum() == 6 and small.any(0).sum() == 8  # 20 x 30 px at (22, 17)
-    assert isinstance(ready(noise())["pixel_values"][0], np.ndarray)
-    scalar = ready(noise(), image_mean=0.5, image_std=0.5, return_tensors="pt")["pixel_values"]
-    assert torch.allclose(scalar, ready(noise(), return_tensors="pt")["pixel_values"])
 
 
 def test_save_and_load(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -49,14 +48,6 @@ def test_the_oldest_file_goes_where_the_limit_is_reached(tmp_path: Path) -> None
     assert [entry["number"] for entry in contents(tmp_path)] == numbers
 
 
-def test_a_journal_that_forgets_nothing_takes_no_more(tmp_path: Path) -> None:
-    log = journal(tmp_path, limit=1000, forgets=False)
-    with pytest.raises(JournalFull):
-        for number in range(100):
-            log.append({"number": number, "text": "x" * 50})
-    assert [entry["number"] for entry in contents(tmp_path)] == list(range(len(contents(tmp_path))))
-
-
 def test_what_a_failed_write_left_spoils_no_later_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log, write = journal(tmp_path), os.write
     log.append({"number": 0})
@@ -94,19 +85,6 @@ def test_entries_of_a_killed_process_are_whole_or_absent(tmp_path: Path) -> None
     journal(tmp_path, limit=10**10).append({"text": text})
     entries = contents(tmp_path)
     assert entries and all(entry == {"text": text} for entry in entries)
-
-
-def test_threads_share_one(tmp_path: Path) -> None:
-    log = journal(tmp_path, limit=10**7)
-    threads = [
-        threading.Thread(target=lambda n=n: [log.append({"n": n, "text": "x" * 5000}) for _ in range(20)])  # type: ignore[misc]
-        for n in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(entry["n"] for entry in contents(tmp_path)) == sorted([*range(4)] * 20)  # type: ignore[type-var]
 
 
 @pytest.mark.parametrize(
@@ -150,14 +128,6 @@ def test_what_is_said_to_be_right_is_learned(tmp_path: Path) -> None:
     assert records[1].boxes == ((1.0, 2.0, 3.0, 4.0),) and records[1].history == (("a?", "12"),)
     assert [record.absent for record in records] == [False, False, True]
     assert all(record.picture == b"image" for record in records)
-
-
-def test_of_several_about_one_question_the_last_counts(tmp_path: Path) -> None:
-    said = [replace(SAID, answer=answer) for answer in ("1", "2")]
-    write(tmp_path, *said, replace(SAID, image=b"another", answer="3"))
-    assert [record.answers for record in read_feedback(tmp_path)] == [("2",), ("3",)]
-    write(tmp_path, SAID)
-    assert [record.answers for record in read_feedback(tmp_path)] == [("3",)], "what is right is not known any more"
 
 
 def test_no_image_is_learned_and_held_out_and_more_feedback_moves_none(tmp_path: Path) -> None:

@@ -102,14 +102,6 @@ def test_answers_are_those_of_generate(
         assert client.ask(encoding, question, history=history, max_tokens=8, **choices) == expected
 
 
-def test_several_images_and_tiles_are_asked_about_as_by_generate(
-    model: ArrCocForConditionalGeneration, client: VllmClient
-) -> None:
-    for image in ([noise(3).resize((700, 500))], [noise(1), noise(2)]):
-        (expected,) = model.generate([image], [QUESTION], max_new_tokens=8)
-        assert client.ask(client.encode(image), QUESTION, max_tokens=8) == expected
-
-
 def test_the_exported_model_reads_what_the_model_reads(
     model: ArrCocForConditionalGeneration, client: VllmClient, engine: Engine
 ) -> None:

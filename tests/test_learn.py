@@ -14,7 +14,7 @@ from serving_client import noise, png
 from trainers import write_adapter
 
 from arr_coc.data.feedback import JOURNAL, Feedback
-from arr_coc.data.formats import FeedbackLog, Rendered
+from arr_coc.data.formats import Rendered
 from arr_coc.evaluation.arms import Arm
 from arr_coc.evaluation.prediction_loop import weights_hash
 from arr_coc.evaluation.scores import Scored
@@ -74,18 +74,6 @@ def test_what_is_better_is_promoted_and_says_why(
     assert learn(replace(lesson, seed=1), versions).version == "v0002"
     folder = versions.adapter("v0002")
     assert folder is not None and json.loads((folder / "decision.json").read_text())["compared_with"] == "v0001"
-
-
-def test_boxes_alone_teach_where_all_corrections_have_some(lesson: Lesson, tmp_path: Path) -> None:
-    bare = learning._phase(lesson, FeedbackLog(lesson.feedback, "learned"), "realizer")
-    assert bare.loss_weights()["answer"] == 1.0
-    log = Journal(tmp_path / "boxed", JOURNAL, limit=10**7, forgets=False, durable=False)
-    for number in NUMBERS:
-        log.append(Feedback(png(noise(number)), "Who?", False, answer="x", boxes=((1, 1, 9, 9),)).content())
-    log.close()
-    boxed = learning._phase(lesson, FeedbackLog(tmp_path / "boxed", "learned"), "realizer")
-    assert (boxed.loss_weights()["answer"], boxed.loss_weights()["relevance"]) == (0.0, 1.0)
-    assert boxed.loss_weights()["retention"] == lesson.retention and boxed.data["retained"] == [1]
 
 
 def test_a_killed_training_is_gone_on_with(lesson: Lesson, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

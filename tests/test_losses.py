@@ -69,11 +69,6 @@ def test_relevance_counts_by_its_batchs_share_of_the_accumulated_tokens() -> Non
 # ---- efficiency
 
 
-def test_efficiency_is_the_excess_as_a_share_of_the_target() -> None:
-    assert efficiency_loss(torch.tensor([100.0, 200.0]), 100).item() == pytest.approx(0.5)
-    assert efficiency_loss(torch.tensor([100.0, 20.0]), 100).item() == 0
-
-
 def test_a_target_of_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match="^target: expected a positive number of tokens; got 0$"):
         efficiency_loss(torch.ones(1), 0)

@@ -13,7 +13,7 @@ import yaml
 from helpers import Cli, loud_model
 from serving_client import noise
 
-from arr_coc.data.records import Record, held
+from arr_coc.data.records import Record
 from arr_coc.evaluation import fetch_reference
 from arr_coc.evaluation.fetch_reference import (
     REFERENCE,
@@ -113,17 +113,6 @@ def test_other_files_are_no_reference(change: dict[str, Any], reference: FetchRe
         FetchReference.load(tmp_path / "r.json")
 
 
-def test_all_images_of_a_question_are_measured(model: ArrCocForConditionalGeneration) -> None:
-    first, second = noise(0), noise(1)
-    both = Record(first, "Who?", ("x",), others=(held(second),))
-    alone = [measure_reference(model, [Record(image, "Who?", ("x",))]) for image in (first, second)]
-    together = measure_reference(model, [both])
-    assert together.questions == 2 and all(one.questions == 1 for one in alone)
-    peaks = [one.statistics["relevance_peak"].mean for one in alone]
-    assert peaks[0] != pytest.approx(peaks[1], rel=1e-4)
-    assert together.statistics["relevance_peak"].mean == pytest.approx(sum(peaks) / 2, rel=1e-5)
-
-
 def test_no_questions_are_refused(model: ArrCocForConditionalGeneration) -> None:
     with pytest.raises(ValueError, match="data: expected at least one question; got none"):
         measure_reference(model, [])
@@ -175,20 +164,6 @@ def test_command_saves_what_the_server_finds(cli: Cli, tmp_path: Path, model: Ar
     assert set(samples(server.metrics, "arr_coc_drift")) == set(samples(server.metrics, "arr_coc_fetch_reference"))
     code, _, err = cli("reference", "org/model", tmp_path / "data.jsonl")
     assert code == 2 and "model: expected a folder" in err
-
-
-def test_training_saves_it_beside_the_model(cli: Cli, tmp_path: Path, checkpoint: Path) -> None:
-    noise(0).save(tmp_path / "0.png")
-    (tmp_path / "data.jsonl").write_text('{"image": "0.png", "question": "Who?", "answers": ["x"]}\n')
-    (tmp_path / "recipe.yaml").write_text(
-        f"model: {checkpoint}\nstart: {checkpoint}\nreference: {{path: data.jsonl}}\n"
-        "stages: [{stage: allocator, data: {path: data.jsonl}, steps: 1, batch_size: 1}]\n"
-    )
-    code, out, err = cli("train", tmp_path / "recipe.yaml", "--out", tmp_path / "run")
-    assert code == 0 and out == f"{tmp_path / 'run' / 'model'}\n", err
-    assert FetchReference.load(tmp_path / "run" / "model" / REFERENCE).questions == 1
-    code, _, err = cli("train", tmp_path / "recipe.yaml", "reference.path=none.jsonl", "--out", tmp_path / "other")
-    assert code == 2 and "none.jsonl" in err and not (tmp_path / "other").exists(), "refused before it trains"
 
 
 def test_the_shipped_checkpoint_has_its_reference() -> None:
@@ -253,16 +228,3 @@ def test_everything_told_is_shown(told: dict[str, set[str]]) -> None:
     for name in told:
         family = re.sub(r"_(bucket|sum|count)$", "", name)
         assert name in shown or (family in histograms and any(own.startswith(family) for own in shown)), name
-
-
-def test_legends_alerts_and_places() -> None:
-    panels = dashboard()["panels"]
-    for panel in panels:
-        for target in panel["targets"]:
-            legend = set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]))
-            assert all(re.search(rf"by \([^)]*\b{label}\b", target["expr"]) for label in legend), target
-    assert len({(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in panels}) == len(panels)
-    assert len({rule["alert"] for rule in rules()}) == len(rules())
-    for rule in rules():
-        assert set(rule) == {"alert", "expr", "for", "labels", "annotations"} and re.search(r" > [\d.]+$", rule["expr"])
-        assert set(rule["annotations"]) == {"summary", "description"} and rule["labels"]["severity"] in ("page", "warn")

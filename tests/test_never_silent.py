@@ -77,19 +77,6 @@ def test_label_smoothing_predicts_the_next_token(tmp_path: Path) -> None:
     assert loss.item() == pytest.approx((0.9 * nll + 0.1 * smooth).item(), rel=1e-5)
 
 
-def test_text_as_embeddings_is_answered_as_its_ids_are(model: Any) -> None:
-    ids = torch.tensor([[40, 41, 42, 43]])
-    by_ids = model.generate(input_ids=ids, max_new_tokens=5)[:, 4:]
-    embeds = model.get_input_embeddings()(ids)
-    assert torch.equal(model.generate(inputs_embeds=embeds, max_new_tokens=5), by_ids)
-
-
-def test_an_encoding_of_the_same_weights_is_taken(model: Any) -> None:
-    again = tiny_model()
-    encoding = model.encode_image(PAGE)
-    assert again.generate(encoding, QUESTION) == again.generate(PAGE, QUESTION)
-
-
 # ---- refused ---------------------------------------------------------------------------------------------------------
 
 

@@ -12,11 +12,11 @@ from helpers import READS_WORDS, Cli, tiny_model
 from arr_coc.families.tempering import TemperingPolicy
 from arr_coc.model_summary import generated_image
 from arr_coc.modeling import passes as passes_module
-from arr_coc.modeling.answers import Answer, Pass, answer_uncertainties
+from arr_coc.modeling.answers import Answer
 from arr_coc.modeling.passes import Reading
 from arr_coc.training.recipe import load_recipe
 from arr_coc.training.stages import Run
-from arr_coc.training.tempering import Tempering, tempering_loss
+from arr_coc.training.tempering import Tempering
 
 ROOT = Path(__file__).parents[1]
 PAGE, OTHER = generated_image(128), generated_image(128).rotate(90)
@@ -108,15 +108,6 @@ def test_questions_beside_one_another_change_nothing(model: Any) -> None:
         assert patches(one) == patches(other) and one.text == other.text
 
 
-def test_boxes_and_history_stay_with_their_question(model: Any) -> None:
-    boxes = [[(0, 0, 40, 40)], [(80, 80, 120, 120)]]
-    history = [[("a?", "b")], []]
-    both = asked(model, model.encode_image(PAGE), [QUESTION, LONGER], boxes=boxes, strategy="oracle", history=history)
-    for number, question in enumerate((QUESTION, LONGER)):
-        alone = asked(model, PAGE, question, boxes=boxes[number], strategy="oracle", history=history[number])
-        assert patches(alone) == patches(both[number]) and alone.text == both[number].text
-
-
 def test_auto_stops_when_the_answer_is_sure(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     unsure = [0.9, 0.5, 0.1]
     drawn: list[Any] = []
@@ -125,29 +116,6 @@ def test_auto_stops_when_the_answer_is_sure(model: Any, monkeypatch: pytest.Monk
     assert [each.uncertainty for each in answer.passes] == unsure
     assert [each.share for each in answer.passes] == [0.1, 0.5, 0.3]
     assert len(drawn) == 3
-
-
-def test_exploring_draws_what_the_scorer_did_not_choose(model: Any) -> None:
-    plain = asked(model, num_passes=2, exploration="none")
-    explored = asked(model, num_passes=2)
-    again = asked(model, num_passes=2)
-    assert patches(explored) == patches(again)
-    chosen, drawn = set(patches(plain)[0]), set(patches(explored)[0])
-    assert len(chosen & drawn) == 7 and len(drawn) == 8, "a tenth of 8 is 1"
-
-
-def test_passes_end_where_nothing_is_left(model: Any) -> None:
-    answer = asked(model, num_passes=3, budget=130)
-    assert [each.fetch.budget for each in answer.passes] == [130, 126]
-
-
-def test_uncertainty_is_the_normalised_entropy_up_to_the_end() -> None:
-    class Output:
-        sequences = torch.tensor([[7, 1, 2, 0]])
-        logits = (torch.zeros(1, 4), torch.tensor([[0.0, 0.0, 90.0, 0.0]]), torch.zeros(1, 4))
-
-    (uncertainty,) = answer_uncertainties(Output(), 1, 2, 0)
-    assert uncertainty == pytest.approx(0.5), "1 for the first, 0 for the end; what is behind does not count"
 
 
 @pytest.mark.parametrize(
@@ -190,35 +158,11 @@ def test_ask_prints_every_pass(checkpoint: Path, cli: Cli) -> None:
 LEARNING = {"learned_exploration": True}
 
 
-def after(*uncertainties: float) -> list[Pass]:
-    return [Pass("", 1.0, uncertainty, 0.1, None) for uncertainty in uncertainties]  # type: ignore[arg-type]
-
-
 def untrained() -> TemperingPolicy:
     torch.manual_seed(0)
     policy = TemperingPolicy()
     policy.start_weights(0.02)
     return policy
-
-
-def test_it_learns_a_toys_shares_from_rewards_alone() -> None:
-    """Paid are a half after an unsure answer, and little after a surer one; nothing else."""
-    policy, generator = untrained(), torch.Generator().manual_seed(0)
-    optimizer = torch.optim.AdamW(policy.parameters(), lr=0.02, weight_decay=0.0)
-
-    def play(uncertainty: float, right: float) -> float:
-        return float(policy.share(after(uncertainty)) == right)
-
-    questions = [lambda number: play(0.9, 0.5), lambda number: play(0.2, 0.05)]
-    means = []
-    for _ in range(120):
-        loss, rewards = tempering_loss(policy, questions, draws=12, generator=generator)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        means.append(float(rewards.mean()))
-    assert sum(means[:10]) / 10 < 0.4 and sum(means[-10:]) / 10 > 0.8
-    assert (policy.share(after(0.9)), policy.share(after(0.2))) == (0.5, 0.05)
 
 
 @pytest.fixture

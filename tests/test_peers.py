@@ -32,7 +32,7 @@ from arr_coc.evaluation.peer_rules import (
     significance,
     targets,
 )
-from arr_coc.evaluation.peers import PeerQuestion, choose, read_prompt
+from arr_coc.evaluation.peers import choose, read_prompt
 
 SIZES = [(60, 90), (80, 40), (50, 50)]  # height, width
 QUESTIONS = ["What is it?", "Why?", "How many of them are there in all?"]
@@ -47,11 +47,6 @@ def images() -> list[Image.Image]:
 @pytest.fixture(scope="module")
 def model() -> Any:
     return tiny_model()
-
-
-@pytest.fixture(scope="module")
-def masked() -> Any:
-    return tiny_model(vision={"compressor": "mask"})
 
 
 # ---- the rules ----------------------------------------------------------------------------------------------------
@@ -113,13 +108,6 @@ def test_cdpruner_scales_relevance_to_its_own_range() -> None:
     assert relevance(patches, text).min() > 0 and relevance(patches[:1], text).tolist() == [1.0]
 
 
-def test_cdpruner_takes_the_relevant_but_no_twin() -> None:
-    states = torch.tensor([[1.0, 0, 0], [1.0, 0.01, 0], [0, 1, 0], [0, 0, 1]])
-    assert conditional_dpp(torch.tensor([1.0, 0.9, 0.5, 0.2]), states, 3).tolist() == [0, 2, 3]
-    weight = torch.tensor([1.0, 0.9, 0.5, 0.0])
-    assert conditional_dpp(weight, states[:, :1].expand(4, 3), 3).tolist() == [0, 1, 2]  # rank 1: then by weight
-
-
 def test_greedy_steps_maximise_the_determinant() -> None:
     """Each choice is the one whose kernel has the largest determinant, by torch's own."""
     draw = torch.Generator().manual_seed(0)
@@ -169,23 +157,6 @@ def test_prompts_that_a_model_cannot_read_are_refused() -> None:
         read_prompt(bloom, embeds, 2)
 
 
-def test_a_question_stands_where_the_prompt_says(masked: Any, images: list[Image.Image]) -> None:
-    """With the mask compressor base patches are no candidates; padding never is."""
-    encoding = encode(masked, images[:1], 128)
-    question = PeerQuestion(masked, encoding, "Why?")
-    free = encoding.patch_mask[0].clone()
-    free[encoding.base_indices[0]] = False
-    assert question.candidates.tolist() == free.nonzero()[:, 0].tolist()
-    ids = question.prompt[0][0]
-    assert masked.processor.tokenizer.decode(ids[question.asked]) == "Why?"
-    text_behind = ids[int(question.places[-1]) + 1 :]
-    assert ids[question.behind].tolist() == text_behind[text_behind != masked.config.image_token_id].tolist()
-    assert set(question.asked.tolist()) < set(question.behind.tolist()), "the template's words after it, too"
-    assert (ids == masked.config.image_token_id).sum() == 16 + len(question.candidates)
-    expected = masked.model.bridge_fetched(encoding, question.candidates[None]).tokens[0]
-    assert_close(question.embeds[question.places], expected)
-
-
 # ---- as arms ------------------------------------------------------------------------------------------------------
 def fetched(model: Any, arm: Any, images: list[Image.Image], questions: list[str]) -> list[Any]:
     records = [Record(Path("-"), question, ("?",)) for question in questions]
@@ -203,14 +174,6 @@ def test_a_peer_keeps_exactly_k_and_batch_is_single(model: Any, images: list[Ima
         encoding = encode(model, images[number : number + 1], 128)
         (kept,) = choose(model, [(PEERS[name], 17)], encoding, QUESTIONS[number])
         assert kept.patches.tolist() == answer.fetch.indices[0].tolist()  # what the rule chose is what is fetched
-
-
-@pytest.mark.parametrize("name", PEERS)
-def test_a_peer_never_takes_a_base_patch_twice(masked: Any, images: list[Image.Image], name: str) -> None:
-    (arm,) = make_arms(masked.config, [f"{name}@9"])
-    base = encode(masked, images[:1], 128).base_indices[0].tolist()
-    (answer,) = fetched(masked, arm, images[:1], QUESTIONS[:1])
-    assert answer.fetch.indices.shape[1] == 9 and not set(base) & set(answer.fetch.indices[0].tolist())
 
 
 def test_peers_share_one_reading_of_a_question(
@@ -261,16 +224,6 @@ def test_baselines_never_get_fewer_tokens(budget: int) -> None:
     assert all(arm.tokens == wanted for arm in arms if arm.role == "ladder" and arm.name != "none")
 
 
-def test_larger_and_smaller_images_of_any_number_of_tokens() -> None:
-    config = tiny_config()
-    small, smaller, large = make_arms(config, ["smaller", "smaller@100", "larger@50"])
-    assert small.tokens < 100 <= smaller.tokens and small.side < smaller.side < config.vision_config.image_size
-    assert (smaller.rule, smaller.strategy, smaller.role) == ("smaller", "saliency", "baseline")
-    assert large.tokens >= 50 and large.side > config.vision_config.image_size and large.budget == 0
-    with pytest.raises(ValueError, match=r"got \['smaller@all', 'larger\+window@50'\]"):
-        make_arms(config, ["smaller@all", "larger+window@50"])
-
-
 def test_arms_keep_to_what_there_is() -> None:
     config = tiny_config(fetcher={"scorers": ["realizer"]})
     assert "clip_query" not in [arm.name for arm in make_arms(config)]
@@ -292,34 +245,9 @@ def test_arms_keep_to_what_there_is() -> None:
         make_arms(config, ["patches_only@0"])
 
 
-def test_a_strategy_can_have_a_budget_of_its_own() -> None:
-    names = ["realizer@0", "realizer@fast", "random@9", "realizer@all", "none@5"]
-    arms = make_arms(tiny_config(), names, seeds=(4,), room=200)
-    assert [(arm.name, arm.budget, arm.tokens) for arm in arms] == [
-        ("realizer@0", 0, 16),
-        ("realizer@fast", 4, 20),
-        ("random@9", 9, 25),
-        ("realizer@all", 184, 200),
-        ("none@5", 0, 16),
-    ]
-    assert {arm.role for arm in arms} == {"ablation"} and list(arms[2].runs) == ["random@9.4"]
-    assert [arm.note for arm in arms] == ["", "", "", "the context holds 184 of 256 patches", ""]
-    with pytest.raises(ValueError, match="budget: expected 0 to .* patches .*, or fast"):
-        make_arms(tiny_config(), ["realizer@lots"])
-
-
 @given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 400))
 @settings(max_examples=200, deadline=None)
 def test_a_lattice_is_of_distinct_cells(rows: int, columns: int, count: int) -> None:
     cells = lattice(rows, columns, count)
     assert len(set(cells)) == len(cells) == min(count, rows * columns)
     assert all(0 <= y < rows and 0 <= x < columns for y, x in cells)
-
-
-def test_passes_share_the_budget_of_their_arm() -> None:
-    one, two, odd = make_arms(tiny_config(), ["realizer@16", "realizer+passes2@16", "realizer+passes3@17"])
-    assert (one.passes, one.budget, one.tokens) == (1, 16, 32)
-    assert (two.passes, two.budget, two.tokens) == (2, 8, 32)
-    assert (odd.passes, odd.budget, odd.tokens) == (3, 5, 31), "never more than the budget"
-    with pytest.raises(ValueError, match="arms: expected names among"):
-        make_arms(tiny_config(), ["fastv+passes2@16"])

@@ -49,23 +49,6 @@ def test_an_unknown_layout_is_refused() -> None:
         make_processor(layout="circle")
 
 
-def test_default_budget_and_published_geometry() -> None:
-    processor = ArrCocProcessor(ArrCocImageProcessor(), tiny_tokenizer())
-    out = processor(images=picture(), text="<|image_pad|>What?", return_tensors="pt")
-    assert (out["input_ids"] == processor.image_token_id).sum() == 256 + 273
-    fast = make_processor(budget="fast")
-    assert (fast(images=picture(), text="<|image_pad|>What?")["input_ids"][0]).count(fast.image_token_id) == 16 + 4
-
-
-def test_servers_count() -> None:
-    processor = make_processor()
-    counted = processor._get_num_multimodal_tokens([[20, 30], [1, 1]], budget="fast")
-    assert counted.num_image_tokens == [20, 20] and counted.num_image_patches == [1, 1]
-    small = processor._get_num_multimodal_tokens([[20, 30]], strategy="none", size={"height": 32, "width": 32})
-    assert small.num_image_tokens == [4]
-    assert processor._get_num_multimodal_tokens().num_image_tokens is None
-
-
 def test_images_alone_and_text_alone() -> None:
     processor = make_processor()
     assert set(processor(images=picture(), return_tensors="pt")) == {"pixel_values", "patch_mask"}
@@ -92,27 +75,6 @@ def test_batches_are_padded_on_the_left(processor: ArrCocProcessor) -> None:
         assert not together["query_mask"][row][~kept].any()
 
 
-def test_padding_side_right_on_request_only() -> None:
-    tokenizer = tiny_tokenizer()
-    tokenizer.padding_side = "right"
-    processor = make_processor(tokenizer)
-    assert processor.tokenizer.padding_side == "left"
-    texts = ["a", "bcd"]
-    assert processor(text=texts, padding=True)["attention_mask"][0] == [0, 0, 1]
-    right = processor(text=texts, padding=True, padding_side="right")
-    assert right["attention_mask"][0] == right["query_mask"][0] == [1, 0, 0]
-
-
-def test_nested_and_flat_images() -> None:
-    processor = make_processor()
-    texts = ["<|image_pad|><|image_pad|>a?", "<|image_pad|>b?"]
-    images = [picture(20), picture(30), picture(40)]
-    flat = processor(images=images, text=texts, padding=True, return_tensors="pt")
-    nested = processor(images=[images[:2], images[2:]], text=texts, padding=True, return_tensors="pt")
-    assert torch.equal(flat["pixel_values"], nested["pixel_values"])
-    assert torch.equal(flat["input_ids"], nested["input_ids"])
-
-
 # Errors
 def one_line(caught: pytest.ExceptionInfo[ValueError]) -> bool:
     return "\n" not in str(caught.value)
@@ -132,18 +94,6 @@ def test_image_count(images: int, text: str | list[str], message: str) -> None:
     with pytest.raises(ValueError, match=message) as caught:
         make_processor()(images=pictures, text=text)
     assert one_line(caught)
-
-
-def test_another_models_placeholder_is_pointed_to_the_chat_template() -> None:
-    processor = make_processor()
-    message = r"apply_chat_template writes it; got <image>, .* beside 1 images"
-    with pytest.raises(ValueError, match=message) as caught:
-        processor(images=picture(), text="<image>\nWhat?")
-    assert one_line(caught)
-    for text in ("What does <image> mean?", "<|image_pad|>What does <image> mean?"):
-        images = picture() if "pad" in text else None
-        out = processor(images=images, text=text, return_tensors="pt")
-        assert questions(processor, out) == ["What does <image> mean?"]
 
 
 def test_image_count_by_row() -> None:
@@ -321,16 +271,6 @@ def test_a_copied_processor_has_a_lock_of_its_own() -> None:
             assert copied(text=["a"])["input_ids"] == processor.tokenizer(["a"])["input_ids"]
 
 
-def test_prompts_of_different_lengths_need_no_padding_token() -> None:
-    processor = make_processor()
-    expected = processor.prompts(["Why?", "What is it?"], images=[1, 1], placeholders=4)
-    processor.tokenizer.pad_token = None
-    prompts = processor.prompts(["Why?", "What is it?"], images=[1, 1], placeholders=4)
-    mask = prompts["attention_mask"].bool()
-    assert torch.equal(mask, expected["attention_mask"].bool()) and not mask.all()
-    assert torch.equal(prompts["input_ids"][mask], expected["input_ids"][mask])
-
-
 # ---- The query mask: which tokens are the question, whatever else the prompt holds
 
 
@@ -361,18 +301,6 @@ def test_the_last_user_turn_decides_what_is_fetched(processor: ArrCocProcessor, 
         messages += [{"role": "assistant", "content": "Anna"}]
         out = encode(processor, messages, add_generation_prompt=False)
         assert questions(processor, out) == ["And who is the user?"]
-
-
-def test_chats_of_different_lengths_in_a_batch(processor: ArrCocProcessor) -> None:
-    second = [*chat("Total?"), {"role": "assistant", "content": "42"}, {"role": "user", "content": "Tax?"}]
-    third = [*second, {"role": "assistant", "content": "7"}, {"role": "user", "content": "Who paid the bill?"}]
-    together = encode(processor, [chat("Total?"), second, third], processor_kwargs={"padding": True, "budget": "fast"})
-    assert questions(processor, together) == ["Total?", "Tax?", "Who paid the bill?"]
-
-
-def test_query_mask_without_a_chat(processor: ArrCocProcessor) -> None:
-    out = processor(images=picture(), text="<|image_pad|> What is the user?", return_tensors="pt")
-    assert questions(processor, out) == [" What is the user?"]
 
 
 def test_find_query_tokens_on_bare_numbers() -> None:

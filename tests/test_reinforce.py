@@ -7,10 +7,8 @@ from typing import Any
 import pytest
 import torch
 from helpers import tiny_model
-from peft import get_peft_model
 from torch import Tensor
 
-from arr_coc import scorer_lora_config
 from arr_coc.modeling.allocators import budgets_from_tiers
 from arr_coc.training.plackett_luce import (
     draw_orders,
@@ -19,7 +17,6 @@ from arr_coc.training.plackett_luce import (
     size_log_probability,
 )
 from arr_coc.training.reinforce import (
-    AnsweredPrompts,
     DrawnQuestions,
     ReinforceSettings,
     RewardWeights,
@@ -68,31 +65,6 @@ def test_probabilities_are_those_of_drawing_one_by_one(scale: float, count: int,
     )
     found = set_log_probability(logits.expand(len(sets), -1), sets)
     torch.testing.assert_close(found.double(), expected, atol=2e-5, rtol=1e-6)
-
-
-def test_a_set_of_the_published_size_is_finite_with_its_gradient() -> None:
-    for scale in (0.0, 3.0, 50.0):
-        logits = logits_of(scale, 4096).requires_grad_()
-        drawn = draw_orders(logits, 273, generator=torch.Generator().manual_seed(0))
-        value = set_log_probability(logits, drawn)
-        assert value.isfinite() and value >= order_log_probability(logits, drawn) - 1e-3
-        (gradient,) = torch.autograd.grad(value, logits)
-        assert gradient.isfinite().all() and bool((gradient[drawn] >= 0).all())
-        assert abs(float(gradient.sum())) < 1e-2  # the same added to all logits changes nothing
-
-
-def test_only_the_mask_is_drawn_and_what_fills_up_counts_as_certain() -> None:
-    logits = torch.tensor([0.0, 1.0, 50.0, -1.0])
-    mask = torch.tensor([True, True, False, True])
-    drawn = draw_orders(logits.expand(50, -1), 2, mask=mask, generator=torch.Generator().manual_seed(0))
-    assert not (drawn == 2).any()
-    members = torch.tensor([1, 3])
-    kept = set_log_probability(logits[mask], torch.tensor([1, 2]))
-    torch.testing.assert_close(set_log_probability(logits, members, mask), kept)
-    few = torch.tensor([False, True, False, False])
-    drawn = draw_orders(logits, 3, mask=few, generator=torch.Generator().manual_seed(0))
-    assert drawn.tolist() == [1, 0, 2]
-    torch.testing.assert_close(set_log_probability(logits, drawn, few), torch.zeros(()))
 
 
 @pytest.mark.parametrize("count", [0, N + 1])
@@ -260,45 +232,6 @@ def test_rewards_are_those_of_answers_from_the_drawn_patches(padding_side: str) 
     torch.testing.assert_close(made.rewards, made.correctness + 0.05)
 
 
-def test_forced_answers_score_what_a_greedy_answer_gets_right_before_its_first_mistake() -> None:
-    model = tiny_model()
-    batch = batch_of(model)
-    settings = ReinforceSettings(draws=2, answering="forced")
-    tokenizer = model.processor.tokenizer
-    prompts = [row[labels == -100] for row, labels in zip(batch["input_ids"], batch["labels"], strict=True)]
-    first = reinforcement_loss(model, batch, settings, generator=torch.Generator().manual_seed(0))
-    for b, prompt in enumerate(prompts):
-        prompt = prompt[prompt != tokenizer.pad_token_id][None]
-        said = model.generate(
-            input_ids=prompt,
-            pixel_values=batch["pixel_values"],
-            patch_mask=batch["patch_mask"],
-            patches=first.sets[b : b + 1, 0],
-            max_new_tokens=4,
-            min_new_tokens=4,
-        )[0, prompt.shape[1] :]
-        for wrong in range(5):  # the answer is what was said, but for one token and all behind it
-            answer = said.clone()
-            answer[wrong:] = torch.where(answer[wrong:] == 5, 6, 5)
-            one = {**batch, "input_ids": torch.cat((prompt[0], answer))[None]}
-            one["labels"] = torch.cat((torch.full_like(prompt[0], -100), answer))[None]
-            one["attention_mask"] = torch.ones_like(one["input_ids"])
-            one["query_mask"] = model.processor.query_mask(one["input_ids"]) & (one["labels"] == -100)
-            one["image_index"] = torch.zeros(1, dtype=torch.long)
-            group = DrawnQuestions.of(model, one)
-            assert group.prompts.answered(first.sets[b : b + 1, 0], "forced").tolist() == [wrong / 4]
-
-
-def test_an_adapter_is_trained_alone() -> None:
-    model = tiny_model()
-    adapted = get_peft_model(model, scorer_lora_config(model, r=2))
-    settings = ReinforceSettings(draws=3, answering="forced", entropy_floor=100.0)
-    made = reinforcement_loss(adapted, batch_of(model), settings, generator=torch.Generator().manual_seed(0))
-    made.loss.backward()
-    touched = {name for name, weight in adapted.named_parameters() if weight.grad is not None}
-    assert touched and all("lora_" in name and "scorers.realizer" in name for name in touched)
-
-
 @pytest.mark.parametrize(
     ("changes", "choices", "message"),
     [
@@ -381,50 +314,6 @@ def test_the_estimated_gradient_is_that_of_all_sets_enumerated_and_favours_fewer
         error = found.std(0) / groups**0.5
         assert bool(((found.mean(0) - expected).abs() < 4 * error + 1e-6).all())
     assert float(exact[0].abs().max()) > 10 * float((gradients[0].std(0) / groups**0.5).max())
-
-
-# ---- the model ----------------------------------------------------------------------------------------------------
-def choosing(allocator: str) -> Any:
-    """A model whose allocator deems several sizes likely."""
-    model = tiny_model(fetcher={"tier_choice": "classifier", "allocator": allocator, "adaptive_share": 0.12})
-    with torch.no_grad():
-        for weight in model.model.fetcher.budgeters.parameters():
-            weight.div_(10)
-    return model
-
-
-def loss_of(model: Any, *, draws: int = 12, seed: int = 0, **settings: Any) -> Any:
-    return reinforcement_loss(
-        model,
-        batch_of(model),
-        ReinforceSettings(draws=draws, answering="forced", **settings),
-        generator=torch.Generator().manual_seed(seed),
-    )
-
-
-def all_right(asked: AnsweredPrompts, drawn: Tensor, how: str) -> Tensor:
-    return torch.ones(len(asked.batch["input_ids"]))
-
-
-def test_with_equal_answers_the_classifier_learns_to_fetch_less(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = choosing("tiers")
-    monkeypatch.setattr(AnsweredPrompts, "answered", all_right)
-    classifier = model.model.fetcher.budgeters["tiers"].classifier
-    made = loss_of(model, weights=RewardWeights(efficiency=1.0), entropy_weight=0.0)
-    assert len(made.sizes.unique()) > 1 and made.correctness.eq(1).all()
-    cheapest = made.sizes == made.sizes.amin(1, keepdim=True)
-    assert bool((made.rewards[cheapest].min() > made.rewards[~cheapest].max()).all())
-    optimizer = torch.optim.SGD(classifier.parameters(), lr=2.0)
-    expected = []
-    for step in range(12):
-        made = loss_of(model, seed=step, weights=RewardWeights(efficiency=1.0), entropy_weight=0.0)
-        expected.append(
-            DrawnQuestions.of(model, batch_of(model)).fetch("realizer", "tiers").expected_tokens.mean().item()
-        )
-        optimizer.zero_grad()
-        made.loss.backward()
-        optimizer.step()
-    assert expected[-1] < 0.8 * expected[0]
 
 
 @pytest.mark.parametrize("how", ["forced", "generate"])

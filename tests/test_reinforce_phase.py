@@ -8,7 +8,6 @@ import pytest
 import torch
 import yaml
 from helpers import tiny_checkpoint
-from torch import Tensor
 from trainers import PAGES, killed_at, launched, loaded, same, trainer_of, weights_of
 
 from arr_coc import ArrCocForConditionalGeneration
@@ -61,22 +60,6 @@ def test_the_scorer_is_trained_alone_and_the_run_says_how_it_fares(checkpoint: P
         assert rewards == pytest.approx(correct + 0.05, abs=1e-6) and line["reinforcement/sizes"] == 17
         assert 0 < line["reinforcement/entropy"] < 5.6  # log of 256 patches
         assert {"loss/reinforcement", "gradient_norm/scorer", "recall"} <= set(line)
-
-
-def test_boxes_teach_nothing_where_the_relevance_loss_has_no_weight(checkpoint: Path, tmp_path: Path) -> None:
-    made = []
-    for known in (True, False):
-        trainer = trainer_of(checkpoint, tmp_path / str(known), PHASE, steps=2)
-        collate = trainer.data_collator
-
-        def without_boxes(records: Any, collate: Any = collate, known: bool = known) -> dict[str, Tensor]:
-            batch = collate(records)
-            return batch if known else {**batch, "relevance_targets": torch.full_like(batch["relevance_targets"], -1.0)}
-
-        trainer.data_collator = without_boxes
-        trainer.train()
-        made.append(weights_of(trainer))
-    assert same(*made)
 
 
 def test_tiers_are_reinforced_too(checkpoint: Path, tmp_path: Path) -> None:

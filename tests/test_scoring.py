@@ -13,9 +13,9 @@ from torch.testing import assert_close
 
 from arr_coc.data.records import Record
 from arr_coc.evaluation.answers import encode, load_images
-from arr_coc.evaluation.arms import LADDER, make_arms
+from arr_coc.evaluation.arms import make_arms
 from arr_coc.evaluation.deciding import check_rules, compared, decide, default_rules, judge, missing_arms
-from arr_coc.evaluation.prediction_loop import OtherPages, as_read, predict_all
+from arr_coc.evaluation.prediction_loop import as_read, predict_all
 from arr_coc.evaluation.predictions import Prediction, compared_halves, swapped_pairs
 from arr_coc.evaluation.scores import Items, Scored, compare_all, distinct_items, score_arm
 from arr_coc.evaluation.statistics import bootstrap_mean
@@ -61,21 +61,6 @@ def scored(name: str, scores: list[float]) -> Scored:
         np.arange(count),
         absent=np.zeros(count, bool),
     )
-
-
-def test_the_other_page_is_the_next_that_shows_something_else(model: Any, pages: list[Path], tmp_path: Path) -> None:
-    """By pixels: a copy under another name, and in another format, is no other page."""
-    copy = tmp_path / "copy.bmp"
-    with Image.open(pages[0]) as image:
-        image.save(copy)
-    others = OtherPages(model, [pages[0], pages[0], copy, pages[1], pages[2]])
-    assert [others.after(image) for image in (pages[0], copy, pages[1], pages[2])] == [
-        pages[1],
-        pages[1],
-        pages[2],
-        pages[0],
-    ]
-    assert OtherPages(model, [pages[0], copy]).after(copy) is None
 
 
 def embedded(model: Any, encoding: Any, arm: Any, image: int, other: int) -> tuple[torch.Tensor, list[int]]:
@@ -178,18 +163,6 @@ def scored_arm(name: str, rows: list[list[float]]) -> Scored:
     )
 
 
-def test_a_family_of_comparisons_says_what_it_could_have_seen() -> None:
-    arms = [
-        scored_arm(name, [np.random.default_rng(i).integers(0, 2, 40).tolist()]) for i, name in enumerate(LADDER[:3])
-    ]
-    one, _ = compare_all([(arms[0], arms[1]), (arms[0], arms[2])])
-    assert one["p_holm"] >= one["p"] and not one["significant"]
-    assert 0.2 < one["detectable"] < 0.8
-    few = scored_arm("none", [[1] * 19]), scored_arm("saliency", [[0] * 19])
-    enough = scored_arm("none", [[1] * 20]), scored_arm("saliency", [[0] * 20])
-    assert [compare_all([pair])[0]["significant"] for pair in (few, enough)] == [False, True]
-
-
 def differences(**intervals: tuple[float, float]) -> Any:
     """random=(1, 3) -> of realizer and random the interval 1 to 3 in points, significant where 0 is outside."""
 
@@ -223,12 +196,6 @@ def test_the_interval_decides(intervals: dict[str, tuple[float, float]], decisio
     assert outcome["decision"] == decision and outcome["notes"] == []
     few = decide(default_rules("realizer"), arms, compare, images=19)
     assert few["decision"] == "NO VERDICT" and "at least 20 different images" in few["text"]
-
-
-def test_go_needs_every_rival() -> None:
-    """A floor that was never run is not beaten."""
-    assert missing_arms(default_rules("realizer"), [*LADDER, "uniform", "larger", "smaller"]) == ["patches_only"]
-    assert not missing_arms(default_rules("realizer"), [arm.name for arm in make_arms(tiny_config())])
 
 
 def test_a_lucky_answer_of_random_changes_no_decision() -> None:

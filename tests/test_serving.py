@@ -292,16 +292,6 @@ def test_fields_that_may_be_missing_are_null_or_left_out(stream: bool, model: An
     assert told["fields"]["tax"]["error"] and told["fields"]["tip"]["error"]
 
 
-@pytest.mark.parametrize("stream", [False, True])
-def test_cut_answers_are_no_values_of_fields(stream: bool, model: Any, client: Any) -> None:
-    cut = model.generate(IMAGES[0], QUESTION, max_new_tokens=2)
-    message, finish, told = ask_for(client, schema_of(total={"type": "string"}), stream, max_tokens=2)
-    assert message.refusal == f"total: expected a whole answer; got {cut!r}, which max_tokens cut"
-    assert (finish, message.content, told["fields"]["total"]["text"]) == ("length", None, cut)
-    message, finish, _ = ask_for(client, schema_of(total={"type": ["string", "null"]}), stream, max_tokens=2)
-    assert (finish, message.refusal, json.loads(message.content)) == ("length", None, {"total": None})
-
-
 def test_json_that_is_refused(server: Server, client: Any) -> None:
     for form, message in (
         (schema_of(rows={"type": "array"}), "rows: expected type string, number"),

@@ -377,19 +377,6 @@ def test_values_obey_the_schema(part: dict[str, Any], text: str, message: str) -
     assert date.value("2025-04-13") == "2025-04-13"
 
 
-def test_one_of_some_values_and_what_is_left_out() -> None:
-    kind = SchemaField(("seller", "kind"), "?", ("string",), ("Shop", "Bar"))
-    assert kind.value("bar") == "Bar"
-    assert SchemaField(("x",), "?", ("number",), (1, 1.5)).value("$1.50") == 1.5
-    assert SchemaField(("x",), "?", ("boolean",), (True, False)).value("No") is False
-    with pytest.raises(ValueError, match="seller.kind: expected an answer that is Shop or Bar; got 'pub'"):
-        kind.value("pub")
-    fields = fields_of(SCHEMA)
-    said = as_object(fields, [12.5, "May", None, None, "Bar", None, None])
-    assert said == {"total": 12.5, "issueDate": "May", "paid": None, "seller": {"city_name": None, "kind": "Bar"}}
-    assert misfit(said, SCHEMA) is None
-
-
 def test_fields_of_one_name_have_questions_of_their_own() -> None:
     """Seller and buyer got the same value."""
     party = {"properties": {"name": {}, "vatId": {"description": "What is its VAT number?"}}}

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from graphs import BOTH, BRIDGES, TEXT, spatial_model
-from helpers import CARD, PAGE, READS_WORDS, TINY_SIDE, drawn, prompt, tiny_config, tiny_model
+from helpers import CARD, PAGE, drawn, prompt, tiny_config
 from lone import QUESTION
 from torch import Tensor
 from transformers import Qwen3VLConfig, Qwen3VLModel
@@ -290,16 +290,6 @@ def question_of(model: Any, encoding: ImageEncoding, budget: int) -> dict[str, A
     return {"input_ids": written["input_ids"], "query_mask": written["query_mask"].bool(), "encoding": encoding}
 
 
-def test_pooled_base_tokens_stand_at_the_middle_of_their_cells() -> None:
-    """Four rows of cells in threes: the last is a row of its own."""
-    model = spatial_model()
-    encoding = model.model.encode_image(torch.rand(1, 3, TINY_SIDE, TINY_SIDE), pool=3)
-    assert encoding.centres()[0].tolist() == [[5.5, 5.5], [5.5, 13.5], [13.5, 5.5], [13.5, 13.5]]
-    planes = image_planes(model.model, encoding)
-    cells = F.avg_pool2d(encoding.features, 4)[0]
-    assert torch.allclose(planes[0, 1, 2], merged(model, "high", cells[:, :3, 3].mean(1)), atol=1e-5)
-
-
 @pytest.mark.parametrize("bridge", [{"layout": "rows"}, {"layout": "indicators", "kind": "vet", "table_size": 40}])
 @torch.no_grad()
 def test_what_a_layout_puts_around_an_image_gets_no_planes(bridge: dict[str, Any]) -> None:
@@ -383,69 +373,13 @@ def test_further_passes_put_their_tokens_at_their_places(
     assert uncached == answer.text
 
 
-@torch.no_grad()
-def test_tokens_that_tell_of_other_patches_stand_where_those_are() -> None:
-    """The bridge "wordpieces" keeps fewer tokens than patches, in an order of its own."""
-    model = spatial_model({**READS_WORDS["bridge"], **BOTH}, vision=READS_WORDS["vision"])
-    inputs = prompt(model, (PAGE, QUESTION), budget=30)
-    out = model.model(**inputs)
-    fetch, encoding = out.fetch, model.model.encode_image(**pixels_of(inputs))
-    told = [int(fetch.indices[0, at]) for at in fetch.source[0].tolist() if at >= 0]
-    assert 0 < len(told) <= 30 and int(fetch.tokens[0]) == len(told)
-    ids, image = out.prompt.inputs["input_ids"][0], model.config.image_token_id
-    places = reference_places(encoding, 0, told)
-    assert torch.equal(out.prompt.positions[:, 0], reference_positions(ids.tolist(), [places], image, 16))
-    planes = out.prompt.planes[0, ids == image].movedim(1, 0)
-    assert torch.allclose(planes, reference_planes(model, encoding, 0, told), atol=1e-4)
-
-
 # ---- training -------------------------------------------------------------------------------------------------------
-
-
-def test_the_answers_loss_reaches_planes_and_what_chooses() -> None:
-    model = spatial_model(fetcher={"gradient": "soft", "scorers": ["realizer"]}).train()
-    inputs = prompt(model, (PAGE, QUESTION))
-    model(**inputs, labels=inputs["input_ids"]).loss.backward()
-    for name, parameter in model.model.deepstack.named_parameters():
-        assert parameter.grad is not None and parameter.grad.any(), name
-    assert model.model.fetcher.scorers["realizer"].cross_query.weight.grad.any()
 
 
 # ---- saved, and elsewhere -------------------------------------------------------------------------------------------
 
 
-def test_experts_read_places_too() -> None:
-    """Qwen3-VL's mixture of experts."""
-    moe = {
-        "model_type": "qwen3_vl_moe_text",
-        "num_experts": 4,
-        "num_experts_per_tok": 2,
-        "moe_intermediate_size": 16,
-        "decoder_sparse_step": 1,
-    }
-    model = spatial_model(text=moe)
-    answer = model.generate(PAGE, QUESTION)
-    assert (
-        answer == model.generate(model.encode_image(PAGE), QUESTION) == model.generate(PAGE, QUESTION, use_cache=False)
-    )
-
-
 # ---- models without, and what is refused ----------------------------------------------------------------------------
-
-
-@torch.no_grad()
-def test_a_model_without_them_holds_and_passes_nothing_of_it() -> None:
-    plain = tiny_model()
-    assert not plain.config.bridge_config.deepstack and plain.model.deepstack is None
-    assert not any("deepstack" in name for name in plain.state_dict())
-    given: dict[str, Any] = {}
-    plain.model.language_model.register_forward_pre_hook(
-        lambda module, args, kwargs: given.update(kwargs), with_kwargs=True
-    )
-    out = plain.model(**prompt(plain, (PAGE, QUESTION)))
-    assert out.prompt.positions is None and out.prompt.planes is None
-    assert plain.model.encode_image(torch.rand(1, 3, 128, 128)).depths is None
-    assert given.get("position_ids") is None and not {"visual_pos_masks", "deepstack_visual_embeds"} & set(given)
 
 
 @pytest.mark.parametrize(

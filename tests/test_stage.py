@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from arr_coc.training.checkpoints import load_state, older, save_state
 from arr_coc.training.loop import Loop
-from arr_coc.training.optimizers import FLOOR, OPTIMIZERS, MuonWithAdamW, adamw, muon, stacked_matrices, warmup_cosine
+from arr_coc.training.optimizers import FLOOR, OPTIMIZERS, MuonWithAdamW, adamw, warmup_cosine
 from arr_coc.training.reader.recognition import RecognitionStage
 
 
@@ -177,25 +177,6 @@ def test_matrices_of_stacked_layers_get_orthogonal_updates_and_all_others_those_
             assert lengths.max() < 2 * lengths.min()  # those of a random matrix differ by ten times and more
             step = (after[name] - before[name]).square().mean().sqrt()
             assert 0.2 * 0.01 * 0.6 < step < 0.2 * 0.01 * 1.3
-
-
-@pytest.mark.parametrize("order", [torch.contiguous_format, torch.channels_last])
-def test_kernels_are_matrices_to_muon_however_they_lie_in_memory(order: torch.memory_format) -> None:
-    torch.manual_seed(0)
-    kernel, depthwise = nn.Conv2d(8, 6, 3), nn.Conv2d(8, 8, 3, groups=8)
-    module = nn.Sequential(kernel, depthwise).to(memory_format=order)  # type: ignore[call-overload]
-    optimizer = muon([(list(module.parameters()), 0.01)], 0.0, module)
-    for parameter in module.parameters():
-        parameter.grad = torch.randn(parameter.shape)
-    before = kernel.weight.detach().clone()
-    optimizer.step()
-    lengths = torch.linalg.svdvals((kernel.weight.detach() - before).flatten(1))
-    assert 0 < lengths.max() < 2 * lengths.min()
-    assert stacked_matrices(module) == {id(kernel.weight)}
-    optimizer.zero_grad()
-    assert kernel.weight.grad is None and depthwise.weight.grad is None
-    saved = optimizer.state_dict()
-    muon([(list(module.parameters()), 0.01)], 0.0, module).load_state_dict(saved)
 
 
 def test_unknown_optimisers_and_a_torch_without_muon_are_refused_with_the_recipe(

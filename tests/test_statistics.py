@@ -7,7 +7,6 @@ from arr_coc.evaluation.statistics import (
     SIGNIFICANCE,
     bootstrap_mean,
     clustered_error,
-    detectable_difference,
     holm,
     is_significant,
     paired_difference,
@@ -72,19 +71,6 @@ def test_what_no_image_shows_is_not_ruled_out() -> None:
     alike = paired_difference([0.9] * 7, [0.3] * 7, groups=groups)
     assert alike.low == pytest.approx(0.6 - wilson(0, 4).high) and alike.high == 1.0
     assert clustered_error([0.9] * 7, [0.3] * 7, groups=groups) > 0.1
-
-
-def test_the_detectable_difference_is_the_one_that_is_found() -> None:
-    """Simulated runs with just that gain are called significant about four times of five, and it shrinks with n."""
-    first, second, images = simulated(0, 0.0)
-    error = clustered_error(first, second, groups=images)
-    smallest = detectable_difference(error)
-    assert sum(called(*simulated(2000 + seed, smallest)) for seed in range(60)) / 60 == pytest.approx(0.8, abs=0.2)
-    assert detectable_difference(error, comparisons=18) > 1.2 * smallest
-    assert clustered_error(first[:500], second[:500], groups=images[:500]) == pytest.approx(2 * error, rel=0.2)
-    assert detectable_difference(clustered_error([1.0] * 30, [1.0] * 30)) > 0.1, (
-        "no difference seen is no proof of none"
-    )
 
 
 # ---- simulated runs: how often is a comparison called significant? -------------------------------------------------

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-from arr_coc.families.relevance_maps import SemanticTextures
 from arr_coc.modeling.textures import (
     TEXTURE_SETS,
     TEXTURES,
@@ -21,16 +20,6 @@ def test_textures_are_averages_over_patches_in_row_major_order() -> None:
     light = found[0, TEXTURES.index("luminance")]
     assert light[1, 3] == pytest.approx(1.0) and int(light.argmax()) == 7
     assert int(found[0, TEXTURES.index("edge_magnitude")].argmax()) == 7
-
-
-@pytest.mark.parametrize("kind", TEXTURE_SETS)
-def test_textures_of_an_image_do_not_depend_on_the_batch(kind: str) -> None:
-    pixels, mask = torch.randn(3, 3, 32, 32), torch.rand(3, 64) > 0.2
-    together = textures(pixels, 8, kind, mask)
-    for item in range(3):
-        assert torch.allclose(
-            together[item : item + 1], textures(pixels[item : item + 1], 8, kind, mask[item : item + 1])
-        )
 
 
 # ---- channels by name ----------------------------------------------------------------------------------------------
@@ -91,12 +80,6 @@ def test_entropy_is_that_of_sixteen_shades() -> None:
     assert channel("local_entropy", torch.full((1, 3, 48, 48), 0.3)).max() == 0
 
 
-def test_places_and_distance_from_the_centre() -> None:
-    at = (np.arange(6) + 0.5) / 3 - 1
-    assert channel("y")[:, 2] == pytest.approx(at) and channel("x")[3] == pytest.approx(at)
-    assert channel("eccentricity") == pytest.approx(np.hypot(at[:, None], at[None]) / 2**0.5)
-
-
 @pytest.mark.parametrize("size", [1, 3, 9])
 def test_variance_is_that_of_all_pixels_around(size: int) -> None:
     shades, reach = luma_patches(), size // 2
@@ -124,22 +107,6 @@ def test_energy_lies_in_the_direction_of_the_gradient(degrees: int, step: tuple[
     assert max(energies, key=lambda angle: energies[angle]) == degrees
     both = [channel(name, wave)[2, 2] for name in ("sobel_x", "sobel_y")]
     assert [value > 0.01 for value in both] == [step[1] != 0, step[0] != 0]
-
-
-def test_contrast_is_distance_from_what_is_around() -> None:
-    pixels = torch.zeros(1, 3, 48, 48)
-    pixels[:, 0, 16:24, 16:24] = 0.8  # one red patch, at (2, 2)
-    assert channel("contrast_red_green", pixels)[2, 2] == pytest.approx(0.8 - 0.8 / 25, abs=1e-6)
-    assert channel("contrast_blue_yellow", pixels)[2, 2] == pytest.approx(0.4 - 0.4 / 25, abs=1e-6)
-    assert channel("contrast_luminance", pixels)[2, 2] == pytest.approx(0.299 * 0.8 * 24 / 25, abs=1e-6)
-
-
-def test_the_semantic_channels_come_last() -> None:
-    torch.manual_seed(0)
-    full, features = textures(PAGE, 6, "full"), torch.randn(2, 12, 6, 6)
-    channels = SemanticTextures(12)(full, features)
-    assert channels.shape == (2, len(TEXTURES), 6, 6) and torch.equal(channels[:, :24], full)
-    channels[:, 24:].sum().backward()
 
 
 def test_what_touches_padding_is_cleared_but_where_nothing_else_is() -> None:

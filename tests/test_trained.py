@@ -15,7 +15,7 @@ from peft import LoraConfig, get_peft_model
 from published import load, stored
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM
 
 import arr_coc
 from arr_coc.assembling import complete, find_language_model, open_source, take_trained
@@ -200,19 +200,6 @@ def test_a_training_begins_with_new_parts_around_the_language_model(whole: Path,
 
 
 # ---- GGUF ---------------------------------------------------------------------------------------------------------
-
-
-def test_a_gguf_file_is_a_source_like_any_other(whole: Path, cache: Path) -> None:
-    source = open_source(str(whole.parent / "words.gguf"), option="--llm")
-    assert source.published_name == "words.gguf" and source.field("model_type") == "llama"
-    assert source.shape("model.embed_tokens.weight") == (269, 24) and "lm_head.weight" not in source.tensors
-    assert [path.name for path in (cache / "gguf").glob("*/*")] == ["model"], "the tokenizer is read when it is wanted"
-    folder = source.file("tokenizer.json").parent
-    text = "What is the total? 24.50 €"
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    assert tokenizer(text)["input_ids"] == tiny_tokenizer()(text)["input_ids"]
-    alone = open_source(str(whole.parent / "words.gguf"), option="--llm")
-    assert alone.weight_files() == ["model.safetensors"]
 
 
 def test_what_is_no_gguf_file_is_refused(tmp_path: Path, whole: Path) -> None:

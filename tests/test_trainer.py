@@ -6,19 +6,17 @@ from typing import Any
 
 import pytest
 import torch
-from peft import get_peft_model
 from torch import nn
-from trainers import CPU, PAGES, PHASE, killed_at, loaded, same, tiered_checkpoint, trainer_of, weights_of
+from trainers import CPU, PAGES, PHASE, loaded, tiered_checkpoint, trainer_of, weights_of
 
-from arr_coc import scorer_lora_config
 from arr_coc.adapters import PARTS, adapt, part_of_parameter
-from arr_coc.data.collator import UNKNOWN, QuestionCollator
+from arr_coc.data.collator import QuestionCollator
 from arr_coc.data.formats import open_records
 from arr_coc.training.losses import loss_weights, retention_loss
 from arr_coc.training.measures import query_dependence
 from arr_coc.training.parts import train_only
-from arr_coc.training.phases import AllocatorPhase, JointPhase, Phase, SemanticPhase, make_trainer, train_phase
-from arr_coc.training.trainer import ArrCocTrainer, Mix
+from arr_coc.training.phases import AllocatorPhase, JointPhase, Phase, SemanticPhase, make_trainer
+from arr_coc.training.trainer import Mix
 
 
 @pytest.fixture(scope="module")
@@ -101,35 +99,6 @@ def test_a_phase_can_train_one_scorer_and_leave_the_others(checkpoint: Path, tmp
         train_only(trainer.model, ["scorer.experts"])
 
 
-def test_a_phase_that_fails_leaves_the_configured_gradient(
-    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model, processor = loaded(checkpoint)
-    configured = model.config.fetcher_config.gradient
-    monkeypatch.setattr(ArrCocTrainer, "train", lambda _: {}["interrupted"])
-    with pytest.raises(KeyError, match="interrupted"):
-        train_phase(model, processor, replace(PHASE, gradient="soft"), tmp_path, device=CPU, root=tmp_path)
-    assert configured != "soft" and model.config.fetcher_config.gradient == configured
-
-
-def test_an_adapter_trains_alone_and_resumes_exactly(checkpoint: Path, tmp_path: Path) -> None:
-    def trainer(folder: Path) -> ArrCocTrainer:
-        model, processor = loaded(checkpoint)
-        torch.manual_seed(0)
-        adapted = get_peft_model(model, scorer_lora_config(model, r=2))
-        return make_trainer(adapted, processor, replace(PHASE, steps=3), folder, device=CPU, root=folder)
-
-    whole = trainer(tmp_path / "whole")
-    before = weights_of(whole)
-    whole.train()
-    changed = [name for name, weight in weights_of(whole).items() if not torch.equal(weight, before[name])]
-    assert changed and all("lora_" in name and "scorers" in name for name in changed)
-    killed_at(trainer(tmp_path / "killed"), 2)
-    resumed = trainer(tmp_path / "killed")
-    resumed.train()
-    assert same(weights_of(whole), weights_of(resumed))
-
-
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_a_frozen_scorer_runs_once_and_without_a_graph(checkpoint: Path, tmp_path: Path, checkpointing: bool) -> None:
     phase = SemanticPhase(data=PAGES, steps=1, batch_size=2, activation_checkpointing=checkpointing)
@@ -139,16 +108,6 @@ def test_a_frozen_scorer_runs_once_and_without_a_graph(checkpoint: Path, tmp_pat
         scorer.register_forward_hook(lambda _m, _i, scores, name=name: ran.append((name, scores.requires_grad)))
     trainer.train()
     assert ran == [("realizer", False)]
-
-
-def test_parts_have_their_own_learning_rates(checkpoint: Path, tmp_path: Path) -> None:
-    trainer = trainer_of(checkpoint, tmp_path, rates={"encoder": 1e-5, "scorer": 3e-3}, weight_decay=0.1)
-    optimizer = trainer.create_optimizer()
-    rates = {group["part"]: group["lr"] for group in optimizer.param_groups}
-    assert rates == {**dict.fromkeys(PARTS, 1e-3), "encoder": 1e-5, "scorer": 3e-3}
-    assert isinstance(optimizer, torch.optim.AdamW)
-    decays = {(p.ndim > 1, group["weight_decay"]) for group in optimizer.param_groups for p in group["params"]}
-    assert decays == {(True, 0.1), (False, 0.0)}
 
 
 def test_activation_checkpointing_recomputes_every_layer_and_changes_no_gradient(checkpoint: Path) -> None:
@@ -317,15 +276,6 @@ def test_retained_records_are_judged_as_before(tiered: Path, tmp_path: Path) -> 
 def test_sources_that_there_are_not_are_not_retained(retained: Any) -> None:
     with pytest.raises(ValueError, match="retained: expected a list of numbers of sources, 0 to 1; got"):
         open_records({**MIXED, "retained": retained})
-
-
-def test_boxes_of_retained_records_teach_nothing(tiered: Path, tmp_path: Path) -> None:
-    model, processor = loaded(tiered)
-    records = list(open_records(MIXED, folder=tmp_path))[:4]
-    batch = QuestionCollator(processor, model.config)(records)
-    assert batch["retained"].tolist() == [False, True, False, True]
-    assert (batch["relevance_targets"][1::2] == UNKNOWN).all() and (batch["relevance_targets"][::2] >= 0).all()
-    assert "retained" not in QuestionCollator(processor, model.config)(records[::2])
 
 
 def test_a_whole_model_has_nothing_to_be_held_to(tiered: Path, tmp_path: Path) -> None:

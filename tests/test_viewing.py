@@ -18,7 +18,6 @@ from arr_coc.viewing import (
     NARROWEST,
     OUTLINE_COLOUR,
     SHORTEST,
-    describe,
     draw_fetch,
     draw_sheet,
 )
@@ -83,26 +82,6 @@ def test_patches_of_tiles_are_outlined_where_they_lie_in_the_image() -> None:
     assert rows.min() == pytest.approx(MARGIN + expected[0] * scale, abs=4)
     assert rows.max() == pytest.approx(MARGIN + expected[1] * scale, abs=4)
     assert columns.min() == pytest.approx(left + min(x0 for x0, *_ in places) * scale, abs=4)
-
-
-def test_the_image_shows_through_and_relevance_tints_it() -> None:
-    image = Image.new("RGB", (64, 64), "white")
-    pixels = np.asarray(draw_fetch(image, fetch([27]), question="?")).astype(int)
-    cell = SHORTEST // 8
-    middle = MARGIN + cell // 2
-    fetched, other = pixels[middle + 3 * cell, middle + 3 * cell], pixels[middle + 5 * cell, middle + 5 * cell]
-    assert np.abs(fetched - [254, 240, 124]).max() < 8  # 60 % of viridis' yellow over white
-    assert (other > 210).all()  # far less of its violet
-
-
-def test_nothing_fetched_draws_neither_heat_nor_outline() -> None:
-    image = Image.new("RGB", (64, 64), "white")
-    picture = draw_fetch(image, fetch([], strategy="none"), question="?", text="a", probability=0.5)
-    assert not outlined(picture).any()
-    assert (np.asarray(picture)[MARGIN + 10, MARGIN + 10] == 255).all()
-    assert describe(fetch([], strategy="none")) == (
-        "strategy none: the 4 base tokens only, nothing fetched of 64 patches"
-    )
 
 
 @pytest.mark.parametrize("question", ["word " * 80, "w" * 400, "short", ""])

@@ -16,8 +16,8 @@ from PIL import Image, ImageDraw, ImageFont
 from arr_coc.modeling import view_encoding
 from arr_coc.modeling.configuration_arr_coc import count_vision_tokens
 from arr_coc.modeling.image_encoding import ImageEncoding
-from arr_coc.modeling.joint_allocation import JointFetch, seen_before
-from arr_coc.modeling.views import Views, plan_tiles, print_height, print_scale, square_of
+from arr_coc.modeling.joint_allocation import JointFetch
+from arr_coc.modeling.views import plan_tiles, print_height, print_scale
 from arr_coc.viewing import describe
 
 GRID = TINY_SIDE // TINY_PATCH
@@ -73,13 +73,6 @@ def test_the_same_print_is_measured_alike_in_any_number_of_pixels(size: int) -> 
     assert side == pytest.approx(max(640, 0.2545 * size), rel=0.02)
 
 
-def test_without_print_tiles_follow_the_size() -> None:
-    noise = Image.effect_noise((900, 700), 80).convert("RGB")
-    assert print_height(noise, 320) is None and print_scale(noise, 320, 0.5, 11) == 0.5
-    assert print_height(Image.effect_noise((900, 900), 80).convert("RGB"), 320) is None
-    assert print_height(Image.new("RGB", (900, 700)), 320) is None
-
-
 def test_a_page_of_large_print_is_read_once(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     warned: list[str] = []
     monkeypatch.setattr("arr_coc.modeling.image_processing_arr_coc.logger.warning", warned.append)
@@ -119,17 +112,6 @@ def test_what_was_fetched_is_described_by_views_and_sources(model: Any, tmp_path
     scan = model.generate(tmp_path / "page.pdf", QUESTION, return_fetch=True, tiles="never")
     assert describe(pair.fetch).endswith(f" from 2 views of 2 sources, of {patches} patches each")
     assert describe(scan.fetch).endswith(f" from 1 view of 1 source, of {patches} patches")
-
-
-def test_a_place_that_two_views_see_is_left_to_the_one_that_goes_before() -> None:
-    squares = [square_of(window) for window in ((0, 0, 320, 160), (0, 0, 160, 160), (120, 0, 280, 160))]
-    views = Views(torch.zeros(3, dtype=torch.int64), torch.tensor(squares), torch.tensor([0, 1]), None, "joint")
-    hidden = seen_before(views, torch.tensor([9.0, 1.0, 2.0]), side=16)
-    x, _ = views.centres(16).unbind(-1)
-    assert not hidden[2].any()  # of the tiles it has more evidence; the overview's is of no account
-    assert torch.equal(hidden[1], x[1] >= 120)
-    inside = (x[0] < 280) & (views.centres(16)[0, :, 1] >= 0) & (views.centres(16)[0, :, 1] < 160)
-    assert torch.equal(hidden[0], inside)
 
 
 def fetched(answer: Any) -> JointFetch:
@@ -195,12 +177,6 @@ def test_questions_ask_for_tiles_of_their_own_whatever_was_encoded_before(model:
         assert len(one.fetch.seen.views.slots) == 3
 
 
-@pytest.mark.parametrize(("share", "tiles"), [(0, 4), (0.9, 1)])
-def test_further_tiles_are_asked_for_by_their_share_of_the_relevance(model: Any, share: float, tiles: int) -> None:
-    answer = model.generate(SCAN, QUESTION, tiles="asked", asked_share=share, return_fetch=True)
-    assert len(answer.fetch.seen.views.slots) == 1 + tiles
-
-
 def test_base_tokens_are_those_of_the_overview_bit_for_bit(model: Any) -> None:
     with_tiles, alone = model.encode_image(SCAN), model.encode_image(SCAN, tiles="never")
     assert with_tiles.tiles is not None and alone.tiles is None
@@ -214,14 +190,6 @@ def test_sources_share_a_budget_or_have_their_part_of_it(model: Any, spread: str
     answer = model.generate([[SCAN, SMALL]], QUESTION, budget=27, spread=spread, return_fetch=True)[0]
     assert int(answer.fetch.counts.sum()) == 27
     assert counts is None or answer.fetch.counts.tolist() == counts
-
-
-@pytest.mark.parametrize("strategy", ["attention", "none", "saliency"])
-def test_images_that_need_no_tiles_are_scored_by_every_strategy(model: Any, strategy: str) -> None:
-    """`attention` reads what `SelectedSlots.views` has no tiles of; what fetches nothing has not failed."""
-    answer = model.generate([[SMALL, OTHER], [OTHER]], QUESTION, strategy=strategy, return_fetch=True)[0]
-    budget = 0 if strategy == "none" else model.config.vision_tokens()[1]
-    assert answer.fetch.counts.sum() == budget and answer.fetch.fallbacks == {"scorer": 0, "bridge": 0}
 
 
 @pytest.mark.parametrize("images", [[SMALL, OTHER], [SCAN, SMALL]])
@@ -244,15 +212,6 @@ def test_patches_are_given_for_each_image(model: Any) -> None:
     relevance = torch.rand(1, GRID * GRID)
     with pytest.raises(ValueError, match="relevance: expected that of images without tiles; got 1 for "):
         model.generate(SCAN, QUESTION, strategy="oracle", relevance=relevance)
-
-
-def test_several_images_keep_what_fetched_tokens_see_of_their_base(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patched:
-        patched.setattr(Views, "whole", property(lambda self: False))
-        anew = model.generate([[SMALL, OTHER]], QUESTION, return_fetch=True)[0]
-    monkeypatch.setattr(model.model, "encode_base", None)
-    kept = model.generate([[SMALL, OTHER]], QUESTION, return_fetch=True)[0]
-    assert kept.text == anew.text and kept.probability == pytest.approx(anew.probability, rel=1e-4)
 
 
 def test_a_long_question_about_one_image_is_refused_beside_several(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from arr_coc.modeling import word_sources
 from arr_coc.modeling.documents import Limits, open_document
 from arr_coc.modeling.image_encoding import ImageEncoding
 from arr_coc.modeling.image_loading import load_source
-from arr_coc.modeling.printed_lines import TextLayer, line_in_box, readable, words_on_view
+from arr_coc.modeling.printed_lines import TextLayer, line_in_box, readable
 from arr_coc.modeling.word_sources import (
     WORD_SOURCES,
     PageToRead,
@@ -113,24 +113,11 @@ def test_words_in_files_are_those_in_a_list(tmp_path: Path, silent_model: Any, c
     assert (named.pieces >= 0).sum() == (pieces >= 0).sum()
 
 
-def test_characters_share_a_box_by_their_widths() -> None:
-    line = line_in_box("iW", (0, 0, 100, 10))
-    assert line.boxes[0, 2] < 30 and line.boxes[1, 2] == 100
-    assert [text for text, _ in line_in_box("two words", (0, 0, 90, 10)).words()] == ["two", "words"]
-
-
 @pytest.mark.parametrize(
     ("character", "shown"), [("a", "a"), ("ﬁ", "fi"), ("ő", "o"), ("ß", "ß"), ("ł", "l"), ("−", "-"), ("中", "")]
 )
 def test_characters_become_those_that_the_reader_knows(character: str, shown: str) -> None:
     assert readable(character) == shown
-
-
-def test_words_beyond_a_view_are_outside_its_columns() -> None:
-    line = line_in_box("abcd", (-10, 4, 30, 8))
-    (word,) = words_on_view([line], (0, 0, 64, 64), 4)
-    assert word.columns[0] < 0 <= word.columns[-1] and word.row == pytest.approx(6 / 64 * 8)
-    assert words_on_view([line], (40, 0, 104, 64), 4) == []
 
 
 def test_text_layers_have_forms_rotated_pages_and_no_hidden_text(tmp_path: Path) -> None:
@@ -337,15 +324,6 @@ def test_scorers_that_read_features_look_at_pages_whose_words_are_known(silent_m
     silent_model.model.vision_tower.text_reader.scales = lambda stem, coarse: [[] for _ in stem]
     seen = silent_model.generate(page, "What?", strategy="variance", return_fetch=True).fetch
     assert torch.equal(named.indices, seen.indices) and torch.equal(named.scores, seen.scores)
-
-
-def test_text_in_one_pass_is_that_of_a_batch(model: Any) -> None:
-    other = [("zz", (4, 4, 20, 10))]
-    together = model.generate([PAGE, PAGE], ["What is ab?", "What is zz?"], words=[WORDS, other])
-    assert together == [
-        model.generate(PAGE, "What is ab?", words=WORDS),
-        model.generate(PAGE, "What is zz?", words=other),
-    ]
 
 
 # ---- bad input ----------------------------------------
