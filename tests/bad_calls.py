@@ -117,10 +117,7 @@ BAD: dict[str, tuple[Callable[[Any, Path], Any], str]] = {
         r"budget: expected 0 to \d+ patches .*, or fast \(\d+\), balanced .* auto .* or all; got 'x'",
     ),
     "too large a budget": (lambda m, f: m.generate(PAGE, QUESTION, budget=257), "budget: expected 0 to 256 .* got 257"),
-    "negative budget": (
-        lambda m, f: m.generate(PAGE, QUESTION, budget=-1),
-        "budget: expected 0 to .* got -1",
-    ),
+    "negative budget": (lambda m, f: m.generate(PAGE, QUESTION, budget=-1), "budget: expected 0 to .* got -1"),
     "two images, three questions": (
         lambda m, f: m.generate([PAGE, CARD], ["a", "b", "c"]),
         "images: expected 1 or 3 .*; got 2",
@@ -213,10 +210,7 @@ BAD: dict[str, tuple[Callable[[Any, Path], Any], str]] = {
         lambda m, f: m.encode_image(torch.rand(9, 9, device="meta")),
         "image: expected a dense",
     ),
-    "nested images": (
-        lambda m, f: m.encode_image([[[PAGE]]]),
-        "image: expected one image, or a list of them",
-    ),
+    "nested images": (lambda m, f: m.encode_image([[[PAGE]]]), "image: expected one image, or a list of them"),
     "encodings in lists of lists": (
         lambda m, f: m.generate([[m.encode_image(PAGE)]], QUESTION),
         "image: expected images, or one result of this model's encode_image",

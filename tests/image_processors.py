@@ -5,9 +5,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from arr_coc.modeling.image_processing_arr_coc import (
-    ArrCocImageProcessor,
-)
+from arr_coc.modeling.image_processing_arr_coc import ArrCocImageProcessor
 
 SIDE, PATCH, GRID = 64, 4, 16
 

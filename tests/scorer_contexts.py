@@ -5,11 +5,7 @@ from typing import Any
 import torch
 
 from arr_coc.modeling.configuration_arr_coc import ArrCocFetcherConfig
-from arr_coc.modeling.scorers import (
-    SCORERS,
-    FetchContext,
-    Scorer,
-)
+from arr_coc.modeling.scorers import SCORERS, FetchContext, Scorer
 from arr_coc.modeling.textures import TEXTURE_SETS
 from arr_coc.modeling.wordpieces import PIECE_SLOTS, SPELLED
 

@@ -85,9 +85,7 @@ def pipeline(language_model: Path, monkeypatch: pytest.MonkeyPatch) -> ocr_pipel
     return ocr_pipeline.OcrPipeline(language_model, dtype=torch.float32)
 
 
-def test_answers_are_those_of_the_language_model_and_its_cache_changes_none(
-    pipeline: ocr_pipeline.OcrPipeline,
-) -> None:
+def test_answers_are_those_of_the_language_model_and_its_cache_changes_none(pipeline: ocr_pipeline.OcrPipeline) -> None:
     page, streamer = pipeline.read(Path("any")), Tokens()
     answer, probability = pipeline.ask(page, "What is the VAT?", streamer)
     before, behind = ocr_pipeline.PROMPT

@@ -132,12 +132,7 @@ def refused(result: tuple[int, str, str]) -> str:
         ("noise.png", QUESTION, ("--picture", "out.txt"), "--picture: expected a name ending in .png"),
         ("noise.png", QUESTION, ("--picture", "."), "--picture: expected a file to write; got a folder"),
         ("noise.png", QUESTION, ("--device", "abacus"), "--device: expected e.g. cpu, cuda, cuda:1, mps; got 'abacus'"),
-        (
-            "noise.png",
-            QUESTION,
-            ("--device", "hpu:7"),
-            "device: expected one of this machine's, cpu",
-        ),
+        ("noise.png", QUESTION, ("--device", "hpu:7"), "device: expected one of this machine's, cpu"),
     ],
 )
 def test_ask_refuses_in_one_line(

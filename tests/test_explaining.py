@@ -12,14 +12,7 @@ from helpers import Cli, tiny_config, tiny_model
 from PIL import Image
 
 from arr_coc import ArrCocForConditionalGeneration
-from arr_coc.explaining.evidence import (
-    AnswerEvidence,
-    SeenImage,
-    evidence_json,
-    gather_evidence,
-    is_untrained,
-    see,
-)
+from arr_coc.explaining.evidence import AnswerEvidence, SeenImage, evidence_json, gather_evidence, is_untrained, see
 from arr_coc.explaining.figures import draw_evidence, draw_passes, draw_strategies, save
 from arr_coc.modeling.fetcher import FetchChoices
 

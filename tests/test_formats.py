@@ -169,14 +169,7 @@ def test_bad_columns_are_refused() -> None:
 
 
 def test_rendered_records_do_not_depend_on_what_was_asked_before() -> None:
-    spec = {
-        "format": "rendered",
-        "pages": 4,
-        "questions": 2,
-        "seed": 3,
-        "size": 128,
-        "domains": ["document", "form"],
-    }
+    spec = {"format": "rendered", "pages": 4, "questions": 2, "seed": 3, "size": 128, "domains": ["document", "form"]}
     forwards, backwards = open_records(spec), open_records(spec)
     assert [backwards[i] for i in range(7, -1, -1)] == list(forwards)[::-1]
     assert [dict(record.tags)["domain"] for record in forwards[::2]] == ["document", "form"] * 2

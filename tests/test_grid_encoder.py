@@ -14,13 +14,7 @@ from worked_cases import TOLERANCE
 
 from arr_coc.modeling import grid_encoder
 from arr_coc.modeling.configuration_arr_coc import ArrCocVisionConfig
-from arr_coc.modeling.grid_encoder import (
-    SCORES_AT_ONCE,
-    STEMS,
-    GridAttention,
-    GridEncoder,
-    attend_in_blocks,
-)
+from arr_coc.modeling.grid_encoder import SCORES_AT_ONCE, STEMS, GridAttention, GridEncoder, attend_in_blocks
 
 STEM_CASES = {"patchify": (), "conv": (8, 12)}  # stem_channels down to patches of 8 px
 

@@ -10,12 +10,7 @@ from image_processors import GRID, PATCH, SIDE, noise, processor
 from PIL import Image, ImageOps
 from transformers.utils import logging as transformers_logging
 
-from arr_coc.modeling.image_processing_arr_coc import (
-    ArrCocImageProcessor,
-    boxes_to_patches,
-    fit_square,
-    map_boxes,
-)
+from arr_coc.modeling.image_processing_arr_coc import ArrCocImageProcessor, boxes_to_patches, fit_square, map_boxes
 
 # Geometry
 

@@ -160,10 +160,7 @@ KINDS = (
 )
 REFUSED: dict[str, tuple[Callable[[Any, Path], object], str]] = {
     "label smoothing beside relevance": (smoothed_relevance, "label_smoothing_factor"),
-    "a truncated prompt": (
-        truncated,
-        r"at most \d+ tokens \(max_length; truncation would cut the question\)",
-    ),
+    "a truncated prompt": (truncated, r"at most \d+ tokens \(max_length; truncation would cut the question\)"),
     "truncated text": (truncated_text, r"at most 3 tokens \(max_length"),
     "an encoding of other weights": (
         lambda model, _: model.generate(tiny_model(seed=1).encode_image(PAGE), QUESTION),

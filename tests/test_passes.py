@@ -58,13 +58,7 @@ def test_one_pass_is_the_answer_as_ever(model: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"bridge": {"layout": "rows"}},
-        {"vision": {"compressor": "mask"}},
-        READS_WORDS,
-    ],
+    "changes", [{}, {"bridge": {"layout": "rows"}}, {"vision": {"compressor": "mask"}}, READS_WORDS]
 )
 @pytest.mark.versions
 def test_what_is_remembered_changes_no_answer(changes: dict[str, Any]) -> None:

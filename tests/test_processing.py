@@ -132,8 +132,7 @@ def test_prompts_longer_than_the_tokenizers_limit(padding: bool | str, truncatio
 
 
 @pytest.mark.parametrize(
-    ("budget", "message"),
-    [("quick", "quick"), (-1, "-1"), (SIDE * SIDE, "expected 0 to 256 patches")],
+    ("budget", "message"), [("quick", "quick"), (-1, "-1"), (SIDE * SIDE, "expected 0 to 256 patches")]
 )
 def test_bad_budget(budget: int | str, message: str) -> None:
     with pytest.raises(ValueError, match=message) as caught:

@@ -163,8 +163,7 @@ def test_a_trouble_that_passes_is_sat_out(hub: Hub, folder: Path, method: str, p
 
 
 @pytest.mark.parametrize(
-    ("how", "got"),
-    [(500, "got 500 Internal Server Error"), (429, "got 429 Too Many Requests"), ("cut", r"got (?!\d)")],
+    ("how", "got"), [(500, "got 500 Internal Server Error"), (429, "got 429 Too Many Requests"), ("cut", r"got (?!\d)")]
 )
 def test_an_upload_that_fails_for_good_commits_nothing_and_the_next_run_sends_only_the_rest(
     hub: Hub, shards: Path, how: int | str, got: str

@@ -37,13 +37,7 @@ from arr_coc.training.reader import language_model, relevance
 from arr_coc.training.reader.language_model import seen, spans
 from arr_coc.training.reader.pages import LISTWISE, PAGES, AskedPage, CropBatches, Sources, crop
 from arr_coc.training.reader.question_answering import QuestionAnswering, QuestionAnsweringStage
-from arr_coc.training.reader.recognition import (
-    RecognitionStage,
-    line_losses,
-    start_encoder,
-    word_loss,
-    words_right,
-)
+from arr_coc.training.reader.recognition import RecognitionStage, line_losses, start_encoder, word_loss, words_right
 from arr_coc.training.reader.relevance import RelevanceStage
 from arr_coc.training.reader.targets import (
     LEADS,

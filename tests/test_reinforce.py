@@ -10,12 +10,7 @@ from helpers import tiny_model
 from torch import Tensor
 
 from arr_coc.modeling.allocators import budgets_from_tiers
-from arr_coc.training.plackett_luce import (
-    draw_orders,
-    draw_sizes,
-    set_log_probability,
-    size_log_probability,
-)
+from arr_coc.training.plackett_luce import draw_orders, draw_sizes, set_log_probability, size_log_probability
 from arr_coc.training.reinforce import (
     DrawnQuestions,
     ReinforceSettings,

@@ -11,13 +11,7 @@ from torch import nn
 
 from arr_coc.model_summary import generated_image
 from arr_coc.modeling.configuration_arr_coc import ArrCocConfig
-from arr_coc.modeling.scorers import (
-    EMPTY,
-    SCORERS,
-    FetchContext,
-    Scorer,
-    position_code,
-)
+from arr_coc.modeling.scorers import EMPTY, SCORERS, FetchContext, Scorer, position_code
 from arr_coc.modeling.textures import TEXTURES
 from arr_coc.modeling.vision_tower import KeyValueProjection, key_value_projection
 from arr_coc.modeling.wordpieces import PIECE_SLOTS

@@ -239,10 +239,7 @@ def test_more_points_than_asked_but_within_chance_are_not_enough() -> None:
     rules = {
         "rules": [{"decision": "GO", "if": {"arm": "realizer", "above": "b", "by": 2}}],
         "otherwise": {"decision": "NO"},
-        "notes": [
-            {"if": {"arm": "realizer", "not_above": "c"}},
-            {"if": {"arm": "realizer", "not_above": "d"}},
-        ],
+        "notes": [{"if": {"arm": "realizer", "not_above": "c"}}, {"if": {"arm": "realizer", "not_above": "d"}}],
     }
     check_rules(rules)
     assert compared(rules) == [("realizer", "b"), ("realizer", "c"), ("realizer", "d")]
@@ -285,14 +282,8 @@ def test_a_decision_says_what_was_measured(intervals: dict[str, tuple[float, flo
     [
         (None, "rules: expected a list of rules"),
         ({"rules": [{"decision": "GO"}]}, r"rules\[0\]: expected if with arm, above and by .*; got None"),
-        (
-            {"rules": [{"decision": "GO", "if": {"arm": "a", "above": "b"}}]},
-            r"rules\[0\]: expected if .* above and by",
-        ),
-        (
-            {"rules": [{"if": {"arm": "a", "not_above": "b"}}]},
-            r"rules\[0\]: expected decision, a string",
-        ),
+        ({"rules": [{"decision": "GO", "if": {"arm": "a", "above": "b"}}]}, r"rules\[0\]: expected if .* above and by"),
+        ({"rules": [{"if": {"arm": "a", "not_above": "b"}}]}, r"rules\[0\]: expected decision, a string"),
         (
             {"rules": [{"decision": "GO", "if": {"arm": "a", "not_above": "b"}}]},
             "otherwise: expected decision, a string; got None",

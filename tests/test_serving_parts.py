@@ -410,10 +410,7 @@ def test_an_object_obeys_the_whole_schema() -> None:
         ({"type": "string"}, "schema: expected an object with properties; got string"),
         ({"type": "object", "properties": {}}, "expected a schema of 1 to 64 fields; got 0"),
         ({"properties": {"rows": {"type": "array"}}}, "rows: expected type string, .*; got array"),
-        (
-            {"properties": {"a": {"anyOf": [{"type": "string"}, {"type": "number"}]}}},
-            "a: expected anyOf one schema",
-        ),
+        ({"properties": {"a": {"anyOf": [{"type": "string"}, {"type": "number"}]}}}, "a: expected anyOf one schema"),
         ({"properties": {"a": {"$ref": "#"}}}, r"a: expected a \$ref to a part of this schema, .* got '#'"),
         ({"properties": {"a": {"$ref": "#/$defs/No"}}}, r"a: expected a \$ref to a part .* got '#/\$defs/No'"),
         ({"properties": {"a": {"$ref": "#/$defs/A"}}, "$defs": {"A": {"$ref": "#/$defs/A"}}}, "a: expected a JSON sch"),

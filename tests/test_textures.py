@@ -4,12 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from arr_coc.modeling.textures import (
-    TEXTURE_SETS,
-    TEXTURES,
-    clear_of_padding,
-    textures,
-)
+from arr_coc.modeling.textures import TEXTURE_SETS, TEXTURES, clear_of_padding, textures
 
 
 def test_textures_are_averages_over_patches_in_row_major_order() -> None:

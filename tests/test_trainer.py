@@ -265,10 +265,7 @@ def moved(tiered: Path, folder: Path, weight: float) -> float:
 
 
 def test_retained_records_are_judged_as_before(tiered: Path, tmp_path: Path) -> None:
-    free, held = (
-        moved(tiered, tmp_path / "free", 0.0),
-        moved(tiered, tmp_path / "held", 5.0),
-    )
+    free, held = (moved(tiered, tmp_path / "free", 0.0), moved(tiered, tmp_path / "held", 5.0))
     assert held < free / 3, (held, free)
 
 

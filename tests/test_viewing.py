@@ -13,14 +13,7 @@ from PIL import Image
 from tiny_pdf import paged
 
 from arr_coc.modeling.allocators import FetchResult
-from arr_coc.viewing import (
-    MARGIN,
-    NARROWEST,
-    OUTLINE_COLOUR,
-    SHORTEST,
-    draw_fetch,
-    draw_sheet,
-)
+from arr_coc.viewing import MARGIN, NARROWEST, OUTLINE_COLOUR, SHORTEST, draw_fetch, draw_sheet
 
 
 def fetch(indices: list[int], side: int = 8, **changes: Any) -> FetchResult:

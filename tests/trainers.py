@@ -39,10 +39,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def loaded(checkpoint: Path) -> tuple[ArrCocForConditionalGeneration, ArrCocProcessor]:
-    return (
-        ArrCocForConditionalGeneration.from_pretrained(checkpoint),
-        ArrCocProcessor.from_pretrained(checkpoint),
-    )
+    return (ArrCocForConditionalGeneration.from_pretrained(checkpoint), ArrCocProcessor.from_pretrained(checkpoint))
 
 
 def trainer_of(checkpoint: Path, folder: Path, phase: Phase = PHASE, **changes: Any) -> ArrCocTrainer:
