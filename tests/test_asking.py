@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import CARD, PAGE, QUESTION, Calls, loud_model, noise, prompt
+from helpers import CARD, PAGE, QUESTION, Calls, noise, prompt
 from transformers import GenerationConfig, TextIteratorStreamer, TextStreamer
 
 from arr_coc.modeling.image_processing_arr_coc import boxes_to_patches
@@ -18,11 +18,6 @@ from arr_coc.modeling.image_processing_arr_coc import boxes_to_patches
 pytestmark = pytest.mark.versions
 
 THIRD = noise(50, 120, 3)
-
-
-@pytest.fixture(scope="module")
-def model() -> Any:
-    return loud_model()
 
 
 @pytest.fixture(scope="module")

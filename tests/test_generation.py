@@ -20,11 +20,6 @@ QUESTIONS = [QUESTION, "Who?", "What is the user? What is the user?", "total tot
 PAIRS = [(PAGE, QUESTION), (noise(50, 120, 3), "total price")]
 
 
-@pytest.fixture(scope="module")
-def model() -> Any:
-    return loud_model()
-
-
 # ---- assisted decoding
 @pytest.mark.parametrize("question", QUESTIONS)
 @pytest.mark.parametrize("encoded", [False, True], ids=["image", "encoding"])

@@ -13,11 +13,6 @@ STRATEGIES = ["random", "saliency", "variance", "clip_query", "realizer"]
 COMPRESSORS = {"conv": {}, "mask": {"vision": {"compressor": "mask"}}}
 
 
-@pytest.fixture(scope="module")
-def model() -> Any:
-    return loud_model()
-
-
 @pytest.fixture(scope="module", params=COMPRESSORS)
 def either(request: pytest.FixtureRequest) -> Any:
     """One model per compressor."""

@@ -24,11 +24,6 @@ PLACEHOLDER = "<prompt_embeds>"
 
 
 @pytest.fixture(scope="module")
-def model() -> ArrCocForConditionalGeneration:
-    return loud_model()
-
-
-@pytest.fixture(scope="module")
 def exported(model: ArrCocForConditionalGeneration, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return export_language_model(model, tmp_path_factory.mktemp("export") / "language-model")
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import CARD, loud_model, prompt, tiny_checkpoint, tiny_model
+from helpers import CARD, prompt, tiny_checkpoint, tiny_model
 from helpers import SCAN as TALL
 from PIL import Image
 
@@ -18,11 +18,6 @@ from arr_coc.viewing import OUTLINE_COLOUR, describe, draw_fetch
 
 DETAIL = [name for name, allocator in ALLOCATORS.items() if allocator.detail]
 QUESTION = "What is it?"
-
-
-@pytest.fixture(scope="module")
-def model() -> Any:
-    return loud_model()
 
 
 @pytest.fixture(scope="module")

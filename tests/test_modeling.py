@@ -13,11 +13,6 @@ from arr_coc import ArrCocForConditionalGeneration
 
 
 @pytest.fixture(scope="module")
-def model() -> ArrCocForConditionalGeneration:
-    return loud_model()
-
-
-@pytest.fixture(scope="module")
 def saved(model: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("loud")
     model.save_pretrained(folder)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from helpers import Cli, loud_model
+from helpers import Cli
 from serving_client import noise
 
 from arr_coc.data.records import Record
@@ -32,11 +32,6 @@ SERVING = Path(fetch_reference.__file__).parents[1] / "serving"
 OWN = re.compile(r"arr_coc_\w+")
 PROMETHEUS_OWN = {"job", "instance", "le"}
 """Labels that every series has, or that histograms have."""
-
-
-@pytest.fixture(scope="module")
-def model() -> ArrCocForConditionalGeneration:
-    return loud_model()
 
 
 @pytest.fixture(scope="module")

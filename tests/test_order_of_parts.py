@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from chats import WRITTEN, shown, turn
-from helpers import CARD, PAGE, QUESTION, loud_model
+from helpers import CARD, PAGE, QUESTION
 from PIL import Image
 from tiny_pdf import text_at, write_pdf
 from transformers import pipeline
@@ -35,11 +35,6 @@ ORDERS: dict[str, tuple[list[Any], list[Any]]] = {
         [turn(shown(PAGE), {"type": "text", "text": "Hello"}), ANSWER, turn(ASK)],
     ),
 }
-
-
-@pytest.fixture(scope="module")
-def model() -> Any:
-    return loud_model()
 
 
 @pytest.mark.parametrize("case", ORDERS)

@@ -14,11 +14,6 @@ from arr_coc import ArrCocForConditionalGeneration
 
 
 @pytest.fixture(scope="module")
-def model() -> Any:
-    return loud_model()
-
-
-@pytest.fixture(scope="module")
 def expected(model: Any) -> str:
     return model.generate(PAGE, QUESTION)
 

@@ -31,11 +31,6 @@ QUESTION = "What is the total?"
 
 
 @pytest.fixture(scope="module")
-def model() -> ArrCocForConditionalGeneration:
-    return loud_model()
-
-
-@pytest.fixture(scope="module")
 def served(model: ArrCocForConditionalGeneration) -> Iterator[tuple[Server, str]]:
     with serving(model, SETTINGS) as running:
         yield running
