@@ -303,7 +303,7 @@ WAYS = [
 
 
 def maps(batch: int = 3) -> torch.Tensor:
-    return torch.rand(batch, 3, N, generator=torch.Generator().manual_seed(5))
+    return torch.rand(batch, 3, SIDE * SIDE, generator=torch.Generator().manual_seed(5))
 
 
 def balancer(**changes: str) -> TensionBalancer:
