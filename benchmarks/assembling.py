@@ -85,10 +85,7 @@ def footprint(plan: Plan, out: Path) -> Footprint:
 def stand_ins(folder: Path, llm: str, scale: int) -> dict[str, Path]:
     """Writes a vision encoder and a language model of the published sizes, with widths divided by `scale`."""
     vision = upstream.deepseek_vision(
-        width=768 // scale,
-        channels=256 // scale,
-        compressed=(512 // scale, 1024 // scale),
-        projected=1280 // scale,
+        width=768 // scale, channels=256 // scale, compressed=(512 // scale, 1024 // scale), projected=1280 // scale
     )
     tokenizer = Path(find_model(None))
     if llm == "deepseek":

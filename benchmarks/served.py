@@ -52,10 +52,7 @@ class Case:
 
     def body(self, **options: Any) -> bytes:
         """The request body."""
-        parts = [
-            {"type": "image_url", "image_url": {"url": self.url}},
-            {"type": "text", "text": self.question},
-        ]
+        parts = [{"type": "image_url", "image_url": {"url": self.url}}, {"type": "text", "text": self.question}]
         return json.dumps({"model": NAME, "messages": [{"role": "user", "content": parts}], **options}).encode()
 
 

@@ -28,10 +28,7 @@ encoding = client.post("/encodings", cast_to=object, body={"image": f"data:image
 for question in args.questions:
     parts = [{"type": "image_url", "image_url": {"url": encoding["id"]}}, {"type": "text", "text": question}]
     stream = client.chat.completions.create(
-        model=model,
-        messages=[{"role": "user", "content": parts}],
-        stream=True,
-        extra_body={"budget": "standard"},
+        model=model, messages=[{"role": "user", "content": parts}], stream=True, extra_body={"budget": "standard"}
     )
     print(question, end=" ", flush=True)
     for event in stream:

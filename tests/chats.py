@@ -42,3 +42,14 @@ def encode(processor: ArrCocProcessor, messages: Any, **kwargs: Any) -> Any:
 def questions(processor: ArrCocProcessor, out: Any) -> list[str]:
     rows = zip(out["input_ids"], out["query_mask"], strict=True)
     return [processor.tokenizer.decode(ids[mask.bool()]) for ids, mask in rows]
+
+
+WRITTEN = {"add_generation_prompt": True, "tokenize": True, "return_dict": True, "return_tensors": "pt"}
+
+
+def shown(image: Any) -> dict[str, Any]:
+    return {"type": "image", "image": image}
+
+
+def turn(*content: Any, role: str = "user") -> dict[str, Any]:
+    return {"role": role, "content": list(content)}

@@ -138,6 +138,14 @@ def published(tmp_path_factory: pytest.TempPathFactory, tokenizer: Path) -> Path
     return write_published(tmp_path_factory.mktemp("published"), tokenizer)
 
 
+@pytest.fixture(scope="module")
+def model() -> Any:
+    """A tiny model whose answers depend on image and question, unless a test file has its own."""
+    from helpers import loud_model
+
+    return loud_model()
+
+
 @pytest.fixture(params=[True, False], ids=["merged", "bytes"])
 def processor(request: pytest.FixtureRequest) -> Any:
     """The processor of `chats`, once with a tokenizer that merges bytes and once with one that does not."""

@@ -1,17 +1,24 @@
 """Small stand-ins that several test files share."""
 
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+import numpy as np
+import pytest
 import torch
+from PIL import Image
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedTokenizerFast
 
 from arr_coc import ArrCocConfig, ArrCocForConditionalGeneration, ArrCocImageProcessor, ArrCocProcessor
+from arr_coc.assembling.trained import is_complete
+from arr_coc.files import SHIPPED, cache_folder
+from arr_coc.modeling.processing_arr_coc import query_markers
 from arr_coc.modeling.wordpieces import CELL_COLUMNS, CLASSES, PIECE_SLOTS, TextReader
 from arr_coc.training.reader.targets import spelled
 
@@ -188,3 +195,112 @@ def stem_of(classes: Tensor, present: Tensor, middles: Tensor) -> Tensor:
     columns = torch.cat((present[..., None], middles[..., None], classes), -1).unflatten(2, (-1, CELL_COLUMNS))
     lines, letters = columns[..., :2].transpose(-1, -2).flatten(3), columns[..., 2:].flatten(3)
     return torch.cat((lines, letters), -1).permute(0, 3, 1, 2)
+
+
+QUESTION = "What is it?"
+
+
+def loud_model(seed: int = 0, **changes: Any) -> ArrCocForConditionalGeneration:
+    """A tiny model with large random weights, so that its answers depend on the image and on every question."""
+    text = {"tie_word_embeddings": False, **changes.pop("text", {})}
+    model = tiny_model(seed, text=text, **changes)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            if parameter.ndim >= 2:
+                parameter.copy_(noise * (parameter.numel() / parameter.shape[0]) ** -0.5)
+            elif name.endswith("bias"):
+                parameter.copy_(0.3 * noise)
+        if (reader := model.model.vision_tower.text_reader) is not None:
+            reader.character_head.weight.mul_(4)  # else all that it reads were guesses
+    return model
+
+
+def noise(height: int, width: int, seed: int = 0) -> Image.Image:
+    pixels = np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    return Image.fromarray(pixels)
+
+
+def prompt(model: Any, *pairs: tuple[Any, str], **processor_kwargs: Any) -> Any:
+    """Model inputs of (image or list of images, question) pairs, as the processor makes them."""
+    chats = []
+    for images, question in pairs:
+        images = images if isinstance(images, list) else [images]
+        content = [{"type": "image", "image": image} for image in images] + [{"type": "text", "text": question}]
+        chats.append([{"role": "user", "content": content}])
+    return model.processor.apply_chat_template(
+        chats,
+        tokenize=True,
+        return_dict=True,
+        add_generation_prompt=True,
+        return_tensors="pt",
+        processor_kwargs={"padding": True, **processor_kwargs},
+    )
+
+
+PAGE, CARD = noise(60, 90), noise(128, 128, 1)
+
+
+class Calls:
+    """Counts the calls of a module, and the positions that pass through it where it takes `inputs_embeds`."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self.count = self.positions = 0
+        self.outputs: list[Any] = []
+        self.handles = [
+            module.register_forward_pre_hook(self._before, with_kwargs=True),
+            module.register_forward_hook(lambda module, args, output: self.outputs.append(output)),
+        ]
+
+    def _before(self, module: Any, args: Any, kwargs: Any) -> None:
+        self.count += 1
+        if kwargs.get("inputs_embeds") is not None:
+            self.positions += kwargs["inputs_embeds"].shape[1]
+
+    def __enter__(self) -> "Calls":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        for handle in self.handles:
+            handle.remove()
+
+
+PAIRS = [(PAGE, "What is it?"), (CARD, "Who?"), (noise(128, 40, 2), "what is the total price of the second line?")]
+
+
+def drawn(width: int, height: int, seed: int = 0) -> Image.Image:
+    """Noise in blocks, so that places differ at every scale."""
+    rng = np.random.default_rng(seed)
+    small = Image.fromarray(rng.integers(0, 255, (height // 20 + 1, width // 20 + 1, 3), dtype=np.uint8))
+    return small.resize((width, height), Image.Resampling.NEAREST)
+
+
+SCAN, SMALL, OTHER = drawn(500, 700), drawn(120, 90, seed=1), drawn(90, 110, seed=2)
+
+
+LARGE_TEXT = {"max_position_embeddings": 4096}
+
+
+def with_markers() -> Any:
+    """A model whose configuration says how its chats are marked."""
+    model = tiny_model()
+    model.config.query_markers = query_markers(model.processor.tokenizer)
+    return model
+
+
+MIXTURE = (
+    {"model_type": "deepseek_ocr2_text", "num_key_value_heads": 2, "moe_intermediate_size": 8}
+    | {"n_routed_experts": 4, "num_experts_per_tok": 2, "n_shared_experts": 1}
+    | {"mlp_layer_types": ["dense", "sparse"], "n_group": 1, "topk_group": 1, "tie_word_embeddings": False}
+)
+
+
+ROOT = Path(__file__).parents[1]
+
+
+def needs_the_shipped_model(code: str) -> None:
+    """Skips code that loads it where it is not complete: `make test` completes it if it can be downloaded."""
+    default = "load_model()" in code or "--model" not in code and re.match(r"(arr-coc )?(ask|demo) ", code)
+    if default and not is_complete(ROOT / SHIPPED, cache_folder() / SHIPPED.name):
+        pytest.skip("the language model of arr-coc-135m is not here")

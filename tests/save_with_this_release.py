@@ -7,8 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-from helpers import tiny_model
-from test_modeling import noise
+from helpers import noise, tiny_model
 
 QUESTIONS = ("What is it?", "Who?", "total total total price", "What is the user?")
 

@@ -13,15 +13,18 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+from arr_coc.serving.app import Server
+from arr_coc.serving.settings import ServerSettings
+
 pytest.importorskip("openai")
 pytest.importorskip("fastapi")
 pytest.importorskip("uvicorn")
 pytest.importorskip("prometheus_client")
 
 from arr_coc.attached import AttachedReader
-from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
-from arr_coc.serving.app import DrainingServer, Server
-from arr_coc.serving.settings import ServerSettings, UseSettings
+from arr_coc.serving.app import DrainingServer
+from arr_coc.serving.settings import UseSettings
 
 
 def noise(seed: int, size: tuple[int, int] = (60, 90)) -> Image.Image:
@@ -67,3 +70,14 @@ def until(holds: Callable[[], bool], seconds: float = 20.0) -> bool:
     while not holds() and time.monotonic() < end:
         time.sleep(0.01)
     return holds()
+
+
+IMAGES = [png(noise(seed)) for seed in range(4)]
+
+
+URLS = [data_url(content) for content in IMAGES]
+
+
+SETTINGS = ServerSettings(
+    cache_tokens=4096, max_waiting=64, embed_batch=4, max_running=6, max_pixels=100_000, image_workers=1
+)

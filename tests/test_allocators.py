@@ -7,23 +7,22 @@ from typing import Any
 
 import pytest
 import torch
+from fetching import FETCHING, D, N, complete, context, everything, fetcher
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_fetcher import FETCHING, D, N, complete, context, everything, fetcher
 
 from arr_coc.modeling.allocators import (
     ALLOCATORS,
-    best,
     budgets_from_mass,
     budgets_from_tiers,
     chooses_counts,
-    most_relevant_first,
     ranked_scores,
     tier_sizes,
     topk,
     window,
 )
-from arr_coc.modeling.configuration_arr_coc import TIERS, ArrCocFetcherConfig, resolve_budget
+from arr_coc.modeling.budgets import TIERS, resolve_budget
+from arr_coc.modeling.configuration_arr_coc import ArrCocFetcherConfig
 from arr_coc.modeling.fetcher import FetchChoices
 from arr_coc.modeling.scorers import FetchContext
 from arr_coc.modeling.views import FetchResult
@@ -86,15 +85,6 @@ def test_equal_scores_keep_the_lower_indices(name: str) -> None:
     """A sort that is not stable gave other patches on another device."""
     config = ArrCocFetcherConfig(window_gain=0.0)
     assert ALLOCATORS[name].choose(torch.zeros(2, 64), 5, config=config).tolist() == [[0, 1, 2, 3, 4]] * 2
-
-
-@pytest.mark.parametrize("name", SINGLY)
-def test_items_do_not_see_each_other(name: str) -> None:
-    scores, config = torch.randn(4, 64), ArrCocFetcherConfig()
-    scores[1] *= 1e6  # a loud neighbour
-    together = ALLOCATORS[name].choose(scores, 9, config=config)
-    alone = torch.cat([ALLOCATORS[name].choose(row[None], 9, config=config) for row in scores])
-    assert torch.equal(together, alone)
 
 
 # ---- every allocator, in the fetcher --------------------------------------------------------------------------------
@@ -213,10 +203,6 @@ def test_the_choice_is_exported_saved_and_loaded(name: str, tmp_path: Path) -> N
         torch.testing.assert_close(loaded(scores), module(scores), rtol=0, atol=0)
 
 
-def test_best_is_ascending() -> None:
-    assert best(torch.tensor([[1.0, 5.0, 3.0, 5.0]]), 3).tolist() == [[1, 2, 3]]
-
-
 def test_window_prefers_the_neighbours_of_what_was_chosen() -> None:
     """A word rarely ends at a patch's border: the patch beside four chosen ones beats a lone one."""
     scores = torch.zeros(8, 8)
@@ -226,12 +212,6 @@ def test_window_prefers_the_neighbours_of_what_was_chosen() -> None:
     word = [18, 19, 20, 21, 26, 27, 28, 29]
     assert topk(flat, 9, config=config).tolist() == [[*word, 56]]
     assert window(flat, 9, config=config).tolist() == [sorted([*word, 22])]
-
-
-def test_window_without_gain_is_topk() -> None:
-    scores, config = torch.randn(3, 64), ArrCocFetcherConfig(window_gain=0.0)
-    for count in (0, 1, 17, 64):
-        assert torch.equal(window(scores, count, config=config), topk(scores, count, config=config))
 
 
 @pytest.mark.parametrize("name", SINGLY)
@@ -266,14 +246,6 @@ def test_a_tier_is_a_budget_too(budget: str, count: int) -> None:
         resolve_budget("tier:65", 256)
 
 
-def test_the_most_probable_tier_is_taken_and_every_rank_survives_as_often_as_it_is_fetched() -> None:
-    budgets = budgets_from_tiers(torch.tensor([[0.5, 0.2, 0.3], [0.0, 0.5, 0.5]]), torch.tensor([1, 2, 4]))
-    assert budgets.counts.tolist() == [1, 2], "equally probable: the smaller"
-    expected = torch.tensor([[1.0, 0.5, 0.3, 0.3], [1.0, 1.0, 0.5, 0.5]])
-    assert torch.allclose(budgets.survival, expected)
-    assert torch.allclose(budgets.survival.sum(1), torch.tensor([0.5 + 0.4 + 1.2, 1.0 + 2.0]))  # the expectation of K
-
-
 def test_expected_counts_are_exact_under_autocast() -> None:
     """Trainer's bf16: as a matrix product, 273.5 fetched tokens were expected to be 274."""
     with torch.autocast("cpu", torch.bfloat16):
@@ -296,30 +268,6 @@ def test_all_of_the_mass_is_every_patch_that_holds_some() -> None:
     generator = torch.Generator().manual_seed(0)
     mass = torch.rand(200, 256, generator=generator) * (torch.arange(256) < 100)
     assert budgets_from_mass(mass, 1.0, least=1, most=256).counts.eq(100).all()
-
-
-def test_the_soft_count_follows_the_mass() -> None:
-    spread = torch.full((1, 64), 0.5)
-    sharp = spread.clone()
-    sharp[0, 4:] = 1e-3
-    soft = [budgets_from_mass(mass, 0.9, least=2, most=40).survival for mass in (spread, sharp)]
-    assert soft[0].shape == (1, 40) and (soft[0].diff() <= 0).all() and (soft[0][:, :2] == 1).all()
-    assert soft[0].sum() > 35 and 2 < soft[1].sum() < 10
-
-
-def test_the_expected_count_of_ones_and_zeros_is_their_share() -> None:
-    mass = torch.zeros(2, 64)
-    mass[0, 10:40] = 1
-    budgets = budgets_from_mass(mass, 0.9, least=2, most=20)
-    assert budgets.expected.tolist() == [27, 2] and budgets.counts.tolist() == [20, 2]
-    assert budgets_from_mass(mass, 0.9, least=2, most=40).counts.tolist() == [27, 2]
-
-
-def test_relevance_elsewhere_raises_the_expected_count_and_relevance_on_top_lowers_it() -> None:
-    """Of the soft count, which the answer's loss moves."""
-    mass = torch.linspace(1, 0.1, 64)[None].requires_grad_()
-    budgets_from_mass(mass, 0.5, least=1, most=40).survival.sum().backward()
-    assert mass.grad[0, 0] < 0 < mass.grad[0, -1]
 
 
 # ---- what is fetched
@@ -396,9 +344,3 @@ def test_every_item_gets_exactly_its_count_of_its_best_patches(
         assert cut.budget == count and (cut.room is None or cut.room.equal(alone.room))
         for name in ("indices", "is_padding", "positions"):
             assert getattr(cut, name)[:, :count].equal(getattr(alone, name)[:, :count])
-
-
-def test_most_relevant_first_keeps_both_parts_ascending() -> None:
-    scores = torch.tensor([[1.0, 5, 3, 5, 0]])
-    indices, rank = most_relevant_first(scores, torch.tensor([[0, 1, 2, 3]]), torch.tensor([2]))
-    assert indices.tolist() == [[1, 3, 0, 2]] and rank.tolist() == [[0, 1, 3, 2]]

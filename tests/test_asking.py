@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from test_invariants import Calls
-from test_modeling import CARD, PAGE, QUESTION, loud_model, noise, prompt
+from helpers import CARD, PAGE, QUESTION, Calls, noise, prompt
 from transformers import GenerationConfig, TextIteratorStreamer, TextStreamer
 
 from arr_coc.modeling.image_processing_arr_coc import boxes_to_patches
@@ -19,11 +18,6 @@ from arr_coc.modeling.image_processing_arr_coc import boxes_to_patches
 pytestmark = pytest.mark.versions
 
 THIRD = noise(50, 120, 3)
-
-
-@pytest.fixture(scope="module")
-def model() -> Any:
-    return loud_model()
 
 
 @pytest.fixture(scope="module")
@@ -156,34 +150,12 @@ def test_several_images_in_one_prompt(model: Any) -> None:
     assert counts.tolist() == [budget] * 3 and model.generate(**inputs).shape[0] == 2
 
 
-def test_bare_pixels_and_other_sides(model: Any, expected: str) -> None:
-    inputs = prompt(model, (PAGE, QUESTION))
-    encoding = model.encode_image(pixel_values=inputs.pixel_values, patch_mask=inputs.patch_mask)
-    assert model.generate(encoding, QUESTION) == expected
-    for side in (32, 96, 160):
-        small = model.encode_image(pixel_values=torch.randn(2, 3, side, side))
-        grid, config = side // 8, model.config
-        assert small.features.shape == (2, config.vision_config.out_channels, grid, grid)
-        assert small.compressed.shape == (2, config.semantic_config.hidden_size, grid // 4, grid // 4)
-        assert small.semantic.shape == (2, (grid // 4) ** 2, config.semantic_config.hidden_size)
-        assert small.tokens.shape == (2, (grid // 4) ** 2, config.text_config.hidden_size)
-        answers = model.generate(small, [QUESTION, "Who?"], return_fetch=True)
-        assert answers[0].fetch.budget == config.vision_tokens(side)[1] and len(small) == 2
-
-
 @pytest.mark.parametrize("budget", [0, 5, "7", "fast", "balanced", "accurate", "all"])
 @pytest.mark.parametrize("allocator", ["topk", "window"])
 def test_budgets_and_allocators_per_call(model: Any, budget: Any, allocator: str) -> None:
     answer = model.generate(PAGE, QUESTION, budget=budget, allocator=allocator, return_fetch=True, max_new_tokens=1)
     assert answer.fetch.budget == model.config.vision_tokens(budget=budget)[1] == answer.fetch.indices.shape[1]
     assert answer.fetch.allocator == allocator
-
-
-@pytest.mark.parametrize("strategy", ["none", "random", "saliency", "variance", "clip_query", "realizer"])
-def test_strategies_per_call(model: Any, strategy: str) -> None:
-    answer = model.generate(PAGE, QUESTION, strategy=strategy, return_fetch=True, max_new_tokens=1)
-    assert answer.fetch.strategy == strategy
-    assert answer.fetch.budget == (0 if strategy == "none" else model.config.vision_tokens()[1])
 
 
 # ---- oracle boxes
@@ -210,15 +182,6 @@ def test_a_list_of_boxes_per_question(model: Any) -> None:
     for boxes, number in (([[], second], 1), ([first, []], 2), ([[], []], 1)):
         with pytest.raises(ValueError, match=f"boxes: expected at least one .*; got none for question {number}"):
             asked(boxes)
-
-
-def test_boxes_may_be_numpy_integers(model: Any) -> None:
-    box = tuple(np.array([20, 10, 50, 30]))
-    fetched = [
-        model.generate(PAGE, QUESTION, strategy="oracle", boxes=[b], return_fetch=True, max_new_tokens=1).fetch.indices
-        for b in (box, (20, 10, 50, 30))
-    ]
-    assert torch.equal(*fetched)
 
 
 # ---- decoding
@@ -284,14 +247,6 @@ def test_beams_with_several_images_per_prompt(model: Any, cached: bool) -> None:
         alone = model.generate(**single, **options)[:, single.input_ids.shape[1] :]
         width = min(alone.shape[1], together.shape[1])
         assert torch.equal(together[2 * i : 2 * i + 2, :width], alone[:, :width])
-
-
-def test_beams_of_the_convenience_are_those_of_the_standard_call(model: Any) -> None:
-    inputs = prompt(model, (PAGE, QUESTION), (THIRD, "total price"))
-    tokens = model.generate(**inputs, num_beams=3)[:, inputs.input_ids.shape[1] :]
-    decoded = [a.strip() for a in model.processor.tokenizer.batch_decode(tokens, skip_special_tokens=True)]
-    assert model.generate([PAGE, THIRD], [QUESTION, "total price"], num_beams=3) == decoded
-    assert model.generate(model.encode_image(PAGE), QUESTION, num_beams=3) == decoded[0]
 
 
 def test_several_returned_sequences_are_all_returned(model: Any) -> None:

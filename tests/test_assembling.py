@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from helpers import tiny_tokenizer
-from published import DEEPSEEK, PARTS, QWEN3, VISION, assembled, command, load, opened, stored
+from published import PARTS, QWEN3, VISION, assembled, command, load, opened, stored
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration, Qwen3VLMoeForConditionalGeneration
@@ -69,18 +69,6 @@ def test_an_assembled_checkpoint_loads_and_answers(published: Path, tmp_path: Pa
     assert isinstance(model.generate(torch.zeros(3, 20, 30), "What is it?", max_new_tokens=2), str)
 
 
-@pytest.mark.parametrize("bridge", BRIDGE_CASES)
-def test_every_projecting_bridge_holds_the_published_projector(published: Path, tmp_path: Path, bridge: str) -> None:
-    _, tensors = assembled(published, tmp_path / "out", bridge=bridge)
-    theirs = load_file(published / "vision" / "model.safetensors")
-    assert torch.equal(tensors["model.bridge.projection.weight"], theirs["model.projector.layers.weight"])
-    words = stored(published / "qwen3")["model.embed_tokens.weight"].double()
-    config = json.loads((tmp_path / "out" / "config.json").read_text())["bridge_config"]
-    assert config["text_embedding_mean"] == pytest.approx(float(words.mean()), abs=1e-9)
-    assert config["text_embedding_std"] == pytest.approx(float(words.std(correction=0)), rel=1e-6)
-    load(tmp_path / "out")
-
-
 def test_tensors_arrive_as_they_were_published(published: Path, tmp_path: Path) -> None:
     _, tensors = assembled(published, tmp_path / "out", max_shard_size=10_000)
     theirs = load_file(published / "vision" / "model.safetensors")
@@ -132,18 +120,6 @@ def test_experts_of_qwen3_vl_are_turned_as_transformers_turns_them(published: Pa
     assert plan.config.text_config.model_type == "qwen3_vl_moe_text" and plan.config.bridge_config.deepstack
 
 
-def test_experts_are_stacked_gate_above_up(published: Path, tmp_path: Path) -> None:
-    _, tensors = assembled(published, tmp_path / "out", "deepseek")
-    theirs, ours = stored(published / "deepseek"), "model.language_model.layers.2.mlp.experts."
-    for expert in range(DEEPSEEK["experts"]):
-        part = f"model.layers.2.mlp.experts.{expert}."
-        fused = torch.cat((theirs[part + "gate_proj.weight"], theirs[part + "up_proj.weight"]))
-        assert torch.equal(tensors[ours + "gate_up_proj"][expert], fused)
-        assert torch.equal(tensors[ours + "down_proj"][expert], theirs[part + "down_proj.weight"])
-    assert torch.equal(tensors["model.layout.image_newline"], theirs["model.image_newline"])
-    assert torch.equal(tensors["lm_head.weight"], theirs["lm_head.weight"])
-
-
 def test_new_parts_start_by_their_recipes(published: Path, tmp_path: Path) -> None:
     """A fetched patch starts as a token like base tokens; the parts that correct tokens start at zero."""
     plan, tensors = assembled(published, tmp_path / "out", bridge="transformer", max_shard_size=30_000)
@@ -168,12 +144,6 @@ def test_new_parts_follow_from_the_seed_alone(published: Path, tmp_path: Path) -
     once = new("a", seed=7)
     assert torch.equal(once, new("b", seed=7, max_shard_size=8_000))
     assert not torch.equal(once, new("c", seed=8))
-
-
-def test_weights_are_written_in_the_type_asked_for(published: Path, tmp_path: Path) -> None:
-    _, tensors = assembled(published, tmp_path / "out", dtype="bfloat16")
-    assert {tensor.dtype for tensor in tensors.values()} == {torch.bfloat16}
-    assert load(tmp_path / "out").dtype == torch.bfloat16
 
 
 def test_an_untied_head_is_loaded(published: Path, tmp_path: Path, tokenizer: Path) -> None:
@@ -220,37 +190,6 @@ def test_clip_words_start_the_questions_projection(published: Path, tmp_path: Pa
     assert words_in_common(sources["clip-text"], plan.processor.tokenizer) == [(tiny_tokenizer().vocab["Ġthe"], 0)]
     write(plan, tmp_path / "out")
     assert load(tmp_path / "out").config.fetcher_config.shared_size == 10
-
-
-def test_fitting_recovers_a_linear_map_between_vocabularies(tmp_path: Path) -> None:
-    from arr_coc.assembling.families import TensorRows
-    from arr_coc.assembling.published import fit
-
-    count, width, shared = 400, 6, 5
-    torch.manual_seed(0)
-    ours = torch.randn(count, width) * 3 + 1
-    normed = torch.nn.functional.layer_norm(ours, (width,))
-    true = torch.randn(shared, width)
-    order = torch.randperm(count)
-    theirs = torch.empty(count, shared)
-    theirs[order] = normed @ true.T + 2.0  # a common offset tells no words apart
-    names = ["".join(chr(97 + i // 26**k % 26) for k in range(3)) for i in range(count)]
-    for folder, table in (("llm", {"words": ours}), ("clip", {WORDS: theirs})):
-        (tmp_path / folder).mkdir()
-        save_file(table, tmp_path / folder / "model.safetensors")
-    vocabulary = {f"{name}</w>": int(order[i]) for i, name in enumerate(names)}
-    (tmp_path / "clip" / "tokenizer.json").write_text(json.dumps({"model": {"vocab": vocabulary}}))
-
-    class Tokenizer:
-        def get_vocab(self) -> dict[str, int]:
-            return {"Ġ" + name: i for i, name in enumerate(names)}
-
-    found = fit(
-        WeightsSource(tmp_path / "clip"), TensorRows(WeightsSource(tmp_path / "llm"), "words", 0, count), Tokenizer()
-    )
-    asked = normed @ true.T
-    error = (normed @ found.T - (asked - asked.mean(0))).square().mean() / asked.var()
-    assert error < 0.02  # the penalty shrinks by a tenth
 
 
 # ---- published names ----------------------------------------------------------------------------------------------
@@ -330,21 +269,6 @@ def test_all_names_of_qwen3_vl_are_accounted_for(tokenizer: Path) -> None:
     made = plan.config.to_dict()
     for part in ("vision_config", "semantic_config", "fetcher_config", "bridge_config", "text_config", "dtype"):
         assert made[part] == held[part], part
-
-
-def test_all_names_of_deepseek_ocr_with_its_own_language_model(tokenizer: Path, tmp_path: Path) -> None:
-    plain = tiny_tokenizer()
-    plain.bos_token = "<|endoftext|>"
-    plain.save_pretrained(tmp_path)
-    both = Listed(upstream.deepseek_vision() | upstream.deepseek_language(), tmp_path, "DeepSeek-OCR")
-    plan = make_plan(Request(sources=dict.fromkeys(PARTS, both)))
-    used, left = account(plan, both)
-    assert len(used) == 476 + 2234 - 1
-    assert left == {"model.vision_model.embeddings.patch_embedding.weight"}
-    new = {name for name, target in plan.targets.items() if not target.rows and "fetcher" not in name}
-    tower = "model.vision_tower."
-    assert new == {tower + "saccade_projection.weight", tower + "semantic_encoder.saccade_embedding"}
-    assert plan.config.bridge_config.layout == "rows"
 
 
 @pytest.mark.parametrize("bridge", ["linear", "vet"])

@@ -15,13 +15,11 @@ import torch
 from helpers import tiny_tokenizer
 from huggingface_hub.errors import GatedRepoError
 from published import DEEPSEEK, VISION, command, fits_deepseek, load, refused
-from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from arr_coc.assembling import open_source, writer
 from arr_coc.assembling import sources as sources_module
-from arr_coc.assembling.sources import HubSource
+from arr_coc.assembling import writer
 from arr_coc.cli import main
 from benchmarks import upstream
 from benchmarks.upstream import write_upstream
@@ -302,29 +300,6 @@ def test_repositories_that_cannot_be_had_are_refused(
     monkeypatch.setattr(sources_module, "hf_hub_download", gated)
     assert "org/vision: expected a repository on the Hub; got a gated one" in refused(capsys, *asked, "org/llm")
     assert not (tmp_path / "out").exists()
-
-
-def test_planning_downloads_no_weights(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Headers come by themselves: a dry run of a checkpoint of many gigabytes costs seconds."""
-    kept = cache / "models--org--vision" / "snapshots" / COMMIT / "model.safetensors"
-    with safe_open(kept, framework="pt") as opened:
-        shapes = {name: opened.get_slice(name).get_shape() for name in opened.keys()}  # noqa: SIM118
-    kept.unlink()
-
-    class Metadata:
-        tensors = {n: type("Info", (), {"shape": s, "dtype": "F32"})() for n, s in shapes.items()}
-
-    class Api:
-        def parse_safetensors_file_metadata(self, repo: str, file: str, revision: str | None) -> type[Metadata]:
-            assert (repo, file, revision) == ("org/vision", "model.safetensors", COMMIT)
-            return Metadata
-
-    source = open_source("org/vision", option="--vision")
-    monkeypatch.setattr(sources_module, "HfApi", Api)
-    monkeypatch.setattr(HubSource, "optional", lambda self, name: None)
-    monkeypatch.setattr(sources_module.constants, "HF_HUB_OFFLINE", False)
-    assert {name: info.shape for name, info in source.tensors.items()} == {n: tuple(s) for n, s in shapes.items()}
-    monkeypatch.undo()
 
 
 def test_weights_that_are_no_numbers_are_not_assembled(

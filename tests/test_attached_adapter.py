@@ -135,27 +135,6 @@ def test_the_example_runs(cli: Cli, tmp_path: Path) -> None:
     assert 0 <= curve(tmp_path / "run/stage0", "held out, boxes found")[-1] <= 1
 
 
-def test_a_killed_run_ends_in_the_same_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    data = questions(tmp_path, {"boxes": [QUARTER]}, {"question": "Who?", "boxes": [(0, 0, 50, 50)]})
-    stage = AttachedScorerStage(data=data, steps=4, **{**QUICK, "evaluate_every": 2})
-    undisturbed, loss, asked = arr_coc.attach(*published("qwen3_vl")), AttachedScorerStage._loss, list[int]()
-    stage.train(undisturbed, tmp_path / "whole", config=SMALL)
-
-    def dying(*args: Any) -> Any:
-        asked.append(1)
-        if len(asked) == 4:
-            raise KeyboardInterrupt
-        return loss(*args)
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(AttachedScorerStage, "_loss", dying)
-        stage.train(arr_coc.attach(*published("qwen3_vl")), tmp_path / "killed", config=SMALL)
-    again = arr_coc.attach(*published("qwen3_vl"))
-    stage.train(again, tmp_path / "killed", config=SMALL)
-    assert undisturbed.scorer is not None and again.scorer is not None
-    assert same(again.scorer.state_dict(), undisturbed.scorer.state_dict())
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

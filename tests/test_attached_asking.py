@@ -11,7 +11,7 @@ import arr_coc
 from arr_coc.attached.families import FAMILIES
 from arr_coc.attached.placing import count_fetched
 from arr_coc.attached.reader import AttachedReader
-from arr_coc.attached.scoring import between_cells, most_relevant, with_neighbours
+from arr_coc.attached.scoring import with_neighbours
 
 
 @pytest.fixture
@@ -58,15 +58,6 @@ def test_oracle_fetches_what_lies_under_boxes(reader: AttachedReader) -> None:
     pair = reader.generate([[blank_but(BOX)] * 2], "What?", boxes=[[], [BOX]], **options)
     assert pair[0].fetch.indices.tolist() == [[80 + number for number in UNDER_BOX]]
     assert {origin.source for origin in pair[0].sources} == {1}
-
-
-def test_random_follows_its_seed(reader: AttachedReader) -> None:
-    page = reader.encode_image(picture(250, 320))
-    fetched = [
-        reader.generate(page, "What?", budget=8, strategy="random", seed=seed, return_fetch=True).fetch.indices.tolist()
-        for seed in (1, 1, 2)
-    ]
-    assert fetched[0] == fetched[1] != fetched[2]
 
 
 def test_similarity_fetches_tokens_that_are_like_the_question(reader: AttachedReader) -> None:
@@ -139,25 +130,12 @@ def test_neighbours_of_a_token_that_is_attended_to_are_fetched(reader: AttachedR
     assert int((spread > 0).sum()) == 4 + 9 + 4 and paid.count_nonzero() == 3
 
 
-def test_attention_is_interpolated_between_cells(reader: AttachedReader) -> None:
-    prompt = reader.encode_image(picture(250, 320), prefix=False).prompts[0]
-    assert prompt.base_grids == [(2, 3)]
-    spread = between_cells(torch.tensor([0.0, 0.0, 0.0, 0.0, 0.0, 2.0]), prompt).view(8, 10)
-    assert spread[-1, -1] == 1.0 and spread[0].max() == 0.0
-    assert (spread.diff(dim=1) >= 0).all() and (spread.diff(dim=0) >= 0).all()
-
-
 def test_where_a_map_says_nothing_saliency_stands_in(reader: AttachedReader) -> None:
     answer = reader.generate(
         blank_but(BOX), "What?", budget=4, strategy="oracle", boxes=[(0, 0, 320, 256)], return_fetch=True
     )
     assert answer.fetch.indices.tolist() == [UNDER_BOX]
     assert answer.fetch.fallbacks == {"scorer": 1, "bridge": 0}
-
-
-def test_of_equal_tokens_the_first_is_fetched() -> None:
-    scores, places = torch.tensor([0.0, 1.0, 1.0, 2.0, 1.0]), torch.tensor([True, True, False, True, True])
-    assert most_relevant(scores, places, 2).tolist() == [1, 3]
 
 
 # ---- budgets ---------------------------------------------------------------------------------------------------------
@@ -169,10 +147,6 @@ def test_of_equal_tokens_the_first_is_fetched() -> None:
 )
 def test_budgets(budget: Any, fetched: int | None) -> None:
     assert count_fetched(budget, 4096, 4096, 256) == fetched
-
-
-def test_newlines_are_not_fetched() -> None:
-    assert count_fetched(0.95, 100, 80, 5) == 80
 
 
 @pytest.mark.parametrize(

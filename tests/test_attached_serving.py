@@ -13,7 +13,6 @@ pytest.importorskip("openai")
 import openai
 from attached_models import picture, published
 from helpers import Cli
-from PIL import Image
 from serving_client import chat, data_url, png, serving, until
 
 import arr_coc
@@ -108,12 +107,6 @@ def test_a_streamed_answer_comes_in_pieces(reader: AttachedReader, client: Any) 
     assert (end.arr_coc["strategy"], end.arr_coc["patches"]) == ("attention", [len(expected.sources)])
 
 
-def test_drawn_answers_differ_and_cold_ones_do_not(client: Any) -> None:
-    warm = {text(ask(client, "What?", URLS[0], temperature=2.0, max_tokens=8)) for _ in range(5)}
-    cold = {text(ask(client, "What?", URLS[0], temperature=0.0, max_tokens=8)) for _ in range(2)}
-    assert len(warm) > 1 and len(cold) == 1
-
-
 def test_several_images_documents_and_earlier_turns(reader: AttachedReader, client: Any) -> None:
     both = ask(client, "What?", *URLS[:2], extra_body={"budget": 0.5})
     expected = reader.generate([PAGES[:2]], "What?", budget=0.5, return_fetch=True)[0]
@@ -126,35 +119,12 @@ def test_several_images_documents_and_earlier_turns(reader: AttachedReader, clie
     assert text(answer) == reader.generate(PAGES[0], "What?", history=[("Who?", "Me.")])
 
 
-def test_an_image_is_encoded_once(served: tuple[Server, str], reader: AttachedReader, client: Any) -> None:
-    page = picture(60, 90, seed=9)
-    held = client.post("/encodings", cast_to=object, body={"image": data_url(png(page))})
-    assert held["size"] == {"height": 60, "width": 90}
-    (encoding,) = reader.encode_image(page).prompts
-    assert held["bytes"] > encoding.base.nbytes + encoding.prefix.layers[0].keys.nbytes  # type: ignore[union-attr]
-    counter = served[0].metrics.encodings.labels("miss")
-    before = counter._value.get()
-    for url in (held["id"], data_url(png(page))):
-        assert text(ask(client, "What?", url)) == reader.generate(page, "What?")
-    assert counter._value.get() == before
-    with pytest.raises(openai.BadRequestError, match="whole images where a request has 2 images; got a handle"):
-        ask(client, "What?", held["id"], URLS[0])
-
-
 def test_a_client_that_goes_takes_its_question_along(served: tuple[Server, str], client: Any) -> None:
     stream = ask(client, "What?", URLS[0], stream=True, max_tokens=1000)
     next(iter(stream))
     assert served[0].engine.running == 1
     stream.close()
     assert until(lambda: not served[0].engine.running, 5)
-
-
-def test_feedback_is_kept(served: tuple[Server, str], client: Any) -> None:
-    answer = ask(client, "What?", URLS[0])
-    body = {"id": answer.id, "right": False, "answer": "12", "boxes": [[0, 0, 100, 50]]}
-    assert client.post("/feedback", cast_to=object, body=body)["taken"] is True
-    with pytest.raises(openai.BadRequestError, match="boxes inside 220 x 150 px"):
-        client.post("/feedback", cast_to=object, body={**body, "boxes": [[0, 0, 300, 50]]})
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
@@ -177,19 +147,6 @@ def test_refusals_say_why(case: str, client: Any) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
         client.chat.completions.create(**{"model": "tiny", "messages": chat("What?", URLS[0]), **changes})
     assert message in str(caught.value.body)
-
-
-def test_one_refused_question_leaves_the_others_alone(reader: AttachedReader, client: Any) -> None:
-    token = reader.family.image_token
-    questions = ["What?", f"{token}?", "Who?"] * 3
-    expected = {question: reader.generate(PAGES[0], question) for question in ("What?", "Who?")}
-    with ThreadPoolExecutor(9) as threads:
-        jobs = [threads.submit(ask, client, question, URLS[0]) for question in questions]
-    for question, job in zip(questions, jobs, strict=True):
-        if question in expected:
-            assert text(job.result()) == expected[question]
-        else:
-            assert "which stands for an image" in str(job.exception())
 
 
 def test_a_generation_that_fails_is_tried_again_question_by_question(
@@ -243,8 +200,3 @@ def test_what_only_our_own_models_have_is_refused(cli: Cli, tmp_path: Path) -> N
         code, out, err = cli("serve", tmp_path / "model", option, tmp_path / "kept")
         expected = f"{option.removeprefix('--')}: expected none with a idefics3 model; got a folder"
         assert (code, out) == (2, "") and err.endswith(f" ...\narr-coc: error: {expected}\n")  # behind "Loading"
-
-
-def test_blank_pages_are_told_of(client: Any) -> None:
-    blank = ask(client, "What?", data_url(png(Image.new("RGB", (90, 60), "white"))))
-    assert blank.arr_coc["images"][0]["warnings"] == ["blank: any answer is a guess"]

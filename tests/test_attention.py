@@ -7,7 +7,7 @@ import torch
 from helpers import tiny_model
 from trainers import CPU, PAGES, ROOT, loaded, trainer_of
 
-from arr_coc.training.attention import WRITTEN_OUT, distillation_loss, eager_attention, written_out
+from arr_coc.training.attention import WRITTEN_OUT, eager_attention, written_out
 from arr_coc.training.phases import AllocatorPhase, make_trainer
 
 
@@ -24,18 +24,6 @@ def test_distillation_trains_the_scorer_without_boxes(checkpoint: Path, tmp_path
     assert lines[-1] < lines[0] - 0.01 and trainer.model.model.language_model.config._attn_implementation == "sdpa"
 
 
-def test_attention_targets_are_distributions_over_the_images_patches(checkpoint: Path, tmp_path: Path) -> None:
-    trainer = trainer_of(checkpoint, tmp_path, losses={"distillation": 1.0})
-    batch = trainer.data_collator(trainer.train_dataset[:3])
-    target = trainer._attended(trainer.model, batch)
-    mask = batch["patch_mask"][batch["image_index"]]
-    assert target.shape == mask.shape and torch.allclose(target.sum(1), torch.ones(3))
-    assert bool((target[~mask] == 0).all()) and bool((target[mask] > 0).all())
-    changed = {**batch, "labels": batch["labels"].masked_fill(batch["labels"] != -100, 65)}
-    changed["input_ids"] = torch.where(batch["labels"] != -100, 65, batch["input_ids"])
-    assert not torch.allclose(target, trainer._attended(trainer.model, changed)), "it depends on the answer"
-
-
 @pytest.mark.slow
 def test_the_shipped_model_looks_at_the_answer_when_it_gives_it(tmp_path: Path) -> None:
     """On held-out pages, with half of all patches fetched, boxed patches get several times their share of attention."""
@@ -47,16 +35,6 @@ def test_the_shipped_model_looks_at_the_answer_when_it_gives_it(tmp_path: Path) 
     boxed = batch["relevance_targets"]
     attended = (trainer._attended(trainer.model, batch) * boxed).sum(1)
     assert bool((attended > 2 * boxed.mean(1)).all())
-
-
-def test_distillation_loss_is_zero_for_a_scorer_that_agrees() -> None:
-    target = torch.tensor([[0.5, 0.25, 0.25, 0.0]])
-    mask = torch.tensor([[True, True, True, False]])
-    logits = torch.tensor([[2.0, 1.0, 1.0, 7.0]])
-    agreeing = torch.cat((target[:, :3].log() + 5, torch.tensor([[9.0]])), 1)
-    assert distillation_loss(agreeing, target, mask).item() == pytest.approx(0, abs=1e-6)
-    expected = (target[0, :3] * (target[0, :3].log() - logits[0, :3].log_softmax(0))).sum()
-    assert distillation_loss(logits, target, mask).item() == pytest.approx(expected.item(), abs=1e-6)
 
 
 @pytest.mark.parametrize("key_heads", [1, 2])
@@ -107,13 +85,6 @@ def test_attention_of_spans_is_that_of_a_mask_which_keeps_them_apart(masked: boo
         results.append([out, *torch.autograd.grad(out.square().sum(), inputs)])
     for whole, apart in zip(*results, strict=True):
         torch.testing.assert_close(apart, whole, rtol=1e-4, atol=1e-5)
-
-
-def test_attention_that_drops_stays_with_transformers() -> None:
-    model = tiny_model().model.language_model
-    model.config.attention_dropout = 0.1
-    with eager_attention(model):
-        assert model.config._attn_implementation == "eager"
 
 
 def test_padding_that_sees_nothing_leaves_numbers_in_bfloat16() -> None:

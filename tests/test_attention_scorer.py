@@ -5,12 +5,10 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import tiny_model
-from test_invariants import Calls
-from test_scorers import build, context
+from helpers import Calls, tiny_model
 
 from arr_coc.model_summary import generated_image
-from arr_coc.modeling.attention_scorer import AttentionRecorder, attention_relevance, attention_weights, on_fine_grid
+from arr_coc.modeling.attention_scorer import AttentionRecorder, attention_weights, on_fine_grid
 from arr_coc.modeling.fetcher import FetchChoices
 
 PAGE, OTHER = generated_image(128), generated_image(128).rotate(90)
@@ -75,14 +73,6 @@ def test_what_is_recorded_is_what_transformers_shows(model: Any) -> None:
         assert torch.allclose(written.layers[layer], expected, atol=1e-5)
 
 
-def test_recording_ends_with_its_block() -> None:
-    recorder = AttentionRecorder(torch.ones(1, 3, dtype=torch.bool))
-    with recorder:
-        pass
-    F.scaled_dot_product_attention(*torch.randn(3, 1, 1, 3, 4).unbind(0))
-    assert not recorder.layers
-
-
 # ---- where it looks
 
 
@@ -119,19 +109,6 @@ def test_upsampling_keeps_what_is_where() -> None:
     assert grid.argmax() in (12, 13, 14, 15, 3 * 16 + 12, 3 * 16 + 15) and grid[0, 200] < 1e-3 < 0.9 < grid[0, 60]
 
 
-def test_the_question_and_the_image_decide_and_what_is_fetched_does_not(model: Any) -> None:
-    scores = {
-        (image, question): fetched(model, page, question).fetch.scores
-        for image, page in (("page", PAGE), ("other", OTHER))
-        for question in (QUESTION, "Who?")
-    }
-    assert all(values.isfinite().all() and values.std() > 0 for values in scores.values())
-    flat = torch.stack([values[0] for values in scores.values()])
-    assert len(flat.unique(dim=0)) == 4
-    budgets = [fetched(model, PAGE, QUESTION, budget=budget).fetch.scores for budget in (3, 40)]
-    assert torch.equal(*budgets)
-
-
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_batch_is_single(layout: str) -> None:
     model = tiny_model(**LAYOUTS[layout])
@@ -155,12 +132,6 @@ def test_with_a_prefix_and_without_one_it_is_the_same(model: Any) -> None:
         assert torch.allclose(whole.fetch.scores[row], answer.fetch.scores[0], atol=1e-5)
 
 
-def test_several_images_in_a_prompt_each_get_their_own(model: Any) -> None:
-    both = fetched(model, [[PAGE, OTHER]], [QUESTION])
-    answer = both[0] if isinstance(both, list) else both
-    assert answer.fetch.scores.shape == (2, 256) and not torch.equal(*answer.fetch.scores)
-
-
 # ---- what it costs
 
 
@@ -178,15 +149,6 @@ def test_the_base_is_read_once_for_the_scorer_and_the_answer(model: Any) -> None
     assert fresh.positions == len(encoding.prefix_ids) + glancing.positions
 
 
-def test_reading_leaves_the_encoding_as_it_was(model: Any) -> None:
-    encoding = model.encode_image(PAGE)
-    before = [(key.clone(), value.clone()) for key, value in encoding.prefix_cache]
-    first = fetched(model, encoding, QUESTION)
-    assert fetched(model, encoding, QUESTION).text == first.text
-    for (key, value), (old_key, old_value) in zip(encoding.prefix_cache, before, strict=True):
-        assert torch.equal(key, old_key) and torch.equal(value, old_value)
-
-
 def test_other_strategies_never_read_attention(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "arr_coc.modeling.base_model.attention_relevance", lambda *_: pytest.fail("nobody asked for it")
@@ -197,17 +159,6 @@ def test_other_strategies_never_read_attention(model: Any, monkeypatch: pytest.M
     model.generate(PAGE, QUESTION, strategy="attention", patches=patches, max_new_tokens=1)
 
 
-@torch.no_grad()
-def test_layers_are_chosen_by_shares_of_the_depth() -> None:
-    shares = {"first": [0.0, 0.5], "last": [0.5, 1.0], "both": [0.0, 1.0]}
-    scores = {}
-    for name, span in shares.items():
-        model = tiny_model(fetcher={"attention_layers": span})
-        scores[name] = fetched(model, PAGE, QUESTION).fetch.scores
-    assert not torch.allclose(scores["first"], scores["last"], atol=1e-6)
-    assert torch.allclose(scores["both"], (scores["first"] + scores["last"]) / 2, atol=1e-6)
-
-
 # ---- what cannot be read
 
 
@@ -215,17 +166,3 @@ def test_attention_that_shows_no_weights_is_named(model: Any, monkeypatch: pytes
     monkeypatch.setattr(AttentionRecorder, "_record", lambda *_: None)
     with pytest.raises(ValueError, match=r'^strategy "attention": expected a language model with attention "sdpa" or'):
         fetched(model, PAGE, QUESTION)
-
-
-def test_a_context_alone_is_not_enough() -> None:
-    whole = context()
-    assert torch.equal(build("attention")(whole), whole.attention)
-    with pytest.raises(ValueError, match=r'^strategy "attention": expected `FetchContext.attention`, which'):
-        build("attention")(type(whole)(**{**vars(whole), "attention": None}))
-
-
-def test_attention_gives_a_map_for_every_slot(model: Any) -> None:
-    encoding = model.encode_image([PAGE, OTHER])
-    inputs = model.processor.prompts(["Who?"], images=[2], placeholders=encoding.base_positions + 5)
-    selected = model.model.select_slots(inputs["input_ids"], encoding, query_mask=inputs["query_mask"].bool())
-    assert attention_relevance(model.model, selected).shape == (2, 256)

@@ -4,25 +4,14 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import tiny_model
+from helpers import CARD, PAGE, QUESTION, prompt, tiny_model, with_markers
 from peft import LoraConfig, get_peft_model
-from test_modeling import CARD, PAGE, QUESTION, prompt
 from torch import Tensor
-
-from arr_coc.modeling.processing_arr_coc import find_query_tokens, query_markers
-from arr_coc.modeling.prompt import default_query_mask, lacks_answers
 
 ADAPTERS = {
     "all linear layers": {"target_modules": "all-linear"},
     "attention": {"target_modules": ["q_proj", "v_proj", "query", "value"]},
 }
-
-
-def with_markers() -> Any:
-    """A model whose configuration says how its chats are marked."""
-    model = tiny_model()
-    model.config.query_markers = query_markers(model.processor.tokenizer)
-    return model
 
 
 def answered(model: Any, answer: str) -> tuple[dict[str, Any], Tensor]:
@@ -102,14 +91,6 @@ def test_answers_do_not_leak_into_the_question(came: str) -> None:
     assert torch.equal(*read)
 
 
-def test_without_markers_a_mask_of_another_length_is_refused() -> None:
-    model = tiny_model()
-    assert model.config.query_markers is None
-    inputs, _ = answered(model, "12.50")
-    with pytest.raises(ValueError, match="query_mask: expected shape .*, that of input_ids; got"):
-        model.model(**inputs, query_mask=prompt(model, (PAGE, QUESTION))["query_mask"])
-
-
 def test_a_mask_of_other_prompts_is_refused_even_with_markers() -> None:
     model = with_markers()
     inputs, _ = answered(model, "12.50")
@@ -117,17 +98,3 @@ def test_a_mask_of_other_prompts_is_refused_even_with_markers() -> None:
     for mask in (short.repeat(2, 1), torch.cat((short, short), 1)):
         with pytest.raises(ValueError, match="query_mask: expected shape"):
             model.model(**inputs, query_mask=mask)
-
-
-def test_labels_say_what_is_learned_where_a_row_is_no_chat() -> None:
-    """Text without turns: what has labels is the answer, the rest the question."""
-    model = with_markers()
-    ids = torch.tensor([[65, 66, 67, 68], [65, 66, 67, 68]])
-    question = find_query_tokens(ids, **model.config.query_markers)
-    labels = torch.tensor([[-100, -100, 67, 68], [65, 66, 67, 68]])
-    mask = default_query_mask(ids, model.config.image_token_id, None, labels, question)
-    assert mask.tolist() == [[True, True, False, False], [True] * 4]
-    padding = torch.tensor([[0, 1, 1, 1], [1, 1, 1, 1]])
-    mask = default_query_mask(ids, model.config.image_token_id, padding, labels, question)
-    assert mask[0].tolist() == [False, True, False, False]
-    assert lacks_answers(mask[:, :2], ids) and not lacks_answers(mask, ids) and not lacks_answers(mask[:1, :2], ids)

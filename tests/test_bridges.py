@@ -13,7 +13,7 @@ from worked_cases import OVIS_TABLE, ovis_table
 
 from arr_coc import ArrCocForConditionalGeneration
 from arr_coc.families.quality_bridges import like_text
-from arr_coc.modeling.bridges import BRIDGES, FOREMOST, Bridge, ReadPatches, reading_order
+from arr_coc.modeling.bridges import BRIDGES, FOREMOST, Bridge, ReadPatches
 from arr_coc.modeling.configuration_arr_coc import ArrCocBridgeConfig
 from arr_coc.modeling.wordpieces import PIECE_SLOTS
 
@@ -90,27 +90,6 @@ def test_without_attention_each_token_crosses_by_itself(kind: str) -> None:
     assert torch.allclose(alone, bridge(semantic, compressed).tokens[:, :4], atol=1e-6)
 
 
-def test_fetched_tokens_attend_to_everything_and_items_to_themselves() -> None:
-    bridge = build("transformer")
-    base, other = bridge(*tokens()), bridge(*tokens(seed=4))
-    fetched = tokens(3, seed=2)
-    seen = bridge(*fetched, base=base.cache).tokens
-    assert not torch.allclose(seen, bridge(*fetched, base=other.cache).tokens), "the base is not read"
-    fewer = bridge(*(t[:, :2] for t in fetched), base=base.cache).tokens
-    assert not torch.allclose(seen[:, :2], fewer), "fetched tokens do not read one another"
-    alone = bridge(*(t[:1] for t in fetched), base=[(k[:1], v[:1]) for k, v in base.cache]).tokens
-    assert torch.allclose(seen[:1], alone, atol=1e-6)
-
-
-def test_the_level_of_detail_tells_a_base_token_from_a_fetched_token() -> None:
-    bridge = build("transformer")
-    as_base, as_fetched = bridge(*tokens()).tokens, bridge(*tokens(), base=[]).tokens
-    assert not torch.allclose(as_base, as_fetched)
-    with torch.no_grad():
-        bridge.level.weight.zero_()
-    assert torch.equal(bridge(*tokens()).tokens, bridge(*tokens(), base=[]).tokens)
-
-
 def test_linear_reads_the_semantic_state_first() -> None:
     """DeepSeek's projector is trained on [CLIP, conv] in this order; swapped, its weights read noise."""
     bridge = build("linear")
@@ -185,14 +164,6 @@ def test_vet_is_softmax_times_table() -> None:
     assert torch.equal(hard, bridge.table.weight[logits.argmax(-1)])
 
 
-def test_indicator_rows_have_no_probability() -> None:
-    bridge = build("vet")
-    before = bridge(*tokens()).tokens
-    with torch.no_grad():
-        bridge.table.weight[-4:] = 1e9
-    assert torch.equal(bridge(*tokens()).tokens, before)
-
-
 def test_straight_through_is_hard_forwards_and_soft_backwards() -> None:
     found = {}
     for lookup in ("soft", "hard", "straight_through"):
@@ -249,26 +220,6 @@ def test_a_base_token_is_the_sum_of_what_its_places_say() -> None:
     assert torch.allclose(bridge.words(*tokens()), logits.view(2, 5, 16, 5))
 
 
-def test_fetched_tokens_and_bypassed_base_tokens_are_the_linear_projection() -> None:
-    bridge = build("cells")
-    projected = bridge.projection(torch.cat(tokens(), -1))
-    assert torch.equal(bridge(*tokens(), base=[]).tokens, projected)
-    assert torch.equal(bridge(*tokens(), bypass=True).tokens, projected)
-
-
-def test_with_words_for_fetched_patches_fetched_tokens_are_what_these_say_beside_the_projection() -> None:
-    bridge = build("cells", {"place_words": [3, 2], "fetched_words": True})
-    x = torch.cat(tokens(), -1)
-    logits = bridge.fetched.head(F.layer_norm(x, (16,), bridge.fetched.norm.weight, bridge.fetched.norm.bias))
-    said = torch.cat([logits[..., :3].softmax(-1), logits[..., 3:].softmax(-1)], -1) @ bridge.fetched.table.weight
-    projected = bridge.projection(x)
-    assert torch.allclose(bridge(*tokens(), base=[]).tokens, projected + said, atol=1e-5)
-    assert torch.equal(bridge(*tokens(), base=[], bypass=True).tokens, projected)
-    assert bridge.fetched.words(*tokens()).shape == (2, 5, 5)
-    with pytest.raises(ValueError, match='fetched_words: expected false without bridge "cells"; got True'):
-        ArrCocBridgeConfig(kind="linear", fetched_words=True)
-
-
 # ---- wordpieces
 
 
@@ -307,19 +258,6 @@ def test_of_more_wordpieces_than_patches_the_most_relevant_patches_stay() -> Non
     assert out.source.tolist() == [[1, 3, 3, 3, -1], [1, 1, -1, -1, -1]]
 
 
-def test_only_the_most_relevant_patches_are_marked_by_their_relevance(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ranks are 4, 3, 2, 1, 0: patches 3 and 4 come once more and are marked; that leaves no room for patch 0."""
-    monkeypatch.setattr("arr_coc.modeling.bridges.FOREMOST", 2)
-    bridge, patches = wordpieces([1, 0, 1, 1, 1])
-    torch.nn.init.normal_(bridge.places.mark)
-    relevance = torch.tensor([[0.1, 0.2, 0.3, 0.9, 0.5]] * 2)
-    plain = bridge(*tokens(), base=[], patches=replace(patches, relevance=None))
-    marked = bridge(*tokens(), base=[], patches=replace(patches, relevance=relevance))
-    assert plain.source.tolist() == marked.source.tolist() == [[2, 3, 4, 3, 4]] * 2
-    added = torch.tensor([0.0, 0.0, 0.0, 0.9, 0.5])[:, None] * bridge.places.mark
-    torch.testing.assert_close(marked.tokens - plain.tokens, added.expand(2, -1, -1))
-
-
 @pytest.mark.parametrize(("most", "mean", "share"), [(3, 0.8, 1 / 4), (2, 0.9, 1 / 9)])
 def test_words_are_marked_where_they_begin_and_end(
     monkeypatch: pytest.MonkeyPatch, most: int, mean: float, share: float
@@ -345,19 +283,6 @@ def test_words_are_marked_where_they_begin_and_end(
     assert torch.equal(unknown.tokens, plain.tokens)
 
 
-def test_what_comes_once_more_begins_a_line() -> None:
-    bridge, patches = wordpieces([1, 0, 0, 0, 0])
-    torch.nn.init.normal_(bridge.places.line_break)
-    out = bridge(*tokens(), base=[], patches=replace(patches, relevance=None))
-    assert out.source.tolist() == [[0, 0, -1, -1, -1]] * 2 and torch.equal(out.tokens[:, 0], out.tokens[:, 1])
-
-
-def test_no_projection_stands_in_for_wordpieces() -> None:
-    bridge, patches = wordpieces([1])
-    with pytest.raises(ValueError, match='bridge_bypass: expected a bridge with a linear projection; got "word'):
-        bridge(*tokens(1), base=[], bypass=True, patches=patches)
-
-
 def test_base_tokens_are_the_mean_of_what_their_cells_hold() -> None:
     bridge, patches = wordpieces([1])
     pieces = torch.full((2, 64, 2, PIECE_SLOTS), -1)  # 8 x 8 patches, cells of 4 x 4
@@ -369,9 +294,3 @@ def test_base_tokens_are_the_mean_of_what_their_cells_hold() -> None:
     torch.testing.assert_close(out, bridge.rest(torch.cat(tokens(4), -1)) + held + placed)
     finer = bridge.places(torch.tensor([2 * 9 + 1]), torch.tensor([13]), 16)  # of 16 patches a side, 8 are stored
     torch.testing.assert_close(finer, bridge.places.rows.weight[[9]] + bridge.places.columns.weight[[6]])
-
-
-def test_reading_order_of_no_room_is_empty() -> None:
-    filled, place = torch.ones(1, 2, 3, dtype=torch.bool), torch.arange(6).view(1, 2, 3)
-    _, filled_slots, _ = reading_order(filled, torch.tensor([[0, 1]]), place, torch.tensor([0]))
-    assert filled_slots.tolist() == [[False, False]]

@@ -6,10 +6,10 @@ import shutil
 from pathlib import Path
 
 import pytest
-from helpers import TINY_SIDE, tiny_model
+from graphs import spatial_model
+from helpers import tiny_model
 from huggingface_hub import ModelCard
 from lone import QUESTION, run_alone
-from test_spatial import spatial_model
 
 from arr_coc.cli import main
 from arr_coc.publishing.building import (
@@ -171,11 +171,6 @@ def test_incomplete_sources_are_refused(checkpoint: Path, tmp_path: Path) -> Non
 def test_building_again_from_what_was_built_gives_the_same(built: Path, tmp_path: Path) -> None:
     again = build(built, tmp_path / "again")
     assert {p.name: p.read_bytes() for p in again.iterdir()} == {p.name: p.read_bytes() for p in built.iterdir()}
-
-
-def test_the_tiny_side_is_what_the_processor_says(built: Path) -> None:
-    settings = json.loads((built / "processor_config.json").read_text())
-    assert settings["image_processor"]["size"] == {"height": TINY_SIDE, "width": TINY_SIDE}
 
 
 # ---- the card

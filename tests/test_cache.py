@@ -10,17 +10,14 @@ from typing import Any
 import pytest
 import torch
 from helpers import tiny_model, tiny_processor
-from peft import get_peft_model
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers.utils import logging
 
-from arr_coc import ArrCocForConditionalGeneration, scorer_lora_config
-from arr_coc.data.formats import open_records
+from arr_coc import ArrCocForConditionalGeneration
 from arr_coc.modeling.image_encoding import ImageEncoding
 from arr_coc.training.cache import CachedEncoder
 from arr_coc.training.phases import AllocatorPhase, train_phase
-from benchmarks.training import ARMS, measure
 
 
 def pixels(count: int = 3, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -76,18 +73,6 @@ def test_the_second_time_nothing_runs_and_the_numbers_are_the_same(variant: str,
     assert len(files(tmp_path)) == 3
 
 
-def test_only_new_images_run_and_one_that_comes_twice_runs_once(tmp_path: Path) -> None:
-    model = frozen()
-    calls: list[int] = []
-    model.model.vision_tower.grid_encoder.register_forward_pre_hook(lambda _, inputs: calls.append(len(inputs[0])))
-    images, mask = pixels(4)
-    encoder = CachedEncoder(model, tmp_path)
-    encoder.encode(images[:2], mask[:2])
-    made = encoder.encode(images[[0, 2, 2, 3]], mask)
-    assert calls == [2, 2] and len(made) == 4
-    assert made.features[1].equal(made.features[2])
-
-
 def test_what_changes_the_output_is_not_found_again(tmp_path: Path) -> None:
     model = frozen()
     images, mask = pixels(1)
@@ -115,31 +100,6 @@ def test_what_changes_the_output_is_not_found_again(tmp_path: Path) -> None:
         next(model.model.fetcher.parameters()).mul_(1.5)
         model.model.vision_tower.saccade_projection.weight.mul_(1.5)
     assert misses() == 0  # neither is a part of the encoding
-
-
-def test_an_adapter_that_is_switched_off_is_other_weights(tmp_path: Path) -> None:
-    model = tiny_model()
-    adapted: Any = get_peft_model(model, scorer_lora_config(model, r=2, part="semantic"))
-    with torch.no_grad():
-        for name, weight in adapted.named_parameters():
-            if "lora_" in name:
-                weight.fill_(0.1)
-    adapted.requires_grad_(False)
-    images, mask = pixels(1)
-    encoder = CachedEncoder(adapted, tmp_path)
-    with_adapter = encoder.encode(images, mask)
-    with adapted.disable_adapter():
-        without = encoder.encode(images, mask)
-    assert encoder.misses == 2 and not with_adapter.tokens.equal(without.tokens)
-
-
-def test_the_loss_reaches_what_is_trained_behind_the_cached_part(tmp_path: Path) -> None:
-    model = frozen()
-    semantic = model.model.vision_tower.semantic_encoder.requires_grad_(True)
-    images, mask = pixels(1)
-    CachedEncoder(model, tmp_path).encode(images, mask).tokens.sum().backward()
-    assert all(weight.grad is None for weight in model.model.vision_tower.grid_encoder.parameters())
-    assert any(weight.grad is not None and weight.grad.any() for weight in semantic.parameters())
 
 
 def test_a_trained_grid_encoder_is_refused(tmp_path: Path) -> None:
@@ -217,13 +177,6 @@ def test_writers_at_once_read_whole_files_only(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*/*.tmp"))
 
 
-def test_the_benchmark_measures_every_arm(checkpoint: Path) -> None:
-    records = open_records({"format": "rendered", "pages": 2, "questions": 1, "size": 128, "split": "train"})
-    found = {arm: measure(checkpoint, arm, records, batch_size=2, steps=1) for arm in ARMS}
-    assert all(one.items == pytest.approx(2 / one.seconds) and one.peak > 0 for one in found.values())
-    assert found["scorer"].peak < found["everything"].peak
-
-
 def test_a_phase_with_a_cache_trains_the_same_weights(checkpoint: Path, tmp_path: Path) -> None:
     data = {"format": "rendered", "pages": 2, "questions": 1, "size": 128, "split": "train"}
     made = {}
@@ -239,13 +192,3 @@ def test_a_phase_with_a_cache_trains_the_same_weights(checkpoint: Path, tmp_path
     assert any("bridge" in name for name in moved) and any("scorers" in name for name in moved)
     for name, weight in made[None].items():
         torch.testing.assert_close(made["encoded"][name], weight, atol=1e-5, rtol=1e-4)
-
-
-def test_another_precision_is_not_found_again(tmp_path: Path) -> None:
-    images, mask = pixels(1)
-    encoder = CachedEncoder(frozen(), tmp_path)
-    encoder.encode(images, mask)
-    with torch.autocast("cpu", torch.bfloat16):
-        encoder.encode(images, mask)
-    encoder.encode(images, mask)
-    assert (encoder.hits, encoder.misses) == (1, 2)

@@ -1,20 +1,16 @@
 """Whether answers are right as often as their probabilities say, and the fit that brings these closer."""
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from helpers import tiny_config, tiny_model
 from PIL import Image
 
 from arr_coc import ArrCocConfig
-from arr_coc.evaluation.calibration import LEGEND, calibration, calibration_table, fit_calibration
-from arr_coc.evaluation.reporting import to_text
-from arr_coc.modeling.answers import budget_warning, calibrated, legibility_warning
-from arr_coc.modeling.scorers import EMPTY
+from arr_coc.evaluation.calibration import calibration, fit_calibration
+from arr_coc.modeling.answers import budget_warning, calibrated
 
 PROBABILITIES = np.array([0.1, 0.25, 0.35, 0.8, 0.9, 1.0, 0.2, 0.95])
 RIGHT = np.array([0, 1, 0, 1, 1, 0, 0, 1])
@@ -29,22 +25,6 @@ def test_calibration_by_hand() -> None:
     assert accuracy == [0, pytest.approx(1 / 3), None, None, 0.75]
     assert found["ece"] == pytest.approx((0.1 + 0.2 + 0.65) / 8)
     assert found["refused"] == {"n": 3, "confidence": pytest.approx(0.95), "accuracy": pytest.approx(2 / 3)}
-
-
-def test_a_calibrated_model_has_no_error() -> None:
-    probabilities = np.repeat([0.1, 0.3, 0.5, 0.7, 0.9], 10)
-    right = np.concatenate([np.arange(10) < 10 * share for share in (0.1, 0.3, 0.5, 0.7, 0.9)])
-    assert calibration(probabilities, right, right)["ece"] == pytest.approx(0)
-
-
-def test_the_table_shows_both_in_each_bin() -> None:
-    table = calibration_table([(["all"], calibration(PROBABILITIES, RIGHT, REFUSED))], ["data"])
-    head, row = to_text(table.head, table.rows).splitlines()
-    assert "0-20 %" in head and "80-100 %" in head and "mean probability" in LEGEND
-    assert row.split("  ")[0] == "all" and "11.9" in row and "26.7 / 33.3 (3)" in row
-    assert row.endswith("95.0 / 66.7 (3)") and table.rows[0][4:6] == ["-", "-"]
-    never = calibration_table([(["all"], calibration(PROBABILITIES, RIGHT, REFUSED & False))], ["data"])
-    assert table.head[-1] == '"not on the page"' and never.head == table.head[:-1] and len(never.rows[0]) == 7
 
 
 @pytest.mark.parametrize("probabilities", [[], [1.2], [float("nan")]])
@@ -81,34 +61,6 @@ def test_the_fit_finds_the_weights_and_lowers_the_error_on_other_answers() -> No
     assert before > 0.1 and after < 0.03
 
 
-def test_without_a_legibility_its_weight_is_nothing() -> None:
-    told, right, texts, _ = answers(0)
-    weights = fit_calibration(told, right, texts, [None] * len(told))
-    assert weights["legibility"] == 0
-    before, after = (
-        calibration(each, right, right)["ece"] for each in (told, sure(weights, told, texts, [None] * len(told)))
-    )
-    assert after < before / 2
-
-
-def test_more_sure_tokens_and_better_print_never_make_an_answer_less_sure() -> None:
-    """Of answers that are the more wrong the surer and the more legible they are."""
-    told, right, texts, legibility = answers(0)
-    for weights in (fit_calibration(told, right, texts, legibility), fit_calibration(told, ~right, texts, legibility)):
-        steps = np.linspace(0, 1, 50)
-        for rising in (
-            sure(weights, steps, ["12"] * 50, [0.5] * 50),
-            sure(weights, np.full(50, 0.7), ["12"] * 50, steps.tolist()),
-        ):
-            assert (np.diff(rising) >= 0).all() and ((rising >= 0) & (rising <= 1)).all()
-        assert ArrCocConfig(calibration=weights).calibration == weights
-
-
-def test_answers_that_are_all_right_say_nothing_of_the_others() -> None:
-    with pytest.raises(ValueError, match="calibration: expected right and wrong answers; got 2, alike"):
-        fit_calibration(np.array([0.2, 0.4]), np.array([1, 1]), ["a", "b"], [None, None])
-
-
 def test_no_calibration_changes_nothing_and_weights_are_kept_with_the_config(tmp_path: Path) -> None:
     config = tiny_config()
     assert config.calibration is None and calibrated(0.3, None, text="", legibility=0.1) == 0.3
@@ -126,13 +78,6 @@ def test_other_weights_are_refused(weights: Any) -> None:
         tiny_config(calibration=weights)
 
 
-def test_pages_that_can_be_read_are_not_warned_of() -> None:
-    assert legibility_warning(None, 0.5) == legibility_warning(0.5, 0.5) == ""
-    several = "these pages are hard to read for the model (legibility 0.31): the answer may be wrong"
-    assert legibility_warning(0.31, 0.5, 2) == several
-    assert legibility_warning(0.0, 0.5) == "the model finds no text on this page: any answer is a guess"
-
-
 @pytest.mark.parametrize(
     ("choices", "few"),
     [({"budget": 0}, 0), ({"budget": 1}, 1), ({"budget": "fast"}, None), ({"strategy": "none"}, None)],
@@ -142,13 +87,3 @@ def test_an_answer_from_few_patches_is_warned_of(choices: dict[str, Any], few: i
     answer = tiny_model().generate(Image.effect_noise((64, 64), 80), "What?", return_fetch=True, **choices)
     expected = "" if few is None else f"few patches were fetched ({few}): the answer may be cut"
     assert budget_warning(answer.fetch) == expected and answer.warning.startswith(expected)
-
-
-@pytest.mark.parametrize(("fetched", "warned"), [(5, True), (28, False)])
-def test_a_page_of_little_text_is_not_warned_of(fetched: int, warned: bool) -> None:
-    """Patches without text are never fetched; the manual's page in the demo has 28 others."""
-    scores = torch.full((1, 4096), EMPTY)
-    scores[0, :28] = 1.0
-    counts = torch.tensor([fetched])
-    fetch: Any = SimpleNamespace(counts=counts, scores=scores, relevance=scores.sigmoid(), strategy="words")
-    assert bool(budget_warning(fetch)) is warned

@@ -85,16 +85,6 @@ def test_rendered_prompt() -> None:
     )
 
 
-def test_prefilled_answer_and_missing_content() -> None:
-    processor = make_processor()
-    messages = [{"role": "user", "content": "Sum?"}, {"role": "assistant", "content": "It is "}]
-    rendered = processor.apply_chat_template(messages, continue_final_message=True)
-    assert rendered.endswith("<|im_start|>assistant\nIt is ")
-    assert processor.apply_chat_template([{"role": "assistant", "content": None}]) == (
-        "<|im_start|>assistant\n<|im_end|>\n"
-    )
-
-
 def test_other_content_is_refused() -> None:
     with pytest.raises(Exception, match="expected text, image or image_url; got video"):
         make_processor().apply_chat_template([{"role": "user", "content": [{"type": "video", "video": "x.mp4"}]}])
@@ -147,12 +137,6 @@ def test_images_keep_their_order() -> None:
     assert questions(processor, out) == ["c"]
 
 
-def test_budget_and_strategy_through_the_chat_template() -> None:
-    processor = make_processor()
-    out = encode(processor, chat(images=2), processor_kwargs={"budget": "fast", "strategy": "none"})
-    assert (out["input_ids"] == processor.image_token_id).sum() == 2 * 16
-
-
 def test_answers_are_marked_for_training() -> None:
     processor = make_processor()
     messages = [*chat("Total?"), {"role": "assistant", "content": "42 EUR"}]
@@ -160,15 +144,3 @@ def test_answers_are_marked_for_training() -> None:
     answer = out["input_ids"][0][torch.as_tensor(out["assistant_masks"])[0].bool()]
     assert processor.tokenizer.decode(answer) == "42 EUR<|im_end|>"
     assert questions(processor, out) == ["Total?"]
-
-
-def test_answers_to_earlier_questions_are_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They were trained with the patches of the last question."""
-    said: list[str] = []
-    monkeypatch.setattr("arr_coc.modeling.processing_arr_coc.logger.warning_once", said.append)
-    processor, answer = make_processor(), {"role": "assistant", "content": "42 EUR"}
-    one = [*chat("Total?"), answer]
-    for messages in (one, [*one, {"role": "user", "content": "Tax?"}, answer]):
-        assert not said
-        encode(processor, messages, add_generation_prompt=False, return_assistant_tokens_mask=True)
-    assert len(said) == 1 and "a chat has several answers" in said[0]

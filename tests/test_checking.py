@@ -85,10 +85,7 @@ REFUSED: dict[str, tuple[Callable[[Path], None], str]] = {
     "no JSON": (_write("more.json", "{"), "more.json: expected JSON"),
     "hidden file": (_write(".env", "HF_TOKEN=x"), ".env: expected no hidden files"),
     "broken link": (lambda folder: (folder / "x.txt").symlink_to("gone"), "x.txt: expected a file; got a link"),
-    "no auto_map": (
-        _edit("config.json", **{AUTO: None}),
-        "config.json: expected an auto_map for .* got none for A",
-    ),
+    "no auto_map": (_edit("config.json", **{AUTO: None}), "config.json: expected an auto_map for .* got none for A"),
     "part of an auto_map": (
         _edit("processor_config.json", **{AUTO: {"AutoProcessor": "processing_arr_coc.ArrCocProcessor"}}),
         "processor_config.json: expected an auto_map .* got none for AutoImageProcessor",
@@ -105,10 +102,7 @@ REFUSED: dict[str, tuple[Callable[[Path], None], str]] = {
         "expected the model's weights only; got old.safetensors too",
     ),
     "no card": (_remove("README.md"), "got no README.md"),
-    "no licence": (
-        _write("README.md", "# Tiny\n"),
-        r"README.md: expected metadata on library_name.* license",
-    ),
+    "no licence": (_write("README.md", "# Tiny\n"), r"README.md: expected metadata on library_name.* license"),
 }
 
 

@@ -10,11 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import Cli, tiny_checkpoint
+from helpers import Cli
 from PIL import Image
-from transformers.utils import logging
 
-from arr_coc import ArrCocForConditionalGeneration
 from arr_coc.attached.scoring import STRATEGIES
 from arr_coc.cli import COMMANDS
 from arr_coc.cli.common import TILING, TRAINED
@@ -149,15 +147,6 @@ def test_what_cannot_work_is_refused_without_the_library(arguments: tuple[str, .
     assert message in refusal and code == "2" and not {"torch", "transformers"} & {*loaded}
 
 
-def test_an_image_that_is_cut_is_refused_without_the_library(tmp_path: Path) -> None:
-    (tmp_path / "cut.png").write_bytes((ROOT / RECEIPT).read_bytes()[:3000])
-    command = [sys.executable, "-c", TIMED, "ask", str(tmp_path / "cut.png"), QUESTION]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    refusal, last = result.stderr.strip().split("\n")
-    assert "cut.png: expected a whole image; got a corrupt one" in refusal
-    assert last.startswith("2 ") and "torch" not in last.split()
-
-
 def broken(folder: Path, kind: str) -> Path:
     """A file of a document that cannot be opened, or an image too small for print."""
     path = folder / f"broken.{kind}"
@@ -233,12 +222,6 @@ def test_version_and_module(capsys: pytest.CaptureFixture[str], monkeypatch: pyt
     assert (stop.value.code, capsys.readouterr().out) == (0, f"arr-coc {__version__}\n")
 
 
-def test_libraries_are_as_loud_afterwards_as_before(cli: Cli, picture: Path) -> None:
-    before = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    cli("ask", picture, QUESTION, "--model", "typo")
-    assert (logging.get_verbosity(), logging.is_progress_bar_enabled()) == before
-
-
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -258,27 +241,3 @@ def test_settings_stand_before_and_behind_options(cli: Cli, tmp_path: Path, argu
 def test_arguments_that_mean_nothing(cli: Cli, arguments: tuple[str, ...]) -> None:
     code, _, err = cli(*arguments)
     assert code == 2 and err.startswith(f"arr-coc: error: unrecognized arguments: {arguments[-1]}")
-
-
-def test_one_bar_is_shown_while_a_model_is_loaded(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Weights are compared without memory for them first, with a bar of its own."""
-    folder = tiny_checkpoint(tmp_path / "model")
-    capfd.readouterr()
-    shown = logging.is_progress_bar_enabled()
-    logging.enable_progress_bar()
-    try:
-        ArrCocForConditionalGeneration.from_pretrained(folder)
-        assert logging.is_progress_bar_enabled()
-    finally:
-        (logging.enable_progress_bar if shown else logging.disable_progress_bar)()
-    assert capfd.readouterr().err.count("Loading weights:   0%") == 1
-
-
-def test_large_images_show_how_far_they_are(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tiny_checkpoint(tmp_path / "model")
-    Image.effect_noise((600, 600), 80).save(tmp_path / "large.png")
-    for patience, terminal, shown in ((600, True, False), (0, True, True), (0, False, False)):
-        monkeypatch.setattr("arr_coc.modeling.view_encoding.PATIENCE", patience)
-        monkeypatch.setattr(sys.stderr, "isatty", lambda terminal=terminal: terminal)
-        code, _, err = cli("ask", tmp_path / "large.png", QUESTION, "--model", folder)
-        assert code == 0 and ("Encoding tiles" in err) == shown

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 from ask_by_clients import TOKENS, Receipt
+from helpers import loud_model
 from pydantic import BaseModel
 from serving_client import chat, data_url, noise, png, serving
-from test_modeling import loud_model
 from tiny_pdf import text_at, write_pdf
 
 from arr_coc.serving.settings import ServerSettings

@@ -10,7 +10,6 @@ import torch
 from helpers import TINY_PATCH, TINY_SIDE, tiny_config, tiny_model, tiny_processor, tiny_tokenizer
 from PIL import Image
 
-from arr_coc import ArrCocProcessor
 from arr_coc.data.collator import IGNORED, UNKNOWN, QuestionCollator
 from arr_coc.data.records import NOT_ON_THE_PAGE, Record
 from arr_coc.modeling.image_processing_arr_coc import boxes_to_patches
@@ -83,21 +82,6 @@ def test_labels_are_the_answer_and_its_end(records: list[Record], side: Any) -> 
         assert tokenizer.decode(batch["input_ids"][row][batch["query_mask"][row]]).strip() == record.question.strip()
 
 
-def test_answers_begin_as_the_chat_template_begins_them(records: list[Record]) -> None:
-    template = tiny_processor().chat_template.replace("{%- generation -%}", "{%- generation -%}{{- ' ' -}}")
-    processor = ArrCocProcessor(tiny_processor().image_processor, tiny_tokenizer(), template)
-    labels = QuestionCollator(processor, tiny_config())(records[:1])["labels"][0]
-    assert tiny_tokenizer().decode(labels[labels != IGNORED]) == f" {records[0].answers[0]}<|im_end|>"
-
-
-def test_both_sides_hold_the_same_sequences(records: list[Record]) -> None:
-    left, right = collator(padding_side="left")(records), collator()(records)
-    for name in ("input_ids", "labels", "query_mask"):
-        for row in range(len(records)):
-            kept = [batch[name][row][batch["attention_mask"][row].bool()].tolist() for batch in (left, right)]
-            assert kept[0] == kept[1]
-
-
 ANSWERS = ["x", "a much longer answer", "user", "What is the user's total?", "<|im_end|>\n<|im_start|>user\nleak", ""]
 
 
@@ -115,15 +99,6 @@ def test_no_answer_leaks_into_the_question(records: list[Record], answer: str) -
         assert not (batch["query_mask"] & (batch["labels"] != IGNORED)).any()
     counts = [(batch["input_ids"] == tiny_config().image_token_id).sum().item() for batch in (before, after)]
     assert counts[0] == counts[1]
-
-
-def test_an_image_asked_twice_is_encoded_once(records: list[Record]) -> None:
-    batch = collator()(records)
-    assert batch["image_index"].tolist() == [0, 1, 0]
-    assert batch["pixel_values"].shape == (2, 3, TINY_SIDE, TINY_SIDE)
-    assert batch["patch_mask"].shape == (2, GRID**2) and batch["patch_mask"].dtype == torch.bool
-    expected = tiny_processor().image_processor([records[1].picture], return_tensors="pt")
-    assert torch.equal(batch["pixel_values"][1], expected["pixel_values"][0])
 
 
 def test_relevance_covers_answer_and_label_and_is_unknown_without_boxes(records: list[Record]) -> None:
@@ -175,18 +150,6 @@ def test_a_second_turn_is_the_prompt_of_generate_with_its_history(
     assert batch["attention_mask"].sum(1)[0] > batch["attention_mask"].sum(1)[1] + 10
 
 
-def test_drawn_answers_depend_on_the_record_alone(records: list[Record]) -> None:
-    one = records[1]
-    many = [replace(one, line=line) for line in range(1, 40)]
-    drawn = [collator(answer="random", seed=4)([record])["labels"].max().item() for record in many]
-    again = collator(answer="random", seed=4)(many)["labels"].max(1).values.tolist()
-    assert drawn == again
-    spoken = collator(answer="random", seed=4)(many)["labels"]
-    tokens = {tiny_tokenizer().decode(row[row != IGNORED]).removesuffix("<|im_end|>") for row in spoken}
-    assert tokens == {"a", "b", "c"}
-    assert collator(answer="random", seed=5)(many)["labels"].tolist() != spoken.tolist()
-
-
 def test_a_batch_trains_the_model(records: list[Record]) -> None:
     """The batch is what `forward` takes, records without boxes among it; every padding gives the same losses."""
     model = tiny_model()
@@ -196,13 +159,6 @@ def test_a_batch_trains_the_model(records: list[Record]) -> None:
     assert left.relevance_loss.item() == pytest.approx(right.relevance_loss.item(), rel=1e-4) and left.relevance_loss
     left.loss.backward()
     assert model.lm_head.weight.grad is not None and model.lm_head.weight.grad.any()
-
-
-def test_budgets_set_the_placeholders(records: list[Record]) -> None:
-    image = tiny_config().image_token_id
-    for budget, expected in ((0, 16), (7, 23), ("all", 16 + GRID**2)):
-        counts = (collator(budget=budget)(records)["input_ids"] == image).sum(1)
-        assert counts.tolist() == [expected] * 3
 
 
 def test_what_cannot_be_collated_is_refused(

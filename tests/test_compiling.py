@@ -1,41 +1,9 @@
 """torch.export and torch.compile without a break: with a stated budget and encoded images no data decides."""
 
-from typing import Any
-
 import pytest
 import torch
-from helpers import tiny_model
-from test_modeling import CARD, PAGE, prompt
-from torch import Tensor, nn
-from transformers import StaticCache
-
-from arr_coc.modeling.image_encoding import ImageEncoding
-
-
-class Asking(nn.Module):
-    """A model with the encoding of an image and a stated budget: a graph from tokens to logits."""
-
-    def __init__(self, model: Any, encoding: ImageEncoding, **choices: Any) -> None:
-        super().__init__()
-        self.model, self.encoding, self.choices = model, encoding, choices
-
-    def forward(self, input_ids: Tensor, attention_mask: Tensor, query_mask: Tensor) -> Tensor:
-        return self.model(
-            input_ids=input_ids,
-            attention_mask=attention_mask,
-            query_mask=query_mask,
-            image_encoding=self.encoding,
-            choices=self.choices,
-            use_cache=False,
-        ).logits
-
-
-def tokens_of(model: Any, questions: list[str], strategy: str | None = None) -> tuple[Tensor, ...]:
-    """input_ids, attention_mask and query_mask of questions, each about an image of its own."""
-    inputs = prompt(
-        model, *((image, text) for image, text in zip((PAGE, CARD), questions, strict=False)), strategy=strategy
-    )
-    return inputs["input_ids"], inputs["attention_mask"], inputs["query_mask"]
+from graphs import Asking, tokens_of, vision
+from helpers import PAGE, prompt, tiny_model
 
 
 @pytest.mark.parametrize("strategy", ["realizer", "clip_query", "none"])
@@ -51,11 +19,6 @@ def test_an_exported_graph_gives_the_logits(strategy: str) -> None:
     for inputs in (first, *others):
         assert torch.allclose(program(*inputs), asking(*inputs), atol=1e-5)
     assert not torch.allclose(asking(*first), asking(*others[0]), atol=1e-3)
-
-
-def vision(model: Any) -> dict[str, Tensor]:
-    inputs = model.processor.image_processor([PAGE, CARD], return_tensors="pt")
-    return {"pixel_values": inputs["pixel_values"], "patch_mask": inputs["patch_mask"]}
 
 
 @torch.no_grad()
@@ -78,21 +41,3 @@ def test_a_compiled_model_counts_the_placeholders_of_a_budget_that_nothing_state
     torch._dynamo.reset()
     compiled = torch.compile(model, backend="eager")
     assert torch.allclose(compiled(**inputs).logits, model(**inputs).logits, atol=1e-4)
-
-
-@torch.no_grad()
-@pytest.mark.versions
-def test_a_decode_step_with_a_static_cache_compiles_without_a_break() -> None:
-    model = tiny_model()
-    inputs = prompt(model, (PAGE, "What is it?"))
-    expected = model.generate(**inputs)[:, inputs["input_ids"].shape[1] :]
-    cache = StaticCache(config=model.config.text_config, max_cache_len=256)
-    logits = model(**inputs, cache=cache, use_cache=True).logits
-    length, decoded = inputs["input_ids"].shape[1], [logits[:, -1].argmax(-1)]
-    torch._dynamo.reset()
-    step = torch.compile(model, fullgraph=True, backend="aot_eager")
-    for number in range(expected.shape[1] - 1):
-        place = torch.tensor([[length + number]])
-        output = step(input_ids=decoded[-1][:, None], position_ids=place, cache=cache, use_cache=True)
-        decoded.append(output.logits[:, -1].argmax(-1))
-    assert torch.equal(torch.stack(decoded, 1), expected) and expected.shape[1] > 1

@@ -12,7 +12,7 @@ from PIL import Image
 
 from arr_coc.data.records import Record
 from arr_coc.evaluation import evaluate
-from arr_coc.modeling.detail_allocators import ALLOCATORS
+from arr_coc.modeling.allocators import ALLOCATORS
 from arr_coc.modeling.scorers import SCORERS
 
 ROOT = Path(__file__).parents[1]

@@ -3,7 +3,6 @@
 import asyncio
 import re
 import sys
-from io import BytesIO
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -11,10 +10,9 @@ from typing import Any
 import pytest
 import torch
 from helpers import Cli, tiny_model
-from PIL import Image
 
-from arr_coc.demo.steps import REMEMBERED, Session, answer_in_steps, budgets, find_examples, strategies
-from arr_coc.modeling.configuration_arr_coc import NAMED_BUDGETS
+from arr_coc.demo.steps import Session, answer_in_steps, budgets, strategies
+from arr_coc.modeling.budgets import NAMED_BUDGETS
 
 QUESTION = "What is the total?"
 LENGTH = 12
@@ -80,18 +78,6 @@ def test_generation_ends_once_nobody_reads_the_steps(
 # ---- a visitor
 
 
-def test_a_session_never_changes_and_keeps_the_last_answers(model: Any, content: bytes) -> None:
-    session = Session.open(model, content)
-    *_, step = answer_in_steps(model, session.encoding, QUESTION)
-    after = session.answered(QUESTION, [step, step])
-    assert session.asked == () and len(after.asked) == 2
-    picture, caption = after.asked[0]
-    assert caption == f"{QUESTION} → {step.text} (realizer)" and picture.size[0] >= 512
-    for number in range(REMEMBERED):
-        after = after.answered(f"{number}?", [step])
-    assert len(after.asked) == REMEMBERED and after.asked[0][1].startswith(f"{REMEMBERED - 1}?")
-
-
 @pytest.mark.parametrize(
     "content", [b"", b"no image", b"\x89PNG\r\n\x1a\n but no more"], ids=["empty", "text", "broken"]
 )
@@ -114,17 +100,6 @@ def test_what_may_be_chosen_is_what_the_model_has(model: Any, content: bytes) ->
                 model, encoding, QUESTION, strategy=name, budget=budget, max_new_tokens=1, min_new_tokens=1
             )
             assert step.probability is not None
-
-
-def test_a_configured_number_is_among_the_budgets() -> None:
-    assert ("40", "40") in budgets(tiny_model(fetcher={"budget": 40}).config)
-
-
-def test_examples_are_of_this_checkout() -> None:
-    examples = list(find_examples())
-    assert len(examples) == 3 and all(example.question.endswith("?") for example in examples)
-    for example in examples:
-        Image.open(BytesIO(example.path.read_bytes())).verify()
 
 
 def test_without_gradio_the_command_says_what_to_install(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -228,18 +228,6 @@ def test_bad_input_is_one_line_and_sessions_share_nothing(
     page.screenshot().save(tmp_path / "problem_1280.png")
 
 
-def test_two_visitors_at_once_get_their_own_answers(visit: Callable[..., WebPage], answers: dict[Any, str]) -> None:
-    pages = {(RECEIPT, TOTAL): visit(), (PAGE, PHONE): visit()}
-    for (path, _), page in pages.items():
-        page.upload("#file input[type=file]", path)
-    for (_, question), page in pages.items():
-        page.wait("document.querySelector('#first-picture img')")
-        ask(page, question)
-    for (path, question), page in pages.items():
-        assert wait_for_answer(page) == answers[path, question, "realizer"]
-        page.wait("document.querySelector('#asked img')")
-
-
 def test_the_browser_is_told_to_load_nothing_from_elsewhere(server: tuple[str, Path]) -> None:
     with urlopen(server[0], timeout=60) as response:
         assert response.headers["Content-Security-Policy"].startswith("default-src 'self' data: blob:")

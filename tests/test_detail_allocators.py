@@ -13,13 +13,7 @@ from torch import Tensor
 from arr_coc.modeling.allocators import ALLOCATORS, ranked_scores
 from arr_coc.modeling.configuration_arr_coc import FOVEA_MAPPINGS, ArrCocFetcherConfig
 from arr_coc.modeling.detail_allocators import foveated, knapsack, quadtree
-from arr_coc.modeling.grid_encoder import (
-    in_tree,
-    out_of_tree,
-    pool_regions,
-    region_boxes,
-    spread_regions,
-)
+from arr_coc.modeling.grid_encoder import in_tree, pool_regions, region_boxes, spread_regions
 
 DETAIL_CASES = ["quadtree", "foveated", "knapsack"]
 SIDE = 8
@@ -53,15 +47,6 @@ def described(indices: Tensor, levels: Tensor, row: int = 0) -> list[tuple[int, 
 
 
 # ---- regions --------------------------------------------------------------------------------------------------------
-
-
-def test_a_tree_of_patches_is_that_of_cells_and_quarters_and_back() -> None:
-    """Also of two grids, one below the other."""
-    patches = torch.arange(2 * 2 * N).view(2, 2 * N)
-    tree = in_tree(patches, SIDE)
-    assert tree.shape == (2, 8, 4, 4) and torch.equal(out_of_tree(tree, SIDE), patches)
-    assert tree[0, 0].tolist() == [[0, 1, 8, 9], [2, 3, 10, 11], [16, 17, 24, 25], [18, 19, 26, 27]]
-    assert tree[0, 1, 0].tolist() == [4, 5, 12, 13] and tree[0, 4, 0, 0] == N, "the second grid follows"
 
 
 def test_regions_are_pooled_and_spread_where_they_lie() -> None:
@@ -107,18 +92,6 @@ def test_the_budget_is_exact_and_no_patch_is_in_two_regions(name: str, data: st.
 
 
 @pytest.mark.parametrize("name", DETAIL_CASES)
-def test_padding_and_what_is_hidden_change_nothing_by_their_relevance(name: str) -> None:
-    relevance, mask = torch.rand(1, N), torch.ones(1, N, dtype=torch.bool)
-    mask[0, 6 * SIDE :] = False
-    hidden = torch.zeros_like(mask)
-    hidden[0, 3] = True
-    chosen = regions_of(name, relevance, 17, mask=mask, hidden=hidden)
-    loud = torch.where(mask & ~hidden, relevance, torch.nan)
-    again = regions_of(name, loud, 17, mask=mask, hidden=hidden)
-    assert chosen[0].equal(again[0]) and chosen[1].equal(again[1])
-
-
-@pytest.mark.parametrize("name", DETAIL_CASES)
 def test_grids_one_below_the_other_share_a_budget(name: str) -> None:
     """Where one of them is relevant alone, it gets what it would get by itself."""
     relevance = torch.rand(1, N) + 0.5
@@ -148,19 +121,6 @@ def regions_cover(regions: list[tuple[int, int, int]]) -> set[tuple[int, int]]:
     return {(y + dy, x + dx) for y, x, side in regions for dy in range(side) for dx in range(side)}
 
 
-def test_a_word_that_fills_a_quarter_is_not_pooled() -> None:
-    """Its relevance varies nowhere in the quarter, but at its edges."""
-    relevance = torch.zeros(SIDE, SIDE)
-    relevance[2:4, 2:4] = 1.0
-    assert described(*quadtree_of(relevance, 4)) == [(2, 2, 1), (2, 3, 1), (3, 2, 1), (3, 3, 1)]
-
-
-def test_an_even_map_is_divided_no_further_than_the_budget_asks() -> None:
-    indices, levels = quadtree_of(torch.full((SIDE, SIDE), 0.5), 4)
-    assert described(indices, levels) == [(0, 0, 4), (0, 4, 4), (4, 0, 4), (4, 4, 4)]
-    assert sorted(quadtree_of(torch.full((SIDE, SIDE), 0.5), 7)[1][0].tolist()) == [1, 1, 1, 1, 2, 2, 2]
-
-
 # ---- foveated -------------------------------------------------------------------------------------------------------
 
 
@@ -178,16 +138,6 @@ def test_resolution_falls_with_the_distance_from_the_peak(mapping: str) -> None:
     assert means[0] < means[1] < means[2] and levels[0, (indices == 9 * side + 9)[0]].item() == 0
     covered = spread_regions(torch.ones(1, 120), indices, levels, (side, side)).view(side, side)
     assert covered[4:16, 4:16].all(), "around the peak nothing is left out"
-
-
-def test_a_weaker_peak_has_less_resolution() -> None:
-    side = 32
-    relevance = torch.zeros(1, side**2)
-    relevance[0, 5 * side + 5], relevance[0, 25 * side + 25] = 1.0, 0.5
-    ranked = ranked_scores(relevance, torch.ones(1, side**2, dtype=torch.bool), None)
-    indices, levels = foveated(ranked, 80, relevance=relevance, config=ArrCocFetcherConfig(), side=side)
-    single = indices[0][levels[0] == 0]
-    assert (single < side**2 // 2).sum() > (single >= side**2 // 2).sum()
 
 
 # ---- knapsack -------------------------------------------------------------------------------------------------------
@@ -242,25 +192,6 @@ def test_the_knapsack_is_as_good_as_dynamic_programming_over_all_choices(
     for count in (1, 2, 5, 11, 17, 30, int(mask.sum())):
         indices, levels = regions_of("knapsack", relevance, count, mask=mask, pooled_shares=shares)
         assert captured((relevance * mask)[0], indices[0], levels[0], shares) == pytest.approx(table[count], abs=1e-4)
-
-
-def test_a_patch_that_becomes_more_relevant_stays_fetched_by_itself() -> None:
-    generator = torch.Generator().manual_seed(0)
-    relevance = torch.rand(1, N, generator=generator)
-    indices, levels = regions_of("knapsack", relevance, 20)
-    singly = indices[0][levels[0] == 0].tolist()
-    assert singly
-    for patch in singly:
-        raised = relevance.clone()
-        raised[0, patch] += 0.3
-        again, of = regions_of("knapsack", raised, 20)
-        assert patch in again[0][of[0] == 0].tolist()
-
-
-def test_scarce_tokens_are_coarse_and_plentiful_ones_fine() -> None:
-    relevance = torch.rand(1, N) * 0.1 + 0.9
-    few, many = (regions_of("knapsack", relevance, count)[1] for count in (4, N))
-    assert few.tolist() == [[2, 2, 2, 2]] and not many.any()
 
 
 @pytest.mark.parametrize("choose", [quadtree, foveated, knapsack])

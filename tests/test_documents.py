@@ -11,29 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import tiny_model
-from PIL import Image, ImageDraw
-from tiny_pdf import write_form
+from PIL import Image
+from tiny_pdf import page, paged, write_form
 
 from arr_coc.modeling.documents import Limits, MissingPackage, open_document
 from arr_coc.modeling.image_loading import Encoded, load_source
 
 LIMITS = Limits(dpi=72, max_pages=5, fps=1.0, max_frames=4, max_image_pixels=1_000_000)
 QUESTION = "What is the total?"
-
-
-def page(number: int, size: tuple[int, int] = (120, 160)) -> Image.Image:
-    image = Image.new("RGB", size, "white")
-    ImageDraw.Draw(image).rectangle((10, 10 + 20 * number, 60, 25 + 20 * number), "black")
-    return image
-
-
-def paged(kind: str, pages: int = 3) -> bytes:
-    stream = BytesIO()
-    images = [page(number) for number in range(pages)]
-    images[0].save(
-        stream, kind, save_all=True, append_images=images[1:], **({"resolution": 72} if kind == "PDF" else {})
-    )
-    return stream.getvalue()
 
 
 def video(frames: int = 6, rate: int = 2, first: int = 0, kind: str = "mp4") -> bytes:
@@ -112,12 +97,6 @@ def test_a_clip_that_is_to_be_turned_is_upright() -> None:
     assert np.abs(np.asarray(source.load(), float) - turned).mean() < 1
 
 
-def test_a_single_image_in_such_a_file_is_an_image() -> None:
-    assert isinstance(load_source(paged("TIFF", 1)), Image.Image) and isinstance(
-        load_source(paged("GIF", 1)), Image.Image
-    )
-
-
 def encrypted() -> bytes:
     """A PDF that asks for a password: a standard security handler whose keys no empty password gives."""
     parts = [
@@ -153,11 +132,6 @@ def of_a_missing_page() -> bytes:
 
 def of_an_unknown_codec() -> bytes:
     return video(kind="avi").replace(b"FMP4", b"zzzz")
-
-
-def of_a_broken_frame() -> bytes:
-    content = paged("GIF")
-    return content[: len(content) * 5 // 6]
 
 
 BAD: dict[str, tuple[Callable[[], bytes], str]] = {

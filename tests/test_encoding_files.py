@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 from accelerate import cpu_offload, disk_offload, init_empty_weights
-from helpers import tiny_model
-from test_documents import paged
-from test_views import PAGE, SMALL
+from helpers import SCAN as PAGE
+from helpers import SMALL, tiny_model
+from tiny_pdf import paged
 from torch import Tensor
 
 from arr_coc.adapters import adapt, scorer_lora_config

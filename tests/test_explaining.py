@@ -12,18 +12,9 @@ from helpers import Cli, tiny_config, tiny_model
 from PIL import Image
 
 from arr_coc import ArrCocForConditionalGeneration
-from arr_coc.explaining.evidence import (
-    AnswerEvidence,
-    SeenImage,
-    evidence_json,
-    gather_evidence,
-    is_untrained,
-    see,
-    see_part,
-)
+from arr_coc.explaining.evidence import AnswerEvidence, SeenImage, evidence_json, gather_evidence, is_untrained, see
 from arr_coc.explaining.figures import draw_evidence, draw_passes, draw_strategies, save
 from arr_coc.modeling.fetcher import FetchChoices
-from arr_coc.modeling.vision_tower import RELEVANCE_MAPS
 
 QUESTION = "What is the total? $5 or $6?"
 HELD = ["realizer", "clip_query", "compositional", "shannon_jung_vervaeke", "experts"]
@@ -68,32 +59,6 @@ def test_maps_times_weights_order_patches_as_the_relevance_does(model: Any, seen
     np.testing.assert_allclose(logits.sigmoid().detach().numpy(), evidence.relevance, atol=1e-4)
 
 
-def test_experts_show_how_much_each_has_to_say(model: Any, seen: SeenImage) -> None:
-    evidence = evidence_of(model, seen, strategy="experts")
-    assert [each.name for each in evidence.inner] == ["text", "graphics", "sparse", "mixed"]
-    assert sum(each.weight or 0 for each in evidence.inner) == pytest.approx(1)
-    np.testing.assert_allclose(np.sum([each.values for each in evidence.inner], 0), 1, atol=1e-5)
-
-
-def test_a_scorer_without_maps_is_compared_with_the_relevance_maps_and_claims_no_weights(
-    model: Any, seen: SeenImage
-) -> None:
-    evidence = evidence_of(model, seen, strategy="realizer")
-    assert [each.name for each in evidence.inner] == list(RELEVANCE_MAPS)
-    assert all(each.weight is None for each in evidence.inner)
-    assert evidence.inner_note.startswith("realizer weighs no maps")
-    fixed = {each.name: each.values for each in evidence_of(model, seen, strategy="compositional").inner}
-    for each in evidence.inner[:2]:
-        np.testing.assert_allclose(each.values, fixed[each.name], atol=1e-6)
-
-
-def test_without_a_trained_space_the_third_map_is_not_shown() -> None:
-    model = tiny_model(fetcher={"scorers": ["realizer"]})
-    evidence = evidence_of(model, seen_by(model), strategy="saliency")
-    assert [each.name for each in evidence.inner] == list(RELEVANCE_MAPS[:2])
-    assert "holds no trained space" in evidence.inner_note
-
-
 def test_weights_that_are_as_they_began_are_called_untrained(model: Any) -> None:
     """An assembled checkpoint's scorer is new: its map means nothing, and the figure must say so."""
     fresh = ArrCocForConditionalGeneration(tiny_config()).eval()
@@ -124,16 +89,6 @@ def test_the_answer_is_that_of_generate_and_looking_changes_nothing(model: Any, 
         exploration="none",
     )
     assert evidence.uncertainty == pytest.approx(passes.passes[0].uncertainty, abs=1e-4)
-
-
-def test_the_numbers_are_those_of_what_was_fetched(model: Any, seen: SeenImage) -> None:
-    evidence = evidence_of(model, seen, allocator="knapsack", budget=20, num_passes=2)
-    content = json.loads(json.dumps(evidence_json(evidence)))
-    assert content["budget"] == 40 == sum(content["tokens_of_patches"].values()) == len(content["regions"])
-    patches = sum((y1 - y0) * (x1 - x0) for y0, x0, y1, x1 in content["regions"])
-    assert patches == sum(int(size) * count for size, count in content["tokens_of_patches"].items())
-    assert [each["budget"] for each in content["passes"]] == [20, 20]
-    assert content["uncertainty"] == content["passes"][-1]["uncertainty"]
 
 
 def test_an_unknown_texture_is_refused(model: Any, seen: SeenImage) -> None:
@@ -191,12 +146,6 @@ def test_passes_need_a_history(model: Any, seen: SeenImage) -> None:
         draw_passes(seen, evidence_of(model, seen))
 
 
-def test_a_strategy_that_fetches_nothing_stands_beside_others(model: Any, seen: SeenImage) -> None:
-    several = [evidence_of(model, seen, strategy=name, budget=None) for name in ("none", "saliency")]
-    said = texts(draw_strategies(seen, several))
-    assert "base tokens alone" in said and "17 tokens, topk" in said
-
-
 # ---- the command --------------------------------------------------------------------------------------------------
 
 
@@ -250,15 +199,3 @@ def test_look_shows_the_view_that_a_question_about_a_document_fetches_most_from(
         and "--box: expected an image or one page, which it is on; got 2 pages" in err
         and err.count("\n") == 1
     )
-
-
-def test_a_tile_is_seen_as_an_image_of_its_own(model: Any) -> None:
-    pixels = np.full((300, 400, 3), 255, dtype=np.uint8)
-    pixels[200:260, 300:380] = np.random.default_rng(0).integers(0, 256, (60, 80, 3), dtype=np.uint8)
-    encoding = model.encode_image(Image.fromarray(pixels), tiles="all")
-    seen = see_part(model, encoding, QUESTION, strategy="saliency")
-    assert seen.part is not None and seen.part.views > 2
-    x0, y0, x1, y1 = seen.part.box
-    assert x0 < 380 < x1 + 80 and y0 < 260 < y1 + 60 and (x1 - x0, y1 - y0) == seen.image.size != (400, 300)
-    evidence = evidence_of(model, seen, strategy="saliency")
-    assert "most was fetched from" in texts(draw_evidence(seen, evidence))

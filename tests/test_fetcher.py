@@ -7,62 +7,21 @@ from typing import Any
 
 import pytest
 import torch
+from fetching import FETCHING, SIDE, N, complete, context, everything, fetcher
+from helpers import tiny_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
+from transformers.utils import logging
 
+from arr_coc.model_summary import generated_image
 from arr_coc.modeling.allocators import ALLOCATORS, chooses_counts
-from arr_coc.modeling.configuration_arr_coc import ArrCocFetcherConfig
-from arr_coc.modeling.fetcher import FetchChoices, RunningBackFetcher
-from arr_coc.modeling.scorers import SCORERS, FetchContext
-from arr_coc.modeling.vision_tower import TEXTURE_SETS, gather_patches
-from arr_coc.modeling.wordpieces import PIECE_SLOTS
+from arr_coc.modeling.fetcher import FetchChoices
+from arr_coc.modeling.scorers import SCORERS, FetchContext, Scorer
+from arr_coc.modeling.vision_tower import gather_patches
 
-C, D, W, SIDE = 6, 5, 7, 8
-N = SIDE * SIDE
 EXACT = [name for name in sorted(ALLOCATORS) if not chooses_counts(name)]
 """Allocators that fetch exactly the budget; the others are in test_allocators.py."""
-FETCHING = [name for name, kind in SCORERS.items() if kind.fetches]
-TRAINED = [name for name, kind in SCORERS.items() if kind.trained]
-
-
-def fetcher(**changes: Any) -> RunningBackFetcher:
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 16, "num_heads": 2, "num_layers": 1, "position_size": 8, "shared_size": 8, "match_size": 8}
-    config = ArrCocFetcherConfig(**{**sizes, **changes})
-    return RunningBackFetcher(config, feature_size=C, text_size=D, depth_size=W).eval()
-
-
-def context(batch: int = 2, seed: int = 0) -> FetchContext:
-    generator = torch.Generator().manual_seed(seed)
-    return FetchContext(
-        features=torch.randn(batch, C, SIDE, SIDE, generator=generator),
-        textures=torch.rand(batch, 2, SIDE, SIDE, generator=generator),
-        patch_mask=torch.ones(batch, N, dtype=torch.bool),
-        query=torch.randn(batch, 4, D, generator=generator),
-        query_mask=torch.ones(batch, 4, dtype=torch.bool),
-        seeds=torch.arange(batch),
-        relevance=torch.rand(batch, N, generator=generator),
-    )
-
-
-def everything(**changes: Any) -> RunningBackFetcher:
-    """With every scorer that has weights."""
-    return fetcher(scorers=TRAINED, **changes)
-
-
-def complete(given: FetchContext) -> FetchContext:
-    """The same, with all that any scorer reads."""
-    batch, channels = len(given.features), len(TEXTURE_SETS["full"])
-    words = torch.Generator().manual_seed(4)
-    pieces = torch.randint(1, 30, (batch, N, 2, PIECE_SLOTS), generator=words, dtype=torch.int32)
-    return replace(
-        given,
-        textures=torch.rand(batch, channels, SIDE, SIDE, generator=torch.Generator().manual_seed(1)),
-        depths=torch.randn(batch, 2, W, SIDE, SIDE, generator=torch.Generator().manual_seed(2)),
-        attention=torch.rand(batch, N, generator=torch.Generator().manual_seed(3)),
-        pieces=pieces.masked_fill(torch.rand(pieces.shape, generator=words) < 0.9, -1),
-        table=torch.randn(30, D, generator=words),
-    )
 
 
 def test_gather_takes_the_patch_at_y_x() -> None:
@@ -136,14 +95,6 @@ def test_scorers_go_with_allocators(strategy: str, allocator: str) -> None:
         assert first.counts.tolist() == [budget] * 2 if exact else (first.counts >= 1).all() and first.budget <= budget
 
 
-@pytest.mark.parametrize("allocator", EXACT)
-def test_all_patches_and_no_patch(allocator: str) -> None:
-    everything = fetcher()(context(), N, choices=FetchChoices(strategy="realizer", allocator=allocator))
-    assert everything.indices.tolist() == [list(range(N))] * 2
-    nothing = fetcher()(context(), 0, choices=FetchChoices(strategy="realizer", allocator=allocator))
-    assert nothing.indices.shape == (2, 0) and nothing.positions.shape == (2, 0, 2)
-
-
 def test_more_than_the_candidates_is_an_error_never_a_repeat() -> None:
     with pytest.raises(ValueError, match=f"^budget: expected at most {N} patches.*; got {N + 1}$"):
         fetcher()(context(), N + 1, choices=FetchChoices(strategy="saliency"))
@@ -188,14 +139,6 @@ def test_a_relevance_map_of_another_grid_is_refused() -> None:
         fetcher()(replace(context(), relevance=torch.rand(2, 7)), 9, choices=FetchChoices(strategy="oracle"))
 
 
-def test_select_picks_every_tensor() -> None:
-    done = fetcher()(context(3), 5, choices=FetchChoices(strategy="saliency"))
-    middle = done.select(torch.tensor([1]))
-    for name in ("indices", "positions", "scores", "relevance", "is_padding"):
-        assert torch.equal(getattr(middle, name), getattr(done, name)[1:2])
-    assert (middle.budget, middle.strategy) == (5, "saliency")
-
-
 @torch.no_grad()
 def test_relevance_of_fixed_scores_is_scaled_per_item() -> None:
     """Scaled over the batch, a faint page beside a bold one had no relevance anywhere."""
@@ -205,8 +148,72 @@ def test_relevance_of_fixed_scores_is_scaled_per_item() -> None:
     assert done.relevance.amin(1).tolist() == [0, 0] and done.relevance.amax(1).tolist() == pytest.approx([1, 1])
 
 
-@torch.no_grad()
-def test_relevance_of_a_flat_page_is_finite() -> None:
-    flat = context()
-    flat.textures.zero_()
-    assert not fetcher()(flat, 5, choices=FetchChoices(strategy="saliency")).relevance.any()
+# ---- What stands in for a part that fails, and that the result says so
+
+PAGE, QUESTION = generated_image(128), "What is the total?"
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    return tiny_model()
+
+
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A registered strategy that scores every patch with the value put into it."""
+
+    class Failing(Scorer):
+        value = 0.0
+
+        def forward(self, context: FetchContext) -> Tensor:
+            return torch.full(context.patch_mask.shape, self.value)
+
+    monkeypatch.setitem(SCORERS, "failing", Failing)
+    return Failing
+
+
+@pytest.fixture
+def warnings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    said: list[str] = []
+    logger = type(logging.get_logger("arr_coc"))
+    monkeypatch.setattr(logger, "warning_once", lambda self, message, *args: said.append(message), raising=False)
+    return said
+
+
+@pytest.mark.parametrize("value", [0.0, float("nan"), float("inf")])
+@pytest.mark.parametrize("tiles", ["never", "all"])
+def test_saliency_stands_in_for_a_map_that_is_uninformative(
+    model: Any, failing: Any, warnings: list[str], value: float, tiles: str
+) -> None:
+    failing.value = value
+    image = PAGE.resize((400, 400)) if tiles == "all" else PAGE
+    answer = model.generate(image, QUESTION, strategy="failing", return_fetch=True, tiles=tiles, max_new_tokens=1)
+    salient = model.generate(image, QUESTION, strategy="saliency", return_fetch=True, tiles=tiles, max_new_tokens=1)
+    assert answer.fetch.fallbacks == {"scorer": 1, "bridge": 0} and salient.fetch.fallbacks["scorer"] == 0
+    assert torch.equal(answer.fetch.indices, salient.fetch.indices)
+    assert torch.equal(answer.fetch.relevance, salient.fetch.relevance)
+    assert warnings and "Failing: NaN or a flat map" in warnings[0]
+
+
+def test_training_is_not_spared_a_scorer_that_fails(model: Any, failing: Any) -> None:
+    failing.value = float("nan")
+    model.train()
+    try:
+        answer = model.generate(PAGE, QUESTION, strategy="failing", return_fetch=True, max_new_tokens=1)
+    finally:
+        model.eval()
+    assert answer.fetch.fallbacks["scorer"] == 0 and answer.fetch.scores.isnan().all()
+
+
+@pytest.mark.parametrize("kind", ["quality", "transformer"])
+@pytest.mark.parametrize("value", [float("nan"), 1e9])
+def test_the_projection_stands_in_for_an_adapter_that_fails(kind: str, value: float, warnings: list[str]) -> None:
+    model = tiny_model(bridge={"kind": kind})
+    with torch.no_grad():
+        model.model.bridge.adapter.correction.bias.fill_(value)
+        model.model.bridge.adapter.correction.bias[::2] = 0.0
+    answer = model.generate(PAGE, QUESTION, return_fetch=True)
+    plain = model.generate(PAGE, QUESTION, return_fetch=True, bypass=True)
+    assert answer.fetch.fallbacks == {"scorer": 0, "bridge": 1} and plain.fetch.fallbacks["bridge"] == 0
+    assert (answer.text, answer.probability) == (plain.text, plain.probability)
+    assert any(said.startswith("bridge: ") for said in warnings)

@@ -11,25 +11,22 @@ from format_sources import (
     HEIGHT,
     MAKERS,
     WIDTH,
-    bad_lines,
     draw,
     make_chartqa,
     make_columns,
     make_docvqa,
     make_gqa,
-    make_jsonl,
     make_textvqa,
     make_vqav2,
 )
-from helpers import Cli, tiny_model
+from helpers import Cli
 from PIL import Image
 
 from arr_coc.cli import main
-from arr_coc.cli.common import find_source
 from arr_coc.data.formats import FORMATS, check_files, open_records, open_source
-from arr_coc.data.formats.published import MOST_PLACES, OcrToken, locate, reading_order, spell, within
-from arr_coc.data.records import Record, read_records
-from arr_coc.evaluation import METRICS, evaluate
+from arr_coc.data.formats.published import MOST_PLACES, OcrToken, locate
+from arr_coc.data.records import read_records
+from arr_coc.evaluation import METRICS
 from arr_coc.modeling.image_loading import load_image
 
 
@@ -69,17 +66,6 @@ def test_paths_are_relative_to_the_folder_given(name: str, tmp_path: Path, monke
         open_records(spec)
 
 
-METRIC_OF = (
-    {"vqav2": "vqa_accuracy", "textvqa": "textvqa_accuracy", "docvqa": "anls", "gqa": "gqa_accuracy"}
-    | {"chartqa": "relaxed_accuracy", "jsonl": "exact_match", "columns": "exact_match", "rendered": "exact_match"}
-    | {"feedback": "exact_match", "mixed": "exact_match"}
-)
-
-
-def test_metrics_are_the_publishers() -> None:
-    assert {name: kind.metric for name, kind in FORMATS.items()} == METRIC_OF
-
-
 # ---- what the records say -------------------------------------------------------------------------------------------
 
 
@@ -100,14 +86,6 @@ def test_textvqa_boxes_are_those_of_the_words_of_an_answer() -> None:
     assert open_records({**make_textvqa(), "ocr": None})[0].boxes == ()
 
 
-def test_textvqa_reads_both_spellings_of_a_corner() -> None:
-    spec = make_textvqa()
-    before = open_records(spec)[0].boxes
-    text = Path("ocr.json").read_text().replace("top_left_x", "topLeftX").replace("top_left_y", "topLeftY")
-    Path("ocr.json").write_text(text)
-    assert open_records(spec)[0].boxes == before
-
-
 def test_docvqa_boxes_are_the_hulls_of_corners() -> None:
     first, second = open_records(make_docvqa())
     assert first.boxes == ((12.0, 5.0, 21.0, 11.0), (24.0, 5.0, 33.0, 11.0), (30.0, 5.0, 39.0, 11.0))
@@ -120,14 +98,6 @@ def test_gqa_boxes_are_the_objects_of_the_answer() -> None:
     assert (first.boxes, second.boxes) == (((5.0, 6.0, 25.0, 16.0),), ())
     assert dict(first.tags)["structural"] == "query"
     assert open_records({**make_gqa(), "scene_graphs": None})[0].boxes == ()
-
-
-def test_gqa_reads_the_parts_of_a_folder() -> None:
-    spec = make_gqa()
-    Path("parts").mkdir()
-    for number in range(2):
-        (Path("parts") / f"train_all_questions_{number}.json").write_text(Path("val_questions.json").read_text())
-    assert [record.line for record in open_records({**spec, "path": "parts"})] == [1, 2, 3, 4]
 
 
 def test_chartqa_numbers_go_on_and_files_are_told_apart() -> None:
@@ -166,15 +136,6 @@ def test_columns_with_an_image_id_know_the_same_image() -> None:
     assert records[1].answers == ("2", "3")
 
 
-def test_columns_take_files_and_paths_of_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    draw("photos/a.png")
-    rows = {"image": ["a.png"], "question": ["How many?"], "answers": [[{"answer": "3"}, {"answer": "three"}]]}
-    datasets.Dataset.from_dict(rows).to_parquet("data.parquet")
-    (record,) = open_records({"format": "columns", "path": "data.parquet", "images": "photos"})
-    assert record.image == tmp_path / "photos" / "a.png" and record.answers == ("3", "three")
-
-
 def test_cells_of_csv_files_are_answers_as_they_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     draw("a.png")
@@ -190,23 +151,6 @@ def test_cells_of_csv_files_are_answers_as_they_are_written(tmp_path: Path, monk
     Path("empty.csv").touch()
     with pytest.raises(ValueError, match="empty.csv: expected a first line that names the columns; got none"):
         open_records({"format": "columns", "path": "empty.csv"})
-
-
-def test_columns_can_be_named_on_the_command_line() -> None:
-    spec = make_columns()
-    named = [f"columns.{what}={name}" for what, name in spec["columns"].items() if what != "tags"]
-    source = find_source("saved", "columns", ["split=validation", "columns.tags=type", *named])
-    assert source.read() == open_records(spec)
-
-
-def test_classes_are_answers_by_their_names() -> None:
-    rows = {"image": [Image.new("RGB", (9, 9))] * 2, "question": ["What?", "Which?"], "answers": [1, 0]}
-    data = datasets.Dataset.from_dict(rows).cast_column("image", datasets.Image())
-    data.cast_column("answers", datasets.ClassLabel(names=["cat", "dog"])).save_to_disk("animals")
-    spec = {"format": "columns", "path": "animals"}
-    assert [record.answers for record in open_records(spec)] == [("dog",), ("cat",)]
-    with pytest.raises(ValueError, match="animals: split: expected none, of a data set without splits; got 'test'"):
-        open_records({**spec, "split": "test"})
 
 
 def test_bad_columns_are_refused() -> None:
@@ -225,14 +169,7 @@ def test_bad_columns_are_refused() -> None:
 
 
 def test_rendered_records_do_not_depend_on_what_was_asked_before() -> None:
-    spec = {
-        "format": "rendered",
-        "pages": 4,
-        "questions": 2,
-        "seed": 3,
-        "size": 128,
-        "domains": ["document", "form"],
-    }
+    spec = {"format": "rendered", "pages": 4, "questions": 2, "seed": 3, "size": 128, "domains": ["document", "form"]}
     forwards, backwards = open_records(spec), open_records(spec)
     assert [backwards[i] for i in range(7, -1, -1)] == list(forwards)[::-1]
     assert [dict(record.tags)["domain"] for record in forwards[::2]] == ["document", "form"] * 2
@@ -259,16 +196,6 @@ def test_rendered_records_are_what_render_writes() -> None:
 # ---- images in memory, and the commands -----------------------------------------------------------------------------
 
 
-def test_images_in_memory_are_evaluated_as_their_files_are() -> None:
-    records = open_records(make_jsonl())
-    image = Image.open("a.png")
-    held = [Record(image, one.question, one.answers, one.boxes, one.line) for one in records]  # type: ignore[arg-type]
-    model = tiny_model()
-    found = [evaluate(model, some, ["realizer"], progress=False)["strategies"] for some in (records, held)]
-    assert found[0] == found[1]
-    assert held[0].image == held[1].image and hash(held[0]) == hash(held[0])
-
-
 def test_evaluate_takes_a_format_with_its_own_metric(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_docvqa()
     options = ["--model", str(checkpoint), "--strategies", "none", "--json", "out.json"]
@@ -282,22 +209,6 @@ def test_evaluate_takes_a_format_with_its_own_metric(checkpoint: Path, capsys: p
     Path("specs/docvqa.yaml").write_text(spec)
     assert main(["evaluate", "specs/docvqa.yaml", *options]) == 0
     assert json.loads(Path("out.json").read_text())["strategies"] == result["strategies"]
-
-
-def test_evaluate_draws_what_it_asks(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["--format", "rendered", "--with", "pages=2", "--with", "questions=1", "--with", "size=128"]
-    assert main(["evaluate", *arguments, "--model", str(checkpoint), "--strategies", "none,oracle"]) == 0
-    assert "oracle" in capsys.readouterr().out
-
-
-def test_evaluate_skips_bad_records_where_asked(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = bad_lines()
-    options = ["--model", str(checkpoint), "--strategies", "none", "--json", "out.json"]
-    assert main(["evaluate", path, *options]) == 2
-    assert "line 2" in capsys.readouterr().err
-    assert main(["evaluate", path, *options, "--on-error", "skip"]) == 0
-    assert json.loads(Path("out.json").read_text())["strategies"]["none"]["n"] == 3
-    assert main(["evaluate", path, *options, "--on-error", "skip", "--max-errors", "1"]) == 2
 
 
 @pytest.mark.parametrize(
@@ -314,18 +225,6 @@ def test_bad_data_arguments_are_refused(arguments: list[str], message: str, caps
     Path("spec.yaml").write_text("3")
     assert main(["evaluate", *arguments]) == 2
     assert message in capsys.readouterr().err
-
-
-def test_arms_on_rendered_pages(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    Path("rules.yaml").write_text(
-        "rules: [{decision: STOP, if: {arm: saliency, not_above: [none]}}]\notherwise: {decision: GO}\n"
-    )
-    Path("data.yaml").write_text("{format: rendered, pages: 2, questions: 2, size: 128, split: test}")
-    options = ["--arms", "none,saliency", "--rules", "rules.yaml", "--model", str(checkpoint), "--device", "cpu"]
-    assert main(["evaluate", "data.yaml", *options, "--json", "result.json"]) == 0, capsys.readouterr().err
-    result = json.loads(Path("result.json").read_text())["sets"]["data"]
-    assert result["images"] == 2 and {arm["n"] for arm in result["arms"].values()} == {4}
-    assert result["decision"]["decision"] == "NO VERDICT" and "NO VERDICT" in capsys.readouterr().out
 
 
 def row(*words: str, y: float = 0.0) -> list[OcrToken]:
@@ -356,32 +255,6 @@ def row(*words: str, y: float = 0.0) -> list[OcrToken]:
 def test_answers_are_found_where_consecutive_words_spell_them(answer: str, words: list[str], places: list[int]) -> None:
     tokens = row(*words)
     assert locate([answer], tokens) == tuple(tokens[place].box for place in places)
-
-
-def test_the_answer_given_most_often_is_looked_for_first() -> None:
-    tokens = row("red", "blue")
-    assert locate(["Red", "blue", "blue", "green", "green", "green"], tokens) == (tokens[1].box,)
-
-
-def test_reading_order_goes_line_by_line() -> None:
-    lines = row("a", "b", "c") + row("d", "e", "f", y=20.0)
-    lines[1] = OcrToken("b", (10.0, 1.5, 18.0, 7.0))  # a word that hangs a little lower stays in its line
-    shuffled = [lines[i] for i in (4, 2, 0, 5, 1, 3)]
-    assert "".join(token.text for token in reading_order(shuffled)) == "abcdef"
-
-
-def test_boxes_end_at_the_edges_of_the_image() -> None:
-    tokens = [OcrToken("a", (-5.0, 2.0, 5.0, 90.0)), OcrToken("b", (200.0, 0.0, 210.0, 5.0))]
-    assert within(tokens, 90, 60) == [OcrToken("a", (0.0, 2.0, 5.0, 60.0))]
-
-
-def test_spelling_keeps_what_stands_between_digits() -> None:
-    assert [spell(text) for text in ("12/5/99", "1, 2", "(555) 12-34", "U.S.A.")] == [
-        "12/5/99",
-        "12",
-        "55512-34",
-        "usa",
-    ]
 
 
 def test_missing_files_are_refused_before_a_training_begins(tmp_path: Path) -> None:

@@ -1,32 +1,27 @@
 """transformers' ways to decode, with images: the same answers as plain greedy decoding, or a refusal by name."""
 
+from dataclasses import fields
 from typing import Any
 
 import pytest
 import torch
-from helpers import tiny_model
-from test_invariants import Calls
-from test_modeling import CARD, PAGE, QUESTION, loud_model, noise, prompt
-from transformers import GenerationConfig
-from transformers.generation.utils import GenerateDecoderOnlyOutput
+from helpers import CARD, PAGE, QUESTION, Calls, loud_model, noise, prompt, tiny_model
+from PIL import Image
+from torch import Tensor
+from transformers import GenerationConfig, StoppingCriteria
 from transformers.utils import logging
 
+from arr_coc.modeling.answers import Answer
+from arr_coc.modeling.generation import AnswerGenerator
+from arr_coc.modeling.image_encoding import ImageEncoding
 from arr_coc.modeling.pretrained import CACHE
 
 pytestmark = pytest.mark.versions
-
 QUESTIONS = [QUESTION, "Who?", "What is the user? What is the user?", "total total total price"]
 PAIRS = [(PAGE, QUESTION), (noise(50, 120, 3), "total price")]
 
 
-@pytest.fixture(scope="module")
-def model() -> Any:
-    return loud_model()
-
-
 # ---- assisted decoding
-
-
 @pytest.mark.parametrize("question", QUESTIONS)
 @pytest.mark.parametrize("encoded", [False, True], ids=["image", "encoding"])
 def test_prompt_lookup_gives_what_greedy_decoding_gives(model: Any, question: str, encoded: bool) -> None:
@@ -67,8 +62,6 @@ def test_stop_strings_end_an_answer(model: Any, options: dict[str, Any]) -> None
 
 
 # ---- what the standard call refuses
-
-
 @pytest.mark.parametrize("form", ["question", "inputs"])
 def test_a_cache_that_holds_tokens_is_refused_beside_images(model: Any, form: str) -> None:
     """The patches of the next turn's question are before them: they were fetched, and never read."""
@@ -106,8 +99,6 @@ def test_strategy_none_beside_inputs_names_the_form_that_works(model: Any) -> No
 
 
 # ---- cache or none
-
-
 @pytest.mark.parametrize("form", ["question", "inputs"])
 @pytest.mark.parametrize("configured", [False, True], ids=["argument", "GenerationConfig"])
 def test_without_a_cache_the_prompt_is_passed_again_each_step(model: Any, form: str, configured: bool) -> None:
@@ -129,28 +120,6 @@ def test_without_a_cache_the_prompt_is_passed_again_each_step(model: Any, form: 
     assert uncached.count == cached.count + 1 - prefills > 1
     assert cached.positions == length + uncached.count - 1
     assert uncached.positions == sum(length + step for step in range(uncached.count))
-
-
-# ---- what comes back
-
-
-@pytest.mark.parametrize("count", [1, 2])
-def test_transformers_output_is_beside_the_text(model: Any, count: int) -> None:
-    pairs = [PAIRS[0][0], PAIRS[1][0]][:count], [PAIRS[0][1], PAIRS[1][1]][:count]
-    texts = model.generate(*pairs)
-    answers = model.generate(*pairs, return_dict_in_generate=True, output_scores=True)
-    assert [answer.text for answer in answers] == texts
-    output = answers[0].output
-    assert isinstance(output, GenerateDecoderOnlyOutput) and all(answer.output is output for answer in answers)
-    assert len(output.sequences) == count and len(output.scores) <= model.generation_config.max_new_tokens
-    ends = model.processor.tokenizer.batch_decode(output.sequences, skip_special_tokens=True)
-    assert all(end.endswith(text) for end, text in zip(ends, texts, strict=True))
-    assert all(0 < answer.probability <= 1 and len(answer.fetch.indices) == 1 for answer in answers)
-
-
-def test_without_the_wish_there_is_no_output(model: Any) -> None:
-    assert model.generate(PAGE, QUESTION, return_fetch=True).output is None
-    assert isinstance(model.generate(PAGE, QUESTION), str)
 
 
 @pytest.mark.parametrize("passes", [{}, {"num_passes": 2, "exploration": "none"}])
@@ -176,18 +145,7 @@ def test_an_answer_that_something_else_stopped_has_a_warning(model: Any, setting
     assert answer.warning.endswith(f"the answer is cut after 1 token ({setting})")
 
 
-def test_stop_strings_need_no_tokenizer(model: Any) -> None:
-    whole = model.generate(PAGE, QUESTION, max_new_tokens=8)
-    stopped = model.generate(PAGE, QUESTION, max_new_tokens=8, stop_strings=[whole[2]], return_fetch=True)
-    assert whole.startswith(stopped.text) and len(stopped.text) < len(whole) and "cut after" not in stopped.warning
-    long = model.generate(PAGE, ["total", QUESTION], max_new_tokens=3, stop_strings=[whole[2]], return_fetch=True)
-    assert [whole[2] in answer.text for answer in long] == ["cut after" not in answer.warning for answer in long]
-    assert whole[2] in long[1].text
-
-
 # ---- budgets that the context cannot hold
-
-
 def short_model(context: int) -> Any:
     return tiny_model(text={"max_position_embeddings": context})
 
@@ -236,3 +194,149 @@ def test_a_question_too_long_for_any_budget_is_to_blame_itself() -> None:
 def test_what_no_image_can_answer_is_refused_before_the_image_is_read(asked: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         tiny_model().generate("missing.png", **{"question": QUESTION, **asked})
+
+
+# ---- The probability of an answer: the product of its tokens', first end included and nothing behind it
+
+
+def by_hand(model: Any, image: Any, question: str, answer_tokens: torch.Tensor) -> float:
+    """The product of the answer's softmax probabilities in one forward pass over prompt and answer."""
+    inputs = prompt(model, (image, question))
+    length = inputs.input_ids.shape[1]
+    ids = torch.cat((inputs.input_ids, answer_tokens[None]), 1)
+    query_mask = torch.nn.functional.pad(inputs.query_mask, (0, len(answer_tokens)))
+    with torch.no_grad():
+        logits = model(
+            input_ids=ids, pixel_values=inputs.pixel_values, patch_mask=inputs.patch_mask, query_mask=query_mask
+        ).logits
+    chosen = logits[0, length - 1 : -1].log_softmax(-1).gather(1, answer_tokens[:, None])
+    return float(chosen.sum().exp())
+
+
+@pytest.mark.parametrize("decoding", [{}, {"num_beams": 3}], ids=["greedy", "beams"])
+def test_the_probability_is_the_product_of_the_tokens_probabilities(model: Any, decoding: dict[str, Any]) -> None:
+    answer = model.generate(PAGE, QUESTION, return_fetch=True, **decoding)
+    assert isinstance(answer, Answer) and 0 <= answer.probability <= 1
+    inputs = prompt(model, (PAGE, QUESTION))
+    tokens = model.generate(**inputs, **decoding)[0, inputs.input_ids.shape[1] :]
+    assert answer.probability == pytest.approx(by_hand(model, PAGE, QUESTION, tokens), rel=1e-3)
+
+
+def test_the_probability_is_the_models_not_the_samplers(model: Any) -> None:
+    """At a temperature of 0.01 every answer was certain."""
+    answer = model.generate(PAGE, QUESTION, return_fetch=True, do_sample=True, temperature=0.01)
+    greedy = model.generate(PAGE, QUESTION, return_fetch=True)
+    assert answer.text == greedy.text
+    assert answer.probability == pytest.approx(greedy.probability, rel=1e-3)
+
+
+@pytest.mark.parametrize("same", [True, False], ids=["pad is end", "pad is another"])
+def test_the_end_counts_once_in_a_batch_of_unequal_answers(same: bool) -> None:
+    """With one token for padding and end, as many checkpoints have it, the end's own probability was left out."""
+    model = loud_model()
+    inputs = prompt(model, (PAGE, QUESTION))
+    tokens = model.generate(**inputs)[0, inputs.input_ids.shape[1] :].tolist()
+    end = tokens[2]
+    assert end not in tokens[:2]
+    pad = end if same else model.generation_config.pad_token_id
+    model.generation_config = GenerationConfig(eos_token_id=end, pad_token_id=pad, max_new_tokens=6)
+    answers = model.generate([PAGE, CARD], [QUESTION, "Who?"], return_fetch=True)
+    assert answers[0].probability == pytest.approx(by_hand(model, PAGE, QUESTION, torch.tensor(tokens[:3])), rel=1e-3)
+
+
+class FirstRowStops(StoppingCriteria):
+    """Ends the first answer of a batch behind its first token."""
+
+    def __call__(self, input_ids: Tensor, scores: Tensor, **kwargs: Any) -> Tensor:
+        return torch.arange(len(input_ids)) == 0
+
+
+def test_padding_behind_a_stop_does_not_count(model: Any) -> None:
+    """The other answers of the batch go on; padding fills the stopped row, and its probabilities were multiplied in."""
+    stopped, whole = model.generate(PAGE, [QUESTION, "Who?"], return_fetch=True, stopping_criteria=[FirstRowStops()])
+    first = model.generate(PAGE, QUESTION, return_fetch=True, max_new_tokens=1)
+    assert len(whole.text) > len(stopped.text) and stopped.text == first.text
+    assert stopped.probability == pytest.approx(first.probability, rel=1e-3)
+
+
+# ---- Only the chat template writes control tokens: what looks like one in a question is text
+
+BLANK = Image.new("RGB", (64, 64), "white")
+
+
+def test_control_tokens_in_a_question_are_text() -> None:
+    """`<|im_end|>` in a question closed the user's turn, and what followed it was the template's."""
+    model = tiny_model()
+    processor = model.processor
+    for token in processor.control_tokens:
+        question = f"What is {token} here?"
+        prompts = processor.prompts([question, "What is"], images=[1, 1], placeholders=3)
+        special = processor.tokenizer.convert_tokens_to_ids(processor.control_tokens)
+        counts = torch.isin(prompts["input_ids"], torch.tensor(special)) & prompts["attention_mask"].bool()
+        assert counts[0].sum() == counts[1].sum(), "only the template's"
+        asked = prompts["input_ids"][0][prompts["query_mask"][0]]
+        assert processor.tokenizer.decode(asked) == question
+        assert isinstance(model.generate(BLANK, question, max_new_tokens=1), str)
+
+
+# ---- Several questions about one image: each fetches for itself; what came before is text, where it is kept at all
+
+FIRST, SECOND = "Who?", QUESTION
+
+
+@pytest.mark.versions
+def test_a_conversation_asks_afresh(model: Any) -> None:
+    """The fetch followed all questions at once: of 30 second answers 2 were right, asked afresh 30."""
+    talk = model.converse(PAGE)
+    assert [talk.ask(FIRST), talk.ask(SECOND)] == [model.generate(PAGE, FIRST), model.generate(PAGE, SECOND)]
+    assert [question for question, _ in talk.turns] == [FIRST, SECOND]
+    assert talk.turns[0][1] == model.generate(PAGE, FIRST)
+
+
+@pytest.mark.versions
+def test_the_image_is_encoded_once(model: Any) -> None:
+    with Calls(model.model.vision_tower.grid_encoder) as encoder:
+        talk = model.converse(PAGE)
+        talk.ask(FIRST), talk.ask(SECOND)
+    assert encoder.count == 1
+    encoding = model.encode_image(PAGE)
+    with Calls(model.model.vision_tower.grid_encoder) as encoder:
+        assert model.converse(encoding).ask(FIRST) == model.generate(encoding, FIRST)
+    assert encoder.count == 0
+
+
+@pytest.mark.parametrize("strategy", ["realizer", "clip_query"])
+def test_the_last_question_decides_what_is_fetched(model: Any, strategy: str) -> None:
+    afresh = model.generate(PAGE, SECOND, strategy=strategy, return_fetch=True)
+    with_history = model.generate(
+        PAGE, SECOND, strategy=strategy, history=[(FIRST, "nobody"), ("What?", "that")], return_fetch=True
+    )
+    assert torch.equal(with_history.fetch.indices, afresh.fetch.indices)
+    assert torch.equal(with_history.fetch.scores, afresh.fetch.scores)
+    other = model.generate(PAGE, FIRST, strategy=strategy, return_fetch=True)
+    assert not torch.equal(other.fetch.indices, afresh.fetch.indices)
+
+
+# ---- What engines that generate by themselves use: encodings joined into a batch, prompts embedded without generatin
+
+
+@pytest.fixture(scope="module")
+def answer_generator() -> AnswerGenerator:
+    model = loud_model()
+    return AnswerGenerator(model, model.processor)
+
+
+def leaves(value: Any) -> list[Any]:
+    return [leaf for part in value for leaf in leaves(part)] if isinstance(value, list | tuple) else [value]
+
+
+def test_joined_encodings_are_those_of_all_images(answer_generator: AnswerGenerator) -> None:
+    page, card = answer_generator.encode(PAGE), answer_generator.encode(CARD)
+    joined, both = page.join(card), answer_generator.encode([PAGE, CARD])
+    assert len(joined) == 2 and page.join() is page
+    for field in fields(ImageEncoding):
+        for value, expected in zip(leaves(getattr(joined, field.name)), leaves(getattr(both, field.name)), strict=True):
+            if isinstance(expected, Tensor):
+                torch.testing.assert_close(value, expected, atol=1e-4, rtol=1e-4)
+            else:
+                assert value == expected, field.name

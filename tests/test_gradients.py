@@ -4,11 +4,10 @@ from typing import Any
 
 import pytest
 import torch
+from fetching import N, context, fetcher
+from helpers import CARD, PAGE, PAIRS, QUESTION, loud_model, prompt
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_fetcher import N, context, fetcher
-from test_invariants import PAIRS
-from test_modeling import CARD, PAGE, QUESTION, loud_model, prompt
 
 from arr_coc.modeling.allocators import soft_top_k
 from arr_coc.modeling.fetcher import FetchChoices
@@ -47,13 +46,6 @@ def test_the_weights_sum_to_k_and_follow_the_scores(data: st.DataObject, tempera
     assert (weights.gather(1, order).diff() >= 0).all()
 
 
-def test_cold_weights_are_the_hard_choice_and_few_candidates_are_all_taken() -> None:
-    scores = torch.tensor([[3.0, 1.0, 2.0, 0.0], [1.0, float("-inf"), float("-inf"), 2.0]])
-    cold = soft_top_k(scores, 2, temperature=1e-3)
-    assert torch.allclose(cold, torch.tensor([[1.0, 0, 1, 0], [1, 0, 0, 1]]), atol=1e-5)
-    assert soft_top_k(scores, 3, temperature=1.0)[1].tolist() == [1, 0, 0, 1]
-
-
 def test_the_gradient_of_the_weights_is_that_of_tau_too() -> None:
     """Without tau's part, raising every score alike would have seemed to raise every weight."""
     scores = torch.randn(2, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
@@ -62,13 +54,6 @@ def test_the_gradient_of_the_weights_is_that_of_tau_too() -> None:
     (gradient,) = torch.autograd.grad(weights[0, 3], scores)
     assert gradient[0, 3] > 0 and (gradient[0, [0, 1, 2, 4, 5]] < 0).all() and not gradient[1].any()
     assert gradient[0].sum().abs() < 1e-8
-
-
-@pytest.mark.parametrize("temperature", [1e-4, 1e-2])
-def test_the_gradient_of_cold_weights_is_finite(temperature: float) -> None:
-    scores = (100 * torch.randn(3, 400, generator=torch.Generator().manual_seed(1))).requires_grad_()
-    (soft_top_k(scores, 50, temperature=temperature) * torch.rand(3, 400)).sum().backward()
-    assert scores.grad.isfinite().all()
 
 
 @pytest.mark.parametrize("budget", [3, 12])
@@ -113,50 +98,7 @@ def test_straight_through_changes_no_bit_and_soft_only_in_training() -> None:
         assert torch.equal(trained.logits, expected.logits) is (gradient != "soft")
 
 
-def test_straight_through_is_the_gradient_of_a_token_weighted_by_its_relevance() -> None:
-    module, given = fetcher().train(), context()
-    done = module(given, 5)
-    assert done.weights.eq(1).all()
-    done.weights[:, 2].sum().backward()
-    found = module.scorers["realizer"].head.bias.grad.clone()
-    module.zero_grad()
-    module(given, 5).relevance.gather(1, done.indices)[:, 2].sum().backward()
-    assert torch.allclose(found, module.scorers["realizer"].head.bias.grad)
-
-
-def test_soft_weights_obey_the_temperature_that_a_trainer_sets() -> None:
-    module, given = fetcher(gradient="soft").train(), context()
-    assert module.temperature == module.config.temperature == 1.0
-    warm = module(given, 5).weights
-    module.temperature = 1e-6
-    cold = module(given, 5).weights
-    assert cold.eq(1).all() and (warm < 1).all()
-
-
-def test_a_frozen_scorer_costs_no_weights() -> None:
-    module = fetcher().train().requires_grad_(False)
-    assert (
-        module(context(), 5).weights is None
-        and module(context(), 5, choices=FetchChoices(strategy="saliency")).weights is None
-    )
-
-
 # ---- the answer's loss and learned budgets
-
-
-def test_in_training_all_that_could_be_fetched_is_weighted_by_its_survival() -> None:
-    module = fetcher(tier_choice="classifier", gradient="straight_through").train()
-    done = module(context(), N, choices=FetchChoices(allocator="tiers"))
-    assert done.counts.tolist() == [6, 6] and done.wanted.tolist() != [6, 6] or done.tier_logits.argmax(1).ge(3).all()
-    chances = done.tier_logits.softmax(-1)
-    sizes = torch.tensor([1.0, 2, 4, 6, 6])
-    assert torch.allclose(done.expected_tokens, (chances * sizes).sum(1))
-    best = done.scores.gather(1, done.indices).argmax(1)
-    assert torch.allclose(done.weights[torch.arange(2), best], torch.ones(2)), "the first is fetched in every tier"
-    assert torch.allclose(done.weights.sum(1), done.expected_tokens)
-    module.eval()
-    after = module(context(), N, choices=FetchChoices(allocator="tiers"))
-    assert after.weights is None and after.counts.equal(done.wanted)
 
 
 @pytest.mark.parametrize("allocator", ["tiers", "adaptive"])
@@ -173,23 +115,6 @@ def test_efficiency_pushes_the_expected_tokens_down(allocator: str) -> None:
     assert expected().mean() < before.mean()
 
 
-@pytest.mark.parametrize("allocator", ["tiers", "adaptive"])
-def test_an_answer_that_needs_more_tokens_pushes_them_up(allocator: str) -> None:
-    """The loss of an answer that reads off the weakest fetched token, as a stand-in for the language model."""
-    module, given = fetcher(tier_choice="classifier", adaptive_share=0.06).train(), context()
-    optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
-
-    def last() -> torch.Tensor:
-        done = module(given, N, choices=FetchChoices(allocator=allocator))
-        weakest = done.scores.gather(1, done.indices).argmin(1, keepdim=True)
-        return done.weights.gather(1, weakest)
-
-    before = last()
-    (-before.sum()).backward()
-    optimizer.step()
-    assert (before < 0.9).all() and (last() > before).all()
-
-
 @pytest.mark.parametrize("gradient", ["none", "straight_through", "soft"])
 @pytest.mark.parametrize("allocator", ["tiers", "adaptive"])
 def test_the_answers_loss_trains_what_chooses_the_budget(allocator: str, gradient: str) -> None:
@@ -203,12 +128,3 @@ def test_the_answers_loss_trains_what_chooses_the_budget(allocator: str, gradien
     else:
         assert output.fetch.counts.tolist() == [25, 25]
     assert output.fetch.expected_tokens.requires_grad, "the efficiency loss learns in any case"
-
-
-def test_a_rule_is_the_same_in_training_as_in_evaluation() -> None:
-    model = loud_model(fetcher={"tier_lengths": [6, 12, 30, 40]})
-    batch = answer_batch(model, *PAIRS, budget="auto")
-    outputs = [model.train(training)(**batch, choices={"allocator": "tiers"}) for training in (True, False)]
-    assert torch.equal(outputs[0].logits, outputs[1].logits)
-    assert outputs[0].fetch.counts.equal(outputs[1].fetch.counts) and len(set(outputs[0].fetch.counts.tolist())) == 3
-    assert outputs[0].fetch.tier_logits is None

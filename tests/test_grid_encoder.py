@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from encoders import randomise, vision
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.models.sam.configuration_sam import SamVisionConfig
@@ -13,37 +14,12 @@ from worked_cases import TOLERANCE
 
 from arr_coc.modeling import grid_encoder
 from arr_coc.modeling.configuration_arr_coc import ArrCocVisionConfig
-from arr_coc.modeling.grid_encoder import (
-    SCORES_AT_ONCE,
-    STEMS,
-    GridAttention,
-    GridEncoder,
-    GridLayer,
-    attend_in_blocks,
-    resize_table,
-)
+from arr_coc.modeling.grid_encoder import SCORES_AT_ONCE, STEMS, GridAttention, GridEncoder, attend_in_blocks
 
 STEM_CASES = {"patchify": (), "conv": (8, 12)}  # stem_channels down to patches of 8 px
 
 
 SHIFTED = {"window_size": 8, "global_attn_indexes": [2], "shifted_windows": True, "global_pool": 4}
-
-
-def vision(**changes: Any) -> ArrCocVisionConfig:
-    sizes: dict[str, Any] = (
-        {"image_size": 128, "patch_size": 8, "hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 2}
-        | {"mlp_dim": 48, "window_size": 7, "global_attn_indexes": [1], "out_channels": 12}
-        | {"compressed_channels": [16, 20]}
-    )
-    return ArrCocVisionConfig(**{**sizes, **changes})
-
-
-def randomise(module: nn.Module, std: float = 0.3) -> nn.Module:
-    """Random, nowhere zero: zero relative positions or biases would agree with anything."""
-    generator = torch.Generator().manual_seed(0)
-    for parameter in module.parameters():
-        parameter.data = torch.randn(parameter.shape, generator=generator) * std
-    return module.eval()
 
 
 def sam(config: ArrCocVisionConfig, image_size: int) -> SamVisionEncoder:
@@ -234,29 +210,6 @@ def test_no_bias_of_n_by_n_is_ever_made() -> None:
 
 
 @torch.no_grad()
-def test_images_do_not_see_each_other() -> None:
-    encoder = randomise(GridEncoder(vision()))
-    pixels = torch.randn(3, 3, 128, 128)
-    together = encoder(pixels)
-    for i in range(3):
-        assert torch.allclose(together[i : i + 1], encoder(pixels[i : i + 1]), atol=1e-5)
-
-
-@torch.no_grad()
-def test_shifted_windows_are_those_of_a_grid_with_half_a_window_before_it() -> None:
-    config = vision(window_size=8)
-    plain, shifted = (randomise(GridLayer(config, 8, shift)) for shift in (0, 4))
-    x = torch.randn(1, 16, 16, config.hidden_size)
-    wide = F.pad(shifted.layer_norm1(x), (0, 0, 4, 4, 4, 4))
-    plain.load_state_dict(shifted.state_dict())
-    expected = x + plain._attend_in_windows(wide)[:, 4:20, 4:20]
-    expected = expected + plain.mlp(plain.layer_norm2(expected))
-    assert torch.allclose(shifted(x), expected, atol=1e-5)
-    shifts = [layer.shift for layer in GridEncoder(vision(shifted_windows=True, global_attn_indexes=[2])).layers]
-    assert shifts == [0, 3, 0]
-
-
-@torch.no_grad()
 def test_pooled_keys_are_those_of_the_means_of_squares_at_their_middles() -> None:
     attention = randomise(GridAttention(vision(), 8, pool=4), 0.3)
     x = torch.randn(1, 8, 8, attention.qkv.in_features)
@@ -283,37 +236,3 @@ def test_stems_give_one_feature_per_patch_and_learn(stem: str, size: int) -> Non
     assert features.shape == (1, 12, size // 8, size // 8)
     randomise(encoder)(torch.randn(1, 3, size, size)).square().sum().backward()
     assert not [n for n, p in encoder.named_parameters() if p.grad is None or not p.grad.any()]
-
-
-def test_blocks_of_the_stem_see_strokes_before_the_last_stride_and_learn() -> None:
-    encoder = GridEncoder(vision(stem="conv", stem_channels=STEM_CASES["conv"], stem_blocks=2))
-    assert [block.conv1.weight.shape for block in encoder.patch_embed.steps[-2:]] == [(12, 12, 3, 3)] * 2
-    features = randomise(encoder)(torch.randn(1, 3, 64, 64))
-    assert features.shape == (1, 12, 8, 8)
-    features.square().sum().backward()
-    assert not [n for n, p in encoder.named_parameters() if p.grad is None or not p.grad.any()]
-
-
-def test_wide_blocks_of_the_stem_see_whole_words_and_learn() -> None:
-    encoder = GridEncoder(vision(stem="conv", stem_channels=STEM_CASES["conv"], stem_wide_blocks=1))
-    assert encoder.patch_embed.projection.weight.shape[2:] == (2, 2)
-    features = randomise(encoder)(torch.randn(1, 3, 64, 64))
-    assert features.shape == (1, 12, 8, 8)
-    features.square().sum().backward()
-    assert not [n for n, p in encoder.named_parameters() if p.grad is None or not p.grad.any()]
-    stem = encoder.patch_embed.steps
-    image = torch.zeros(1, 3, 64, 64)
-    image[..., 60:] = 1.0
-    with torch.no_grad():
-        seen = (stem(image) - stem(torch.zeros_like(image))).abs().amax((0, 1, 2)) > 1e-6  # of 16 columns of 4 px
-    assert seen[10:].all() and not seen[:8].any()
-
-
-@torch.no_grad()
-def test_a_position_table_is_antialiased_at_another_side() -> None:
-    table = torch.randn(1, 16, 16, 3)
-    half = resize_table(table.bfloat16(), 8)
-    assert half.shape == (1, 8, 8, 3) and half.dtype == torch.bfloat16
-    # Without antialiasing a checkerboard of single patches would survive; with it, it averages out.
-    checkers = ((torch.arange(16)[:, None] + torch.arange(16)) % 2).float().view(1, 16, 16, 1)
-    assert (resize_table(checkers, 4) - 0.5).abs().max() < 0.1

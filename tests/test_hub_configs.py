@@ -9,24 +9,24 @@ from typing import Any
 import pytest
 import yaml
 from helpers import tiny_tokenizer
-from test_building import run_alone
+from lone import run_alone
 from tokenizers import AddedToken
 from transformers import AutoImageProcessor, AutoProcessor, GenerationConfig
 from worked_cases import published_config, published_shapes
 
 from arr_coc import ArrCocConfig, ArrCocImageProcessor, ArrCocProcessor
+from arr_coc.cli.evaluate import table
+from arr_coc.data.records import read_records
 from arr_coc.model_summary import count_parameters, on_meta
 from arr_coc.modeling.processing_arr_coc import IMAGE_TOKEN, query_markers
 from arr_coc.training.reader.language_model import Prompting
 
 ROOT = Path(__file__).parents[1]
 DEEPSEEK = "deepseek-ai/DeepSeek-OCR"
-
 VISION = 398_144_768
 """DeepSeek-OCR's 476 tensors without projector, `image_newline`, `view_seperator` and CLIP's unused patch embedding."""
 FETCHED = 1024 + 1024 * 256
 """What is new in the vision tower: the fetched tokens' embedding and projection."""
-
 # Language model with its vocabulary head (once where tied); bridge with layout and planes; positions of base tokens.
 VARIANTS: dict[str, tuple[str, str, int, int, int]] = {
     "arr-coc-qwen3-0.6b": ("Qwen/Qwen3-0.6B", "linear", 596_049_920, 2_098_176, 256),
@@ -131,22 +131,6 @@ def test_deepseeks_language_model_has_the_shapes_of_the_upstream_list(models: di
     assert sum(math.prod(shape) for name, shape in ours.items() if ".mlp.experts." in name) == sum(experts)
 
 
-def test_deepseeks_sizes_are_those_of_its_published_config() -> None:
-    published, config = published_config("deepseek_ocr"), config_of("arr-coc-deepseek-ocr-3b")
-    language, text = published["language_config"], config.text_config
-    dense = language.pop("first_k_dense_replace")
-    assert text.mlp_layer_types == ["dense"] * dense + ["sparse"] * (text.num_hidden_layers - dense)
-    assert not language.pop("use_mla")
-    assert {name: getattr(text, name) for name in language} == language
-    sam, clip = (published["vision_config"]["width"][name] for name in ("sam_vit_b", "clip-l-14-224"))
-    vision, semantic = config.vision_config, config.semantic_config
-    assert list(vision.compressed_channels) == sam["downsample_channels"]
-    assert list(vision.global_attn_indexes) == sam["global_attn_indexes"]
-    assert (vision.num_hidden_layers, vision.num_attention_heads) == (sam["layers"], sam["heads"])
-    assert (semantic.num_hidden_layers, semantic.num_attention_heads) == (clip["layers"], clip["heads"])
-    assert semantic.position_grid == clip["image_size"] // clip["patch_size"]
-
-
 def test_qwen_has_the_shapes_of_the_upstream_list(models: dict[str, Any]) -> None:
     upstream, ours = published_shapes("qwen3_0_6b"), shapes(models["arr-coc-qwen3-0.6b"])
     for name, shape in upstream.items():
@@ -155,14 +139,6 @@ def test_qwen_has_the_shapes_of_the_upstream_list(models: dict[str, Any]) -> Non
     text, published = config_of("arr-coc-qwen3-0.6b").text_config, published_config("qwen3_0_6b")
     assert text.rope_parameters["rope_theta"] == published.pop("rope_theta")
     assert {name: getattr(text, name) for name in published} == published
-
-
-def test_ovis_table_has_the_rows_of_the_upstream_list(models: dict[str, Any]) -> None:
-    upstream, ours = published_shapes("ovis2_5_2b_visual"), shapes(models["arr-coc-ovis2.5-2b"])
-    for name in ("weight", "bias"):
-        assert ours[f"model.bridge.head.1.{name}"] == upstream[f"visual_tokenizer.head.1.{name}"]
-    assert ours["model.bridge.head.0.weight"] == [upstream["visual_tokenizer.head.0.weight"][0], 2 * 1024]
-    assert ours["model.bridge.table.weight"] == upstream.get("vte.weight", [65536, 2048])
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -244,3 +220,31 @@ def test_card_says_what_it_is_made_of_and_how(name: str) -> None:
     assert assemble.endswith(f" --out assembled/{name}")
     assert build == f"arr-coc build assembled/{name} built/{name} --card hub_configs/{name}/README.md"
     assert push == f"arr-coc push built/{name} org/{name}"
+
+
+# ---- The card of arr-coc-tiny-2 says what its evaluation measured, and the checkpoint keeps to its limits
+
+FOLDER = ROOT / "hub_configs" / "arr-coc-tiny-2"
+HELD_OUT = ROOT / "examples" / "held_out" / "data.jsonl"
+
+
+@pytest.fixture(scope="module")
+def results() -> dict[str, Any]:
+    return json.loads((FOLDER / "evaluation.json").read_text(encoding="utf-8"))["strategies"]
+
+
+def test_the_table_is_the_evaluation(results: dict[str, Any]) -> None:
+    """`arr-coc evaluate examples/held_out/data.jsonl --model FOLDER --json FOLDER/evaluation.json` prints it."""
+    assert table(results) in (FOLDER / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_evaluation_is_of_the_whole_held_out_set(results: dict[str, Any]) -> None:
+    assert {row["n"] for row in results.values()} == {len(read_records(HELD_OUT))}
+
+
+def test_the_checkpoint_keeps_to_its_limits() -> None:
+    config = ArrCocConfig.from_pretrained(FOLDER)
+    assert all(path.stat().st_size <= 16 * 2**20 for path in FOLDER.rglob("*") if path.is_file())
+    assert config.vision_config.image_size >= 256 and config.vision_config.grid_size >= 32
+    patches = config.vision_config.num_patches
+    assert config.vision_tokens() == (patches // 16, round(patches * 273 / 4096))

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from image_processors import SIDE, noise, processor
 from PIL import Image, ImageDraw, ImageOps
-from test_image_processing import GRID, SIDE, noise, processor
 
 from arr_coc.modeling import image_loading
 from arr_coc.modeling.image_loading import load_image
@@ -96,18 +96,6 @@ def test_ink_on_transparency_stays_visible(ink: tuple[int, ...], under: int, mod
     assert loaded[0, 0] == under and np.abs(loaded - under).max() > 120
 
 
-def test_black_and_white_ink_are_both_visible() -> None:
-    image = written((0, 0, 0, 255), (0, 0, 0, 0))
-    ImageDraw.Draw(image).text((150, 20), "Total 99.00", fill=(255, 255, 255, 255), font_size=32)
-    assert load_image(image).getpixel((0, 0)) == (128, 128, 128)
-
-
-def test_corners_and_shadows_of_a_window_stay_white() -> None:
-    image = written((0, 0, 0, 255), (255, 255, 255, 255))
-    image.putpixel((0, 0), (0, 0, 0, 0))
-    assert load_image(image).getpixel((0, 0)) == (255, 255, 255)
-
-
 @pytest.mark.parametrize("mode", ["I;16", "RGB"])
 def test_a_scan_of_12_bits_is_not_black(mode: str) -> None:
     """A PNG holds them in 16 bits; of colours Pillow keeps the upper 8, which are then 15 at most."""
@@ -139,14 +127,6 @@ def test_deep_modes_are_scaled_to_8_bit(values: np.ndarray, expected: list[int])
     loaded = np.asarray(load_image(Image.fromarray(values)))
     assert loaded.shape == (1, 3, 3)
     assert np.abs(loaded[0, :, 0].astype(int) - expected).max() <= 1
-
-
-def test_16_bit_png_and_big_endian_tiff(tmp_path: Path) -> None:
-    values = np.array([[0, 65535, 32896]], dtype=np.uint16)
-    Image.fromarray(values).save(tmp_path / "deep.png")
-    Image.frombytes("I;16B", (3, 1), values.astype(">u2").tobytes()).save(tmp_path / "deep.tif")
-    for name in ("deep.png", "deep.tif"):
-        assert np.asarray(load_image(tmp_path / name))[0, :, 0].tolist() == [0, 255, 128]
 
 
 def test_conversions_in_bands_leave_no_seams(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,14 +211,6 @@ def test_grey_and_few_channel_arrays() -> None:
     rgba = np.zeros((5, 7, 4), dtype=np.uint8)
     assert load_image(rgba).getpixel((0, 0)) == (255, 255, 255)
     assert load_image(torch.zeros(3, 5, 7, dtype=torch.bfloat16)).size == (7, 5)
-
-
-def test_ambiguous_arrays_are_channels_first_unless_told() -> None:
-    array = np.zeros((3, 5, 3), dtype=np.uint8)
-    assert load_image(array).size == (3, 5)
-    assert load_image(array, input_data_format="channels_last").size == (5, 3)
-    mask = processor()(array, input_data_format="channels_last", return_tensors="pt")["patch_mask"]
-    assert mask.view(GRID, GRID).any(0).all() and not mask.view(GRID, GRID).any(1).all()
 
 
 def test_lists_and_nested_lists() -> None:

@@ -2,33 +2,15 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from image_processors import GRID, PATCH, SIDE, noise, processor
 from PIL import Image, ImageOps
 from transformers.utils import logging as transformers_logging
 
-from arr_coc.modeling.image_processing_arr_coc import (
-    ArrCocImageProcessor,
-    boxes_to_patches,
-    fit_square,
-    map_boxes,
-)
-
-SIDE, PATCH, GRID = 64, 4, 16
-GREY = 127 / 255 * 2 - 1
-
-
-def processor(**kwargs: Any) -> Any:
-    return ArrCocImageProcessor(**{"size": {"height": SIDE, "width": SIDE}, "patch_size": PATCH, **kwargs})
-
-
-def noise(height: int = 20, width: int = 30, mode: str = "RGB") -> Image.Image:
-    pixels = np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8)
-    return Image.fromarray(pixels).convert(mode)
-
+from arr_coc.modeling.image_processing_arr_coc import ArrCocImageProcessor, boxes_to_patches, fit_square, map_boxes
 
 # Geometry
 
@@ -59,21 +41,6 @@ def test_pixels_equal_deepseek_ocrs_own_padding(height: int, width: int) -> None
     assert torch.allclose(pixels, reference, atol=1e-6)
 
 
-def test_an_image_of_the_right_side_is_not_resampled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Image.Image, "resize", lambda *args, **kwargs: pytest.fail("resampled"))
-    image = noise(40, SIDE)
-    pixels = processor()(image, return_tensors="np")["pixel_values"][0]
-    assert np.allclose((pixels[:, 12:52] + 1) / 2 * 255, np.asarray(image).transpose(2, 0, 1), atol=1e-3)
-
-
-def test_output_names_shapes_and_types() -> None:
-    out = processor()([noise(), noise(30, 20)], return_tensors="pt")
-    assert set(out) == set(ArrCocImageProcessor.model_input_names)
-    assert out["pixel_values"].shape == (2, 3, SIDE, SIDE) and out["pixel_values"].dtype == torch.float32
-    assert out["patch_mask"].shape == (2, GRID * GRID) and out["patch_mask"].dtype == torch.bool
-    assert out["pixel_values"].is_contiguous()
-
-
 def test_patch_mask_is_true_where_a_pixel_of_the_image_lies() -> None:
     out = processor(image_mean=[0.25] * 3, image_std=[1.0] * 3)(
         Image.new("RGB", (SIDE, 30), "white"), return_tensors="pt"
@@ -82,16 +49,6 @@ def test_patch_mask_is_true_where_a_pixel_of_the_image_lies() -> None:
     mask = out["patch_mask"][0].view(GRID, GRID)
     assert torch.equal(mask, whiteness > 0.5)
     assert mask.sum() == 8 * GRID  # 30 px at 17: a partial patch at either end counts
-
-
-def test_patch_mask_of_a_one_pixel_line() -> None:
-    mask = processor()(noise(1, 4000), return_tensors="pt")["patch_mask"]
-    assert mask.sum() == GRID
-
-
-def test_padding_has_the_mean_colour() -> None:
-    pixels = processor()(noise(10, SIDE), return_tensors="pt")["pixel_values"]
-    assert torch.allclose(pixels[..., 0, :], torch.full((3, SIDE), GREY), atol=1e-6)
 
 
 # Boxes
@@ -132,31 +89,12 @@ def test_boxes_to_patches(box: tuple[float, ...], patches: set[tuple[int, int]])
     assert {(int(y), int(x)) for y, x in np.argwhere(mask)} == patches
 
 
-def test_boxes_to_patches_unites_boxes_and_accepts_none() -> None:
-    assert boxes_to_patches([], 4).sum() == 0
-    assert boxes_to_patches([(0, 0, 16, 16), (48, 48, 64, 64)], 4).sum() == 2
-
-
 def test_reversed_box() -> None:
     with pytest.raises(ValueError, match=r"expected \(x0, y0, x1, y1\) with x0 <= x1 .* got \(9, 0, 3, 4\)"):
         boxes_to_patches([(9, 0, 3, 4)], 4)
 
 
 # What is refused
-
-
-def test_no_images() -> None:
-    with pytest.raises(ValueError, match="expected at least one image; got none"):
-        processor()([])
-
-
-@pytest.mark.parametrize("size", [63, 0, {"height": 64, "width": 32}, {"shortest_edge": 64}])
-def test_bad_sizes(size: object) -> None:
-    with pytest.raises(ValueError, match=r"expected .* 16 px|expected a square|size"):
-        processor(size=size)
-    if size:
-        with pytest.raises(ValueError):
-            processor()(noise(), size=size)
 
 
 def test_other_refused_options() -> None:
@@ -202,17 +140,6 @@ def test_a_blank_page_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(warned) == 1
 
 
-def test_images_that_shrink_little_are_not_warned_of(said: pytest.LogCaptureFixture, tmp_path: Path) -> None:
-    ready = processor()
-    ready([noise(128, 100), noise(64, 64), noise(9, 9)])
-    ready(noise(640, 400), readable_px=None)
-    off = processor(readable_px=None)
-    off(noise(640, 400))
-    off.save_pretrained(tmp_path)
-    ArrCocImageProcessor.from_pretrained(tmp_path)(noise(640, 400))
-    assert said.messages == []
-
-
 @pytest.mark.parametrize("readable_px", [0, -1, float("nan")])
 def test_a_bad_readable_height(readable_px: float) -> None:
     with pytest.raises(ValueError, match="^readable_px: expected a number above 0.*, or None; got"):
@@ -220,19 +147,6 @@ def test_a_bad_readable_height(readable_px: float) -> None:
 
 
 # Options and persistence
-
-
-def test_options_per_call() -> None:
-    ready = processor()
-    assert ready(noise(), size={"height": 32, "width": 32}, return_tensors="pt")["pixel_values"].shape[-1] == 32
-    assert ready(noise(), patch_size=8, return_tensors="pt")["patch_mask"].shape == (1, 64)
-    raw = ready(noise(), do_rescale=False, do_normalize=False, return_tensors="pt")["pixel_values"]
-    assert raw.max() > 200 and raw[0, 0, 0, 0] == 127
-    small = ready(noise(), do_resize=False, return_tensors="pt")["patch_mask"].view(GRID, GRID)
-    assert small.any(1).sum() == 6 and small.any(0).sum() == 8  # 20 x 30 px at (22, 17)
-    assert isinstance(ready(noise())["pixel_values"][0], np.ndarray)
-    scalar = ready(noise(), image_mean=0.5, image_std=0.5, return_tensors="pt")["pixel_values"]
-    assert torch.allclose(scalar, ready(noise(), return_tensors="pt")["pixel_values"])
 
 
 def test_save_and_load(tmp_path: Path) -> None:
@@ -245,16 +159,3 @@ def test_save_and_load(tmp_path: Path) -> None:
     assert torch.equal(
         loaded(image, return_tensors="pt")["pixel_values"], saved(image, return_tensors="pt")["pixel_values"]
     )
-
-
-def test_defaults_are_deepseek_ocrs() -> None:
-    ready = ArrCocImageProcessor()
-    assert (ready.size["height"], ready.patch_size, ready.max_image_pixels) == (1024, 16, 89_478_485)
-    out = ready(noise(300, 400), return_tensors="pt")
-    assert out["pixel_values"].shape == (1, 3, 1024, 1024) and out["patch_mask"].shape == (1, 4096)
-
-
-@pytest.mark.parametrize("name", ["image_mean", "image_std"])
-def test_other_than_three_channels_are_refused(name: str) -> None:
-    with pytest.raises(ValueError, match=rf"^{name}: expected a number, or 3 for red, green and blue; got"):
-        processor()(noise(), **{name: [0.5] * 4})

@@ -5,48 +5,18 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import tiny_model
-from test_modeling import CARD, PAGE, QUESTION, loud_model, noise, prompt
+from helpers import CARD, PAGE, PAIRS, QUESTION, Calls, loud_model, noise, prompt, tiny_model
 
-from arr_coc.modeling.configuration_arr_coc import count_vision_tokens
+from arr_coc.modeling.prompt_format import count_vision_tokens
 
 STRATEGIES = ["random", "saliency", "variance", "clip_query", "realizer"]
 COMPRESSORS = {"conv": {}, "mask": {"vision": {"compressor": "mask"}}}
-
-
-@pytest.fixture(scope="module")
-def model() -> Any:
-    return loud_model()
 
 
 @pytest.fixture(scope="module", params=COMPRESSORS)
 def either(request: pytest.FixtureRequest) -> Any:
     """One model per compressor."""
     return loud_model(**COMPRESSORS[request.param])
-
-
-class Calls:
-    """Counts the calls of a module, and the positions that pass through it where it takes `inputs_embeds`."""
-
-    def __init__(self, module: torch.nn.Module) -> None:
-        self.count = self.positions = 0
-        self.outputs: list[Any] = []
-        self.handles = [
-            module.register_forward_pre_hook(self._before, with_kwargs=True),
-            module.register_forward_hook(lambda module, args, output: self.outputs.append(output)),
-        ]
-
-    def _before(self, module: Any, args: Any, kwargs: Any) -> None:
-        self.count += 1
-        if kwargs.get("inputs_embeds") is not None:
-            self.positions += kwargs["inputs_embeds"].shape[1]
-
-    def __enter__(self) -> "Calls":
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        for handle in self.handles:
-            handle.remove()
 
 
 # ---- 1. base tokens
@@ -244,9 +214,6 @@ def test_without_a_cache_the_answer_so_far_does_not_change_the_fetch(model: Any,
 
 
 # ---- 6. batch = single
-
-
-PAIRS = [(PAGE, "What is it?"), (CARD, "Who?"), (noise(128, 40, 2), "what is the total price of the second line?")]
 
 
 @torch.no_grad()

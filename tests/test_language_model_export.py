@@ -9,24 +9,18 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import Cli
+from helpers import Cli, loud_model
 from serving_client import noise
-from test_modeling import loud_model
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from arr_coc.publishing.building import export_language_model, plain_language_model
-from arr_coc.serving.vllm_client import VllmClient, serialized
+from arr_coc.serving.vllm_client import VllmClient
 
 QUESTION = "What is the total?"
 PLACEHOLDER = "<prompt_embeds>"
 """vLLM's special token for a part that is embedded."""
-
-
-@pytest.fixture(scope="module")
-def model() -> ArrCocForConditionalGeneration:
-    return loud_model()
 
 
 @pytest.fixture(scope="module")
@@ -103,21 +97,6 @@ def test_answers_are_those_of_generate(
         assert client.ask(encoding, question, history=history, max_tokens=8, **choices) == expected
 
 
-def test_several_images_and_tiles_are_asked_about_as_by_generate(
-    model: ArrCocForConditionalGeneration, client: VllmClient
-) -> None:
-    for image in ([noise(3).resize((700, 500))], [noise(1), noise(2)]):
-        (expected,) = model.generate([image], [QUESTION], max_new_tokens=8)
-        assert client.ask(client.encode(image), QUESTION, max_tokens=8) == expected
-
-
-def test_what_was_thought_is_no_part_of_the_answer(
-    client: VllmClient, engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(engine, "answer", lambda body: "<think>8 or 9</think> 9")
-    assert client.ask(client.encode(noise(1)), QUESTION) == "9"
-
-
 def test_the_exported_model_reads_what_the_model_reads(
     model: ArrCocForConditionalGeneration, client: VllmClient, engine: Engine
 ) -> None:
@@ -133,13 +112,6 @@ def test_the_exported_model_reads_what_the_model_reads(
     assert torch.equal(prompts[0][is_text], text[is_text])
     shared = int((~is_text).nonzero()[0]) + encoding.base_positions
     assert torch.equal(prompts[0][:shared], prompts[1][:shared]) and not torch.equal(prompts[0], prompts[1])
-
-
-def test_the_plain_form_shares_its_weights_and_changes_nothing(model: ArrCocForConditionalGeneration) -> None:
-    before = model.config.to_dict()
-    plain = plain_language_model(model)
-    own = {tensor.data_ptr() for tensor in model.parameters()}
-    assert all(tensor.data_ptr() in own for tensor in plain.parameters()) and model.config.to_dict() == before
 
 
 def test_language_models_without_a_plain_form_are_refused() -> None:
@@ -168,10 +140,6 @@ def test_mistakes(client: VllmClient, model: ArrCocForConditionalGeneration) -> 
     other.__dict__["_around"] = ([1, 2], [3])
     with pytest.raises(ValueError, match="chat template: expected one that writes the same"):
         other.body(encoding, QUESTION)
-
-
-def test_a_part_holds_no_more_than_its_own_rows() -> None:
-    assert len(serialized(torch.zeros(1000, 8)[:4])) < 4000
 
 
 @pytest.mark.slow

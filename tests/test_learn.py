@@ -11,10 +11,10 @@ import pytest
 import torch
 from helpers import Cli, tiny_model
 from serving_client import noise, png
+from trainers import write_adapter
 
-from arr_coc.adapters import adapt, save_adapter
 from arr_coc.data.feedback import JOURNAL, Feedback
-from arr_coc.data.formats import FeedbackLog, Rendered
+from arr_coc.data.formats import Rendered
 from arr_coc.evaluation.arms import Arm
 from arr_coc.evaluation.prediction_loop import weights_hash
 from arr_coc.evaluation.scores import Scored
@@ -74,18 +74,6 @@ def test_what_is_better_is_promoted_and_says_why(
     assert learn(replace(lesson, seed=1), versions).version == "v0002"
     folder = versions.adapter("v0002")
     assert folder is not None and json.loads((folder / "decision.json").read_text())["compared_with"] == "v0001"
-
-
-def test_boxes_alone_teach_where_all_corrections_have_some(lesson: Lesson, tmp_path: Path) -> None:
-    bare = learning._phase(lesson, FeedbackLog(lesson.feedback, "learned"), "realizer")
-    assert bare.loss_weights()["answer"] == 1.0
-    log = Journal(tmp_path / "boxed", JOURNAL, limit=10**7, forgets=False, durable=False)
-    for number in NUMBERS:
-        log.append(Feedback(png(noise(number)), "Who?", False, answer="x", boxes=((1, 1, 9, 9),)).content())
-    log.close()
-    boxed = learning._phase(lesson, FeedbackLog(tmp_path / "boxed", "learned"), "realizer")
-    assert (boxed.loss_weights()["answer"], boxed.loss_weights()["relevance"]) == (0.0, 1.0)
-    assert boxed.loss_weights()["retention"] == lesson.retention and boxed.data["retained"] == [1]
 
 
 def test_a_killed_training_is_gone_on_with(lesson: Lesson, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,25 +175,6 @@ def test_questions_of_one_image_go_together() -> None:
     n, images = 60, np.arange(60) // 20
     decision = decide((scored(np.ones(n), images), scored(np.zeros(n), images)), SAME)
     assert not decision.promoted and decision.feedback["images"] == 3
-
-
-def test_margins() -> None:
-    assert not decide(BETTER, changed(1200, 0, 17)).promoted
-    assert decide(BETTER, changed(1200, 0, 17), margin=0.03).promoted
-    with pytest.raises(ValueError, match="margin: expected a share above 0, at most 1; got 0"):
-        decide(BETTER, SAME, margin=0)
-
-
-def write_adapter(folder: Path, *, part: str = "scorer", seed: int = 0) -> Path:
-    """An adapter of `tiny_model()` that changes what is fetched."""
-    adapted = adapt(tiny_model(), (part,), r=2)
-    with torch.random.fork_rng(), torch.no_grad():
-        torch.manual_seed(seed)
-        for name, weight in adapted.named_parameters():
-            if "lora_B" in name:
-                weight.normal_(std=0.5)
-    save_adapter(adapted, folder)
-    return folder
 
 
 @pytest.fixture(scope="module")

@@ -16,15 +16,14 @@ from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 from accelerate.utils import FullyShardedDataParallelPlugin
 from accelerate.utils.launch import prepare_deepspeed_cmd_env, prepare_multi_gpu_env
-from helpers import tiny_checkpoint
+from helpers import PAGE, QUESTION, prompt, tiny_checkpoint
 from safetensors.torch import load_file
+from trainers import CONFIGS, ROOT, launched
 
 from arr_coc import ArrCocForConditionalGeneration
 from arr_coc.training.checkpoints import newest_complete
 from arr_coc.training.recipe import load_recipe, train
 
-ROOT = Path(__file__).parents[1]
-CONFIGS = ROOT / "examples" / "accelerate"
 PAGES = {"format": "rendered", "pages": 3, "questions": 2, "size": 128}
 HELD_OUT = {**PAGES, "pages": 5, "questions": 1, "seed": 9}  # 5 items: the last batch of two processes is filled up
 STAGE = {"stage": "joint", "data": PAGES, "held_out": HELD_OUT, "steps": 3, "warmup": 1, "evaluate_every": 3} | {
@@ -49,16 +48,6 @@ def alone(recipe: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("alone")
     train(load_recipe(recipe, ["batch_size=4"]), out)
     return out
-
-
-def launched(config: str, *command: str) -> None:
-    """Runs `accelerate launch` with a shipped config, two processes on this machine's CPU."""
-    launch = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(CONFIGS / config)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(
-        [*launch, "--main_process_port", "0", *command], env=environment, capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
 
 
 def history(out: Path) -> list[dict[str, Any]]:
@@ -100,8 +89,6 @@ def test_fsdp2_gives_what_one_process_gives(recipe: Path, alone: Path, tmp_path:
 
 
 # ---- configs ------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def clean_environment() -> Iterator[None]:
     before = dict(os.environ)
@@ -149,3 +136,30 @@ def test_the_zero3_config_plans_stage_3(clean_environment: None) -> None:
     assert plan["zero_optimization"]["stage"] == 3
     assert plan["zero_optimization"]["stage3_gather_16bit_weights_on_model_save"] is True
     assert plan["gradient_accumulation_steps"] == 2 and plan["gradient_clipping"] == 1.0
+
+
+# ---- Two processes that share one checkpoint's tensors, as `tp_plan="auto"` splits them, over gloo
+
+SCRIPT = Path(__file__).parent / "logits_in_parallel.py"
+HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
+def test_split_tensors_give_the_same_logits(tied: bool, tmp_path: Path) -> None:
+    """A tied checkpoint was refused on loading: no plan said how lm_head is split."""
+    folder = tiny_checkpoint(tmp_path / "model", text={**HEADS, "tie_word_embeddings": tied})
+    model = ArrCocForConditionalGeneration.from_pretrained(folder).eval()
+    batch = dict(prompt(model, (PAGE, QUESTION)))
+    torch.save(batch, tmp_path / "batch.pt")
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    files = [str(folder), str(tmp_path / "batch.pt"), str(tmp_path / "out.pt")]
+    done = subprocess.run([*launch, str(SCRIPT), *files], env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-3000:]
+    measured = torch.load(tmp_path / "out.pt")
+    assert {name.split(".")[-2] for name in measured["split"]} >= {"q_proj", "down_proj", "embed_tokens"}
+    with torch.no_grad():
+        expected = model(**batch).logits
+    scale = float(expected.abs().max())
+    assert torch.allclose(measured["logits"], expected, atol=1e-6 * scale), (measured["logits"] - expected).abs().max()

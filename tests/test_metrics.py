@@ -84,10 +84,7 @@ def test_every_contraction_is_as_the_scorer_spells_it() -> None:
     assert CONTRACTIONS["twas"] == "'twas" and CONTRACTIONS["oclock"] == "o'clock"
 
 
-@pytest.mark.parametrize(
-    ("same", "score"),
-    [(0, 0.0), (1, 0.3), (2, 0.6), (3, 0.9), (4, 1.0), (10, 1.0)],
-)
+@pytest.mark.parametrize(("same", "score"), [(0, 0.0), (1, 0.3), (2, 0.6), (3, 0.9), (4, 1.0), (10, 1.0)])
 def test_vqa_accuracy_leaves_each_person_out(same: int, score: float) -> None:
     """With 2 of 10: two people see one other (1/3), eight see two (2/3): (2/3 + 16/3) / 10 = 0.6."""
     answers = ["red"] * same + [f"other {i}" for i in range(10 - same)]

@@ -4,65 +4,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from accelerate import cpu_offload, disk_offload
-from helpers import tiny_model
-from peft import LoraConfig, PeftModel, get_peft_model
-from PIL import Image
-from torch import Tensor
+from helpers import CARD, PAGE, QUESTION, loud_model, prompt, tiny_model
 
 from arr_coc import ArrCocForConditionalGeneration
-
-QUESTION = "What is it?"
-
-
-def loud_model(seed: int = 0, **changes: Any) -> ArrCocForConditionalGeneration:
-    """A tiny model with large random weights, so that its answers depend on the image and on every question."""
-    text = {"tie_word_embeddings": False, **changes.pop("text", {})}
-    model = tiny_model(seed, text=text, **changes)
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            noise = torch.randn(parameter.shape, generator=generator)
-            if parameter.ndim >= 2:
-                parameter.copy_(noise * (parameter.numel() / parameter.shape[0]) ** -0.5)
-            elif name.endswith("bias"):
-                parameter.copy_(0.3 * noise)
-        if (reader := model.model.vision_tower.text_reader) is not None:
-            reader.character_head.weight.mul_(4)  # else all that it reads were guesses
-    return model
-
-
-def noise(height: int, width: int, seed: int = 0) -> Image.Image:
-    pixels = np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
-    return Image.fromarray(pixels)
-
-
-def prompt(model: Any, *pairs: tuple[Any, str], **processor_kwargs: Any) -> Any:
-    """Model inputs of (image or list of images, question) pairs, as the processor makes them."""
-    chats = []
-    for images, question in pairs:
-        images = images if isinstance(images, list) else [images]
-        content = [{"type": "image", "image": image} for image in images] + [{"type": "text", "text": question}]
-        chats.append([{"role": "user", "content": content}])
-    return model.processor.apply_chat_template(
-        chats,
-        tokenize=True,
-        return_dict=True,
-        add_generation_prompt=True,
-        return_tensors="pt",
-        processor_kwargs={"padding": True, **processor_kwargs},
-    )
-
-
-PAGE, CARD = noise(60, 90), noise(128, 128, 1)
-
-
-@pytest.fixture(scope="module")
-def model() -> ArrCocForConditionalGeneration:
-    return loud_model()
 
 
 @pytest.fixture(scope="module")
@@ -89,15 +36,6 @@ def test_the_output_says_what_happened(model: Any) -> None:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("keep", [1, 5, torch.tensor([0, 3])])
-def test_logits_to_keep(model: Any, keep: Any) -> None:
-    inputs = prompt(model, (PAGE, QUESTION))
-    whole = model(**inputs).logits
-    expected = whole[:, -keep:] if isinstance(keep, int) else whole[:, keep]
-    assert torch.allclose(model(**inputs, logits_to_keep=keep).logits, expected, atol=1e-5)
-
-
-@torch.no_grad()
 def test_the_loss_is_that_of_the_next_token(model: Any) -> None:
     inputs = prompt(model, (PAGE, QUESTION))
     labels = torch.full_like(inputs.input_ids, -100)
@@ -105,29 +43,6 @@ def test_the_loss_is_that_of_the_next_token(model: Any) -> None:
     output = model(**inputs, labels=labels)
     by_hand = torch.nn.functional.cross_entropy(output.logits[0, -5:-1], labels[0, -4:])
     assert output.loss.item() == pytest.approx(by_hand.item(), rel=1e-5)
-
-
-@torch.no_grad()
-def test_the_loss_obeys_num_items_in_batch(model: Any) -> None:
-    """Trainer leaves the division to a forward with **kwargs: ignored, k accumulated steps give k times the loss."""
-    inputs = prompt(model, (PAGE, QUESTION))
-    labels = torch.full_like(inputs.input_ids, -100)
-    labels[:, -4:] = inputs.input_ids[:, -4:]
-    mean = model(**inputs, labels=labels).loss
-    assert model(**inputs, labels=labels, num_items_in_batch=16).loss.item() == pytest.approx(mean.item() / 4, rel=1e-4)
-
-
-@torch.no_grad()
-def test_the_relevance_loss_is_weighted_and_added(model: Any) -> None:
-    inputs = prompt(model, (PAGE, QUESTION))
-    relevant = torch.zeros(1, model.config.vision_config.num_patches)
-    relevant[0, 40:44] = 1.0
-    alone = model(**inputs, relevance_targets=relevant)
-    assert alone.loss.item() == pytest.approx(model.config.relevance_loss_weight * alone.relevance_loss.item())
-    labels = inputs.input_ids.masked_fill(inputs.query_mask.bool(), -100)
-    answer = model(**inputs, labels=labels).loss
-    both = model(**inputs, labels=labels, relevance_targets=relevant).loss
-    assert both.item() == pytest.approx(answer.item() + alone.loss.item(), rel=1e-4)
 
 
 @torch.no_grad()
@@ -275,11 +190,6 @@ def test_relevance_targets_need_a_scorer_that_learns() -> None:
         model(**inputs, relevance_targets=torch.zeros(1, model.config.vision_config.num_patches))
 
 
-def test_trainer_can_collect_the_outputs(model: Any) -> None:
-    """Trainer.evaluate gathers every output that the config does not name, and `fetch` is no tensor."""
-    assert {"cache", "fetch", "image_tokens"} <= set(model.config.keys_to_ignore_at_inference)
-
-
 # ---- saving, loading, placement
 
 
@@ -296,34 +206,6 @@ def test_saving_and_loading_changes_nothing(saved: Path, model: Any) -> None:
     assert answers(again) == answers(model)
 
 
-def test_shards_hold_the_same_weights(tmp_path: Path, model: Any) -> None:
-    model.save_pretrained(tmp_path, max_shard_size="50KB")
-    assert len(list(tmp_path.glob("model-*.safetensors"))) > 2
-    state = ArrCocForConditionalGeneration.from_pretrained(tmp_path).state_dict()
-    assert all(torch.equal(tensor, state[name]) for name, tensor in model.state_dict().items())
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_loading_in_half_precision(saved: Path, dtype: torch.dtype) -> None:
-    again = ArrCocForConditionalGeneration.from_pretrained(saved, dtype=dtype)
-    assert {p.dtype for p in again.parameters()} == {dtype}
-    assert all(isinstance(answer, str) for answer in answers(again))
-
-
-PARTS = ["model.vision_tower", "model.fetcher", "model.bridge", "model.language_model", "lm_head"]
-
-
-@pytest.mark.parametrize(
-    "disk", [(), ("model.vision_tower", "model.fetcher"), ("model.language_model", "lm_head")], ids=str
-)
-def test_a_device_map_gives_the_same_answers(saved: Path, model: Any, tmp_path: Path, disk: tuple[str, ...]) -> None:
-    placed = {part: "disk" if part in disk else "cpu" for part in PARTS}
-    again = ArrCocForConditionalGeneration.from_pretrained(
-        saved, device_map=placed if disk else "auto", offload_folder=tmp_path
-    )
-    assert answers(again) == answers(model)
-
-
 @pytest.mark.parametrize("where", ["disk", "cpu"])
 @pytest.mark.versions
 def test_a_wholly_offloaded_model_gives_the_same_answers(saved: Path, model: Any, tmp_path: Path, where: str) -> None:
@@ -334,37 +216,3 @@ def test_a_wholly_offloaded_model_gives_the_same_answers(saved: Path, model: Any
     inputs = prompt(model, (PAGE, QUESTION))
     assert torch.equal(again.generate(**inputs), model.generate(**inputs))
     assert answers(again) == answers(model)
-
-
-def test_an_adapter_trains_only_what_it_names(tmp_path: Path) -> None:
-    """A list of layer names also hits the language model's q_proj; a regex on the fetcher does not (FACTS)."""
-    model = loud_model()
-    pattern = r".*fetcher\.scorers\.realizer\..*(query|key_value|patch_projection|text_projection|head)"
-    adapted = get_peft_model(model, LoraConfig(r=2, target_modules=pattern, task_type="CAUSAL_LM"))
-    trainable = [n for n, p in adapted.named_parameters() if p.requires_grad]
-    assert trainable and all("fetcher.scorers.realizer" in n for n in trainable)
-    inputs = prompt(model, (PAGE, QUESTION))
-    relevant = torch.zeros(1, model.config.vision_config.num_patches)
-    relevant[0, 40:60] = 1.0
-    optimizer = torch.optim.SGD([p for p in adapted.parameters() if p.requires_grad], lr=10.0)
-    for _ in range(2):
-        adapted(**inputs, relevance_targets=relevant).loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    adapted.eval()
-    tokens = adapted.generate(**inputs)
-    adapted.save_pretrained(tmp_path)
-    restored = PeftModel.from_pretrained(loud_model(), tmp_path).eval()
-    assert torch.equal(restored.generate(**inputs), tokens)
-    scores = adapted(**inputs).fetch.scores
-    assert torch.allclose(scores, restored(**inputs).fetch.scores, atol=1e-6)
-    assert not torch.allclose(scores, loud_model()(**inputs).fetch.scores, atol=1e-3)
-
-
-def test_resizing_the_vocabulary_reaches_the_language_model() -> None:
-    model = tiny_model()
-    size = model.config.text_config.vocab_size
-    model.resize_token_embeddings(size + 8)
-    assert model.get_input_embeddings().weight.shape[0] == model.lm_head.weight.shape[0] == size + 8
-    output: Tensor = model(**prompt(model, (PAGE, QUESTION))).logits
-    assert output.shape[-1] == size + 8

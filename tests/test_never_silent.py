@@ -10,17 +10,15 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import tiny_model
+from helpers import CARD, PAGE, QUESTION, prompt, tiny_model
 from peft import get_peft_model
-from test_modeling import CARD, PAGE, QUESTION, prompt
-from test_standard_trainer import make_trainer
 from tiny_pdf import write_pdf
 from torch import Tensor
+from trainers import standard_trainer
 
 from arr_coc import scorer_lora_config
 from arr_coc.modeling.documents import Limits, open_document
-from arr_coc.modeling.image_loading import load_image, load_source
-from arr_coc.modeling.image_processing_arr_coc import MAX_IMAGE_PIXELS
+from arr_coc.modeling.image_loading import MAX_IMAGE_PIXELS, load_image, load_source
 
 LIMITS = Limits(dpi=150, max_pages=5, fps=1.0, max_frames=4, max_image_pixels=MAX_IMAGE_PIXELS)
 
@@ -65,7 +63,7 @@ def test_adapters_behind_frozen_parts_learn_under_reentrant_checkpointing(part: 
 def test_label_smoothing_predicts_the_next_token(tmp_path: Path) -> None:
     """Trainer shifts labels of classes it knows, which remote code's were not: each token learnt to repeat itself."""
     model = tiny_model()
-    trainer = make_trainer(model, tmp_path, label_smoothing_factor=0.1)
+    trainer = standard_trainer(model, tmp_path, label_smoothing_factor=0.1)
     batch = trainer.data_collator([trainer.train_dataset[0]])  # type: ignore[index]
     batch.pop("relevance_targets", None)
     labels = batch["labels"][:, 1:]
@@ -78,24 +76,11 @@ def test_label_smoothing_predicts_the_next_token(tmp_path: Path) -> None:
     assert loss.item() == pytest.approx((0.9 * nll + 0.1 * smooth).item(), rel=1e-5)
 
 
-def test_text_as_embeddings_is_answered_as_its_ids_are(model: Any) -> None:
-    ids = torch.tensor([[40, 41, 42, 43]])
-    by_ids = model.generate(input_ids=ids, max_new_tokens=5)[:, 4:]
-    embeds = model.get_input_embeddings()(ids)
-    assert torch.equal(model.generate(inputs_embeds=embeds, max_new_tokens=5), by_ids)
-
-
-def test_an_encoding_of_the_same_weights_is_taken(model: Any) -> None:
-    again = tiny_model()
-    encoding = model.encode_image(PAGE)
-    assert again.generate(encoding, QUESTION) == again.generate(PAGE, QUESTION)
-
-
 # ---- refused ---------------------------------------------------------------------------------------------------------
 
 
 def smoothed_relevance(model: Any, folder: Path) -> None:
-    trainer = make_trainer(deepcopy(model), folder, label_smoothing_factor=0.1, max_steps=1)
+    trainer = standard_trainer(deepcopy(model), folder, label_smoothing_factor=0.1, max_steps=1)
     trainer.train()
 
 
@@ -174,10 +159,7 @@ KINDS = (
 )
 REFUSED: dict[str, tuple[Callable[[Any, Path], object], str]] = {
     "label smoothing beside relevance": (smoothed_relevance, "label_smoothing_factor"),
-    "a truncated prompt": (
-        truncated,
-        r"at most \d+ tokens \(max_length; truncation would cut the question\)",
-    ),
+    "a truncated prompt": (truncated, r"at most \d+ tokens \(max_length; truncation would cut the question\)"),
     "truncated text": (truncated_text, r"at most 3 tokens \(max_length"),
     "an encoding of other weights": (
         lambda model, _: model.generate(tiny_model(seed=1).encode_image(PAGE), QUESTION),

@@ -7,21 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from chats import WRITTEN, shown, turn
+from helpers import CARD, PAGE, QUESTION
 from PIL import Image
-from test_modeling import CARD, PAGE, QUESTION, loud_model
 from tiny_pdf import text_at, write_pdf
 from transformers import pipeline
 
-WRITTEN = {"add_generation_prompt": True, "tokenize": True, "return_dict": True, "return_tensors": "pt"}
 ASK = {"type": "text", "text": QUESTION}
-
-
-def shown(image: Any) -> dict[str, Any]:
-    return {"type": "image", "image": image}
-
-
-def turn(*content: Any, role: str = "user") -> dict[str, Any]:
-    return {"role": role, "content": list(content)}
 
 
 ANSWER = turn({"type": "text", "text": "42"}, role="assistant")
@@ -43,11 +35,6 @@ ORDERS: dict[str, tuple[list[Any], list[Any]]] = {
         [turn(shown(PAGE), {"type": "text", "text": "Hello"}), ANSWER, turn(ASK)],
     ),
 }
-
-
-@pytest.fixture(scope="module")
-def model() -> Any:
-    return loud_model()
 
 
 @pytest.mark.parametrize("case", ORDERS)

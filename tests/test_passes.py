@@ -1,6 +1,7 @@
 """Several passes: nothing is fetched or read twice, and one pass is what it was."""
 
 import json
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -8,12 +9,14 @@ import pytest
 import torch
 from helpers import READS_WORDS, Cli, tiny_model
 
-from arr_coc.data.records import Record
-from arr_coc.evaluation import evaluate
+from arr_coc.families.tempering import TemperingPolicy
 from arr_coc.model_summary import generated_image
 from arr_coc.modeling import passes as passes_module
-from arr_coc.modeling.answers import Answer, Pass, answer_uncertainties
-from arr_coc.modeling.passes import EXPLORATION, Reading
+from arr_coc.modeling.answers import Answer
+from arr_coc.modeling.passes import Reading
+from arr_coc.training.recipe import load_recipe
+from arr_coc.training.stages import Run
+from arr_coc.training.tempering import Tempering
 
 ROOT = Path(__file__).parents[1]
 PAGE, OTHER = generated_image(128), generated_image(128).rotate(90)
@@ -55,13 +58,7 @@ def test_one_pass_is_the_answer_as_ever(model: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"bridge": {"layout": "rows"}},
-        {"vision": {"compressor": "mask"}},
-        READS_WORDS,
-    ],
+    "changes", [{}, {"bridge": {"layout": "rows"}}, {"vision": {"compressor": "mask"}}, READS_WORDS]
 )
 @pytest.mark.versions
 def test_what_is_remembered_changes_no_answer(changes: dict[str, Any]) -> None:
@@ -105,15 +102,6 @@ def test_questions_beside_one_another_change_nothing(model: Any) -> None:
         assert patches(one) == patches(other) and one.text == other.text
 
 
-def test_boxes_and_history_stay_with_their_question(model: Any) -> None:
-    boxes = [[(0, 0, 40, 40)], [(80, 80, 120, 120)]]
-    history = [[("a?", "b")], []]
-    both = asked(model, model.encode_image(PAGE), [QUESTION, LONGER], boxes=boxes, strategy="oracle", history=history)
-    for number, question in enumerate((QUESTION, LONGER)):
-        alone = asked(model, PAGE, question, boxes=boxes[number], strategy="oracle", history=history[number])
-        assert patches(alone) == patches(both[number]) and alone.text == both[number].text
-
-
 def test_auto_stops_when_the_answer_is_sure(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     unsure = [0.9, 0.5, 0.1]
     drawn: list[Any] = []
@@ -122,45 +110,6 @@ def test_auto_stops_when_the_answer_is_sure(model: Any, monkeypatch: pytest.Monk
     assert [each.uncertainty for each in answer.passes] == unsure
     assert [each.share for each in answer.passes] == [0.1, 0.5, 0.3]
     assert len(drawn) == 3
-
-
-def test_exploring_draws_what_the_scorer_did_not_choose(model: Any) -> None:
-    plain = asked(model, num_passes=2, exploration="none")
-    explored = asked(model, num_passes=2)
-    again = asked(model, num_passes=2)
-    assert patches(explored) == patches(again)
-    chosen, drawn = set(patches(plain)[0]), set(patches(explored)[0])
-    assert len(chosen & drawn) == 7 and len(drawn) == 8, "a tenth of 8 is 1"
-
-
-def test_a_policy_of_ones_own(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(EXPLORATION, "all", lambda passes, core: 1.0)
-    assert len({*patches(asked(model, num_passes=2, exploration="all"))[0]}) == 8
-    monkeypatch.setitem(EXPLORATION, "wrong", lambda passes, core: 1.5)
-    with pytest.raises(ValueError, match=r"exploration: expected a share in 0\.\.1; got 1\.5"):
-        asked(model, exploration="wrong")
-
-
-def test_passes_end_where_nothing_is_left(model: Any) -> None:
-    answer = asked(model, num_passes=3, budget=130)
-    assert [each.fetch.budget for each in answer.passes] == [130, 126]
-
-
-def test_shares_of_the_tempering_policy() -> None:
-    def after(uncertainty: float) -> float:
-        return EXPLORATION["tempered"]([Pass("", 1.0, uncertainty, 0.1, None)], None)  # type: ignore[arg-type]
-
-    assert EXPLORATION["tempered"]([], None) == 0.1  # type: ignore[arg-type]
-    assert [after(uncertainty) for uncertainty in (0.8, 0.7, 0.5, 0.4, 0.0)] == [0.5, 0.3, 0.3, 0.05, 0.05]
-
-
-def test_uncertainty_is_the_normalised_entropy_up_to_the_end() -> None:
-    class Output:
-        sequences = torch.tensor([[7, 1, 2, 0]])
-        logits = (torch.zeros(1, 4), torch.tensor([[0.0, 0.0, 90.0, 0.0]]), torch.zeros(1, 4))
-
-    (uncertainty,) = answer_uncertainties(Output(), 1, 2, 0)
-    assert uncertainty == pytest.approx(0.5), "1 for the first, 0 for the end; what is behind does not count"
 
 
 @pytest.mark.parametrize(
@@ -198,7 +147,69 @@ def test_ask_prints_every_pass(checkpoint: Path, cli: Cli) -> None:
     assert said["answer"] == said["passes"][-1]["answer"] and said["fallbacks"] == {"scorer": 0, "bridge": 0}
 
 
-def test_two_passes_answer_in_evaluate(model: Any) -> None:
-    record = Record(PAGE, QUESTION, ("x",), line=1)
-    result = evaluate(model, [record], ["saliency"], budget=8, num_passes=2, progress=False)
-    assert result["num_passes"] == 2 and result["strategies"]["saliency"]["tokens"] == 16 + 2 * 8
+# ---- The learned tempering policy: it learns what pays, goes on where it was killed, and stays with its checkpoint
+
+LEARNING = {"learned_exploration": True}
+
+
+def untrained() -> TemperingPolicy:
+    torch.manual_seed(0)
+    policy = TemperingPolicy()
+    policy.start_weights(0.02)
+    return policy
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> dict[str, Any]:
+    generated_image(128).save(tmp_path / "page.png")
+    lines = [{"image": "page.png", "question": question, "answers": ["x"]} for question in ("What?", "Which one?")]
+    (tmp_path / "data.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    return {"path": "data.jsonl"}
+
+
+def trained(data: dict[str, Any], root: Path, folder: Path, steps: int) -> Any:
+    model = tiny_model(fetcher=LEARNING)
+    stage = Tempering(data=data, steps=steps, batch_size=1, draws=2, budget=4, log_every=1, save_every=1)
+    stage.run(Run(model, model.processor, root=root), folder)
+    return model
+
+
+def test_a_run_that_was_killed_goes_on_to_the_same_weights(
+    data: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second episode of every question is the right one: a model of random weights answers them all alike."""
+    correct = cycle((0.0, 1.0))
+    monkeypatch.setattr("arr_coc.training.tempering.answer_correctness", lambda text, answers: next(correct))
+    begun = tiny_model(fetcher=LEARNING).model.fetcher.tempering
+    trained(data, tmp_path, tmp_path / "killed", 1)
+    resumed, whole = (trained(data, tmp_path, tmp_path / name, 2) for name in ("killed", "whole"))
+    ours, theirs = (model.model.fetcher.tempering.state_dict() for model in (resumed, whole))
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    assert any(not torch.equal(ours[name], tensor) for name, tensor in begun.state_dict().items())
+
+
+def test_a_checkpoint_with_the_policy_follows_it_unless_told_otherwise(tmp_path: Path) -> None:
+    model = tiny_model(fetcher=LEARNING)
+    with torch.no_grad():
+        model.model.fetcher.tempering.head.bias.copy_(torch.tensor([0.0, 0, 0, 0, 9]))
+    model.save_pretrained(tmp_path)
+    again = type(model).from_pretrained(tmp_path)
+    again.processor = model.processor
+    asked = {"num_passes": 2, "budget": 8, "return_fetch": True, "max_new_tokens": 2}
+    shares = [
+        [each.share for each in again.generate(generated_image(128), "What?", **asked, **chosen).passes]
+        for chosen in ({}, {"exploration": "none"})
+    ]
+    assert shares == [[0.5, 0.5], [0.0, 0.0]]
+
+
+def test_the_recipe_asks_for_the_policy_and_a_model_without_it_is_refused(data: dict[str, Any], tmp_path: Path) -> None:
+    recipe = load_recipe(ROOT / "examples" / "tempering.yaml")
+    assert recipe.config().fetcher_config.learned_exploration and isinstance(recipe.stages[0], Tempering)
+    model = tiny_model()
+    with pytest.raises(ValueError, match="expected fetcher_config.learned_exploration: true; got false"):
+        Tempering(data=data).run(Run(model, model.processor, root=tmp_path), tmp_path / "out")
+    with pytest.raises(ValueError, match="draws: expected at least 2; got 1"):
+        Tempering(data=data, draws=1)
+    with pytest.raises(ValueError, match=r"rewards: expected settings among .*; got \['speed'\]"):
+        Tempering(data=data, rewards={"speed": 1.0})

@@ -1,21 +1,24 @@
 """Peers: each published rule on tensors made by hand; exactly K patches; an item's choice is its own."""
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from helpers import tiny_config, tiny_model
+from helpers import READS_WORDS, SCORES_WORDS, tiny_config, tiny_model
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from PIL import Image
 from torch.testing import assert_close
 from transformers import AutoModel, BloomConfig, GPT2Config, Qwen3Config
 
+from arr_coc import ArrCocConfig
 from arr_coc.data.records import Record
-from arr_coc.evaluation import peer_rules, peers
-from arr_coc.evaluation.answers import PeerChoices, ask, encode
-from arr_coc.evaluation.arms import GROUPS, make_arms
+from arr_coc.evaluation import peers
+from arr_coc.evaluation.answers import PeerChoices, ask, encode, lattice
+from arr_coc.evaluation.arms import BASELINES, BOUNDS, GROUPS, LADDER, make_arms
+from arr_coc.evaluation.deciding import default_rules, missing_arms
 from arr_coc.evaluation.peer_rules import (
     PEERS,
     cls_attention,
@@ -29,7 +32,7 @@ from arr_coc.evaluation.peer_rules import (
     significance,
     targets,
 )
-from arr_coc.evaluation.peers import EarlyStates, PeerQuestion, choose, merged, read_prompt
+from arr_coc.evaluation.peers import choose, read_prompt
 
 SIZES = [(60, 90), (80, 40), (50, 50)]  # height, width
 QUESTIONS = ["What is it?", "Why?", "How many of them are there in all?"]
@@ -46,14 +49,7 @@ def model() -> Any:
     return tiny_model()
 
 
-@pytest.fixture(scope="module")
-def masked() -> Any:
-    return tiny_model(vision={"compressor": "mask"})
-
-
 # ---- the rules ----------------------------------------------------------------------------------------------------
-
-
 def test_fastv_ranks_by_attention_received() -> None:
     """Patches at places 1 and 2: the first is looked at by many, the second by the last position."""
     attention = torch.tensor([[1.0, 0, 0, 0], [0.1, 0.9, 0, 0], [0.0, 0.8, 0.2, 0], [0.2, 0.0, 0.5, 0.3]])
@@ -112,13 +108,6 @@ def test_cdpruner_scales_relevance_to_its_own_range() -> None:
     assert relevance(patches, text).min() > 0 and relevance(patches[:1], text).tolist() == [1.0]
 
 
-def test_cdpruner_takes_the_relevant_but_no_twin() -> None:
-    states = torch.tensor([[1.0, 0, 0], [1.0, 0.01, 0], [0, 1, 0], [0, 0, 1]])
-    assert conditional_dpp(torch.tensor([1.0, 0.9, 0.5, 0.2]), states, 3).tolist() == [0, 2, 3]
-    weight = torch.tensor([1.0, 0.9, 0.5, 0.0])
-    assert conditional_dpp(weight, states[:, :1].expand(4, 3), 3).tolist() == [0, 1, 2]  # rank 1: then by weight
-
-
 def test_greedy_steps_maximise_the_determinant() -> None:
     """Each choice is the one whose kernel has the largest determinant, by torch's own."""
     draw = torch.Generator().manual_seed(0)
@@ -132,49 +121,7 @@ def test_greedy_steps_maximise_the_determinant() -> None:
     assert conditional_dpp(weight, states, 5).tolist() == chosen
 
 
-class Hand(PeerQuestion):
-    """A question of tensors made by hand: the image at places 1 to 4, the text at 5 and 6, the question at 5."""
-
-    def __init__(self, embeds: Any, reading: Any = None) -> None:
-        self.embeds, self.reading = embeds, reading
-
-    candidates = torch.arange(4)
-    prompt = (torch.tensor([[1, 9, 9, 9, 9, 1, 1]]), torch.tensor([[0, 0, 0, 0, 0, 1, 0]]), torch.arange(1, 5))
-    model = SimpleNamespace(config=SimpleNamespace(image_token_id=9))
-
-
-def test_cdpruner_compares_what_the_language_model_reads() -> None:
-    """Tokens behind the projector; two alike, and the one that is least like the question is worth most."""
-    east, north, up = torch.eye(3)
-    embeds = torch.stack((up, east, north, 2 * north, east + north, east, up))
-    assert PEERS["cdpruner"].rule(Hand(embeds), 2).places.tolist() == [1, 3]  # north; its twin is no gain
-    assert PEERS["cdpruner_unturned"].rule(Hand(embeds), 2).places.tolist() == [0, 3]
-
-
-def test_sparsevlm_lets_the_template_rate_too() -> None:
-    """The word at 6 is the template's, not the question's; it is what the image shows."""
-    east, north, _ = torch.eye(3)
-    embeds = torch.stack((north, *4 * [3 * east], north, 3 * east))
-    attention = torch.zeros(7, 7)
-    attention[5, 1], attention[6, 3] = 0.9, 0.1
-    reading = EarlyStates(attention, torch.zeros(7, 2), embeds, embeds)
-    assert PEERS["sparsevlm"].rule(Hand(embeds, reading), 1).places.tolist() == [2]
-
-
-def test_dart_compares_behind_the_last_normalisation(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One pivot of the image and one of the text, whose key is long; states before the norm would say otherwise."""
-    monkeypatch.setattr(peer_rules, "IMAGE_PIVOTS", 1)
-    monkeypatch.setattr(peer_rules, "TEXT_PIVOTS", 1)
-    east, north, up = torch.eye(3)
-    normed = torch.stack((up, east, east + 0.1 * north, north, up, up, north))
-    keys = torch.zeros(7, 2)
-    keys[1], keys[6] = 5.0, 4.0  # the template's word has a longer key than the question's
-    reading = EarlyStates(torch.zeros(7, 7), keys, normed.flip(0), normed)
-    assert PEERS["dart"].rule(Hand(normed, reading), 2).places.tolist() == [0, 3]  # its share of one is the text's turn
-
-
 # ---- reading ------------------------------------------------------------------------------------------------------
-
 _SMALL = {"vocab_size": 8, "hidden_size": 16, "num_attention_heads": 4, "num_hidden_layers": 3}
 
 
@@ -210,37 +157,10 @@ def test_prompts_that_a_model_cannot_read_are_refused() -> None:
         read_prompt(bloom, embeds, 2)
 
 
-def test_a_question_stands_where_the_prompt_says(masked: Any, images: list[Image.Image]) -> None:
-    """With the mask compressor base patches are no candidates; padding never is."""
-    encoding = encode(masked, images[:1], 128)
-    question = PeerQuestion(masked, encoding, "Why?")
-    free = encoding.patch_mask[0].clone()
-    free[encoding.base_indices[0]] = False
-    assert question.candidates.tolist() == free.nonzero()[:, 0].tolist()
-    ids = question.prompt[0][0]
-    assert masked.processor.tokenizer.decode(ids[question.asked]) == "Why?"
-    text_behind = ids[int(question.places[-1]) + 1 :]
-    assert ids[question.behind].tolist() == text_behind[text_behind != masked.config.image_token_id].tolist()
-    assert set(question.asked.tolist()) < set(question.behind.tolist()), "the template's words after it, too"
-    assert (ids == masked.config.image_token_id).sum() == 16 + len(question.candidates)
-    expected = masked.model.bridge_fetched(encoding, question.candidates[None]).tokens[0]
-    assert_close(question.embeds[question.places], expected)
-
-
 # ---- as arms ------------------------------------------------------------------------------------------------------
-
-
 def fetched(model: Any, arm: Any, images: list[Image.Image], questions: list[str]) -> list[Any]:
     records = [Record(Path("-"), question, ("?",)) for question in questions]
     return ask(model, arm, records, encode(model, images, arm.side), max_new_tokens=2)
-
-
-def test_every_peer_is_an_arm_and_says_what_it_recreates() -> None:
-    arms = make_arms(tiny_config(), ["peers", "fastv@5"])
-    assert [arm.name for arm in arms] == [*PEERS, "fastv@5"] and GROUPS["peers"] == tuple(PEERS)
-    assert all("a re-creation of" in arm.note and "arXiv" in arm.note for arm in arms)
-    assert {arm.role for arm in arms[:-1]} == {"peer"} and [arm.tokens for arm in arms] == [33] * len(PEERS) + [21]
-    assert (arms[-1].rule, arms[-1].budget, arms[-1].role) == ("fastv", 5, "ablation")
 
 
 @pytest.mark.parametrize("name", PEERS)
@@ -254,32 +174,6 @@ def test_a_peer_keeps_exactly_k_and_batch_is_single(model: Any, images: list[Ima
         encoding = encode(model, images[number : number + 1], 128)
         (kept,) = choose(model, [(PEERS[name], 17)], encoding, QUESTIONS[number])
         assert kept.patches.tolist() == answer.fetch.indices[0].tolist()  # what the rule chose is what is fetched
-
-
-@pytest.mark.parametrize("name", PEERS)
-def test_a_peer_never_takes_a_base_patch_twice(masked: Any, images: list[Image.Image], name: str) -> None:
-    (arm,) = make_arms(masked.config, [f"{name}@9"])
-    base = encode(masked, images[:1], 128).base_indices[0].tolist()
-    (answer,) = fetched(masked, arm, images[:1], QUESTIONS[:1])
-    assert answer.fetch.indices.shape[1] == 9 and not set(base) & set(answer.fetch.indices[0].tolist())
-
-
-def test_a_thin_image_gives_all_it_has(model: Any) -> None:
-    thin = [Image.new("RGB", (4, 128), "red")]
-    for name in PEERS:
-        (answer,) = fetched(model, *make_arms(model.config, [f"{name}@40"]), thin, ["Why?"])
-        assert answer.fetch.indices.unique().numel() == 40 and int(answer.fetch.is_padding.sum()) == 8
-
-
-def test_only_the_merging_rule_changes_features_and_only_of_what_it_keeps(
-    model: Any, images: list[Image.Image]
-) -> None:
-    encoding = encode(model, images[:1], 128)
-    for name, peer in PEERS.items():
-        kept = choose(model, [(peer, 32)], encoding, "Why?")
-        changed = (merged(encoding, kept).features != encoding.features).any(1)[0].flatten().nonzero()[:, 0].tolist()
-        assert bool(changed) == (name == "visionzip") and set(changed) <= set(kept[0].patches.tolist())
-        assert len(changed) <= round(32 * 10 / 64)
 
 
 def test_peers_share_one_reading_of_a_question(
@@ -298,3 +192,62 @@ def test_peers_share_one_reading_of_a_question(
             assert ours.patches.equal(theirs.patches) and (ours.features is None) == (theirs.features is None)
             assert ours.features is None or ours.features.equal(theirs.features)
     assert len(read) == len(records)
+
+
+# ---- Arms: their sizes in tokens, their names, and the lattice of the uniform one
+
+
+def test_arms_of_the_published_geometry() -> None:
+    """256 + 273 tokens are 23 x 23: the larger image is a fair match to the token."""
+    arms = {arm.name: arm for arm in make_arms(ArrCocConfig())}
+    assert {arms[name].tokens for name in ("random", "saliency", "realizer", "uniform", "larger", "oracle")} == {529}
+    assert (arms["larger"].side, arms["larger"].strategy) == (23 * 64, "none")
+    assert (arms["smaller"].side, arms["smaller"].tokens) == (6 * 64, 36 + 576)
+    assert (arms["none"].tokens, arms["keep_all"].tokens) == (256, 256 + 4096)
+    assert list(arms["random"].runs) == ["random.0", "random.1", "random.2"] and list(arms["none"].runs) == ["none"]
+
+
+def test_the_strategy_of_a_model_that_reads_text_is_on_the_ladder() -> None:
+    """Rules that say nothing else are about it."""
+    config = tiny_config(**READS_WORDS, fetcher=SCORES_WORDS)
+    names = [arm.name for arm in make_arms(config)]
+    assert [arm.name for arm in make_arms(config, ["ladder"])] == ["none", "random", "saliency", "words"]
+    assert not missing_arms(default_rules("words"), names) and missing_arms(default_rules("realizer"), names)
+
+
+@pytest.mark.parametrize("budget", [1, 5, 17, 60])
+def test_baselines_never_get_fewer_tokens(budget: int) -> None:
+    arms = make_arms(tiny_config(), budget=budget)
+    wanted = 16 + budget
+    assert [arm.name for arm in arms] == [*LADDER, *BASELINES, *GROUPS["halves"], *BOUNDS]
+    assert all(arm.tokens >= wanted for arm in arms if arm.role == "baseline")
+    assert all(arm.tokens == wanted for arm in arms if arm.role == "ladder" and arm.name != "none")
+
+
+def test_arms_keep_to_what_there_is() -> None:
+    config = tiny_config(fetcher={"scorers": ["realizer"]})
+    assert "clip_query" not in [arm.name for arm in make_arms(config)]
+    assert "oracle" not in [arm.name for arm in make_arms(config, boxed=False)]
+    (cut,) = make_arms(config, ["keep_all"], room=100)
+    assert (cut.budget, cut.tokens) == (84, 100) and "the context holds 84 of 256" in cut.note
+    with pytest.raises(ValueError, match=r"arms: expected names among .*; got \['luck', 'uniform@4'\]"):
+        make_arms(config, ["none", "luck", "uniform@4"])
+    with pytest.raises(ValueError, match='arms: expected boxes in every record for "oracle"'):
+        make_arms(config, ["oracle"], boxed=False)
+    with pytest.raises(ValueError, match='seeds: expected at least one for "random"; got none'):
+        make_arms(config, ["random"], seeds=())
+    assert "other_base" not in [arm.name for arm in make_arms(config, several=False)]
+    with pytest.raises(ValueError, match='arms: expected more than one page for "other_base"; got one'):
+        make_arms(config, ["other_base"], several=False)
+    with pytest.raises(ValueError, match=r"got \['other_base\+bypass'\]"):
+        make_arms(config, ["other_base+bypass"])
+    with pytest.raises(ValueError, match="expected a budget of at least 1 for patches_only; got patches_only@0"):
+        make_arms(config, ["patches_only@0"])
+
+
+@given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 400))
+@settings(max_examples=200, deadline=None)
+def test_a_lattice_is_of_distinct_cells(rows: int, columns: int, count: int) -> None:
+    cells = lattice(rows, columns, count)
+    assert len(set(cells)) == len(cells) == min(count, rows * columns)
+    assert all(0 <= y < rows and 0 <= x < columns for y, x in cells)

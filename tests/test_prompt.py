@@ -67,14 +67,6 @@ def test_trimming_gives_the_prompts_that_were_written_for_these_counts(
         assert torch.equal(trimmed[name], tensor), name
 
 
-def test_without_a_mask_every_token_counts_and_one_is_made() -> None:
-    ids = torch.tensor([[1, 9, 9, 9, 9, 2], [1, 9, 9, 9, 9, 3]])
-    trimmed = trim_placeholders(ids, torch.tensor([2, 0]), image_token_id=9, base_positions=2, labels=None)
-    assert trimmed["input_ids"].tolist() == [[1, 9, 9, 9, 9, 2], [0, 0, 1, 9, 9, 3]]
-    assert trimmed["attention_mask"].tolist() == [[1, 1, 1, 1, 1, 1], [0, 0, 1, 1, 1, 1]]
-    assert set(trimmed) == {"input_ids", "attention_mask"}
-
-
 def test_a_hole_in_the_mask_stays_where_it_is() -> None:
     """[prefix][padding][question], as a kept prefix is continued: the padding in the middle is no edge."""
     ids, mask = torch.tensor([[9, 9, 9, 7, 2, 3]]), torch.tensor([[1, 1, 1, 0, 1, 1]])

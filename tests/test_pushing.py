@@ -163,8 +163,7 @@ def test_a_trouble_that_passes_is_sat_out(hub: Hub, folder: Path, method: str, p
 
 
 @pytest.mark.parametrize(
-    ("how", "got"),
-    [(500, "got 500 Internal Server Error"), (429, "got 429 Too Many Requests"), ("cut", r"got (?!\d)")],
+    ("how", "got"), [(500, "got 500 Internal Server Error"), (429, "got 429 Too Many Requests"), ("cut", r"got (?!\d)")]
 )
 def test_an_upload_that_fails_for_good_commits_nothing_and_the_next_run_sends_only_the_rest(
     hub: Hub, shards: Path, how: int | str, got: str
@@ -205,24 +204,6 @@ def test_a_commit_whose_answer_is_lost_is_not_made_twice(hub: Hub, folder: Path)
     assert push(folder, NAME).changed
     assert len(hub.repository()["commits"]) == 2
     assert hub.sizes() == sizes_of(folder)
-
-
-def test_a_pull_request_leaves_the_branch_alone_and_is_opened_once(hub: Hub, folder: Path) -> None:
-    hub.fail("POST", f"{FILES}/commit/", "lost")
-    with pytest.raises(ConnectionError, match="See whether a pull request is open; if not: run it again"):
-        push(folder, NAME, create_pr=True)
-    assert [ref for ref in hub.repository()["refs"] if ref != "main"] == ["refs/pr/1"]
-    pushed = push(folder, NAME, create_pr=True)
-    assert pushed.url == f"{hub.url}/{NAME}/discussions/2"
-    assert hub.sizes() == {} and hub.sizes("refs/pr/2") == sizes_of(folder)
-
-
-def test_a_branch_is_made_and_the_others_stay(hub: Hub, folder: Path) -> None:
-    push(folder, NAME, revision="v2/new", message="Second")
-    repository = hub.repository()
-    assert hub.sizes() == {} and hub.sizes("v2/new") == sizes_of(folder)
-    assert repository["commits"][repository["refs"]["v2/new"]]["message"] == "Second"
-    assert not push(folder, NAME, revision="v2/new").changed
 
 
 @pytest.mark.parametrize(("private", "other"), [(True, "public"), (False, "private")])

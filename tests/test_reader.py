@@ -11,43 +11,41 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from helpers import READS_WORDS, SCORES_WORDS, open_reader, reads, stem_of, tiny_checkpoint, tiny_model, tiny_tokenizer
+from helpers import (
+    READS_WORDS,
+    SCORES_WORDS,
+    open_reader,
+    prompt,
+    reads,
+    stem_of,
+    tiny_checkpoint,
+    tiny_model,
+    tiny_tokenizer,
+)
 from peft import PeftModel
 from PIL import Image, ImageDraw
 from safetensors.torch import load_file
-from test_modeling import prompt
 from transformers import AutoModelForCausalLM
 
 from arr_coc import ArrCocForConditionalGeneration
-from arr_coc.data.domains.page import UNKNOWN, Line, Question, TextPage
+from arr_coc.data.domains.page import Line, Question, TextPage
 from arr_coc.modeling.bridges import FOREMOST, reading_order
-from arr_coc.modeling.image_processing_arr_coc import ArrCocImageProcessor
 from arr_coc.modeling.modeling_arr_coc import relevance_loss
 from arr_coc.modeling.scorers import EMPTY
-from arr_coc.modeling.wordpieces import CHARACTERS, CLASSES, PIECE_SLOTS, SPACE
+from arr_coc.modeling.wordpieces import CLASSES, SPACE
 from arr_coc.training.attention import all_eager_attention
-from arr_coc.training.reader import language_model, question_answering, relevance
+from arr_coc.training.reader import language_model, relevance
 from arr_coc.training.reader.language_model import seen, spans
-from arr_coc.training.reader.pages import LISTWISE, PAGES, AskedPage, CropBatches, PageReader, Sources, crop, square
-from arr_coc.training.reader.question_answering import QuestionAnswering, QuestionAnsweringStage, foremost
-from arr_coc.training.reader.recognition import (
-    RecognitionStage,
-    line_losses,
-    start_encoder,
-    word_loss,
-    words_right,
-)
+from arr_coc.training.reader.pages import LISTWISE, PAGES, AskedPage, CropBatches, Sources, crop
+from arr_coc.training.reader.question_answering import QuestionAnswering, QuestionAnsweringStage
+from arr_coc.training.reader.recognition import RecognitionStage, line_losses, start_encoder, word_loss, words_right
 from arr_coc.training.reader.relevance import RelevanceStage
 from arr_coc.training.reader.targets import (
     LEADS,
-    PieceSpan,
     Print,
     Wordpieces,
-    base_mixture,
-    class_of,
     misread,
     page_tokens,
-    pixels,
     printed,
     read_without_pixels,
     spelled,
@@ -95,20 +93,6 @@ def cut() -> Wordpieces:
 # ---- wordpieces of words
 
 
-def test_pieces_know_their_characters_and_the_space_stands_where_the_word_begins(cut: Wordpieces) -> None:
-    ids = cut.tokenizer.convert_tokens_to_ids
-    assert cut("user") == (PieceSpan(ids("Ġ"), 0, 1), PieceSpan(ids("user"), 0, 4))
-    assert cut("the1") == (PieceSpan(ids("Ġthe"), 0, 3), PieceSpan(ids("1"), 3, 4))
-
-
-def test_bytes_of_one_character_are_pieces_of_it(cut: Wordpieces) -> None:
-    assert [(piece.start, piece.end) for piece in cut("é")] == [(0, 1)] * 3  # the space and two bytes
-
-
-def test_characters_beyond_the_list_share_the_last_class() -> None:
-    assert class_of("A") != class_of("a") and class_of("Ж") == class_of(UNKNOWN) == CLASSES - 1
-
-
 # ---- where characters stand
 
 
@@ -120,17 +104,6 @@ def test_columns_know_the_character_over_their_middle() -> None:
         assert over[row, :21].tolist() == [*[-1] * 3, *[0] * 8, *[1] * 8, -1, -1]  # x from 3 to 11, and to 19
     assert over[4, 40:51].tolist() == [-1, *[2] * 8, -1, -1] and over[3].max() == -1
     assert text.word.tolist() == [0, 0, 1] and torch.allclose(text.middle * 16, torch.tensor([8.0, 8.0, 40.0]))
-
-
-def test_a_character_over_no_middle_has_its_own_column() -> None:
-    text = printed([[line("i", 8.6, 0, 0.8)]], 64, 16)
-    assert text.over(1, 4)[0, 0, 7:11].tolist() == [-1, -1, 0, -1]
-
-
-def test_words_that_the_edge_cuts_and_unknown_characters_are_not_whole() -> None:
-    text = printed([[line("user ok", 50, 3), line(f"a{UNKNOWN}", 2, 35), line("me", 2, 50)]], 64, 16)
-    assert text.whole.tolist() == [False, False, False, False, True, True]
-    assert [CHARACTERS[number - 1] for number in text.character[[0, 1, 2]].tolist()] == ["u", "s", "a"]
 
 
 def shown(text: Print, crops: int, side: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -153,18 +126,6 @@ def test_losses_are_small_where_all_predictions_are_right() -> None:
     assert word_loss(right, text, reader) < 0.2 < 5 < word_loss(wrong, text, reader)
     assert list(words_right(reader.words(right), text)) == [True] * 4
     assert list(words_right(reader.words(wrong), text)) == [False] * 4
-
-
-def test_a_words_loss_is_that_of_the_mean_over_its_half_rows() -> None:
-    text = printed([[line("ab", 3, 3)]], 64, 16)  # over half rows 0 and 1, columns 3 to 18; one more on both sides
-    classes = torch.randn(1, 8, 64, CLASSES, generator=torch.Generator().manual_seed(0))
-    mean = classes[0, :2, 2:20].mean(0)
-    target = text.character[None]
-    expected = torch.nn.functional.ctc_loss(
-        mean.log_softmax(-1)[:, None], target, torch.tensor([18]), torch.tensor([2]), reduction="sum"
-    )
-    nothing = torch.zeros(1, 8, 64)
-    torch.testing.assert_close(word_loss(stem_of(classes, nothing, nothing), text, open_reader()), expected / 2)
 
 
 def test_words_without_room_for_their_characters_are_not_asked_for() -> None:
@@ -236,13 +197,6 @@ def test_pages_that_are_not_drawn_are_read_as_the_model_reads_drawn_ones() -> No
     assert torch.equal(drawn[0], undrawn) and (undrawn >= 0).sum() > 10
 
 
-def test_half_a_patch_holds_no_more_wordpieces_than_it_has_slots(cut: Wordpieces) -> None:
-    crowded = TextPage(None, (64, 64), (line("qwzyxvj", 1, 1, 0.5),))
-    assert page_tokens(read_without_pixels(crowded, 4, cut)).pieces.tolist() == [
-        piece.id for piece in cut("qwzyxvj")[:PIECE_SLOTS]
-    ]
-
-
 def test_a_share_of_the_words_is_read_wrongly(cut: Wordpieces) -> None:
     drawn, rng = page(np.random.default_rng(0)), np.random.default_rng(0)
     right = read_without_pixels(drawn, 16, cut)
@@ -256,15 +210,6 @@ def test_a_share_of_the_words_is_read_wrongly(cut: Wordpieces) -> None:
     assert np.mean([each == "total5" for each in found]) < 0.05
 
 
-def test_foremost_tokens_are_those_of_the_most_relevant_patches() -> None:
-    patches = np.repeat(np.arange(FOREMOST + 12), 2)
-    relevance = np.random.default_rng(0).random(FOREMOST + 12)
-    best = np.argsort(-relevance)[:FOREMOST]
-    assert set(patches[foremost(patches, relevance[patches])]) == set(best)
-    assert foremost(patches, relevance[patches]).sum() == 2 * FOREMOST
-    assert foremost(patches[:6], relevance[patches[:6]]).all()
-
-
 def test_the_most_relevant_patches_come_once_more_in_reading_order() -> None:
     """All but patches 0 and 2; without room for all tokens, patch 2 is left out, which is the least relevant."""
     text, most = FOREMOST + 2, 2 * FOREMOST + 2
@@ -275,11 +220,6 @@ def test_the_most_relevant_patches_come_once_more_in_reading_order() -> None:
         chosen, stands, again = reading_order(place < text, rank, place, torch.tensor([room]))
         assert chosen[stands].tolist() == plain + foremost_ones and stands.sum() == stands[0, :room].sum()
         assert again[stands].tolist() == [False] * len(plain) + [True] * FOREMOST
-
-
-def test_base_tokens_average_what_their_cell_holds(cut: Wordpieces) -> None:
-    cells, weights = base_mixture(page_tokens(read_without_pixels(page(np.random.default_rng(0)), 16, cut)))
-    assert np.allclose(np.bincount(cells, weights)[np.unique(cells)], 1.0)
 
 
 # ---- questions about a page
@@ -298,23 +238,6 @@ def answering(source: str = "undrawn", *, model: Any = None, **changes: Any) -> 
     """The task of `QuestionAnsweringStage`."""
     settings = {"pages": {source: 1.0}, "worn": 0.0, "pages_per_step": 2, "bf16": False, "rank": 4, **changes}
     return QuestionAnsweringStage(**settings).task(run_of(word_model() if model is None else model))
-
-
-def test_a_page_that_is_not_drawn_is_asked_as_a_drawn_one(fields: None) -> None:
-    drawn, undrawn = (answering(source).pages(0).batch(0)[0] for source in ("fields", "undrawn"))
-    assert undrawn.pixels is None and drawn.pieces is None and drawn.pixels.shape == (1, 3, 128, 128)
-    assert torch.equal(drawn.patch_mask, undrawn.patch_mask) and drawn.patch_mask.sum() == 16 * 12
-    rows = {question.text: row for row, question in enumerate(undrawn.questions)}
-    assert {question.text for question in drawn.questions} == set(rows) == {"tax?", "sum?", "due?"}
-    for row, question in enumerate(drawn.questions):
-        assert torch.equal(drawn.answer[row], undrawn.answer[rows[question.text]])
-        assert set(drawn.relevance[row].tolist()) == {0.0, np.float32(LEADS), 1.0}  # others, the label, the answer
-        assert torch.equal(drawn.relevance[row] == 1.0, drawn.answer[row])
-    reading = PageReader(run_of(word_model()))
-    contexts = [reading.context(each) for each in (drawn, undrawn)]
-    assert all(each.pieces.shape == (1, 256, 2, PIECE_SLOTS) and each.query.shape[0] == 3 for each in contexts)
-    assert contexts[0].features.any() and not contexts[1].features.any()
-    assert torch.equal(contexts[1].pieces, undrawn.pieces)
 
 
 def test_relevance_is_learnt_by_patch_and_among_all_patches() -> None:
@@ -344,43 +267,6 @@ def test_relevance_is_learnt_by_patch_and_among_all_patches() -> None:
     assert not scores.grad[2].any() and not scores.grad[:, 3].any() and scores.grad[[0, 1, 4]].any(1).all()
     found = asked.found(scores.detach())
     assert found["first"].tolist() == [1.0, 0.0] and found["foremost"].tolist() == [1.0, 1.0]
-
-
-def test_questions_of_some_kinds_alone_are_asked(fields: None) -> None:
-    def kinds(**changes: Any) -> set[str]:
-        task = answering(**changes)
-        return set(task.prompts(task.pages(0).batch(0), "both").kinds)
-
-    assert kinds() == {"total", "detail"} and kinds(kinds=("detail",)) == {"detail"}
-
-
-def test_each_question_sees_the_page_and_itself(fields: None) -> None:
-    task = answering(model=word_model(budget=12))
-    batch = task.prompts(task.pages(0).batch(0), "both")
-    visible, question = seen(batch)[0, 0] == 0, batch.question[0]
-    tokens = np.array(
-        [f"{a} {b} {c}" for a, b, c in zip(batch.ids[0], batch.half_rows[0], batch.columns[0], strict=True)]
-    )
-    shown = batch.fetched[0] & (question == -1)
-    assert shown.sum() == 12
-    for own in range(3):
-        rows = visible[question == own]
-        assert not rows[:, (question >= 0) & (question != own)].any() and rows[:, question == -1].all()
-        last = batch.fetched[0] & (question == own)  # right before the question
-        assert last[question == own][: int(last.sum())].all()
-        assert set(tokens[shown]) <= set(tokens[last])  # text is in fewer than the foremost patches
-    assert torch.equal(batch.relevance[0] > 0, batch.fetched[0] & (question >= 0))  # the page is not marked
-    starts = [int(batch.positions[0][question == own][0]) for own in range(3)]
-    assert len(set(starts)) == 1 and starts[0] == int((question == -1).sum())
-
-
-def test_answers_are_what_follows_the_question(fields: None) -> None:
-    task = answering()
-    batch = task.prompts(task.pages(0).batch(0), "fetched")
-    told = batch.ids.roll(-1, 1)[0][batch.answer[0] & (batch.question[0] == 0)].tolist()
-    text = task.run.processor.tokenizer.decode(told)
-    assert text.startswith(" ") and text.endswith("<|im_end|>") and text.removesuffix("<|im_end|>").strip().isdigit()
-    assert not batch.base.any() and batch.fetched.any()
 
 
 @torch.no_grad()
@@ -461,21 +347,6 @@ def test_questions_of_one_page_do_not_see_each_other_when_attention_is_written_o
     assert same == [True, False, True]
 
 
-@torch.no_grad()
-def test_a_question_is_embedded_as_if_it_were_asked_alone(fields: None) -> None:
-    """Its tokens are marked relative to its own best word, not to that of another question."""
-    task = answering()
-    asked = task.pages(0).batch(0)[0]
-    together = task.prompts([asked], "fetched")
-    embeds, rows = task.embedded(together), ("ids", "mask", "relevance", "answer")
-    assert together.relevance.unique().numel() > 10
-    for number, question in enumerate(asked.questions):
-        own = {name: getattr(asked, name)[number : number + 1] for name in rows}
-        alone = task.prompts([replace(asked, questions=(question,), **own)], "fetched")
-        expected = task.embedded(alone)[alone.question == 0]
-        torch.testing.assert_close(embeds[together.question == number], expected, atol=1e-5, rtol=1e-5)
-
-
 def test_questions_whose_answer_was_misread_are_left_out_of_training(fields: None) -> None:
     task = answering(kinds=("detail",), mistakes=0.0)
     asked = task.pages(0).batch(0)[0]
@@ -494,26 +365,6 @@ def test_questions_whose_answer_was_misread_are_left_out_of_training(fields: Non
     assert torch.equal(relevance, told(wrong, second, only_readable=False)[1][-len(relevance) :])  # its own tokens
     assert told(wrong, second, only_readable=False)[0] == told(other, second)[0] == answers[2] + answers[1]
     assert told(wrong, wrong)[0] == answers[2] * 2  # none is left, so all are asked
-
-
-def test_questions_whose_answer_is_not_among_the_foremost_tokens_are_left_out_of_training(
-    fields: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    task = answering(kinds=("detail",), mistakes=0.0)
-    asked = task.pages(0).batch(0)[0]
-    monkeypatch.setattr(question_answering, "FOREMOST", 3)  # patches; those of an answer, or those of the first line
-    found = asked.answer * torch.tensor([[-9.0], [9.0]])
-    monkeypatch.setattr(task, "scorer", lambda context: found)
-    batches: list[Any] = []
-    answers = task.language.answers
-    monkeypatch.setattr(
-        task.language, "answers", lambda embeds, batch: (batches.append(batch), answers(embeds, batch))[1]
-    )
-    task.losses(0, asked)["loss"].backward()
-    task.language.exact(task.embedded(batch := task.prompts([asked], "fetched")), batch)
-    trained, measured = (batch.ids.roll(-1, 1)[batch.answer].tolist() for batch in batches)
-    first, second = (task.prompting.answer(question.answers[0]) for question in asked.questions)
-    assert trained == second and measured == first + second
 
 
 def test_reads_are_checked() -> None:
@@ -610,12 +461,6 @@ def test_relevance_trains_the_scorers_alone(
             and lines[-1]["held out, words, undrawn: foremost"] == 1.0
         )
     assert all(torch.equal(frozen[name], weight) for name, weight in model.named_parameters() if name in frozen)
-
-
-def test_pages_are_placed_as_the_image_processor_places_them() -> None:
-    image = page(np.random.default_rng(0)).image
-    processed = ArrCocImageProcessor(size={"height": 128, "width": 128}, patch_size=8)(image, return_tensors="pt")
-    assert torch.allclose(torch.from_numpy(pixels(square(image, 128))), processed["pixel_values"][0], atol=1e-5)
 
 
 def test_question_answering_trains_the_adapter_and_the_places_alone(fields: None, tmp_path: Path) -> None:

@@ -1,16 +1,13 @@
 """Several readings of a page: they vote, the places of an answer are those on the page, sure answers are kept."""
 
-import pickle
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from helpers import READS_WORDS, tiny_model
+from helpers import READS_WORDS, loud_model, tiny_model
 from PIL import Image
-from test_modeling import loud_model
 from transformers import GenerationConfig, TextStreamer
 
 from arr_coc.modeling import generation
@@ -155,16 +152,6 @@ def test_documents_are_read_page_by_page(model: Any, tmp_path: Path) -> None:
     assert all(np.array_equal(each.load(), sheet(page, 1)) for each, page in zip(sheets, (PAGE, OTHER), strict=True))
     answer = model.generate(seen, QUESTIONS[0], return_fetch=True)
     assert {origin.page for origin in answer.sources} <= {1, 2} and len(seen.readings[0].encoding) == 2
-
-
-def test_rows_and_files_have_one_reading(model: Any, tmp_path: Path) -> None:
-    seen = model.encode_image(PAGE, readings=2)
-    assert seen.join(model.encode_image([[OTHER]])).readings == seen.select(torch.tensor([0])).readings == ()
-    with pytest.raises(ValueError, match="readings: expected an encoding of one reading to save it; got 2"):
-        seen.save(tmp_path / "page.safetensors", model)
-    plain = replace(seen, readings=())
-    plain.save(tmp_path / "page.safetensors", model)
-    assert pickle.loads(pickle.dumps(plain)).readings == ()
 
 
 @pytest.mark.parametrize("count", [0, 4, True, 1.5, "2"])

@@ -8,18 +8,17 @@ from typing import Any
 
 import pytest
 import yaml
+from helpers import ROOT, needs_the_shipped_model
 from PIL import Image
 
-from arr_coc.assembling.trained import is_complete
 from arr_coc.cli import COMMANDS, SETTING, main, parser
 from arr_coc.cli.common import _check_choices
 from arr_coc.data import Split, find_fonts
-from arr_coc.files import SHIPPED, cache_folder
+from arr_coc.files import SHIPPED
 from arr_coc.loading import load_config
 from arr_coc.modeling.scorers import SCORERS
 from arr_coc.training.recipe import load_recipe
 
-ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 PAGES = {path.relative_to(ROOT).as_posix(): path for path in (README, *sorted((ROOT / "docs").glob("*.md")))}
 TEXT = README.read_text(encoding="utf-8")
@@ -55,13 +54,6 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / name).symlink_to(ROOT / name)
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def needs_the_shipped_model(code: str) -> None:
-    """Skips code that loads it where it is not complete: `make test` completes it if it can be downloaded."""
-    default = "load_model()" in code or "--model" not in code and re.match(r"(arr-coc )?(ask|demo) ", code)
-    if default and not is_complete(ROOT / SHIPPED, cache_folder() / SHIPPED.name):
-        pytest.skip("the language model of arr-coc-135m is not here")
 
 
 def test_the_first_screen_names_the_two_commands() -> None:

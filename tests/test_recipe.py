@@ -54,15 +54,6 @@ def test_settings_go_to_a_stage_by_number_by_name_or_to_all() -> None:
     assert changed.stages[0].losses["answer"] == 0.1  # type: ignore[attr-defined]  # a phase
 
 
-def test_settings_go_inside_the_reference_or_take_it_away() -> None:
-    usual = "reference={format: rendered, pages: 2}"
-    assert load_recipe(EXAMPLE, [usual]).reference == {"format": "rendered", "pages": 2}
-    assert load_recipe(EXAMPLE, [usual, "reference.pages=1"]).reference == {"format": "rendered", "pages": 1}
-    assert load_recipe(EXAMPLE, [usual, "reference=null"]).reference is None
-    with pytest.raises(ValueError, match="expected a mapping for reference; got 3"):
-        load_recipe(EXAMPLE, ["reference=3"])
-
-
 def test_a_trained_model_is_written_as_the_recipe_says(tmp_path: Path) -> None:
     saving = load_recipe(RECIPE, ["saved={dtype: bfloat16, max_shard_size: 3MB}"]).saved
     run = begin(load_recipe(EXAMPLE), torch.device("cpu"))
@@ -102,14 +93,6 @@ def test_a_training_that_was_begun_otherwise_says_so(tmp_path: Path, monkeypatch
     assert not said
     tell_recipe(replace(recipe, seed=7), path, rank=4)
     assert len(said) == 1 and f"(seed {recipe.seed} -> 7, rank 2 -> 4)" in said[0]
-
-
-def test_a_seed_is_of_all_draws_without_one_of_their_own() -> None:
-    """Trainings with several seeds were the same training."""
-    phases = load_recipe(EXAMPLE, ["seed=3"])
-    assert phases.seed == 3 and {stage.seed for stage in phases.stages} == {3}  # type: ignore[attr-defined]  # phases
-    stated = load_recipe(EXAMPLE, ["0.seed=5", "seed=3"]).stages
-    assert [stage.seed for stage in stated[:2]] == [5, 3]  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(

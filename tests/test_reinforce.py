@@ -1,23 +1,21 @@
 """Reinforcement: exact probabilities of drawn sets, an unbiased gradient, and a scorer that learns without boxes."""
 
+from dataclasses import replace
 from itertools import combinations, permutations
 from typing import Any
 
 import pytest
 import torch
 from helpers import tiny_model
-from peft import get_peft_model
 from torch import Tensor
 
-from arr_coc import scorer_lora_config
-from arr_coc.training.plackett_luce import draw_orders, set_log_probability
+from arr_coc.modeling.allocators import budgets_from_tiers
+from arr_coc.training.plackett_luce import draw_orders, draw_sizes, set_log_probability, size_log_probability
 from arr_coc.training.reinforce import (
     DrawnQuestions,
     ReinforceSettings,
     RewardWeights,
     answer_correctness,
-    draw_divergence,
-    draw_entropy,
     group_advantages,
     reinforcement_loss,
     reward,
@@ -49,8 +47,6 @@ def order_log_probability(logits: Tensor, order: Tensor) -> Tensor:
 
 
 # ---- drawing ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("scale", [0.0, 1.0, 8.0, 60.0])
 @pytest.mark.parametrize(("count", "drawn"), [(5, 2), (6, 4), (4, 4), (7, 1)])
 def test_probabilities_are_those_of_drawing_one_by_one(scale: float, count: int, drawn: int) -> None:
@@ -66,40 +62,6 @@ def test_probabilities_are_those_of_drawing_one_by_one(scale: float, count: int,
     torch.testing.assert_close(found.double(), expected, atol=2e-5, rtol=1e-6)
 
 
-def test_a_set_of_the_published_size_is_finite_with_its_gradient() -> None:
-    for scale in (0.0, 3.0, 50.0):
-        logits = logits_of(scale, 4096).requires_grad_()
-        drawn = draw_orders(logits, 273, generator=torch.Generator().manual_seed(0))
-        value = set_log_probability(logits, drawn)
-        assert value.isfinite() and value >= order_log_probability(logits, drawn) - 1e-3
-        (gradient,) = torch.autograd.grad(value, logits)
-        assert gradient.isfinite().all() and bool((gradient[drawn] >= 0).all())
-        assert abs(float(gradient.sum())) < 1e-2  # the same added to all logits changes nothing
-
-
-def test_frequencies_of_draws_are_the_probabilities() -> None:
-    logits, draws = logits_of(), 20_000
-    orders = draw_orders(logits.expand(draws, -1), K, generator=torch.Generator().manual_seed(0))
-    for order in permutations(range(N), K):
-        share = (orders == torch.tensor(order)).all(-1).float().mean().item()
-        expected = float(step_by_step(logits, order).exp())
-        assert abs(share - expected) < 4 * (expected * (1 - expected) / draws) ** 0.5 + 1e-4
-
-
-def test_only_the_mask_is_drawn_and_what_fills_up_counts_as_certain() -> None:
-    logits = torch.tensor([0.0, 1.0, 50.0, -1.0])
-    mask = torch.tensor([True, True, False, True])
-    drawn = draw_orders(logits.expand(50, -1), 2, mask=mask, generator=torch.Generator().manual_seed(0))
-    assert not (drawn == 2).any()
-    members = torch.tensor([1, 3])
-    kept = set_log_probability(logits[mask], torch.tensor([1, 2]))
-    torch.testing.assert_close(set_log_probability(logits, members, mask), kept)
-    few = torch.tensor([False, True, False, False])
-    drawn = draw_orders(logits, 3, mask=few, generator=torch.Generator().manual_seed(0))
-    assert drawn.tolist() == [1, 0, 2]
-    torch.testing.assert_close(set_log_probability(logits, drawn, few), torch.zeros(()))
-
-
 @pytest.mark.parametrize("count", [0, N + 1])
 def test_more_patches_than_there_are_cannot_be_drawn(count: int) -> None:
     with pytest.raises(ValueError, match=f"expected 1 to {N} patches; got {count}"):
@@ -107,8 +69,6 @@ def test_more_patches_than_there_are_cannot_be_drawn(count: int) -> None:
 
 
 # ---- the estimator ------------------------------------------------------------------------------------------------
-
-
 def exact_gradient(logits: Tensor, rewards: dict[tuple[int, ...], float]) -> Tensor:
     """Of the expected reward, every sequence enumerated."""
     logits = logits.double().requires_grad_()
@@ -141,35 +101,6 @@ def test_the_estimator_is_unbiased_and_the_sets_probability_makes_it_vary_less()
         assert bool(((gradient.mean(0) - exact).abs() < 4 * error).all())
         spread[log_probability] = float(gradient.var(0).sum())
     assert spread[set_log_probability] < spread[order_log_probability]
-
-
-def test_advantages_compare_draws_of_one_question() -> None:
-    rewards = torch.tensor([[1.0, 0.0, 0.0], [5.0, 5.0, 5.0]])
-    torch.testing.assert_close(group_advantages(rewards), torch.tensor([[1.0, -0.5, -0.5], [0.0, 0.0, 0.0]]))
-    normal = group_advantages(rewards, normalise=True)
-    torch.testing.assert_close(normal[0], group_advantages(10 * rewards, normalise=True)[0])
-    assert normal[1].eq(0).all()
-
-
-def test_reward_parts() -> None:
-    weights = RewardWeights()
-    assert (weights.correctness, weights.efficiency, weights.passes) == (1.0, 0.01, 0.05)
-    whole = reward(torch.ones(1), fetched=20, budget=20, weights=weights)
-    torch.testing.assert_close(whole, torch.tensor([1.05]))
-    frugal = reward(torch.ones(1), fetched=5, budget=20, passes=2, weights=weights)
-    torch.testing.assert_close(frugal, torch.tensor([1 + 0.01 * 0.75 + 0.05 / 2]))
-    assert answer_correctness("New York", ["new york"]) == 1.0
-    assert answer_correctness("York", ["New York"]) == pytest.approx(2 / 3)
-    assert answer_correctness("Rome", ["New York"]) == 0.0
-
-
-def test_entropy_and_divergence_leave_padding_out() -> None:
-    logits, mask = torch.tensor([[1.0, 2.0, 9.0]]), torch.tensor([[True, True, False]])
-    kept = torch.distributions.Categorical(logits=logits[:, :2])
-    torch.testing.assert_close(draw_entropy(logits, mask), kept.entropy())
-    other = torch.tensor([[0.5, -1.0, 3.0]])
-    expected = torch.distributions.kl_divergence(kept, torch.distributions.Categorical(logits=other[:, :2]))
-    torch.testing.assert_close(draw_divergence(logits, other, mask), expected)
 
 
 def test_a_scorer_learns_to_fetch_the_patch_that_holds_the_answer() -> None:
@@ -205,8 +136,6 @@ def test_a_scorer_learns_to_fetch_the_patch_that_holds_the_answer() -> None:
 
 
 # ---- the driver ---------------------------------------------------------------------------------------------------
-
-
 def batch_of(model: Any, *, padding_side: str = "right") -> dict[str, Tensor]:
     """Two questions about one image, with the model's own greedy answers from drawn patches as labels."""
     processor, tokenizer = model.processor, model.processor.tokenizer
@@ -298,62 +227,6 @@ def test_rewards_are_those_of_answers_from_the_drawn_patches(padding_side: str) 
     torch.testing.assert_close(made.rewards, made.correctness + 0.05)
 
 
-def test_forced_answers_score_what_a_greedy_answer_gets_right_before_its_first_mistake() -> None:
-    model = tiny_model()
-    batch = batch_of(model)
-    settings = ReinforceSettings(draws=2, answering="forced")
-    tokenizer = model.processor.tokenizer
-    prompts = [row[labels == -100] for row, labels in zip(batch["input_ids"], batch["labels"], strict=True)]
-    first = reinforcement_loss(model, batch, settings, generator=torch.Generator().manual_seed(0))
-    for b, prompt in enumerate(prompts):
-        prompt = prompt[prompt != tokenizer.pad_token_id][None]
-        said = model.generate(
-            input_ids=prompt,
-            pixel_values=batch["pixel_values"],
-            patch_mask=batch["patch_mask"],
-            patches=first.sets[b : b + 1, 0],
-            max_new_tokens=4,
-            min_new_tokens=4,
-        )[0, prompt.shape[1] :]
-        for wrong in range(5):  # the answer is what was said, but for one token and all behind it
-            answer = said.clone()
-            answer[wrong:] = torch.where(answer[wrong:] == 5, 6, 5)
-            one = {**batch, "input_ids": torch.cat((prompt[0], answer))[None]}
-            one["labels"] = torch.cat((torch.full_like(prompt[0], -100), answer))[None]
-            one["attention_mask"] = torch.ones_like(one["input_ids"])
-            one["query_mask"] = model.processor.query_mask(one["input_ids"]) & (one["labels"] == -100)
-            one["image_index"] = torch.zeros(1, dtype=torch.long)
-            group = DrawnQuestions.of(model, one)
-            assert group.prompts.answered(first.sets[b : b + 1, 0], "forced").tolist() == [wrong / 4]
-
-
-def test_the_loss_is_the_sum_of_its_parts() -> None:
-    model = tiny_model()
-    batch = batch_of(model)
-    reference = starting_scorer(model)
-    with torch.no_grad():
-        reference.head.weight.mul_(3)  # type: ignore[union-attr, operator]
-    settings = ReinforceSettings(
-        draws=4, answering="forced", entropy_floor=6.0, entropy_weight=0.3, kl_weight=0.7, temperature=2.0
-    )
-    made = reinforcement_loss(model, batch, settings, generator=torch.Generator().manual_seed(0), reference=reference)
-    policy = -(group_advantages(made.rewards) * made.log_probability).mean()
-    assert made.divergence > 0
-    floor = settings.entropy_floor - made.entropy
-    assert floor > 0
-    torch.testing.assert_close(made.loss.detach(), policy + 0.3 * floor + 0.7 * made.divergence, atol=1e-4, rtol=1e-4)
-
-
-def test_an_adapter_is_trained_alone() -> None:
-    model = tiny_model()
-    adapted = get_peft_model(model, scorer_lora_config(model, r=2))
-    settings = ReinforceSettings(draws=3, answering="forced", entropy_floor=100.0)
-    made = reinforcement_loss(adapted, batch_of(model), settings, generator=torch.Generator().manual_seed(0))
-    made.loss.backward()
-    touched = {name for name, weight in adapted.named_parameters() if weight.grad is not None}
-    assert touched and all("lora_" in name and "scorers.realizer" in name for name in touched)
-
-
 @pytest.mark.parametrize(
     ("changes", "choices", "message"),
     [
@@ -380,3 +253,89 @@ def test_what_cannot_be_trained_is_refused(changes: Any, choices: Any, message: 
 def test_settings_are_checked(settings: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         ReinforceSettings(**settings)
+
+
+# ---- Reinforcement where the allocator chooses how much it fetches: sizes of sets are drawn, and fewer tokens win
+
+PATCHES_OF_SETS, SIZES = 4, torch.tensor([1, 2, 3])
+PATCHES, TIERS = torch.tensor([0.3, -1.0, 0.5, 0.1]), torch.tensor([0.2, -0.4, 0.6])
+"""Logits of patches and of tiers."""
+ALL = [(size, members) for size in SIZES.tolist() for members in combinations(range(PATCHES_OF_SETS), size)]
+"""Every set that may be drawn."""
+
+
+def survival(tiers: Tensor) -> Tensor:
+    return budgets_from_tiers(tiers.softmax(-1), SIZES).survival
+
+
+def log_probabilities(tiers: Tensor, patches: Tensor) -> Tensor:
+    """Of every set in `ALL`."""
+    found = []
+    for size, members in ALL:
+        others = [patch for patch in range(PATCHES_OF_SETS) if patch not in members]
+        drawn = torch.tensor([*members, *others])[: int(SIZES.max())]
+        inside = set_log_probability(patches[None], drawn[None], sizes=torch.tensor([size]))[0]
+        found.append(size_log_probability(survival(tiers[None]), torch.tensor([[size]]))[0, 0] + inside)
+    return torch.stack(found)
+
+
+def test_probabilities_of_all_sets_of_all_sizes_sum_to_one() -> None:
+    probabilities = log_probabilities(TIERS, PATCHES).exp()
+    assert probabilities.sum().item() == pytest.approx(1, abs=1e-5)
+    by_size = [sum(p for p, (size, _) in zip(probabilities, ALL, strict=True) if size == k) for k in (1, 2, 3)]
+    torch.testing.assert_close(torch.stack(by_size), TIERS.softmax(0), atol=1e-5, rtol=1e-4)  # type: ignore[arg-type]
+
+
+def values(correct: Tensor, sizes: Tensor) -> Tensor:
+    return reward(correct, fetched=sizes, budget=int(SIZES.max()), weights=RewardWeights(efficiency=1.0))
+
+
+def test_the_estimated_gradient_is_that_of_all_sets_enumerated_and_favours_fewer_tokens() -> None:
+    """All answers are right: only the number of tokens tells the draws apart."""
+    tiers, patches = TIERS.clone().requires_grad_(), PATCHES.clone().requires_grad_()
+    worth = values(torch.ones(len(ALL)), torch.tensor([size for size, _ in ALL]))
+    exact = torch.autograd.grad((log_probabilities(tiers, patches).exp() * worth).sum(), (tiers, patches))
+    assert exact[0][0] > 0 > exact[0][2] and bool((exact[1].abs() < 1e-5).all())
+    groups, draws, generator = 20_000, 4, torch.Generator().manual_seed(0)
+    copies = TIERS.expand(groups, -1).clone().requires_grad_()
+    chances = survival(copies)
+    sizes = draw_sizes(chances, draws, generator=generator)
+    logits = PATCHES.expand(groups, draws, -1).clone().requires_grad_()
+    sets = draw_orders(logits, int(SIZES.max()), generator=generator)
+    log_p = size_log_probability(chances, sizes) + set_log_probability(logits, sets, sizes=sizes)
+    objective = (group_advantages(values(torch.ones(groups, draws), sizes)) * log_p).sum() / draws
+    gradients = torch.autograd.grad(objective, (copies, logits))
+    for found, expected in zip((gradients[0], gradients[1].sum(1)), exact, strict=True):
+        error = found.std(0) / groups**0.5
+        assert bool(((found.mean(0) - expected).abs() < 4 * error + 1e-6).all())
+    assert float(exact[0].abs().max()) > 10 * float((gradients[0].std(0) / groups**0.5).max())
+
+
+@pytest.mark.parametrize("how", ["forced", "generate"])
+def test_answers_from_sets_of_unequal_sizes_are_those_of_each_alone(how: str) -> None:
+    model = tiny_model()
+    batch = batch_of(model)
+    drawn = draw_orders(torch.zeros(2, 3, 256), 17, generator=torch.Generator().manual_seed(0))
+    sizes = torch.tensor([[17, 3, 5], [2, 3, 17]])
+    asked = DrawnQuestions.of(model, batch)
+    together = asked.correctness(drawn, sizes, how)
+    kept: list[Tensor] = []
+    hook = model.model.fetcher.register_forward_hook
+    hook(lambda _m, _i, fetch: kept.extend(row.sort().values for row in fetch.indices))
+    for b in range(2):
+        alone = {name: batch[name][b : b + 1] for name in ("input_ids", "attention_mask", "labels", "query_mask")}
+        alone |= {"image_index": torch.zeros(1, dtype=torch.long)}
+        one = DrawnQuestions.of(model, {**batch, **alone})
+        for g in range(3):
+            kept.clear()
+            found = one.correctness(drawn[b : b + 1, g : g + 1], sizes[b : b + 1, g : g + 1], how)
+            assert found.item() == pytest.approx(together[b, g].item())
+            assert kept[0].tolist() == sorted(drawn[b, g, : sizes[b, g]].tolist())
+
+
+def test_images_of_one_prompt_must_get_equally_much() -> None:
+    model = tiny_model()
+    asked = DrawnQuestions.of(model, batch_of(model))
+    asked = replace(asked, selected=replace(asked.selected, rows=torch.zeros(2, dtype=torch.long)))
+    with pytest.raises(ValueError, match="batch: expected one image per prompt; got several, and an allocator"):
+        asked.correctness(torch.zeros(2, 1, 17, dtype=torch.long), torch.tensor([[2], [3]]), "forced")

@@ -1,6 +1,5 @@
 """Reinforcement as a phase of a recipe: what it trains, what it logs, exact resume, and its data."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,16 +8,11 @@ import pytest
 import torch
 import yaml
 from helpers import tiny_checkpoint
-from PIL import Image
-from test_many_devices import launched
-from torch import Tensor
-from trainers import CPU, PAGES, killed_at, loaded, same, trainer_of, weights_of
+from trainers import PAGES, killed_at, launched, loaded, same, trainer_of, weights_of
 
 from arr_coc import ArrCocForConditionalGeneration
 from arr_coc.adapters import part_of_parameter
-from arr_coc.training.phases import AllocatorPhase, make_trainer, train_phase
-from arr_coc.training.recipe import load_recipe, train
-from arr_coc.training.reinforce import AnsweredPrompts
+from arr_coc.training.phases import AllocatorPhase
 
 PHASE = AllocatorPhase(
     data=PAGES,
@@ -68,38 +62,6 @@ def test_the_scorer_is_trained_alone_and_the_run_says_how_it_fares(checkpoint: P
         assert {"loss/reinforcement", "gradient_norm/scorer", "recall"} <= set(line)
 
 
-def test_boxes_teach_nothing_where_the_relevance_loss_has_no_weight(checkpoint: Path, tmp_path: Path) -> None:
-    made = []
-    for known in (True, False):
-        trainer = trainer_of(checkpoint, tmp_path / str(known), PHASE, steps=2)
-        collate = trainer.data_collator
-
-        def without_boxes(records: Any, collate: Any = collate, known: bool = known) -> dict[str, Tensor]:
-            batch = collate(records)
-            return batch if known else {**batch, "relevance_targets": torch.full_like(batch["relevance_targets"], -1.0)}
-
-        trainer.data_collator = without_boxes
-        trainer.train()
-        made.append(weights_of(trainer))
-    assert same(*made)
-
-
-def test_what_is_rewarded_is_fetched(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In place of a language model that can read: answers are the better, the more patches are of the upper half."""
-
-    def answered(asked: AnsweredPrompts, drawn: Tensor, how: str) -> Tensor:
-        return (drawn < 128).float().mean(1)
-
-    monkeypatch.setattr(AnsweredPrompts, "answered", answered)
-    settings = {"draws": 8, "normalise": True, "kl_weight": 0.0, "entropy_weight": 0.0}
-    trainer = trainer_of(
-        checkpoint, tmp_path, PHASE, steps=40, learning_rate=1e-2, reinforcement=settings, evaluate_every=40
-    )
-    trainer.train()
-    shares = [line["reinforcement/correctness"] for line in trainer.state.log_history if "loss" in line]
-    assert sum(shares[-5:]) / 5 > sum(shares[:5]) / 5 + 0.15
-
-
 def test_tiers_are_reinforced_too(checkpoint: Path, tmp_path: Path) -> None:
     folder = tiny_checkpoint(tmp_path / "tiers", fetcher={"tier_choice": "classifier"})
     trainer = trainer_of(
@@ -120,29 +82,6 @@ def test_tiers_are_reinforced_too(checkpoint: Path, tmp_path: Path) -> None:
     changed = {part_of_parameter(n) for n, weight in weights_of(trainer).items() if not torch.equal(weight, before[n])}
     assert changed == {"scorer", "allocator"}
     assert 4 <= trainer.state.log_history[0]["reinforcement/sizes"] < 17
-
-
-def test_what_a_phase_makes_is_configured_as_before(checkpoint: Path, tmp_path: Path) -> None:
-    model, processor = loaded(checkpoint)
-    before = model.config.fetcher_config.gradient
-    made = train_phase(model, processor, replace(PHASE, steps=1), tmp_path, device=CPU, root=tmp_path)
-    after = ArrCocForConditionalGeneration.from_pretrained(made).config.fetcher_config.gradient
-    assert after == before == "straight_through"
-
-
-def test_a_recipe_reinforces_from_generated_answers(checkpoint: Path, tmp_path: Path) -> None:
-    """Its model is made from the configuration, without a processor."""
-    stage = (
-        {"stage": "allocator", "trained": ["scorer"], "data": PAGES, "steps": 1, "warmup": 0, "batch_size": 2}
-        | {"gradient": "reinforcement", "losses": {"answer": 0.0, "relevance": 0.0}}
-        | {"reinforcement": {"draws": 2, "entropy_floor": 6.0}}
-    )
-    recipe = tmp_path / "recipe.yaml"
-    recipe.write_text(yaml.safe_dump({"model": str(checkpoint), "start": str(checkpoint), "stages": [stage]}))
-    train(load_recipe(recipe), tmp_path / "out")
-    made = ArrCocForConditionalGeneration.from_pretrained(tmp_path / "out" / "model").state_dict()
-    before = loaded(checkpoint)[0].state_dict()
-    assert {part_of_parameter(name) for name in before if not torch.equal(made[name], before[name])} == {"scorer"}
 
 
 @pytest.mark.slow
@@ -182,27 +121,3 @@ def test_bad_settings_are_refused(changes: dict[str, Any], message: str) -> None
 
 
 # ---- data ---------------------------------------------------------------------------------------------------------
-
-
-def test_a_phase_says_what_happens_to_bad_records(checkpoint: Path, tmp_path: Path) -> None:
-    rows: list[dict[str, Any]] = [{"image": "page.png", "question": "total?", "answers": ["12"]} for _ in range(3)]
-    del rows[1]["answers"]
-    Image.new("RGB", (128, 128)).save(tmp_path / "page.png")
-    (tmp_path / "data.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    model, processor = loaded(checkpoint)
-
-    def records(**errors: Any) -> int:
-        data = {"format": "jsonl", "path": "data.jsonl", **errors}
-        phase = replace(PHASE, data=data, held_out=data)
-        trainer = make_trainer(model, processor, phase, tmp_path / "run", device=CPU, root=tmp_path)
-        assert trainer.train_dataset is not None and len(trainer.eval_dataset) == len(trainer.train_dataset)
-        return len(trainer.train_dataset)
-
-    assert records(on_error="skip") == 2
-    for errors, message in (
-        ({}, "data.jsonl.*2"),
-        ({"on_error": "skip", "max_errors": 0}, "expected at most 0 bad records; got one more"),
-        ({"on_error": "hope"}, "on_error: expected stop or skip; got 'hope'"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            records(**errors)

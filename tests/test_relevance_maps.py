@@ -1,11 +1,23 @@
 """The three relevance maps: each against its formula written out in NumPy, and within the range that it promises."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from helpers import tiny_model
+from scorer_contexts import SIDE, D, build, config, context
 
+from arr_coc.families.map_scorers import (
+    BALANCE_RATE,
+    CHOSEN,
+    EXPERTS,
+    MapScorer,
+    TensionBalancer,
+    expert_evidence,
+    shares,
+)
 from arr_coc.families.relevance_maps import (
     CENTRE_WIDTH,
     RELEVANCE_MAPS,
@@ -15,9 +27,13 @@ from arr_coc.families.relevance_maps import (
     salience_score,
     unit_range,
 )
+from arr_coc.model_summary import generated_image
+from arr_coc.modeling.configuration_arr_coc import ArrCocFetcherConfig
+from arr_coc.modeling.scorers import SCORERS
+from arr_coc.modeling.vision_tower import TEXTURE_SETS, TEXTURES
 
-B, SIDE = 3, 5
-N = SIDE * SIDE
+B, WIDTH = 3, 5
+N = WIDTH * WIDTH
 
 
 def draw(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -26,18 +42,12 @@ def draw(*shape: int, seed: int = 0) -> torch.Tensor:
 
 def mask() -> torch.Tensor:
     """[B, N]: all real; the first two rows padding; all padding."""
-    real = torch.ones(B, SIDE, SIDE, dtype=torch.bool)
+    real = torch.ones(B, WIDTH, WIDTH, dtype=torch.bool)
     real[1, :2] = real[2] = False
     return real.flatten(1)
 
 
-def test_there_are_three() -> None:
-    assert RELEVANCE_MAPS == ("information", "salience", "query_similarity")
-
-
 # ---- information
-
-
 def test_information_is_shannons_entropy_over_its_maximum() -> None:
     counts = (draw(4, 7, 16) * 20).floor()
     expected = np.zeros((4, 7))
@@ -58,34 +68,25 @@ def test_information_is_0_for_a_flat_patch_and_1_for_noise(bins: int) -> None:
     assert noise.item() == pytest.approx(1) and noise.item() <= 1
 
 
-def test_information_is_about_shares_not_counts() -> None:
-    counts = draw(10, 8)
-    assert torch.allclose(information_score(counts), information_score(counts * 1000), atol=1e-5)
-    with pytest.raises(ValueError, match=r"^counts: expected at least 2 bins; got 1$"):
-        information_score(torch.ones(3, 1))
-
-
 # ---- salience
-
-
 def test_the_unit_range_is_each_items_own_over_its_real_patches() -> None:
     values = draw(B, N) * torch.tensor([[1.0], [100.0], [1.0]]) - 5
-    values[1, : 2 * SIDE] = 1e6  # in padding
+    values[1, : 2 * WIDTH] = 1e6  # in padding
     scaled = unit_range(values, mask())
-    real = values[1, 2 * SIDE :].double().numpy()
-    assert scaled[1, 2 * SIDE :].numpy() == pytest.approx((real - real.min()) / np.ptp(real), abs=1e-5)
-    assert (scaled.amin(1), scaled.amax(1))[1].tolist() == [1.0, 1.0, 0.0] and not scaled[1, : 2 * SIDE].any()
+    real = values[1, 2 * WIDTH :].double().numpy()
+    assert scaled[1, 2 * WIDTH :].numpy() == pytest.approx((real - real.min()) / np.ptp(real), abs=1e-5)
+    assert (scaled.amin(1), scaled.amax(1))[1].tolist() == [1.0, 1.0, 0.0] and not scaled[1, : 2 * WIDTH].any()
     assert not unit_range(torch.full((B, N), 0.3), mask()).any(), "all equal: nothing stands out"
 
 
 def test_local_contrast_is_the_distance_from_the_real_neighbours() -> None:
-    shades, real = draw(B, SIDE, SIDE), mask().view(B, SIDE, SIDE)
-    expected = np.zeros((B, SIDE, SIDE))
-    for item, y, x in np.ndindex(B, SIDE, SIDE):
+    shades, real = draw(B, WIDTH, WIDTH), mask().view(B, WIDTH, WIDTH)
+    expected = np.zeros((B, WIDTH, WIDTH))
+    for item, y, x in np.ndindex(B, WIDTH, WIDTH):
         around = [
             shades[item, i, j].item()
-            for i in range(max(0, y - 1), min(SIDE, y + 2))
-            for j in range(max(0, x - 1), min(SIDE, x + 2))
+            for i in range(max(0, y - 1), min(WIDTH, y + 2))
+            for j in range(max(0, x - 1), min(WIDTH, x + 2))
             if (i, j) != (y, x) and real[item, i, j]
         ]
         if around and real[item, y, x]:
@@ -115,8 +116,6 @@ def test_salience_is_the_weighted_sum_of_its_parts() -> None:
 
 
 # ---- query similarity
-
-
 def test_coupling_is_the_best_cosine_with_a_word_of_the_question() -> None:
     patches, words = draw(B, N, 6) - 0.5, draw(B, 4, 6, seed=1) - 0.5
     asked = torch.tensor([[True, True, False, False], [False, True, True, True], [False] * 4])
@@ -135,7 +134,230 @@ def test_coupling_is_the_best_cosine_with_a_word_of_the_question() -> None:
     assert not query_similarity(patches, words[:, :0], asked[:, :0]).any()
 
 
-def test_coupling_goes_from_0_to_1() -> None:
-    patches = torch.tensor([[[2.0, 0.0], [-3.0, 0.0], [0.0, 1.0], [0.0, 0.0]]])
-    score = query_similarity(patches, torch.tensor([[[5.0, 0.0]]]), torch.ones(1, 1, dtype=torch.bool))
-    assert score[0].tolist() == pytest.approx([1.0, 0.0, 0.5, 0.5])
+# ---- Scorers of three maps: what each map is, and that relevance is their weighted sum and nothing else
+
+MAP_CASES = {
+    "compositional": RELEVANCE_MAPS,
+    "contextual": RELEVANCE_MAPS,
+    "shannon_jung_vervaeke": ("entropy", "symbol_density", "coupling"),
+    "hierarchical": ("low", "mid", "high"),
+}
+
+
+def test_every_scorer_of_maps_is_tested() -> None:
+    assert set(MAP_CASES) == {name for name, kind in SCORERS.items() if issubclass(kind, MapScorer)}
+
+
+@pytest.mark.parametrize("name", MAP_CASES)
+@torch.no_grad()
+def test_relevance_is_the_weighted_sum_of_maps_in_0_to_1(name: str) -> None:
+    """A figure shows the maps and their weights: they must be what decided."""
+    scorer, whole = build(name), context()
+    maps = scorer.maps(whole)
+    weights = scorer.weights(maps, whole)
+    assert scorer.map_names == MAP_CASES[name] and maps.shape == (3, 3, SIDE * SIDE) and weights.shape == (3, 3)
+    assert maps.min() >= 0 and maps.max() <= 1 and weights.sum(1).tolist() == pytest.approx([1, 1, 1])
+    assert torch.allclose(scorer(whole), 20 * torch.einsum("brn,br->bn", maps, weights) - 10, atol=1e-4)
+
+
+def test_the_fixed_maps_do_not_depend_on_the_question() -> None:
+    scorer, whole = build("compositional"), context()
+    other = replace(whole, query=whole.query.flip(0), query_mask=torch.ones_like(whole.query_mask))
+    first, second = scorer.maps(whole), scorer.maps(other)
+    assert torch.equal(first[:, :2], second[:, :2]) and not torch.allclose(first[:, 2], second[:, 2])
+
+
+@torch.no_grad()
+def test_contextual_reads_all_forty_textures() -> None:
+    scorer, whole = build("contextual"), context()
+    assert scorer.all_textures(whole).shape == (3, len(TEXTURES), SIDE, SIDE)
+    for channel in range(whole.textures.shape[1]):
+        changed = whole.textures.clone()
+        changed[:, channel] = changed[:, channel].flip(-1)
+        assert not torch.allclose(scorer(whole), scorer(replace(whole, textures=changed)), atol=1e-6), TEXTURES[channel]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("level", "depth"), [("low", 0), ("mid", 1)])
+def test_each_level_reads_its_own_depth(level: str, depth: int) -> None:
+    scorer, whole = build("hierarchical"), context()
+    changed = whole.depths.clone()
+    changed[:, depth] = changed[:, depth].flip(-1)
+    before, after = scorer.maps(whole), scorer.maps(replace(whole, depths=changed))
+    moved = [not torch.allclose(before[:, number], after[:, number]) for number in range(3)]
+    assert moved == [name == level for name in ("low", "mid", "high")]
+
+
+# ---- what the model makes for them --------------------------------------------------------------------------------
+def test_textures_and_depths_are_made_where_a_held_scorer_reads_them_and_nowhere_else() -> None:
+    expected = {"realizer": (2, None), "compositional": (13, None), "contextual": (24, None), "hierarchical": (2, 2)}
+    pixels = torch.randn(1, 3, 128, 128)
+    for name, (channels, depths) in expected.items():
+        model = tiny_model(fetcher={"scorers": [name], "strategy": name}).model
+        encoding = model.encode_image(pixels)
+        assert encoding.textures.shape[1] == channels
+        assert (None if encoding.depths is None else encoding.depths.shape[1]) == depths
+    widest = tiny_model(fetcher={"textures": "full"}).model.encode_image(pixels)
+    assert widest.textures.shape[1] == len(TEXTURE_SETS["full"])
+
+
+@torch.no_grad()
+def test_depths_are_the_states_after_a_third_and_two_thirds_of_the_layers() -> None:
+    scorers = {"scorers": ["hierarchical"], "strategy": "hierarchical"}
+    model = tiny_model(vision={"num_hidden_layers": 6, "global_attn_indexes": [2]}, fetcher=scorers).model
+    encoder, states = model.vision_tower.grid_encoder, []
+    for layer in encoder.layers:
+        layer.register_forward_hook(lambda module, args, output: states.append(output))
+    encoding = model.encode_image(torch.randn(2, 3, 128, 128))
+    assert torch.equal(encoding.depths[:, 0], states[1].permute(0, 3, 1, 2))
+    assert torch.equal(encoding.depths[:, 1], states[3].permute(0, 3, 1, 2))
+    assert encoding.select(torch.tensor([1])).depths.shape[0] == 1
+
+
+def test_a_texture_that_is_not_made_is_asked_for_by_name() -> None:
+    whole = context()
+    light = replace(whole, textures=whole.textures[:, :2])
+    with pytest.raises(ValueError, match=r'^fetcher_config.textures: expected "basic" \(or larger\) for "red"; got 2'):
+        light.texture("red")
+    with pytest.raises(ValueError, match=r"expected a texture among luminance, .*; got 24 channels without 'colour'"):
+        whole.texture("colour")
+    with pytest.raises(ValueError, match=r"^depths: expected an encoding .*; got features alone$"):
+        build("hierarchical")(replace(whole, depths=None))
+
+
+def test_what_reads_the_overview_alone_says_so_where_there_are_several_views() -> None:
+    """A tile's features silently got the overview's depths: tiles keep their own."""
+    model = tiny_model(fetcher={"scorers": ["hierarchical", "compositional"], "strategy": "hierarchical"})
+    page = generated_image(512)
+    with pytest.raises(ValueError, match='^strategy "attention": expected'):
+        model.generate(page, "What is it?", strategy="attention", tiles=4, max_new_tokens=1)
+    encoding = model.encode_image(page, tiles=4)
+    tower, tiles = model.model.vision_tower, encoding.tiles
+    square = model.processor.image_processor(page.crop(tuple(tiles.windows[1].tolist())), return_tensors="pt")
+    depths = tower.encode_grid(square["pixel_values"])["depths"]
+    assert torch.equal(tiles.depths[1], depths[0].bfloat16())
+    answer = model.generate(encoding, "What is it?", return_fetch=True, max_new_tokens=1)
+    assert answer.fetch.strategy == "hierarchical" and int(answer.fetch.view.max()) > 0
+    tiles.depths = None  # as of an earlier version
+    with pytest.raises(ValueError, match=r"^depths: expected an encoding .*; got features alone$"):
+        model.generate(encoding, "What is it?", max_new_tokens=1)
+    assert model.generate(page, "What is it?", strategy="compositional", tiles=4, max_new_tokens=1) is not None
+
+
+# ---- A mixture of experts: two of four judge a patch, named for what they look at, none of them idle
+
+
+@torch.no_grad()
+def test_two_experts_judge_each_patch() -> None:
+    gates = build("experts").gates(context())
+    assert gates.shape == (3, SIDE * SIDE, len(EXPERTS))
+    assert ((gates > 0).sum(-1) == CHOSEN).all() and torch.allclose(gates.sum(-1), torch.ones(3, SIDE * SIDE))
+
+
+@pytest.mark.parametrize(
+    ("expert", "texture", "value"),
+    [("text", "stroke_density", 1.0), ("graphics", "saturation", 1.0), ("sparse", "local_entropy", 0.0)],
+)
+def test_an_expert_is_for_what_its_name_says(expert: str, texture: str, value: float) -> None:
+    whole = context()
+    for name in ("stroke_density", "saturation", "local_entropy"):
+        whole.textures[:, TEXTURES.index(name)] = float(name == "local_entropy")
+    whole.textures[:, TEXTURES.index(texture), 5, 4] = value
+    evidence = expert_evidence(whole)
+    assert evidence.min() >= 0 and evidence.max() <= 1
+    assert evidence[:, 5 * SIDE + 4].argmax(-1).tolist() == [EXPERTS.index(expert)] * 3
+    assert evidence[:, 5 * SIDE + 7].argmax(-1).tolist() == [EXPERTS.index("mixed")] * 3
+
+
+def test_training_balances_the_load_and_evaluation_leaves_it() -> None:
+    """Without a balance the same two experts judge everything, and the others never learn."""
+    scorer, whole = build("experts"), context()
+    scorer.router.projection.bias.data[:] = torch.tensor([3.0, 2.0, 0.0, 0.0])  # text and graphics take all
+
+    def load() -> torch.Tensor:
+        with torch.no_grad():
+            return (scorer.gates(whole) > 0).float().mean((0, 1))
+
+    assert load()[:2].min() > 0.7 and load()[2:].max() < 0.4
+    scorer(whole)
+    assert not scorer.router.load_bias.any(), "in evaluation mode nothing changes"
+    scorer.train()
+    with torch.no_grad():
+        scorer(whole)
+    assert not scorer.router.load_bias.any(), "nor where nothing is learned"
+    scorer(whole)
+    assert scorer.router.load_bias.abs().max() == pytest.approx(BALANCE_RATE)
+    for _ in range(4000):
+        scorer.router(scorer._normed(whole), expert_evidence(whole), whole.patch_mask)
+    scorer.eval()
+    assert (load() - CHOSEN / len(EXPERTS)).abs().max() < 0.1
+
+
+# ---- Balancing: shares that sum to one, from the question and from what the maps look like
+
+WAYS = [
+    {"balancer_aggregation": aggregation, "balancer_weights": weights}
+    for aggregation in ("statistics", "learned")
+    for weights in ("sigmoid", "softmax")
+]
+
+
+def maps(batch: int = 3) -> torch.Tensor:
+    return torch.rand(batch, 3, SIDE * SIDE, generator=torch.Generator().manual_seed(5))
+
+
+def balancer(**changes: str) -> TensionBalancer:
+    torch.manual_seed(0)
+    return TensionBalancer(config(**changes), maps=3, text_size=D)
+
+
+@pytest.mark.parametrize("kind", ["sigmoid", "softmax"])
+def test_shares_sum_to_one_in_each_item_however_extreme(kind: str) -> None:
+    """After a sigmoid the sketch took a softmax: shares of 0 and 1 became 0.27 and 0.73 (DESIGN 5)."""
+    logits = torch.tensor([[0.0, 0.0, 0.0], [9.0, -9.0, -9.0], [-200.0, -200.0, -200.0]])
+    weights = shares(logits, kind)
+    assert weights.isfinite().all() and (weights >= 0).all()
+    assert weights[:2].sum(1).tolist() == pytest.approx([1, 1]) and weights[0].tolist() == pytest.approx([1 / 3] * 3)
+    assert weights[1, 0] > 0.99
+    assert torch.equal(weights[1:2], shares(logits[1:2], kind)), "no item changes another's"
+
+
+@pytest.mark.parametrize("ways", WAYS)
+def test_a_balancer_weighs_by_question_and_maps(ways: dict[str, str]) -> None:
+    model, whole, values = balancer(**ways), context(), maps()
+    weights = model(values, whole)
+    assert weights.shape == (3, 3) and weights.dtype == torch.float32
+    assert weights.sum(1).tolist() == pytest.approx([1, 1, 1])
+    assert not torch.allclose(weights, model(values.flip(1), whole), atol=1e-5)
+    assert not torch.allclose(weights, model(values, replace(whole, query=whole.query.flip(0))), atol=1e-5)
+    weights[:, 0].sum().backward()
+    assert all(parameter.grad is not None and parameter.grad.any() for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("ways", WAYS)
+@torch.no_grad()
+def test_padding_and_neighbours_change_no_share(ways: dict[str, str]) -> None:
+    model, whole, values = balancer(**ways), context(), maps()
+    weights = model(values, whole)
+    loud = torch.where(whole.patch_mask[:, None], values, 50.0)
+    assert torch.allclose(weights, model(loud, whole), atol=1e-6)
+    for item in range(3):
+        alone = replace(whole, **{n: t[item : item + 1] for n, t in vars(whole).items() if isinstance(t, torch.Tensor)})
+        assert torch.allclose(weights[item], model(values[item : item + 1], alone)[0], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "message"),
+    [
+        ("balancer_weights", "relu", "balancer_weights: expected one of sigmoid, softmax; got 'relu'"),
+        ("balancer_aggregation", "sum", "balancer_aggregation: expected one of statistics, learned; got 'sum'"),
+        ("balancer_size", 0, "balancer_size: expected a whole number from 1 to 16384; got 0"),
+        ("sjv_weights", [1, 0], r"sjv_weights: expected 3 numbers from 0 to 1000000, one above 0; got \[1, 0\]"),
+        ("textures", "all", "textures: expected one of light, basic, full, or None; got 'all'"),
+        ("attention_layers", [0.5, 0.5], r"attention_layers: expected two increasing numbers from 0 to 1; got"),
+        ("latent_size", 0, "latent_size: expected a whole number from 1 to 16384, or None; got 0"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(setting: str, value: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ArrCocFetcherConfig(**{setting: value})

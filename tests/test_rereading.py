@@ -60,13 +60,6 @@ def test_sure_words_stay_the_same_and_nothing_is_read() -> None:
     assert run([], None) == []
 
 
-def test_a_word_is_replaced_in_its_place() -> None:
-    first, new, last = run([OTHERS[0], UNSURE, OTHERS[1]], again(("Total", 0.9), ("Total", 0.8)))
-    assert first is OTHERS[0] and last is OTHERS[1]
-    assert (new.text, new.confidence) == ("Total", 0.9)
-    assert new.columns == pytest.approx(UNSURE.columns, abs=0.01) and new.row == pytest.approx(UNSURE.row, abs=0.01)
-
-
 @pytest.mark.parametrize(
     ("readings", "expected"),
     [
@@ -83,11 +76,6 @@ def test_readings_vote_by_confidence(readings: list[tuple[str, float]], expected
 def test_a_word_that_the_crop_cuts_has_no_vote() -> None:
     start = extent(UNSURE)[0] - rereading.BESIDE
     assert run([UNSURE], again(("xTotal", 0.9), ("xTotal", 0.9), at=start)) == [UNSURE]
-
-
-def test_two_words_may_be_read_as_one() -> None:
-    parts = [word("To", 40, 10, 0.5), word("tal", 60, 10, 0.9)]
-    assert [each.text for each in run([*parts, OTHERS[1]], again(("Total", 0.9), ("Total", 0.9)))] == ["Total", "sum"]
 
 
 def test_crops_hold_the_pixels_of_the_image_and_not_of_the_square(monkeypatch: pytest.MonkeyPatch) -> None:

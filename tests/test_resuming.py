@@ -2,12 +2,13 @@
 
 import random
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from trainers import CPU, PHASE, Killed, killed_at, loaded, same, tiered_checkpoint, trainer_of, weights_of
-from transformers import TrainerState
 
 from arr_coc import ArrCocForConditionalGeneration
 from arr_coc.training.checkpoints import (
@@ -101,19 +102,6 @@ def test_where_every_checkpoint_is_damaged_it_says_so(checkpoint: Path, killed: 
     assert len(checkpoints(tmp_path)) == 2
 
 
-def test_a_best_checkpoint_that_is_gone_is_no_longer_the_best(checkpoint: Path, killed: Path, tmp_path: Path) -> None:
-    shutil.copytree(killed, tmp_path, dirs_exist_ok=True)
-    state = TrainerState.load_from_json(str(tmp_path / "checkpoint-4" / "trainer_state.json"))
-    state.best_model_checkpoint, state.best_metric = str(tmp_path / "checkpoint-2"), -1.0
-    state.save_to_json(str(tmp_path / "checkpoint-4" / "trainer_state.json"))
-    mark_complete(tmp_path / "checkpoint-4")
-    flip(tmp_path / "checkpoint-2" / "model.safetensors")
-    resumed = trainer_of(checkpoint, tmp_path, steps=6, accumulation=2)
-    resumed.train()
-    assert resumed.state.best_metric != -1.0
-    assert resumed.state.best_model_checkpoint == str(tmp_path / "checkpoint-6")
-
-
 def test_nothing_that_lay_in_a_phases_folder_ends_up_in_what_it_makes(checkpoint: Path, tmp_path: Path) -> None:
     """What a killed run had half written there, under other names too, was moved into place with the model."""
     (tmp_path / "model.tmp").mkdir()
@@ -123,18 +111,6 @@ def test_nothing_that_lay_in_a_phases_folder_ends_up_in_what_it_makes(checkpoint
     finished = train_phase(model, processor, phase, tmp_path, device=CPU, root=tmp_path)
     assert [path.name for path in finished.glob("*.safetensors")] == ["model.safetensors"]
     assert not (tmp_path / "model.tmp").exists()
-
-
-def test_what_a_phase_made_is_made_again_where_it_was_damaged(
-    checkpoint: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    phase = replace(PHASE, steps=2, held_out=None)
-    finished = train_phase(*loaded(checkpoint), phase, tmp_path, device=CPU, root=tmp_path)
-    content = (finished / "model.safetensors").read_bytes()
-    flip(finished / "model.safetensors")
-    train_phase(*loaded(checkpoint), phase, tmp_path, device=CPU, root=tmp_path)
-    assert (finished / "model.safetensors").read_bytes() == content
-    assert "model: expected what this phase made; got another model.safetensors than was written" in caplog.text
 
 
 def written(folder: Path, files: dict[str, bytes]) -> Path:
@@ -189,3 +165,14 @@ def test_the_best_checkpoint_is_kept_and_loaded(checkpoint: Path, tmp_path: Path
     assert kept >= {f"checkpoint-{best}", "checkpoint-6"} and len(kept) == 2
     saved = ArrCocForConditionalGeneration.from_pretrained(tmp_path / f"checkpoint-{best}")
     assert same(weights_of(trainer), saved.state_dict())
+
+
+# ---- Training that is killed goes on exactly: `tests/kill_training.py`, which kills 20 times, at a smaller size
+
+
+@pytest.mark.slow
+def test_a_training_that_is_killed_goes_on_to_the_same_weights() -> None:
+    command = [sys.executable, str(Path(__file__).with_name("kill_training.py")), "--kills", "5", "--steps", "10"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "5 kills in" in done.stdout and "none loaded" in done.stdout

@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ from lone import QUESTION, run_alone
 from PIL import Image
 
 from arr_coc import ArrCocForConditionalGeneration
-from arr_coc.modeling.configuration_arr_coc import AUTO_MAP, PROCESSOR_MAP
+from arr_coc.modeling.configuration_arr_coc import AUTO_MAP
 from arr_coc.publishing.building import CODE, build
 
 CODE_FILES = {path.name: path.read_bytes() for path in CODE.glob("*.py") if path.name != "__init__.py"}
@@ -106,12 +108,6 @@ class Card:
         pass
 
 
-def test_the_map_names_classes_that_are_there() -> None:
-    for place in (AUTO_MAP | PROCESSOR_MAP).values():
-        module, name = place.split(".")
-        assert f"class {name}(".encode() in CODE_FILES[f"{module}.py"]
-
-
 def test_the_processor_comes_from_where_the_weights_came_from(saved: Path, picture: Path, tmp_path: Path) -> None:
     """It came from the repository's root, and from its main branch: another one, or none."""
     shutil.copytree(saved, tmp_path / "repository" / "inner")
@@ -120,3 +116,33 @@ def test_the_processor_comes_from_where_the_weights_came_from(saved: Path, pictu
     model = ArrCocForConditionalGeneration.from_pretrained(tmp_path / "repository", subfolder="inner")
     assert model.processor.budget == 7
     assert model.generate(picture, QUESTION) == tiny_model().generate(picture, QUESTION)
+
+
+# ---- When transformers' Auto classes learn ours: `import arr_coc` loads neither library, and is all that it takes
+
+REGISTERED = """
+from transformers import AutoConfig, AutoProcessor
+from transformers.models.auto.modeling_auto import AutoModel
+config = AutoConfig.for_model("arr_coc")
+assert type(config).__name__ == "ArrCocConfig" and type(config) in AutoModel._model_mapping
+"""
+
+
+def run(code: str) -> None:
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+
+
+def test_importing_the_library_loads_neither_torch_nor_transformers() -> None:
+    run("import sys, arr_coc; assert not {'torch', 'transformers', 'arr_coc.modeling'} & set(sys.modules)")
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        "import arr_coc",
+        "from arr_coc.modeling.fetcher import FetchChoices",  # in the middle of modeling's imports
+    ],
+)
+def test_the_auto_classes_know_ours_whatever_is_imported_first(first: str) -> None:
+    run(first + REGISTERED + "import sys\nassert not [f for f in sys.meta_path if 'arr_coc' in type(f).__module__]")

@@ -13,13 +13,12 @@ from torch.testing import assert_close
 
 from arr_coc.data.records import Record
 from arr_coc.evaluation.answers import encode, load_images
-from arr_coc.evaluation.arms import LADDER, Arm, make_arms
+from arr_coc.evaluation.arms import make_arms
 from arr_coc.evaluation.deciding import check_rules, compared, decide, default_rules, judge, missing_arms
-from arr_coc.evaluation.prediction_loop import OtherPages, as_read, predict_all
+from arr_coc.evaluation.prediction_loop import as_read, predict_all
 from arr_coc.evaluation.predictions import Prediction, compared_halves, swapped_pairs
-from arr_coc.evaluation.scores import Items, Scored, compare, compare_all, distinct_items, score_arm
-from arr_coc.evaluation.statistics import bootstrap_mean, paired_difference
-from arr_coc.evaluation.strategies import describe, describe_change
+from arr_coc.evaluation.scores import Items, Scored, compare_all, distinct_items, score_arm
+from arr_coc.evaluation.statistics import bootstrap_mean
 from arr_coc.modeling.fetcher import FetchChoices
 
 
@@ -62,21 +61,6 @@ def scored(name: str, scores: list[float]) -> Scored:
         np.arange(count),
         absent=np.zeros(count, bool),
     )
-
-
-def test_the_other_page_is_the_next_that_shows_something_else(model: Any, pages: list[Path], tmp_path: Path) -> None:
-    """By pixels: a copy under another name, and in another format, is no other page."""
-    copy = tmp_path / "copy.bmp"
-    with Image.open(pages[0]) as image:
-        image.save(copy)
-    others = OtherPages(model, [pages[0], pages[0], copy, pages[1], pages[2]])
-    assert [others.after(image) for image in (pages[0], copy, pages[1], pages[2])] == [
-        pages[1],
-        pages[1],
-        pages[2],
-        pages[0],
-    ]
-    assert OtherPages(model, [pages[0], copy]).after(copy) is None
 
 
 def embedded(model: Any, encoding: Any, arm: Any, image: int, other: int) -> tuple[torch.Tensor, list[int]]:
@@ -163,43 +147,6 @@ def test_what_each_half_contributes() -> None:
     }
 
 
-ARM = Arm("realizer", "ladder", "realizer", 17, "topk", 64, 100)
-
-
-def described(scores: list[float], recall: float = np.nan) -> Scored:
-    """Two questions per image."""
-    said = Prediction(1, "", 0.5, 100, 4, (9, 9), "")
-    images = np.arange(len(scores)) // 2
-    return Scored(
-        ARM,
-        "exact_match",
-        [[said] * len(scores)],
-        np.array([scores]),
-        np.full((1, len(scores)), recall),
-        images,
-        np.zeros(len(scores), dtype=bool),
-    )
-
-
-def test_scores_are_described_with_their_intervals() -> None:
-    halves = [1.0, 1.0, 0.0, 0.0] * 10
-    interval = bootstrap_mean(halves, groups=np.arange(40) // 2)
-    expected = f"50.0 [{100 * interval.low:.1f}, {100 * interval.high:.1f}] %"
-    assert describe(described(halves)) == f"exact match {expected}, 100.0 tokens, n = 40"
-    assert "recall 50.0 [33.9, 66.1] %" in describe(described(halves, recall=0.5))
-
-
-def test_a_change_is_paired_and_by_images() -> None:
-    before, after = [0.0] * 30 + [1.0] * 2, [1.0] * 20 + [0.0] * 11 + [1.0]
-    difference = paired_difference(after, before, groups=[number // 2 for number in range(32)])
-    assert difference.low > 0
-    expected = f"+{100 * 19 / 32:.1f} [{100 * difference.low:+.1f}, {100 * difference.high:+.1f}] points"
-    assert describe_change(described(before), described(after)).startswith(f"{expected}, 20 gained, 1 lost, p 0.0")
-    assert describe_change(described(after), described(before)).startswith("-59.4 [")
-    same = describe_change(described(before), described(before))
-    assert same == "+0.0 [-19.4, +19.4] points, 0 gained, 0 lost, p 1.000"
-
-
 def scored_arm(name: str, rows: list[list[float]]) -> Scored:
     """Every question about an image of its own."""
     (arm,) = make_arms(tiny_config(), [name], seeds=range(len(rows)))
@@ -214,26 +161,6 @@ def scored_arm(name: str, rows: list[list[float]]) -> Scored:
         images,
         np.zeros(len(rows[0]), dtype=bool),
     )
-
-
-def test_several_seeds_are_compared_by_their_mean() -> None:
-    ours = scored_arm("none", [[1] * 10])
-    theirs = scored_arm("random", [[0] * 10, [1] * 4 + [0] * 6])
-    comparison = compare(ours, theirs)
-    assert (comparison["gained"], comparison["lost"]) == (10, 0)
-    assert comparison["difference"]["value"] == pytest.approx(0.8) and comparison["p"] < 0.01
-
-
-def test_a_family_of_comparisons_says_what_it_could_have_seen() -> None:
-    arms = [
-        scored_arm(name, [np.random.default_rng(i).integers(0, 2, 40).tolist()]) for i, name in enumerate(LADDER[:3])
-    ]
-    one, _ = compare_all([(arms[0], arms[1]), (arms[0], arms[2])])
-    assert one["p_holm"] >= one["p"] and not one["significant"]
-    assert 0.2 < one["detectable"] < 0.8
-    few = scored_arm("none", [[1] * 19]), scored_arm("saliency", [[0] * 19])
-    enough = scored_arm("none", [[1] * 20]), scored_arm("saliency", [[0] * 20])
-    assert [compare_all([pair])[0]["significant"] for pair in (few, enough)] == [False, True]
 
 
 def differences(**intervals: tuple[float, float]) -> Any:
@@ -269,12 +196,6 @@ def test_the_interval_decides(intervals: dict[str, tuple[float, float]], decisio
     assert outcome["decision"] == decision and outcome["notes"] == []
     few = decide(default_rules("realizer"), arms, compare, images=19)
     assert few["decision"] == "NO VERDICT" and "at least 20 different images" in few["text"]
-
-
-def test_go_needs_every_rival() -> None:
-    """A floor that was never run is not beaten."""
-    assert missing_arms(default_rules("realizer"), [*LADDER, "uniform", "larger", "smaller"]) == ["patches_only"]
-    assert not missing_arms(default_rules("realizer"), [arm.name for arm in make_arms(tiny_config())])
 
 
 def test_a_lucky_answer_of_random_changes_no_decision() -> None:
@@ -318,10 +239,7 @@ def test_more_points_than_asked_but_within_chance_are_not_enough() -> None:
     rules = {
         "rules": [{"decision": "GO", "if": {"arm": "realizer", "above": "b", "by": 2}}],
         "otherwise": {"decision": "NO"},
-        "notes": [
-            {"if": {"arm": "realizer", "not_above": "c"}},
-            {"if": {"arm": "realizer", "not_above": "d"}},
-        ],
+        "notes": [{"if": {"arm": "realizer", "not_above": "c"}}, {"if": {"arm": "realizer", "not_above": "d"}}],
     }
     check_rules(rules)
     assert compared(rules) == [("realizer", "b"), ("realizer", "c"), ("realizer", "d")]
@@ -364,14 +282,8 @@ def test_a_decision_says_what_was_measured(intervals: dict[str, tuple[float, flo
     [
         (None, "rules: expected a list of rules"),
         ({"rules": [{"decision": "GO"}]}, r"rules\[0\]: expected if with arm, above and by .*; got None"),
-        (
-            {"rules": [{"decision": "GO", "if": {"arm": "a", "above": "b"}}]},
-            r"rules\[0\]: expected if .* above and by",
-        ),
-        (
-            {"rules": [{"if": {"arm": "a", "not_above": "b"}}]},
-            r"rules\[0\]: expected decision, a string",
-        ),
+        ({"rules": [{"decision": "GO", "if": {"arm": "a", "above": "b"}}]}, r"rules\[0\]: expected if .* above and by"),
+        ({"rules": [{"if": {"arm": "a", "not_above": "b"}}]}, r"rules\[0\]: expected decision, a string"),
         (
             {"rules": [{"decision": "GO", "if": {"arm": "a", "not_above": "b"}}]},
             "otherwise: expected decision, a string; got None",

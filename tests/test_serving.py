@@ -5,7 +5,6 @@ import json
 import os
 import re
 import signal
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -15,31 +14,20 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+from serving_client import IMAGES, SETTINGS, URLS
 
 pytest.importorskip("openai")
 
 import openai
-from PIL import Image
+from helpers import loud_model
 from serving_client import chat, data_url, noise, png, serving, until
-from test_modeling import loud_model
 from tiny_pdf import text_at, write_pdf
 
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from arr_coc.serving import image_workers
 from arr_coc.serving.app import Server
-from arr_coc.serving.settings import ServerSettings
 
 QUESTION = "What is the total?"
-IMAGES = [png(noise(seed)) for seed in range(4)]
-URLS = [data_url(content) for content in IMAGES]
-SETTINGS = ServerSettings(
-    cache_tokens=4096, max_waiting=64, embed_batch=4, max_running=6, max_pixels=100_000, image_workers=1
-)
-
-
-@pytest.fixture(scope="module")
-def model() -> ArrCocForConditionalGeneration:
-    return loud_model()
 
 
 @pytest.fixture(scope="module")
@@ -165,14 +153,6 @@ def test_several_passes_are_those_of_generate(temperature: float, model: Any, cl
 
 
 @pytest.mark.versions
-def test_drawn_answers_differ_and_cold_ones_do_not(client: Any) -> None:
-    warm = {text(ask(client, temperature=2.0, max_tokens=8)) for _ in range(6)}
-    cold = {text(ask(client, temperature=0.0, top_p=0.5, max_tokens=8)) for _ in range(3)}
-    assert len(warm) > 1 and len(cold) == 1
-    assert text(ask(client, temperature=0.001, max_tokens=8)) in cold
-
-
-@pytest.mark.versions
 def test_several_images_and_earlier_turns(model: Any, client: Any) -> None:
     assert text(ask(client, QUESTION, *URLS[:2])) == model.generate([IMAGES[:2]], [QUESTION])[0]
     first = chat("Who?", URLS[0])
@@ -241,11 +221,6 @@ def test_large_images_are_answered_in_tiles(model: Any, client: Any) -> None:
     assert text(both) == model.generate([[large, small]], [QUESTION])[0] and len(both.arr_coc["images"]) == 2
 
 
-def test_blank_pages_are_told_of(client: Any) -> None:
-    blank = ask(client, QUESTION, data_url(png(Image.new("RGB", (90, 60), "white"))))
-    assert blank.arr_coc["images"][0]["warnings"] == ["blank: any answer is a guess"]
-
-
 def test_what_changes_nothing_is_taken(model: Any, client: Any) -> None:
     nothing: dict[str, Any] = {"response_format": {"type": "text"}, "tools": [], "tool_choice": "none", "user": "u"} | {
         "metadata": {"a": "b"},
@@ -312,16 +287,6 @@ def test_fields_that_may_be_missing_are_null_or_left_out(stream: bool, model: An
     assert told["fields"]["tax"]["error"] and told["fields"]["tip"]["error"]
 
 
-@pytest.mark.parametrize("stream", [False, True])
-def test_cut_answers_are_no_values_of_fields(stream: bool, model: Any, client: Any) -> None:
-    cut = model.generate(IMAGES[0], QUESTION, max_new_tokens=2)
-    message, finish, told = ask_for(client, schema_of(total={"type": "string"}), stream, max_tokens=2)
-    assert message.refusal == f"total: expected a whole answer; got {cut!r}, which max_tokens cut"
-    assert (finish, message.content, told["fields"]["total"]["text"]) == ("length", None, cut)
-    message, finish, _ = ask_for(client, schema_of(total={"type": ["string", "null"]}), stream, max_tokens=2)
-    assert (finish, message.refusal, json.loads(message.content)) == ("length", None, {"total": None})
-
-
 def test_json_that_is_refused(server: Server, client: Any) -> None:
     for form, message in (
         (schema_of(rows={"type": "array"}), "rows: expected type string, number"),
@@ -330,13 +295,6 @@ def test_json_that_is_refused(server: Server, client: Any) -> None:
         with pytest.raises(openai.BadRequestError, match=message):
             ask(client, response_format=form)
     assert until(lambda: not server.engine.running)
-
-
-def test_the_model_can_be_looked_up(client: Any) -> None:
-    assert client.models.retrieve("tiny").id == "tiny" == client.models.list().data[0].id
-    assert 0 <= time.time() - client.models.retrieve("tiny").created < 3600  # loaded during this test session
-    with pytest.raises(openai.NotFoundError, match="expected 'tiny', which is served here"):
-        client.models.retrieve("org/gpt")
 
 
 def test_an_image_is_encoded_once(server: Server, model: Any, client: Any) -> None:

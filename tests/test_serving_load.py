@@ -14,9 +14,9 @@ from serving_client import noise
 from arr_coc.data.formats import open_records
 from arr_coc.loading import load_model
 from arr_coc.serving.app import share_cores
-from benchmarks.served import ServedProcess, ask, cases, percentile, serve_command
-from benchmarks.serving_load import BODY_LIMIT, KINDS, Load, Report
-from benchmarks.serving_throughput import GENERATE, PLAIN, Comparison, Measured, few_images, table
+from benchmarks.served import ServedProcess, ask, cases, serve_command
+from benchmarks.serving_load import BODY_LIMIT, KINDS, Load
+from benchmarks.serving_throughput import GENERATE, PLAIN, Comparison, few_images
 
 ROOT = Path(__file__).parents[1]
 pytestmark = pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="processes are found in Linux' /proc")
@@ -91,12 +91,6 @@ def test_the_two_threads_that_compute_share_the_cores(threads: int, each: int, m
     assert told == [each]
 
 
-def test_growth_and_percentiles() -> None:
-    assert Report(memory=[(100, 105), (100, 111)]).growth == pytest.approx(1.11)
-    assert Report(memory=[(100, 105)]).good and not Report(memory=[(100, 120)]).good
-    assert percentile([3.0, 1.0, 2.0], 0.5) == 2.0 and percentile([], 0.95) == 0.0
-
-
 @pytest.mark.slow
 def test_throughput_is_compared_in_one_run(checkpoint: Path, pages: Path) -> None:
     records = few_images(open_records({"path": pages}), 2)
@@ -104,10 +98,3 @@ def test_throughput_is_compared_in_one_run(checkpoint: Path, pages: Path) -> Non
     results = Comparison(str(checkpoint), records, [1, 3], questions=6).run(1)
     assert list(results) == [GENERATE, PLAIN, "1 clients", "3 clients"]
     assert all(own.rate > 0 and own.cpu > 0 for rounds in results.values() for own in rounds)
-
-
-def test_the_table_holds_ratios_of_each_round() -> None:
-    rounds = {GENERATE: [(1.0, 4.0)], PLAIN: [(2.0, 3.0)], "8 clients": [(8.0, 12.0)]}
-    results = {way: [Measured(rate, 0.1, 0.5) for rate in rates[0]] for way, rates in rounds.items()}
-    last = table(results).splitlines()[-1].split()
-    assert last[:5] == ["8", "clients", "10.00", "5.50", "4.00"]

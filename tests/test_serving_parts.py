@@ -181,14 +181,6 @@ def test_thinking_is_not_shown_as_it_comes(written: str, stop: tuple[str, ...], 
     assert shown.stopped is bool(stop)
 
 
-def test_which_tokens_were_thought() -> None:
-    tokenizer = tiny_tokenizer()
-    thought, said = tokenizer("<think>8 or 9</think>").input_ids, tokenizer("9").input_ids
-    shown = AnswerText(tokenizer)
-    assert shown.thought([*thought, *said]) == shown.thought(thought) == len(thought)
-    assert shown.thought(thought[:-1]) == len(thought) - 1 and shown.thought(said) == shown.thought([]) == 0
-
-
 # ---- settings
 
 
@@ -385,32 +377,6 @@ def test_values_obey_the_schema(part: dict[str, Any], text: str, message: str) -
     assert date.value("2025-04-13") == "2025-04-13"
 
 
-def test_references_of_older_drafts() -> None:
-    old = {
-        "properties": {"a": {"allOf": [{"$ref": "#/definitions/A"}]}},
-        "definitions": {"A": SCHEMA["$defs"]["Seller"]},
-    }
-    assert [field.path for field in fields_of(old)] == [("a", "city_name"), ("a", "kind")]
-
-
-def test_cut_answers_are_no_values() -> None:
-    with pytest.raises(ValueError, match="total: expected a whole answer; got '78', which max_tokens cut"):
-        SchemaField(("total",), "?", ("number",)).value("78", cut=True)
-
-
-def test_one_of_some_values_and_what_is_left_out() -> None:
-    kind = SchemaField(("seller", "kind"), "?", ("string",), ("Shop", "Bar"))
-    assert kind.value("bar") == "Bar"
-    assert SchemaField(("x",), "?", ("number",), (1, 1.5)).value("$1.50") == 1.5
-    assert SchemaField(("x",), "?", ("boolean",), (True, False)).value("No") is False
-    with pytest.raises(ValueError, match="seller.kind: expected an answer that is Shop or Bar; got 'pub'"):
-        kind.value("pub")
-    fields = fields_of(SCHEMA)
-    said = as_object(fields, [12.5, "May", None, None, "Bar", None, None])
-    assert said == {"total": 12.5, "issueDate": "May", "paid": None, "seller": {"city_name": None, "kind": "Bar"}}
-    assert misfit(said, SCHEMA) is None
-
-
 def test_fields_of_one_name_have_questions_of_their_own() -> None:
     """Seller and buyer got the same value."""
     party = {"properties": {"name": {}, "vatId": {"description": "What is its VAT number?"}}}
@@ -444,10 +410,7 @@ def test_an_object_obeys_the_whole_schema() -> None:
         ({"type": "string"}, "schema: expected an object with properties; got string"),
         ({"type": "object", "properties": {}}, "expected a schema of 1 to 64 fields; got 0"),
         ({"properties": {"rows": {"type": "array"}}}, "rows: expected type string, .*; got array"),
-        (
-            {"properties": {"a": {"anyOf": [{"type": "string"}, {"type": "number"}]}}},
-            "a: expected anyOf one schema",
-        ),
+        ({"properties": {"a": {"anyOf": [{"type": "string"}, {"type": "number"}]}}}, "a: expected anyOf one schema"),
         ({"properties": {"a": {"$ref": "#"}}}, r"a: expected a \$ref to a part of this schema, .* got '#'"),
         ({"properties": {"a": {"$ref": "#/$defs/No"}}}, r"a: expected a \$ref to a part .* got '#/\$defs/No'"),
         ({"properties": {"a": {"$ref": "#/$defs/A"}}, "$defs": {"A": {"$ref": "#/$defs/A"}}}, "a: expected a JSON sch"),

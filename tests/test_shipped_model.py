@@ -7,11 +7,11 @@ from typing import Any
 import openai
 import pytest
 import torch
+from bad_calls import BAD
+from chats import WRITTEN, shown, turn
+from helpers import needs_the_shipped_model
 from PIL import Image
 from serving_client import serving
-from test_order_of_parts import WRITTEN, shown, turn
-from test_readme import needs_the_shipped_model
-from test_refusals import BAD
 from transformers import pipeline
 
 import arr_coc

@@ -7,39 +7,25 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import READS_WORDS, TINY_SIDE, tiny_config, tiny_model
+from graphs import BOTH, BRIDGES, TEXT, spatial_model
+from helpers import CARD, PAGE, drawn, prompt, tiny_config
 from lone import QUESTION
-from test_compiling import Asking, tokens_of, vision
-from test_modeling import CARD, PAGE, prompt
-from test_views import drawn
 from torch import Tensor
 from transformers import Qwen3VLConfig, Qwen3VLModel
 
 from arr_coc import ArrCocForConditionalGeneration
 from arr_coc.evaluation.peers import PeerQuestion
-from arr_coc.modeling.fetcher import FetchChoices, FetchResult
+from arr_coc.modeling.fetcher import FetchChoices
 from arr_coc.modeling.image_encoding import ImageEncoding
 from arr_coc.modeling.prompt import image_places, image_planes
 from arr_coc.modeling.view_encoding import select_views
+from arr_coc.modeling.views import FetchResult
 from arr_coc.publishing.building import export_language_model
 from arr_coc.serving.engine import Engine
 from arr_coc.serving.settings import ServerSettings
 from arr_coc.serving.vllm_client import VllmClient
 
-ROPE = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 2, 2], "mrope_interleaved": True}
-TEXT = {"model_type": "qwen3_vl_text", "num_hidden_layers": 4, "rope_parameters": ROPE}
-BRIDGES = {
-    "places": {"layout": "qwen3_vl"},
-    "planes": {"deepstack": True},
-    "both": {"layout": "qwen3_vl", "deepstack": True},
-}
-BOTH = BRIDGES["both"]
 LEVELS = ("low", "mid", "high")
-
-
-def spatial_model(bridge: dict[str, Any] | None = None, **changes: Any) -> ArrCocForConditionalGeneration:
-    text = {**TEXT, **changes.pop("text", {})}
-    return tiny_model(text=text, bridge=bridge or BOTH, **changes)
 
 
 @pytest.fixture(scope="module")
@@ -305,16 +291,6 @@ def question_of(model: Any, encoding: ImageEncoding, budget: int) -> dict[str, A
     return {"input_ids": written["input_ids"], "query_mask": written["query_mask"].bool(), "encoding": encoding}
 
 
-def test_pooled_base_tokens_stand_at_the_middle_of_their_cells() -> None:
-    """Four rows of cells in threes: the last is a row of its own."""
-    model = spatial_model()
-    encoding = model.model.encode_image(torch.rand(1, 3, TINY_SIDE, TINY_SIDE), pool=3)
-    assert encoding.centres()[0].tolist() == [[5.5, 5.5], [5.5, 13.5], [13.5, 5.5], [13.5, 13.5]]
-    planes = image_planes(model.model, encoding)
-    cells = F.avg_pool2d(encoding.features, 4)[0]
-    assert torch.allclose(planes[0, 1, 2], merged(model, "high", cells[:, :3, 3].mean(1)), atol=1e-5)
-
-
 @pytest.mark.parametrize("bridge", [{"layout": "rows"}, {"layout": "indicators", "kind": "vet", "table_size": 40}])
 @torch.no_grad()
 def test_what_a_layout_puts_around_an_image_gets_no_planes(bridge: dict[str, Any]) -> None:
@@ -354,35 +330,6 @@ def test_cached_answers_are_uncached_ones_and_a_batchs_those_of_single_questions
     assert model.generate([PAGE, PAGE], questions, **chosen) == alone
     assert model.generate([PAGE, PAGE], questions, use_cache=False, **chosen) == alone
     assert len(set(alone)) == 2 and model.generate(CARD, questions[0], **chosen) != alone[0]
-
-
-@torch.no_grad()
-def test_probabilities_agree_with_and_without_caches(model: Any) -> None:
-    """Answers may agree by luck: the logits of each step do not."""
-    kept = {"return_dict_in_generate": True, "output_logits": True, "max_new_tokens": 5}
-    encoding = model.encode_image(PAGE)
-    steps = [
-        torch.stack(answer.output.logits)
-        for answer in (
-            model.generate(PAGE, QUESTION, use_cache=False, **kept),
-            model.generate(PAGE, QUESTION, **kept),
-            model.generate(encoding, QUESTION, **kept),
-            model.generate(PAGE, QUESTION, cache_implementation="static", **kept),
-            model.generate(PAGE, QUESTION, prompt_lookup_num_tokens=3, **kept),
-        )
-    ]
-    for other in steps[1:]:
-        assert torch.allclose(other, steps[0], atol=1e-4)
-
-
-@torch.no_grad()
-def test_generate_of_a_processors_inputs_continues_the_same_prompt(model: Any) -> None:
-    inputs = prompt(model, (PAGE, "What is the total of it?"), (CARD, "Who?"))
-    together = model.generate(**inputs, max_new_tokens=6)[:, inputs["input_ids"].shape[1] :]
-    for row, (image, question) in enumerate(((PAGE, "What is the total of it?"), (CARD, "Who?"))):
-        own = prompt(model, (image, question))
-        alone = model.generate(**own, max_new_tokens=6)[0, own["input_ids"].shape[1] :]
-        assert together[row, : len(alone)].tolist() == alone.tolist()
 
 
 @torch.no_grad()
@@ -427,101 +374,13 @@ def test_further_passes_put_their_tokens_at_their_places(
     assert uncached == answer.text
 
 
-@torch.no_grad()
-def test_tokens_that_tell_of_other_patches_stand_where_those_are() -> None:
-    """The bridge "wordpieces" keeps fewer tokens than patches, in an order of its own."""
-    model = spatial_model({**READS_WORDS["bridge"], **BOTH}, vision=READS_WORDS["vision"])
-    inputs = prompt(model, (PAGE, QUESTION), budget=30)
-    out = model.model(**inputs)
-    fetch, encoding = out.fetch, model.model.encode_image(**pixels_of(inputs))
-    told = [int(fetch.indices[0, at]) for at in fetch.source[0].tolist() if at >= 0]
-    assert 0 < len(told) <= 30 and int(fetch.tokens[0]) == len(told)
-    ids, image = out.prompt.inputs["input_ids"][0], model.config.image_token_id
-    places = reference_places(encoding, 0, told)
-    assert torch.equal(out.prompt.positions[:, 0], reference_positions(ids.tolist(), [places], image, 16))
-    planes = out.prompt.planes[0, ids == image].movedim(1, 0)
-    assert torch.allclose(planes, reference_planes(model, encoding, 0, told), atol=1e-4)
-
-
-@torch.no_grad()
-def test_places_are_in_an_exported_graph() -> None:
-    model = spatial_model(BRIDGES["places"])
-    asking = Asking(model, model.model.encode_image(**vision(model)), budget=model.config.fetcher_config.budget)
-    first, other = (tokens_of(model, [text, text]) for text in ("What is it?", "Who was it?"))
-    program = torch.export.export(asking, first).module()
-    for inputs in (first, other):
-        assert torch.allclose(program(*inputs), asking(*inputs), atol=1e-5)
-
-
 # ---- training -------------------------------------------------------------------------------------------------------
-
-
-def test_the_answers_loss_reaches_planes_and_what_chooses() -> None:
-    model = spatial_model(fetcher={"gradient": "soft", "scorers": ["realizer"]}).train()
-    inputs = prompt(model, (PAGE, QUESTION))
-    model(**inputs, labels=inputs["input_ids"]).loss.backward()
-    for name, parameter in model.model.deepstack.named_parameters():
-        assert parameter.grad is not None and parameter.grad.any(), name
-    assert model.model.fetcher.scorers["realizer"].cross_query.weight.grad.any()
-
-
-def test_new_planes_add_nothing() -> None:
-    """Before any training the model is the one without: the last layers start at zero."""
-    torch.manual_seed(0)
-    config = tiny_config(text=TEXT, bridge=BOTH)
-    model = ArrCocForConditionalGeneration(config).eval()
-    assert not any(merger.fc2.weight.any() for merger in model.model.deepstack.levels.values())
-    assert all(merger.fc1.weight.any() for merger in model.model.deepstack.levels.values())
 
 
 # ---- saved, and elsewhere -------------------------------------------------------------------------------------------
 
 
-@torch.no_grad()
-def test_a_saved_model_and_a_saved_encoding_answer_alike(model: Any, tmp_path: Path) -> None:
-    model.save_pretrained(tmp_path / "model")
-    model.processor.save_pretrained(tmp_path / "model")
-    again = ArrCocForConditionalGeneration.from_pretrained(tmp_path / "model").eval()
-    assert again.config.bridge_config.deepstack and again.config.bridge_config.layout == "qwen3_vl"
-    assert again.processor.layout == "qwen3_vl"
-    expected = model.generate(PAGE, QUESTION)
-    assert expected and again.generate(PAGE, QUESTION) == expected
-    model.encode_image(PAGE).save(tmp_path / "page.safetensors", model)
-    assert again.generate(ImageEncoding.load(tmp_path / "page.safetensors", again), QUESTION) == expected
-
-
-def test_experts_read_places_too() -> None:
-    """Qwen3-VL's mixture of experts."""
-    moe = {
-        "model_type": "qwen3_vl_moe_text",
-        "num_experts": 4,
-        "num_experts_per_tok": 2,
-        "moe_intermediate_size": 16,
-        "decoder_sparse_step": 1,
-    }
-    model = spatial_model(text=moe)
-    answer = model.generate(PAGE, QUESTION)
-    assert (
-        answer == model.generate(model.encode_image(PAGE), QUESTION) == model.generate(PAGE, QUESTION, use_cache=False)
-    )
-
-
 # ---- models without, and what is refused ----------------------------------------------------------------------------
-
-
-@torch.no_grad()
-def test_a_model_without_them_holds_and_passes_nothing_of_it() -> None:
-    plain = tiny_model()
-    assert not plain.config.bridge_config.deepstack and plain.model.deepstack is None
-    assert not any("deepstack" in name for name in plain.state_dict())
-    given: dict[str, Any] = {}
-    plain.model.language_model.register_forward_pre_hook(
-        lambda module, args, kwargs: given.update(kwargs), with_kwargs=True
-    )
-    out = plain.model(**prompt(plain, (PAGE, QUESTION)))
-    assert out.prompt.positions is None and out.prompt.planes is None
-    assert plain.model.encode_image(torch.rand(1, 3, 128, 128)).depths is None
-    assert given.get("position_ids") is None and not {"visual_pos_masks", "deepstack_visual_embeds"} & set(given)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from arr_coc.training.checkpoints import load_state, older, save_state
 from arr_coc.training.loop import Loop
-from arr_coc.training.optimizers import FLOOR, OPTIMIZERS, warmup_cosine
+from arr_coc.training.optimizers import FLOOR, OPTIMIZERS, MuonWithAdamW, adamw, warmup_cosine
+from arr_coc.training.reader.recognition import RecognitionStage
 
 
 @pytest.mark.parametrize(("steps", "warmup"), [(100, 10), (9, 1), (9, 0), (3, 5)])
@@ -135,3 +136,54 @@ def test_a_damaged_curve_is_refused_with_its_name(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('["step"]\n')
     with pytest.raises(ValueError, match=r"a\.jsonl: expected a line of"):
         straight_line(tmp_path / "a.pt")
+
+
+# ---- Muon for the matrices of stacked layers, AdamW for the rest, under one schedule
+
+
+class Stacked(nn.Module):
+    """A stack of two layers between a projection and a head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.project = nn.Linear(6, 8)
+        self.layers = nn.ModuleList([nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 8)) for _ in range(2)])
+        self.head = nn.Linear(8, 3)
+
+
+@pytest.fixture
+def stacked() -> Stacked:
+    torch.manual_seed(0)
+    module = Stacked()
+    for parameter in module.parameters():
+        parameter.grad = torch.randn_like(parameter)
+    return module
+
+
+def test_matrices_of_stacked_layers_get_orthogonal_updates_and_all_others_those_of_adamw(stacked: Stacked) -> None:
+    before = {name: weight.detach().clone() for name, weight in stacked.named_parameters()}
+    groups = [(list(stacked.parameters()), 0.01)]
+    MuonWithAdamW(groups, 0.0, stacked).step()
+    after = {name: weight.detach().clone() for name, weight in stacked.named_parameters()}
+    with torch.no_grad():
+        for name, weight in stacked.named_parameters():
+            weight.copy_(before[name])
+    adamw(groups, 0.0, stacked).step()
+    orthogonal = {"layers.0.1.weight", "layers.1.1.weight"}
+    for name, weight in stacked.named_parameters():
+        assert torch.equal(after[name], weight) == (name not in orthogonal), name
+        if name in orthogonal:
+            lengths = torch.linalg.svdvals(after[name] - before[name])
+            assert lengths.max() < 2 * lengths.min()  # those of a random matrix differ by ten times and more
+            step = (after[name] - before[name]).square().mean().sqrt()
+            assert 0.2 * 0.01 * 0.6 < step < 0.2 * 0.01 * 1.3
+
+
+def test_unknown_optimisers_and_a_torch_without_muon_are_refused_with_the_recipe(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(ValueError, match="optimizer: expected one of adamw, muon; got 'sgd'"):
+        RecognitionStage(optimizer="sgd")
+    monkeypatch.delattr(torch.optim, "Muon")
+    with pytest.raises(ValueError, match=r"optimizer: expected torch 2\.9 or later for muon; got torch"):
+        RecognitionStage(optimizer="muon")

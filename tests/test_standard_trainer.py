@@ -5,42 +5,16 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import tiny_model
-from test_modeling import CARD, PAGE, QUESTION, prompt
-from transformers import Trainer, TrainingArguments
-
-from arr_coc.data.collator import QuestionCollator
-from arr_coc.data.formats import open_records
-from arr_coc.data.records import Record
+from helpers import CARD, PAGE, QUESTION, prompt, tiny_model
+from trainers import standard_trainer
 
 pytestmark = pytest.mark.versions
-
-
-def pages(seed: int) -> list[Record]:
-    return list(
-        open_records({"format": "rendered", "pages": 1, "questions": 3, "size": 128, "split": "train", "seed": seed})
-    )
-
-
-def make_trainer(model: Any, out: Path, **settings: Any) -> Trainer:
-    arguments = TrainingArguments(
-        str(out),
-        per_device_train_batch_size=3,
-        per_device_eval_batch_size=3,
-        report_to=[],
-        use_cpu=True,
-        remove_unused_columns=False,
-        disable_tqdm=True,
-        **settings,
-    )
-    collate = QuestionCollator(model.processor, model.config)
-    return Trainer(model, arguments, data_collator=collate, train_dataset=pages(0), eval_dataset=pages(1))
 
 
 def test_evaluate_gives_the_loss(tmp_path: Path) -> None:
     """`relevance_labels` looked like a label to Trainer, which then found the batch without its labels."""
     model = tiny_model()
-    trainer = make_trainer(model, tmp_path)
+    trainer = standard_trainer(model, tmp_path)
     measured = trainer.evaluate()
     with torch.no_grad():
         batch = trainer.data_collator(list(trainer.eval_dataset))
@@ -53,7 +27,7 @@ def test_the_best_model_is_loaded_at_the_end(tmp_path: Path) -> None:
     """It died for want of eval_loss."""
     model = tiny_model()
     settings = {"max_steps": 3, "eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 1}
-    trainer = make_trainer(model, tmp_path, learning_rate=0.5, load_best_model_at_end=True, **settings)
+    trainer = standard_trainer(model, tmp_path, learning_rate=0.5, load_best_model_at_end=True, **settings)
     trainer.train()
     losses = {line["step"]: line["eval_loss"] for line in trainer.state.log_history if "eval_loss" in line}
     assert set(losses) == {1, 2, 3}

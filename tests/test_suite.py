@@ -44,17 +44,6 @@ def test_every_set_is_measured_as_evaluate_does(suite: Path) -> None:
     assert "not_on_the_page" in result["missing"]["arms"]["none"]
 
 
-def test_tags_and_swaps_have_tables(suite: Path) -> None:
-    result = measure_suite(tiny_model(), read_suite(suite, "train"), progress=False)
-    pages = result["sets"]["pages"]
-    (turns,), (swap,) = pages["by"], pages["swaps"]
-    assert [row["bucket"] for row in turns["rows"]] == ["first", "second"]
-    assert sum(row["n"] for row in turns["rows"]) == pages["arms"]["none"]["n"] == 8
-    assert swap["arm"] == "none" and 0 <= swap["changed"]["value"] <= 1
-    text = suite_text(result)
-    assert "own base ahead by" in text and "not there: recall" in text and "right page" not in text
-
-
 def test_the_split_of_a_run_replaces_the_files(suite: Path) -> None:
     splits = {each.source.split for each in read_suite(suite, "validation")}  # type: ignore[attr-defined]
     assert splits == {"validation"}

@@ -4,34 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from arr_coc.families.relevance_maps import SemanticTextures
-from arr_coc.modeling.vision_tower import (
-    TEXTURE_SETS,
-    TEXTURES,
-    clear_of_padding,
-    luminance,
-    magnitude,
-    sobel,
-    textures,
-)
-
-
-def test_luminance_is_rec_601() -> None:
-    """With equal weights a red label on a green field of the same mean would have no edge."""
-    pixels = torch.eye(3).view(3, 3, 1, 1).expand(3, 3, 4, 4)  # a red, a green and a blue image
-    assert luminance(pixels)[:, 0, 0, 0].tolist() == pytest.approx([0.299, 0.587, 0.114])
-
-
-def test_a_constant_image_has_no_edge_not_even_at_its_border() -> None:
-    """Zero padding made a frame of the strongest edges of all around every page."""
-    assert magnitude(sobel(torch.full((2, 1, 16, 16), 0.7))).max() < 1e-6
-
-
-@pytest.mark.parametrize("dim", [2, 3])
-def test_an_edge_counts_the_same_in_both_directions(dim: int) -> None:
-    ramp = torch.arange(16.0).view(1, 1, *(16 if d == dim else 1 for d in (2, 3))).expand(1, 1, 16, 16)
-    inside = magnitude(sobel(ramp))[0, 0, 1:-1, 1:-1]
-    assert torch.allclose(inside, torch.ones_like(inside))  # a slope of 1 per px is a gradient of length 1
+from arr_coc.modeling.vision_tower import TEXTURE_SETS, TEXTURES, clear_of_padding, textures
 
 
 def test_textures_are_averages_over_patches_in_row_major_order() -> None:
@@ -42,22 +15,6 @@ def test_textures_are_averages_over_patches_in_row_major_order() -> None:
     light = found[0, TEXTURES.index("luminance")]
     assert light[1, 3] == pytest.approx(1.0) and int(light.argmax()) == 7
     assert int(found[0, TEXTURES.index("edge_magnitude")].argmax()) == 7
-
-
-@pytest.mark.parametrize("kind", TEXTURE_SETS)
-def test_textures_of_an_image_do_not_depend_on_the_batch(kind: str) -> None:
-    pixels, mask = torch.randn(3, 3, 32, 32), torch.rand(3, 64) > 0.2
-    together = textures(pixels, 8, kind, mask)
-    for item in range(3):
-        assert torch.allclose(
-            together[item : item + 1], textures(pixels[item : item + 1], 8, kind, mask[item : item + 1])
-        )
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("kind", TEXTURE_SETS)
-def test_half_precision_pixels_give_float32_textures(dtype: torch.dtype, kind: str) -> None:
-    assert textures(torch.rand(1, 3, 16, 16).to(dtype), 4, kind).dtype == torch.float32
 
 
 # ---- channels by name ----------------------------------------------------------------------------------------------
@@ -118,12 +75,6 @@ def test_entropy_is_that_of_sixteen_shades() -> None:
     assert channel("local_entropy", torch.full((1, 3, 48, 48), 0.3)).max() == 0
 
 
-def test_places_and_distance_from_the_centre() -> None:
-    at = (np.arange(6) + 0.5) / 3 - 1
-    assert channel("y")[:, 2] == pytest.approx(at) and channel("x")[3] == pytest.approx(at)
-    assert channel("eccentricity") == pytest.approx(np.hypot(at[:, None], at[None]) / 2**0.5)
-
-
 @pytest.mark.parametrize("size", [1, 3, 9])
 def test_variance_is_that_of_all_pixels_around(size: int) -> None:
     shades, reach = luma_patches(), size // 2
@@ -151,22 +102,6 @@ def test_energy_lies_in_the_direction_of_the_gradient(degrees: int, step: tuple[
     assert max(energies, key=lambda angle: energies[angle]) == degrees
     both = [channel(name, wave)[2, 2] for name in ("sobel_x", "sobel_y")]
     assert [value > 0.01 for value in both] == [step[1] != 0, step[0] != 0]
-
-
-def test_contrast_is_distance_from_what_is_around() -> None:
-    pixels = torch.zeros(1, 3, 48, 48)
-    pixels[:, 0, 16:24, 16:24] = 0.8  # one red patch, at (2, 2)
-    assert channel("contrast_red_green", pixels)[2, 2] == pytest.approx(0.8 - 0.8 / 25, abs=1e-6)
-    assert channel("contrast_blue_yellow", pixels)[2, 2] == pytest.approx(0.4 - 0.4 / 25, abs=1e-6)
-    assert channel("contrast_luminance", pixels)[2, 2] == pytest.approx(0.299 * 0.8 * 24 / 25, abs=1e-6)
-
-
-def test_the_semantic_channels_come_last() -> None:
-    torch.manual_seed(0)
-    full, features = textures(PAGE, 6, "full"), torch.randn(2, 12, 6, 6)
-    channels = SemanticTextures(12)(full, features)
-    assert channels.shape == (2, len(TEXTURES), 6, 6) and torch.equal(channels[:, :24], full)
-    channels[:, 24:].sum().backward()
 
 
 def test_what_touches_padding_is_cleared_but_where_nothing_else_is() -> None:

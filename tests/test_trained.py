@@ -10,13 +10,12 @@ from typing import Any
 import gguf
 import pytest
 import torch
-from helpers import READS_WORDS, Cli, tiny_checkpoint, tiny_tokenizer
+from helpers import PAGE, QUESTION, READS_WORDS, Cli, tiny_checkpoint, tiny_tokenizer
 from peft import LoraConfig, get_peft_model
 from published import load, stored
 from safetensors.torch import load_file, save_file
-from test_modeling import PAGE, QUESTION
 from torch import Tensor
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM
 
 import arr_coc
 from arr_coc.assembling import complete, find_language_model, open_source, take_trained
@@ -123,14 +122,6 @@ def test_trained_weights_and_their_language_model_are_the_model(
     assert load(out).generate(PAGE, QUESTION) == load(whole).generate(PAGE, QUESTION)
 
 
-def test_trained_files_are_small(whole: Path, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("arr_coc.assembling.trained.SHARD", "40KB")
-    before = stored(trained)
-    files = take_trained(whole, trained)
-    assert len(files) > 2 and all(file.stat().st_size < 60_000 for file in files)
-    assert sorted(trained.glob("trained*")) == files and same(stored(trained), before)
-
-
 def test_training_one_part_further_changes_no_other_file(whole: Path, trained: Path, tmp_path: Path) -> None:
     """A repository's history then grows by the part that changed, not by all weights."""
     before = {file.name: file.read_bytes() for file in take_trained(whole, trained)}
@@ -209,19 +200,6 @@ def test_a_training_begins_with_new_parts_around_the_language_model(whole: Path,
 
 
 # ---- GGUF ---------------------------------------------------------------------------------------------------------
-
-
-def test_a_gguf_file_is_a_source_like_any_other(whole: Path, cache: Path) -> None:
-    source = open_source(str(whole.parent / "words.gguf"), option="--llm")
-    assert source.published_name == "words.gguf" and source.field("model_type") == "llama"
-    assert source.shape("model.embed_tokens.weight") == (269, 24) and "lm_head.weight" not in source.tensors
-    assert [path.name for path in (cache / "gguf").glob("*/*")] == ["model"], "the tokenizer is read when it is wanted"
-    folder = source.file("tokenizer.json").parent
-    text = "What is the total? 24.50 €"
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    assert tokenizer(text)["input_ids"] == tiny_tokenizer()(text)["input_ids"]
-    alone = open_source(str(whole.parent / "words.gguf"), option="--llm")
-    assert alone.weight_files() == ["model.safetensors"]
 
 
 def test_what_is_no_gguf_file_is_refused(tmp_path: Path, whole: Path) -> None:

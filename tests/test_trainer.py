@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 import torch
-from peft import get_peft_model
 from torch import nn
-from trainers import CPU, PAGES, PHASE, killed_at, loaded, same, tiered_checkpoint, trainer_of, weights_of
+from trainers import CPU, PAGES, PHASE, loaded, tiered_checkpoint, trainer_of, weights_of
 
-from arr_coc import scorer_lora_config
-from arr_coc.adapters import PARTS, part_of_parameter
+from arr_coc.adapters import PARTS, adapt, part_of_parameter
 from arr_coc.data.collator import QuestionCollator
 from arr_coc.data.formats import open_records
-from arr_coc.training.parts import gradient_norms, train_only
-from arr_coc.training.phases import AllocatorPhase, JointPhase, Phase, SemanticPhase, make_trainer, train_phase
-from arr_coc.training.trainer import ArrCocTrainer, Mix, StepSampler
+from arr_coc.training.losses import loss_weights, retention_loss
+from arr_coc.training.measures import query_dependence
+from arr_coc.training.parts import train_only
+from arr_coc.training.phases import AllocatorPhase, JointPhase, Phase, SemanticPhase, make_trainer
+from arr_coc.training.trainer import Mix
 
 
 @pytest.fixture(scope="module")
@@ -26,14 +26,6 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 # ---- data and draws -----------------------------------------------------------------------------------------------
-
-
-def test_the_order_of_records_is_passes_over_all_of_them() -> None:
-    drawn = list(StepSampler(5, draws=12, seed=3))
-    assert len(drawn) == 12 and sorted(drawn[:5]) == sorted(drawn[5:10]) == list(range(5)) and drawn[:5] != drawn[5:10]
-    assert drawn == list(StepSampler(5, draws=12, seed=3)) and drawn != list(StepSampler(5, draws=12, seed=4))
-
-
 def test_draws_depend_on_seed_and_step_alone(checkpoint: Path) -> None:
     config = loaded(checkpoint)[0].config
     mix = Mix({"realizer": 3.0, "none": 1.0}, {"standard": 1.0, 5: 1.0})
@@ -52,8 +44,6 @@ def test_mixes_that_draw_nothing_are_refused(weights: Any) -> None:
 
 
 # ---- parts --------------------------------------------------------------------------------------------------------
-
-
 def test_every_parameter_belongs_to_one_part_and_every_part_has_some(checkpoint: Path) -> None:
     names = [name for name, _ in loaded(checkpoint)[0].named_parameters()]
     assert {part_of_parameter(name) for name in names} == set(PARTS)
@@ -109,43 +99,6 @@ def test_a_phase_can_train_one_scorer_and_leave_the_others(checkpoint: Path, tmp
         train_only(trainer.model, ["scorer.experts"])
 
 
-def test_a_phase_that_fails_leaves_the_configured_gradient(
-    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model, processor = loaded(checkpoint)
-    configured = model.config.fetcher_config.gradient
-    monkeypatch.setattr(ArrCocTrainer, "train", lambda _: {}["interrupted"])
-    with pytest.raises(KeyError, match="interrupted"):
-        train_phase(model, processor, replace(PHASE, gradient="soft"), tmp_path, device=CPU, root=tmp_path)
-    assert configured != "soft" and model.config.fetcher_config.gradient == configured
-
-
-def test_an_adapter_trains_alone_and_resumes_exactly(checkpoint: Path, tmp_path: Path) -> None:
-    def trainer(folder: Path) -> ArrCocTrainer:
-        model, processor = loaded(checkpoint)
-        torch.manual_seed(0)
-        adapted = get_peft_model(model, scorer_lora_config(model, r=2))
-        return make_trainer(adapted, processor, replace(PHASE, steps=3), folder, device=CPU, root=folder)
-
-    whole = trainer(tmp_path / "whole")
-    before = weights_of(whole)
-    whole.train()
-    changed = [name for name, weight in weights_of(whole).items() if not torch.equal(weight, before[name])]
-    assert changed and all("lora_" in name and "scorers" in name for name in changed)
-    killed_at(trainer(tmp_path / "killed"), 2)
-    resumed = trainer(tmp_path / "killed")
-    resumed.train()
-    assert same(weights_of(whole), weights_of(resumed))
-
-
-def test_frozen_parts_have_no_autograd_graph(checkpoint: Path) -> None:
-    model, _ = loaded(checkpoint)
-    for phase, learns in ((AllocatorPhase(), False), (JointPhase(), True)):
-        train_only(model, phase.trained)
-        encoding = model.model.encode_image(torch.randn(1, 3, 128, 128))
-        assert encoding.features.requires_grad == learns and encoding.semantic.requires_grad == learns
-
-
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_a_frozen_scorer_runs_once_and_without_a_graph(checkpoint: Path, tmp_path: Path, checkpointing: bool) -> None:
     phase = SemanticPhase(data=PAGES, steps=1, batch_size=2, activation_checkpointing=checkpointing)
@@ -155,25 +108,6 @@ def test_a_frozen_scorer_runs_once_and_without_a_graph(checkpoint: Path, tmp_pat
         scorer.register_forward_hook(lambda _m, _i, scores, name=name: ran.append((name, scores.requires_grad)))
     trainer.train()
     assert ran == [("realizer", False)]
-
-
-def test_parts_have_their_own_learning_rates(checkpoint: Path, tmp_path: Path) -> None:
-    trainer = trainer_of(checkpoint, tmp_path, rates={"encoder": 1e-5, "scorer": 3e-3}, weight_decay=0.1)
-    optimizer = trainer.create_optimizer()
-    rates = {group["part"]: group["lr"] for group in optimizer.param_groups}
-    assert rates == {**dict.fromkeys(PARTS, 1e-3), "encoder": 1e-5, "scorer": 3e-3}
-    assert isinstance(optimizer, torch.optim.AdamW)
-    decays = {(p.ndim > 1, group["weight_decay"]) for group in optimizer.param_groups for p in group["params"]}
-    assert decays == {(True, 0.1), (False, 0.0)}
-
-
-def test_gradient_norms_are_those_of_the_parts() -> None:
-    model = nn.ModuleDict({"fetcher": nn.ModuleDict({"scorers": nn.Linear(2, 1)}), "bridge": nn.Linear(2, 1)})
-    for parameter in model.parameters():
-        parameter.grad = torch.ones_like(parameter)
-    model["bridge"].weight.grad = torch.full((1, 2), 2.0)
-    norms = {part: norm.item() for part, norm in gradient_norms(model).items()}
-    assert norms == {"scorer": pytest.approx(3**0.5), "bridge": pytest.approx(3.0)}
 
 
 def test_activation_checkpointing_recomputes_every_layer_and_changes_no_gradient(checkpoint: Path) -> None:
@@ -214,8 +148,6 @@ def test_activation_checkpointing_recomputes_every_layer_and_changes_no_gradient
 
 
 # ---- what a training logs -----------------------------------------------------------------------------------------
-
-
 def test_accumulation_does_not_change_the_loss(checkpoint: Path, tmp_path: Path) -> None:
     """Four questions in one pass or in four, whatever share of the answer's tokens and boxes each pass has."""
     weights = []
@@ -250,21 +182,7 @@ def test_training_lowers_the_loss_and_logs_what_it_measures(checkpoint: Path, tm
     assert sum(value for name, value in last.items() if name.startswith("tier/")) == pytest.approx(1)
 
 
-@pytest.mark.versions
-def test_metrics_go_to_tensorboard(checkpoint: Path, tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard")
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    trainer_of(checkpoint, tmp_path, steps=2, log_every=1, report_to="tensorboard").train()
-    events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
-    assert {"train/loss/answer", "train/gradient_norm/scorer", "eval/recall"} <= set(events.Tags()["scalars"])
-    with pytest.raises(ValueError, match="report_to: expected tensorboard or none; got 'paper'"):
-        trainer_of(checkpoint, tmp_path, report_to="paper")
-
-
 # ---- refusals -----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -282,3 +200,81 @@ def test_bad_settings_of_a_phase_are_refused(change: dict[str, Any], message: st
 def test_the_trainer_refuses_a_device_that_it_cannot_be_told(checkpoint: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="device: expected cpu or cuda .*; got cuda:1"):
         make_trainer(*loaded(checkpoint), PHASE, tmp_path, device=torch.device("cuda", 1), root=tmp_path)
+
+
+# ---- What a training measures: losses by token, recall, dependence on the question
+
+
+def test_query_dependence_is_the_distance_between_fetches_of_one_image() -> None:
+    """The same numbers as in an experiment's report, which measures what is fetched, too."""
+    fetched = torch.tensor([[1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 1, 1], [1, 1, 0, 0]]).bool()
+    images = torch.tensor([0, 0, 0, 1])
+    questions = [(1,), (2,), (3,), (1,)]
+    measured = query_dependence(fetched, images, questions)
+    assert measured[:3].tolist() == pytest.approx([5 / 6, 2 / 3, 5 / 6]) and measured[3].isnan()
+    repeated = query_dependence(fetched[:2], images[:2], [(1,), (1,)])
+    assert bool(repeated.isnan().all()), "the same question again says nothing"
+    nothing = query_dependence(fetched[:2] & False, images[:2], questions[:2])
+    assert bool(nothing.isnan().all())
+
+
+def test_weights_of_unknown_losses_are_refused() -> None:
+    with pytest.raises(ValueError, match="losses: expected names among answer, .*; got beauty"):
+        loss_weights({"beauty": 1.0})
+    with pytest.raises(ValueError, match="losses: expected weights of 0 or more, one above 0"):
+        loss_weights({"answer": -1.0})
+
+
+# ---- Retention: what an adapter learns elsewhere does not change what the scorers say of retained records
+
+OTHER = {**PAGES, "seed": 77}
+MIXED = {"format": "mixed", "sources": [PAGES, OTHER], "retained": [1]}
+RETAINING = AllocatorPhase(
+    data=MIXED,
+    trained=("scorer",),
+    steps=12,
+    warmup=1,
+    batch_size=4,
+    learning_rate=2e-2,
+    strategies={"realizer": 1.0},
+    losses={"answer": 0.0},
+    weight_decay=0.0,
+)
+
+
+@pytest.fixture(scope="module")
+def tiered(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Read only."""
+    return tiered_checkpoint(tmp_path_factory.mktemp("retention"))
+
+
+def moved(tiered: Path, folder: Path, weight: float) -> float:
+    """How far the realizer's logits of retained records are, after training, from those without the adapter."""
+    model, processor = loaded(tiered)
+    phase = replace(RETAINING, losses={**RETAINING.losses, "retention": weight})
+    trainer = make_trainer(adapt(model, ("scorer",), r=4), processor, phase, folder, device=CPU, root=folder)
+    trainer.train()
+    adapted = trainer.model.eval()
+    collate = QuestionCollator(processor, model.config, padding_side="left")
+    batch = collate(list(open_records(OTHER, folder=folder)))
+    with torch.no_grad():
+        after = trainer._run(adapted, batch, "realizer", None).scores["realizer"]
+        with adapted.disable_adapter():
+            before = trainer._run(adapted, batch, "realizer", None).scores["realizer"]
+    return retention_loss(after, before, batch["patch_mask"][batch["image_index"]]).mean().item()
+
+
+def test_retained_records_are_judged_as_before(tiered: Path, tmp_path: Path) -> None:
+    free, held = (moved(tiered, tmp_path / "free", 0.0), moved(tiered, tmp_path / "held", 5.0))
+    assert held < free / 3, (held, free)
+
+
+@pytest.mark.parametrize("retained", [[2], [-1], ["1"], 1, [True]])
+def test_sources_that_there_are_not_are_not_retained(retained: Any) -> None:
+    with pytest.raises(ValueError, match="retained: expected a list of numbers of sources, 0 to 1; got"):
+        open_records({**MIXED, "retained": retained})
+
+
+def test_a_whole_model_has_nothing_to_be_held_to(tiered: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="retention: expected an adapter"):
+        trainer_of(tiered, tmp_path, RETAINING, losses={"retention": 1.0})

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import tiny_model
-from test_modeling import PAGE, QUESTION, prompt
+from helpers import PAGE, QUESTION, prompt, tiny_model
 from transformers import DynamicCache
 
 from arr_coc import ArrCocForConditionalGeneration

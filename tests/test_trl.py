@@ -6,10 +6,8 @@ from typing import Any
 import pytest
 import torch
 from datasets import Dataset
-from helpers import tiny_model
+from helpers import CARD, PAGE, tiny_model, with_markers
 from peft import LoraConfig
-from test_base_model import with_markers
-from test_modeling import CARD, PAGE
 from torch import Tensor
 
 trl = pytest.importorskip("trl")

@@ -6,14 +6,8 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import tiny_config
-from test_invariants import PAIRS, Calls
-from test_modeling import CARD, PAGE, loud_model, noise, prompt
+from helpers import CARD, PAGE, PAIRS, loud_model, prompt
 from transformers import GenerationConfig
-
-from arr_coc.model_summary import count_flops, on_meta
-from arr_coc.modeling.allocators import tier_sizes
-from arr_coc.training.losses import distribution_loss, loss_terms, loss_weights
 
 CHANGES: dict[str, dict[str, Any]] = {
     "linear": {},
@@ -156,69 +150,6 @@ def test_answers_do_not_depend_on_the_batch_or_on_how_one_asks(any_model: Any, a
     assert len({answer.fetch.budget for answer in alone}) > 1
 
 
-@pytest.mark.parametrize("allocator", CHOOSING)
-def test_an_encoding_keeps_its_prefix_and_its_answers(model: Any, allocator: str) -> None:
-    questions = [question for _, question in PAIRS]
-    fresh = [model.generate(PAGE, question, allocator=allocator) for question in questions]
-    encoding = model.encode_image(PAGE)
-    prefix = len(encoding.prefix_ids)
-    with Calls(model.model.language_model) as calls:
-        assert model.generate(encoding, questions, allocator=allocator, max_new_tokens=1)
-    longest = max(
-        prompt(
-            model, (PAGE, q), budget=model.generate(PAGE, q, allocator=allocator, return_fetch=True).fetch.budget
-        ).input_ids.shape[1]
-        for q in questions
-    )
-    assert calls.positions == longest - prefix, "what is cut out, or kept, was passed through the language model"
-    assert model.generate(encoding, questions, allocator=allocator) == fresh
-
-
-def test_a_classifier_sees_all_images_that_share_a_budget() -> None:
-    """What they get does not depend on their order, and it is the mean of what it says of each that decides."""
-    model, other = choosing_model("classifier"), noise(128, 40, 2)
-    orders = ([PAGE, other], [other, PAGE])
-    first, second = (
-        model.generate([shown], "Who?", allocator="tiers", return_fetch=True)[0].fetch.counts for shown in orders
-    )
-    assert first.sum() == second.sum() and first.tolist() == second.flip(0).tolist()
-    inputs = prompt(model, *[(image, "Who?") for image in orders[0]], budget="auto")
-    logits = model(**inputs, choices={"allocator": "tiers"}).fetch.tier_logits
-    sizes = tier_sizes(256, 26)
-    assert first.sum() == sizes[logits.mean(0).argmax()]
-
-
-def test_several_images_of_a_chat_have_a_budget_each() -> None:
-    model = choosing_model()
-    other = noise(128, 40, 2)
-    answer = model(**prompt(model, ([PAGE, other], "Who?"), budget="auto"), choices={"allocator": "adaptive"})
-    alone = [model.generate(image, "Who?", allocator="adaptive", return_fetch=True).fetch for image in (PAGE, other)]
-    assert answer.fetch.counts.tolist() == [fetch.budget for fetch in alone]
-    for i, fetch in enumerate(alone):
-        assert answer.fetch.select(torch.tensor([i])).indices.equal(fetch.indices)
-
-
-@pytest.mark.parametrize(
-    "kwargs", [{"num_beams": 2}, {"num_return_sequences": 2, "num_beams": 2}, {"use_cache": False}]
-)
-def test_beams_and_no_cache_see_the_trimmed_prompt(model: Any, kwargs: dict[str, Any]) -> None:
-    batch = prompt(model, *PAIRS[:2], budget="auto")
-    output = model.generate(**batch, allocator="tiers", return_dict_in_generate=True, **kwargs)
-    start, repeats = batch.input_ids.shape[1], kwargs.get("num_return_sequences", 1)
-    assert output.sequences[:, :start].equal(batch.input_ids.repeat_interleave(repeats, 0))
-    alone = prompt(model, PAIRS[1], budget=4)  # "Who?" is short: the first tier
-    expected = model.generate(**alone, allocator="topk", **kwargs)[0, alone.input_ids.shape[1] :]
-    found = output.sequences[repeats, start:][: len(expected)]
-    assert found.equal(expected[: len(found)])
-
-
-def test_max_length_counts_the_prompt_as_it_was_given(model: Any) -> None:
-    batch = prompt(model, PAIRS[1], budget="auto")
-    length = batch.input_ids.shape[1] + 3
-    settings = {"max_new_tokens": None, "min_new_tokens": 3, "allocator": "tiers"}
-    assert model.generate(**batch, max_length=length, **settings).shape[1] == length
-
-
 def test_max_length_may_come_from_a_generation_config(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Given so, it was not shortened along with the prompt: sequences were longer than it allows."""
     monkeypatch.setattr(model.generation_config, "max_new_tokens", None)
@@ -256,11 +187,6 @@ def test_a_stated_budget_is_exact_unless_an_allocator_that_chooses_is_stated_too
         fetched(configured, budget="auto", allocator="topk")
 
 
-def test_the_floor_needs_no_budget(model: Any) -> None:
-    assert fetched(model, budget="auto", strategy="none")[0] == 0
-    assert fetched(model, budget=0, allocator="adaptive")[0] == 0
-
-
 @torch.no_grad()
 def test_the_loss_of_a_trimmed_prompt_is_that_of_the_exact_one(model: Any) -> None:
     """Labels and positions are cut along with the placeholders."""
@@ -272,30 +198,3 @@ def test_the_loss_of_a_trimmed_prompt_is_that_of_the_exact_one(model: Any) -> No
         return model(**inputs, choices={"allocator": allocator}).loss.item()
 
     assert loss("tiers", "auto") == pytest.approx(loss("topk", 4), rel=1e-4)
-
-
-@pytest.mark.parametrize("allocator", CHOOSING)
-def test_the_cost_of_the_most_that_may_be_fetched_is_known_without_weights(allocator: str) -> None:
-    """How many an item gets depends on values, which a model on the meta device has none of."""
-    settings = {"allocator": allocator, "budget": "auto"}
-    flops, plain = (count_flops(on_meta(tiny_config(fetcher=f))) for f in (settings, {"budget": 25}))
-    assert flops == plain
-
-
-@torch.no_grad()
-def test_tokens_that_were_not_fetched_are_not_compared_with_text(model: Any) -> None:
-    batch = prompt(model, *PAIRS, budget="auto")
-    output = model(**batch, choices={"allocator": "tiers"})
-    batch["labels"] = torch.full_like(batch.input_ids, -100)
-    terms = loss_terms(
-        output,
-        batch,
-        loss_weights({"distribution": 1.0}),
-        config=model.config,
-        target_tokens=17,
-        text_statistics=(0.0, 1.0),
-    )
-    tokens = [output.image_tokens[i][placed(model, output, i, output.image_tokens.shape[1])] for i in range(len(PAIRS))]
-    assert len({len(one) for one in tokens}) > 1
-    expected = distribution_loss(torch.cat(tokens), 0.0, 1.0)
-    assert terms["distribution"].total.item() == pytest.approx(len(PAIRS) * expected.item(), rel=1e-5)

@@ -14,7 +14,7 @@ pytest.importorskip("openai")
 import openai
 from helpers import Cli, tiny_model
 from serving_client import chat, data_url, noise, png, serving, until
-from test_learn import write_adapter
+from trainers import write_adapter
 
 from arr_coc.data.feedback import Feedback, read_feedback
 from arr_coc.evaluation.prediction_loop import weights_hash

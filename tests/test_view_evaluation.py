@@ -13,13 +13,12 @@ from helpers import tiny_model
 from PIL import Image
 
 from arr_coc.cli import main
-from arr_coc.cli.evaluate import table
 from arr_coc.data.collator import QuestionCollator
 from arr_coc.data.formats.own import Jsonl
 from arr_coc.data.records import Record, read_records
 from arr_coc.evaluation import evaluate
 from arr_coc.evaluation.answers import needs_views
-from arr_coc.evaluation.predictions import Prediction, right_source, view_recall
+from arr_coc.evaluation.predictions import Prediction
 from arr_coc.evaluation.strategies import score_strategies
 from arr_coc.evaluation.suite import DataSet, measure_suite
 
@@ -69,11 +68,6 @@ def test_the_oracle_fetches_from_the_page_that_answers(report: dict[str, Any]) -
     assert oracle["tokens"] == none["tokens"] + 4
 
 
-def test_the_table_says_of_how_many_questions_the_right_page_was_fetched_from(report: dict[str, Any]) -> None:
-    text = table(report["strategies"])
-    assert "right page: best patch" in text and text.splitlines()[1].split()[-1] == "-"
-
-
 def test_what_is_asked_is_what_generate_answers(model: Any, data: Path) -> None:
     records = read_records(data)
     scored = score_strategies(model, records, ["realizer"], budget=5, progress=False)["realizer"]
@@ -93,11 +87,6 @@ def test_an_image_is_asked_in_the_same_way_beside_documents(model: Any, data: Pa
         for records in ([large], [document, large])
     )
     assert beside[0].over_views and beside[1] == alone[0] and not alone[0].over_views
-
-
-def test_intervals_are_drawn_by_documents(model: Any, data: Path) -> None:
-    scored = score_strategies(model, read_records(data), ["saliency"], tiles="asked", progress=False)["saliency"]
-    assert scored.images.tolist() == [0, 0, 1, 1]
 
 
 def test_arms_over_views_are_asked_and_scored(model: Any, data: Path) -> None:
@@ -159,30 +148,6 @@ def test_training_on_several_images_is_refused(model: Any, data: Path) -> None:
 
 def said(*fetched: tuple[float, ...], best: int = 0) -> Prediction:
     return Prediction(1, "", 1.0, 9, 4, (90, 70), "", sources=3, fetched=fetched, best=best)
-
-
-def asked(**fields: Any) -> Record:
-    return Record(Path("pages.pdf"), "?", ("1",), **fields)
-
-
-def test_the_best_patch_and_the_most_patches_may_come_from_different_pages() -> None:
-    record = asked(answer_sources=(1,))
-    patches = ((0, 0, 0, 9, 9), (1, 0, 0, 9, 9), (0, 9, 0, 18, 9))
-    assert right_source(said(*patches, best=1), record) == (1.0, 0.0)
-    assert right_source(said(*patches, best=0), asked(answer_sources=(0, 2))) == (1.0, 1.0)
-    for unknown in (right_source(said(best=-1), record), right_source(said(*patches), asked())):
-        assert np.isnan(unknown).all()
-
-
-def test_recall_over_views_is_the_share_of_area_on_the_right_source() -> None:
-    record = asked(boxes=((0, 0, 16, 8),), box_sources=(1,), answer_sources=(1,))
-    assert view_recall(said((0, 0, 0, 16, 8)), record) == 0.0
-    assert view_recall(said((1, 0, 0, 8, 8)), record) == pytest.approx(0.5)
-    frames = asked(boxes=((0, 0, 16, 8),) * 2, box_sources=(1, 2), answer_sources=(1, 2))
-    assert view_recall(said((2, 0, 0, 16, 8)), frames) == 1.0, "any frame that shows the sign will do"
-    both = asked(boxes=((0, 0, 16, 8),) * 2, box_sources=(1, 2))
-    assert view_recall(said((2, 0, 0, 16, 8)), both) == pytest.approx(0.5), "a comparison takes all of its sources"
-    assert np.isnan(view_recall(said(), asked()))
 
 
 DOCUMENTED = [

@@ -9,24 +9,11 @@ import numpy as np
 import pytest
 import torch
 from helpers import Cli, tiny_model
-from PIL import Image, ImageFont
-from test_documents import paged
+from PIL import Image
+from tiny_pdf import paged
 
-from arr_coc import viewing
 from arr_coc.modeling.views import FetchResult
-from arr_coc.viewing import (
-    MARGIN,
-    NARROWEST,
-    OUTLINE_COLOUR,
-    SHORTEST,
-    colours,
-    describe,
-    draw_answer,
-    draw_fetch,
-    draw_sheet,
-    heat,
-    wrap,
-)
+from arr_coc.viewing import MARGIN, NARROWEST, OUTLINE_COLOUR, SHORTEST, draw_fetch, draw_sheet
 
 
 def fetch(indices: list[int], side: int = 8, **changes: Any) -> FetchResult:
@@ -90,34 +77,6 @@ def test_patches_of_tiles_are_outlined_where_they_lie_in_the_image() -> None:
     assert columns.min() == pytest.approx(left + min(x0 for x0, *_ in places) * scale, abs=4)
 
 
-def test_the_image_shows_through_and_relevance_tints_it() -> None:
-    image = Image.new("RGB", (64, 64), "white")
-    pixels = np.asarray(draw_fetch(image, fetch([27]), question="?")).astype(int)
-    cell = SHORTEST // 8
-    middle = MARGIN + cell // 2
-    fetched, other = pixels[middle + 3 * cell, middle + 3 * cell], pixels[middle + 5 * cell, middle + 5 * cell]
-    assert np.abs(fetched - [254, 240, 124]).max() < 8  # 60 % of viridis' yellow over white
-    assert (other > 210).all()  # far less of its violet
-
-
-def test_nothing_fetched_draws_neither_heat_nor_outline() -> None:
-    image = Image.new("RGB", (64, 64), "white")
-    picture = draw_fetch(image, fetch([], strategy="none"), question="?", text="a", probability=0.5)
-    assert not outlined(picture).any()
-    assert (np.asarray(picture)[MARGIN + 10, MARGIN + 10] == 255).all()
-    assert describe(fetch([], strategy="none")) == (
-        "strategy none: the 4 base tokens only, nothing fetched of 64 patches"
-    )
-
-
-def test_the_caption_says_how_many_patches_are_padding() -> None:
-    said = describe(fetch([1, 2], is_padding=torch.tensor([[False, True]])))
-    assert said == (
-        "strategy realizer, allocator topk: 2 of 64 patches fetched (outlined, 1 of them padding), beside 4 base "
-        "tokens (grid)"
-    )
-
-
 @pytest.mark.parametrize("question", ["word " * 80, "w" * 400, "short", ""])
 def test_the_caption_never_leaves_the_page(question: str) -> None:
     picture = draw_fetch(
@@ -126,45 +85,6 @@ def test_the_caption_never_leaves_the_page(question: str) -> None:
     pixels = np.asarray(picture)
     assert (pixels[:, -MARGIN + 2 :] == 255).all() and (pixels[:, : MARGIN - 2] == 255).all()
     assert (pixels[-3:] == 255).all()
-
-
-def test_wrapped_lines_fit_and_lose_nothing() -> None:
-    font: Any = ImageFont.load_default(size=20)
-    text = "one two  three " + "x" * 100 + " four"
-    lines = wrap(text, font, 200)
-    assert all(font.getlength(line) <= 200 for line in lines)
-    assert "".join(lines).replace(" ", "") == text.replace(" ", "")
-
-
-def test_colours_are_viridis_and_clip() -> None:
-    assert colours(np.array([-1.0, 0.0, 1.0, 2.0])).tolist() == [[68, 1, 84]] * 2 + [[253, 231, 37]] * 2
-    luma = colours(np.linspace(0, 1, 50)) @ np.array([0.299, 0.587, 0.114])
-    assert (np.diff(luma) > 0).all()
-    opacity = heat(np.linspace(0, 1, 50))[:, 3].astype(int)
-    assert (np.diff(opacity) >= 0).all() and opacity[0] < opacity[-1] < 255
-
-
-def test_large_images_are_not_blown_up_and_several_items_are_refused() -> None:
-    picture = draw_fetch(Image.new("RGB", (4000, 1000)), fetch([3 * 8]))
-    assert picture.width <= 1536 + 2 * MARGIN
-    two = fetch([3])
-    two.relevance = two.relevance.repeat(2, 1)
-    with pytest.raises(ValueError, match="fetch: expected the result of one image and question .*; got 2"):
-        draw_fetch(Image.new("RGB", (8, 8)), two)
-
-
-def test_an_answer_of_the_model_can_be_drawn() -> None:
-    model, image = tiny_model(), Image.new("RGB", (90, 60), "white")
-    answer = model.generate(image, "What is it?", return_fetch=True)
-    assert draw_answer(image, answer, question="What is it?").width == SHORTEST + 2 * MARGIN
-
-
-def test_without_relevance_only_outlines_are_drawn() -> None:
-    blank = Image.new("RGB", (64, 64), "white")
-    plain, tinted = (np.asarray(draw_fetch(blank, fetch([9]), with_relevance=shown)) for shown in (False, True))
-    at = MARGIN + 5 * SHORTEST // 8 + 10  # within a patch that was not fetched
-    assert (plain[at, at] == 255).all() and (tinted[at, at] < 255).any()
-    assert outlined(Image.fromarray(plain)).any() and len(plain) < len(tinted)  # no colour bar
 
 
 def outlined_pages(sheet: Image.Image) -> int:
@@ -196,8 +116,3 @@ def test_the_command_line_asks_documents(checkpoint: Path, tmp_path: Path, cli: 
     assert {origin["page"] for origin in said["sources"]} <= {1, 2, 3} and said["sources"][0]["box"]
     with Image.open(picture) as sheet:
         assert sheet.width > 300
-
-
-def test_captions_fall_back_to_a_font_that_is_always_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(viewing, "CAPTION_FONTS", ("no such font.ttf",))
-    assert viewing.caption_font.__wrapped__(14).getname() == ImageFont.load_default(14).getname()

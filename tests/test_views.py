@@ -6,39 +6,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from helpers import TINY_PATCH, TINY_SIDE, tiny_model
+from helpers import LARGE_TEXT, OTHER, SCAN, SMALL, TINY_PATCH, TINY_SIDE, drawn, tiny_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageDraw, ImageFont
 
 from arr_coc.modeling import view_encoding
-from arr_coc.modeling.configuration_arr_coc import count_vision_tokens
-from arr_coc.modeling.fetcher import seen_before
 from arr_coc.modeling.image_encoding import ImageEncoding
-from arr_coc.modeling.image_processing_arr_coc import square_of
-from arr_coc.modeling.processing_arr_coc import take_view_options
+from arr_coc.modeling.prompt_format import count_vision_tokens
 from arr_coc.modeling.tiles import plan_tiles, print_height, print_scale
-from arr_coc.modeling.view_encoding import _overviews
-from arr_coc.modeling.views import JointFetch, Views
+from arr_coc.modeling.views import JointFetch
 from arr_coc.viewing import describe
 
 GRID = TINY_SIDE // TINY_PATCH
 SCORES = ("realizer", "saliency")
 QUESTION = "What is the total?"
-
-
-def drawn(width: int, height: int, seed: int = 0) -> Image.Image:
-    """Noise in blocks, so that places differ at every scale."""
-    rng = np.random.default_rng(seed)
-    small = Image.fromarray(rng.integers(0, 255, (height // 20 + 1, width // 20 + 1, 3), dtype=np.uint8))
-    return small.resize((width, height), Image.Resampling.NEAREST)
-
-
-PAGE, SMALL, OTHER = drawn(500, 700), drawn(120, 90, seed=1), drawn(90, 110, seed=2)
-LARGE_TEXT = {"max_position_embeddings": 4096}
 
 
 @pytest.fixture(scope="module")
@@ -89,13 +73,6 @@ def test_the_same_print_is_measured_alike_in_any_number_of_pixels(size: int) -> 
     assert side == pytest.approx(max(640, 0.2545 * size), rel=0.02)
 
 
-def test_without_print_tiles_follow_the_size() -> None:
-    noise = Image.effect_noise((900, 700), 80).convert("RGB")
-    assert print_height(noise, 320) is None and print_scale(noise, 320, 0.5, 11) == 0.5
-    assert print_height(Image.effect_noise((900, 900), 80).convert("RGB"), 320) is None
-    assert print_height(Image.new("RGB", (900, 700)), 320) is None
-
-
 def test_a_page_of_large_print_is_read_once(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     warned: list[str] = []
     monkeypatch.setattr("arr_coc.modeling.image_processing_arr_coc.logger.warning", warned.append)
@@ -123,29 +100,18 @@ def test_an_overview_that_is_read_well_or_shows_large_print_has_no_tiles(
         return encoding
 
     monkeypatch.setattr(view_encoding, "_encode_overviews", read)
-    encoding = model.encode_image(PAGE)
+    encoding = model.encode_image(SCAN)
     assert (0 if encoding.tiles is None else len(encoding.tiles)) == tiles
 
 
 @torch.no_grad()
 def test_what_was_fetched_is_described_by_views_and_sources(model: Any, tmp_path: Path) -> None:
-    PAGE.save(tmp_path / "page.pdf")
+    SCAN.save(tmp_path / "page.pdf")
     patches = model.config.vision_config.num_patches
-    (pair,) = model.generate([[PAGE, PAGE]], [QUESTION], return_fetch=True, tiles="never")
+    (pair,) = model.generate([[SCAN, SCAN]], [QUESTION], return_fetch=True, tiles="never")
     scan = model.generate(tmp_path / "page.pdf", QUESTION, return_fetch=True, tiles="never")
     assert describe(pair.fetch).endswith(f" from 2 views of 2 sources, of {patches} patches each")
     assert describe(scan.fetch).endswith(f" from 1 view of 1 source, of {patches} patches")
-
-
-def test_a_place_that_two_views_see_is_left_to_the_one_that_goes_before() -> None:
-    squares = [square_of(window) for window in ((0, 0, 320, 160), (0, 0, 160, 160), (120, 0, 280, 160))]
-    views = Views(torch.zeros(3, dtype=torch.int64), torch.tensor(squares), torch.tensor([0, 1]), None, "joint")
-    hidden = seen_before(views, torch.tensor([9.0, 1.0, 2.0]), side=16)
-    x, _ = views.centres(16).unbind(-1)
-    assert not hidden[2].any()  # of the tiles it has more evidence; the overview's is of no account
-    assert torch.equal(hidden[1], x[1] >= 120)
-    inside = (x[0] < 280) & (views.centres(16)[0, :, 1] >= 0) & (views.centres(16)[0, :, 1] < 160)
-    assert torch.equal(hidden[0], inside)
 
 
 def fetched(answer: Any) -> JointFetch:
@@ -160,7 +126,7 @@ def test_the_budget_of_all_views_together_is_exact_and_no_place_is_fetched_twice
     model: Any, strategy: str, allocator: str, tiles: Any
 ) -> None:
     answer = model.generate(
-        PAGE, QUESTION, tiles=tiles, strategy=strategy, allocator=allocator, budget=40, return_fetch=True
+        SCAN, QUESTION, tiles=tiles, strategy=strategy, allocator=allocator, budget=40, return_fetch=True
     )
     fetch = fetched(answer)
     pairs = list(zip(fetch.view[0].tolist(), fetch.indices[0].tolist(), strict=True))
@@ -183,14 +149,14 @@ def test_a_single_view_gives_what_it_gave(model: Any) -> None:
 
 def test_a_joint_budget_over_one_view_fetches_the_same(model: Any) -> None:
     plain = model.generate(SMALL, QUESTION, return_fetch=True)
-    joint = model.generate([[SMALL], [PAGE, SMALL]], QUESTION, tiles="never", return_fetch=True)[0]
+    joint = model.generate([[SMALL], [SCAN, SMALL]], QUESTION, tiles="never", return_fetch=True)[0]
     assert torch.equal(fetched(joint).indices, plain.fetch.indices) and joint.text == plain.text
     assert joint.probability == pytest.approx(plain.probability, rel=1e-4)
 
 
 @pytest.mark.parametrize("tiles", ["auto", "asked"])
 def test_what_is_answered_does_not_depend_on_neighbours(model: Any, tiles: str) -> None:
-    pages, questions = [PAGE, drawn(420, 430, seed=3)], [QUESTION, "Who signed?"]
+    pages, questions = [SCAN, drawn(420, 430, seed=3)], [QUESTION, "Who signed?"]
     batch = model.generate(pages, questions, tiles=tiles, return_fetch=True)
     for page, question, answer in zip(pages, questions, batch, strict=True):
         single = model.generate(page, question, tiles=tiles, return_fetch=True)
@@ -201,7 +167,7 @@ def test_what_is_answered_does_not_depend_on_neighbours(model: Any, tiles: str) 
 
 def test_questions_ask_for_tiles_of_their_own_whatever_was_encoded_before(model: Any) -> None:
     questions = [QUESTION, "Who signed?", "Where?"]
-    encoding = model.encode_image(PAGE, tiles="asked", asked_tiles=2, asked_share=0)
+    encoding = model.encode_image(SCAN, tiles="asked", asked_tiles=2, asked_share=0)
     first = [model.generate(encoding, question, return_fetch=True) for question in questions]
     held = len(encoding.tiles)
     again = [model.generate(encoding, question, return_fetch=True) for question in reversed(questions)]
@@ -211,14 +177,8 @@ def test_questions_ask_for_tiles_of_their_own_whatever_was_encoded_before(model:
         assert len(one.fetch.seen.views.slots) == 3
 
 
-@pytest.mark.parametrize(("share", "tiles"), [(0, 4), (0.9, 1)])
-def test_further_tiles_are_asked_for_by_their_share_of_the_relevance(model: Any, share: float, tiles: int) -> None:
-    answer = model.generate(PAGE, QUESTION, tiles="asked", asked_share=share, return_fetch=True)
-    assert len(answer.fetch.seen.views.slots) == 1 + tiles
-
-
 def test_base_tokens_are_those_of_the_overview_bit_for_bit(model: Any) -> None:
-    with_tiles, alone = model.encode_image(PAGE), model.encode_image(PAGE, tiles="never")
+    with_tiles, alone = model.encode_image(SCAN), model.encode_image(SCAN, tiles="never")
     assert with_tiles.tiles is not None and alone.tiles is None
     assert torch.equal(with_tiles.tokens, alone.tokens)
     base_only = [model.generate(seen, QUESTION, strategy="none", return_fetch=True) for seen in (with_tiles, alone)]
@@ -227,20 +187,12 @@ def test_base_tokens_are_those_of_the_overview_bit_for_bit(model: Any) -> None:
 
 @pytest.mark.parametrize(("spread", "counts"), [("each", [14, 13]), ("joint", None)])
 def test_sources_share_a_budget_or_have_their_part_of_it(model: Any, spread: str, counts: list[int] | None) -> None:
-    answer = model.generate([[PAGE, SMALL]], QUESTION, budget=27, spread=spread, return_fetch=True)[0]
+    answer = model.generate([[SCAN, SMALL]], QUESTION, budget=27, spread=spread, return_fetch=True)[0]
     assert int(answer.fetch.counts.sum()) == 27
     assert counts is None or answer.fetch.counts.tolist() == counts
 
 
-@pytest.mark.parametrize("strategy", ["attention", "none", "saliency"])
-def test_images_that_need_no_tiles_are_scored_by_every_strategy(model: Any, strategy: str) -> None:
-    """`attention` reads what `SelectedSlots.views` has no tiles of; what fetches nothing has not failed."""
-    answer = model.generate([[SMALL, OTHER], [OTHER]], QUESTION, strategy=strategy, return_fetch=True)[0]
-    budget = 0 if strategy == "none" else model.config.vision_tokens()[1]
-    assert answer.fetch.counts.sum() == budget and answer.fetch.fallbacks == {"scorer": 0, "bridge": 0}
-
-
-@pytest.mark.parametrize("images", [[SMALL, OTHER], [PAGE, SMALL]])
+@pytest.mark.parametrize("images", [[SMALL, OTHER], [SCAN, SMALL]])
 def test_images_of_one_prompt_are_encoded_once(model: Any, images: list[Image.Image], tmp_path: Path) -> None:
     encoding = model.encode_image([images])
     encoding.save(tmp_path / "both.safetensors", model)
@@ -256,19 +208,10 @@ def test_patches_are_given_for_each_image(model: Any) -> None:
     answer = model.generate([[SMALL, OTHER]], QUESTION, patches=patches, return_fetch=True)[0]
     assert answer.fetch.indices.equal(patches)
     with pytest.raises(ValueError, match="patches: expected them of images, not of documents"):
-        model.generate([[PAGE, SMALL]], QUESTION, patches=patches)
+        model.generate([[SCAN, SMALL]], QUESTION, patches=patches)
     relevance = torch.rand(1, GRID * GRID)
     with pytest.raises(ValueError, match="relevance: expected that of images without tiles; got 1 for "):
-        model.generate(PAGE, QUESTION, strategy="oracle", relevance=relevance)
-
-
-def test_several_images_keep_what_fetched_tokens_see_of_their_base(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patched:
-        patched.setattr(Views, "whole", property(lambda self: False))
-        anew = model.generate([[SMALL, OTHER]], QUESTION, return_fetch=True)[0]
-    monkeypatch.setattr(model.model, "encode_base", None)
-    kept = model.generate([[SMALL, OTHER]], QUESTION, return_fetch=True)[0]
-    assert kept.text == anew.text and kept.probability == pytest.approx(anew.probability, rel=1e-4)
+        model.generate(SCAN, QUESTION, strategy="oracle", relevance=relevance)
 
 
 def test_a_long_question_about_one_image_is_refused_beside_several(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -286,7 +229,7 @@ def test_a_long_question_about_one_image_is_refused_beside_several(model: Any, m
 
 def test_tiles_are_counted_by_prompt(model: Any) -> None:
     """Twelve of each page: both have all of theirs, as each alone has."""
-    pages = [PAGE, drawn(500, 700, seed=5)]
+    pages = [SCAN, drawn(500, 700, seed=5)]
     batch = model.generate(pages, [QUESTION] * 2, max_tiles=12, return_fetch=True)
     for page, answer in zip(pages, batch, strict=True):
         single = model.generate(page, QUESTION, max_tiles=12, return_fetch=True)
@@ -302,8 +245,8 @@ def test_threads_may_ask_one_encoding_for_tiles(model: Any) -> None:
     """Both find what they would have found alone, though both have tiles encoded at the same time."""
     questions = [QUESTION, "Who signed?", "Where?", "When was it?"]
     options = {"tiles": "asked", "asked_tiles": 2, "asked_share": 0}
-    alone = [model.generate(model.encode_image(PAGE, **options), q, return_fetch=True) for q in questions]
-    encoding = model.encode_image(PAGE, **options)
+    alone = [model.generate(model.encode_image(SCAN, **options), q, return_fetch=True) for q in questions]
+    encoding = model.encode_image(SCAN, **options)
     with ThreadPoolExecutor(4) as pool:
         answers = list(pool.map(lambda q: model.generate(encoding, q, return_fetch=True), questions))
     for one, other in zip(alone, answers, strict=True):
@@ -319,7 +262,7 @@ def test_the_prompt_holds_the_tokens_that_were_counted(model: Any, monkeypatch: 
         return generate(**kwargs)
 
     monkeypatch.setattr(model, "generate_tokens", watched)
-    shown: list[tuple[Any, dict[str, Any]]] = [(PAGE, {}), ([[PAGE] * 3], {}), ([[PAGE] * 9], {"max_base_tokens": 40})]
+    shown: list[tuple[Any, dict[str, Any]]] = [(SCAN, {}), ([[SCAN] * 3], {}), ([[SCAN] * 9], {"max_base_tokens": 40})]
     for images, options in [*shown, ([[SMALL] * 3], {}), ([[SMALL] * 5], {})]:  # five are pooled, as pages are
         model.generate(images, QUESTION, budget=20, **options)
         sources = len(images[0]) if isinstance(images, list) else 1
@@ -331,7 +274,7 @@ def test_the_prompt_holds_the_tokens_that_were_counted(model: Any, monkeypatch: 
 
 def test_an_oracle_finds_a_box_in_the_tiles(model: Any) -> None:
     box = (300.0, 520.0, 380.0, 540.0)
-    answer = model.generate(PAGE, QUESTION, strategy="oracle", boxes=[box], budget=12, return_fetch=True)
+    answer = model.generate(SCAN, QUESTION, strategy="oracle", boxes=[box], budget=12, return_fetch=True)
     x0, y0, x1, y1 = answer.fetch.boxes().unbind(-1)
     inside = (x1 > box[0]) & (x0 < box[2]) & (y1 > box[1]) & (y0 < box[3])
     assert inside.sum() >= 10
@@ -357,20 +300,15 @@ def test_bad_options_are_refused_before_anything_is_encoded(
 ) -> None:
     monkeypatch.setattr(model.model.vision_tower, "forward", lambda *_: pytest.fail("encoded"))
     with pytest.raises(ValueError, match=message.replace("(", r"\(")):
-        model.generate(PAGE, QUESTION, **options)
-
-
-def test_options_are_taken_and_the_rest_left() -> None:
-    options, rest = take_view_options({"tiles": "never", "num_beams": 2, "dpi": None})
-    assert options.tiles == "never" and options.dpi == 150 and rest == {"num_beams": 2}
+        model.generate(SCAN, QUESTION, **options)
 
 
 def test_base_tokens_of_a_single_image_are_pooled_too(model: Any) -> None:
     """`max_base_tokens` counted for several images only."""
-    assert model.encode_image(PAGE, tiles="never").base_positions == 16
-    seen = model.encode_image(PAGE, tiles="never", max_base_tokens=4)
+    assert model.encode_image(SCAN, tiles="never").base_positions == 16
+    seen = model.encode_image(SCAN, tiles="never", max_base_tokens=4)
     assert seen.base_positions == 4 and seen.tokens.shape[1] == 4
-    answer = model.generate(PAGE, QUESTION, tiles="never", max_base_tokens=4, return_fetch=True)
+    answer = model.generate(SCAN, QUESTION, tiles="never", max_base_tokens=4, return_fetch=True)
     again = model.generate(seen, QUESTION, return_fetch=True)
     assert answer == again and answer.sources == again.sources  # tensors are not compared, which ended in an error
 
@@ -380,27 +318,27 @@ def test_options_of_views_beside_an_encoding_are_refused(model: Any, option: dic
     """They changed nothing, without a word."""
     (name,) = option
     with pytest.raises(ValueError, match=f"{name}: expected an image beside it; got an encoding, whose views are made"):
-        model.generate(model.encode_image(PAGE), QUESTION, **option)
+        model.generate(model.encode_image(SCAN), QUESTION, **option)
 
 
 def test_more_sources_than_base_tokens_are_refused(model: Any) -> None:
     with pytest.raises(ValueError, match="max_base_tokens: expected at least 1 for each of 3 sources; got 2"):
-        model.generate([[PAGE] * 3], QUESTION, max_base_tokens=2)
+        model.generate([[SCAN] * 3], QUESTION, max_base_tokens=2)
 
 
 def test_tiles_are_kept_in_half_precision_and_without_keys_and_values(model: Any) -> None:
-    encoding: ImageEncoding = model.encode_image([PAGE, PAGE])
+    encoding: ImageEncoding = model.encode_image([SCAN, SCAN])
     assert encoding.tiles is not None and encoding.tiles.features.dtype == torch.bfloat16
     assert len(encoding.tiles) == 24 and encoding.semantic_cache == []
 
 
 def test_an_answer_says_where_in_the_source_it_was_fetched(model: Any) -> None:
-    answer = model.generate([[PAGE, SMALL]], QUESTION, budget=27, spread="each", return_fetch=True)[0]
+    answer = model.generate([[SCAN, SMALL]], QUESTION, budget=27, spread="each", return_fetch=True)[0]
     assert len(answer.sources) == 27 - int((answer.fetch.is_padding & answer.fetch.used).sum())
     assert {origin.source for origin in answer.sources} == {0, 1}
     for origin in answer.sources:
         x0, y0, x1, y1 = origin.box
-        width, height = (PAGE, SMALL)[origin.source].size
+        width, height = (SCAN, SMALL)[origin.source].size
         assert 0 <= x0 < x1 <= width and 0 <= y0 < y1 <= height and origin.page is None
     tile = [origin for origin in answer.sources if origin.source == 0]
     assert all(origin.box[2] - origin.box[0] <= 16 for origin in tile)  # 8 px of the square at half the scale
@@ -415,7 +353,7 @@ def test_origins_of_a_single_view_are_its_patches(model: Any) -> None:
 
 def test_joined_encodings_of_views_answer_as_each_by_itself(model: Any) -> None:
     """Tiles named their source by its row in an encoding of its own, and documents their number."""
-    first, second = model.encode_image(PAGE), model.encode_image(drawn(420, 430, seed=3))
+    first, second = model.encode_image(SCAN), model.encode_image(drawn(420, 430, seed=3))
     joined = first.join(model.encode_image(SMALL), second)
     assert joined.documents == [0, 1, 2] and joined.tiles.sources.unique().tolist() == [0, 2]
     assert len(joined.tiles) == len(first.tiles) + len(second.tiles)
@@ -430,12 +368,12 @@ def test_joined_encodings_of_views_answer_as_each_by_itself(model: Any) -> None:
 def test_tiles_that_were_asked_for_are_those_of_every_copy_of_an_encoding(model: Any) -> None:
     """One that crosses the bridge otherwise, or is selected, kept tiles which the other then missed."""
     options = {"tiles": "asked", "asked_tiles": 1, "asked_share": 0}
-    encoding = model.encode_image(PAGE, **options)
+    encoding = model.encode_image(SCAN, **options)
     first = model.generate(encoding, QUESTION, bypass=True)
     again = model.generate(encoding, QUESTION)
     assert (first, again) == (
-        model.generate(PAGE, QUESTION, bypass=True, **options),
-        model.generate(PAGE, QUESTION, **options),
+        model.generate(SCAN, QUESTION, bypass=True, **options),
+        model.generate(SCAN, QUESTION, **options),
     )
     assert len(encoding.tiles) == 1
 
@@ -445,35 +383,15 @@ def test_joining_what_does_not_go_together_is_refused(model: Any) -> None:
     with pytest.raises(
         ValueError, match='tiles: expected encodings that hold all of their tiles .*; got tiles="asked"'
     ):
-        plain.join(model.encode_image(PAGE, tiles="asked"))
+        plain.join(model.encode_image(SCAN, tiles="asked"))
     with pytest.raises(ValueError, match="pool: expected encodings of one pool to join them; got \\[1, 2\\]"):
         plain.join(replace(plain, pool=2))
-
-
-def test_what_is_not_known_of_all_joined_encodings_is_not_known(model: Any) -> None:
-    known, inputs = model.encode_image(SMALL), model.processor.image_processor(SMALL, return_tensors="pt")
-    bare = model.encode_image(pixel_values=inputs["pixel_values"], patch_mask=inputs["patch_mask"])
-    assert known.source_sizes is not None
-    assert known.join(bare).source_sizes is None and bare.join(known).source_sizes is None
-
-
-def test_overviews_of_what_is_tiled_may_be_unreadable_beside_what_is_not() -> None:
-    """One image without tiles had all the others warned of."""
-    asked: list[Any] = []
-
-    def processor(image: Any, **options: Any) -> dict[str, torch.Tensor]:
-        asked.append((image[0].size, "readable_px" in options))
-        return {name: torch.zeros(1, 1) for name in ("pixel_values", "patch_mask")}
-
-    images: Any = [SMALL, drawn(420, 430)]
-    inputs = _overviews(processor, images, [False, True])  # type: ignore[arg-type]
-    assert [switched_off for _, switched_off in asked] == [False, True] and len(inputs["patch_mask"]) == 2
 
 
 @torch.no_grad()
 def test_an_answer_holds_the_views_of_its_own_question(model: Any) -> None:
     """Maps and counts of a later question were those of the first."""
-    pages, questions = model.encode_image([[PAGE, SMALL]]), [QUESTION, "Which number is the last one?"]
+    pages, questions = model.encode_image([[SCAN, SMALL]]), [QUESTION, "Which number is the last one?"]
     for alone, beside in zip(
         [model.generate(pages, question, return_fetch=True) for question in questions],
         model.generate(pages, questions, return_fetch=True),
@@ -489,12 +407,12 @@ def test_an_answer_holds_the_views_of_its_own_question(model: Any) -> None:
 @torch.no_grad()
 def test_a_page_that_is_selected_is_that_page_alone(model: Any) -> None:
     """Its answer came from the tiles of another page."""
-    pages = model.encode_image([[PAGE, SMALL]])
+    pages = model.encode_image([[SCAN, SMALL]])
     second = pages.select(torch.tensor([1]))
     answer = model.generate(second, QUESTION, return_fetch=True)
     assert answer.text == model.generate(SMALL, QUESTION, tiles="never") and {
         each.source for each in answer.sources
     } == {0}
     assert all(0 <= edge <= max(SMALL.size) for each in answer.sources for edge in each.box)
-    both = model.encode_image([[PAGE], [SMALL]])
+    both = model.encode_image([[SCAN], [SMALL]])
     assert model.generate(both.select(torch.tensor([1])), QUESTION) == answer.text

@@ -9,23 +9,26 @@ from typing import Any
 
 import pytest
 import torch
+from graphs import Asking, tokens_of, vision
 from helpers import (
+    CARD,
+    LARGE_TEXT,
+    PAGE,
+    QUESTION,
     READS_WORDS,
+    SCAN,
     SCORES_WORDS,
     Cli,
+    loud_model,
     open_reader,
+    prompt,
     reads,
     stem_of,
     tiny_checkpoint,
     tiny_model,
     tiny_tokenizer,
 )
-from serving_client import chat, serving
-from test_compiling import Asking, tokens_of, vision
-from test_modeling import CARD, PAGE, QUESTION, loud_model, prompt
-from test_serving import IMAGES, SETTINGS, URLS
-from test_views import LARGE_TEXT
-from test_views import PAGE as SCAN
+from serving_client import IMAGES, SETTINGS, URLS, chat, serving
 
 from arr_coc import ArrCocConfig, ArrCocForConditionalGeneration
 from arr_coc.demo.steps import answer_in_steps
@@ -49,7 +52,7 @@ from arr_coc.modeling.wordpieces import (
     line_slope,
     placed,
 )
-from arr_coc.training.reader.targets import Wordpieces, class_of, spelled
+from arr_coc.training.reader.targets import class_of, spelled
 
 WORDPIECES = {**READS_WORDS, "text": LARGE_TEXT}
 
@@ -157,28 +160,6 @@ def test_wordpieces_of_several_views_stand_view_by_view(model: Any, tiles: str, 
     shown = int((placed.inputs["input_ids"] == model.config.image_token_id).sum())
     assert shown == 2 * encoding.base_positions + int(placed.fetch.tokens.sum()) and int(filled.sum()) < 40
     assert isinstance(model.generate(encoding, QUESTION, budget=40), str)
-
-
-@torch.no_grad()
-def test_the_most_relevant_patches_of_a_view_keep_their_wordpieces() -> None:
-    """Every patch begins two wordpieces, so half of the patches have no room: those that the scorer puts last."""
-    model = reads(tiny_model(**WORDPIECES), 2, 2)
-    encoding = model.encode_image([[SCAN, PAGE]], tiles="never")
-    answer_generator = AnswerGenerator(model, model.processor)
-    asked = QuestionBatch(encoding, [[0, 1]], [QUESTION])
-    selected, choices = answer_generator.select_slots(
-        asked, model.model.fetcher.resolve(FetchChoices(budget=40)), (), {}
-    )
-    fetched = model.model.fetch(selected, choices)
-    bridged = bridge_over_views(model.model, selected.encoding, fetched)
-    assert fetched.counts.sum() == 40
-    for slot, count in enumerate(fetched.counts.tolist()):
-        if not count:
-            continue
-        kept = bridged.source[slot, :count].unique()
-        relevance = fetched.relevance[slot][fetched.indices[slot, :count]]
-        assert len(kept) == (count + 1) // 2
-        assert relevance[kept].min() >= relevance.sort(descending=True).values[len(kept) - 1]
 
 
 @torch.no_grad()
@@ -310,20 +291,6 @@ def test_an_answer_says_how_well_its_page_and_its_patches_were_read(model: Any) 
     assert (ask().legibility, ask().fetched_legibility, ask().warning) == (None, None, cut)
 
 
-def test_what_is_seen_in_tiles_is_as_legible_as_they_are(model: Any) -> None:
-    encoding = model.encode_image([[SCAN, PAGE]], tiles="all")
-    assert set(encoding.tiles.sources.tolist()) == {0} and encoding.tiles.characters.dtype == torch.float32
-    encoding.characters = torch.tensor([1.0, 0.25]).repeat(2, 256, 1)
-    encoding.tiles.characters = torch.tensor([1.0, 0.75]).repeat(len(encoding.tiles), 256, 1)
-    tiled = 256 * len(encoding.tiles)
-    assert [encoding.legibility([number]) for number in (0, 1)] == [0.75, 0.25]
-    (answer,) = model.generate(encoding, [QUESTION], return_fetch=True)
-    assert answer.legibility == pytest.approx((0.75 * tiled + 0.25 * 256) / (tiled + 256))
-    fetch = answer.fetch
-    confidence = torch.where(fetch.view < 2, 0.25, 0.75)[fetch.used]
-    assert answer.fetched_legibility == pytest.approx(float(confidence.mean()))
-
-
 def test_the_probability_follows_from_the_calibration(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     encoding = model.encode_image(PAGE)
     ask = partial(model.generate, encoding, QUESTION, return_fetch=True, max_new_tokens=1)
@@ -381,14 +348,6 @@ def test_columns_that_touch_in_a_line_are_a_word() -> None:
     assert words["tall"].columns == (4.0, 6.0, 7.5, 10.0) and words["tall"].row == 1.5
     assert words["end"].columns == (61.5, 62.5, 63.5)
     assert open_reader().words(stem_of(*shown([]))) == [[]]
-
-
-def test_half_rows_of_a_large_line_are_one_word() -> None:
-    classes, present, middles = shown([("Sum", row, 8, 4) for row in (2, 3, 4)])
-    middles[0, 2:5, 8:20] = torch.tensor([1.0, 0.0, -1.0])[:, None]
-    classes[0, 4, 8:20, 5] = 12.0  # what two of three half rows predict is read
-    (word,) = open_reader().words(stem_of(classes, present, middles))[0]
-    assert word.text == "Sum" and word.row == 3.5
 
 
 def test_how_well_characters_were_read_is_counted_by_patch() -> None:
@@ -522,18 +481,6 @@ def test_large_print_is_read_on_smaller_images() -> None:
     assert (alone >= 0).sum() == len(reader.cut("ox"))  # the others are no more than guesses
 
 
-@pytest.mark.parametrize("side", [64, 128])
-def test_the_stem_sees_smaller_images_of_any_size(monkeypatch: pytest.MonkeyPatch, side: int) -> None:
-    tower, seen = tiny_model(**WORDPIECES).model.vision_tower, []
-    read = tower.text_reader.read
-    monkeypatch.setattr(tower.text_reader, "read", lambda *stems: (seen.extend(stems), read(*stems))[1])
-    grey = torch.full((1, 3, side, side), 0.3)
-    tower.encode_grid(grey)
-    stem, (half, quarter), _ = seen
-    assert [each.shape[-1] for each in (stem, half, quarter)] == [side // 4, side // 8, side // 16]
-    torch.testing.assert_close(half[0, :, 2:-2, 2:-2], stem[0, :, 2 : side // 8 - 2, 2 : side // 8 - 2])
-
-
 def test_marks_tell_where_relevant_words_begin_and_end() -> None:
     """Words of two tokens and one, and in the next line again, where the first token seems to go on a word."""
     relevance = torch.tensor([0.4, 0.6, 0.8, 0.9, 0.6, 0.5])  # of the words 1/2, 4/5, 3/4 and 1/2: odds of 1, 4, 3, 1
@@ -552,19 +499,6 @@ def test_marks_tell_where_relevant_words_begin_and_end() -> None:
     torch.testing.assert_close(apart[0, :3], marks[:3])
     torch.testing.assert_close(apart[0, 3:, 0], marks[3:, 0])
     torch.testing.assert_close(apart[0, 3:, 1:], marks[3:, 1:] / 0.75)
-
-
-def test_words_are_cut_as_the_tokenizer_cuts_them() -> None:
-    tokenizer = tiny_tokenizer()
-    reader, cut = TextReader(4, len(tokenizer)), Wordpieces(tokenizer)
-    reader.spellings.copy_(spelled(tokenizer, len(tokenizer)))
-    for word in ("the", "user", "12.50", "theory?", "a-b_c", "E$12"):
-        assert reader.cut(word) == [(piece.id, piece.start) for piece in cut(word)], word
-    assert len(reader.cut("the" * 100)) >= 100
-    unknown = CHARACTERS[-1]  # of two bytes, which the tokenizer has no wordpiece for
-    assert reader.cut(f"a{unknown}b") == [
-        (token, 2 * (number == 2)) for number, (token, _) in enumerate(reader.cut("ab"))
-    ]
 
 
 def test_spellings_are_a_part_of_the_checkpoint(tmp_path: Path) -> None:

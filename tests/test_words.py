@@ -15,7 +15,6 @@ from serving_client import chat, data_url, png, serving
 from tiny_pdf import text_at, write_form, write_pdf
 from transformers import TextStreamer
 
-from arr_coc.cli.common import WORDS as WORDS_OF_THE_CLI
 from arr_coc.data.collator import QuestionCollator
 from arr_coc.data.records import Record
 from arr_coc.evaluation.bench import ModelReader
@@ -23,15 +22,13 @@ from arr_coc.modeling import word_sources
 from arr_coc.modeling.documents import Limits, open_document
 from arr_coc.modeling.image_encoding import ImageEncoding
 from arr_coc.modeling.image_loading import load_source
-from arr_coc.modeling.printed_lines import TextLayer, line_in_box, readable, words_on_view
+from arr_coc.modeling.printed_lines import TextLayer, line_in_box, readable
 from arr_coc.modeling.word_sources import (
     WORD_SOURCES,
     PageToRead,
     PageWords,
     doubts,
     from_tensor,
-    sampled_strips,
-    to_tensor,
     words_of_each,
     words_of_page,
 )
@@ -116,24 +113,11 @@ def test_words_in_files_are_those_in_a_list(tmp_path: Path, silent_model: Any, c
     assert (named.pieces >= 0).sum() == (pieces >= 0).sum()
 
 
-def test_characters_share_a_box_by_their_widths() -> None:
-    line = line_in_box("iW", (0, 0, 100, 10))
-    assert line.boxes[0, 2] < 30 and line.boxes[1, 2] == 100
-    assert [text for text, _ in line_in_box("two words", (0, 0, 90, 10)).words()] == ["two", "words"]
-
-
 @pytest.mark.parametrize(
     ("character", "shown"), [("a", "a"), ("ﬁ", "fi"), ("ő", "o"), ("ß", "ß"), ("ł", "l"), ("−", "-"), ("中", "")]
 )
 def test_characters_become_those_that_the_reader_knows(character: str, shown: str) -> None:
     assert readable(character) == shown
-
-
-def test_words_beyond_a_view_are_outside_its_columns() -> None:
-    line = line_in_box("abcd", (-10, 4, 30, 8))
-    (word,) = words_on_view([line], (0, 0, 64, 64), 4)
-    assert word.columns[0] < 0 <= word.columns[-1] and word.row == pytest.approx(6 / 64 * 8)
-    assert words_on_view([line], (40, 0, 104, 64), 4) == []
 
 
 def test_text_layers_have_forms_rotated_pages_and_no_hidden_text(tmp_path: Path) -> None:
@@ -184,13 +168,6 @@ def test_honest_layers_are_trusted_and_liars_are_not() -> None:
     assert "other numbers" in doubt(stated(*honest), "Invoice 9871", "Total 124.99", *honest[2:])
     assert "cannot be seen" in doubt(stated(*honest, hidden=40), *honest)
     assert "have no known meaning" in doubt(stated(*honest, unknown=40), *honest)
-
-
-def test_half_of_the_strips_have_digits() -> None:
-    lines = [line_in_box(f"line {number}" if number % 5 == 0 else "only words", (0, 0, 90, 10)) for number in range(99)]
-    strips = sampled_strips(lines)
-    assert len(strips) == word_sources.SAMPLED
-    assert sum(any(map(str.isdigit, strip.text)) for strip in strips) == word_sources.SAMPLED // 2
 
 
 # ---- OCR ----------------------------------------
@@ -349,23 +326,6 @@ def test_scorers_that_read_features_look_at_pages_whose_words_are_known(silent_m
     assert torch.equal(named.indices, seen.indices) and torch.equal(named.scores, seen.scores)
 
 
-def test_text_in_one_pass_is_that_of_a_batch(model: Any) -> None:
-    other = [("zz", (4, 4, 20, 10))]
-    together = model.generate([PAGE, PAGE], ["What is ab?", "What is zz?"], words=[WORDS, other])
-    assert together == [
-        model.generate(PAGE, "What is ab?", words=WORDS),
-        model.generate(PAGE, "What is zz?", words=other),
-    ]
-
-
-def test_words_come_back_from_bytes() -> None:
-    layer = stated("a b", hidden=2)
-    pages = from_tensor(torch.cat((to_tensor([None, layer]), to_tensor([PageWords(layer.lines, "ocr", "x 1")]))))
-    assert pages[0] is None and isinstance(pages[1], TextLayer) and pages[1].hidden == 2
-    assert isinstance(pages[2], PageWords) and pages[2].engine == "x 1"
-    np.testing.assert_allclose(pages[2].lines[0].boxes, layer.lines[0].boxes, atol=0.01)  # type: ignore[index]
-
-
 # ---- bad input ----------------------------------------
 
 
@@ -416,10 +376,6 @@ def test_files_of_words_that_cannot_be_read_are_refused(tmp_path: Path, content:
 def test_models_that_read_no_text_refuse_words_from_elsewhere() -> None:
     with pytest.raises(ValueError, match="words: expected auto or network, as the model has no text reader; got"):
         tiny_model().encode_image(PAGE, words=WORDS)
-
-
-def test_the_command_line_lists_the_family() -> None:
-    assert set(WORDS_OF_THE_CLI) == set(WORD_SOURCES)
 
 
 def test_the_command_line_takes_a_source_and_says_it(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

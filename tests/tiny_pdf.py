@@ -1,6 +1,9 @@
 """PDFs of one page a content stream, written by hand, so that tests know where each character is."""
 
+from io import BytesIO
 from pathlib import Path
+
+from PIL import Image, ImageDraw
 
 CONTROL = "/CIDInit /ProcSet findresource begin begincmap 1 beginbfchar <02> <0005> endbfchar endcmap end"
 TIMES = "/Type /Font /Subtype /Type1 /BaseFont /Times-Roman"
@@ -69,3 +72,18 @@ PROSE = "".join(
     )
 )
 """Enough text for a page that is worth reading."""
+
+
+def page(number: int, size: tuple[int, int] = (120, 160)) -> Image.Image:
+    image = Image.new("RGB", size, "white")
+    ImageDraw.Draw(image).rectangle((10, 10 + 20 * number, 60, 25 + 20 * number), "black")
+    return image
+
+
+def paged(kind: str, pages: int = 3) -> bytes:
+    stream = BytesIO()
+    images = [page(number) for number in range(pages)]
+    images[0].save(
+        stream, kind, save_all=True, append_images=images[1:], **({"resolution": 72} if kind == "PDF" else {})
+    )
+    return stream.getvalue()

@@ -1,15 +1,23 @@
 """Trainers of tiny models, for tests."""
 
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from helpers import tiny_checkpoint
+from helpers import tiny_checkpoint, tiny_model
 from torch import Tensor
+from transformers import Trainer, TrainingArguments
 
 from arr_coc import ArrCocForConditionalGeneration, ArrCocProcessor
+from arr_coc.adapters import adapt, save_adapter
+from arr_coc.data.collator import QuestionCollator
+from arr_coc.data.formats import open_records
+from arr_coc.data.records import Record
 from arr_coc.training.phases import JointPhase, Phase, make_trainer
 from arr_coc.training.trainer import ArrCocTrainer
 
@@ -31,10 +39,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def loaded(checkpoint: Path) -> tuple[ArrCocForConditionalGeneration, ArrCocProcessor]:
-    return (
-        ArrCocForConditionalGeneration.from_pretrained(checkpoint),
-        ArrCocProcessor.from_pretrained(checkpoint),
-    )
+    return (ArrCocForConditionalGeneration.from_pretrained(checkpoint), ArrCocProcessor.from_pretrained(checkpoint))
 
 
 def trainer_of(checkpoint: Path, folder: Path, phase: Phase = PHASE, **changes: Any) -> ArrCocTrainer:
@@ -71,3 +76,49 @@ def killed_at(trainer: ArrCocTrainer, step: int) -> None:
     trainer.compute_loss = compute_loss  # type: ignore[method-assign]
     with pytest.raises(Killed):
         trainer.train()
+
+
+def write_adapter(folder: Path, *, part: str = "scorer", seed: int = 0) -> Path:
+    """An adapter of `tiny_model()` that changes what is fetched."""
+    adapted = adapt(tiny_model(), (part,), r=2)
+    with torch.random.fork_rng(), torch.no_grad():
+        torch.manual_seed(seed)
+        for name, weight in adapted.named_parameters():
+            if "lora_B" in name:
+                weight.normal_(std=0.5)
+    save_adapter(adapted, folder)
+    return folder
+
+
+def records_of(seed: int) -> list[Record]:
+    return list(
+        open_records({"format": "rendered", "pages": 1, "questions": 3, "size": 128, "split": "train", "seed": seed})
+    )
+
+
+def standard_trainer(model: Any, out: Path, **settings: Any) -> Trainer:
+    arguments = TrainingArguments(
+        str(out),
+        per_device_train_batch_size=3,
+        per_device_eval_batch_size=3,
+        report_to=[],
+        use_cpu=True,
+        remove_unused_columns=False,
+        disable_tqdm=True,
+        **settings,
+    )
+    collate = QuestionCollator(model.processor, model.config)
+    return Trainer(model, arguments, data_collator=collate, train_dataset=records_of(0), eval_dataset=records_of(1))
+
+
+CONFIGS = ROOT / "examples" / "accelerate"
+
+
+def launched(config: str, *command: str) -> None:
+    """Runs `accelerate launch` with a shipped config, two processes on this machine's CPU."""
+    launch = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(CONFIGS / config)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(
+        [*launch, "--main_process_port", "0", *command], env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr[-3000:]

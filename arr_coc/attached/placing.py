@@ -170,13 +170,7 @@ class Batch:
 
 
 def pad(
-    prompts: Sequence[PlacedPrompt],
-    image_id: int,
-    pad_id: int,
-    *,
-    prefix: int = 0,
-    level: bool = False,
-    spare: int = 0,
+    prompts: Sequence[PlacedPrompt], image_id: int, pad_id: int, *, prefix: int = 0, level: bool = False, spare: int = 0
 ) -> Batch:
     """Pads prompts on the left, or behind a common prefix.
 

@@ -223,9 +223,7 @@ def add_choice_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--budget", metavar="K", help=budgets)
     parser.add_argument(
-        "--allocator",
-        metavar="A",
-        help=f"how patches are chosen by relevance: {ALLOCATORS} (default: the model's)",
+        "--allocator", metavar="A", help=f"how patches are chosen by relevance: {ALLOCATORS} (default: the model's)"
     )
 
 

@@ -39,11 +39,7 @@ def calibration(probabilities: np.ndarray, right: np.ndarray, refused: np.ndarra
     number = np.minimum((probabilities * BINS).astype(int), BINS - 1)
     bins = [_means(probabilities, right, number == each) for each in range(BINS)]
     distances = [own["n"] * abs(own["confidence"] - own["accuracy"]) for own in bins if own["n"]]
-    return {
-        "ece": sum(distances) / len(probabilities),
-        "bins": bins,
-        "refused": _means(probabilities, right, refused),
-    }
+    return {"ece": sum(distances) / len(probabilities), "bins": bins, "refused": _means(probabilities, right, refused)}
 
 
 _RIDGE = 1e-4

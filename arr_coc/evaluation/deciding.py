@@ -244,8 +244,4 @@ def judge(scored: Sequence[Scored], items: Items, rules: dict[str, Any]) -> dict
     decided = {}
     if rules:
         decided = {"decision": decide(rules, list(by_name), lambda first, second: known[first, second], images=images)}
-    return {
-        "comparisons": comparisons,
-        **decided,
-        "notes": {name: of_arm.arm.note for name, of_arm in by_name.items()},
-    }
+    return {"comparisons": comparisons, **decided, "notes": {name: of_arm.arm.note for name, of_arm in by_name.items()}}

@@ -335,9 +335,7 @@ def _other_pages(
 
 
 def _check_boxes(
-    model: ArrCocForConditionalGeneration,
-    batch: Sequence[Item],
-    images: Mapping[Path | HeldImage, Image.Image],
+    model: ArrCocForConditionalGeneration, batch: Sequence[Item], images: Mapping[Path | HeldImage, Image.Image]
 ) -> None:
     """Refuses boxes outside their image, before any question is asked."""
     vision = model.config.vision_config

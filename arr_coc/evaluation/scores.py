@@ -16,12 +16,7 @@ from ..data.records import Record, says_absent
 from ..metrics import METRICS
 from .arms import Arm
 from .calibration import calibration
-from .predictions import (
-    Prediction,
-    recall,
-    right_source,
-    view_recall,
-)
+from .predictions import Prediction, recall, right_source, view_recall
 from .statistics import (
     Interval,
     bootstrap_mean,

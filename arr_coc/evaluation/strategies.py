@@ -220,11 +220,7 @@ def score_fetchers(
 
 
 def score_arms(
-    model: ArrCocForConditionalGeneration,
-    records: Sequence[Record],
-    arms: Sequence[Arm],
-    metric: str,
-    **settings: Any,
+    model: ArrCocForConditionalGeneration, records: Sequence[Record], arms: Sequence[Arm], metric: str, **settings: Any
 ) -> tuple[dict[str, Scored], Items]:
     """Each arm's answers and scores by its name, and the questions that count. Settings are as in `predict_all`."""
     patch = model.config.vision_config.patch_size

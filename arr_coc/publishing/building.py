@@ -131,12 +131,7 @@ def read_card(path: Path) -> ModelCard:
 
 
 def complete_card(
-    path: Path,
-    name: str,
-    *,
-    strategy: str,
-    evaluation: dict[str, Any] | None = None,
-    base_model: Iterable[str] = (),
+    path: Path, name: str, *, strategy: str, evaluation: dict[str, Any] | None = None, base_model: Iterable[str] = ()
 ) -> ModelCard:
     """Completes the card at `path`, or writes a new one; idempotent.
 

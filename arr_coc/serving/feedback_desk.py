@@ -63,12 +63,7 @@ class FeedbackDesk:
     """
 
     def __init__(
-        self,
-        journal: Journal,
-        store: EncodingStore,
-        remembered_bytes: int,
-        hook: Hook,
-        version: Callable[[], str],
+        self, journal: Journal, store: EncodingStore, remembered_bytes: int, hook: Hook, version: Callable[[], str]
     ) -> None:
         assert journal.name == JOURNAL and journal.durable
         self.journal, self.store, self.hook, self.version = journal, store, hook, version

@@ -266,11 +266,7 @@ class Completion:
         return {**self.head, "object": "chat.completion", "choices": [choice], "usage": usage, "arr_coc": fetched}
 
     def chunk(
-        self,
-        delta: dict[str, Any],
-        finish: str | None = None,
-        logprobs: dict[str, Any] | None = None,
-        **more: Any,
+        self, delta: dict[str, Any], finish: str | None = None, logprobs: dict[str, Any] | None = None, **more: Any
     ) -> dict[str, Any]:
         """One event of a streamed answer."""
         choice = {"index": 0, "delta": delta, "finish_reason": finish, "logprobs": logprobs}

@@ -77,12 +77,7 @@ class AttachedScorerStage(Stage):
         raise ValueError("attached_scorer: expected a published model alone with such stages; got an ARR-COC model")
 
     def train(
-        self,
-        reader: AttachedReader,
-        folder: Path,
-        *,
-        root: Path = Path("."),
-        config: ArrCocFetcherConfig | None = None,
+        self, reader: AttachedReader, folder: Path, *, root: Path = Path("."), config: ArrCocFetcherConfig | None = None
     ) -> None:
         """Trains the reader's scorer, a new one if it has none, or resumes a killed run.
 

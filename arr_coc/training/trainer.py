@@ -210,11 +210,7 @@ class ArrCocTrainer(Trainer):
         return Draw(config.fetcher_config.strategy, config.vision_tokens()[1])
 
     def compute_loss(
-        self,
-        model: nn.Module,
-        inputs: dict[str, Any],
-        return_outputs: bool = False,
-        num_items_in_batch: Any = None,
+        self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
         """The weighted sum of the losses, each divided by its count over the whole step."""
         draw, config = self.draw(), base_model(self.model).config

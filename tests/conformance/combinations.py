@@ -5,8 +5,7 @@ Notation: S side of the image in pixels, M base tokens, K fetched tokens.
 
 from typing import Any
 
-from helpers import READS_WORDS, tiny_config
-from test_language_model import MIXTURE
+from helpers import MIXTURE, READS_WORDS, tiny_config
 
 from arr_coc import ArrCocConfig
 

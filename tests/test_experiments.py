@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -23,8 +24,6 @@ def scripts(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 # ---- the chain
-
-
 def bench(folder: Path) -> Path:
     """Two pages of two sources, with three questions."""
     for source, questions in (("bills", 2), ("letters", 1)):
@@ -111,3 +110,35 @@ def test_the_stored_predictions_give_the_stored_report(
     called(scripts["report"], monkeypatch, "--out", tmp_path)
     for name in ("report.md", "curve.svg"):
         assert (tmp_path / name).read_text() == (FOLDER / name).read_text(), name
+
+
+# ---- The experiment of attached-pages: its scripts train a tiny share of a model, ask it, and report what is stored
+
+FOLDER_ATTACHED_PAGES = Path(__file__).parents[1] / "examples" / "experiments" / "attached-pages"
+
+
+@pytest.fixture
+def attached_scripts(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    return loaded_scripts(FOLDER_ATTACHED_PAGES, ("small_qwen", "train", "evaluate", "report"), monkeypatch)
+
+
+def test_the_scripts_train_ask_and_report(
+    attached_scripts: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    sizes = ("--steps", "2", "2", "2", "2", "--batch", "2", "--held-out", "2")
+    called(attached_scripts["train"], monkeypatch, "--out", tmp_path, *sizes)
+    predictions = tmp_path / "predictions.csv"
+    options = ("--model", tmp_path, "--pages", "1", "--scorer", "2", "1", "--out", predictions)
+    called(attached_scripts["evaluate"], monkeypatch, *options)
+    called(attached_scripts["report"], monkeypatch, "--predictions", predictions, "--out", tmp_path)
+    table = (tmp_path / "table.md").read_text()
+    assert "| keep all | 144 |" in table and "| realizer | 36 |" in table and "| smaller image | 36 |" in table
+    assert (tmp_path / "curve.svg").read_text().startswith("<svg")
+
+
+def test_the_stored_predictions_give_the_stored_table(attached_scripts: dict[str, ModuleType]) -> None:
+    report = attached_scripts["report"]
+    assert (
+        report.table(report.read(FOLDER_ATTACHED_PAGES / "predictions.csv"))
+        == (FOLDER_ATTACHED_PAGES / "table.md").read_text()
+    )
