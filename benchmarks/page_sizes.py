@@ -22,15 +22,15 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from arr_coc.data.domains import draw_page
-from arr_coc.data.domains.page import Question
-from arr_coc.data.domains.variations import AS_DRAWN, Variations
-from arr_coc.data.splits import SPLITS, Split
 from arr_coc.evaluation.reporting import environment, percent, to_text
 from arr_coc.evaluation.statistics import score_interval
 from arr_coc.files import run_module, write_json
 from arr_coc.metrics import METRICS
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+from arr_coc.pages.domains import draw_page
+from arr_coc.pages.domains.variations import AS_DRAWN, Variations
+from arr_coc.pages.page import Question
+from arr_coc.pages.splits import SPLITS, Split
 from arr_coc.publishing.building import load_model
 
 SIZES = (256, 384, 512, 768, 1024, 1536, 2048, 4096)

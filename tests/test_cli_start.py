@@ -18,7 +18,6 @@ from arr_coc import ArrCocForConditionalGeneration
 from arr_coc.attached.scoring import STRATEGIES
 from arr_coc.cli import COMMANDS
 from arr_coc.cli.common import TILING, TRAINED
-from arr_coc.data.domains import DOMAINS
 from arr_coc.data.formats import DEFAULT_FORMAT, FORMATS
 from arr_coc.data.records import MAX_ERRORS
 from arr_coc.evaluation.arms import GROUPS
@@ -29,6 +28,7 @@ from arr_coc.modeling import views
 from arr_coc.modeling.allocators import ALLOCATORS
 from arr_coc.modeling.bridges import BRIDGES
 from arr_coc.modeling.scorers import SCORERS
+from arr_coc.pages.domains import DOMAINS
 from arr_coc.publishing.pushing import MAIN
 from arr_coc.version import __version__
 

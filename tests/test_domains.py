@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 
 from arr_coc.cli import main
-from arr_coc.data import SPLITS, family_names
-from arr_coc.data.domains import DOMAINS, Page, Question, draw_page
 from arr_coc.data.formats.own import Rendered
-from arr_coc.data.glyphs import MIN_FONT, text_unit
-from arr_coc.data.questions import DOCUMENT_WORDINGS
-from arr_coc.data.rasterising import Box, Ink
 from arr_coc.data.records import read_records
+from arr_coc.pages.domains import DOMAINS, Page, Question, draw_page
+from arr_coc.pages.domains.glyphs import MIN_FONT, text_unit
+from arr_coc.pages.domains.rasterising import Box, Ink
+from arr_coc.pages.domains.wordings import DOCUMENT_WORDINGS
+from arr_coc.pages.fonts import family_names
+from arr_coc.pages.splits import SPLITS
 
 OURS = ("document", "form")
 """Domains whose letters we draw ourselves; test_browser.py, test_sources.py and test_generated_pages.py test others."""

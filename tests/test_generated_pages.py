@@ -8,16 +8,16 @@ from random import Random
 import numpy as np
 import pytest
 
-from arr_coc.data import fonts
-from arr_coc.data.domains.page import ABSENT, Question, TextPage
-from arr_coc.data.fonts import FontFace
-from arr_coc.data.generated import KINDS, draw_page, layout_page
-from arr_coc.data.generated.fields import FOREIGN, TERMS, FieldNames, all_fields, domains
-from arr_coc.data.generated.forms import _LAYOUTS as FORMS
-from arr_coc.data.generated.jumble import SIDE, jumble
-from arr_coc.data.generated.letters import FACTS
-from arr_coc.data.generated.page import Fonts
-from arr_coc.data.generated.question_writer import (
+from arr_coc.pages import fonts
+from arr_coc.pages.fields import FOREIGN, TERMS, FieldNames, all_fields, domains
+from arr_coc.pages.fonts import FontFace
+from arr_coc.pages.forms import _LAYOUTS as FORMS
+from arr_coc.pages.generator import KINDS, draw_page, layout_page
+from arr_coc.pages.jumble import SIDE, jumble
+from arr_coc.pages.letters import FACTS
+from arr_coc.pages.maker import Fonts
+from arr_coc.pages.page import ABSENT, Question, TextPage
+from arr_coc.pages.question_writer import (
     DETAIL,
     GIST,
     NOT_THERE,
@@ -29,10 +29,10 @@ from arr_coc.data.generated.question_writer import (
     is_phrase,
     spoken,
 )
-from arr_coc.data.generated.sheet import Sheet, Style, find
-from arr_coc.data.generated.values import _DATES, Values
-from arr_coc.data.generated.values import KINDS as VALUES
-from arr_coc.data.splits import SPLITS, Split, Words, share
+from arr_coc.pages.sheet import Sheet, Style, find
+from arr_coc.pages.splits import SPLITS, Split, Words, share
+from arr_coc.pages.values import _DATES, Values
+from arr_coc.pages.values import KINDS as VALUES
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 from PIL import features
 
-from arr_coc.data import Document, Split, fonts, render_document
-from arr_coc.data.domains import DOMAINS, Page, draw_page
+from arr_coc.pages import fonts
+from arr_coc.pages.domains import DOMAINS, Page, draw_page
+from arr_coc.pages.domains.document import Document, render_document
+from arr_coc.pages.splits import Split
 
 HASHES = Path(__file__).parent / "fixtures" / "page_hashes.json"
 """Written when pages got three splits and words of their own in each, those of training when they came to say more

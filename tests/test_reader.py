@@ -19,12 +19,12 @@ from test_modeling import prompt
 from transformers import AutoModelForCausalLM
 
 from arr_coc import ArrCocForConditionalGeneration
-from arr_coc.data.domains.page import UNKNOWN, Line, Question, TextPage
 from arr_coc.modeling.bridges import FOREMOST, reading_order
 from arr_coc.modeling.image_processing_arr_coc import ArrCocImageProcessor
 from arr_coc.modeling.modeling_arr_coc import relevance_loss
 from arr_coc.modeling.scorers import EMPTY
 from arr_coc.modeling.wordpieces import CHARACTERS, CLASSES, PIECE_SLOTS, SPACE
+from arr_coc.pages.page import UNKNOWN, Line, Question, TextPage
 from arr_coc.training.attention import all_eager_attention
 from arr_coc.training.reader import language_model, question_answering, relevance
 from arr_coc.training.reader.language_model import seen, spans

@@ -11,8 +11,13 @@ import numpy as np
 import pytest
 from numpy.random import Generator
 
-from arr_coc.data import CHARSET, SPLITS, Box, Document, Split, fonts, questions, render_document, values
-from arr_coc.data.domains import DOMAINS
+from arr_coc.modeling.image_processing_arr_coc import Box
+from arr_coc.pages import fonts
+from arr_coc.pages.domains import DOMAINS, values
+from arr_coc.pages.domains import wordings as questions  # fmt: skip
+from arr_coc.pages.domains.document import Document, render_document
+from arr_coc.pages.domains.glyphs import CHARSET
+from arr_coc.pages.splits import SPLITS, Split
 
 KIND_PATTERNS: dict[str, str] = {
     "amount": r"\$?\d{1,3}(,\d{3})?\.\d{2}",

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from arr_coc.data.domains import Page, Variations, document, draw_page
 from arr_coc.data.formats.own import Rendered
 from arr_coc.data.records import read_records
 from arr_coc.data.writing import write_questions
+from arr_coc.pages.domains import Page, Variations, document, draw_page
 
 SIZE = 160
 

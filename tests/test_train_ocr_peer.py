@@ -10,7 +10,7 @@ import torch
 from helpers import tiny_tokenizer
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from arr_coc.data.domains.page import Line, Question, TextPage
+from arr_coc.pages.page import Line, Question, TextPage
 from arr_coc.training.reader.language_model import Prompting
 from arr_coc.training.reader.question_answering import QuestionAnsweringStage
 from benchmarks import train_ocr_peer

@@ -113,8 +113,8 @@ def add_render_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_render(args: argparse.Namespace) -> None:
-    from arr_coc.data.domains import Variations
     from arr_coc.data.writing import write_questions
+    from arr_coc.pages.domains import Variations
 
     if args.unheard and not args.absent:
         raise ValueError(f"--unheard: expected --absent above 0, of which it is a share; got {args.absent:g}")

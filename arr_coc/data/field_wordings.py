@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from random import Random
 
+from ..pages.question_writer import WORDINGS, QuestionWriter, spoken
+from ..pages.splits import Split, share
 from .field_mining import normal
-from .generated.question_writer import WORDINGS, QuestionWriter, spoken
-from .splits import Split, share
 
 _BANK = """
 receipts:

@@ -9,9 +9,9 @@ from typing import Any
 from tqdm import tqdm
 
 from ..files import fresh_folder
-from .domains import AS_DRAWN, DOMAINS, Page, Question, Variations, draw_page
-from .rasterising import Box
-from .splits import Split
+from ..pages.domains import AS_DRAWN, DOMAINS, Page, Question, Variations, draw_page
+from ..pages.domains.rasterising import Box
+from ..pages.splits import Split
 
 JPEG_QUALITY = 92
 
@@ -49,7 +49,7 @@ def write_questions(
         questions: the most questions per page.
         seed: seed of all random draws.
         size: side of a page, px.
-        split: split of fonts, layouts, wordings and words, see `arr_coc.data.splits`.
+        split: split of fonts, layouts, wordings and words, see `arr_coc.pages.splits`.
         domains: names in `DOMAINS`, which alternate.
         sources: number of pages, for domain pages; None: random.
         variations: variations of the pages and their questions.

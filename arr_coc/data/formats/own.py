@@ -10,10 +10,10 @@ from typing import Any, get_args, overload
 from PIL import Image
 
 from ...journal import journal_files
-from ..domains import DOMAINS, Page, Variations, draw_page
+from ...pages.domains import DOMAINS, Page, Variations, draw_page
+from ...pages.splits import Split, check_split
 from ..feedback import JOURNAL, Part, read_feedback
 from ..records import MAX_ERRORS, HeldImage, OnError, Record, Row, check_limit, lines, parse
-from ..splits import Split, check_split
 from .base import FORMATS, FileFormat, Format
 
 
@@ -155,7 +155,7 @@ class Rendered(Format):
         questions: questions per page; if a page has fewer, the first ones repeat.
         seed: seed of all random draws.
         size: side of a page, px.
-        split: split of fonts, layouts, wordings and words, see `arr_coc.data.splits`.
+        split: split of fonts, layouts, wordings and words, see `arr_coc.pages.splits`.
         domains: names in `DOMAINS`, which alternate; a list, or a comma-separated text.
         fields: for domain document, at least 4 names in place of its default.
         sources: number of pages, for domain pages; None: random.

@@ -1,0 +1,428 @@
+"""Running text with facts: letters and memos."""
+
+# ruff: noqa: E501, SIM905 (lists are readable as running text)
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from .fields import term
+from .maker import PAGES, PageMaker
+from .question_writer import boxes_of
+from .sheet import Piece, Pieces, Style, find, joined
+from .splits import share
+from .values import KINDS, Values
+
+_FACTS = """
+The meeting will take place on {date} in {city}. # date: When is the meeting?; On which day will the meeting take place?; What is the date of the meeting? # city: Where is the meeting?; In which city does the meeting take place?
+Your appointment with {person} is at {time}. # person: With whom is the appointment?; Who will see me? # time: At what time is the appointment?; When do I have to be there?
+We have received your payment of {amount} on {date}. # amount: How much was received?; What payment was received?; How much did they receive? # date: When was the payment received?; On which day did the money arrive?
+Please contact {person} at {phone} if you have any questions. # person: Whom can I contact with questions?; Who answers questions?; Who should be contacted? # phone: Under which number can questions be asked?; What number should I call with questions?
+The total cost of the project is {amount}. # amount: What does the project cost?; How much is the total cost of the project?; What is the cost of the project?
+The contract with {company} ends on {date}. # company: With which company is the contract?; Whose contract ends? # date: When does the contract end?; Until when does the contract run?
+Your reference number is {code}. # code: What is the reference number?; Which reference number was given?; What's my reference number?
+Deliveries will be made by {company} between {time} and noon. # company: Who makes the deliveries?; Which company delivers? # time: From what time on are deliveries made?; When do deliveries begin?
+Sales increased by {percent} compared with {year}. # percent: By how much did sales increase?; What was the increase in sales? # year: With which year are sales compared?; Compared to when did sales increase?
+{person} will take over as {job} in {month}. # person: Who takes over?; Who will take over the position? # job: As what will the person take over?; Which position changes hands? # month: In which month is the change?; When will it be taken over?
+The shipment left {city} and weighs {measure}. # city: From where did the shipment leave?; Which city did the shipment leave? # measure: How much does the shipment weigh?; What is the weight of the shipment?
+The new office is located at {street}, {city}. # street: What is the street of the new office?; At which street address is the new office? # city: In which city is the new office?; Where is the new office?
+We are pleased to offer you the position of {job} with a salary of {amount}. # job: Which position is offered?; What job is offered? # amount: What salary is offered?; How much would the salary be?
+The deadline for applications is {date}. # date: What is the deadline for applications?; Until when can one apply?; When do applications close?
+Further details can be found at {url}. # url: Where can further details be found?; Which website has further details?; What is the web address?
+Please send the documents to {email}. # email: Where should the documents be sent?; To which e-mail address do I send the documents?; What e-mail address is given for the documents?
+The study was carried out by {company} in {year}. # company: Who carried out the study?; Which company made the study? # year: In which year was the study carried out?; When was the study made?
+Of all members, {percent} voted in favour. # percent: How many voted in favour?; What share of the members voted in favour?; What percentage voted yes?
+The train to {city} departs at {time}. # city: Where does the train go?; To which city does the train go? # time: When does the train depart?; At what time does the train leave?
+The warranty covers {term} from the date of purchase. # term: How long is the warranty?; For how long does the warranty last?; What is the period of the warranty?
+A deposit of {amount} is required. # amount: How much is the deposit?; What deposit is required?; How high is the required deposit?
+Mr. {last} was born in {city}. # city: Where was Mr. {last} born?; In which city was Mr. {last} born?; What is the birthplace of Mr. {last}?
+The company {company} employs {count} people. # company: Which company is mentioned?; Who employs the people? # count: How many people are employed?; How many people does the company employ?
+The test of the {noun} showed a value of {number}. # number: Which value did the test show?; What was the result of the test?; What did the test of the {noun} show?
+The {noun} was invented by {person} in {year}. # person: Who invented the {noun}?; By whom was the {noun} invented? # year: When was the {noun} invented?; In which year was the {noun} invented?
+The price of the {noun} has risen to {amount}. # amount: To how much has the price risen?; What is the new price of the {noun}?; How much does the {noun} cost now?
+{person} and {first} will speak about the {noun}. # person: Who will speak together with {first}?; Which speaker is named first? # noun: What will they speak about?; What is the talk about?
+The flood of {year} destroyed {count} houses in {city}. # year: In which year was the flood?; When was the flood? # count: How many houses were destroyed?; How many houses did the flood destroy? # city: Where was the flood?; In which town were houses destroyed?
+Orders above {amount} are shipped free of charge. # amount: From which amount on is shipping free?; Above what sum is shipping free?; When is shipping free, above which amount?
+The room with number {code} is booked for {person}. # code: Which room is booked?; What is the number of the room? # person: For whom is the room booked?; Who has the room?
+Your password must be changed within {term}. # term: Within what time must the password be changed?; How long is left to change the password?; By when must the password be changed?
+The library opens at {time} and has {number} books. # time: When does the library open?; At what time does the library open? # number: How many books does the library have?; What number of books is there?
+"""
+
+
+OPENINGS = (
+    'This {T} (the "{a}") is made and entered into as of {date} by and between {one} and {two}.', 'This {T} (this "{a}"), dated as of {date}, is between {one}, a {state} corporation, and {two}.',
+    'THIS {T} is entered into on {date} between {one} ("Disclosing Party") and {two} ("Receiving Party").', "This {a} is effective as of {date} and is made between {one} and {two}.",
+    "On {date}, {one} and {two} have agreed as follows in this {T}.", "Between {one} (hereinafter the first party) and {two} (hereinafter the second party) the following {T} is concluded on {date}.",
+    "{one} of the one part and {two} of the other part made this {T} on {date}.", "WHEREAS {one} and {two} wish to cooperate, they conclude this {T} dated {date}.",
+)  # fmt: skip
+
+
+SALUTATIONS = (
+    "Dear {title} {last},",
+    "Dear {first},",
+    "Dear Sir or Madam,",
+    "To whom it may concern:",
+    "Dear {title} {last}:",
+    "Hello {first},",
+    "Hi {first},",
+    "Dear colleagues,",
+    "Good day {title} {last},",
+    "{title} {last},",
+)
+
+
+ENDINGS = (
+    "Sincerely,",
+    "Yours sincerely,",
+    "Best regards,",
+    "Kind regards,",
+    "Yours faithfully,",
+    "Sincerely yours,",
+    "With best wishes,",
+    "Respectfully,",
+    "Cordially,",
+    "Many thanks,",
+    "Yours truly,",
+    "Warm regards,",
+)
+
+
+_MEMOS = (
+    "MEMORANDUM",
+    "Memo",
+    "INTEROFFICE MEMORANDUM",
+    "Internal Memorandum",
+    "Inter-Office Correspondence",
+    "Office Memo",
+    "File Note",
+    "Circular",
+)
+
+
+MONTHS = "January February March April May June July August September October November December".split()
+
+
+_LETTER_LAYOUTS = (
+    "block",
+    "date right",
+    "letterhead middle",
+    "subject first",
+    "letterhead right",
+    "two-line head",
+    "foot address",
+)
+
+
+_MEMO_LAYOUTS = ("stacked", "columns", "ruled", "boxed", "two by two", "head middle")
+
+
+@dataclass(frozen=True)
+class _Fact:
+    template: str
+    questions: tuple[tuple[str, tuple[str, ...]], ...]  # by slot
+
+    def __str__(self) -> str:
+        return self.template
+
+
+def _parsed() -> tuple[_Fact, ...]:
+    facts = []
+    for line in _FACTS.strip().splitlines():
+        template, *asked = line.split(" # ")
+        pairs = (part.split(":", 1) for part in asked)
+        facts.append(
+            _Fact(
+                template,
+                tuple((slot.strip(), tuple(q.strip() for q in questions.split(";"))) for slot, questions in pairs),
+            )
+        )
+    return tuple(facts)
+
+
+FACTS = _parsed()
+
+
+"""Sentences with slots for values, and questions about the values."""
+
+
+_SLOTS: dict[str, Callable[[Values], str]] = {
+    **KINDS,
+    "month": lambda values: values.random.choice(MONTHS), "term": lambda values: duration(values), "noun": lambda values: values.words.noun(),
+    "count": lambda values: str(values.random.randint(2, 999)), "amount": lambda values: values.money(10 ** values.random.uniform(1, 6), values.random.choice((0, 2))),
+}  # fmt: skip
+
+
+def duration(values: Values) -> str:
+    """Such as `two (2) years`, `30 days`."""
+    number = values.random.choice((1, 2, 3, 5, 10, 6, 12, 18, 30, 60, 90))
+    unit = "days" if number >= 30 else "months" if number in (6, 12, 18) else "years"
+    word = {
+        1: "one",
+        2: "two",
+        3: "three",
+        5: "five",
+        10: "ten",
+        30: "thirty",
+        60: "sixty",
+        90: "ninety",
+        6: "six",
+        12: "twelve",
+        18: "eighteen",
+    }[number]
+    unit = unit[:-1] if number == 1 else unit
+    return values.random.choice((f"{number} {unit}", f"{word} ({number}) {unit}", f"{word} {unit}"))
+
+
+class Writing:
+    """Writes paragraphs with facts in a column, and asks about these facts."""
+
+    def __init__(self, maker: PageMaker, style: Style, x: float, width: float, leading: float) -> None:
+        self.maker, self.style, self.x, self.width, self.leading = maker, style, x, width, leading
+        self.facts = list(share(FACTS, maker.split, "fact"))
+        maker.random.shuffle(self.facts)
+
+    def write(self, text: str, y: float) -> tuple[list[Piece], float]:
+        """Writes a paragraph; returns its pieces and the next baseline."""
+        return self.maker.sheet.paragraph(text, self.x, y, self.width, self.style, self.leading)
+
+    def paragraph(self, y: float, bottom: float, facts: int) -> float:
+        """Writes a paragraph with `facts` facts; returns the baseline after it, or y if it does not fit."""
+        random, values = self.maker.random, self.maker.values
+        sentences, asked = [], []
+        for _ in range(random.randint(1, 4)):
+            sentences.append(self.maker.words.sentence())
+        for _ in range(min(facts, len(self.facts))):
+            fact = self.facts.pop()
+            filled = {slot: _SLOTS[slot](values) for slot in re.findall(r"\{(\w+)\}", fact.template)}
+            text = fact.template.format(**filled)
+            sentences.append(text)
+            asked.append((fact, filled, text))
+        random.shuffle(sentences)
+        text = " ".join(sentences)
+        lines = self.style.wrap(text, self.width)
+        if y + len(lines) * self.style.size * self.leading > bottom:
+            return y
+        pieces, end = self.write(text, y)
+        for fact, filled, sentence in asked:
+            self._ask(fact, filled, find(pieces, self.style.printable(sentence)))
+        return end
+
+    def _ask(self, fact: _Fact, filled: dict[str, str], sentence: Pieces) -> None:
+        questions, random = self.maker.questions, self.maker.random
+        for slot, wordings in fact.questions:
+            answer = find(sentence, self.style.printable(filled[slot]))
+            if answer:
+                questions.add(
+                    random.choice(wordings).format(**filled), joined(answer), boxes_of(answer), boxes_of(sentence[:1])
+                )
+
+    def absent(self, count: int) -> None:
+        """Asks about facts that are absent."""
+        random, values = self.maker.random, self.maker.values
+        for fact in self.facts[:count]:
+            _, wordings = random.choice(fact.questions)
+            filled = {slot: _SLOTS[slot](values) for slot in re.findall(r"\{(\w+)\}", fact.template)}
+            self.maker.questions.absent(random.choice(wordings).format(**filled))
+
+
+def open_page(maker: PageMaker) -> tuple[Style, Style, float, float, float]:
+    """Opens a sheet for text; returns body style, bold style, left margin, width, and leading in em."""
+    random = maker.random
+    width, height = random.choice(((724, 1024), (724, 1024), (791, 1024)))
+    maker.open(width, height, maker.paper())
+    family = maker.family(mono=0.2)
+    size = random.uniform(10.5, 17)
+    body = maker.style(family.regular, size)
+    margin = float(random.randint(36, 96))
+    return body, Style(family.bold, size, body.colour), margin, width - 2 * margin, random.choice((1.2, 1.3, 1.4, 1.6))
+
+
+@PAGES.register("letter")
+def letter(maker: PageMaker) -> None:
+    """A letter of a person or a company."""
+    random, values = maker.random, maker.values
+    body, bold, x, width, leading = open_page(maker)
+    sheet, layout = maker.sheet, maker.arrange(_LETTER_LAYOUTS, "letter", 3)
+    step, y = body.size * leading, float(random.randint(36, 70))
+    questions, middle, right = maker.questions, x + width / 2, x + width
+    company = values.company()
+    head = Style(
+        bold.face, body.size * random.uniform(1.2, 2.0), maker.accent() if random.random() < 0.4 else body.colour
+    )
+    anchor, align = (
+        (middle, "middle")
+        if layout in ("letterhead middle", "two-line head")
+        else (right, "right")
+        if layout == "letterhead right"
+        else (x, "left")
+    )
+    shop = [sheet.write(company, anchor, y, head, align)]
+    questions.add(
+        questions.word("letter company"), company if shop[0].text == company else shop[0].text, boxes_of(shop)
+    )
+    for line in [", ".join(values.address())] if layout == "two-line head" else values.address():
+        y += step
+        sheet.write(line, anchor, y, body, align)
+    y += step * random.uniform(1.2, 3)
+    date = [
+        sheet.write(
+            values.date(values.day(1985, 2029)),
+            right if layout == "date right" else x,
+            y,
+            body,
+            "right" if layout == "date right" else "left",
+        )
+    ]
+    questions.add(questions.word("letter date"), joined(date), boxes_of(date))
+    y += step * random.uniform(1.2, 2.4)
+    first, last = values.first_name(), values.last_name()
+    title = random.choice(("Mr.", "Ms.", "Mrs.", "Dr."))
+    receiver = [sheet.write(f"{title} {first} {last}" if random.random() < 0.5 else f"{first} {last}", x, y, body)]
+    questions.add(questions.word("letter receiver"), receiver[0].text, boxes_of(receiver))
+    address = []
+    for line in values.address():
+        y += step
+        address.append(sheet.write(line, x, y, body))
+    questions.add(questions.word("letter address"), joined(address), boxes_of(address), boxes_of(receiver))
+    y += step * 2
+    subject: list[Piece] = []
+    if random.random() < 0.55:
+        label = term(random, "memo subject", maker.split)[0] + ":" if random.random() < 0.6 else ""
+        text = (
+            maker.words.thing().capitalize()
+            if random.random() < 0.6
+            else f"{maker.names.invented().name} {values.code()}"
+        )
+        shown, y = sheet.paragraph(f"{label} {text}".strip(), x, y, width, bold, leading)
+        subject = find(shown, bold.printable(text))
+        questions.add(questions.word("letter subject"), joined(subject), boxes_of(subject))
+        y += step
+    salutation = random.choice(share(SALUTATIONS, maker.split, "salutation", 3)).format(
+        title=title, first=first, last=last
+    )
+    sheet.write(salutation, x, y, body)
+    y += step * 1.6
+    writing = Writing(maker, body, x, width, leading)
+    bottom = sheet.height - step * 9
+    for _ in range(random.randint(1, 7)):
+        end = writing.paragraph(y, bottom, random.choice((1, 1, 2)))
+        y = end + step * 0.6 if end > y else y
+    sheet.write(random.choice(share(ENDINGS, maker.split, "ending", 3)), x, y + step * 0.5, body)
+    y += step * 3.5
+    writer = values.person()
+    if random.random() < 0.3:
+        hand = Style(maker.fonts.draw(random, "hand").regular, body.size * 1.7, (20, 30, 110))
+        sheet.write(writer, x, y - step * 1.2, hand)
+    signed = [sheet.write(writer, x, y, body)]
+    questions.add(questions.word("letter writer"), signed[0].text, boxes_of(signed))
+    if random.random() < 0.6:
+        job = [sheet.write(values.job(), x, y + step, body)]
+        questions.add(questions.word("letter position"), job[0].text, boxes_of(job), boxes_of(signed))
+    else:
+        questions.absent(questions.word("letter position"))
+    if not subject:
+        questions.absent(questions.word("letter subject"))
+    writing.absent(2)
+    questions.gist("kind of page", ("letter", "a letter"))
+    questions.gist("language", "English")
+
+
+@PAGES.register("memo")
+def memo(maker: PageMaker) -> None:
+    """A memo: sender, recipient, date, subject, and a few paragraphs."""
+    random, values = maker.random, maker.values
+    body, bold, x, width, leading = open_page(maker)
+    sheet, layout, questions = maker.sheet, maker.arrange(_MEMO_LAYOUTS, "memo", 2), maker.questions
+    step, y = body.size * leading, float(random.randint(40, 80))
+    if random.random() < 0.5:
+        sheet.write(maker.shown(values.company(), upper=0.5), x, y, bold)
+        y += step * 1.5
+    text = random.choice(share(_MEMOS, maker.split, "memo", 2))
+    style = Style(bold.face, body.size * random.uniform(1.2, 2.0), body.colour)
+    title = [
+        sheet.write(
+            text,
+            x + width / 2 if layout == "head middle" else x,
+            y + style.size * 0.6,
+            style,
+            "middle" if layout == "head middle" else "left",
+        )
+    ]
+    y += style.size + step * 1.2
+    y = head_fields(maker, body, bold, layout, x, y, width, step)
+    if layout == "ruled" or random.random() < 0.4:
+        sheet.line(
+            (x, round(y - step * 0.5)),
+            (x + width, round(y - step * 0.5)),
+            colour=body.colour,
+            width=random.choice((1, 2)),
+        )
+    y += step
+    writing = Writing(maker, body, x, width, leading)
+    for _ in range(random.randint(1, 5)):
+        end = writing.paragraph(y, sheet.height - step * 3, random.choice((0, 1, 2)))
+        y = end + step * 0.6 if end > y else y
+    writing.absent(2)
+    questions.gist("kind of page", ("memo", "a memo", "memorandum"))
+    questions.gist("title", joined(title), title)
+    if y < sheet.height * 0.75 and random.random() < 0.5:
+        sheet.height = int(y + 60)
+
+
+def head_fields(
+    maker: PageMaker,
+    body: Style,
+    bold: Style,
+    layout: str,
+    x: float,
+    y: float,
+    width: float,
+    step: float,
+    what: str = "memo",
+) -> float:
+    """Writes to, from, date and subject; asks about them and about absent ones."""
+    random, values, questions, sheet = maker.random, maker.values, maker.questions, maker.sheet
+    fields = [
+        ("memo to", values.person(), "person"),
+        ("memo from", values.person(), "person"),
+        ("memo date", values.date(), "date"),
+        ("memo subject", maker.words.thing().capitalize(), "words"),
+    ]
+    if random.random() < 0.3:
+        fields.insert(3, ("memo cc", values.person(), "person"))
+    else:
+        questions.absent(questions.named("cc", "words", term(random, "memo cc", maker.split)[0]))
+    if random.random() < 0.3:
+        random.shuffle(fields)
+    label_style = bold if random.random() < 0.5 else body
+    upper = random.random() < 0.4
+    stop = body.size * random.uniform(5, 9)
+    half = width / 2
+    top = lowest = y
+    for i, (concept, value, kind) in enumerate(fields):
+        left = x + (i % 2) * half if layout == "two by two" else x
+        names = term(random, concept, maker.split)
+        printed = (names[0].upper() if upper else names[0]).rstrip(":") + ":"
+        label = sheet.write(printed, left, y, label_style)
+        start = max(left + (stop if layout != "stacked" else 0), label.box[2] + body.size * 0.6)
+        room = (left + half - 12 if layout == "two by two" else x + width) - start
+        shown, end = sheet.paragraph(value, start, y, room, body, 1.25)
+        questions.value(
+            [names[0].rstrip(":")], kind if concept not in ("memo to", "memo from") else "words", [label], shown
+        )
+        if random.random() < 0.5:
+            word = {
+                "memo from": "letter writer",
+                "memo to": "letter receiver",
+                "memo date": "letter date",
+                "memo subject": "letter subject",
+            }.get(concept)
+            if word:
+                questions.add(questions.word(word).replace("letter", what), joined(shown), boxes_of(shown), [label.box])
+        lowest = max(lowest, end, y + step)
+        if layout != "two by two" or i % 2 or i == len(fields) - 1:
+            y = lowest + step * 0.25
+    if layout == "boxed":
+        sheet.rectangle(x - 8, top - step, x + width + 8, y - step * 0.8, outline=body.colour)
+    return y

@@ -1,0 +1,418 @@
+"""Parts of screens, and screens with settings, lists of messages and dialogs, light and dark."""
+
+# ruff: noqa: E501, SIM905 (lists are readable as running text)
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .maker import PageMaker
+from .question_writer import TICK, TWO_PLACES, boxes_of
+from .sheet import Colour, Piece, Style, joined
+from .splits import share
+
+_KINDS = ("settings", "list", "dialog", "dashboard", "window", "profile")
+
+
+_LAYOUTS = tuple(f"{kind} {shape}" for kind in _KINDS for shape in ("phone", "wide", "tall")) + (
+    "settings side",
+    "list side",
+    "dashboard side",
+    "window side",
+)
+
+
+_SETTINGS = (
+    "Language", "Brightness", "Volume", "Ringtone", "Theme", "Font size", "Time zone", "Screen timeout", "Default browser", "Storage", "Network", "Device name", "Currency", "Keyboard layout", "Wallpaper", "Sync interval",
+    "Download folder", "Region", "Resolution", "Refresh rate", "Backup", "Printer", "Output device", "Proxy", "Units", "Account", "Version", "Last backup", "Update channel", "Start page", "Quality", "Auto-lock", "Cache size",
+    "Subscription", "Signed in as", "Display mode", "Alarm", "Home address", "Serial number", "Software update", "Wi-Fi network", "Battery saver from", "Data plan", "Dark mode from", "Search engine", "Export format", "Line spacing", "Camera",
+    "Microphone", "Privacy level", "Zoom", "Colour profile", "Log level", "Port", "Database", "Timeout", "Retries", "Max. connections", "Frame rate", "Shuffle", "Crossfade", "Playback speed", "Subtitles",
+)  # fmt: skip
+
+
+_SWITCHES = (
+    "Wi-Fi", "Bluetooth", "Airplane mode", "Notifications", "Dark mode", "Location", "Auto-rotate", "Mobile data", "Vibration", "Auto update", "Spell check", "Read receipts", "Sounds", "Battery saver", "Hotspot", "NFC", "Two-factor sign-in",
+    "Backup over Wi-Fi only", "Show previews", "Autoplay", "Do not disturb", "Keep me signed in", "Night light", "High contrast", "Share usage data", "Face unlock", "Developer mode", "Offline mode", "Pop-ups", "Cookies",
+)  # fmt: skip
+
+
+_TITLES = (
+    "Settings", "Inbox", "Messages", "Dashboard", "Contacts", "Profile", "Notifications", "My account", "Orders", "Library", "General", "Overview", "Downloads", "Calendar", "Files", "Home", "Activity", "Statistics", "Preferences", "Devices",
+    "Tasks", "History", "Music", "Photos", "Bookings", "Wallet", "Team", "Projects", "Reports", "Favourites", "Recent", "Sounds", "Learn", "Workouts", "Recipes", "Playlists", "Reminders", "Customers", "Inventory", "Billing",
+)  # fmt: skip
+
+
+_MENU = (
+    "Home", "Search", "Settings", "Inbox", "Reports", "Users", "Help", "Projects", "Calendar", "Files", "Analytics", "Orders", "Products", "Messages", "Support", "Billing", "Team", "Logout", "Explore", "Profile", "Library", "Trends",
+    "Overview", "Network", "Security", "Sounds", "Display", "Apps", "Storage", "Privacy", "Customers", "Invoices", "Tasks", "Archive", "Shop", "News", "Events", "Maps", "Backups", "Logs",
+)  # fmt: skip
+
+
+_BUTTONS = (
+    ("OK", "Cancel"), ("Yes", "No"), ("Save", "Cancel"), ("Delete", "Keep"), ("Allow", "Deny"), ("Continue", "Back"), ("Retry", "Abort"), ("Install now", "Later"), ("Accept", "Decline"), ("Send", "Discard"), ("Restart", "Not now"),
+    ("Apply", "Close"), ("Sign in", "Create account"), ("Replace", "Skip"), ("Upgrade", "No thanks"), ("Leave", "Stay"), ("Next", "Skip"), ("Confirm", "Go back"), ("Buy", "Try for free"), ("Overwrite", "Rename"), ("Log out", "Stay signed in"),
+)  # fmt: skip
+
+
+_DIALOGS = (
+    "Do you want to save the changes to {file}?", "Delete {file}?", "{thing} would like to send you notifications.", "The file {file} could not be opened.", "Connection to {host} was lost.", "Are you sure you want to delete {count} items?",
+    "Your subscription ends on {date}.", "A new version of {thing} is available.", "The password for {mail} is wrong.", "Not enough space on {thing}: {size} needed.", "Error {code}: the request timed out.", "Allow {thing} to use your location?",
+    "Your session will end in {count} minutes.", "{file} already exists. Replace it?", "Sign in to {host} to continue.", "Printing {file} on {thing}.", "{count} updates are ready to be installed.", "You are about to pay {amount}.",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ScreenColours:
+    paper: Colour
+    card: Colour
+    ink: Colour
+    faint: Colour
+    rule: Colour
+    accent: Colour
+
+
+class ScreenSheet:
+    """A screen's sheet, colours and styles."""
+
+    def __init__(self, maker: PageMaker) -> None:
+        self.maker, self.random, self.values = maker, maker.random, maker.values
+        random = self.random
+        self.layout = maker.arrange(_LAYOUTS, "screen", 4)
+        self.kind, self.shape = self.layout.split(" ", 1)
+        width, height = {"phone": random.choice(((480, 1024), (512, 1024), (576, 1024))), "wide": random.choice(((1024, 640), (1024, 768), (1024, 576))),
+                         "tall": random.choice(((768, 1024), (640, 960))), "side": random.choice(((1024, 640), (1024, 700)))}[self.shape]  # fmt: skip
+        dark = random.random() < 0.35
+        accent = maker.accent()
+        light = (255, 255, 255) if random.random() < 0.6 else maker.tint()
+        bright: Colour = (min(255, accent[0] + 110), min(255, accent[1] + 110), min(255, accent[2] + 110))
+        level = random.randint(14, 44)
+        self.theme = (
+            ScreenColours(
+                (level, level, level + 4),
+                (level + 18, level + 18, level + 24),
+                (236, 236, 240),
+                (165, 165, 172),
+                (70, 70, 78),
+                bright,
+            )
+            if dark
+            else ScreenColours(
+                light,
+                (246, 247, 249) if random.random() < 0.5 else (255, 255, 255),
+                (25, 25, 28),
+                (110, 110, 118),
+                (212, 212, 218),
+                accent,
+            )
+        )
+        self.sheet = maker.open(width, height, self.theme.paper)
+        maker.sharp = True
+        family = maker.family(mono=0.04)
+        size = random.uniform(16, 22) if self.shape == "phone" else random.uniform(12, 17)
+        self.body = Style(family.regular, size, self.theme.ink)
+        self.bold = Style(family.bold, size, self.theme.ink)
+        self.small = Style(family.regular, max(9.5, size * 0.78), self.theme.faint)
+        self.top, self.left, self.right = 0.0, 0.0, float(width)
+
+    def frame(self) -> None:
+        """Draws status bar or title bar, title and side bar."""
+        random = self.random
+        if self.shape in ("phone", "tall"):
+            self._status_bar()
+        elif random.random() < 0.5:
+            self._title_bar()
+        if self.shape == "side":
+            self._side_bar()
+        self._title()
+
+    def _status_bar(self) -> None:
+        random, sheet, questions = self.random, self.sheet, self.maker.questions
+        style = Style(
+            self.bold.face if random.random() < 0.5 else self.body.face, self.body.size * 0.78, self.theme.ink
+        )
+        y = style.size * 1.4
+        time = sheet.write(
+            f"{random.randint(0, 23)}:{random.randint(0, 59):02d}" if random.random() < 0.8 else self.values.time(),
+            18,
+            y,
+            style,
+        )
+        questions.add(questions.word("status time"), time.text, [time.box])
+        if random.random() < 0.7:
+            battery = sheet.write(f"{random.randint(1, 100)}%", sheet.width - 44, y, style, "right")
+            questions.add(questions.word("battery"), (battery.text, battery.text[:-1]), [battery.box])
+            sheet.rectangle(
+                sheet.width - 40, y - style.cap_height, sheet.width - 18, y, outline=self.theme.ink, radius=2
+            )
+        else:
+            questions.absent(questions.word("battery"))
+        if random.random() < 0.4:
+            sheet.write(random.choice(("5G", "LTE", "4G", "Wi-Fi", "3G")), sheet.width - 100, y, style, "right")
+        self.top = y + style.size * 0.8
+
+    def _title_bar(self) -> None:
+        random, sheet = self.random, self.sheet
+        height = self.body.size * 2
+        sheet.rectangle(0, 0, sheet.width, height, fill=self.theme.card)
+        for i, colour in enumerate(((237, 106, 94), (245, 191, 79), (98, 197, 84))):
+            sheet.ellipse(12 + i * 20, height / 2 - 6, 24 + i * 20, height / 2 + 6, fill=colour)
+        if random.random() < 0.6:
+            sheet.write(
+                self.maker.words.thing().title(),
+                sheet.width / 2,
+                height / 2 + self.small.cap_height / 2,
+                self.small,
+                "middle",
+            )
+        self.top = height
+
+    def _side_bar(self) -> None:
+        random, sheet, questions = self.random, self.sheet, self.maker.questions
+        width = random.randint(150, 220)
+        sheet.rectangle(0, self.top, width, sheet.height, fill=self.theme.card)
+        entries = random.sample(
+            share(_MENU, self.maker.split, "menu", 4),
+            min(len(share(_MENU, self.maker.split, "menu", 4)), random.randint(4, 8)),
+        )
+        chosen, y = random.randrange(len(entries)), self.top + self.body.size * 2.5
+        for i, entry in enumerate(entries):
+            if i == chosen:
+                sheet.rectangle(
+                    8, y - self.body.size * 1.35, width - 8, y + self.body.size * 0.65, fill=self.theme.accent, radius=5
+                )
+            light = sum(self.theme.accent) < 400
+            colour = (255, 255, 255) if i == chosen and light else (0, 0, 0) if i == chosen else self.theme.ink
+            piece = sheet.write(entry, 20, y, Style(self.body.face, self.body.size, colour))
+            if i == chosen:
+                questions.add(questions.word("selected"), piece.text, [piece.box])
+            y += self.body.size * 2.1
+        self.left = float(width)
+
+    def _title(self) -> None:
+        random, sheet, questions = self.random, self.sheet, self.maker.questions
+        text = (
+            random.choice(share(_TITLES, self.maker.split, "screen title", 6))
+            if random.random() < 0.7
+            else self.maker.words.thing().title()
+        )
+        style = Style(self.bold.face, self.body.size * random.uniform(1.15, 1.9), self.theme.ink)
+        y = self.top + style.size * 1.35
+        bar = random.random() < 0.3
+        if bar:
+            sheet.rectangle(self.left, self.top, self.right, y + style.size * 0.65, fill=self.theme.accent)
+            style = Style(style.face, style.size, (255, 255, 255) if sum(self.theme.accent) < 400 else (0, 0, 0))
+        align = "middle" if random.random() < 0.3 else "left"
+        piece = sheet.write(
+            text, (self.left + self.right) / 2 if align == "middle" else self.left + 22, y, style, align
+        )
+        questions.add(questions.word("screen title"), piece.text, [piece.box])
+        if random.random() < 0.3:
+            questions.gist("title", piece.text, [piece])
+        self.top = y + style.size * (0.9 if bar else 0.5)
+
+
+def draw_settings(screen: ScreenSheet) -> None:
+    """Settings: names at the left, values or switches at the right; or values below names."""
+    random, sheet, questions, values, maker = (
+        screen.random,
+        screen.sheet,
+        screen.maker.questions,
+        screen.values,
+        screen.maker,
+    )
+    names = list(share(_SETTINGS, maker.split, "setting", 4))
+    switches = list(share(_SWITCHES, maker.split, "switch", 4))
+    under = random.random() < 0.35
+    step = screen.body.size * (3.2 if under else random.uniform(2.2, 2.9))
+    x, right, y = screen.left + 22, screen.right - 22, screen.top + step * 0.7
+    shown: list[tuple[str, Piece, Piece]] = []
+    missing = [random.choice(names)]
+    names = [name for name in names if name not in missing]
+    count = random.randint(5, 14)
+    for _ in range(count):
+        if y > sheet.height - step:
+            break
+        draw = random.random()
+        if draw < 0.35 and switches:
+            name = switches.pop(random.randrange(len(switches)))
+            label = sheet.write(name, x, y, screen.body)
+            on = random.random() < 0.5
+            draw_switch(screen, right, y, on)
+            if random.random() < 0.6:
+                questions.add(
+                    questions.word("switch", name=name),
+                    "on" if on else "off",
+                    [(label.box[0], label.box[1], right, label.box[3])],
+                    [label.box],
+                    TICK,
+                )
+        else:
+            made_up = draw > 0.8 or not names
+            name = maker.names.invented().name if made_up else names.pop(random.randrange(len(names)))
+            value = random.choice(
+                (
+                    values.words_,
+                    values.measure,
+                    values.percent,
+                    values.choice,
+                    values.code,
+                    values.date,
+                    values.number,
+                    values.city,
+                    values.email,
+                )
+            )()
+            label = sheet.write(name, x, y, screen.body)
+            room = right - label.box[2] - 16
+            if under:
+                piece = sheet.write(value, x, y + screen.small.size * 1.5, screen.small)
+            elif screen.body.width(screen.body.printable(value)) < room:
+                piece = sheet.write(
+                    value, right, y, Style(screen.body.face, screen.body.size, screen.theme.faint), "right"
+                )
+            else:
+                continue
+            shown.append((name, label, piece))
+        if random.random() < 0.9:
+            sheet.line((x, round(y + step * 0.55)), (right, round(y + step * 0.55)), colour=screen.theme.rule)
+        y += step
+    for name, label, piece in shown:
+        questions.add(questions.word("setting", name=name), piece.text, [piece.box], [label.box])
+    for _, label, piece in shown[:1]:
+        questions.beside("under" if under else "right", label, [piece])
+        questions.inverse(label, [piece])
+    for name in missing:
+        questions.absent(questions.word("setting", name=name))
+
+
+def draw_switch(screen: ScreenSheet, right: float, y: float, on: bool) -> None:
+    size, sheet = screen.body.size, screen.sheet
+    top, bottom = y - size * 0.95, y + size * 0.25
+    left = right - size * 2.2
+    sheet.rectangle(left, top, right, bottom, fill=screen.theme.accent if on else screen.theme.rule, radius=size * 0.6)
+    start = right - size * 1.15 if on else left + 2
+    sheet.ellipse(start, top + 2, start + size * 1.1 - 2, bottom - 2, fill=(255, 255, 255))
+
+
+def draw_list(screen: ScreenSheet) -> None:
+    """People or things with a line of text and a time or price each."""
+    random, sheet, questions, values, maker = (
+        screen.random,
+        screen.sheet,
+        screen.maker.questions,
+        screen.values,
+        screen.maker,
+    )
+    people, picture = random.random() < 0.6, random.random() < 0.6
+    step = screen.body.size * random.uniform(3.3, 4.2)
+    x, right, y = screen.left + 22, screen.right - 22, screen.top + step * 0.6
+    start = x + (screen.body.size * 3.2 if picture else 0)
+    entries: list[tuple[Piece, Piece, Piece]] = []
+    while y < sheet.height - step * 0.7 and len(entries) < 12:
+        name = values.person() if people else values.product()
+        if any(name == entry[0].text for entry in entries):
+            continue
+        tail = (values.time() if random.random() < 0.8 else values.date()) if people else values.money(values.price())
+        end = sheet.write(tail, right, y, screen.small if people else screen.body, "right")
+        if picture:
+            side = screen.body.size * 2.4
+            sheet.ellipse(
+                x,
+                y - screen.body.size,
+                x + side,
+                y - screen.body.size + side,
+                fill=maker.tint() if sum(screen.theme.paper) < 300 else maker.accent(),
+            )
+        style = screen.bold if random.random() < 0.5 else screen.body
+        if style.width(style.printable(name)) > end.box[0] - start - 10:
+            name = name.split(" ")[0]
+        title = sheet.write(name, start, y, style)
+        line = screen.small.wrap(
+            maker.words.sentence() if people else f"{maker.words.adjective()} {maker.words.noun()}", right - start - 20
+        )[0]
+        below = sheet.write(line, start, y + screen.small.size * 1.55, screen.small)
+        entries.append((title, below, end))
+        sheet.line((start, round(y + step * 0.62)), (right, round(y + step * 0.62)), colour=screen.theme.rule)
+        y += step
+    names = [title.text for title, _, _ in entries]
+    for title, below, end in random.sample(entries, min(4, len(entries))):
+        if names.count(title.text) > 1:
+            continue
+        if people:
+            questions.add(questions.word("message time", name=title.text), end.text, [end.box], [title.box])
+            questions.add(questions.word("message from", name=title.text), below.text, [below.box], [title.box])
+        else:
+            questions.add(
+                questions.word("price", item=title.text, itemlabel=title.text), end.text, [end.box], [title.box]
+            )
+            questions.beside("under", title, [below])
+    other = values.person() if people else values.product()
+    if other not in names:
+        questions.absent(
+            questions.word("message time", name=other)
+            if people
+            else questions.word("price", item=other, itemlabel=other)
+        )
+    questions.gist("how many entries", str(len(entries)))
+
+
+def draw_dialog(screen: ScreenSheet) -> None:
+    """A box in the middle with a message and two buttons."""
+    random, sheet, questions, values, maker = (
+        screen.random,
+        screen.sheet,
+        screen.maker.questions,
+        screen.values,
+        screen.maker,
+    )
+    width = min(sheet.width * 0.8, screen.body.size * random.uniform(22, 30))
+    left = (sheet.width - width) / 2
+    top = max(screen.top + 20, sheet.height * random.uniform(0.25, 0.4))
+    file = f"{maker.words.noun()}.{random.choice(('pdf', 'txt', 'docx', 'png', 'xlsx', 'zip', 'csv'))}"
+    parts = {"file": file, "thing": maker.words.noun().capitalize(), "host": values.url(), "count": str(random.randint(2, 90)), "date": values.date(), "mail": values.email(), "size": values.measure(), "code": values.code(), "amount": values.money(values.price())}  # fmt: skip
+    text = random.choice(share(_DIALOGS, maker.split, "dialog", 3)).format(**parts)
+    inner = width - 2 * screen.body.size * 1.3
+    rows = len(screen.body.wrap(text, inner))
+    has_title = random.random() < 0.6
+    height = screen.body.size * (3.2 + 1.35 * rows + 2.2 * has_title + 2)
+    background = screen.theme.card if sum(screen.theme.paper) < 300 else (255, 255, 255)
+    sheet.rectangle(left + 4, top + 5, left + width + 4, top + height + 5, fill=screen.theme.rule, radius=8)
+    sheet.rectangle(left, top, left + width, top + height, fill=background, outline=screen.theme.rule, radius=8)
+    x, y = left + screen.body.size * 1.3, top + screen.body.size * 2.2
+    if has_title:
+        title = sheet.write(
+            random.choice((maker.words.thing().capitalize(), "Warning", "Confirm", "Error", "Attention", "Update")),
+            x,
+            y,
+            Style(screen.bold.face, screen.body.size * 1.15, screen.theme.ink),
+        )
+        y += screen.body.size * 2
+        questions.add(questions.word("title"), title.text, [title.box])
+    message, y = sheet.paragraph(text, x, y, inner, screen.body, 1.35)
+    questions.add(questions.word("dialog asks"), joined(message), boxes_of(message))
+    draw_two_buttons(screen, left + width - screen.body.size * 1.2, y + screen.body.size * 1.2)
+
+
+def draw_two_buttons(screen: ScreenSheet, right: float, y: float) -> None:
+    random, sheet, questions = screen.random, screen.sheet, screen.maker.questions
+    pieces = []
+    for i, name in enumerate(random.choice(share(_BUTTONS, screen.maker.split, "button", 3))):
+        wide = screen.bold.width(screen.bold.printable(name)) + screen.body.size * 1.6
+        first = i == 0
+        sheet.rectangle(
+            right - wide,
+            y - screen.body.size * 1.3,
+            right,
+            y + screen.body.size * 0.6,
+            fill=screen.theme.accent if first else None,
+            outline=screen.theme.rule,
+            radius=4,
+        )
+        colour = ((255, 255, 255) if sum(screen.theme.accent) < 400 else (0, 0, 0)) if first else screen.theme.ink
+        pieces.append(
+            sheet.write(name, right - wide / 2, y, Style(screen.bold.face, screen.bold.size, colour), "middle")
+        )
+        right -= wide + screen.body.size * 0.7
+    left, other = pieces[1], pieces[0]
+    answers = tuple(f"{a.text}{sign}{b.text}" for a, b in ((left, other), (other, left)) for sign in (" and ", ", "))
+    questions.add(questions.word("buttons"), answers, boxes_of([left, other]), kind=TWO_PLACES)
+    questions.beside("right", left, [other])

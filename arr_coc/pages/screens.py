@@ -1,0 +1,290 @@
+"""Screens: dashboards, windows with a table, profiles, and terminals."""
+
+# ruff: noqa: E501, SIM905 (lists are readable as running text)
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from .forms import Shown, ask_absent
+from .maker import PAGES, PageMaker
+from .question_writer import DETAIL, spoken
+from .screen_parts import ScreenSheet, draw_dialog, draw_list, draw_settings, draw_two_buttons
+from .sheet import Piece, Style
+from .splits import share
+from .tables import Ruling, ask_table, draw_column, row_heads, write_table
+from .values import KINDS
+
+_TILES = (
+    "Visitors", "Revenue", "Orders", "Users", "Sign-ups", "Downloads", "Open tickets", "Steps", "Calories", "Heart rate", "Balance", "Sales today", "Messages", "Active users", "Sessions", "Bounce rate", "Errors", "Uptime", "Temperature", "Humidity",
+    "Followers", "Views", "Likes", "New customers", "Refunds", "CPU load", "Memory", "Storage used", "Latency", "Queue", "Shipments", "Returns", "Sleep", "Distance", "Pending", "Completed", "Hours tracked", "Profit",
+)  # fmt: skip
+
+
+def _dashboard(screen: ScreenSheet) -> None:
+    """Tiles with a number and a name."""
+    random, sheet, questions, values, maker = (
+        screen.random,
+        screen.sheet,
+        screen.maker.questions,
+        screen.values,
+        screen.maker,
+    )
+    columns = 2 if screen.shape in ("phone", "tall") else random.choice((3, 4))
+    names = random.sample(
+        share(_TILES, maker.split, "tile", 4),
+        min(len(share(_TILES, maker.split, "tile", 4)), columns * random.randint(1, 3)),
+    )
+    while len(names) < columns * 2:
+        names.append(maker.names.invented().name)
+    gap, x = 16, screen.left + 20
+    wide = (screen.right - 20 - x - gap * (columns - 1)) / columns
+    high = screen.body.size * 5.2
+    number = Style(screen.bold.face, min(screen.body.size * random.uniform(1.5, 2.2), wide / 7), screen.theme.ink)
+    above = random.random() < 0.5
+    kinds: tuple[Callable[[], str], ...] = (values.amount, values.number, values.percent, values.measure, values.count)
+    for i, name in enumerate(names):
+        left, top = x + (i % columns) * (wide + gap), screen.top + 16 + (i // columns) * (high + gap)
+        if top + high > sheet.height:
+            break
+        sheet.rectangle(left, top, left + wide, top + high, fill=screen.theme.card, outline=screen.theme.rule, radius=6)
+        bases = (top + high * 0.36, top + high * 0.78) if above else (top + high * 0.76, top + high * 0.46)
+        value = random.choice(kinds)()
+        if number.width(number.printable(value)) > wide - 28:
+            value = values.count()
+        label = sheet.write(name, left + 14, bases[0], screen.small)
+        piece = sheet.write(value, left + 14, bases[1], number)
+        questions.add(questions.word("tile", name=spoken(name)), piece.text, [piece.box], [label.box])
+        if random.random() < 0.3:
+            questions.beside("under" if above else "above", label, [piece])
+    missing = [name for name in share(_TILES, maker.split, "tile", 4) if name not in names]
+    questions.absent(questions.word("tile", name=spoken(random.choice(missing)) if missing else maker.words.thing()))
+
+
+def _window(screen: ScreenSheet) -> None:
+    """A table of records."""
+    random, maker, sheet = screen.random, screen.maker, screen.sheet
+    columns = 2 if screen.shape == "phone" else random.randint(3, 5)
+    room, body = screen.right - screen.left - 40, Style(screen.body.face, min(screen.body.size, 15), screen.theme.ink)
+    corner, names = row_heads(
+        maker, random.randint(4, max(5, int((sheet.height - screen.top - 60) / (body.size * 2.6))))
+    )
+    taken, drawn = {corner.casefold()}, []
+    for _ in range(columns):
+        drawn.append(draw_column(maker, len(names), taken))
+        taken.add(drawn[-1].name.casefold())
+    rows = [[name, *(column.texts[i] for column in drawn)] for i, name in enumerate(names)]
+    ruling = Ruling(
+        random.choice(("horizontal rules", "head rule", "plain")), screen.theme.rule, screen.theme.card, 0.5
+    )
+    head = Style(screen.bold.face, body.size * 0.92, screen.theme.faint)
+    aligns = ["left", *("right" if column.numbers else "left" for column in drawn)]
+    heads, cells, _ = write_table(
+        sheet, [corner, *(column.name for column in drawn)], rows, screen.left + 20, screen.top + 10, room, head=head, body=body, aligns=aligns, ruling=ruling, leading=2.0
+    )  # fmt: skip
+    ask_table(maker, corner, drawn, heads, cells, len(names))
+
+
+def _profile(screen: ScreenSheet) -> None:
+    """A form with inputs, names above or beside them."""
+    random, sheet, maker = screen.random, screen.sheet, screen.maker
+    domain = maker.names.domain()
+    fields = [
+        field for field in maker.names.draw(domain, random.randint(4, 9)) if field.kind not in ("address", "note")
+    ]
+    above = screen.shape == "phone" or random.random() < 0.5
+    x, y = screen.left + 24, screen.top + screen.body.size * 1.6
+    size = screen.body.size
+    column = max(screen.body.width(screen.body.printable(field.name)) for field in fields) + size
+    shown: list[Shown] = []
+    for field in fields:
+        if y + size * 4 > sheet.height:
+            break
+        label = sheet.write(
+            field.name, x, y, Style(screen.small.face, size * 0.85, screen.theme.faint) if above else screen.body
+        )
+        left, base = (x + size * 0.6, y + size * 1.9) if above else (x + column + size * 0.6, y)
+        right = min(screen.right - 24, left + size * random.uniform(16, 24))
+        sheet.rectangle(
+            left - size * 0.6,
+            base - size * 1.25,
+            right,
+            base + size * 0.65,
+            fill=screen.theme.card,
+            outline=screen.theme.rule,
+            radius=4,
+        )
+        value = KINDS[field.kind](screen.values)
+        if screen.body.width(screen.body.printable(value)) < right - left - 4:
+            shown.append(Shown(field, [label], [sheet.write(value, left, base, screen.body)], ""))
+        else:
+            maker.questions.absent(maker.questions.named(field.name, field.kind))
+        y += size * (4 if above else 2.6)
+    for each in shown:
+        maker.questions.value(each.field.names, each.field.kind, each.label, each.value)
+    ask_absent(maker, [name for field in fields for name in field.names], domain, 2)
+    if y + size * 2 < sheet.height:
+        draw_two_buttons(screen, screen.right - 30, min(y + size, sheet.height - 20))
+
+
+@PAGES.register("screen")
+def screen(maker: PageMaker) -> None:
+    """A screen of an app."""
+    shown = ScreenSheet(maker)
+    shown.frame()
+    {
+        "settings": draw_settings,
+        "list": draw_list,
+        "dialog": draw_dialog,
+        "dashboard": _dashboard,
+        "window": _window,
+        "profile": _profile,
+    }[shown.kind](shown)
+    maker.questions.gist("kind of page", ("screen", "a screen", "screenshot", "a screenshot"))
+
+
+_COMMANDS = (
+    "ls -l", "df -h", "git status", "ping -c 3 {host}", "uname -a", "cat {file}", "systemctl status {name}", "docker ps", "top -n 1", "ip addr", "python {file}", "make test", "free -m", "whoami", "uptime", "curl {host}", "pip show {name}",
+    "npm run build", "du -sh {name}", "./{file} --verbose", "tail -n 5 {file}", "ssh {host}", "kubectl get pods", "cargo test", "grep -n {name} {file}", "scp {file} {host}:", "history", "env",
+)  # fmt: skip
+
+
+_TERMINALS = ("pairs", "pairs equals", "table", "log", "pairs aligned", "log levels")
+
+
+_OUTPUTS = (
+    "Version", "Release", "Status", "Host", "Uptime", "Load average", "Total", "Used", "Available", "Packets sent", "Latency", "Main PID", "Memory", "Branch", "Author", "Commit", "Tests passed", "Duration", "Warnings", "Errors", "Kernel", "Architecture",
+    "Address", "Port", "User", "Home", "Size", "Modified", "Owner", "Exit code", "Coverage", "Epoch", "Loss", "Learning rate", "Batch size", "Step", "Threads", "Cache hits", "Throughput", "License", "Location", "Built on", "Target", "Checksum",
+)  # fmt: skip
+
+
+@PAGES.register("terminal")
+def terminal(maker: PageMaker) -> None:
+    """A terminal with commands and what they print."""
+    random, values, questions = maker.random, maker.values, maker.questions
+    layout = maker.arrange(_TERMINALS, "terminal", 2)
+    paper, ink = random.choice(
+        (
+            ((0, 0, 0), (230, 230, 230)),
+            ((30, 30, 30), (212, 212, 212)),
+            ((40, 42, 54), (248, 248, 242)),
+            ((0, 43, 54), (147, 161, 161)),
+            ((255, 255, 255), (0, 0, 0)),
+            ((12, 12, 12), (60, 230, 90)),
+            ((48, 10, 36), (240, 240, 240)),
+        )
+    )
+    sheet = maker.open(*random.choice(((1024, 640), (900, 560), (800, 500), (1024, 768))), paper)
+    maker.sharp = True
+    body = Style(maker.fonts.draw(random, "mono").regular, random.uniform(12, 18), ink)
+    green = Style(
+        body.face, body.size, random.choice((ink, (80, 200, 120), (90, 160, 250))) if sum(paper) < 400 else ink
+    )
+    step, x, y = body.size * random.choice((1.2, 1.3, 1.4)), 14.0, body.size * 1.6
+    prompt_text = random.choice(
+        (
+            f"{values.first_name().lower()}@{maker.words.noun()}:~$",
+            f"[{values.last_name().lower()}@{maker.words.noun()} ~]$",
+            f"root@{maker.words.noun()}:/#",
+            f"{maker.words.noun()}:~ {maker.words.noun()}$",
+            f"C:\\{maker.words.noun().capitalize()}>",
+        )
+    )
+    commands = random.sample(share(_COMMANDS, maker.split, "command", 4), min(3, random.randint(2, 6)))
+    shown: list[tuple[str, Piece, Piece]] = []
+    for i, command in enumerate(commands):
+        text = command.format(
+            host=values.url().split("/")[-1] or "localhost",
+            file=f"{maker.words.noun()}.{random.choice(('py', 'log', 'txt', 'sh'))}",
+            name=maker.words.noun(),
+        )
+        prompt = sheet.write(prompt_text, x, y, green)
+        typed = sheet.write(text, prompt.box[2] + body.size * 0.6, y, body)
+        if i == 0:
+            questions.add(questions.word("command"), typed.text, [typed.box], [prompt.box])
+            questions.add(questions.word("prompt"), prompt.text, [prompt.box])
+        y += step
+        y = _output(maker, layout, body, x, y, step, shown, first=i == 0)
+        if y > sheet.height - step * 6:
+            break
+    if y < sheet.height - step:
+        end = sheet.write(prompt_text, x, y, green)
+        sheet.rectangle(end.box[2] + 8, y - body.cap_height, end.box[2] + 8 + body.size * 0.55, y + 2, fill=ink)
+        if random.random() < 0.6:
+            sheet.height = int(min(sheet.height, max(y + step * 2, sheet.width * 0.4)))
+    names = [name for name, _, _ in shown]
+    for name, label, value in shown:
+        if names.count(name) == 1:
+            questions.add(questions.word("output", name=spoken(name)), value.text, [value.box], [label.box], DETAIL)
+    missing = [name for name in share(_OUTPUTS, maker.split, "output", 4) if name not in names]
+    for name in [*random.sample(missing, min(2, len(missing))), maker.words.noun()][:2]:
+        questions.absent(questions.word("output", name=spoken(name)))
+    questions.gist("kind of page", ("terminal", "a terminal", "screenshot"))
+
+
+def _output(
+    maker: PageMaker,
+    layout: str,
+    body: Style,
+    x: float,
+    y: float,
+    step: float,
+    shown: list[tuple[str, Piece, Piece]],
+    *,
+    first: bool,
+) -> float:
+    """Lines that a command prints; adds names, labels and values to `shown`; returns the next baseline."""
+    random, values, sheet = maker.random, maker.values, maker.sheet
+    kinds = (
+        values.number,
+        values.percent,
+        values.measure,
+        values.code,
+        values.date,
+        values.time,
+        values.count,
+        maker.words.noun,
+        values.url,
+    )
+    cell = body.width("0")
+    if layout.startswith("log"):
+        for _ in range(random.randint(3, 9)):
+            level = random.choice(("INFO", "WARN", "ERROR", "DEBUG")) + " " if layout == "log levels" else ""
+            if y > sheet.height - step:
+                break
+            line = body.wrap(f"{values.time()} {level}{maker.words.sentence()}", sheet.width - 2 * x)[0]
+            sheet.write(line, x, y, body)
+            y += step
+    if layout == "table" and first:
+        drawn = [draw_column(maker, random.randint(3, 7), set())]
+        corner, names = row_heads(maker, len(drawn[0].texts))
+        while len(drawn) < 3:
+            drawn.append(
+                draw_column(
+                    maker, len(drawn[0].texts), {column.name.casefold() for column in drawn} | {corner.casefold()}
+                )
+            )
+        if len(names) == len(drawn[0].texts) and not shown:
+            rows = [[name, *(column.texts[i] for column in drawn)] for i, name in enumerate(names)]
+            heads, cells, bottom = write_table(
+                sheet, [corner.upper(), *(column.name.upper() for column in drawn)], rows, x, y - step, sheet.width - 2 * x,
+                head=body, body=body, aligns=["left"] * 4, ruling=Ruling("plain", (0, 0, 0), (0, 0, 0), 0.4), leading=step / body.size, full=False,
+            )  # fmt: skip
+            ask_table(maker, corner, drawn, heads, cells, len(names))
+            return bottom + step
+    names = [name for name in share(_OUTPUTS, maker.split, "output", 4) if name not in [s[0] for s in shown]]
+    chosen = random.sample(names, min(len(names), random.randint(3, 9)))
+    chosen += [maker.names.invented().name for _ in range(random.randint(0, 2) + 2 * (len(chosen) < 3))]
+    wide = max(len(name) for name in chosen) if chosen else 0
+    for name in chosen:
+        if y > sheet.height - step * 2:
+            break
+        printed = name.lower().replace(" ", "_") if layout == "pairs equals" else name
+        sign = " = " if layout == "pairs equals" else ": "
+        label = sheet.write(printed, x, y, body)
+        start = x + (wide + 3) * cell if layout == "pairs aligned" else label.box[2] + len(sign) * cell
+        if layout != "pairs aligned":
+            sheet.write(sign.strip(), label.box[2] + (cell if sign[0] == " " else 0), y, body)
+        value = sheet.write(random.choice(kinds)(), start, y, body)
+        shown.append((name, label, value))
+        y += step
+    return y
