@@ -11,7 +11,7 @@ from functools import partial
 
 import numpy as np
 
-from ...data.records import NOT_ON_THE_PAGE
+from ...modeling.prompt_format import NOT_ON_THE_PAGE
 from ..page import ABSENT, Question
 from ..splits import Split
 from .document import draw_fields
