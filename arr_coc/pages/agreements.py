@@ -1,66 +1,12 @@
 """Running text with facts: agreements with clauses, and emails."""
 
-# ruff: noqa: E501, SIM905 (lists are readable as running text)
 from __future__ import annotations
 
-from .letters import ENDINGS, MONTHS, OPENINGS, SALUTATIONS, Writing, duration, head_fields, open_page
+from .letters import Writing, duration, head_fields, open_page
 from .maker import PAGES, PageMaker
 from .question_writer import TWO_PLACES, boxes_of
 from .sheet import Style, find, joined
-from .splits import share
-
-_LAW = (
-    "This {a} shall be governed by and construed in accordance with the laws of the State of {state}.", "This {a} is governed by the laws of {state}, without regard to its conflict of laws principles.",
-    "The laws of the State of {state} shall govern the validity and interpretation of this {a}.", "The parties submit to the exclusive jurisdiction of the courts of {state}.",
-    "This {a} will be construed under the laws of {state} and any dispute will be brought there.", "Governing Law. {state} law applies to this {a}.", "In all respects this {a} shall be interpreted according to {state} law.",
-    "Any claim arising hereunder is subject to the law of {state}.", "The validity of this {a} is determined by the laws in force in {state}.",
-)  # fmt: skip
-
-
-_TERM = (
-    "The obligations under this {a} shall remain in effect for a period of {term} from the date hereof.", "This {a} shall terminate {term} after its effective date.", "The term of this {a} is {term}.",
-    "The Receiving Party shall keep the information confidential for {term}.", "This {a} runs for {term} and may be renewed in writing.", "Unless ended earlier, this {a} stays in force for {term}.",
-    "The parties are bound by this {a} during {term}.", "Duration: {term}.",
-)  # fmt: skip
-
-
-_NOTICE = (
-    "Either party may terminate this {a} upon {notice} prior written notice.", "This {a} may be ended by giving {notice} notice to the other party.", "Notice of termination must be given {notice} in advance.",
-    "A party that wishes to leave shall tell the other {notice} before.", "Termination requires {notice} notice in writing.", "Each side can withdraw with {notice} notice.",
-)  # fmt: skip
-
-
-_CLAUSES = (
-    "The Receiving Party shall not disclose any Confidential Information to third parties without prior written consent.", "No failure or delay in exercising any right shall operate as a waiver thereof.",
-    "This {a} constitutes the entire understanding between the parties and supersedes all prior discussions.", "Neither party may assign this {a} without the consent of the other.",
-    "If any provision of this {a} is held invalid, the remaining provisions shall continue in full force.", "Nothing contained herein shall be construed as granting any licence or other right.",
-    "All notices under this {a} shall be in writing and delivered by registered mail.", "The parties acknowledge that a breach may cause irreparable harm for which damages are no adequate remedy.",
-    "Each party shall bear its own costs in connection with this {a}.", "Amendments to this {a} are valid only if signed by both parties.", "Information that is publicly known is not confidential.",
-    "Upon request, all documents shall be returned or destroyed.", "The headings are for convenience only and do not affect the meaning.", "This {a} may be executed in counterparts, each of which is an original.",
-)  # fmt: skip
-
-
-_AGREEMENTS = (
-    "NON-DISCLOSURE AGREEMENT",
-    "CONFIDENTIALITY AGREEMENT",
-    "Service Agreement",
-    "Lease Agreement",
-    "MUTUAL NON-DISCLOSURE AGREEMENT",
-    "Purchase Agreement",
-    "License Agreement",
-    "Consulting Agreement",
-    "Letter of Intent",
-    "Loan Agreement",
-    "Partnership Contract",
-    "Employment Contract",
-    "Distribution Contract",
-)
-
-
-_AGREEMENT_LAYOUTS = ("numbered", "plain", "articles", "lettered", "justified heads", "bold numbers")
-
-
-_EMAIL_LAYOUTS = ("print", "app", "quoted", "card", "plain text", "pane")
+from .values import MONTHS
 
 
 @PAGES.register("agreement")
@@ -68,9 +14,9 @@ def agreement(maker: PageMaker) -> None:
     """A page of an agreement between two parties."""
     random, values = maker.random, maker.values
     body, bold, x, width, leading = open_page(maker)
-    sheet, layout, questions = maker.sheet, maker.arrange(_AGREEMENT_LAYOUTS, "agreement", 2), maker.questions
+    sheet, layout, questions = maker.sheet, maker.arrange("agreement"), maker.questions
     step, y = body.size * leading, float(random.randint(50, 90))
-    name = random.choice(share(_AGREEMENTS, maker.split, "agreement", 3))
+    name = maker.one("agreement")
     short = "Contract" if "ontract" in name else "Agreement"
     title, y = sheet.paragraph(
         name.upper() if random.random() < 0.5 else name,
@@ -86,9 +32,7 @@ def agreement(maker: PageMaker) -> None:
     date = values.date(values.day(1990, 2029))
     if random.random() < 0.15:
         date = f"the {random.randint(4, 20)}th day of {random.choice(MONTHS)}, {random.randint(1990, 2029)}"
-    text = random.choice(share(OPENINGS, maker.split, "opening", 3)).format(
-        T=name, a=short, date=date, one=one, two=two, state=values.state()
-    )
+    text = maker.one("opening").format(T=name, a=short, date=date, one=one, two=two, state=values.state())
     pieces, y = sheet.paragraph(text, x, y, width, body, leading)
     spots = {key: find(pieces, body.printable(value)) for key, value in (("date", date), ("one", one), ("two", two))}
     if spots["date"]:
@@ -108,10 +52,7 @@ def agreement(maker: PageMaker) -> None:
     if random.random() < 0.6 and y + step * 8 < sheet.height:
         y = _signatures(maker, body, one, two, x, y + step * 2, width, step)
     _page_number(maker, body, x, width)
-    questions.gist(
-        "kind of page",
-        (short.lower(), "agreement" if short == "Contract" else "contract"),
-    )
+    questions.gist("kind of page", (short.lower(), "agreement" if short == "Contract" else "contract"))
     questions.gist("title", joined(title), title)
 
 
@@ -135,18 +76,14 @@ def _clauses(
         body.size * leading,
     )
     length, notice = duration(values), f"{random.choice((10, 14, 30, 60, 90))} days"
-    special = [
-        ("governing law", _LAW, state, 0.75),
-        ("agreement term", _TERM, length, 0.6),
-        ("notice period", _NOTICE, notice, 0.5),
-    ]
+    special = [("governing law", state, 0.75), ("agreement term", length, 0.6), ("notice period", notice, 0.5)]
     clauses: list[tuple[str, str, str]] = []
-    for word, pool, value, often in special:
+    for word, value, often in special:
         if random.random() < often:
-            clauses.append((random.choice(share(pool, maker.split, word, 3)), word, value))
+            clauses.append((maker.one(word), word, value))
         else:
             questions.absent(questions.word(word))
-    plain = share(_CLAUSES, maker.split, "clause", 4)
+    plain = maker.pool("clause")
     clauses += [(text, "", "") for text in random.sample(plain, min(len(plain), random.randint(2, 8)))]
     clauses += [(maker.words.text(random.randint(1, 3)), "", "") for _ in range(random.randint(0, 4))]
     random.shuffle(clauses)
@@ -212,7 +149,7 @@ def _page_number(maker: PageMaker, body: Style, x: float, width: float) -> None:
 def email(maker: PageMaker) -> None:
     """An e-mail on a screen or printed."""
     random, values = maker.random, maker.values
-    layout = maker.arrange(_EMAIL_LAYOUTS, "email", 2)
+    layout = maker.arrange("email")
     width, height = random.choice(((1024, 640), (1024, 768), (724, 1024), (900, 700)))
     dark = random.random() < 0.25 and layout in ("app", "card", "pane")
     paper, ink = ((32, 33, 36), (228, 228, 232)) if dark else ((255, 255, 255), (20, 20, 20))
@@ -242,19 +179,14 @@ def email(maker: PageMaker) -> None:
     sheet.line((x, round(y - step * 0.4)), (x + inner, round(y - step * 0.4)), colour=(150, 150, 150))
     y += step * 0.8
     sheet.write(
-        random.choice(share(SALUTATIONS, maker.split, "salutation", 3)).format(
-            title="Mr.", first=values.first_name(), last=values.last_name()
-        ),
-        x,
-        y,
-        body,
+        maker.one("salutation").format(title="Mr.", first=values.first_name(), last=values.last_name()), x, y, body
     )
     y += step * 1.5
     writing = Writing(maker, body, x, inner, leading)
     for _ in range(random.randint(1, 4)):
         end = writing.paragraph(y, height - step * 3, random.choice((1, 1, 2)))
         y = end + step * 0.6 if end > y else y
-    sheet.write(random.choice(share(ENDINGS, maker.split, "ending", 3)), x, y, body)
+    sheet.write(maker.one("ending"), x, y, body)
     sheet.write(values.first_name(), x, y + step, body)
     writing.absent(2)
     questions.gist("kind of page", ("email", "an email", "e-mail"))
@@ -267,12 +199,7 @@ def _folders(maker: PageMaker, body: Style, height: int) -> None:
         piece = maker.sheet.write(name, 20, 50 + i * body.size * 2.2, body)
         if name in ("Inbox", "Drafts", "Spam"):
             count = maker.sheet.write(str(maker.random.randint(1, 99)), 172, 50 + i * body.size * 2.2, body, "right")
-            maker.questions.add(
-                maker.questions.word("folder", name=name),
-                count.text,
-                [count.box],
-                [piece.box],
-            )
+            maker.questions.add(maker.questions.word("folder", name=name), count.text, [count.box], [piece.box])
 
 
 def _app_head(
@@ -292,16 +219,7 @@ def _app_head(
     )
     questions.add(questions.word("letter writer").replace("letter", "e-mail"), sender.text, [sender.box])
     questions.add(questions.word("letter subject").replace("letter", "e-mail"), joined(title), boxes_of(title))
-    questions.add(
-        questions.word("sender's address"),
-        address.text,
-        [address.box],
-        [sender.box],
-    )
-    questions.add(
-        questions.word("mail time"),
-        time.text,
-        [time.box],
-    )
+    questions.add(questions.word("sender's address"), address.text, [address.box], [sender.box])
+    questions.add(questions.word("mail time"), time.text, [time.box])
     questions.absent(questions.word("attached"))
     return y + step * 2.6

@@ -1,6 +1,5 @@
 """Small documents: business cards, ID cards, labels, tickets and name badges."""
 
-# ruff: noqa: E501, SIM905 (lists are readable as running text)
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -9,64 +8,7 @@ from .fields import Field, term
 from .forms import Shown, ask_absent, ask_fields, cased
 from .maker import PAGES, PageMaker
 from .sheet import Colour, Piece, Style, joined
-from .splits import share
 from .values import KINDS
-
-_BUSINESS = ("left", "middle", "two sides", "right", "bar left", "bar top", "name under", "split")
-_ID = ("picture left", "picture right", "band", "no picture", "picture low", "two bands")
-_LABELS = ("address", "parcel", "product", "specimen", "shelf", "boxed parcel", "wide product")
-_TICKETS = ("stub", "row", "boarding", "simple", "tall", "framed")
-_ISSUERS = (
-    "Driver Licence",
-    "Identity Card",
-    "Student Card",
-    "Employee Pass",
-    "Library Card",
-    "Membership Card",
-    "Health Insurance Card",
-    "Residence Permit",
-    "Staff ID",
-    "Press Card",
-    "Access Card",
-    "Visitor Pass",
-    "Club Card",
-    "Senior Card",
-    "Fishing Licence",
-)
-_TICKET_HEADS = (
-    "Admit one",
-    "Boarding pass",
-    "Concert ticket",
-    "Train ticket",
-    "Entrance ticket",
-    "Parking ticket",
-    "Museum pass",
-    "Cinema ticket",
-    "Bus ticket",
-    "Day pass",
-    "Ferry ticket",
-    "Raffle ticket",
-    "Season ticket",
-)
-_BADGES = (
-    "Hello my name is",
-    "Speaker",
-    "Visitor",
-    "Staff",
-    "Participant",
-    "Exhibitor",
-    "Guest",
-    "Volunteer",
-    "Press",
-    "Organiser",
-    "Delegate",
-    "Crew",
-)
-
-_CONTACTS = {
-    "phone": ("Tel", "Phone", "T", "Tel.", "Telephone", "P:", "Ph", "Call"), "mobile": ("Mobile", "M", "Cell", "Mob.", "Cell phone", "C:", "Mobile no."),
-    "fax": ("Fax", "F", "Fax no.", "Telefax", "Fx", "FAX"), "email": ("E-mail", "E", "Email", "Mail", "e:", "@"), "website": ("Web", "W", "Website", "www", "Home page", "Internet"),
-}  # fmt: skip
 
 
 def _card(maker: PageMaker, width: int, height: int) -> tuple[Colour, Colour]:
@@ -83,7 +25,7 @@ def _card(maker: PageMaker, width: int, height: int) -> tuple[Colour, Colour]:
 def business_card(maker: PageMaker) -> None:
     """A business card."""
     random, values = maker.random, maker.values
-    layout = maker.arrange(_BUSINESS, "business card", 3)
+    layout = maker.arrange("business card")
     width = random.choice((640, 720, 800))
     ink, accent = _card(maker, width, int(width * random.uniform(0.55, 0.64)))
     sheet, questions = maker.sheet, maker.questions
@@ -122,7 +64,7 @@ def business_card(maker: PageMaker) -> None:
         sheet.write(line, x, y, small, align)
         y += step
     present = _contacts(maker, small, x, y, step, align)
-    for kind in _CONTACTS:
+    for kind in ("phone", "mobile", "fax", "email", "website"):
         if kind not in present:
             questions.absent(
                 questions.word(
@@ -146,7 +88,7 @@ def _contacts(maker: PageMaker, style: Style, x: float, y: float, step: float, a
         if random.random() < 0.4 or y > sheet.height - 14 or kind in ("mobile", "fax") and not labelled:
             continue
         value = {"email": values.email, "website": values.url}.get(kind, values.phone)()
-        label = random.choice(share(_CONTACTS[kind], maker.split, f"contact {kind}", 3)) if labelled else ""
+        label = maker.one(f"contact {kind}") if labelled else ""
         label = f"{label}{random.choice((':', ' '))}".replace("::", ":") if label else ""
         text = style.printable(f"{label} {value}")
         if style.width(text) > sheet.width - 50 - (x if align == "left" else 0):
@@ -202,14 +144,21 @@ def _fields(maker: PageMaker, ink: Colour, size: float) -> _Fields:
     random = maker.random
     family = maker.family(mono=0.15)
     above = random.random() < 0.5
-    return _Fields(maker, Style(family.regular, size * (0.72 if above else 1.0), ink), Style(family.bold if random.random() < 0.6 else family.regular, size, ink), random.choice(("plain", "upper", "plain")), above, [])  # fmt: skip
+    return _Fields(
+        maker,
+        Style(family.regular, size * (0.72 if above else 1.0), ink),
+        Style(family.bold if random.random() < 0.6 else family.regular, size, ink),
+        random.choice(("plain", "upper", "plain")),
+        above,
+        [],
+    )
 
 
 @PAGES.register("id card")
 def id_card(maker: PageMaker) -> None:
     """An identity card or licence with a picture and fields."""
     random, values = maker.random, maker.values
-    layout = maker.arrange(_ID, "id card", 2)
+    layout = maker.arrange("id card")
     width = random.choice((720, 800, 860))
     ink, accent = _card(maker, width, int(width * 0.64))
     sheet, questions = maker.sheet, maker.questions
@@ -223,7 +172,7 @@ def id_card(maker: PageMaker) -> None:
     issuer = random.choice((values.state(), values.country(), values.company())) + (
         " " if random.random() < 0.5 else " - "
     )
-    text = issuer + random.choice(share(_ISSUERS, maker.split, "card head", 3))
+    text = issuer + maker.one("card head")
     title, end = sheet.paragraph(
         text.upper() if random.random() < 0.5 else text, 24, head.size * 1.4, width - 48, head, 1.15
     )
@@ -282,7 +231,7 @@ def id_card(maker: PageMaker) -> None:
 def label(maker: PageMaker) -> None:
     """A label of a parcel, a product or a sample."""
     random, values = maker.random, maker.values
-    layout = maker.arrange(_LABELS, "label", 3)
+    layout = maker.arrange("label")
     width = random.choice((560, 640, 720))
     ink, _ = _card(maker, width, int(width * random.uniform(0.6, 1.2)))
     sheet, questions = maker.sheet, maker.questions
@@ -346,7 +295,7 @@ def _bar_code(maker: PageMaker, x: float, y: float, width: float, height: float,
 def ticket(maker: PageMaker) -> None:
     """A ticket or pass."""
     random = maker.random
-    layout = maker.arrange(_TICKETS, "ticket", 2)
+    layout = maker.arrange("ticket")
     width = random.choice((760, 860, 960)) if layout != "tall" else 460
     ink, accent = _card(maker, width, int(width * (random.uniform(0.34, 0.46) if layout != "tall" else 1.5)))
     sheet, questions = maker.sheet, maker.questions
@@ -356,7 +305,7 @@ def ticket(maker: PageMaker) -> None:
     if layout in ("boarding", "row"):
         sheet.rectangle(0, 0, width, head.size * 2, fill=accent)
         head = Style(head.face, head.size, (255, 255, 255) if sum(accent) < 420 else (0, 0, 0))
-    text = random.choice(share(_TICKET_HEADS, maker.split, "ticket head", 3))
+    text = maker.one("ticket head")
     title, _ = sheet.paragraph(
         text.upper() if random.random() < 0.5 else text, 26, head.size * 1.4, width - 40, head, 1.1
     )
@@ -407,13 +356,13 @@ def ticket(maker: PageMaker) -> None:
 def badge(maker: PageMaker) -> None:
     """A name badge: a name in large print, a company or place, a job."""
     random, values = maker.random, maker.values
-    layout = maker.arrange(("band top", "plain", "band bottom", "tall", "frame"), "badge", 2)
+    layout = maker.arrange("badge")
     size = (480, 680) if layout == "tall" else (720, 480)
     ink, accent = _card(maker, *size)
     sheet, questions, middle = maker.sheet, maker.questions, size[0] / 2
     family = maker.family(mono=0.03, display=0.15)
     small = Style(family.regular, random.uniform(20, 28), ink)
-    word = random.choice(share(_BADGES, maker.split, "badge", 3))
+    word = maker.one("badge")
     if layout == "band top":
         sheet.rectangle(0, 0, size[0], 90, fill=accent)
     elif layout == "band bottom":

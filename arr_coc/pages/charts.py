@@ -8,51 +8,17 @@ from collections.abc import Callable
 from .maker import PAGES, PageMaker
 from .question_writer import SPREAD, TWO_PLACES, boxes_of, spoken
 from .sheet import Colour, Piece, Style, joined
-from .splits import share
-from .tables import COLUMNS, row_heads
-
-# ruff: noqa: E501, SIM905 (lists are readable as running text)
-
-
-_SOURCES = (
-    "Source: {}",
-    "Source: {} {}",
-    "Data: {}",
-    "{} | {}",
-    "Sources: {}",
-    "© {}",
-    "Based on data of {}",
-    "Note: data by {}",
-    "According to {}",
-    "Compiled from {}",
-)
-
-
-_UNITS = (
-    "in %",
-    "in thousands",
-    "in million USD",
-    "Number of {}",
-    "{} per year",
-    "Value in EUR",
-    "in tonnes",
-    "{} (kg)",
-    "Index",
-    "{} (hours)",
-    "Share of {} (%)",
-    "{} in thousands",
-    "Average {}",
-    "{} in billion",
-)
+from .splits import pools, share
+from .tables import row_heads
 
 
 class Plot:
     """A chart's sheet, colours and styles, its title, and its data."""
 
-    def __init__(self, maker: PageMaker, kind: str, layouts: tuple[str, ...], most: int) -> None:
+    def __init__(self, maker: PageMaker, kind: str, most: int) -> None:
         self.maker, self.random, self.values = maker, maker.random, maker.values
         random = self.random
-        self.layout = maker.arrange(layouts, kind, 2)
+        self.layout = maker.arrange(kind)
         width, height = random.choice(((800, 560), (850, 600), (640, 480), (1024, 640), (700, 700), (600, 800)))
         self.dark = random.random() < 0.1
         self.sheet = maker.open(
@@ -72,7 +38,7 @@ class Plot:
         if kind == "bar chart" and random.random() < 0.3:
             head, names = "Year", self._years(len(names))
         self.head, self.names = head, names
-        measures = share(COLUMNS[random.choice(("number", "amount", "percent"))], maker.split, "measure", 0)
+        measures = share(pools()[f"column {random.choice(('number', 'amount', 'percent'))}"][1], maker.split, "measure")
         self.measure = random.choice(measures) if random.random() < 0.75 else maker.words.noun().capitalize()
         self.top = self._title()
         self.bottom = float(height - 16)
@@ -86,7 +52,14 @@ class Plot:
         """A question about the chart; of some, with a topic and a place that it does not name, as people ask."""
         words, values, random = self.maker.words, self.maker.values, self.random
         if random.random() < 0.4:
-            topic = random.choice((words.noun(), f"{words.adjective()} {words.noun()}", f"{words.noun()} {words.noun()}", spoken(self.measure)))  # fmt: skip
+            topic = random.choice(
+                (
+                    words.noun(),
+                    f"{words.adjective()} {words.noun()}",
+                    f"{words.noun()} {words.noun()}",
+                    spoken(self.measure),
+                )
+            )
             place = random.choice((values.country, values.city, values.company))()
             kind, names = f"{kind} in context", {**names, "topic": topic.removesuffix("s"), "place": place}
         return self.maker.questions.word(kind, **names)
@@ -104,8 +77,14 @@ class Plot:
         if random.random() < 0.12:
             return y
         words = maker.words
-        text = random.choice((f"{self.measure} by {self.head.lower()}", f"{words.adjective().capitalize()} {words.noun()}: {self.measure.lower()} per {self.head.lower()}, {self.values.year()}",
-                              f"{self.measure} of {words.noun()}", f"{words.noun().capitalize()} {self.measure.lower()} {self.values.year()}"))  # fmt: skip
+        text = random.choice(
+            (
+                f"{self.measure} by {self.head.lower()}",
+                f"{words.adjective().capitalize()} {words.noun()}: {self.measure.lower()} per {self.head.lower()}, {self.values.year()}",
+                f"{self.measure} of {words.noun()}",
+                f"{words.noun().capitalize()} {self.measure.lower()} {self.values.year()}",
+            )
+        )
         style = Style(
             self.bold.face if random.random() < 0.6 else self.body.face,
             size * random.uniform(1.15, 1.6),
@@ -120,7 +99,7 @@ class Plot:
         if random.random() < 0.6:
             return
         name = self.values.company()
-        form = random.choice(share(_SOURCES, self.maker.split, "source", 2))
+        form = self.maker.one("source")
         text = form.replace("{}", name, 1).replace("{}", self.values.year())
         style = Style(self.body.face, max(9.5, self.body.size * 0.8), self.body.colour)
         line = self.sheet.write(text, 20, self.sheet.height - 12, style)
@@ -218,7 +197,7 @@ def axis_title(plot: Plot) -> str:
     random = plot.random
     if random.random() < 0.5:
         return plot.measure
-    return random.choice(share(_UNITS, plot.maker.split, "axis", 3)).replace("{}", plot.measure.lower())
+    return plot.maker.one("axis").replace("{}", plot.measure.lower())
 
 
 def y_axis(
@@ -267,32 +246,10 @@ def write_legend(plot: Plot, names: list[str], x: float, y: float, colours: list
     return pieces
 
 
-# ruff: noqa: E501, SIM905 (lists are readable as running text)
-
-
-_BARS = (
-    "vertical",
-    "horizontal",
-    "vertical values inside",
-    "horizontal values outside",
-    "vertical grid",
-    "vertical frame",
-    "horizontal plain",
-    "vertical wide",
-    "vertical groups",
-)
-
-
-_LINES = ("plain", "grid", "markers", "end labels", "frame", "markers values", "legend under")
-
-
-_PIES = ("labels", "legend", "labels and shares", "ring", "legend left", "ring labels", "legend under")
-
-
 @PAGES.register("bar chart")
 def bar_chart(maker: PageMaker) -> None:
     """Vertical or horizontal bars of one to three series."""
-    plot = Plot(maker, "bar chart", _BARS, 9)
+    plot = Plot(maker, "bar chart", 9)
     if plot.layout.startswith("horizontal"):
         _lying(plot)
     else:
@@ -448,13 +405,11 @@ def _lying(plot: Plot) -> None:
 @PAGES.register("line chart")
 def line_chart(maker: PageMaker) -> None:
     """One to three lines over years or months."""
-    plot = Plot(maker, "line chart", _LINES, 9)
+    plot = Plot(maker, "line chart", 9)
     random, sheet, body = plot.random, plot.sheet, plot.body
     first = random.randint(1960, 2015)
     plot.names = [str(first + i) for i in range(random.randint(5, 11))]
-    plot.head = random.choice(
-        share(("Year", "Season", "Fiscal year", "Period", "Edition"), maker.split, "head of years", 1)
-    )
+    plot.head = maker.one("head of years")
     several = random.choice((1, 1, 2, 2, 3))
     data = [draw_numbers(plot, len(plot.names), smooth=True) for _ in range(several)]
     decimals, sign = data[0][1], data[0][2]
@@ -534,7 +489,7 @@ def line_chart(maker: PageMaker) -> None:
 @PAGES.register("pie chart")
 def pie_chart(maker: PageMaker) -> None:
     """A pie or a ring with its shares."""
-    plot = Plot(maker, "pie chart", _PIES, 7)
+    plot = Plot(maker, "pie chart", 7)
     random, sheet, body, names = plot.random, plot.sheet, plot.body, plot.names
     parts = [random.uniform(0.4, 2) ** 2 for _ in names]
     decimals = random.choice((0, 0, 1))

@@ -1,6 +1,5 @@
 """Forms: labels and values side by side, above each other or in boxes, with checkboxes, in one to three columns."""
 
-# ruff: noqa: E501, SIM905 (lists are readable as running text)
 from __future__ import annotations
 
 import dataclasses
@@ -10,23 +9,8 @@ from .fields import Field, all_fields, fields_of
 from .maker import PAGES, PageMaker
 from .question_writer import DETAIL, TICK, boxes_of, is_phrase, spoken
 from .sheet import Colour, Piece, Style, joined
-from .splits import share
 from .values import KINDS
 
-_LAYOUTS = (
-    "left", "above", "boxed above", "boxed left", "after", "left right-aligned", "underlined", "left striped", "two columns left",
-    "two columns above", "two columns boxed above", "three columns boxed above", "two columns underlined", "leaders", "boxed value",
-    "two columns boxed left", "three columns above", "two columns boxed value",
-)  # fmt: skip
-_SECTIONS = (
-    "Personal information", "Contact details", "General", "Details", "Part A", "Part B", "Section 1", "Section 2", "For office use only", "Summary",
-    "Declaration", "Additional information", "Background", "Payment", "Parties", "I. Particulars", "II. History", "Confidential", "To be completed by the applicant",
-    "Official use", "Specifications", "Terms", "Other", "Identification", "Step 1", "Step 2", "Administrative data", "Section A", "Section B", "Notes",
-)  # fmt: skip
-_FOOTERS = (
-    "Page {n} of {m}", "Page {n}", "- {n} -", "Form {code} (rev. {date})", "Please keep a copy for your records.", "Use black ink. Print clearly.",
-    "Continued on next page", "{company} | {phone}", "{n}/{m}", "Printed on {date}", "Do not write below this line.", "Form No. {code}", "Source: {url}",
-)  # fmt: skip
 _CASES = ("plain", "plain", "upper", "title")
 
 
@@ -265,12 +249,20 @@ def draw_look(maker: PageMaker, layout: str, size: float) -> Look:
     label_face = family.bold if face is not family.bold and random.random() < 0.35 else family.regular
     small = random.uniform(0.7, 0.95) if mode.endswith("above") else random.choice((1.0, 1.0, 0.9))
     return Look(
-        mode=mode, columns=columns, case=random.choice(_CASES),
-        label=Style(label_face, max(size * small, 9), random.choice((ink, ink, maker.accent()))), value=Style(face, size * factor, colour),
-        colon=random.choice((":", ":", "", "", " :")) if not mode.startswith("boxed a") else random.choice(("", "", ":")),
-        rule=random.choice(((0, 0, 0), (120, 120, 120), (180, 180, 180), maker.accent())), leading=random.uniform(1.25, 2.0),
-        label_share=random.uniform(0.28, 0.42) if columns == 1 else random.uniform(0.36, 0.5), mark=random.choice(("cross", "tick", "radio", "fill")), hand=maker.fonts.use(face.family) == "hand",
-    )  # fmt: skip
+        mode=mode,
+        columns=columns,
+        case=random.choice(_CASES),
+        label=Style(label_face, max(size * small, 9), random.choice((ink, ink, maker.accent()))),
+        value=Style(face, size * factor, colour),
+        colon=random.choice((":", ":", "", "", " :"))
+        if not mode.startswith("boxed a")
+        else random.choice(("", "", ":")),
+        rule=random.choice(((0, 0, 0), (120, 120, 120), (180, 180, 180), maker.accent())),
+        leading=random.uniform(1.25, 2.0),
+        label_share=random.uniform(0.28, 0.42) if columns == 1 else random.uniform(0.36, 0.5),
+        mark=random.choice(("cross", "tick", "radio", "fill")),
+        hand=maker.fonts.use(face.family) == "hand",
+    )
 
 
 @PAGES.register("form")
@@ -279,7 +271,7 @@ def form(maker: PageMaker) -> None:
     random = maker.random
     width, height = random.choice(((724, 1024), (724, 1024), (791, 1024), (1024, 724), (640, 1024), (800, 620)))
     sheet = maker.open(width, height, maker.paper())
-    layout = maker.arrange(_LAYOUTS, "form", 4)
+    layout = maker.arrange("form")
     size = random.choice((11.0, 12.0, 13.0, 14.0, 15.0, 16.0, 18.0, 20.0))
     size = min(size, 15.0) if "two" in layout else min(size, 13.0) if "three" in layout else size
     look = draw_look(maker, layout, size)
@@ -350,7 +342,7 @@ def _section(maker: PageMaker, look: Look, x: float, y: float, width: float, fir
     random, size = maker.random, look.value.size
     if random.random() < (0.6 if first else 0.25):
         return y
-    text = random.choice(share(_SECTIONS, maker.split, "section", 3))
+    text = maker.one("section")
     style = Style(look.label.face, min(size, 16) * random.uniform(1.0, 1.25), look.label.colour)
     base = y + style.size * 1.1
     if random.random() < 0.35:
@@ -367,7 +359,7 @@ def _footer(maker: PageMaker, look: Look, x: float, y: float, width: float) -> N
     random, values = maker.random, maker.values
     if random.random() < 0.5:
         return
-    text = random.choice(share(_FOOTERS, maker.split, "footer", 2)).format(
+    text = maker.one("footer").format(
         n=random.randint(1, 3),
         m=random.randint(3, 9),
         code=values.code(),

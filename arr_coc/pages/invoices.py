@@ -1,6 +1,5 @@
 """Invoices: two parties, numbers and dates, items in a table, totals, payment."""
 
-# ruff: noqa: E501, SIM905 (lists are readable as running text)
 from __future__ import annotations
 
 import datetime
@@ -8,35 +7,29 @@ import datetime
 from .maker import PAGES, PageMaker
 from .question_writer import SPREAD, boxes_of
 from .sheet import Piece, Style, joined
-from .splits import share
 from .tables import Ruling, write_table
-
-_LAYOUTS = (
-    "facts right",
-    "facts under",
-    "facts left",
-    "facts grid",
-    "facts between",
-    "parties stacked",
-    "title right",
-    "letterhead middle",
-    "facts boxed",
-)
-_TERMS_OF_PAYMENT = (
-    "Net 30", "30 days net", "Due on receipt", "14 days", "Net 15", "2% 10, net 30", "Payable within 30 days", "Net 60", "Cash on delivery", "7 days", "End of month",
-    "Prepayment", "10 days net", "Upon delivery",
-)  # fmt: skip
-_CLOSINGS = (
-    "Thank you for your business!", "Please pay within 30 days.", "Make all cheques payable to {company}.", "Questions? Call {phone} or write to {email}.", "Please quote the number above with your payment.",
-    "We appreciate your order.", "Interest of {percent} per month is charged on late payments.", "Goods remain our property until they are paid for in full.", "This document was made by a computer and is valid without signature.",
-    "E. & O. E.", "Payment by bank transfer only.", "Complaints within 8 days, please.",
-)  # fmt: skip
 
 Entry = tuple[str, tuple[str, ...], list[Piece], list[Piece]]
 _KIND = {
-    "invoice number": "code", "invoice date": "date", "due date": "date", "order number": "code", "customer number": "code", "terms": "words", "contact": "person", "bank": "company",
-    "iban": "iban", "taxid": "code", "phone": "phone", "total": "amount", "subtotal": "amount", "tax": "amount", "discount": "amount", "shipping": "amount", "paid": "amount", "balance": "amount",
-}  # fmt: skip
+    "invoice number": "code",
+    "invoice date": "date",
+    "due date": "date",
+    "order number": "code",
+    "customer number": "code",
+    "terms": "words",
+    "contact": "person",
+    "bank": "company",
+    "iban": "iban",
+    "taxid": "code",
+    "phone": "phone",
+    "total": "amount",
+    "subtotal": "amount",
+    "tax": "amount",
+    "discount": "amount",
+    "shipping": "amount",
+    "paid": "amount",
+    "balance": "amount",
+}
 
 
 class _Invoice:
@@ -44,7 +37,7 @@ class _Invoice:
         self.maker, self.random, self.values = maker, maker.random, maker.values
         width, height = self.random.choice(((724, 1024), (724, 1024), (791, 1024)))
         self.sheet = maker.open(width, height, maker.paper())
-        self.layout = maker.arrange(_LAYOUTS, "invoice", 3)
+        self.layout = maker.arrange("invoice")
         maker.speak()
         family = maker.family(mono=0.1)
         size = self.random.uniform(10.5, 15)
@@ -182,10 +175,9 @@ def _facts(paper: _Invoice) -> list[tuple[str, str]]:
         ("taxid", 0.3),
     ):
         if random.random() < often:
-            value = {
-                "terms": lambda: random.choice(share(_TERMS_OF_PAYMENT, paper.maker.split, "payment terms", 3)),
-                "contact": values.person,
-            }.get(concept, values.code)()
+            value = {"terms": lambda: paper.maker.one("payment terms"), "contact": values.person}.get(
+                concept, values.code
+            )()
             facts.append((concept, value))
     if random.random() < 0.4:
         random.shuffle(facts)
@@ -303,9 +295,18 @@ def _items(paper: _Invoice) -> tuple[list[list[Piece]], list[list[list[Piece]]],
     white = dark and paper.accent != paper.body.colour
     aligns = ["left" if concept in ("item", "number") else "right" for concept in order]
     head, cells, bottom = write_table(
-        paper.sheet, [paper.maker.shown(text, upper=paper.upper) for text in heads], rows, paper.left, paper.y + paper.step * 0.4, paper.right - paper.left,
-        head=Style(paper.bold.face, paper.body.size, (255, 255, 255) if white else paper.body.colour), body=paper.body, aligns=aligns, ruling=ruling, leading=random.uniform(1.4, 2.0),
-    )  # fmt: skip
+        paper.sheet,
+        [paper.maker.shown(text, upper=paper.upper) for text in heads],
+        rows,
+        paper.left,
+        paper.y + paper.step * 0.4,
+        paper.right - paper.left,
+        head=Style(paper.bold.face, paper.body.size, (255, 255, 255) if white else paper.body.colour),
+        body=paper.body,
+        aligns=aligns,
+        ruling=ruling,
+        leading=random.uniform(1.4, 2.0),
+    )
     paper.y = bottom
     return head, cells, amounts, names
 
@@ -350,7 +351,7 @@ def _foot(paper: _Invoice) -> None:
             y = paper.fact(concept, value, paper.left, y, (paper.right - paper.left) * 0.5)
     if random.random() < 0.6 and y + paper.step * 4 < sheet.height:
         text = (
-            random.choice(share(_CLOSINGS, paper.maker.split, "closing", 3))
+            paper.maker.one("closing")
             .format(company=values.company(), phone=values.phone(), email=values.email(), percent=values.percent())
             .replace("..", ".")
         )
@@ -359,9 +360,19 @@ def _foot(paper: _Invoice) -> None:
 
 
 _SPECIAL = {
-    "seller": "who invoices", "seller address": "seller's address", "customer": "who is invoiced", "customer address": "customer's address", "total": "invoice total", "tax": "ask tax",
-    "subtotal": "ask subtotal", "invoice number": "ask number", "invoice date": "ask invoice date", "due date": "ask due", "ship to": "who receives", "ship to address": "where sent",
-}  # fmt: skip
+    "seller": "who invoices",
+    "seller address": "seller's address",
+    "customer": "who is invoiced",
+    "customer address": "customer's address",
+    "total": "invoice total",
+    "tax": "ask tax",
+    "subtotal": "ask subtotal",
+    "invoice number": "ask number",
+    "invoice date": "ask invoice date",
+    "due date": "ask due",
+    "ship to": "who receives",
+    "ship to address": "where sent",
+}
 
 
 def _ask(

@@ -1,120 +1,18 @@
 """Running text with facts: letters and memos."""
 
-# ruff: noqa: E501, SIM905 (lists are readable as running text)
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from .fields import term
 from .maker import PAGES, PageMaker
 from .question_writer import boxes_of
 from .sheet import Piece, Pieces, Style, find, joined
 from .splits import share
-from .values import KINDS, Values
-
-_FACTS = """
-The meeting will take place on {date} in {city}. # date: When is the meeting?; On which day will the meeting take place?; What is the date of the meeting? # city: Where is the meeting?; In which city does the meeting take place?
-Your appointment with {person} is at {time}. # person: With whom is the appointment?; Who will see me? # time: At what time is the appointment?; When do I have to be there?
-We have received your payment of {amount} on {date}. # amount: How much was received?; What payment was received?; How much did they receive? # date: When was the payment received?; On which day did the money arrive?
-Please contact {person} at {phone} if you have any questions. # person: Whom can I contact with questions?; Who answers questions?; Who should be contacted? # phone: Under which number can questions be asked?; What number should I call with questions?
-The total cost of the project is {amount}. # amount: What does the project cost?; How much is the total cost of the project?; What is the cost of the project?
-The contract with {company} ends on {date}. # company: With which company is the contract?; Whose contract ends? # date: When does the contract end?; Until when does the contract run?
-Your reference number is {code}. # code: What is the reference number?; Which reference number was given?; What's my reference number?
-Deliveries will be made by {company} between {time} and noon. # company: Who makes the deliveries?; Which company delivers? # time: From what time on are deliveries made?; When do deliveries begin?
-Sales increased by {percent} compared with {year}. # percent: By how much did sales increase?; What was the increase in sales? # year: With which year are sales compared?; Compared to when did sales increase?
-{person} will take over as {job} in {month}. # person: Who takes over?; Who will take over the position? # job: As what will the person take over?; Which position changes hands? # month: In which month is the change?; When will it be taken over?
-The shipment left {city} and weighs {measure}. # city: From where did the shipment leave?; Which city did the shipment leave? # measure: How much does the shipment weigh?; What is the weight of the shipment?
-The new office is located at {street}, {city}. # street: What is the street of the new office?; At which street address is the new office? # city: In which city is the new office?; Where is the new office?
-We are pleased to offer you the position of {job} with a salary of {amount}. # job: Which position is offered?; What job is offered? # amount: What salary is offered?; How much would the salary be?
-The deadline for applications is {date}. # date: What is the deadline for applications?; Until when can one apply?; When do applications close?
-Further details can be found at {url}. # url: Where can further details be found?; Which website has further details?; What is the web address?
-Please send the documents to {email}. # email: Where should the documents be sent?; To which e-mail address do I send the documents?; What e-mail address is given for the documents?
-The study was carried out by {company} in {year}. # company: Who carried out the study?; Which company made the study? # year: In which year was the study carried out?; When was the study made?
-Of all members, {percent} voted in favour. # percent: How many voted in favour?; What share of the members voted in favour?; What percentage voted yes?
-The train to {city} departs at {time}. # city: Where does the train go?; To which city does the train go? # time: When does the train depart?; At what time does the train leave?
-The warranty covers {term} from the date of purchase. # term: How long is the warranty?; For how long does the warranty last?; What is the period of the warranty?
-A deposit of {amount} is required. # amount: How much is the deposit?; What deposit is required?; How high is the required deposit?
-Mr. {last} was born in {city}. # city: Where was Mr. {last} born?; In which city was Mr. {last} born?; What is the birthplace of Mr. {last}?
-The company {company} employs {count} people. # company: Which company is mentioned?; Who employs the people? # count: How many people are employed?; How many people does the company employ?
-The test of the {noun} showed a value of {number}. # number: Which value did the test show?; What was the result of the test?; What did the test of the {noun} show?
-The {noun} was invented by {person} in {year}. # person: Who invented the {noun}?; By whom was the {noun} invented? # year: When was the {noun} invented?; In which year was the {noun} invented?
-The price of the {noun} has risen to {amount}. # amount: To how much has the price risen?; What is the new price of the {noun}?; How much does the {noun} cost now?
-{person} and {first} will speak about the {noun}. # person: Who will speak together with {first}?; Which speaker is named first? # noun: What will they speak about?; What is the talk about?
-The flood of {year} destroyed {count} houses in {city}. # year: In which year was the flood?; When was the flood? # count: How many houses were destroyed?; How many houses did the flood destroy? # city: Where was the flood?; In which town were houses destroyed?
-Orders above {amount} are shipped free of charge. # amount: From which amount on is shipping free?; Above what sum is shipping free?; When is shipping free, above which amount?
-The room with number {code} is booked for {person}. # code: Which room is booked?; What is the number of the room? # person: For whom is the room booked?; Who has the room?
-Your password must be changed within {term}. # term: Within what time must the password be changed?; How long is left to change the password?; By when must the password be changed?
-The library opens at {time} and has {number} books. # time: When does the library open?; At what time does the library open? # number: How many books does the library have?; What number of books is there?
-"""
-
-
-OPENINGS = (
-    'This {T} (the "{a}") is made and entered into as of {date} by and between {one} and {two}.', 'This {T} (this "{a}"), dated as of {date}, is between {one}, a {state} corporation, and {two}.',
-    'THIS {T} is entered into on {date} between {one} ("Disclosing Party") and {two} ("Receiving Party").', "This {a} is effective as of {date} and is made between {one} and {two}.",
-    "On {date}, {one} and {two} have agreed as follows in this {T}.", "Between {one} (hereinafter the first party) and {two} (hereinafter the second party) the following {T} is concluded on {date}.",
-    "{one} of the one part and {two} of the other part made this {T} on {date}.", "WHEREAS {one} and {two} wish to cooperate, they conclude this {T} dated {date}.",
-)  # fmt: skip
-
-
-SALUTATIONS = (
-    "Dear {title} {last},",
-    "Dear {first},",
-    "Dear Sir or Madam,",
-    "To whom it may concern:",
-    "Dear {title} {last}:",
-    "Hello {first},",
-    "Hi {first},",
-    "Dear colleagues,",
-    "Good day {title} {last},",
-    "{title} {last},",
-)
-
-
-ENDINGS = (
-    "Sincerely,",
-    "Yours sincerely,",
-    "Best regards,",
-    "Kind regards,",
-    "Yours faithfully,",
-    "Sincerely yours,",
-    "With best wishes,",
-    "Respectfully,",
-    "Cordially,",
-    "Many thanks,",
-    "Yours truly,",
-    "Warm regards,",
-)
-
-
-_MEMOS = (
-    "MEMORANDUM",
-    "Memo",
-    "INTEROFFICE MEMORANDUM",
-    "Internal Memorandum",
-    "Inter-Office Correspondence",
-    "Office Memo",
-    "File Note",
-    "Circular",
-)
-
-
-MONTHS = "January February March April May June July August September October November December".split()
-
-
-_LETTER_LAYOUTS = (
-    "block",
-    "date right",
-    "letterhead middle",
-    "subject first",
-    "letterhead right",
-    "two-line head",
-    "foot address",
-)
-
-
-_MEMO_LAYOUTS = ("stacked", "columns", "ruled", "boxed", "two by two", "head middle")
+from .values import KINDS, MONTHS, Values
 
 
 @dataclass(frozen=True)
@@ -128,7 +26,7 @@ class _Fact:
 
 def _parsed() -> tuple[_Fact, ...]:
     facts = []
-    for line in _FACTS.strip().splitlines():
+    for line in Path(__file__).with_name("facts.txt").read_text(encoding="utf-8").splitlines():
         template, *asked = line.split(" # ")
         pairs = (part.split(":", 1) for part in asked)
         facts.append(
@@ -148,9 +46,12 @@ FACTS = _parsed()
 
 _SLOTS: dict[str, Callable[[Values], str]] = {
     **KINDS,
-    "month": lambda values: values.random.choice(MONTHS), "term": lambda values: duration(values), "noun": lambda values: values.words.noun(),
-    "count": lambda values: str(values.random.randint(2, 999)), "amount": lambda values: values.money(10 ** values.random.uniform(1, 6), values.random.choice((0, 2))),
-}  # fmt: skip
+    "month": lambda values: values.random.choice(MONTHS),
+    "term": lambda values: duration(values),
+    "noun": lambda values: values.words.noun(),
+    "count": lambda values: str(values.random.randint(2, 999)),
+    "amount": lambda values: values.money(10 ** values.random.uniform(1, 6), values.random.choice((0, 2))),
+}
 
 
 def duration(values: Values) -> str:
@@ -243,7 +144,7 @@ def letter(maker: PageMaker) -> None:
     """A letter of a person or a company."""
     random, values = maker.random, maker.values
     body, bold, x, width, leading = open_page(maker)
-    sheet, layout = maker.sheet, maker.arrange(_LETTER_LAYOUTS, "letter", 3)
+    sheet, layout = maker.sheet, maker.arrange("letter")
     step, y = body.size * leading, float(random.randint(36, 70))
     questions, middle, right = maker.questions, x + width / 2, x + width
     company = values.company()
@@ -298,9 +199,7 @@ def letter(maker: PageMaker) -> None:
         subject = find(shown, bold.printable(text))
         questions.add(questions.word("letter subject"), joined(subject), boxes_of(subject))
         y += step
-    salutation = random.choice(share(SALUTATIONS, maker.split, "salutation", 3)).format(
-        title=title, first=first, last=last
-    )
+    salutation = maker.one("salutation").format(title=title, first=first, last=last)
     sheet.write(salutation, x, y, body)
     y += step * 1.6
     writing = Writing(maker, body, x, width, leading)
@@ -308,7 +207,7 @@ def letter(maker: PageMaker) -> None:
     for _ in range(random.randint(1, 7)):
         end = writing.paragraph(y, bottom, random.choice((1, 1, 2)))
         y = end + step * 0.6 if end > y else y
-    sheet.write(random.choice(share(ENDINGS, maker.split, "ending", 3)), x, y + step * 0.5, body)
+    sheet.write(maker.one("ending"), x, y + step * 0.5, body)
     y += step * 3.5
     writer = values.person()
     if random.random() < 0.3:
@@ -333,12 +232,12 @@ def memo(maker: PageMaker) -> None:
     """A memo: sender, recipient, date, subject, and a few paragraphs."""
     random, values = maker.random, maker.values
     body, bold, x, width, leading = open_page(maker)
-    sheet, layout, questions = maker.sheet, maker.arrange(_MEMO_LAYOUTS, "memo", 2), maker.questions
+    sheet, layout, questions = maker.sheet, maker.arrange("memo"), maker.questions
     step, y = body.size * leading, float(random.randint(40, 80))
     if random.random() < 0.5:
         sheet.write(maker.shown(values.company(), upper=0.5), x, y, bold)
         y += step * 1.5
-    text = random.choice(share(_MEMOS, maker.split, "memo", 2))
+    text = maker.one("memo")
     style = Style(bold.face, body.size * random.uniform(1.2, 2.0), body.colour)
     title = [
         sheet.write(

@@ -89,14 +89,27 @@ class _Asker:
         """All questions; none of a page with characters that are not known."""
         if self.words and all(UNKNOWN not in line.text for line in self.page.lines):
             for sort in (
-                self._follow, self._higher_up, self._line_end, self._second_time, self._more, self._occurrences,
-                self._numbers, self._whole,
-            ):  # fmt: skip
+                self._follow,
+                self._higher_up,
+                self._line_end,
+                self._second_time,
+                self._more,
+                self._occurrences,
+                self._numbers,
+                self._whole,
+            ):
                 sort()
         return tuple(self.writer.questions)
 
-    def _add(self, wording: str, answers: str | Sequence[str], shown: Sequence[Word], leads: Sequence[Word],
-             kind: str, **names: str) -> None:  # fmt: skip
+    def _add(
+        self,
+        wording: str,
+        answers: str | Sequence[str],
+        shown: Sequence[Word],
+        leads: Sequence[Word],
+        kind: str,
+        **names: str,
+    ) -> None:
         boxes, labels = [word.box for word in shown], [word.box for word in leads]
         self.writer.add(self.writer.word(wording, **names), answers, boxes, labels, kind)
 
@@ -145,11 +158,13 @@ class _Asker:
         begins = Counter(" ".join(word.text for word in line[:2]).casefold() for line in self.lines)
         heights = [(line[0].box[1], line[0].box[3]) for line in self.lines if line]
         known = [
-            line for line in self.lines
-            if len(line) >= _LONG_LINE and '"' not in line[0].text + line[1].text
+            line
+            for line in self.lines
+            if len(line) >= _LONG_LINE
+            and '"' not in line[0].text + line[1].text
             and begins[f"{line[0].text} {line[1].text}".casefold()] == 1
             and sum(top < line[0].box[3] and line[0].box[1] < bottom for top, bottom in heights) == 1
-        ]  # fmt: skip
+        ]
         if known:
             first, second, *_, last = self.random.choice(known)
             text, label = last.text.strip(_EDGES) or last.text, f"{first.text} {second.text}"
@@ -194,9 +209,8 @@ class _Asker:
             places[word.bare].append(word)
         every = " ".join(places)
         return {
-            bare: found for bare, found in places.items()
-            if len(bare) > 2 and bare.isalpha() and every.count(bare) == 1
-        }  # fmt: skip
+            bare: found for bare, found in places.items() if len(bare) > 2 and bare.isalpha() and every.count(bare) == 1
+        }
 
     def _occurrences(self) -> None:
         """How often is a word printed, and which is printed more often, or most often?"""

@@ -1,6 +1,5 @@
 """Common parts of all generated pages: a sheet, fonts, values, names of fields and questions."""
 
-# ruff: noqa: E501, SIM905 (lists are readable as running text)
 from __future__ import annotations
 
 import string
@@ -10,24 +9,13 @@ from functools import lru_cache
 from random import Random
 
 from ..modeling.config_fields import Registry
-from .fields import FOREIGN, FieldNames, term
+from .fields import LANGUAGES, FieldNames, term
 from .fonts import FontFace
 from .question_writer import QuestionWriter
 from .sheet import Colour, Piece, Sheet, Style, advances
-from .splits import Split, Words, share
+from .splits import Split, Words, pool, pools
 from .values import Values
 
-# Families for few words: handwriting, and faces that are unusual for body text.
-_HANDWRITING = frozenset(
-    """Caveat; Dancing Script; DkgHandwriting; Domestic Manners; Gloria Hallelujah; Gochi Hand; Indie Flower; Kalam; La Belle Aurore; Marck Script; Rufscript;
-    Schoolbell; Shantell Sans; Satisfy; Kaushan Script; Purisa; Patrick Hand; Playpen Sans; Summersby; Romande ADF Script Std; Z003""".replace("\n", " ").split("; ")
-)  # fmt: skip
-_DISPLAY = frozenset(
-    """Abril Fatface; Amiga; Anton; Apropal; Audiowide; Averia GWF; BM DoHyeon; BM JUA_TTF; BM YEONSUNG; Baloo 2; Bubblegum Sans; Carter One; Cherry Bomb; Chewy; Fantasma;
-    Finger Paint; Havana; Jara; Jersey 10; Jersey 15; Klaudia; Leckerli One; Lemonada; Lilita One; Lobster; Lobster Two; Madimi One; Millimetre; Oleo Script;
-    Orbitron; Pacifico; Righteous; Russo One; Rye; Smiley Sans; Sour Gummy; StayPuft; Teko; Unbounded; Compagnon; Quercus; Essays1743; IBM 3270; okolaks; Kaffeesatz;
-    Yanone Kaffeesatz; League Gothic; Antonio; Oswald; Bodoni Moda; Syne; Berenis ADF Pro; DM Serif Display; Darker Grotesque; Gemunu Libre; Rajdhani; Blinker""".replace("\n", " ").split("; ")
-)  # fmt: skip
 _BASIC = string.ascii_letters + string.digits + ".,:-/()$%&'#"
 
 
@@ -55,10 +43,9 @@ class Fonts:
         known = advances(face.path)
         if not all(known[char] for char in _BASIC):
             return "none"
-        if family.strip() in _HANDWRITING:
-            return "hand"
-        if family.strip() in _DISPLAY:
-            return "display"
+        for use, kind in (("hand", "handwriting"), ("display", "display")):
+            if family.strip() in pools()[kind][1]:
+                return use
         return "mono" if abs(known["i"] - known["W"]) < 0.02 else "plain"
 
     def families(self, use: str) -> list[str]:
@@ -96,15 +83,23 @@ class PageMaker:
         self.kind, self.layout, self.language = "", "", "English"
         self.sharp = random.random() < 0.35  # drawn at final scale, as screens are
 
-    def arrange(self, layouts: tuple[str, ...], salt: str, core: int = 1) -> str:
-        """Draws the name of a layout of the split."""
-        self.layout = self.random.choice(share(layouts, self.split, f"layout of {salt}", core))
+    def pool(self, name: str) -> tuple[str, ...]:
+        """The split's items of a pool of pools.txt."""
+        return pool(name, self.split)
+
+    def one(self, name: str) -> str:
+        """One of the split's items of a pool of pools.txt."""
+        return self.random.choice(pool(name, self.split))
+
+    def arrange(self, kind: str) -> str:
+        """Draws the name of a layout of the split for a kind of page."""
+        self.layout = self.one(f"layout of {kind}")
         return self.layout
 
     def speak(self) -> None:
         """Chooses the page's language, sometimes another than English."""
         if self.random.random() < 0.1:
-            self.language = self.random.choice(list(FOREIGN))
+            self.language = self.random.choice(LANGUAGES)
             self.questions.quotes = True
 
     def term(self, concept: str) -> tuple[str, ...]:

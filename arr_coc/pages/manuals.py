@@ -9,38 +9,6 @@ from .letters import Writing
 from .maker import PAGES, PageMaker
 from .question_writer import SPREAD, boxes_of
 from .sheet import Piece, Sheet, Style, joined
-from .splits import share
-
-# ruff: noqa: E501, SIM905 (lists are readable as running text)
-
-
-_MANUALS = ("numbered", "plain", "two columns", "running head", "ruled heads", "wide margin", "boxed notes")
-
-
-_NOTES = (
-    "Note",
-    "Warning",
-    "Caution",
-    "Tip",
-    "Important",
-    "Danger",
-    "Notice",
-    "Hint",
-    "Attention",
-    "Remark",
-    "Example",
-)
-
-
-_HEADINGS = ("Introduction", "Installation", "Overview", "Getting started", "Configuration", "Maintenance", "Safety", "Troubleshooting", "Technical data", "Usage", "Requirements", "Cleaning", "Warranty", "Disposal", "Options", "Examples", "Background", "Methods", "Results",
-             "Discussion", "Conclusion", "References", "Before you begin", "Parts list", "Controls", "Storage", "License", "Changes", "Limitations", "Quick start")  # fmt: skip
-
-
-_STEPS = (
-    "Switch the {n} off.", "Open the {n} and remove the {m}.", "Press the {a} button until the {n} blinks.", "Connect the {n} to the {m}.", "Wait until the {n} is {a}.", "Enter the {n} and choose {m}.", "Turn the {n} clockwise.",
-    "Clean the {n} with a {a} {m}.", "Check that the {n} is {a}.", "Insert the {n} into the {m}.", "Download the {n} and start it.", "Fill the {n} with {m}.", "Repeat this for each {n}.", "Tighten the {n} by hand.", "Close the {n}.",
-    "Remove the {a} {n}.", "Set the {n} to {k}.", "Run the {n} for {k} minutes.", "Save the {n} as {m}.",
-)  # fmt: skip
 
 
 @PAGES.register("manual")
@@ -49,7 +17,7 @@ def manual(maker: PageMaker) -> None:
     random = maker.random
     width, height = random.choice(((724, 1024), (724, 1024), (791, 1024), (680, 1024)))
     sheet = maker.open(width, height, maker.paper())
-    layout, questions = maker.arrange(_MANUALS, "manual", 3), maker.questions
+    layout, questions = maker.arrange("manual"), maker.questions
     family = maker.family(mono=0.05)
     two = layout == "two columns"
     body = maker.style(family.regular, random.uniform(10, 12) if two else random.uniform(10.5, 15))
@@ -139,10 +107,10 @@ class _Flow:
         self.numbered = layout == "numbered" or random.random() < 0.4
         self.headings: list[tuple[str, list[Piece]]] = []
         self.steps: list[list[Piece]] = []
-        self.notes = list(share(_NOTES, maker.split, "note", 2))
+        self.notes = list(maker.pool("note"))
         random.shuffle(self.notes)
         self.coded = False
-        self.names = list(share(_HEADINGS, maker.split, "heading", 4))
+        self.names = list(maker.pool("heading"))
         random.shuffle(self.names)
 
     def section(self) -> bool:
@@ -180,7 +148,7 @@ class _Flow:
 
     def _list(self) -> None:
         random, words, style = self.maker.random, self.maker.words, self.writing.style
-        forms = share(_STEPS, self.maker.split, "step", 4)
+        forms = self.maker.pool("step")
         for i in range(random.randint(3, 7)):
             text = random.choice(forms).format(
                 n=words.noun(), m=words.noun(), a=words.adjective(), k=random.randint(2, 90)
@@ -283,77 +251,15 @@ def _after(pieces: list[Piece], start: int) -> list[Piece]:
     return [Piece(first.text[start:], first.boxes[start:]), *pieces[1:]]
 
 
-# ruff: noqa: E501, SIM905 (lists are readable as running text)
-
-
-_SCHEDULES = ("time left", "time right", "rooms", "ruled", "dotted", "two lines", "boxed")
-
-
-_SCHEDULE_TITLES = (
-    "Programme",
-    "Schedule",
-    "Agenda",
-    "Timetable",
-    "Departures",
-    "Course plan",
-    "Conference programme",
-    "Opening hours",
-    "Events",
-    "Itinerary",
-    "Order of the day",
-    "Calendar of events",
-)
-
-
-_DIRECTORY_TITLES = (
-    "Directory",
-    "Telephone list",
-    "Staff directory",
-    "Phone book",
-    "Contact list",
-    "Extensions",
-    "Members",
-    "Who is who",
-    "Address list",
-    "Emergency numbers",
-    "Suppliers",
-)
-
-
-_CONTENTS_TITLES = (
-    "Contents",
-    "Table of contents",
-    "Index",
-    "List of chapters",
-    "Chapters",
-    "In this issue",
-    "Overview of sections",
-)
-
-
-_ROOMS = (
-    "Room {n}",
-    "Hall {l}",
-    "{n}",
-    "Room {l}{n}",
-    "Stage {l}",
-    "Track {n}",
-    "Floor {n}",
-    "Studio {n}",
-    "Lab {l}",
-    "Theatre {l}",
-)
-
-
 @PAGES.register("schedule")
 def schedule(maker: PageMaker) -> None:
     """A programme by time, with or without rooms."""
     random, values = maker.random, maker.values
-    layout, questions = maker.arrange(_SCHEDULES, "schedule", 3), maker.questions
-    sheet, body, bold, x, width, y = _listing(maker, _SCHEDULE_TITLES, "schedule title")
+    layout, questions = maker.arrange("schedule"), maker.questions
+    sheet, body, bold, x, width, y = _listing(maker, "schedule title")
     day = values.day(2015, 2029).replace(hour=random.randint(6, 10), minute=random.choice((0, 15, 30)))
     rooms = layout in ("rooms", "ruled") or random.random() < 0.4
-    form = random.choice(share(_ROOMS, maker.split, "room", 3))
+    form = maker.one("room")
     entries: list[tuple[Piece, list[Piece], Piece | None]] = []
     step = body.size * random.uniform(1.7, 2.8)
     taken: set[str] = set()
@@ -424,14 +330,9 @@ def schedule(maker: PageMaker) -> None:
 def directory(maker: PageMaker) -> None:
     """Names with numbers: telephone numbers, or pages of chapters."""
     random, values = maker.random, maker.values
-    layout, questions = (
-        maker.arrange(("leaders", "plain", "ruled", "two columns", "near", "numbered"), "directory", 2),
-        maker.questions,
-    )
+    layout, questions = (maker.arrange("directory"), maker.questions)
     chapters = random.random() < 0.35
-    sheet, body, _, x, width, top = _listing(
-        maker, *((_CONTENTS_TITLES, "contents title") if chapters else (_DIRECTORY_TITLES, "directory title"))
-    )
+    sheet, body, _, x, width, top = _listing(maker, "contents title" if chapters else "directory title")
     columns = 2 if layout == "two columns" else 1
     room = (width - 30 * (columns - 1)) / columns
     if columns == 1:
@@ -499,7 +400,7 @@ def directory(maker: PageMaker) -> None:
     )
 
 
-def _listing(maker: PageMaker, titles: tuple[str, ...], salt: str) -> tuple[Sheet, Style, Style, float, float, float]:
+def _listing(maker: PageMaker, titles: str) -> tuple[Sheet, Style, Style, float, float, float]:
     """Opens a sheet with a title; returns it, body style, bold style, left margin, width and first baseline."""
     random = maker.random
     width, height = random.choice(((724, 1024), (800, 800), (1024, 640), (600, 900)))
@@ -508,11 +409,7 @@ def _listing(maker: PageMaker, titles: tuple[str, ...], salt: str) -> tuple[Shee
     body = maker.style(family.regular, random.uniform(11, 17))
     margin = float(random.randint(30, 80))
     y = float(random.randint(40, 70))
-    words = (
-        random.choice(share(titles, maker.split, salt, 3))
-        if random.random() < 0.6
-        else f"{maker.words.noun()} {random.choice(share(titles, maker.split, salt, 3))}".title()
-    )
+    words = maker.one(titles) if random.random() < 0.6 else f"{maker.words.noun()} {maker.one(titles)}".title()
     style = Style(
         maker.family(display=0.2).bold if random.random() < 0.5 else family.bold,
         body.size * random.uniform(1.3, 2.1),

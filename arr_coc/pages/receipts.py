@@ -1,6 +1,5 @@
 """Receipts: a shop, a date, items with prices, totals and payment."""
 
-# ruff: noqa: E501, SIM905 (lists are readable as running text)
 from __future__ import annotations
 
 import datetime
@@ -9,32 +8,6 @@ from dataclasses import dataclass
 from .maker import PAGES, PageMaker
 from .question_writer import SPREAD, boxes_of, spoken
 from .sheet import Piece, Style, joined
-from .splits import share
-
-_LAYOUTS = (
-    "name price", "quantity name price", "name quantity price", "two lines", "columns", "name x quantity", "columns with rules", "price left of name",
-    "quantity at name", "code lines", "numbered", "columns two lines",
-)  # fmt: skip
-_GREETINGS = (
-    "Thank you!", "THANK YOU", "Thank you for your visit", "Please come again", "THANK YOU FOR SHOPPING WITH US", "Have a nice day", "Welcome", "Goods sold are not returnable",
-    "No refund without receipt", "Customer copy", "We hope to see you soon", "Exchange within 7 days with receipt", "Tell us how we did at {url}", "Returns within 30 days",
-    "*** PAID ***", "Join our club and save", "Merchant copy", "Free Wi-Fi: {code}", "Follow us: {url}", "Prices include tax", "Have a great day!", "You were served with a smile",
-)  # fmt: skip
-_HEADS = (
-    "RECEIPT",
-    "TAX INVOICE",
-    "Receipt",
-    "CASH RECEIPT",
-    "Simplified tax invoice",
-    "SALES RECEIPT",
-    "Guest check",
-    "CASH BILL",
-    "Bill",
-    "Order",
-    "Sales slip",
-    "DINE IN",
-    "TAKE AWAY",
-)
 
 
 @dataclass
@@ -56,7 +29,7 @@ class _Receipt:
 
     def __init__(self, maker: PageMaker) -> None:
         self.maker, self.random = maker, maker.random
-        self.layout = maker.arrange(_LAYOUTS, "receipt", 3)
+        self.layout = maker.arrange("receipt")
         maker.speak()
         random = self.random
         self.width = random.choice((360, 420, 480, 540, 600))
@@ -140,7 +113,7 @@ def receipt(maker: PageMaker) -> None:
     if random.random() < 0.25 and any(entry[0] == "date" for entry in paper.entries) is False:
         paper.entry("date", values.date(when), right=False)
     paper.y += paper.step * 0.4
-    for text in random.sample(share(_GREETINGS, maker.split, "greeting", 4), random.choice((0, 1, 1, 2))):
+    for text in random.sample(maker.pool("greeting"), random.choice((0, 1, 1, 2))):
         paper.centred(paper.text(text.format(url=values.url(), code=values.code())))
     maker.sheet.height = int(paper.y + random.randint(14, 60))
     _ask(paper, items)
@@ -167,7 +140,7 @@ def _head(paper: _Receipt) -> None:
     if random.random() < 0.15:
         paper.centred(paper.text(values.url()))
     if random.random() < 0.35:
-        paper.centred(random.choice(share(_HEADS, maker.split, "receipt head", 3)))
+        paper.centred(maker.one("receipt head"))
     if large and style.size > paper.body.size * 1.4 and random.random() < 0.5:
         maker.questions.gist("largest", joined(shop), shop)
 
@@ -204,9 +177,14 @@ def _about(paper: _Receipt, when: datetime.datetime) -> None:
     random.shuffle(concepts)
     for concept in concepts:
         value = {
-            "number": values.code, "date": lambda: values.date(when), "time": lambda: values.time(when), "cashier": values.first_name if random.random() < 0.7 else values.person,
-            "table": lambda: random.choice(("{}", "{}", "A{}", "T{}")).format(random.randint(1, 60)), "guests": lambda: str(random.randint(1, 9)), "register": lambda: str(random.randint(1, 30)),
-        }[concept]()  # fmt: skip
+            "number": values.code,
+            "date": lambda: values.date(when),
+            "time": lambda: values.time(when),
+            "cashier": values.first_name if random.random() < 0.7 else values.person,
+            "table": lambda: random.choice(("{}", "{}", "A{}", "T{}")).format(random.randint(1, 60)),
+            "guests": lambda: str(random.randint(1, 9)),
+            "register": lambda: str(random.randint(1, 30)),
+        }[concept]()
         paper.entry(concept, value, right=right)
     if "date" not in concepts and random.random() < 0.8:
         paper.y += paper.step

@@ -1,6 +1,5 @@
 """Parts of screens, and screens with settings, lists of messages and dialogs, light and dark."""
 
-# ruff: noqa: E501, SIM905 (lists are readable as running text)
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -8,56 +7,7 @@ from dataclasses import dataclass
 from .maker import PageMaker
 from .question_writer import TICK, TWO_PLACES, boxes_of
 from .sheet import Colour, Piece, Style, joined
-from .splits import share
-
-_KINDS = ("settings", "list", "dialog", "dashboard", "window", "profile")
-
-
-_LAYOUTS = tuple(f"{kind} {shape}" for kind in _KINDS for shape in ("phone", "wide", "tall")) + (
-    "settings side",
-    "list side",
-    "dashboard side",
-    "window side",
-)
-
-
-_SETTINGS = (
-    "Language", "Brightness", "Volume", "Ringtone", "Theme", "Font size", "Time zone", "Screen timeout", "Default browser", "Storage", "Network", "Device name", "Currency", "Keyboard layout", "Wallpaper", "Sync interval",
-    "Download folder", "Region", "Resolution", "Refresh rate", "Backup", "Printer", "Output device", "Proxy", "Units", "Account", "Version", "Last backup", "Update channel", "Start page", "Quality", "Auto-lock", "Cache size",
-    "Subscription", "Signed in as", "Display mode", "Alarm", "Home address", "Serial number", "Software update", "Wi-Fi network", "Battery saver from", "Data plan", "Dark mode from", "Search engine", "Export format", "Line spacing", "Camera",
-    "Microphone", "Privacy level", "Zoom", "Colour profile", "Log level", "Port", "Database", "Timeout", "Retries", "Max. connections", "Frame rate", "Shuffle", "Crossfade", "Playback speed", "Subtitles",
-)  # fmt: skip
-
-
-_SWITCHES = (
-    "Wi-Fi", "Bluetooth", "Airplane mode", "Notifications", "Dark mode", "Location", "Auto-rotate", "Mobile data", "Vibration", "Auto update", "Spell check", "Read receipts", "Sounds", "Battery saver", "Hotspot", "NFC", "Two-factor sign-in",
-    "Backup over Wi-Fi only", "Show previews", "Autoplay", "Do not disturb", "Keep me signed in", "Night light", "High contrast", "Share usage data", "Face unlock", "Developer mode", "Offline mode", "Pop-ups", "Cookies",
-)  # fmt: skip
-
-
-_TITLES = (
-    "Settings", "Inbox", "Messages", "Dashboard", "Contacts", "Profile", "Notifications", "My account", "Orders", "Library", "General", "Overview", "Downloads", "Calendar", "Files", "Home", "Activity", "Statistics", "Preferences", "Devices",
-    "Tasks", "History", "Music", "Photos", "Bookings", "Wallet", "Team", "Projects", "Reports", "Favourites", "Recent", "Sounds", "Learn", "Workouts", "Recipes", "Playlists", "Reminders", "Customers", "Inventory", "Billing",
-)  # fmt: skip
-
-
-_MENU = (
-    "Home", "Search", "Settings", "Inbox", "Reports", "Users", "Help", "Projects", "Calendar", "Files", "Analytics", "Orders", "Products", "Messages", "Support", "Billing", "Team", "Logout", "Explore", "Profile", "Library", "Trends",
-    "Overview", "Network", "Security", "Sounds", "Display", "Apps", "Storage", "Privacy", "Customers", "Invoices", "Tasks", "Archive", "Shop", "News", "Events", "Maps", "Backups", "Logs",
-)  # fmt: skip
-
-
-_BUTTONS = (
-    ("OK", "Cancel"), ("Yes", "No"), ("Save", "Cancel"), ("Delete", "Keep"), ("Allow", "Deny"), ("Continue", "Back"), ("Retry", "Abort"), ("Install now", "Later"), ("Accept", "Decline"), ("Send", "Discard"), ("Restart", "Not now"),
-    ("Apply", "Close"), ("Sign in", "Create account"), ("Replace", "Skip"), ("Upgrade", "No thanks"), ("Leave", "Stay"), ("Next", "Skip"), ("Confirm", "Go back"), ("Buy", "Try for free"), ("Overwrite", "Rename"), ("Log out", "Stay signed in"),
-)  # fmt: skip
-
-
-_DIALOGS = (
-    "Do you want to save the changes to {file}?", "Delete {file}?", "{thing} would like to send you notifications.", "The file {file} could not be opened.", "Connection to {host} was lost.", "Are you sure you want to delete {count} items?",
-    "Your subscription ends on {date}.", "A new version of {thing} is available.", "The password for {mail} is wrong.", "Not enough space on {thing}: {size} needed.", "Error {code}: the request timed out.", "Allow {thing} to use your location?",
-    "Your session will end in {count} minutes.", "{file} already exists. Replace it?", "Sign in to {host} to continue.", "Printing {file} on {thing}.", "{count} updates are ready to be installed.", "You are about to pay {amount}.",
-)  # fmt: skip
+from .splits import alternatives
 
 
 @dataclass(frozen=True)
@@ -76,10 +26,14 @@ class ScreenSheet:
     def __init__(self, maker: PageMaker) -> None:
         self.maker, self.random, self.values = maker, maker.random, maker.values
         random = self.random
-        self.layout = maker.arrange(_LAYOUTS, "screen", 4)
+        self.layout = maker.arrange("screen")
         self.kind, self.shape = self.layout.split(" ", 1)
-        width, height = {"phone": random.choice(((480, 1024), (512, 1024), (576, 1024))), "wide": random.choice(((1024, 640), (1024, 768), (1024, 576))),
-                         "tall": random.choice(((768, 1024), (640, 960))), "side": random.choice(((1024, 640), (1024, 700)))}[self.shape]  # fmt: skip
+        width, height = {
+            "phone": random.choice(((480, 1024), (512, 1024), (576, 1024))),
+            "wide": random.choice(((1024, 640), (1024, 768), (1024, 576))),
+            "tall": random.choice(((768, 1024), (640, 960))),
+            "side": random.choice(((1024, 640), (1024, 700))),
+        }[self.shape]
         dark = random.random() < 0.35
         accent = maker.accent()
         light = (255, 255, 255) if random.random() < 0.6 else maker.tint()
@@ -169,10 +123,7 @@ class ScreenSheet:
         random, sheet, questions = self.random, self.sheet, self.maker.questions
         width = random.randint(150, 220)
         sheet.rectangle(0, self.top, width, sheet.height, fill=self.theme.card)
-        entries = random.sample(
-            share(_MENU, self.maker.split, "menu", 4),
-            min(len(share(_MENU, self.maker.split, "menu", 4)), random.randint(4, 8)),
-        )
+        entries = random.sample(self.maker.pool("menu"), min(len(self.maker.pool("menu")), random.randint(4, 8)))
         chosen, y = random.randrange(len(entries)), self.top + self.body.size * 2.5
         for i, entry in enumerate(entries):
             if i == chosen:
@@ -189,11 +140,7 @@ class ScreenSheet:
 
     def _title(self) -> None:
         random, sheet, questions = self.random, self.sheet, self.maker.questions
-        text = (
-            random.choice(share(_TITLES, self.maker.split, "screen title", 6))
-            if random.random() < 0.7
-            else self.maker.words.thing().title()
-        )
+        text = self.maker.one("screen title") if random.random() < 0.7 else self.maker.words.thing().title()
         style = Style(self.bold.face, self.body.size * random.uniform(1.15, 1.9), self.theme.ink)
         y = self.top + style.size * 1.35
         bar = random.random() < 0.3
@@ -219,8 +166,8 @@ def draw_settings(screen: ScreenSheet) -> None:
         screen.values,
         screen.maker,
     )
-    names = list(share(_SETTINGS, maker.split, "setting", 4))
-    switches = list(share(_SWITCHES, maker.split, "switch", 4))
+    names = list(maker.pool("setting"))
+    switches = list(maker.pool("switch"))
     under = random.random() < 0.35
     step = screen.body.size * (3.2 if under else random.uniform(2.2, 2.9))
     x, right, y = screen.left + 22, screen.right - 22, screen.top + step * 0.7
@@ -368,8 +315,18 @@ def draw_dialog(screen: ScreenSheet) -> None:
     left = (sheet.width - width) / 2
     top = max(screen.top + 20, sheet.height * random.uniform(0.25, 0.4))
     file = f"{maker.words.noun()}.{random.choice(('pdf', 'txt', 'docx', 'png', 'xlsx', 'zip', 'csv'))}"
-    parts = {"file": file, "thing": maker.words.noun().capitalize(), "host": values.url(), "count": str(random.randint(2, 90)), "date": values.date(), "mail": values.email(), "size": values.measure(), "code": values.code(), "amount": values.money(values.price())}  # fmt: skip
-    text = random.choice(share(_DIALOGS, maker.split, "dialog", 3)).format(**parts)
+    parts = {
+        "file": file,
+        "thing": maker.words.noun().capitalize(),
+        "host": values.url(),
+        "count": str(random.randint(2, 90)),
+        "date": values.date(),
+        "mail": values.email(),
+        "size": values.measure(),
+        "code": values.code(),
+        "amount": values.money(values.price()),
+    }
+    text = maker.one("dialog").format(**parts)
     inner = width - 2 * screen.body.size * 1.3
     rows = len(screen.body.wrap(text, inner))
     has_title = random.random() < 0.6
@@ -395,7 +352,7 @@ def draw_dialog(screen: ScreenSheet) -> None:
 def draw_two_buttons(screen: ScreenSheet, right: float, y: float) -> None:
     random, sheet, questions = screen.random, screen.sheet, screen.maker.questions
     pieces = []
-    for i, name in enumerate(random.choice(share(_BUTTONS, screen.maker.split, "button", 3))):
+    for i, name in enumerate(random.choice(alternatives("button", screen.maker.split))):
         wide = screen.bold.width(screen.bold.printable(name)) + screen.body.size * 1.6
         first = i == 0
         sheet.rectangle(

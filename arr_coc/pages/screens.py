@@ -1,6 +1,5 @@
 """Screens: dashboards, windows with a table, profiles, and terminals."""
 
-# ruff: noqa: E501, SIM905 (lists are readable as running text)
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -10,14 +9,8 @@ from .maker import PAGES, PageMaker
 from .question_writer import DETAIL, spoken
 from .screen_parts import ScreenSheet, draw_dialog, draw_list, draw_settings, draw_two_buttons
 from .sheet import Piece, Style
-from .splits import share
 from .tables import Ruling, ask_table, draw_column, row_heads, write_table
 from .values import KINDS
-
-_TILES = (
-    "Visitors", "Revenue", "Orders", "Users", "Sign-ups", "Downloads", "Open tickets", "Steps", "Calories", "Heart rate", "Balance", "Sales today", "Messages", "Active users", "Sessions", "Bounce rate", "Errors", "Uptime", "Temperature", "Humidity",
-    "Followers", "Views", "Likes", "New customers", "Refunds", "CPU load", "Memory", "Storage used", "Latency", "Queue", "Shipments", "Returns", "Sleep", "Distance", "Pending", "Completed", "Hours tracked", "Profit",
-)  # fmt: skip
 
 
 def _dashboard(screen: ScreenSheet) -> None:
@@ -30,10 +23,7 @@ def _dashboard(screen: ScreenSheet) -> None:
         screen.maker,
     )
     columns = 2 if screen.shape in ("phone", "tall") else random.choice((3, 4))
-    names = random.sample(
-        share(_TILES, maker.split, "tile", 4),
-        min(len(share(_TILES, maker.split, "tile", 4)), columns * random.randint(1, 3)),
-    )
+    names = random.sample(maker.pool("tile"), min(len(maker.pool("tile")), columns * random.randint(1, 3)))
     while len(names) < columns * 2:
         names.append(maker.names.invented().name)
     gap, x = 16, screen.left + 20
@@ -56,7 +46,7 @@ def _dashboard(screen: ScreenSheet) -> None:
         questions.add(questions.word("tile", name=spoken(name)), piece.text, [piece.box], [label.box])
         if random.random() < 0.3:
             questions.beside("under" if above else "above", label, [piece])
-    missing = [name for name in share(_TILES, maker.split, "tile", 4) if name not in names]
+    missing = [name for name in maker.pool("tile") if name not in names]
     questions.absent(questions.word("tile", name=spoken(random.choice(missing)) if missing else maker.words.thing()))
 
 
@@ -79,8 +69,18 @@ def _window(screen: ScreenSheet) -> None:
     head = Style(screen.bold.face, body.size * 0.92, screen.theme.faint)
     aligns = ["left", *("right" if column.numbers else "left" for column in drawn)]
     heads, cells, _ = write_table(
-        sheet, [corner, *(column.name for column in drawn)], rows, screen.left + 20, screen.top + 10, room, head=head, body=body, aligns=aligns, ruling=ruling, leading=2.0
-    )  # fmt: skip
+        sheet,
+        [corner, *(column.name for column in drawn)],
+        rows,
+        screen.left + 20,
+        screen.top + 10,
+        room,
+        head=head,
+        body=body,
+        aligns=aligns,
+        ruling=ruling,
+        leading=2.0,
+    )
     ask_table(maker, corner, drawn, heads, cells, len(names))
 
 
@@ -142,26 +142,11 @@ def screen(maker: PageMaker) -> None:
     maker.questions.gist("kind of page", ("screen", "a screen", "screenshot", "a screenshot"))
 
 
-_COMMANDS = (
-    "ls -l", "df -h", "git status", "ping -c 3 {host}", "uname -a", "cat {file}", "systemctl status {name}", "docker ps", "top -n 1", "ip addr", "python {file}", "make test", "free -m", "whoami", "uptime", "curl {host}", "pip show {name}",
-    "npm run build", "du -sh {name}", "./{file} --verbose", "tail -n 5 {file}", "ssh {host}", "kubectl get pods", "cargo test", "grep -n {name} {file}", "scp {file} {host}:", "history", "env",
-)  # fmt: skip
-
-
-_TERMINALS = ("pairs", "pairs equals", "table", "log", "pairs aligned", "log levels")
-
-
-_OUTPUTS = (
-    "Version", "Release", "Status", "Host", "Uptime", "Load average", "Total", "Used", "Available", "Packets sent", "Latency", "Main PID", "Memory", "Branch", "Author", "Commit", "Tests passed", "Duration", "Warnings", "Errors", "Kernel", "Architecture",
-    "Address", "Port", "User", "Home", "Size", "Modified", "Owner", "Exit code", "Coverage", "Epoch", "Loss", "Learning rate", "Batch size", "Step", "Threads", "Cache hits", "Throughput", "License", "Location", "Built on", "Target", "Checksum",
-)  # fmt: skip
-
-
 @PAGES.register("terminal")
 def terminal(maker: PageMaker) -> None:
     """A terminal with commands and what they print."""
     random, values, questions = maker.random, maker.values, maker.questions
-    layout = maker.arrange(_TERMINALS, "terminal", 2)
+    layout = maker.arrange("terminal")
     paper, ink = random.choice(
         (
             ((0, 0, 0), (230, 230, 230)),
@@ -189,7 +174,7 @@ def terminal(maker: PageMaker) -> None:
             f"C:\\{maker.words.noun().capitalize()}>",
         )
     )
-    commands = random.sample(share(_COMMANDS, maker.split, "command", 4), min(3, random.randint(2, 6)))
+    commands = random.sample(maker.pool("command"), min(3, random.randint(2, 6)))
     shown: list[tuple[str, Piece, Piece]] = []
     for i, command in enumerate(commands):
         text = command.format(
@@ -215,7 +200,7 @@ def terminal(maker: PageMaker) -> None:
     for name, label, value in shown:
         if names.count(name) == 1:
             questions.add(questions.word("output", name=spoken(name)), value.text, [value.box], [label.box], DETAIL)
-    missing = [name for name in share(_OUTPUTS, maker.split, "output", 4) if name not in names]
+    missing = [name for name in maker.pool("output") if name not in names]
     for name in [*random.sample(missing, min(2, len(missing))), maker.words.noun()][:2]:
         questions.absent(questions.word("output", name=spoken(name)))
     questions.gist("kind of page", ("terminal", "a terminal", "screenshot"))
@@ -266,12 +251,22 @@ def _output(
         if len(names) == len(drawn[0].texts) and not shown:
             rows = [[name, *(column.texts[i] for column in drawn)] for i, name in enumerate(names)]
             heads, cells, bottom = write_table(
-                sheet, [corner.upper(), *(column.name.upper() for column in drawn)], rows, x, y - step, sheet.width - 2 * x,
-                head=body, body=body, aligns=["left"] * 4, ruling=Ruling("plain", (0, 0, 0), (0, 0, 0), 0.4), leading=step / body.size, full=False,
-            )  # fmt: skip
+                sheet,
+                [corner.upper(), *(column.name.upper() for column in drawn)],
+                rows,
+                x,
+                y - step,
+                sheet.width - 2 * x,
+                head=body,
+                body=body,
+                aligns=["left"] * 4,
+                ruling=Ruling("plain", (0, 0, 0), (0, 0, 0), 0.4),
+                leading=step / body.size,
+                full=False,
+            )
             ask_table(maker, corner, drawn, heads, cells, len(names))
             return bottom + step
-    names = [name for name in share(_OUTPUTS, maker.split, "output", 4) if name not in [s[0] for s in shown]]
+    names = [name for name in maker.pool("output") if name not in [s[0] for s in shown]]
     chosen = random.sample(names, min(len(names), random.randint(3, 9)))
     chosen += [maker.names.invented().name for _ in range(random.randint(0, 2) + 2 * (len(chosen) < 3))]
     wide = max(len(name) for name in chosen) if chosen else 0

@@ -19,20 +19,18 @@ from PIL import Image, ImageDraw, ImageFont
 from ..modeling.image_processing_arr_coc import Box
 from .fonts import FontFace
 from .page import Line
+from .splits import pools
 
 Colour = tuple[int, int, int]
 
 _MEASURED = 64  # px per em at which advances and missing glyphs are measured
 _DESCENT = 0.25  # how far an answer's box reaches below the baseline, as a share of the capital height
-_PLAIN = str.maketrans({
-    "\u2013": "-", "\u2014": "-", "\u2022": "-", "\u00b7": "-", "\u2019": "'", "\u201c": '"', "\u201d": '"',
-    "\u20ac": "EUR", "\u00a3": "GBP", "\u20b9": "Rs", "\u00a5": "JPY", "\u00a7": "Section", "\u00b0": "deg",
-    "\u00e4": "ae", "\u00f6": "oe", "\u00fc": "ue", "\u00df": "ss", "\u00e9": "e", "\u00e8": "e", "\u00ea": "e",
-    "\u00e0": "a", "\u00e1": "a", "\u00ed": "i", "\u00f3": "o", "\u00fa": "u", "\u00f1": "n", "\u00e7": "c",
-    "\u00c4": "Ae", "\u00d6": "Oe", "\u00dc": "Ue", "\u00c9": "E", "\u00ee": "i", "\u00f4": "o", "\u00e2": "a",
-    "\u2212": "-", "\u0142": "l", "\u010d": "c", "\u00b2": "2", "\u203a": ">",
-    "\u2192": "->", "\u00d7": "x", "\u2713": "x", "\u00a9": "(c)", "\u00ae": "(R)", "\u2026": "...",
-})  # fmt: skip
+
+
+@lru_cache(maxsize=1)
+def _plain() -> dict[str, str]:
+    """What is written for characters that a face lacks."""
+    return {item[0]: item[2:] for item in pools()["replacement"][1]}
 
 
 class _Advances(dict[str, float]):
@@ -90,7 +88,7 @@ class Style:
         """The text with single spaces, without characters that the face lacks."""
         known = advances(self.face.path)
         if not all(known[char] for char in text):
-            text = "".join(char if known[char] else char.translate(_PLAIN) for char in text)
+            text = "".join(char if known[char] else _plain().get(char, char) for char in text)
             text = "".join(char for char in text if known[char])
         return re.sub(" +", " ", text).strip()
 
@@ -237,17 +235,32 @@ class Sheet:
         self._shapes.append(_Shape("line", points, {"fill": colour, "width": width}))
 
     def rectangle(
-        self, x0: float, y0: float, x1: float, y1: float, *, fill: Colour | None = None, outline: Colour | None = None,
-        width: float = 1, radius: float = 0,
-    ) -> None:  # fmt: skip
+        self,
+        x0: float,
+        y0: float,
+        x1: float,
+        y1: float,
+        *,
+        fill: Colour | None = None,
+        outline: Colour | None = None,
+        width: float = 1,
+        radius: float = 0,
+    ) -> None:
         """Draws a rectangle with optional fill and outline."""
         options = {"fill": fill, "outline": outline, "width": width, "radius": radius}
         self._shapes.append(_Shape("rounded_rectangle", ((x0, y0), (max(x1, x0), max(y1, y0))), options))
 
     def ellipse(
-        self, x0: float, y0: float, x1: float, y1: float, *, fill: Colour | None = None, outline: Colour | None = None,
+        self,
+        x0: float,
+        y0: float,
+        x1: float,
+        y1: float,
+        *,
+        fill: Colour | None = None,
+        outline: Colour | None = None,
         width: float = 1,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Draws an ellipse in a box."""
         self._shapes.append(_Shape("ellipse", ((x0, y0), (x1, y1)), {"fill": fill, "outline": outline, "width": width}))
 

@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Sequence
 from functools import lru_cache
 from importlib.resources import files
+from pathlib import Path
 from random import Random
 from typing import Literal, TypeVar, get_args
 
@@ -50,9 +51,6 @@ def part(pool: tuple[str, ...], split: Split) -> tuple[str, ...]:
     return tuple(word for word in pool if split_of(word) == split)
 
 
-# ruff: noqa: E501, SIM905 (lists are readable as running text)
-
-
 T = TypeVar("T")
 
 _HELD_OUT = 6  # one item in this number, rounded, is for validation, another for the test; at least one each
@@ -88,43 +86,93 @@ def _share(pool: tuple[T, ...], split: Split, salt: str, core: int) -> tuple[T, 
     return tuple(item for item in pool if item in own)
 
 
-def named(text: str) -> dict[str, tuple[str, ...]]:
-    """Parses lines of `key: item; item; ...`; a key's items can continue in indented lines."""
-    table: dict[str, tuple[str, ...]] = {}
-    for line in re.sub(r"\n\s+", " ", text.strip()).splitlines():
-        key, items = line.split(":", 1)
-        table[key.strip()] = tuple(item.strip() for item in items.split(";") if item.strip())
-    return table
+def items_of(name: str, sign: str = ";") -> dict[str, tuple[str, ...]]:
+    """Items by key of a file beside this one: lines of `key: item; item; ...`, or with another `sign`, which go on in indented lines."""
+    text = Path(__file__).with_name(name).read_text(encoding="utf-8")
+    lines = (line.split(":", 1) for line in re.sub(r"\n\s+", " ", text.strip()).splitlines())
+    return {key: tuple(item.strip() for item in items.split(sign)) for key, items in lines}
 
 
-_UNWANTED = "sex sexuality suicide murder rape killer incest genocide homicide homosexual homosexuality psychotic torture terrorist".split()
+@lru_cache(maxsize=1)
+def pools() -> dict[str, tuple[int, tuple[str, ...]]]:
+    """By name, the number of first items of a pool that are always for training, and all items."""
+    heads = ((head.partition("|"), items) for head, items in items_of("pools.txt").items())
+    return {name.strip(): (int(core or 0), items) for (name, _, core), items in heads}
 
 
+def pool(name: str, split: Split) -> tuple[str, ...]:
+    """A split's items of a pool of pools.txt."""
+    core, items = pools()[name]
+    return share(items, split, name, core)
+
+
+def alternatives(name: str, split: Split) -> tuple[tuple[str, ...], ...]:
+    """A split's items of a pool of pools.txt that are several texts each: `Yes/No`."""
+    core, items = pools()[name]
+    return share([tuple(item.split("/")) for item in items], split, name, core)
+
+
+_UNWANTED = "sex sexuality suicide murder rape killer incest genocide homicide homosexual homosexuality psychotic torture terrorist"
+
+
+@lru_cache(maxsize=3)
 def _words(name: str) -> tuple[str, ...]:
     lists = files("wonderwords").joinpath("assets")
-    profane = {*lists.joinpath("profanitylist.txt").read_text().split("\n"), *_UNWANTED}
-    lines = lists.joinpath(name).read_text().split("\n")
+    profane = {*lists.joinpath("profanitylist.txt").read_text().split("\n"), *_UNWANTED.split()}
+    lines = lists.joinpath(f"{name}list.txt").read_text().split("\n")
     return tuple(dict.fromkeys(line for line in lines if line.isalpha() and line.islower() and line not in profane))
 
 
-@lru_cache(maxsize=1)
-def _nouns() -> tuple[str, ...]:
-    return _words("nounlist.txt")
+_ONSETS = [
+    "b",
+    "c",
+    "d",
+    "f",
+    "g",
+    "h",
+    "j",
+    "k",
+    "l",
+    "m",
+    "n",
+    "p",
+    "q",
+    "r",
+    "s",
+    "t",
+    "v",
+    "w",
+    "z",
+    "br",
+    "ch",
+    "cl",
+    "cr",
+    "dr",
+    "fl",
+    "gr",
+    "kn",
+    "pl",
+    "pr",
+    "sh",
+    "sl",
+    "sp",
+    "st",
+    "str",
+    "th",
+    "tr",
+]
+_VOWELS = ["a", "e", "i", "o", "u", "y", "ai", "au", "ea", "ee", "ei", "ia", "ie", "oa", "oo", "ou"]
+_CODAS = [
+    "",
+    "",
+    "",
+    *["b", "ck", "d", "f", "g", "l", "ll", "m", "n", "nd", "ng", "p", "r", "rt", "s", "sk", "ss", "st", "t", "tt", "x"],
+]
 
 
 @lru_cache(maxsize=1)
-def _adjectives() -> tuple[str, ...]:
-    return _words("adjectivelist.txt")
-
-
-@lru_cache(maxsize=1)
-def _verbs() -> tuple[str, ...]:
-    return _words("verblist.txt")
-
-
-_ONSETS = "b c d f g h j k l m n p q r s t v w z br ch cl cr dr fl gr kn pl pr sh sl sp st str th tr".split()
-_VOWELS = "a e i o u y ai au ea ee ei ia ie oa oo ou".split()
-_CODAS = ["", "", "", *"b ck d f g l ll m n nd ng p r rt s sk ss st t tt x".split()]
+def _sentences() -> tuple[str, ...]:
+    return tuple(Path(__file__).with_name("sentences.txt").read_text().splitlines())
 
 
 class Words:
@@ -135,15 +183,15 @@ class Words:
 
     def noun(self) -> str:
         """A noun in lower case, mostly singular."""
-        return self.random.choice(share(_nouns(), self.split, "noun"))
+        return self.random.choice(share(_words("noun"), self.split, "noun"))
 
     def adjective(self) -> str:
         """An adjective in lower case."""
-        return self.random.choice(share(_adjectives(), self.split, "adjective"))
+        return self.random.choice(share(_words("adjective"), self.split, "adjective"))
 
     def verb(self) -> str:
         """A verb in lower case, in its base form."""
-        return self.random.choice(share(_verbs(), self.split, "verb"))
+        return self.random.choice(share(_words("verb"), self.split, "verb"))
 
     def made_up(self) -> str:
         """A pronounceable word of 3 to 9 letters that is in no list, in lower case."""
@@ -162,7 +210,7 @@ class Words:
 
     def sentence(self) -> str:
         """An English-like sentence of 6 to 16 words."""
-        pattern = self.random.choice(share(_SENTENCES, self.split, "sentence"))
+        pattern = self.random.choice(share(_sentences(), self.split, "sentence"))
         slots = {"n": self.noun, "a": self.adjective, "v": self.verb, "t": self.thing}
         text = re.sub(r"\{(\w)\}", lambda match: slots[match[1]](), pattern)
         text = re.sub(r"\b([Aa]) (?=[aeiou])", r"\1n ", text)
@@ -171,34 +219,3 @@ class Words:
     def text(self, sentences: int) -> str:
         """A text of `sentences` sentences."""
         return " ".join(self.sentence() for _ in range(sentences))
-
-
-_SENTENCES = tuple(
-    line.strip()
-    for line in """
-    The {a} {n} must {v} every {n} before the {n} is {a}.
-    Please {v} the {n} and return it with the {a} {n}.
-    If you {v} the {n}, the {n} will not {v} again.
-    A {a} {n} is kept in the {n} next to the {n}.
-    We were asked to {v} the {n} of each {a} {n}.
-    Nobody may {v} a {n} without a {a} {n}.
-    During the {n}, a {n} can {v} the {a} {n} at any time.
-    This {n} is {a} and may {v} the other {n}.
-    It is {a} to {v} the {n} when the {n} is near.
-    As agreed, the {n} and the {n} will {v} the {a} {n}.
-    The {n} was {a}, so the team decided to {v} it.
-    Do not {v} the {n} while the {n} is {a}.
-    In most cases a {a} {n} helps to {v} the {n}.
-    You can {v} up to three {n} items with one {n}.
-    The {n} of the {n} depends on the {a} {n}.
-    After the {n} had gone, they began to {v} the {n}.
-    Each {n} has a {n}, and each {n} has a {a} {n}.
-    Thank you for your {n}; we will {v} the {n} soon.
-    Our {a} {n} has been able to {v} more than one {n}.
-    Where the {n} is {a}, use the {n} instead.
-    To {v} the {n}, open the {n} and choose the {a} {n}.
-    The report shows that the {n} did not {v} the {n}.
-    Any {a} {n} found in the {n} should be sent to the {n}.
-    For the {n} to be {a}, both sides have to {v} it.
-    """.strip().splitlines()
-)

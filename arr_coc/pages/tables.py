@@ -1,6 +1,5 @@
 """Tables with heads of columns and rows, numbers in many formats and optional rules; and pages with a table."""
 
-# ruff: noqa: E501, SIM905 (lists are readable as running text)
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -10,54 +9,23 @@ from .maker import PAGES, PageMaker
 from .page import ABSENT
 from .question_writer import NOT_THERE, SPREAD, boxes_of, spoken
 from .sheet import Colour, Piece, Sheet, Style, joined
-from .splits import share
-from .values import KINDS
+from .values import KINDS, MONTHS
 
-_LAYOUTS = (
-    "ruled", "horizontal rules", "plain", "striped", "shaded head", "head rule", "boxed", "bold row heads", "columns ruled", "dotted", "wide", "double rule",
-)  # fmt: skip
-_COLUMNS = """
-amount: Revenue; Sales; Cost; Profit; Budget; Net income; Expenses; Price; Turnover; Total assets; Spending; Grants; Value (EUR m); Loans; Tax paid; Wages; Turnover (USD); Debt; Total EURbn; Actual; Forecast; Variance; Net worth; Unit cost; Fees; Capital; Imports; Exports; Cash flow; Refunds; Donations; Commitments
-number: Population; Units sold; Visitors; Employees; Score; Total; Votes; Members; Output; Area; Passengers; Index; Mean; Median; Std. dev.; Calories; Points; Cases; Deaths; Subscribers; Downloads; Distance; Stock; Capacity; Weight (kg); Height (cm); Speed; Tested; Students; Seats; Births; Emissions
-percent: Share; Change; Growth; % of total; Margin; Rate; Interest; Response rate; Change (%); Turnout; Yield; Occupancy; Discount; Inflation; Literacy; Unemployment; Pass rate; Accuracy; Coverage; Coverage (%); Deviation; Recall; Utilisation; Market share
-count: Games; Wins; Losses; Goals; Age; Rooms; Errors; Orders; Meetings; Vacancies; Schools; Doctors; Rank; Level; Year built; Days; Draws; Claims; Visits; Shifts; Cars; Beds; Pages; Trips
-date: Date; Start; End; Founded; Due; Last update; Opened; Deadline; Delivered; Signed; Reviewed; Arrival date; Valid from; Renewed; Shipped; Since
-code: Code; ID; Ref.; Number; Part no.; Gate; SKU; Batch; Version; Room; Account; Permit; Platform; Serial; Lot; Locker
-person: Manager; Contact; Owner; Captain; Author; Director; Winner; Teacher; Assigned to; Reviewer; Mayor; Lead; Coach; Inventor; Chair; Editor
-city: City; Location; Capital; Headquarters; Venue; Destination; Branch; Origin; Port; Depot; Airport; Home town
-choice: Status; Type; Result; Class; Priority; Mode; Active; Approved; Category; Option; Condition; Grade
-words: Product; Notes; Sector; Material; Topic; Colour; Method; Brand; Crop; Remark; Genre; Industry
-time: Time; Departure; Arrival; Opens; Closes; Duration; Finish; Start time; Best time; Sunrise; Sunset; Kick-off
-measure: Length; Load; Dose; Volume; Power; Range; Width; Depth; Temp.; Flow; Pressure; Limit
-"""
-_HEADS = """
-country: Country; Nation; State; Member state; Territory
-city: City; Town; Location; Branch; Region
-person: Name; Employee; Player; Student; Candidate
-product: Product; Item; Article; Description; Goods
-words: Category; Type; Group; Sector; Activity; Indicator
-company: Company; Client; Supplier; Bank; Issuer
-year: Year; Period; Season; Fiscal year; Edition
-month: Month; Period ending; Reporting month; Billing month; Period of
-code: ID; Code; Part number; Sample; Lot no.
-job: Position; Role; Occupation; Job title; Trade
-"""
-_MONTHS = "January February March April May June July August September October November December".split()
-_CAPTIONS = (
-    "Table {n}: {t}", "Table {n}. {t}", "{t}", "Annex {n} - {t}", "Figures for {y}: {t}", "{t}, {y}", "Exhibit {n}. {t}", "TABLE {n} {t}", "{t} by {h}", "Tab. {n}: {t}", "{y} {t} overview",
-    "Summary of {t}", "Appendix {n}: {t}", "{t} ({y})", "Statistics on {t}", "Overview: {t}",
-)  # fmt: skip
-
-
-def _parsed(text: str) -> dict[str, tuple[str, ...]]:
-    lines = (line.split(":", 1) for line in text.strip().splitlines())
-    return {key: tuple(name.strip() for name in names.split(";")) for key, names in lines}
-
-
-COLUMNS = _parsed(_COLUMNS)
-"""Heads of columns by kind of value."""
-ROW_HEADS = _parsed(_HEADS)
-"""Heads of the first column by kind of value."""
+_COLUMNS = (
+    "amount",
+    "number",
+    "percent",
+    "count",
+    "date",
+    "code",
+    "person",
+    "city",
+    "choice",
+    "words",
+    "time",
+    "measure",
+)
+_HEADS = ("country", "city", "person", "product", "words", "company", "year", "month", "code", "job")
 
 Cell = list[Piece]
 
@@ -73,9 +41,21 @@ class Ruling:
 
 
 def write_table(
-    sheet: Sheet, heads: Sequence[str], rows: Sequence[Sequence[str]], x: float, y: float, width: float, *,
-    head: Style, body: Style, aligns: Sequence[str], ruling: Ruling, first: Style | None = None, leading: float = 1.5, full: bool = True,
-) -> tuple[list[Cell], list[list[Cell]], float]:  # fmt: skip
+    sheet: Sheet,
+    heads: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    x: float,
+    y: float,
+    width: float,
+    *,
+    head: Style,
+    body: Style,
+    aligns: Sequence[str],
+    ruling: Ruling,
+    first: Style | None = None,
+    leading: float = 1.5,
+    full: bool = True,
+) -> tuple[list[Cell], list[list[Cell]], float]:
     """Writes a table whose top is at y.
 
     Args:
@@ -155,9 +135,16 @@ def _rule(sheet: Sheet, ruling: Ruling, lefts: list[float], tops: list[float], r
         for top, bottom in list(zip(tops[1:], tops[2:], strict=False))[1::2]:
             sheet.rectangle(left, top, right, bottom, fill=ruling.shade)
     across = {
-        "ruled": tops, "horizontal rules": tops, "head rule": [tops[1]], "boxed": [tops[0], tops[1], tops[-1]], "columns ruled": [tops[0], tops[1], tops[-1]],
-        "shaded head": [tops[-1]], "bold row heads": [tops[0], tops[1], tops[-1]], "double rule": [tops[0], tops[0] + 3, tops[1], tops[-1], tops[-1] + 3], "wide": tops[1:],
-    }.get(layout, [])  # fmt: skip
+        "ruled": tops,
+        "horizontal rules": tops,
+        "head rule": [tops[1]],
+        "boxed": [tops[0], tops[1], tops[-1]],
+        "columns ruled": [tops[0], tops[1], tops[-1]],
+        "shaded head": [tops[-1]],
+        "bold row heads": [tops[0], tops[1], tops[-1]],
+        "double rule": [tops[0], tops[0] + 3, tops[1], tops[-1], tops[-1] + 3],
+        "wide": tops[1:],
+    }.get(layout, [])
     for y in across:
         sheet.line((left, round(y)), (right, round(y)), colour=rule)
     if layout == "dotted":
@@ -182,8 +169,8 @@ class Column:
 def draw_column(maker: PageMaker, rows: int, taken: set[str]) -> Column:
     """A random column whose head is not in `taken`; its numbers share a format."""
     random, values = maker.random, maker.values
-    kind = random.choice(("amount", "number", "number", "percent", "count", *COLUMNS))
-    name = random.choice(share(COLUMNS[kind], maker.split, f"column {kind}"))
+    kind = random.choice(("amount", "number", "number", "percent", "count", *_COLUMNS))
+    name = maker.one(f"column {kind}")
     draw = random.random()
     if draw < 0.2:
         name = maker.names.invented().name
@@ -194,7 +181,7 @@ def draw_column(maker: PageMaker, rows: int, taken: set[str]) -> Column:
                 values.year(),
                 f"{name} {values.year()}",
                 f"FY{random.randint(10, 29)}",
-                random.choice(_MONTHS)[:3],
+                random.choice(MONTHS)[:3],
             )
         )
     if name.casefold() in taken:
@@ -206,8 +193,9 @@ def draw_column(maker: PageMaker, rows: int, taken: set[str]) -> Column:
     numbers = [round(number, decimals) for number in numbers]
     bare, sign = random.random() < 0.6, random.choice(("%", " %", ""))
     write: Callable[[float], str] = {
-        "amount": lambda number: values.money(number, decimals, bare=bare), "percent": lambda number: values.grouped(number, decimals) + sign,
-    }.get(kind, lambda number: values.grouped(number, decimals))  # fmt: skip
+        "amount": lambda number: values.money(number, decimals, bare=bare),
+        "percent": lambda number: values.grouped(number, decimals) + sign,
+    }.get(kind, lambda number: values.grouped(number, decimals))
     return Column(name, kind, [write(number) for number in numbers], numbers)
 
 
@@ -229,14 +217,14 @@ def _numbers(maker: PageMaker, kind: str, rows: int) -> list[float]:
 def row_heads(maker: PageMaker, count: int) -> tuple[str, list[str]]:
     """The head of the first column and distinct names of rows."""
     random, values = maker.random, maker.values
-    kind = random.choice(list(ROW_HEADS))
-    name = random.choice(share(ROW_HEADS[kind], maker.split, f"head {kind}"))
+    kind = random.choice(_HEADS)
+    name = maker.one(f"head {kind}")
     if kind == "year":
         start = random.randint(1960, 2029 - count)
         return name, [str(start + i) for i in range(count)]
     if kind == "month":
         start = random.randrange(12)
-        return name, [_MONTHS[(start + i) % 12] for i in range(min(count, 12))]
+        return name, [MONTHS[(start + i) % 12] for i in range(min(count, 12))]
     texts: dict[str, None] = {}
     while len(texts) < count:
         texts[KINDS[kind](values)] = None
@@ -252,7 +240,7 @@ def table(maker: PageMaker) -> None:
         ((724, 1024), (791, 1024), (1024, 724), (1024, 640)) if columns > 3 else ((724, 1024), (600, 700), (800, 600))
     )
     sheet = maker.open(width, height, maker.paper())
-    layout = maker.arrange(_LAYOUTS, "table", 4)
+    layout = maker.arrange("table")
     family = maker.family(mono=0.12)
     size = random.uniform(10, 13) if columns > 5 else random.uniform(11, 17)
     body = maker.style(family.regular, size)
@@ -288,9 +276,20 @@ def table(maker: PageMaker) -> None:
     numeric = random.choice(("right", "right", "middle", "left"))
     aligns = ["left", *(numeric if column.numbers else random.choice(("left", "left", "middle")) for column in drawn)]
     heads, cells, bottom = write_table(
-        sheet, [printed_corner, *(column.name for column in drawn)], [*rows, *([total] if total else [])], x, y + size * 0.8, inner,
-        head=head, body=body, aligns=aligns, ruling=ruling, first=first, leading=leading, full=random.random() < 0.8,
-    )  # fmt: skip
+        sheet,
+        [printed_corner, *(column.name for column in drawn)],
+        [*rows, *([total] if total else [])],
+        x,
+        y + size * 0.8,
+        inner,
+        head=head,
+        body=body,
+        aligns=aligns,
+        ruling=ruling,
+        first=first,
+        leading=leading,
+        full=random.random() < 0.8,
+    )
     sheet.height = max(sheet.height, int(bottom + 20))
     _rest(maker, body, x, bottom, inner)
     ask_table(maker, corner, drawn, heads, cells, len(names))
@@ -311,11 +310,9 @@ def _caption(
     name = (
         maker.words.thing().capitalize()
         if random.random() < 0.5
-        else f"{maker.words.noun().capitalize()} {random.choice(share(COLUMNS['number'], maker.split, 'column number')).lower()}"
+        else f"{maker.words.noun().capitalize()} {maker.one('column number').lower()}"
     )
-    text = random.choice(share(_CAPTIONS, maker.split, "caption", 3)).format(
-        n=random.randint(1, 19), t=name, y=maker.values.year(), h=corner.lower()
-    )
+    text = maker.one("caption").format(n=random.randint(1, 19), t=name, y=maker.values.year(), h=corner.lower())
     style = Style(maker.random.choice((bold, body.face)), body.size * random.uniform(1.0, 1.8), body.colour)  # type: ignore[arg-type]
     pieces, end = maker.sheet.paragraph(
         text, x, y + style.size, width, style, 1.2, random.choice(("left", "left", "middle"))
@@ -325,16 +322,7 @@ def _caption(
 
 def _total_row(maker: PageMaker, columns: list[Column]) -> list[str]:
     values = maker.values
-    texts = [
-        maker.random.choice(
-            share(
-                ("Total", "TOTAL", "Sum", "All", "Overall", "Altogether", "Grand total", "In total"),
-                maker.split,
-                "total row",
-                2,
-            )
-        )
-    ]
+    texts = [maker.one("total row")]
     for column in columns:
         if not column.numbers or column.kind == "percent":
             texts.append("")

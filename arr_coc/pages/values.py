@@ -4,9 +4,9 @@ A `Values` draws its formats once, as a document writes all dates in one format.
 and names.
 """
 
-# ruff: noqa: E501, SIM905 (lists are readable as running text)
 from __future__ import annotations
 
+import calendar
 import datetime
 import re
 import string
@@ -24,106 +24,26 @@ from faker.providers.person.en_US import Provider as _People
 from faker.providers.person.es_ES import Provider as _SpanishPeople
 from faker.providers.person.fr_FR import Provider as _FrenchPeople
 
-from .splits import Split, Words, share
+from .splits import Split, Words, alternatives, pool, pools, share
 
-# The first few items of each pool are always in training: `share(..., core=...)`.
-_DATES = (
-    "%d/%m/%Y", "%m/%d/%Y", "%Y-%m-%d", "%d.%m.%Y", "%B %-d, %Y", "%d %b %Y", "%-d %B %Y", "%m/%d/%y", "%d-%m-%Y",
-    "%d/%m/%y", "%m-%d-%Y", "%b %d, %Y", "%d-%b-%Y", "%d-%b-%y", "%Y/%m/%d", "%d.%m.%y", "%-m/%-d/%Y", "%-d.%-m.%Y",
-    "%b. %-d, %Y", "%A, %B %-d, %Y", "%a %d %b %Y", "%Y.%m.%d", "%d %B, %Y", "%-m/%-d/%y", "%d %b '%y", "%m-%d-%y",
-    "%a, %b %-d %Y", "%-d{th} %B %Y", "%B %-d{th}, %Y", "%Y%m%d", "%d%b%Y", "%d-%m-%y",
-)  # fmt: skip
-_TIMES = (
-    "%H:%M", "%I:%M %p", "%H:%M:%S", "%-I:%M %p", "%I:%M%p", "%I:%M:%S %p", "%-I:%M{ap}", "%H.%M", "%-I:%M {ap}",
-    "%Hh%M", "%H:%M h", "%-I.%M {a.m.}",
-)  # fmt: skip
 _GROUPINGS = ((",", "."), (",", "."), (",", "."), ("", "."), (".", ","), ("", ","), (" ", ","), ("'", "."), (" ", "."))
-_CURRENCIES = (
-    "{}", "${}", "€{}", "£{}", "{} €", "RM{}", "RM {}", "$ {}", "EUR {}", "USD {}", "{} EUR", "{} USD", "Rs. {}", "₹{}",
-    "CHF {}", "{} kr", "US${}", "£ {}", "A${}", "R$ {}", "S${}", "Rs {}", "{} zł", "{}€", "GBP {}", "€ {}", "C${}",
-    "NZ$ {}", "¥{}", "{} CHF", "R {}", "{} Kč", "AED {}", "SGD {}", "HK${}",
-)  # fmt: skip
-_NEGATIVES = ("-{}", "({})", "{}-", "- {}", "{} CR", "-({})", "\u2212{}")
-_PHONES = (
-    "(###) ###-####", "###-###-####", "+1 ### ### ####", "0## ### ####", "0#-### ####", "+44 20 #### ####", "###.###.####",
-    "0### ######", "+49 ## ########", "1-800-###-####", "(0##) #### ####", "+33 # ## ## ## ##", "0##-#######",
-    "(###)###-####", "+1 (###) ###-####", "0#### ######", "###-####", "+60 #-#### ####", "0# ## ## ## ##", "+61 4## ### ###",
-    "(###) ### - ####", "### ### ####", "1.###.###.####", "+91-#####-#####", "##########", "0##/#######", "+41 ## ### ## ##",
-)  # fmt: skip
-_CODES = (
-    "######", "####-####", "@@######", "@@-####", "#######", "@####", "INV-####", "########", "####/##", "@@@-#####", "##-######",
-    "@#@#@#", "#####-@", "###-##-####", "@@##@@####", "##########", "@-#####-##", "####.###.###", "#@@###", "@@/####/##",
-    "NO. ####", "#### ####", "@@@####", "2025-####", "###-@@-###", "*****####", "@##-@##", "####-##-##", "@@@@-####-@@", "#:#####",
-)  # fmt: skip
-_UNITS = (
-    "kg", "cm", "mm", "km", "%", "m", "g", "lbs", "ml", "L", "kWh", "hours", "days", "°C", "GB", "MB", "mph", "km/h", "in", "ft",
-    "m²", "sq ft", "V", "W", "Hz", "psi", "bar", "mg", "oz", "miles", "weeks", "years", "months", "ms", "dB", "kcal", "rpm", "mmHg",
-)  # fmt: skip
-_SUFFIXES = (
-    "Inc.", "Ltd", "LLC", "GmbH", "Corp.", "Inc", "Ltd.", "Limited", "Co.", "& Co.", "Group", "Sdn Bhd", "SDN. BHD.", "PLC", "AG", "S.A.",
-    "Corporation", "Partners", "Holdings", "Services", "L.P.", "B.V.", "Pty Ltd", "& Sons", "Company", "LLP", "International", "SRL",
-)  # fmt: skip
-_TRADES = (
-    "Foods", "Systems", "Bank", "Solutions", "Motors", "Pharmacy", "Supplies", "Logistics", "Energy", "Media", "Insurance", "Consulting",
-    "Industries", "Software", "Hotels", "Construction", "Airlines", "Electronics", "Books", "Furniture", "Laboratories", "Trading",
-    "Engineering", "Properties", "Health", "Printing", "Textiles", "Security", "Travel", "Garden", "Hardware", "Studios", "Plastics",
-)  # fmt: skip
-_SHOPS = (
-    "Restaurant", "Cafe", "Bakery", "Supermarket", "Grill", "Pizza", "Mart", "Market", "Diner", "Bistro", "Bar", "Kitchen", "Stationery",
-    "Pharmacy", "Hardware", "Store", "Coffee House", "Steakhouse", "Noodle House", "Burgers", "Sushi", "Deli", "Inn", "Bookshop", "Petrol",
-    "Outlet", "Tea Room", "Brewery", "Tavern", "Seafood", "Minimarket", "Fashion", "Toys", "Garage",
-)  # fmt: skip
-_STREETS = (
-    "Street", "Road", "Avenue", "Lane", "St", "Rd.", "Ave", "St.", "Drive", "Boulevard", "Blvd.", "Way", "Place", "Court", "Square", "Close",
-    "Terrace", "Highway", "Parkway", "Crescent", "Row", "Hill", "Park", "Walk",
-)  # fmt: skip
-_MAILS = (
-    "gmail.com", "yahoo.com", "outlook.com", "{c}.com", "{c}.org", "{c}.net", "{c}.co.uk", "{c}.de", "{c}.io", "mail.{c}.com", "{c}.edu",
-    "hotmail.com", "{c}.fr", "{c}.com.my", "{c}.info", "{c}.gov",
-)  # fmt: skip
-_CHOICES = (
-    ("Yes", "No"), ("Male", "Female"), ("Single", "Married", "Divorced", "Widowed"), ("Full-time", "Part-time"), ("New", "Used"),
-    ("Standard", "Express"), ("Approved", "Rejected", "Pending"), ("Low", "Medium", "High"), ("Cash", "Cheque", "Card"), ("Owner", "Tenant"),
-    ("Day", "Night"), ("Email", "Phone", "Post"), ("Weekly", "Monthly", "Yearly"), ("Pass", "Fail"), ("Economy", "Business", "First"),
-    ("Left", "Right"), ("Small", "Medium", "Large"), ("Active", "Inactive"), ("Public", "Private"), ("Original", "Copy"), ("Open", "Closed"),
-    ("Urgent", "Routine"), ("Mr", "Mrs", "Ms", "Dr"), ("Permanent", "Temporary"), ("Applicant", "Agent"), ("Domestic", "International"),
-    ("Buyer", "Seller"), ("Paid", "Unpaid"), ("Member", "Guest"), ("Morning", "Afternoon", "Evening"),
-)  # fmt: skip
+MONTHS = calendar.month_name[1:]
+_LANDS = (_People, _BritishPeople, _GermanPeople, _FrenchPeople, _SpanishPeople)
 
 
 @lru_cache(maxsize=1)
-def _first_names() -> tuple[str, ...]:
-    names = (*_People.first_names, *_BritishPeople.first_names, *_GermanPeople.first_names, *_FrenchPeople.first_names)
-    return tuple(dict.fromkeys((*names, *_SpanishPeople.first_names)))
-
-
-@lru_cache(maxsize=1)
-def _last_names() -> tuple[str, ...]:
-    names = (*_People.last_names, *_BritishPeople.last_names, *_GermanPeople.last_names, *_FrenchPeople.last_names)
-    return tuple(dict.fromkeys((*names, *_SpanishPeople.last_names)))
-
-
-@lru_cache(maxsize=1)
-def _cities() -> tuple[str, ...]:
-    real = """London Paris Berlin Madrid Boston Chicago Toronto Sydney Dublin Vienna Oslo Milan Geneva Lisbon Austin Denver
-    Seattle Portland Houston Dallas Atlanta Phoenix Detroit Cleveland Nashville Melbourne Perth Auckland Singapore Mumbai Delhi
-    Nairobi Lagos Cairo Istanbul Athens Rome Naples Turin Lyon Nice Bordeaux Hamburg Munich Cologne Leipzig Zurich Basel Bern
-    Prague Warsaw Krakow Budapest Stockholm Copenhagen Helsinki Brussels Antwerp Rotterdam Utrecht Bristol Leeds Glasgow
-    Cardiff Belfast Cork Manchester Sheffield Newcastle York Oxford Cambridge Ipoh Johor Penang Seremban Klang Manila Jakarta
-    Bangkok Hanoi Osaka Kyoto Seoul Taipei Lima Bogota Quito Santiago Montevideo Havana Kingston""".split()
+def _names() -> dict[str, tuple[str, ...]]:
+    """Names by kind, from faker."""
+    _, cities = pools()["city"]
     made = (f"{last}{end}" for last in list(_People.last_names)[::4] for end in _Places.city_suffixes[::6])
-    german = (city for city in _GermanPlaces.cities)
-    return tuple(dict.fromkeys((*real, *german, *made)))
-
-
-@lru_cache(maxsize=1)
-def _countries() -> tuple[str, ...]:
-    return tuple(country for country in dict.fromkeys(_World.countries) if country.isascii())
-
-
-@lru_cache(maxsize=1)
-def _jobs() -> tuple[str, ...]:
-    return tuple(job for job in dict.fromkeys(_Jobs.jobs) if len(job) < 32 and "/" not in job)
+    return {
+        "first name": tuple(dict.fromkeys(name for land in _LANDS for name in land.first_names)),
+        "last name": tuple(dict.fromkeys(name for land in _LANDS for name in land.last_names)),
+        "city": tuple(dict.fromkeys((*cities, *_GermanPlaces.cities, *made))),
+        "country": tuple(country for country in dict.fromkeys(_World.countries) if country.isascii()),
+        "state": tuple(_Places.states),
+        "job": tuple(job for job in dict.fromkeys(_Jobs.jobs) if len(job) < 32 and "/" not in job),
+    }
 
 
 class Values:
@@ -133,21 +53,23 @@ class Values:
         self.random, self.split, self.words = random, split, Words(random, split)
         self.reformat()
 
-    def _one(self, pool: tuple[str, ...], salt: str, core: int = 0) -> str:
-        return self.random.choice(share(pool, self.split, salt, core))
+    def _one(self, name: str) -> str:
+        """One of a pool of pools.txt, or of faker's names."""
+        names = _names()
+        return self.random.choice(share(names[name], self.split, name) if name in names else pool(name, self.split))
 
     def reformat(self) -> None:
         """Draws new formats."""
-        self.currency = self._one(_CURRENCIES, "currency", 8) if self.random.random() < 0.7 else ""
+        self.currency = self._one("currency") if self.random.random() < 0.7 else ""
         if self.split == "train" and self.random.random() < 0.4:
             self.currency = self.random.choice(("{}", "${}"))
         self.grouping = self.random.choice(share(_GROUPINGS[2:], self.split, "grouping", 3))
         if self.split == "train" and self.random.random() < 0.4:
             self.grouping = (",", ".")
-        self.negative = self._one(_NEGATIVES, "negative", 2)
-        self.date_format = self._one(_DATES, "date", 8)
-        self.time_format = self._one(_TIMES, "time", 3)
-        self.phone_format = self._one(_PHONES, "phone", 4)
+        self.negative = self._one("negative")
+        self.date_format = self._one("date")
+        self.time_format = self._one("time")
+        self.phone_format = self._one("phone")
         self.mail_company = ""
 
     # numbers
@@ -194,7 +116,7 @@ class Values:
 
     def measure(self) -> str:
         """A number and a unit."""
-        unit = self._one(_UNITS, "unit", 5)
+        unit = self._one("unit")
         size = self.grouped(10 ** self.random.uniform(0, 3.5), self.random.choice((0, 0, 1, 2)))
         return f"{size}{'' if unit == '%' or self.random.random() < 0.2 else ' '}{unit}"
 
@@ -221,11 +143,11 @@ class Values:
 
     def first_name(self) -> str:
         """A given name."""
-        return self._one(_first_names(), "first name")
+        return self._one("first name")
 
     def last_name(self) -> str:
         """A family name."""
-        return self._one(_last_names(), "last name")
+        return self._one("last name")
 
     def person(self) -> str:
         """A full name in one of several orders."""
@@ -234,8 +156,14 @@ class Values:
         if draw < 0.6:
             return f"{first} {last}"
         initial = f"{self.random.choice(string.ascii_uppercase)}."
-        forms = (f"{first} {initial} {last}", f"{initial} {last}", f"{last}, {first}", f"Dr. {first} {last}",
-                 f"{first[0]}. {initial} {last}", f"{first} {last}-{self.last_name()}")  # fmt: skip
+        forms = (
+            f"{first} {initial} {last}",
+            f"{initial} {last}",
+            f"{last}, {first}",
+            f"Dr. {first} {last}",
+            f"{first[0]}. {initial} {last}",
+            f"{first} {last}-{self.last_name()}",
+        )
         return self.random.choice(forms)
 
     def company(self) -> str:
@@ -245,16 +173,16 @@ class Values:
             name = self.words.made_up().capitalize()
         draw = self.random.random()
         if draw < 0.3:
-            return f"{name} {self._one(_SUFFIXES, 'suffix', 6)}"
+            return f"{name} {self._one('suffix')}"
         if draw < 0.65:
-            return f"{name} {self._one(_TRADES, 'trade')} {self._one(_SUFFIXES, 'suffix', 6)}"
+            return f"{name} {self._one('trade')} {self._one('suffix')}"
         if draw < 0.8:
-            return f"{name} {self._one(_TRADES, 'trade')}"
-        return f"{name} & {self.last_name()}{self.random.choice(('', ' ' + self._one(_SUFFIXES, 'suffix', 6)))}"
+            return f"{name} {self._one('trade')}"
+        return f"{name} & {self.last_name()}{self.random.choice(('', ' ' + self._one('suffix')))}"
 
     def shop(self) -> str:
         """A shop's or restaurant's name."""
-        draw, kind = self.random.random(), self._one(_SHOPS, "shop", 4)
+        draw, kind = self.random.random(), self._one("shop")
         if draw < 0.4:
             return f"{self.words.adjective().capitalize()} {self.words.noun().capitalize()} {kind}"
         if draw < 0.6:
@@ -265,15 +193,15 @@ class Values:
 
     def city(self) -> str:
         """A town, real or invented."""
-        return self._one(_cities(), "city")
+        return self._one("city")
 
     def country(self) -> str:
         """A country's name."""
-        return self._one(_countries(), "country")
+        return self._one("country")
 
     def state(self) -> str:
         """A state of the USA."""
-        return self._one(tuple(_Places.states), "state")
+        return self._one("state")
 
     def street(self) -> str:
         """A street and a number."""
@@ -281,7 +209,7 @@ class Values:
         name = self.last_name() if self.random.random() < 0.6 else self.words.noun().capitalize()
         if self.random.random() < 0.15:
             return f"{name}{self.random.choice(('straße', 'weg', 'gasse', 'platz'))} {number}"
-        return f"{number} {name} {self._one(_STREETS, 'street', 4)}"
+        return f"{number} {name} {self._one('street')}"
 
     def postcode(self) -> str:
         """A postcode of a random country."""
@@ -313,7 +241,7 @@ class Values:
 
     def job(self) -> str:
         """A profession."""
-        return self._one(_jobs(), "job")
+        return self._one("job")
 
     # contacts and codes
 
@@ -331,7 +259,7 @@ class Values:
 
     def code(self) -> str:
         """An identifier of letters and digits."""
-        return self.filled(self._one(_CODES, "code", 6))
+        return self.filled(self._one("code"))
 
     def iban(self) -> str:
         """An IBAN, in groups of four or without spaces."""
@@ -342,10 +270,18 @@ class Values:
 
     def email(self) -> str:
         """An email address."""
-        who = self.random.choice((
-            f"{self.first_name()}.{self.last_name()}", f"{self.first_name()}{self.random.randint(1, 99)}",
-            f"{self.first_name()[0]}{self.last_name()}", self.words.noun(), "info", "office", "sales", "contact",
-        ))  # fmt: skip
+        who = self.random.choice(
+            (
+                f"{self.first_name()}.{self.last_name()}",
+                f"{self.first_name()}{self.random.randint(1, 99)}",
+                f"{self.first_name()[0]}{self.last_name()}",
+                self.words.noun(),
+                "info",
+                "office",
+                "sales",
+                "contact",
+            )
+        )
         return f"{_ascii(who)}@{self._domain()}".lower()
 
     def url(self) -> str:
@@ -356,7 +292,7 @@ class Values:
         return f"{start}{host}.{self.random.choice(('com', 'org', 'net', 'co.uk', 'de', 'io', 'eu'))}{page}"
 
     def _domain(self) -> str:
-        form = self._one(_MAILS, "mail", 4)
+        form = self._one("mail")
         if not self.mail_company:
             self.mail_company = _ascii(self.last_name().lower() if self.random.random() < 0.5 else self.words.noun())
         return form.format(c=self.mail_company)
@@ -365,7 +301,7 @@ class Values:
 
     def options(self) -> tuple[str, ...]:
         """Options of which one is ticked."""
-        return self.random.choice(share(_CHOICES, self.split, "choice", 3))
+        return self.random.choice(alternatives("choice", self.split))
 
     def choice(self) -> str:
         """One of `options`."""
@@ -384,7 +320,7 @@ class Values:
         """A product's name."""
         draw = self.random.random()
         if draw < 0.35:
-            text = self._one(_PRODUCTS, "product")
+            text = self._one("product")
         elif draw < 0.6:
             text = f"{self.words.adjective()} {self.words.noun()}"
         elif draw < 0.85:
@@ -396,23 +332,6 @@ class Values:
                 (" 500g", " 1L", " XL", " 330ml", " 2pk", " A4", " (large)", " 12 oz", " #4", " 0.5l")
             )
         return text.title() if self.random.random() < 0.7 else text.capitalize()
-
-
-_PRODUCTS = tuple(
-    """espresso, caffe latte, cappuccino, green tea, iced tea, lemonade, mineral water, orange juice, house wine, draught beer, club sandwich,
-    caesar salad, french fries, cheeseburger, margherita pizza, chicken wings, fried rice, nasi lemak, roti canai, pad thai, miso soup,
-    spring rolls, fish and chips, grilled salmon, sirloin steak, pork ribs, mushroom risotto, tomato soup, garlic bread, apple pie,
-    chocolate cake, cheesecake, vanilla ice cream, pancakes, omelette, bagel, croissant, brown bread, whole milk, butter, eggs, bananas,
-    tomatoes, potatoes, onions, cheddar cheese, yogurt, chicken breast, ground beef, pasta, olive oil, sugar, flour, toothpaste, shampoo,
-    paper towels, dish soap, batteries AA, light bulb, notebook, ballpoint pen, printer paper, envelope, stapler, scissors, usb cable,
-    phone charger, t-shirt, socks, umbrella, candle, dog food, cat litter, motor oil, screws, paint brush, duct tape, diesel, unleaded petrol,
-    car wash, haircut, dry cleaning, delivery fee, parking, consulting, installation, maintenance, hosting, design work, annual licence,
-    training day, transport, web development, translation, support plan, monitor stand, office chair, desk lamp, keyboard, wireless mouse,
-    coke, diet coke, set lunch, kids meal, extra cheese, side salad, tap beer, gin tonic, hot chocolate, teh tarik, curry puff""".replace(
-        "\n", " "
-    ).split(",")
-)
-_PRODUCTS = tuple(re.sub(" +", " ", product).strip() for product in _PRODUCTS)
 
 
 def _ascii(text: str) -> str:
@@ -435,12 +354,34 @@ def _written(when: datetime.datetime, form: str) -> str:
 
 
 KINDS: dict[str, Callable[[Values], str]] = {
-    "amount": Values.amount, "number": Values.number, "count": Values.count, "percent": Values.percent,
-    "measure": Values.measure, "year": Values.year, "date": Values.date, "time": Values.time, "person": Values.person,
-    "company": Values.company, "place": Values.place, "country": Values.country, "job": Values.job,
-    "phone": Values.phone, "code": Values.code, "iban": Values.iban, "email": Values.email, "url": Values.url,
-    "choice": Values.choice, "words": Values.words_, "note": Values.note, "state": Values.state, "city": Values.city,
-    "first": Values.first_name, "last": Values.last_name, "product": Values.product, "postcode": Values.postcode,
-    "address": lambda values: ", ".join(values.address()), "street": Values.street,
-}  # fmt: skip
+    "amount": Values.amount,
+    "number": Values.number,
+    "count": Values.count,
+    "percent": Values.percent,
+    "measure": Values.measure,
+    "year": Values.year,
+    "date": Values.date,
+    "time": Values.time,
+    "person": Values.person,
+    "company": Values.company,
+    "place": Values.place,
+    "country": Values.country,
+    "job": Values.job,
+    "phone": Values.phone,
+    "code": Values.code,
+    "iban": Values.iban,
+    "email": Values.email,
+    "url": Values.url,
+    "choice": Values.choice,
+    "words": Values.words_,
+    "note": Values.note,
+    "state": Values.state,
+    "city": Values.city,
+    "first": Values.first_name,
+    "last": Values.last_name,
+    "product": Values.product,
+    "postcode": Values.postcode,
+    "address": lambda values: ", ".join(values.address()),
+    "street": Values.street,
+}
 """Functions that draw a value, by kind."""

@@ -170,10 +170,7 @@ def make_html(
     texts = [(_text(label + mark, "label"), _text(value, "value")) for label, value in fields]
     heading = f"<header>{_text(title, 'heading')}</header>" if title else ""
     rows = _table(texts, layout.columns) if layout.arrangement == "table" else _list(texts)
-    return (
-        f"<head><style>{_faces(style)}{_common_css(style, pixels)}{_layout_css(layout, style)}</style></head>"
-        f"<body>{heading}<main>{rows}</main></body>"
-    )
+    return f"<head><style>{_faces(style)}{_common_css(style, pixels)}{_layout_css(layout, style)}</style></head><body>{heading}<main>{rows}</main></body>"
 
 
 def _text(text: str, role: str) -> str:

@@ -402,19 +402,23 @@ def ask_each(rng: np.random.Generator, document: Document, split: Split, fields:
 FORM_WORDINGS: dict[int, Wordings] = {
     2: Wordings(
         (
-            "What are the {first} and the {second}?", "Find the {first} and the {second}.",
-            "Read the {first} and the {second}.", "{first} and {second}?",
+            "What are the {first} and the {second}?",
+            "Find the {first} and the {second}.",
+            "Read the {first} and the {second}.",
+            "{first} and {second}?",
         ),
         ("What are the {first} and {second}?", "Give me the {first} and the {second}."),
     ),
     3: Wordings(
         (
-            "What are the {first}, the {second} and the {third}?", "Find the {first}, the {second} and the {third}.",
-            "Read the {first}, the {second} and the {third}.", "{first}, {second} and {third}?",
+            "What are the {first}, the {second} and the {third}?",
+            "Find the {first}, the {second} and the {third}.",
+            "Read the {first}, the {second} and the {third}.",
+            "{first}, {second} and {third}?",
         ),
         ("What are the {first}, {second} and {third}?", "Give me the {first}, the {second} and the {third}."),
     ),
-}  # fmt: skip
+}
 """Wordings by number of fields in the question; the answer has their values in this order, one per line."""
 
 _PLACES = ("first", "second", "third")
@@ -469,6 +473,10 @@ def draw_pages(rng: np.random.Generator, size: int, split: Split, count: int) ->
                 questions.append(replace(found, answer_sources=(number,)))
     first, *rest = pages
     return Page(
-        first.image, tuple(questions[i] for i in rng.permutation(len(questions))), first.layout, first.font,
-        tags=(("pages", str(count)),), others=tuple(document.image for document in rest),
-    )  # fmt: skip
+        first.image,
+        tuple(questions[i] for i in rng.permutation(len(questions))),
+        first.layout,
+        first.font,
+        tags=(("pages", str(count)),),
+        others=tuple(document.image for document in rest),
+    )

@@ -46,11 +46,7 @@ def photograph(rng: np.random.Generator, page: Page) -> Page:
     """
     picture, seen = _taken(rng, page.image)
     questions = tuple(
-        replace(
-            question,
-            boxes=tuple(map(seen, question.boxes)),
-            label_boxes=tuple(map(seen, question.label_boxes)),
-        )
+        replace(question, boxes=tuple(map(seen, question.boxes)), label_boxes=tuple(map(seen, question.label_boxes)))
         for question in page.questions
     )
     return replace(page, image=picture, questions=questions, glyphs=_glyphs(page.glyphs, seen))

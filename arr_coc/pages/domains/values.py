@@ -376,9 +376,17 @@ def _phone(rng: np.random.Generator, split: Split) -> str:
 
 
 KINDS: dict[str, Callable[[np.random.Generator, Split], str]] = {
-    "amount": _amount, "date": _date, "time": _time, "number": _number, "code": _code, "seat": _seat, "name": _name,
-    "city": _city, "company": _company, "phone": _phone,
-}  # fmt: skip
+    "amount": _amount,
+    "date": _date,
+    "time": _time,
+    "number": _number,
+    "code": _code,
+    "seat": _seat,
+    "name": _name,
+    "city": _city,
+    "company": _company,
+    "phone": _phone,
+}
 KIND_NAMES: tuple[str, ...] = tuple(KINDS)
 _TRAINED_KINDS = (*KIND_NAMES, *("name", "city", "company") * 2)
 """Kinds of values for training if any kind is possible; with more words, which a model tends to guess."""
