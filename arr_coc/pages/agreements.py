@@ -36,14 +36,9 @@ def agreement(maker: PageMaker) -> None:
     pieces, y = sheet.paragraph(text, x, y, width, body, leading)
     spots = {key: find(pieces, body.printable(value)) for key, value in (("date", date), ("one", one), ("two", two))}
     if spots["date"]:
-        questions.add(questions.word("agreement date"), joined(spots["date"]), boxes_of(spots["date"]))
+        questions.ask("agreement date", spots["date"])
     if spots["one"] and spots["two"]:
-        questions.add(
-            questions.word("other party", first=one),
-            joined(spots["two"]),
-            boxes_of(spots["two"]),
-            boxes_of(spots["one"]),
-        )
+        questions.ask("other party", spots["two"], spots["one"], first=one)
         both = tuple(joined(spots["one"]) + sign + joined(spots["two"]) for sign in (" and ", ", "))
         questions.add(
             questions.word("agreement parties"), both, boxes_of([*spots["one"], *spots["two"]]), kind=TWO_PLACES
@@ -82,7 +77,7 @@ def _clauses(
         if random.random() < often:
             clauses.append((maker.one(word), word, value))
         else:
-            questions.absent(questions.word(word))
+            questions.lack(word)
     plain = maker.pool("clause")
     clauses += [(text, "", "") for text in random.sample(plain, min(len(plain), random.randint(2, 8)))]
     clauses += [(maker.words.text(random.randint(1, 3)), "", "") for _ in range(random.randint(0, 4))]
@@ -99,7 +94,7 @@ def _clauses(
         }.get(layout, "")
         if y + (len(body.wrap(start + filled, width)) + 1) * step > sheet.height - 60:
             if word:
-                questions.absent(questions.word(word))
+                questions.lack(word)
             continue
         if layout == "justified heads" and random.random() < 0.6:
             sheet.write(f"{i + 1}. {maker.words.noun().capitalize()}", x, y, bold)
@@ -108,7 +103,7 @@ def _clauses(
         y += step * 0.5
         answer = find(pieces, body.printable(value)) if word else []
         if answer:
-            questions.add(questions.word(word), joined(answer), boxes_of(answer))
+            questions.ask(word, answer)
     return y
 
 
@@ -120,7 +115,7 @@ def _signatures(
     for left, company in ((x, one), (x + width * 0.53, two)):
         pieces, base = sheet.paragraph(company, left, y, width * 0.45, body, 1.2)
         name = values.person()
-        sheet.line((left, round(base + step * 1.6)), (left + width * 0.4, round(base + step * 1.6)), colour=body.colour)
+        sheet.across(left, left + width * 0.4, base + step * 1.6, body.colour)
         if random.random() < 0.5:
             hand = Style(maker.fonts.draw(random, "hand").regular, body.size * 1.5, (20, 30, 110))
             sheet.write(name, left + 10, base + step * 1.4, hand)
@@ -130,9 +125,9 @@ def _signatures(
         position = body.printable(values.job())
         fitting = body * min(1.0, (left + width * 0.46 - title.box[2]) / body.width(position))
         job = sheet.write(position, title.box[2] + 6, base + step * 3.8, fitting)
-        questions.add(questions.word("who signs", name=joined(pieces)), signer.text, [signer.box], boxes_of(pieces))
+        questions.ask("who signs", signer, pieces, name=joined(pieces))
         if random.random() < 0.5:
-            questions.add(questions.word("title of", name=signer.text), job.text, [job.box], [signer.box])
+            questions.ask("title of", job, signer, name=signer.text)
     return y + step * 7
 
 
@@ -176,7 +171,7 @@ def email(maker: PageMaker) -> None:
         y = head_fields(
             maker, body, bold, "stacked" if layout == "plain text" else "columns", x, y, inner, step, "e-mail"
         )
-    sheet.line((x, round(y - step * 0.4)), (x + inner, round(y - step * 0.4)), colour=(150, 150, 150))
+    sheet.across(x, x + inner, y - step * 0.4, (150, 150, 150))
     y += step * 0.8
     sheet.write(
         maker.one("salutation").format(title="Mr.", first=values.first_name(), last=values.last_name()), x, y, body
@@ -199,7 +194,7 @@ def _folders(maker: PageMaker, body: Style, height: int) -> None:
         piece = maker.sheet.write(name, 20, 50 + i * body.size * 2.2, body)
         if name in ("Inbox", "Drafts", "Spam"):
             count = maker.sheet.write(str(maker.random.randint(1, 99)), 172, 50 + i * body.size * 2.2, body, "right")
-            maker.questions.add(maker.questions.word("folder", name=name), count.text, [count.box], [piece.box])
+            maker.questions.ask("folder", count, piece, name=name)
 
 
 def _app_head(
@@ -207,9 +202,7 @@ def _app_head(
 ) -> float:
     """The head of a mail app: subject in large print, sender with a round picture, time at the right."""
     random, values, questions, sheet = maker.random, maker.values, maker.questions, maker.sheet
-    title, y = sheet.paragraph(
-        subject, x, y + body.size * 0.5, width, Style(bold.face, body.size * 1.5, bold.colour), 1.25
-    )
+    title, y = sheet.paragraph(subject, x, y + body.size * 0.5, width, bold.sized(body.size * 1.5), 1.25)
     side = body.size * 2.6
     sheet.ellipse(x, y - body.size * 0.4, x + side, y - body.size * 0.4 + side, fill=maker.accent())
     sender = sheet.write(values.person(), x + side + 10, y + body.size * 0.6, bold)
@@ -219,7 +212,7 @@ def _app_head(
     )
     questions.add(questions.word("letter writer").replace("letter", "e-mail"), sender.text, [sender.box])
     questions.add(questions.word("letter subject").replace("letter", "e-mail"), joined(title), boxes_of(title))
-    questions.add(questions.word("sender's address"), address.text, [address.box], [sender.box])
-    questions.add(questions.word("mail time"), time.text, [time.box])
-    questions.absent(questions.word("attached"))
+    questions.ask("sender's address", address, sender)
+    questions.ask("mail time", time)
+    questions.lack("attached")
     return y + step * 2.6

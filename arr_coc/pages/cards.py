@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from .fields import Field, term
 from .forms import Shown, ask_absent, ask_fields, cased
-from .maker import PAGES, PageMaker
+from .maker import PAGES, PageMaker, on
 from .sheet import Colour, Piece, Style, joined
 from .values import KINDS
 
@@ -55,7 +55,7 @@ def business_card(maker: PageMaker) -> None:
         y += style.size * 1.15
         pieces, _ = sheet.paragraph(text, x if align == "left" else 40, y, width - 80, style, 1.15, align)
         y = float(pieces[-1].boxes[0, 3]) + style.size * 0.25
-        questions.add(questions.word(f"card {kind}"), joined(pieces), [piece.box for piece in pieces])
+        questions.ask(f"card {kind}", pieces)
     y = max(y + small.size * 1.5, sheet.height * 0.52)
     if layout in ("two sides", "split"):
         x = width * 0.52
@@ -66,16 +66,14 @@ def business_card(maker: PageMaker) -> None:
     present = _contacts(maker, small, x, y, step, align)
     for kind in ("phone", "mobile", "fax", "email", "website"):
         if kind not in present:
-            questions.absent(
-                questions.word(
-                    "card contact",
-                    name={
-                        "phone": "phone number",
-                        "fax": "fax number",
-                        "email": "e-mail address",
-                        "mobile": "mobile number",
-                    }.get(kind, kind),
-                )
+            questions.lack(
+                "card contact",
+                name={
+                    "phone": "phone number",
+                    "fax": "fax number",
+                    "email": "e-mail address",
+                    "mobile": "mobile number",
+                }.get(kind, kind),
             )
     questions.gist("kind of page", ("business card", "a business card"))
 
@@ -168,7 +166,7 @@ def id_card(maker: PageMaker) -> None:
     if "band" in layout:
         top = head.size * 2.1
         sheet.rectangle(0, 0, width, top, fill=accent)
-        head = Style(head.face, head.size, (255, 255, 255) if sum(accent) < 420 else (0, 0, 0))
+        head = head.inked(on(accent))
     issuer = random.choice((values.state(), values.country(), values.company())) + (
         " " if random.random() < 0.5 else " - "
     )
@@ -254,10 +252,10 @@ def label(maker: PageMaker) -> None:
                 y += style.size * 1.25
                 lines.append(sheet.write(line, x, y, style))
             who, where = ("who receives", "where sent") if concept == "ship to" else ("who sent", "sender's place")
-            questions.add(questions.word(who), name.text, [name.box], [mark.box])
-            questions.add(questions.word(where), joined(lines), [piece.box for piece in lines], [mark.box, name.box])
+            questions.ask(who, name, mark)
+            questions.ask(where, lines, [mark, name])
             y += style.size * 1.5
-            sheet.line((x, round(y - style.size * 0.4)), (width - x, round(y - style.size * 0.4)), colour=ink)
+            sheet.across(x, width - x, y - style.size * 0.4, ink)
             y += style.size
     else:
         head = Style(fields.value.face, fields.value.size * random.uniform(1.4, 2), ink)
@@ -304,7 +302,7 @@ def ticket(maker: PageMaker) -> None:
     head = Style(maker.family(mono=0, display=0.3).bold, fields.value.size * random.uniform(1.6, 2.2), ink)
     if layout in ("boarding", "row"):
         sheet.rectangle(0, 0, width, head.size * 2, fill=accent)
-        head = Style(head.face, head.size, (255, 255, 255) if sum(accent) < 420 else (0, 0, 0))
+        head = head.inked(on(accent))
     text = maker.one("ticket head")
     title, _ = sheet.paragraph(
         text.upper() if random.random() < 0.5 else text, 26, head.size * 1.4, width - 40, head, 1.1
@@ -369,7 +367,7 @@ def badge(maker: PageMaker) -> None:
         sheet.rectangle(0, size[1] - 90, size[0], size[1], fill=accent)
     elif layout == "frame":
         sheet.rectangle(8, 8, size[0] - 9, size[1] - 9, outline=accent, width=5)
-    on_band: Colour = (255, 255, 255) if sum(accent) < 420 else (0, 0, 0)
+    on_band: Colour = on(accent)
     kind_style = Style(family.bold, 30, on_band if layout.startswith("band") else accent)
     y = 56.0 if layout != "band bottom" else size[1] - 34.0
     role = sheet.write(word.upper(), middle, y, kind_style, "middle")
@@ -380,8 +378,8 @@ def badge(maker: PageMaker) -> None:
         big = Style(big.face, big.size * 0.9, ink)
     person = sheet.write(name, middle, y + 20, big, "middle")
     company, end = sheet.paragraph(values.company(), 20, y + 30 + small.size * 2, size[0] - 40, small, 1.2, "middle")
-    questions.add(questions.word("card person"), person.text, [person.box])
-    questions.add(questions.word("card company"), joined(company), [piece.box for piece in company])
+    questions.ask("card person", person)
+    questions.ask("card company", company)
     if random.random() < 0.6 and end + small.size < size[1] - 90:
         job, _ = sheet.paragraph(
             values.job(),
@@ -392,10 +390,10 @@ def badge(maker: PageMaker) -> None:
             1.2,
             "middle",
         )
-        questions.add(questions.word("card job"), joined(job), [piece.box for piece in job])
+        questions.ask("card job", job)
     else:
-        questions.absent(questions.word("card job"))
-    questions.absent(questions.word("card contact", name=random.choice(("phone number", "e-mail address", "website"))))
+        questions.lack("card job")
+    questions.lack("card contact", name=random.choice(("phone number", "e-mail address", "website")))
     questions.gist("largest", person.text, [person])
     questions.gist("kind of page", ("name badge", "badge", "a name badge", "a badge"))
     if random.random() < 0.4:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from .maker import PAGES, PageMaker
+from .maker import PAGES, PageMaker, on
 from .question_writer import SPREAD, TWO_PLACES, boxes_of, spoken
 from .sheet import Colour, Piece, Style, joined
 from .splits import pools, share
@@ -101,7 +101,7 @@ class Plot:
         name = self.values.company()
         form = self.maker.one("source")
         text = form.replace("{}", name, 1).replace("{}", self.values.year())
-        style = Style(self.body.face, max(9.5, self.body.size * 0.8), self.body.colour)
+        style = self.body.sized(max(9.5, self.body.size * 0.8))
         line = self.sheet.write(text, 20, self.sheet.height - 12, style)
         printed = style.printable(name)
         if printed in line.text and line.box[2] < self.sheet.width:
@@ -137,9 +137,7 @@ class Plot:
             word = self.wording(f"chart {which}", head=spoken(self.head), measure=measure)
             questions.add(word, joined(labels[i]), boxes_of(labels[i]), near, SPREAD)
             if text:
-                questions.add(
-                    questions.word(f"chart {which} value"), text.text, [text.box], boxes_of(labels[i]), SPREAD
-                )
+                questions.ask(f"chart {which} value", text, labels[i], kind=SPREAD)
 
     def ask_values(self, labels: list[list[Piece]], texts: list[Piece | None]) -> None:
         """Asks for printed values by category, and for categories by value."""
@@ -152,16 +150,14 @@ class Plot:
         said = [text.text for _, text in shown]
         for label, text in random.sample(shown, min(1, len(shown))):
             if said.count(text.text) == 1:
-                questions.add(
-                    questions.word("chart category", value=text.text), joined(label), boxes_of(label), [text.box]
-                )
+                questions.ask("chart category", label, text, value=text.text)
 
     def ask_axes(self, x: list[Piece], y: list[Piece]) -> None:
         for word, pieces in (("x axis", x), ("y axis", y)):
             if pieces:
-                self.maker.questions.add(self.maker.questions.word(word), joined(pieces), boxes_of(pieces))
+                self.maker.questions.ask(word, pieces)
             elif self.random.random() < 0.2:
-                self.maker.questions.absent(self.maker.questions.word(word))
+                self.maker.questions.lack(word)
 
 
 def nice_ticks(low: float, high: float) -> tuple[list[float], int]:
@@ -219,7 +215,7 @@ def y_axis(
     for tick in ticks:
         y = at(tick)
         if grid:
-            sheet.line((x0, round(y)), (x1, round(y)), colour=plot.faint)
+            sheet.across(x0, x1, y, plot.faint)
         sheet.write(plot.written(tick, decimals, sign), x0 - 8, y + body.cap_height / 2, body, "right")
     return at, title
 
@@ -280,9 +276,7 @@ def _upright(plot: Plot) -> None:
     right = float(sheet.width - random.randint(16, 40))
     step = (right - left) / len(names)
     longest = max(body.width(word) for name in names for word in body.printable(name).split())
-    label = (
-        body if longest < step * 0.94 else Style(body.face, max(8.5, body.size * step * 0.94 / longest), body.colour)
-    )
+    label = body if longest < step * 0.94 else body.sized(max(8.5, body.size * step * 0.94 / longest))
     while longest * label.size / body.size > step * 0.96 and len(names) > 2:  # fewer names
         del names[max(range(len(names)), key=lambda i: max(map(len, names[i].split())))]
         step = (right - left) / len(names)
@@ -308,7 +302,7 @@ def _upright(plot: Plot) -> None:
             y = at(numbers[i])
             sheet.rectangle(x, round(y), x + width - 1, round(at(0)), fill=plot.colours[j])
             inside = plot.layout == "vertical values inside" and at(0) - y > body.size * 2
-            style = Style(body.face, body.size, (255, 255, 255)) if inside and sum(plot.colours[j]) < 420 else body
+            style = body.inked((255, 255, 255)) if inside and sum(plot.colours[j]) < 420 else body
             text = plot.written(numbers[i], decimals, sign)
             piece = (
                 sheet.write(text, x + width / 2, y + body.size * 1.1 if inside else y - 4, style, "middle")
@@ -320,7 +314,7 @@ def _upright(plot: Plot) -> None:
             name, middle - step * 0.48, bottom + body.size * 1.3, step * 0.96, label, 1.2, "middle"
         )
         labels.append(pieces)
-    sheet.line((left, round(bottom)), (right, round(bottom)), colour=body.colour)
+    sheet.across(left, right, bottom, body.colour)
     if plot.layout == "vertical frame":
         sheet.rectangle(left, top, right, bottom, outline=body.colour)
     title = (
@@ -447,7 +441,7 @@ def line_chart(maker: PageMaker) -> None:
         [sheet.write(name, x, bottom + body.size * 1.4, body, "middle")] if i % every == 0 else []
         for i, (name, x) in enumerate(zip(plot.names, xs, strict=True))
     ]
-    sheet.line((left, round(bottom)), (right, round(bottom)), colour=body.colour)
+    sheet.across(left, right, bottom, body.colour)
     if plot.layout == "frame":
         sheet.rectangle(left, top, right, bottom, outline=body.colour)
     printed = (
@@ -468,7 +462,7 @@ def line_chart(maker: PageMaker) -> None:
             y = points[-1][1] + body.cap_height / 2
             while any(abs(y - float(other.boxes[0, 3])) < body.size for other in legend):
                 y -= body.size * 0.5
-            legend.append(sheet.write(names[j], right + 6, y, Style(body.face, body.size, plot.colours[j])))
+            legend.append(sheet.write(names[j], right + 6, y, body.inked(plot.colours[j])))
     title = (
         [sheet.write(plot.head, (left + right) / 2, bottom + body.size * 2.9, body, "middle")]
         if random.random() < 0.5
@@ -527,7 +521,7 @@ def pie_chart(maker: PageMaker) -> None:
             sheet.rectangle(x, y - body.cap_height, x + body.cap_height, y, fill=plot.colours[i])
             labels.append([sheet.write(name, x + body.size * 1.3, y, body)])
             inside = part > 7
-            white = Style(body.face, body.size, (255, 255, 255) if sum(plot.colours[i]) < 420 else (0, 0, 0))
+            white = body.inked(on(plot.colours[i]))
             place = (
                 middle[0] + math.cos(direction) * radius * 0.66,
                 middle[1] + math.sin(direction) * radius * 0.66 + body.cap_height / 2,
@@ -552,7 +546,7 @@ def pie_chart(maker: PageMaker) -> None:
         if both:
             texts.append(line.part(body.printable(text)))
         elif part > 7:
-            white = Style(body.face, body.size, (255, 255, 255) if sum(plot.colours[i]) < 420 else (0, 0, 0))
+            white = body.inked(on(plot.colours[i]))
             place = (
                 middle[0] + math.cos(direction) * radius * 0.72,
                 middle[1] + math.sin(direction) * radius * 0.72 + body.cap_height / 2,

@@ -153,7 +153,7 @@ class FormWriter:
     def _options(self, shown: Shown, options: tuple[str, ...], x: float, y: float, room: float) -> float:
         """Writes checkboxes with names, one of them ticked."""
         size, look = self.look.value.size, self.look
-        printed = Style(look.label.face, min(size, look.label.size * 1.05), look.label.colour)
+        printed = look.label.sized(min(size, look.label.size * 1.05))
         ticked = self.random.randrange(len(options))
         left = x
         for index, text in enumerate(options):
@@ -317,7 +317,7 @@ def _heading(maker: PageMaker, look: Look, domain: str, x: float, y: float, widt
         random.uniform(1.3, 2.0) * min(size, 16),
         look.label.colour,
     )
-    small = Style(look.label.face, max(9.0, size * 0.8), look.label.colour)
+    small = look.label.sized(max(9.0, size * 0.8))
     if random.random() < 0.4:
         y += small.size
         sheet.write(maker.values.company(), anchor, y, small, align)
@@ -343,11 +343,11 @@ def _section(maker: PageMaker, look: Look, x: float, y: float, width: float, fir
     if random.random() < (0.6 if first else 0.25):
         return y
     text = maker.one("section")
-    style = Style(look.label.face, min(size, 16) * random.uniform(1.0, 1.25), look.label.colour)
+    style = look.label.sized(min(size, 16) * random.uniform(1.0, 1.25))
     base = y + style.size * 1.1
     if random.random() < 0.35:
         maker.sheet.rectangle(x, y, x + width, base + style.size * 0.5, fill=maker.tint())
-        maker.sheet.write(text, x + 6, base, Style(style.face, style.size, (0, 0, 0)))
+        maker.sheet.write(text, x + 6, base, style.inked((0, 0, 0)))
     else:
         maker.sheet.write(text.upper() if look.case == "upper" else text, x, base, style)
         if random.random() < 0.5:
@@ -370,7 +370,7 @@ def _footer(maker: PageMaker, look: Look, x: float, y: float, width: float) -> N
     )
     align = random.choice(("left", "middle", "right"))
     anchor = {"left": x, "middle": x + width / 2, "right": x + width}[align]
-    maker.sheet.write(text, anchor, y, Style(look.label.face, 10, look.label.colour), align)
+    maker.sheet.write(text, anchor, y, look.label.sized(10), align)
 
 
 def ask_fields(maker: PageMaker, shown: list[Shown], domain: str) -> None:

@@ -84,9 +84,7 @@ class _Invoice:
     def stacked(self, concept: str, value: str, x: float, y: float) -> float:
         """Writes a term with its value below it."""
         names = self.maker.term(concept)
-        label = self.sheet.write(
-            self.label_text(names[0]), x, y, Style(self.label.face, max(9.0, self.body.size * 0.85), self.label.colour)
-        )
+        label = self.sheet.write(self.label_text(names[0]), x, y, self.label.sized(max(9.0, self.body.size * 0.85)))
         piece = self.sheet.write(value, x, y + self.step * 0.95, self.body)
         self.entries.append((concept, names, [label], [piece]))
         return y + self.step * 2.2
@@ -138,7 +136,7 @@ def _head(paper: _Invoice) -> list[Piece]:
         y += paper.step
     elif paper.layout == "title right":
         title = [sheet.write(title_text, paper.right, y, large, "right")]
-        shop = [sheet.write(seller, paper.left, y, Style(name.face, min(name.size, 16), name.colour))]
+        shop = [sheet.write(seller, paper.left, y, name.sized(min(name.size, 16)))]
         where, y = paper.block(address, paper.left, y + paper.step * 1.1, paper.body)
     else:
         title = [sheet.write(title_text, paper.left, y, large)]
@@ -146,17 +144,12 @@ def _head(paper: _Invoice) -> list[Piece]:
         x = paper.right if align == "right" else paper.left
         if align == "left":
             y += large.size
-        shop = [sheet.write(seller, x, y, Style(name.face, min(name.size, 17), name.colour), align)]
+        shop = [sheet.write(seller, x, y, name.sized(min(name.size, 17)), align)]
         where, y = paper.block(address, x, y + paper.step * 1.1, paper.body, align)
     paper.entries += [("seller", (), [], shop), ("seller address", (), [], where[:lines])]
     paper.y = y + paper.step * 0.3
     if random.random() < 0.3:
-        sheet.line(
-            (paper.left, round(paper.y - paper.step * 0.5)),
-            (paper.right, round(paper.y - paper.step * 0.5)),
-            colour=paper.accent,
-            width=random.choice((1, 2)),
-        )
+        sheet.across(paper.left, paper.right, paper.y - paper.step * 0.5, paper.accent, random.choice((1, 2)))
         paper.y += paper.step * 0.4
     return title
 
@@ -384,7 +377,7 @@ def _ask(
     present = {concept for concept, *_ in paper.entries}
     for concept, names, label, value in paper.entries:
         if concept in _SPECIAL and random.random() < 0.8:
-            questions.add(questions.word(_SPECIAL[concept]), joined(value), boxes_of(value), boxes_of(label))
+            questions.ask(_SPECIAL[concept], value, label)
         if names and not concept.endswith("address") and (concept not in _SPECIAL or random.random() < 0.5):
             questions.value(names, _KIND.get(concept, "words"), label, value)
     _ask_items(paper, *items)
@@ -417,22 +410,12 @@ def _ask_items(
         item, amount = row[at["item"]], row[at["amount"]]
         name = joined(item)
         if "price" not in at:
-            questions.add(
-                questions.word("price", item=name.lower(), itemlabel=name),
-                joined(amount),
-                boxes_of(amount),
-                boxes_of(item),
-            )
+            questions.ask("price", amount, item, item=name.lower(), itemlabel=name)
             continue
         concept = random.choice(("quantity", "price", "amount"))
         cell, head = row[at[concept]], heads[at[concept]]
         if concept == "quantity" and random.random() < 0.6:
-            questions.add(
-                questions.word("quantity", item=name.lower(), itemlabel=name),
-                joined(cell),
-                boxes_of(cell),
-                boxes_of([*item, *head]),
-            )
+            questions.ask("quantity", cell, [*item, *head], item=name.lower(), itemlabel=name)
         else:
             text = questions.word(
                 "cell",
@@ -444,10 +427,4 @@ def _ask_items(
             questions.add(text, joined(cell), boxes_of(cell), boxes_of([*item, *head]))
     if len(amounts) > 2 and amounts.count(max(amounts)) == 1 and "price" not in at and random.random() < 0.6:
         row = cells[amounts.index(max(amounts))]
-        questions.add(
-            questions.word("dearest"),
-            joined(row[at["item"]]),
-            boxes_of(row[at["item"]]),
-            boxes_of(row[at["amount"]]),
-            SPREAD,
-        )
+        questions.ask("dearest", row[at["item"]], row[at["amount"]], kind=SPREAD)

@@ -175,7 +175,7 @@ def letter(maker: PageMaker) -> None:
             "right" if layout == "date right" else "left",
         )
     ]
-    questions.add(questions.word("letter date"), joined(date), boxes_of(date))
+    questions.ask("letter date", date)
     y += step * random.uniform(1.2, 2.4)
     first, last = values.first_name(), values.last_name()
     title = random.choice(("Mr.", "Ms.", "Mrs.", "Dr."))
@@ -185,7 +185,7 @@ def letter(maker: PageMaker) -> None:
     for line in values.address():
         y += step
         address.append(sheet.write(line, x, y, body))
-    questions.add(questions.word("letter address"), joined(address), boxes_of(address), boxes_of(receiver))
+    questions.ask("letter address", address, receiver)
     y += step * 2
     subject: list[Piece] = []
     if random.random() < 0.55:
@@ -197,7 +197,7 @@ def letter(maker: PageMaker) -> None:
         )
         shown, y = sheet.paragraph(f"{label} {text}".strip(), x, y, width, bold, leading)
         subject = find(shown, bold.printable(text))
-        questions.add(questions.word("letter subject"), joined(subject), boxes_of(subject))
+        questions.ask("letter subject", subject)
         y += step
     salutation = maker.one("salutation").format(title=title, first=first, last=last)
     sheet.write(salutation, x, y, body)
@@ -219,9 +219,9 @@ def letter(maker: PageMaker) -> None:
         job = [sheet.write(values.job(), x, y + step, body)]
         questions.add(questions.word("letter position"), job[0].text, boxes_of(job), boxes_of(signed))
     else:
-        questions.absent(questions.word("letter position"))
+        questions.lack("letter position")
     if not subject:
-        questions.absent(questions.word("letter subject"))
+        questions.lack("letter subject")
     writing.absent(2)
     questions.gist("kind of page", ("letter", "a letter"))
     questions.gist("language", "English")
@@ -251,12 +251,7 @@ def memo(maker: PageMaker) -> None:
     y += style.size + step * 1.2
     y = head_fields(maker, body, bold, layout, x, y, width, step)
     if layout == "ruled" or random.random() < 0.4:
-        sheet.line(
-            (x, round(y - step * 0.5)),
-            (x + width, round(y - step * 0.5)),
-            colour=body.colour,
-            width=random.choice((1, 2)),
-        )
+        sheet.across(x, x + width, y - step * 0.5, body.colour, random.choice((1, 2)))
     y += step
     writing = Writing(maker, body, x, width, leading)
     for _ in range(random.randint(1, 5)):

@@ -19,6 +19,11 @@ from .values import Values
 _BASIC = string.ascii_letters + string.digits + ".,:-/()$%&'#"
 
 
+def on(colour: Colour, dark: int = 420) -> Colour:
+    """White or black, whichever can be read on a colour."""
+    return (255, 255, 255) if sum(colour) < dark else (0, 0, 0)
+
+
 @dataclass(frozen=True)
 class Family:
     """Faces of one family."""

@@ -60,7 +60,7 @@ def manual(maker: PageMaker) -> None:
         piece = sheet.write(form.format(number), at, height - 26, body, align)
         questions.add(questions.word("page number"), number, [piece.part(number).box])
     else:
-        questions.absent(questions.word("page number"))
+        questions.lack("page number")
     flow.writing.absent(2)
     questions.gist("kind of page", ("page of a manual", "manual", "a page of a manual", "a page of text"))
     questions.gist("language", "English")
@@ -70,11 +70,11 @@ def manual(maker: PageMaker) -> None:
 def _running_head(maker: PageMaker, body: Style, margin: float, width: int) -> float:
     if maker.random.random() < 0.5:
         return float(maker.random.randint(50, 80))
-    small = Style(body.face, max(9.5, body.size * 0.85), body.colour)
+    small = body.sized(max(9.5, body.size * 0.85))
     maker.sheet.write(maker.words.thing().title(), margin, 36, small)
     if maker.random.random() < 0.5:
         maker.sheet.write(maker.values.company(), width - margin, 36, small, "right")
-    maker.sheet.line((margin, 44), (width - margin, 44), colour=small.colour)
+    maker.sheet.across(margin, width - margin, 44, small.colour)
     return 74.0
 
 
@@ -126,11 +126,7 @@ class _Flow:
             f"{number} {text}" if self.numbered else text, self.x, self.y, self.writing.width, self.head, 1.2
         )
         if self.layout == "ruled heads":
-            self.maker.sheet.line(
-                (self.x, round(self.y - self.head.size * 0.8)),
-                (self.x + self.writing.width, round(self.y - self.head.size * 0.8)),
-                colour=style.colour,
-            )
+            self.maker.sheet.across(self.x, self.x + self.writing.width, self.y - self.head.size * 0.8, style.colour)
         self.headings.append((number, pieces))
         self.y += self.step * 0.25
         for _ in range(random.randint(1, 3)):
@@ -226,21 +222,14 @@ class _Flow:
         if self.numbered:
             for number, pieces in random.sample(self.headings, min(2, len(self.headings))):
                 rest = _after(pieces, len(number) + 1)
-                questions.add(
-                    questions.word("section after", number=number),
-                    joined(rest),
-                    boxes_of(rest),
-                    [pieces[0].part(number).box],
-                )
-            questions.absent(questions.word("section after", number=f"{self.number}.{self.sub + random.randint(3, 9)}"))
+                questions.ask("section after", rest, pieces[0].part(number), number=number)
+            questions.lack("section after", number=f"{self.number}.{self.sub + random.randint(3, 9)}")
         for i in random.sample(range(len(self.steps)), min(2, len(self.steps))):
-            questions.add(
-                questions.word("step of list", number=str(i + 1)), joined(self.steps[i]), boxes_of(self.steps[i])
-            )
+            questions.ask("step of list", self.steps[i], number=str(i + 1))
         if self.steps:
             questions.gist("how many steps", str(len(self.steps)))
         elif random.random() < 0.5:
-            questions.absent(questions.word("step of list", number=str(random.randint(1, 5))))
+            questions.lack("step of list", number=str(random.randint(1, 5)))
 
 
 def _after(pieces: list[Piece], start: int) -> list[Piece]:
@@ -296,32 +285,28 @@ def schedule(maker: PageMaker) -> None:
         if rooms:
             where = form.format(n=random.randint(1, 40), l=random.choice("ABCDEF"))
             if layout == "two lines":
-                place = sheet.write(where, start, end, Style(body.face, body.size * 0.85, body.colour))
+                place = sheet.write(where, start, end, body * 0.85)
                 end += body.size * 1.2
             else:
                 place = sheet.write(where, room_x, y, body)
         entries.append((when, text, place))
         if layout in ("ruled", "boxed"):
-            sheet.line(
-                (x, round(max(end - body.size * 0.6, y + step * 0.4))),
-                (x + width, round(max(end - body.size * 0.6, y + step * 0.4))),
-                colour=(170, 170, 170),
-            )
+            sheet.across(x, x + width, max(end - body.size * 0.6, y + step * 0.4), (170, 170, 170))
         y = max(y + step, end + body.size * 0.5)
     _finish(maker, y)
     times = [when.text for when, _, _ in entries]
     for when, text, place in random.sample(entries, min(5, len(entries))):
         name = joined(text)
-        questions.add(questions.word("event time", name=name), when.text, [when.box], boxes_of(text))
+        questions.ask("event time", when, text, name=name)
         if place and random.random() < 0.6:
-            questions.add(questions.word("event place", name=name), place.text, [place.box], boxes_of(text))
+            questions.ask("event place", place, text, name=name)
         if times.count(when.text) == 1 and random.random() < 0.5:
             questions.add(questions.word("event at", time=when.text), name, boxes_of(text), [when.box])
     for word, (when, text, _) in (("event first", entries[0]), ("event last", entries[-1])):
-        questions.add(questions.word(word), joined(text), boxes_of(text), [when.box], SPREAD)
-    questions.absent(questions.word("event time", name=maker.words.thing()))
+        questions.ask(word, text, when, kind=SPREAD)
+    questions.lack("event time", name=maker.words.thing())
     if not rooms:
-        questions.absent(questions.word("event place", name=joined(entries[0][1])))
+        questions.lack("event place", name=joined(entries[0][1]))
     questions.gist("how many entries", str(len(entries)))
     questions.gist("kind of page", ("schedule", "a schedule", "programme", "timetable"))
 
@@ -374,25 +359,20 @@ def directory(maker: PageMaker) -> None:
                 for dot in range(round(who.box[2] + 6), round(what.box[0] - 6), 6):
                     sheet.rectangle(dot, y - 1, dot + 0.6, y, fill=body.colour)
             elif layout == "ruled":
-                sheet.line((left, round(y + step * 0.3)), (left + room, round(y + step * 0.3)), colour=(180, 180, 180))
+                sheet.across(left, left + room, y + step * 0.3, (180, 180, 180))
             entries.append((who, what))
             y += step
         bottom = max(bottom, y)
     _finish(maker, bottom)
     numbers = [what.text for _, what in entries]
     for who, what in random.sample(entries, min(6, len(entries))):
-        questions.add(
-            questions.word("chapter page" if chapters else "listed number", name=who.text),
-            what.text,
-            [what.box],
-            [who.box],
-        )
+        questions.ask("chapter page" if chapters else "listed number", what, who, name=who.text)
         if numbers.count(what.text) == 1 and not chapters and random.random() < 0.4:
-            questions.add(questions.word("number of whom", number=what.text), who.text, [who.box], [what.box])
+            questions.ask("number of whom", who, what, number=what.text)
     for _ in range(2):
         other = name_of()
         if all(other != who.text for who, _ in entries):
-            questions.absent(questions.word("chapter page" if chapters else "listed number", name=other))
+            questions.lack("chapter page" if chapters else "listed number", name=other)
     questions.gist("how many entries", str(len(entries)))
     questions.gist(
         "kind of page",

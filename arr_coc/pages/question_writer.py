@@ -75,9 +75,9 @@ def spoken(name: str) -> str:
     )
 
 
-def boxes_of(pieces: Pieces) -> tuple[Box, ...]:
+def boxes_of(pieces: Piece | Pieces) -> tuple[Box, ...]:
     """The boxes of the pieces."""
-    return tuple(piece.box for piece in pieces)
+    return (pieces.box,) if isinstance(pieces, Piece) else tuple(piece.box for piece in pieces)
 
 
 class QuestionWriter:
@@ -148,6 +148,16 @@ class QuestionWriter:
         name = label.text.rstrip(": ")
         text = self.word("inverse", label=joined(value))
         self.add(text, name, [label.part(name).box], boxes_of(value))
+
+    def ask(
+        self, wording: str, answer: Piece | Pieces, labels: Piece | Pieces = (), kind: str = DETAIL, **names: str
+    ) -> None:
+        """Asks in a wording for what is printed in some pieces."""
+        self.add(self.word(wording, **names), joined(answer), boxes_of(answer), boxes_of(labels), kind)
+
+    def lack(self, wording: str, **names: str) -> None:
+        """Asks in a wording for something that is absent."""
+        self.absent(self.word(wording, **names))
 
     def absent(self, text: str) -> None:
         """Adds a question about an absent thing."""

@@ -67,7 +67,7 @@ class _Receipt:
         draw = self.random.random()
         if draw < 0.35:
             self.y += self.step * 0.55
-            self.sheet.line((self.left, round(self.y)), (self.right, round(self.y)), colour=self.body.colour)
+            self.sheet.across(self.left, self.right, self.y, self.body.colour)
             self.y += self.step * 0.1
         elif draw < 0.8:
             sign = self.random.choice("--=*")
@@ -332,9 +332,7 @@ def _sums(paper: _Receipt, items: list[_Item]) -> float:
         paper.entry("rounding", money(random.choice((0.01, 0.02, -0.02, -0.01))))
     bold, random_bold = paper.bold, random.random()
     if random_bold < 0.35:
-        paper.bold = Style(
-            bold.face, min(bold.size * random.uniform(1.15, 1.6), (paper.right - paper.left) / 14), bold.colour
-        )
+        paper.bold = bold.sized(min(bold.size * random.uniform(1.15, 1.6), (paper.right - paper.left) / 14))
     total = round(total, 2)
     paper.entry("total", values.money(total, bare=paper.plain_money and random.random() < 0.7), bold=random_bold < 0.6)
     paper.bold = bold
@@ -403,7 +401,7 @@ def _ask(paper: _Receipt, items: list[_Item]) -> None:
     for concept, names, label, value in paper.entries:
         if concept in _ASKED:
             asked = concept if concept == "items sold" else f"ask {concept}"
-            questions.add(questions.word(asked), joined(value), boxes_of(value), boxes_of(label))
+            questions.ask(asked, value, label)
         if names and (concept in _NAMED or random.random() < 0.4):
             kind = _NAMED.get(
                 concept, "amount" if concept in ("total", "subtotal", "tax", "cash", "change") else "words"
@@ -418,7 +416,7 @@ def _ask(paper: _Receipt, items: list[_Item]) -> None:
     if "cash" in present or "card" in present:
         missing = [concept for concept in missing if concept not in ("card", "cash")]
     for concept in random.sample(missing, min(2, len(missing))):
-        questions.absent(questions.word(f"ask {concept}"))
+        questions.lack(f"ask {concept}")
     absent = [concept for concept in _NAMED if concept not in present]
     for concept in random.sample(absent, min(1, len(absent))):
         questions.absent(questions.named(paper.maker.term(concept)[0], _NAMED[concept]))
@@ -440,28 +438,18 @@ def _ask_items(paper: _Receipt, items: list[_Item]) -> None:
         text = questions.word("price", item=said if random.random() < 0.7 else name, itemlabel=name)
         questions.add(text, item.amount.text, [item.amount.box], boxes_of(item.row))
         if item.count is not None and random.random() < 0.4:
-            questions.add(
-                questions.word("quantity", item=said, itemlabel=name),
-                item.count.text,
-                [item.count.box],
-                boxes_of(item.row),
-            )
+            questions.ask("quantity", item.count, item.row, item=said, itemlabel=name)
     amounts = [item.total for item in items]
     item = random.choice(items)
     if amounts.count(item.total) == 1 and random.random() < 0.4:
         assert item.amount is not None
-        questions.add(
-            questions.word("item of price", value=item.amount.text),
-            joined(item.row),
-            boxes_of(item.row),
-            [item.amount.box],
-        )
+        questions.ask("item of price", item.row, item.amount, value=item.amount.text)
     if len(items) > 2 and all(item.quantity == 1 for item in items):
         for word, best in (("dearest", max(amounts)), ("cheapest", min(amounts))):
             if amounts.count(best) == 1 and random.random() < 0.5:
                 item = items[amounts.index(best)]
                 assert item.amount is not None
-                questions.add(questions.word(word), joined(item.row), boxes_of(item.row), [item.amount.box], SPREAD)
+                questions.ask(word, item.row, item.amount, kind=SPREAD)
     other = paper.maker.values.product()
     if all(word not in " ".join(i.name for i in items).lower() for word in spoken(other).split()):
-        questions.absent(questions.word("price", item=other.lower(), itemlabel=other))
+        questions.lack("price", item=other.lower(), itemlabel=other)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .maker import PageMaker
+from .maker import PageMaker, on
 from .question_writer import TICK, TWO_PLACES, boxes_of
-from .sheet import Colour, Piece, Style, joined
+from .sheet import Colour, Piece, Style
 from .splits import alternatives
 
 
@@ -90,7 +90,7 @@ class ScreenSheet:
             y,
             style,
         )
-        questions.add(questions.word("status time"), time.text, [time.box])
+        questions.ask("status time", time)
         if random.random() < 0.7:
             battery = sheet.write(f"{random.randint(1, 100)}%", sheet.width - 44, y, style, "right")
             questions.add(questions.word("battery"), (battery.text, battery.text[:-1]), [battery.box])
@@ -98,7 +98,7 @@ class ScreenSheet:
                 sheet.width - 40, y - style.cap_height, sheet.width - 18, y, outline=self.theme.ink, radius=2
             )
         else:
-            questions.absent(questions.word("battery"))
+            questions.lack("battery")
         if random.random() < 0.4:
             sheet.write(random.choice(("5G", "LTE", "4G", "Wi-Fi", "3G")), sheet.width - 100, y, style, "right")
         self.top = y + style.size * 0.8
@@ -132,9 +132,9 @@ class ScreenSheet:
                 )
             light = sum(self.theme.accent) < 400
             colour = (255, 255, 255) if i == chosen and light else (0, 0, 0) if i == chosen else self.theme.ink
-            piece = sheet.write(entry, 20, y, Style(self.body.face, self.body.size, colour))
+            piece = sheet.write(entry, 20, y, self.body.inked(colour))
             if i == chosen:
-                questions.add(questions.word("selected"), piece.text, [piece.box])
+                questions.ask("selected", piece)
             y += self.body.size * 2.1
         self.left = float(width)
 
@@ -146,12 +146,12 @@ class ScreenSheet:
         bar = random.random() < 0.3
         if bar:
             sheet.rectangle(self.left, self.top, self.right, y + style.size * 0.65, fill=self.theme.accent)
-            style = Style(style.face, style.size, (255, 255, 255) if sum(self.theme.accent) < 400 else (0, 0, 0))
+            style = style.inked(on(self.theme.accent, 400))
         align = "middle" if random.random() < 0.3 else "left"
         piece = sheet.write(
             text, (self.left + self.right) / 2 if align == "middle" else self.left + 22, y, style, align
         )
-        questions.add(questions.word("screen title"), piece.text, [piece.box])
+        questions.ask("screen title", piece)
         if random.random() < 0.3:
             questions.gist("title", piece.text, [piece])
         self.top = y + style.size * (0.9 if bar else 0.5)
@@ -213,22 +213,20 @@ def draw_settings(screen: ScreenSheet) -> None:
             if under:
                 piece = sheet.write(value, x, y + screen.small.size * 1.5, screen.small)
             elif screen.body.width(screen.body.printable(value)) < room:
-                piece = sheet.write(
-                    value, right, y, Style(screen.body.face, screen.body.size, screen.theme.faint), "right"
-                )
+                piece = sheet.write(value, right, y, screen.body.inked(screen.theme.faint), "right")
             else:
                 continue
             shown.append((name, label, piece))
         if random.random() < 0.9:
-            sheet.line((x, round(y + step * 0.55)), (right, round(y + step * 0.55)), colour=screen.theme.rule)
+            sheet.across(x, right, y + step * 0.55, screen.theme.rule)
         y += step
     for name, label, piece in shown:
-        questions.add(questions.word("setting", name=name), piece.text, [piece.box], [label.box])
+        questions.ask("setting", piece, label, name=name)
     for _, label, piece in shown[:1]:
         questions.beside("under" if under else "right", label, [piece])
         questions.inverse(label, [piece])
     for name in missing:
-        questions.absent(questions.word("setting", name=name))
+        questions.lack("setting", name=name)
 
 
 def draw_switch(screen: ScreenSheet, right: float, y: float, on: bool) -> None:
@@ -278,19 +276,17 @@ def draw_list(screen: ScreenSheet) -> None:
         )[0]
         below = sheet.write(line, start, y + screen.small.size * 1.55, screen.small)
         entries.append((title, below, end))
-        sheet.line((start, round(y + step * 0.62)), (right, round(y + step * 0.62)), colour=screen.theme.rule)
+        sheet.across(start, right, y + step * 0.62, screen.theme.rule)
         y += step
     names = [title.text for title, _, _ in entries]
     for title, below, end in random.sample(entries, min(4, len(entries))):
         if names.count(title.text) > 1:
             continue
         if people:
-            questions.add(questions.word("message time", name=title.text), end.text, [end.box], [title.box])
-            questions.add(questions.word("message from", name=title.text), below.text, [below.box], [title.box])
+            questions.ask("message time", end, title, name=title.text)
+            questions.ask("message from", below, title, name=title.text)
         else:
-            questions.add(
-                questions.word("price", item=title.text, itemlabel=title.text), end.text, [end.box], [title.box]
-            )
+            questions.ask("price", end, title, item=title.text, itemlabel=title.text)
             questions.beside("under", title, [below])
     other = values.person() if people else values.product()
     if other not in names:
@@ -343,9 +339,9 @@ def draw_dialog(screen: ScreenSheet) -> None:
             Style(screen.bold.face, screen.body.size * 1.15, screen.theme.ink),
         )
         y += screen.body.size * 2
-        questions.add(questions.word("title"), title.text, [title.box])
+        questions.ask("title", title)
     message, y = sheet.paragraph(text, x, y, inner, screen.body, 1.35)
-    questions.add(questions.word("dialog asks"), joined(message), boxes_of(message))
+    questions.ask("dialog asks", message)
     draw_two_buttons(screen, left + width - screen.body.size * 1.2, y + screen.body.size * 1.2)
 
 
@@ -364,10 +360,8 @@ def draw_two_buttons(screen: ScreenSheet, right: float, y: float) -> None:
             outline=screen.theme.rule,
             radius=4,
         )
-        colour = ((255, 255, 255) if sum(screen.theme.accent) < 400 else (0, 0, 0)) if first else screen.theme.ink
-        pieces.append(
-            sheet.write(name, right - wide / 2, y, Style(screen.bold.face, screen.bold.size, colour), "middle")
-        )
+        colour = (on(screen.theme.accent, 400)) if first else screen.theme.ink
+        pieces.append(sheet.write(name, right - wide / 2, y, screen.bold.inked(colour), "middle"))
         right -= wide + screen.body.size * 0.7
     left, other = pieces[1], pieces[0]
     answers = tuple(f"{a.text}{sign}{b.text}" for a, b in ((left, other), (other, left)) for sign in (" and ", ", "))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from .forms import Shown, ask_absent
 from .maker import PAGES, PageMaker
-from .question_writer import DETAIL, spoken
+from .question_writer import spoken
 from .screen_parts import ScreenSheet, draw_dialog, draw_list, draw_settings, draw_two_buttons
 from .sheet import Piece, Style
 from .tables import Ruling, ask_table, draw_column, row_heads, write_table
@@ -43,11 +43,11 @@ def _dashboard(screen: ScreenSheet) -> None:
             value = values.count()
         label = sheet.write(name, left + 14, bases[0], screen.small)
         piece = sheet.write(value, left + 14, bases[1], number)
-        questions.add(questions.word("tile", name=spoken(name)), piece.text, [piece.box], [label.box])
+        questions.ask("tile", piece, label, name=spoken(name))
         if random.random() < 0.3:
             questions.beside("under" if above else "above", label, [piece])
     missing = [name for name in maker.pool("tile") if name not in names]
-    questions.absent(questions.word("tile", name=spoken(random.choice(missing)) if missing else maker.words.thing()))
+    questions.lack("tile", name=spoken(random.choice(missing)) if missing else maker.words.thing())
 
 
 def _window(screen: ScreenSheet) -> None:
@@ -161,9 +161,7 @@ def terminal(maker: PageMaker) -> None:
     sheet = maker.open(*random.choice(((1024, 640), (900, 560), (800, 500), (1024, 768))), paper)
     maker.sharp = True
     body = Style(maker.fonts.draw(random, "mono").regular, random.uniform(12, 18), ink)
-    green = Style(
-        body.face, body.size, random.choice((ink, (80, 200, 120), (90, 160, 250))) if sum(paper) < 400 else ink
-    )
+    green = body.inked(random.choice((ink, (80, 200, 120), (90, 160, 250))) if sum(paper) < 400 else ink)
     step, x, y = body.size * random.choice((1.2, 1.3, 1.4)), 14.0, body.size * 1.6
     prompt_text = random.choice(
         (
@@ -185,8 +183,8 @@ def terminal(maker: PageMaker) -> None:
         prompt = sheet.write(prompt_text, x, y, green)
         typed = sheet.write(text, prompt.box[2] + body.size * 0.6, y, body)
         if i == 0:
-            questions.add(questions.word("command"), typed.text, [typed.box], [prompt.box])
-            questions.add(questions.word("prompt"), prompt.text, [prompt.box])
+            questions.ask("command", typed, prompt)
+            questions.ask("prompt", prompt)
         y += step
         y = _output(maker, layout, body, x, y, step, shown, first=i == 0)
         if y > sheet.height - step * 6:
@@ -199,10 +197,10 @@ def terminal(maker: PageMaker) -> None:
     names = [name for name, _, _ in shown]
     for name, label, value in shown:
         if names.count(name) == 1:
-            questions.add(questions.word("output", name=spoken(name)), value.text, [value.box], [label.box], DETAIL)
+            questions.ask("output", value, label, name=spoken(name))
     missing = [name for name in maker.pool("output") if name not in names]
     for name in [*random.sample(missing, min(2, len(missing))), maker.words.noun()][:2]:
-        questions.absent(questions.word("output", name=spoken(name)))
+        questions.lack("output", name=spoken(name))
     questions.gist("kind of page", ("terminal", "a terminal", "screenshot"))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from random import Random
 from typing import Any
@@ -110,8 +110,16 @@ class Style:
                 taken = size
         return lines
 
+    def sized(self, size: float) -> Style:
+        """The same at another size, px per em."""
+        return Style(self.face, size, self.colour)
+
+    def inked(self, colour: Colour) -> Style:
+        """The same in another colour."""
+        return Style(self.face, self.size, colour)
+
     def __mul__(self, factor: float) -> Style:
-        return replace(self, size=self.size * factor)
+        return self.sized(self.size * factor)
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,9 +151,9 @@ class Piece:
 Pieces = Sequence[Piece]
 
 
-def joined(pieces: Pieces) -> str:
-    """The text of consecutive pieces."""
-    return " ".join(piece.text for piece in pieces)
+def joined(pieces: Piece | Pieces) -> str:
+    """The text of a piece, or of consecutive ones."""
+    return pieces.text if isinstance(pieces, Piece) else " ".join(piece.text for piece in pieces)
 
 
 def find(pieces: Pieces, text: str) -> list[Piece]:
@@ -233,6 +241,10 @@ class Sheet:
     def line(self, *points: tuple[float, float], colour: Colour = (0, 0, 0), width: float = 1) -> None:
         """Draws straight strokes from point to point."""
         self._shapes.append(_Shape("line", points, {"fill": colour, "width": width}))
+
+    def across(self, x0: float, x1: float, y: float, colour: Colour = (0, 0, 0), width: float = 1) -> None:
+        """Draws a horizontal stroke at a whole pixel."""
+        self.line((x0, round(y)), (x1, round(y)), colour=colour, width=width)
 
     def rectangle(
         self,

@@ -146,11 +146,11 @@ def _rule(sheet: Sheet, ruling: Ruling, lefts: list[float], tops: list[float], r
         "wide": tops[1:],
     }.get(layout, [])
     for y in across:
-        sheet.line((left, round(y)), (right, round(y)), colour=rule)
+        sheet.across(left, right, y, rule)
     if layout == "dotted":
         for y in tops[1:]:
             for dot in range(round(left), round(right), 4):
-                sheet.line((dot, round(y)), (dot + 1, round(y)), colour=rule)
+                sheet.across(dot, dot + 1, y, rule)
     down = {"ruled": [*lefts, right], "boxed": [left, right], "columns ruled": [*lefts, right]}.get(layout, [])
     for x in down:
         sheet.line((round(x), tops[0]), (round(x), tops[-1]), colour=rule)
@@ -337,7 +337,7 @@ def _rest(maker: PageMaker, body: Style, x: float, y: float, width: float) -> No
     random, sheet = maker.random, maker.sheet
     y += body.size * 1.6
     if y + body.size * 3 < sheet.height and random.random() < 0.4:
-        note = Style(body.face, max(9.0, body.size * 0.82), body.colour)
+        note = body.sized(max(9.0, body.size * 0.82))
         text = random.choice(("Source: {}", "Note: {}", "* {}", "1) {}")).format(
             maker.words.sentence() if random.random() < 0.6 else maker.values.company()
         )
