@@ -14,19 +14,13 @@ def agreement(maker: PageMaker) -> None:
     """A page of an agreement between two parties."""
     random, values = maker.random, maker.values
     body, bold, x, width, leading = open_page(maker)
-    sheet, layout, questions = maker.sheet, maker.arrange("agreement"), maker.questions
+    maker.arrange("agreement")
+    sheet, questions = maker.sheet, maker.questions
     step, y = body.size * leading, float(random.randint(50, 90))
     name = maker.one("agreement")
     short = "Contract" if "ontract" in name else "Agreement"
-    title, y = sheet.paragraph(
-        name.upper() if random.random() < 0.5 else name,
-        x,
-        y,
-        width,
-        Style(bold.face, body.size * random.uniform(1.1, 1.6), body.colour),
-        1.2,
-        "middle",
-    )
+    text, style = maker.shown(name, upper=0.5), bold * random.uniform(1.1, 1.6)
+    title, y = sheet.paragraph(text, x, y, width, style, 1.2, "middle")
     y += step
     one, two, state = values.company(), values.company(), values.state()
     date = values.date(values.day(1990, 2029))
@@ -41,9 +35,9 @@ def agreement(maker: PageMaker) -> None:
         questions.ask("other party", spots["two"], spots["one"], first=one)
         both = tuple(joined(spots["one"]) + sign + joined(spots["two"]) for sign in (" and ", ", "))
         questions.add(
-            questions.word("agreement parties"), both, boxes_of([*spots["one"], *spots["two"]]), kind=TWO_PLACES
+            questions.word("agreement parties"), both, boxes_of([*spots["one"], *spots["two"]]), (), TWO_PLACES
         )
-    y = _clauses(maker, body, bold, layout, short, state, x, y + step * 0.6, width, leading)
+    y = _clauses(maker, body, bold, short, state, x, y + step * 0.6, width, leading)
     if random.random() < 0.6 and y + step * 8 < sheet.height:
         y = _signatures(maker, body, one, two, x, y + step * 2, width, step)
     _page_number(maker, body, x, width)
@@ -52,24 +46,10 @@ def agreement(maker: PageMaker) -> None:
 
 
 def _clauses(
-    maker: PageMaker,
-    body: Style,
-    bold: Style,
-    layout: str,
-    short: str,
-    state: str,
-    x: float,
-    y: float,
-    width: float,
-    leading: float,
+    maker: PageMaker, body: Style, bold: Style, short: str, state: str, x: float, y: float, width: float, leading: float
 ) -> float:
-    random, values, questions, sheet, step = (
-        maker.random,
-        maker.values,
-        maker.questions,
-        maker.sheet,
-        body.size * leading,
-    )
+    random, values, questions, sheet = maker.random, maker.values, maker.questions, maker.sheet
+    step = body.size * leading
     length, notice = duration(values), f"{random.choice((10, 14, 30, 60, 90))} days"
     special = [("governing law", state, 0.75), ("agreement term", length, 0.6), ("notice period", notice, 0.5)]
     clauses: list[tuple[str, str, str]] = []
@@ -86,17 +66,13 @@ def _clauses(
         filled = text.format(a=short, state=state, term=length, notice=notice)
         if random.random() < 0.4 and word:
             filled = f"{maker.words.sentence()} {filled}"
-        start = {
-            "numbered": f"{i + 1}. ",
-            "articles": f"Article {i + 1}. ",
-            "lettered": f"({chr(97 + i % 26)}) ",
-            "bold numbers": f"{i + 1}.0 ",
-        }.get(layout, "")
+        starts = {"numbered": f"{i + 1}. ", "articles": f"Article {i + 1}. ", "bold numbers": f"{i + 1}.0 "}
+        start = {**starts, "lettered": f"({chr(97 + i % 26)}) "}.get(maker.layout, "")
         if y + (len(body.wrap(start + filled, width)) + 1) * step > sheet.height - 60:
             if word:
                 questions.lack(word)
             continue
-        if layout == "justified heads" and random.random() < 0.6:
+        if maker.layout == "justified heads" and random.random() < 0.6:
             sheet.write(f"{i + 1}. {maker.words.noun().capitalize()}", x, y, bold)
             y += step
         pieces, y = sheet.paragraph(start + filled, x, y, width, body, leading)
@@ -159,23 +135,19 @@ def email(maker: PageMaker) -> None:
         x += 190
         inner -= 190
         _folders(maker, body, height)
-    subject = (
-        maker.words.thing().capitalize()
-        if random.random() < 0.5
-        else f"{random.choice(('Re', 'Fwd', 'Invoice', 'Question', 'Update'))}: {maker.words.thing()}"
-    )
+    thing = maker.words.thing
+    about = ("Re", "Fwd", "Invoice", "Question", "Update")
+    subject = thing().capitalize() if random.random() < 0.5 else f"{random.choice(about)}: {thing()}"
     questions = maker.questions
     if layout in ("app", "card", "pane"):
         y = _app_head(maker, body, bold, subject, x, y, inner, step)
     else:
-        y = head_fields(
-            maker, body, bold, "stacked" if layout == "plain text" else "columns", x, y, inner, step, "e-mail"
-        )
+        shape = "stacked" if layout == "plain text" else "columns"
+        y = head_fields(maker, body, bold, shape, x, y, inner, step, "e-mail")
     sheet.across(x, x + inner, y - step * 0.4, (150, 150, 150))
     y += step * 0.8
-    sheet.write(
-        maker.one("salutation").format(title="Mr.", first=values.first_name(), last=values.last_name()), x, y, body
-    )
+    greeting = maker.one("salutation").format(title="Mr.", first=values.first_name(), last=values.last_name())
+    sheet.write(greeting, x, y, body)
     y += step * 1.5
     writing = Writing(maker, body, x, inner, leading)
     for _ in range(random.randint(1, 4)):
@@ -207,9 +179,8 @@ def _app_head(
     sheet.ellipse(x, y - body.size * 0.4, x + side, y - body.size * 0.4 + side, fill=maker.accent())
     sender = sheet.write(values.person(), x + side + 10, y + body.size * 0.6, bold)
     address = sheet.write(values.email(), x + side + 10, y + body.size * 0.6 + step, body)
-    time = sheet.write(
-        values.time() if random.random() < 0.6 else values.date(), x + width, y + body.size * 0.6, body, "right"
-    )
+    when = values.time() if random.random() < 0.6 else values.date()
+    time = sheet.write(when, x + width, y + body.size * 0.6, body, "right")
     questions.add(questions.word("letter writer").replace("letter", "e-mail"), sender.text, [sender.box])
     questions.add(questions.word("letter subject").replace("letter", "e-mail"), joined(title), boxes_of(title))
     questions.ask("sender's address", address, sender)

@@ -8,7 +8,11 @@ from .fields import Field, term
 from .forms import Shown, ask_absent, ask_fields, cased
 from .maker import PAGES, PageMaker, on
 from .sheet import Colour, Piece, Style, joined
+from .splits import listed
 from .values import KINDS
+
+_CONTACTS = dict(item.split("=") for item in listed("contacts"))
+_WIDE = ("address", "person", "company", "email", "url", "iban", "words")
 
 
 def _card(maker: PageMaker, width: int, height: int) -> tuple[Colour, Colour]:
@@ -31,11 +35,8 @@ def business_card(maker: PageMaker) -> None:
     sheet, questions = maker.sheet, maker.questions
     family = maker.family(mono=0.05)
     small = Style(family.regular, width * random.uniform(0.021, 0.028), ink)
-    name_style = Style(
-        maker.family(mono=0, display=0.3).bold if random.random() < 0.5 else family.bold,
-        small.size * random.uniform(1.5, 2.2),
-        ink,
-    )
+    face = maker.family(mono=0, display=0.3).bold if random.random() < 0.5 else family.bold
+    name_style = Style(face, small.size * random.uniform(1.5, 2.2), ink)
     align = {"middle": "middle", "right": "right"}.get(layout, "left")
     x = {"middle": width / 2, "right": width - 40.0}.get(layout, 40.0)
     if layout == "bar left":
@@ -43,11 +44,8 @@ def business_card(maker: PageMaker) -> None:
     elif layout == "bar top":
         sheet.rectangle(0, 0, width, 18, fill=accent)
     person, job, company = values.person(), values.job(), values.company()
-    lines: list[tuple[str, str, Style]] = [
-        ("company", company, Style(family.bold, small.size * 1.25, accent)),
-        ("person", person, name_style),
-        ("job", job, small),
-    ]
+    company_style = Style(family.bold, small.size * 1.25, accent)
+    lines = [("company", company, company_style), ("person", person, name_style), ("job", job, small)]
     if layout in ("name under", "split"):
         lines = [lines[1], lines[2], lines[0]]
     y = sheet.height * random.uniform(0.1, 0.16)
@@ -64,17 +62,9 @@ def business_card(maker: PageMaker) -> None:
         sheet.write(line, x, y, small, align)
         y += step
     present = _contacts(maker, small, x, y, step, align)
-    for kind in ("phone", "mobile", "fax", "email", "website"):
+    for kind in _CONTACTS:
         if kind not in present:
-            questions.lack(
-                "card contact",
-                name={
-                    "phone": "phone number",
-                    "fax": "fax number",
-                    "email": "e-mail address",
-                    "mobile": "mobile number",
-                }.get(kind, kind),
-            )
+            questions.lack("card contact", name=_CONTACTS[kind])
     questions.gist("kind of page", ("business card", "a business card"))
 
 
@@ -82,7 +72,7 @@ def _contacts(maker: PageMaker, style: Style, x: float, y: float, step: float, a
     random, values, sheet, questions = maker.random, maker.values, maker.sheet, maker.questions
     labelled = random.random() < 0.75
     written = []
-    for kind in ("phone", "mobile", "fax", "email", "website"):
+    for kind in _CONTACTS:
         if random.random() < 0.4 or y > sheet.height - 14 or kind in ("mobile", "fax") and not labelled:
             continue
         value = {"email": values.email, "website": values.url}.get(kind, values.phone)()
@@ -94,13 +84,7 @@ def _contacts(maker: PageMaker, style: Style, x: float, y: float, step: float, a
         line = sheet.write(text, x, y, style, align)
         printed = style.printable(value)
         if printed in line.text:
-            name = {
-                "phone": "phone number",
-                "mobile": "mobile number",
-                "fax": "fax number",
-                "email": "e-mail address",
-                "website": "website",
-            }[kind]
+            name = _CONTACTS[kind]
             labels = [line.part(style.printable(label)).box] if label and style.printable(label) in line.text else []
             questions.add(questions.word("card contact", name=name), printed, [line.part(printed).box], labels)
             written.append(kind)
@@ -142,14 +126,9 @@ def _fields(maker: PageMaker, ink: Colour, size: float) -> _Fields:
     random = maker.random
     family = maker.family(mono=0.15)
     above = random.random() < 0.5
-    return _Fields(
-        maker,
-        Style(family.regular, size * (0.72 if above else 1.0), ink),
-        Style(family.bold if random.random() < 0.6 else family.regular, size, ink),
-        random.choice(("plain", "upper", "plain")),
-        above,
-        [],
-    )
+    label = Style(family.regular, size * (0.72 if above else 1.0), ink)
+    value = Style(family.bold if random.random() < 0.6 else family.regular, size, ink)
+    return _Fields(maker, label, value, random.choice(("plain", "upper", "plain")), above, [])
 
 
 @PAGES.register("id card")
@@ -167,13 +146,11 @@ def id_card(maker: PageMaker) -> None:
         top = head.size * 2.1
         sheet.rectangle(0, 0, width, top, fill=accent)
         head = head.inked(on(accent))
-    issuer = random.choice((values.state(), values.country(), values.company())) + (
-        " " if random.random() < 0.5 else " - "
-    )
+    issuer = random.choice((values.state(), values.country(), values.company()))
+    issuer += " " if random.random() < 0.5 else " - "
     text = issuer + maker.one("card head")
-    title, end = sheet.paragraph(
-        text.upper() if random.random() < 0.5 else text, 24, head.size * 1.4, width - 48, head, 1.15
-    )
+    text = maker.shown(text, upper=0.5)
+    title, end = sheet.paragraph(text, 24, head.size * 1.4, width - 48, head, 1.15)
     x, y = 28.0, max(top, end - head.size * 0.6) + fields.value.size * 1.6
     if "picture" in layout and layout != "no picture" or "band" in layout:
         side = width * 0.24
@@ -181,32 +158,21 @@ def id_card(maker: PageMaker) -> None:
         box = (left, y - fields.value.size, left + side, y - fields.value.size + side * 1.2)
         shade = maker.random.randint(150, 210)
         sheet.rectangle(*box, fill=(shade, shade, shade + 10))
-        sheet.ellipse(
-            left + side * 0.3,
-            box[1] + side * 0.2,
-            left + side * 0.7,
-            box[1] + side * 0.68,
-            fill=(shade - 60, shade - 60, shade - 55),
-        )
-        sheet.ellipse(
-            left + side * 0.12,
-            box[1] + side * 0.74,
-            left + side * 0.88,
-            box[3] + side * 0.3,
-            fill=(shade - 60, shade - 60, shade - 55),
-        )
+        dark = (shade - 60, shade - 60, shade - 55)
+        top, bottom = box[1] + side * 0.2, box[1] + side * 0.68
+        sheet.ellipse(left + side * 0.3, top, left + side * 0.7, bottom, fill=dark)
+        top, bottom = box[1] + side * 0.74, box[3] + side * 0.3
+        sheet.ellipse(left + side * 0.12, top, left + side * 0.88, bottom, fill=dark)
         sheet.rectangle(left, box[3], left + side, box[3] + side * 0.32, fill=sheet.paper)
         x = 28.0 if layout == "picture right" else left + side + 24
     room = (width - 28 - x) if layout != "picture right" else width * 0.6
-    domain = random.choice(
-        ("application form", "permit", "general", "school record", "employment record", "patient record")
-    )
+    domain = random.choice(listed("domains of id cards"))
     drawn = [field for field in maker.names.draw(domain, random.randint(5, 9)) if field.kind not in ("note",)]
     column, half = 0, room / 2
     for field in drawn:
         if y > sheet.height - fields.value.size * 3.2:
             break
-        wide = field.kind in ("address", "person", "company", "email", "url", "iban", "words") or not fields.above
+        wide = field.kind in _WIDE or not fields.above
         if wide:
             y, column = fields.write(field, x, y, room), 0
         elif column == 0:
@@ -214,11 +180,7 @@ def id_card(maker: PageMaker) -> None:
         else:
             y, column = max(bottom, fields.write(field, x + half, y, half - 10)), 0
             continue
-        if (
-            column
-            and field is not drawn[-1]
-            and drawn[drawn.index(field) + 1].kind in ("address", "person", "company", "email", "url", "iban", "words")
-        ):
+        if column and field is not drawn[-1] and drawn[drawn.index(field) + 1].kind in _WIDE:
             y, column = bottom, 0
     ask_fields(maker, fields.shown, domain)
     questions.gist("kind of page", ("card", "an identity card", "ID card", "a card"))
@@ -235,11 +197,8 @@ def label(maker: PageMaker) -> None:
     sheet, questions = maker.sheet, maker.questions
     fields = _fields(maker, ink, width * random.uniform(0.028, 0.042))
     y, x = fields.value.size * 2, 26.0
-    domain = (
-        "shipping note"
-        if layout in ("address", "parcel", "boxed parcel")
-        else random.choice(("order", "technical report", "patient record"))
-    )
+    sent = layout in ("address", "parcel", "boxed parcel")
+    domain = "shipping note" if sent else random.choice(("order", "technical report", "patient record"))
     if layout in ("address", "parcel", "boxed parcel"):
         for concept in ("seller", "ship to"):
             names = term(random, concept, maker.split)
@@ -284,9 +243,8 @@ def _bar_code(maker: PageMaker, x: float, y: float, width: float, height: float,
         wide = maker.random.choice((1, 1, 2, 3))
         maker.sheet.rectangle(at, y, at + wide - 1, y + height, fill=ink)
         at += wide + maker.random.choice((1, 2, 3))
-    maker.sheet.write(
-        maker.values.filled("#### #### ####"), x + width / 2, y + height + style.size * 1.1, style, "middle"
-    )
+    text = maker.values.filled("#### #### ####")
+    maker.sheet.write(text, x + width / 2, y + height + style.size * 1.1, style, "middle")
 
 
 @PAGES.register("ticket")
@@ -304,45 +262,33 @@ def ticket(maker: PageMaker) -> None:
         sheet.rectangle(0, 0, width, head.size * 2, fill=accent)
         head = head.inked(on(accent))
     text = maker.one("ticket head")
-    title, _ = sheet.paragraph(
-        text.upper() if random.random() < 0.5 else text, 26, head.size * 1.4, width - 40, head, 1.1
-    )
+    title, _ = sheet.paragraph(maker.shown(text, upper=0.5), 26, head.size * 1.4, width - 40, head, 1.1)
     y = head.size * 2 + fields.value.size * 1.6
     if random.random() < 0.5 and layout != "tall":
         name = maker.words.thing().title() if random.random() < 0.6 else maker.values.company()
         sheet.write(name, 26, y, Style(fields.value.face, fields.value.size * 1.3, ink))
         y += fields.value.size * 2
     domain = random.choice(("travel booking", "event registration"))
-    drawn = [
-        field for field in maker.names.draw(domain, random.randint(5, 12)) if field.kind not in ("note", "address")
-    ]
+    drawn = maker.names.draw(domain, random.randint(5, 12))
+    drawn = [field for field in drawn if field.kind not in ("note", "address")]
     columns = {"tall": 1, "stub": 3, "simple": 2}.get(layout, 4)
     right = width - 26 if layout != "stub" else width * 0.74
     room = (right - 26) / columns
-    fitting = [
-        field
-        for field in drawn
-        if fields.label.width(fields.label.printable(field.name.upper())) < room * (0.9 if fields.above else 0.5)
-    ]
+    fits, style = room * (0.9 if fields.above else 0.5), fields.label
+    fitting = [field for field in drawn if style.width(style.printable(field.name.upper())) < fits]
     for start in range(0, len(fitting), columns):
         if y + fields.value.size * 3.2 > sheet.height:
             break
         row = fitting[start : start + columns]
-        y = (
-            max(fields.write(field, 26 + i * room, y, room - 12) for i, field in enumerate(row))
-            + fields.value.size * 0.4
-        )
+        y = max(fields.write(field, 26 + i * room, y, room - 12) for i, field in enumerate(row))
+        y += fields.value.size * 0.4
     if layout == "stub":
         for at in range(0, sheet.height, 10):
             sheet.line((right + 10, at), (right + 10, at + 5), colour=ink)
         for i, shown in enumerate(random.sample(fields.shown, min(2, len(fields.shown)))):
             lines = Style(fields.value.face, fields.value.size * 0.9, ink).wrap(shown.text, width - right - 50)
-            sheet.write(
-                lines[0],
-                right + 26,
-                head.size * 2 + fields.value.size * (2 + 2 * i),
-                Style(fields.value.face, fields.value.size * 0.9, ink),
-            )
+            base = head.size * 2 + fields.value.size * (2 + 2 * i)
+            sheet.write(lines[0], right + 26, base, Style(fields.value.face, fields.value.size * 0.9, ink))
     if layout == "framed":
         sheet.rectangle(6, 6, width - 7, sheet.height - 7, outline=accent, width=2)
     ask_fields(maker, fields.shown, domain)
@@ -381,15 +327,8 @@ def badge(maker: PageMaker) -> None:
     questions.ask("card person", person)
     questions.ask("card company", company)
     if random.random() < 0.6 and end + small.size < size[1] - 90:
-        job, _ = sheet.paragraph(
-            values.job(),
-            20,
-            end + small.size * 0.5,
-            size[0] - 40,
-            Style(family.italic, small.size * 0.9, ink),
-            1.2,
-            "middle",
-        )
+        y, style = end + small.size * 0.5, Style(family.italic, small.size * 0.9, ink)
+        job, _ = sheet.paragraph(values.job(), 20, y, size[0] - 40, style, 1.2, "middle")
         questions.ask("card job", job)
     else:
         questions.lack("card job")
@@ -397,6 +336,5 @@ def badge(maker: PageMaker) -> None:
     questions.gist("largest", person.text, [person])
     questions.gist("kind of page", ("name badge", "badge", "a name badge", "a badge"))
     if random.random() < 0.4:
-        questions.beside("under", role, [person]) if layout != "band bottom" else questions.beside(
-            "under", person, company
-        )
+        label, below = (person, company) if layout == "band bottom" else (role, [person])
+        questions.beside("under", label, below)

@@ -5,11 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from ..modeling.image_processing_arr_coc import Box
 from .maker import PAGES, PageMaker, on
 from .question_writer import SPREAD, TWO_PLACES, boxes_of, spoken
 from .sheet import Colour, Piece, Style, joined
 from .splits import pools, share
 from .tables import row_heads
+
+Labels = list[list[Piece]]
+Texts = list[Piece | None]
 
 
 class Plot:
@@ -21,9 +25,8 @@ class Plot:
         self.layout = maker.arrange(kind)
         width, height = random.choice(((800, 560), (850, 600), (640, 480), (1024, 640), (700, 700), (600, 800)))
         self.dark = random.random() < 0.1
-        self.sheet = maker.open(
-            width, height, (34, 36, 44) if self.dark else (255, 255, 255) if random.random() < 0.7 else maker.tint()
-        )
+        paper = (34, 36, 44) if self.dark else (255, 255, 255) if random.random() < 0.7 else maker.tint()
+        self.sheet = maker.open(width, height, paper)
         maker.sharp = random.random() < 0.6
         ink: Colour = (235, 235, 235) if self.dark else random.choice(((0, 0, 0), (60, 60, 60), (90, 90, 90)))
         family = maker.family(mono=0.03)
@@ -52,14 +55,8 @@ class Plot:
         """A question about the chart; of some, with a topic and a place that it does not name, as people ask."""
         words, values, random = self.maker.words, self.maker.values, self.random
         if random.random() < 0.4:
-            topic = random.choice(
-                (
-                    words.noun(),
-                    f"{words.adjective()} {words.noun()}",
-                    f"{words.noun()} {words.noun()}",
-                    spoken(self.measure),
-                )
-            )
+            noun, long, double = words.noun(), f"{words.adjective()} {words.noun()}", f"{words.noun()} {words.noun()}"
+            topic = random.choice((noun, long, double, spoken(self.measure)))
             place = random.choice((values.country, values.city, values.company))()
             kind, names = f"{kind} in context", {**names, "topic": topic.removesuffix("s"), "place": place}
         return self.maker.questions.word(kind, **names)
@@ -77,19 +74,12 @@ class Plot:
         if random.random() < 0.12:
             return y
         words = maker.words
-        text = random.choice(
-            (
-                f"{self.measure} by {self.head.lower()}",
-                f"{words.adjective().capitalize()} {words.noun()}: {self.measure.lower()} per {self.head.lower()}, {self.values.year()}",
-                f"{self.measure} of {words.noun()}",
-                f"{words.noun().capitalize()} {self.measure.lower()} {self.values.year()}",
-            )
-        )
-        style = Style(
-            self.bold.face if random.random() < 0.6 else self.body.face,
-            size * random.uniform(1.15, 1.6),
-            self.body.colour,
-        )
+        noun, measure, head, year = words.noun, self.measure.lower(), self.head.lower(), self.values.year
+        long = f"{words.adjective().capitalize()} {noun()}: {measure} per {head}, {year()}"
+        of, dated = f"{self.measure} of {noun()}", f"{noun().capitalize()} {measure} {year()}"
+        text = random.choice((f"{self.measure} by {head}", long, of, dated))
+        face = (self.bold if random.random() < 0.6 else self.body).face
+        style = Style(face, size * random.uniform(1.15, 1.6), self.body.colour)
         align = random.choice(("left", "middle", "middle"))
         self.title, end = self.sheet.paragraph(text, 20, y + style.size, self.sheet.width - 40, style, 1.2, align)
         return end - style.size * 0.6
@@ -125,7 +115,7 @@ class Plot:
         for name in missing[:2]:
             questions.absent(self.wording("chart value", category=name, measure=spoken(self.measure)))
 
-    def compare(self, numbers: list[float], labels: list[list[Piece]], texts: list[Piece | None]) -> None:
+    def compare(self, numbers: list[float], labels: Labels, texts: Texts) -> None:
         """Asks for the highest and lowest category, and for their values if these are printed."""
         questions, measure = self.maker.questions, spoken(self.measure)
         for which, best in (("highest", max(numbers)), ("lowest", min(numbers))):
@@ -139,7 +129,7 @@ class Plot:
             if text:
                 questions.ask(f"chart {which} value", text, labels[i], kind=SPREAD)
 
-    def ask_values(self, labels: list[list[Piece]], texts: list[Piece | None]) -> None:
+    def ask_values(self, labels: Labels, texts: Texts) -> None:
         """Asks for printed values by category, and for categories by value."""
         questions, random = self.maker.questions, self.random
         shown = [(label, text) for label, text in zip(labels, texts, strict=True) if text is not None and label]
@@ -167,9 +157,8 @@ def nice_ticks(low: float, high: float) -> tuple[list[float], int]:
     step *= next(factor for factor in (1, 2, 2.5, 5, 10) if span / (step * factor) <= 6)
     start = math.floor(low / step) * step
     ticks = [start + i * step for i in range(int(math.ceil((high - start) / step - 1e-9)) + 1)]
-    decimals = max(0, -math.floor(math.log10(step) + 1e-9)) + (
-        1 if abs(step / 10 ** math.floor(math.log10(step)) - 2.5) < 1e-6 and step < 10 else 0
-    )
+    quarters = step < 10 and abs(step / 10 ** math.floor(math.log10(step)) - 2.5) < 1e-6
+    decimals = max(0, -math.floor(math.log10(step) + 1e-9)) + quarters
     return ticks, decimals
 
 
@@ -196,12 +185,10 @@ def axis_title(plot: Plot) -> str:
     return plot.maker.one("axis").replace("{}", plot.measure.lower())
 
 
-def y_axis(
-    plot: Plot, area: tuple[float, float, float, float], low: float, high: float, sign: str, grid: bool
-) -> tuple[Callable[[float], float], list[Piece]]:
+def y_axis(plot: Plot, area: Box, high: float, sign: str, grid: bool) -> tuple[Callable[[float], float], list[Piece]]:
     """Draws ticks at the left of the area with gridlines; returns the map from values to y, and the axis' title."""
     x0, y0, x1, y1 = area
-    ticks, decimals = nice_ticks(low, high)
+    ticks, decimals = nice_ticks(0, high)
     sheet, body = plot.sheet, plot.body
     title: list[Piece] = []
     if plot.random.random() < 0.45:
@@ -236,9 +223,8 @@ def write_legend(plot: Plot, names: list[str], x: float, y: float, colours: list
         x = piece.box[2] + body.size * 1.2
     if len(names) == 2:
         a, b = (piece.text for piece in pieces)
-        plot.maker.questions.add(
-            plot.maker.questions.word("legend"), (f"{a} and {b}", f"{a}, {b}"), boxes_of(pieces), kind=TWO_PLACES
-        )
+        word = plot.maker.questions.word("legend")
+        plot.maker.questions.add(word, (f"{a} and {b}", f"{a}, {b}"), boxes_of(pieces), (), TWO_PLACES)
     return pieces
 
 
@@ -266,10 +252,10 @@ def _upright(plot: Plot) -> None:
     series_names: list[str] = []
     legend: list[Piece] = []
     if several > 1:
-        series_names = [
-            plot.maker.words.noun().capitalize() if random.random() < 0.5 else str(2000 + 7 * i + random.randint(0, 6))
-            for i in range(several)
-        ]
+        for i in range(several):
+            noun = random.random() < 0.5
+            year = "" if noun else str(2000 + 7 * i + random.randint(0, 6))
+            series_names.append(plot.maker.words.noun().capitalize() if noun else year)
         legend = write_legend(plot, series_names, 30, plot.top + body.size * 0.9, plot.colours)
         top += body.size * 1.3
     left = 16 + room_for_ticks(plot, high, sign)
@@ -286,15 +272,12 @@ def _upright(plot: Plot) -> None:
     x_title = random.random() < 0.4
     bottom = plot.bottom - body.size * (1.2 * label_lines + 0.8 + 1.5 * x_title)
     grid = random.random() < 0.6 or plot.layout == "vertical grid"
-    at, y_title = y_axis(plot, (left, top, right, bottom), 0, high, sign, grid)
+    at, y_title = y_axis(plot, (left, top, right, bottom), high, sign, grid)
     width = step * (0.85 if plot.layout == "vertical wide" else random.uniform(0.5, 0.75)) / several
-    printed = random.random() < 0.75 and all(
-        body.width(plot.written(n, decimals, sign)) < (step if several == 1 else width * 1.15)
-        for each in series
-        for n in each
-    )
-    labels: list[list[Piece]] = []
-    texts: list[list[Piece | None]] = [[] for _ in series]
+    wide, every = step if several == 1 else width * 1.15, [n for each in series for n in each]
+    printed = random.random() < 0.75 and all(body.width(plot.written(n, decimals, sign)) < wide for n in every)
+    labels: Labels = []
+    texts: list[Texts] = [[] for _ in series]
     for i, name in enumerate(names):
         middle = left + (i + 0.5) * step
         for j, numbers in enumerate(series):
@@ -304,34 +287,24 @@ def _upright(plot: Plot) -> None:
             inside = plot.layout == "vertical values inside" and at(0) - y > body.size * 2
             style = body.inked((255, 255, 255)) if inside and sum(plot.colours[j]) < 420 else body
             text = plot.written(numbers[i], decimals, sign)
-            piece = (
-                sheet.write(text, x + width / 2, y + body.size * 1.1 if inside else y - 4, style, "middle")
-                if printed
-                else None
-            )
-            texts[j].append(piece)
-        pieces, _ = sheet.paragraph(
-            name, middle - step * 0.48, bottom + body.size * 1.3, step * 0.96, label, 1.2, "middle"
-        )
+            base = y + body.size * 1.1 if inside else y - 4
+            texts[j].append(sheet.write(text, x + width / 2, base, style, "middle") if printed else None)
+        base = bottom + body.size * 1.3
+        pieces, _ = sheet.paragraph(name, middle - step * 0.48, base, step * 0.96, label, 1.2, "middle")
         labels.append(pieces)
     sheet.across(left, right, bottom, body.colour)
     if plot.layout == "vertical frame":
         sheet.rectangle(left, top, right, bottom, outline=body.colour)
-    title = (
-        [sheet.write(plot.head, (left + right) / 2, plot.bottom - body.size * 0.2, body, "middle")] if x_title else []
-    )
+    base, title = plot.bottom - body.size * 0.2, list[Piece]()
+    if x_title:
+        title = [sheet.write(plot.head, (left + right) / 2, base, body, "middle")]
     plot.ask_axes(title, y_title)
     _ask_series(plot, series_names, legend, series, labels, texts)
     plot.about("bar chart", len(names))
 
 
 def _ask_series(
-    plot: Plot,
-    names: list[str],
-    legend: list[Piece],
-    series: list[list[float]],
-    labels: list[list[Piece]],
-    texts: list[list[Piece | None]],
+    plot: Plot, names: list[str], legend: list[Piece], series: list[list[float]], labels: Labels, texts: list[Texts]
 ) -> None:
     questions, random = plot.maker.questions, plot.random
     if len(series) == 1:
@@ -371,25 +344,20 @@ def _lying(plot: Plot) -> None:
             sheet.line((round(x), top), (round(x), bottom), colour=plot.faint)
             sheet.write(plot.written(tick, tick_decimals, sign), x, bottom + body.size * 1.4, body, "middle")
     printed = not axis or random.random() < 0.6
-    labels: list[list[Piece]] = []
-    texts: list[Piece | None] = []
+    labels: Labels = []
+    texts: Texts = []
     for i, (name, number) in enumerate(zip(names, numbers, strict=True)):
         y = top + (i + 0.5) * step
         end = left + (right - left) * number / high
         thick = step * 0.32
-        sheet.rectangle(
-            left, y - thick, end, y + thick, fill=plot.colours[0 if plot.layout != "horizontal plain" else i]
-        )
+        colour = plot.colours[i if plot.layout == "horizontal plain" else 0]
+        sheet.rectangle(left, y - thick, end, y + thick, fill=colour)
         lines = body.wrap(name, left - 34)
-        pieces, _ = sheet.paragraph(
-            name, 24, y + body.cap_height / 2 - (len(lines) - 1) * body.size * 0.55, left - 34, body, 1.1, "right"
-        )
+        base = y + body.cap_height / 2
+        first = base - (len(lines) - 1) * body.size * 0.55
+        pieces, _ = sheet.paragraph(name, 24, first, left - 34, body, 1.1, "right")
         labels.append(pieces)
-        texts.append(
-            sheet.write(plot.written(number, decimals, sign), end + 6, y + body.cap_height / 2, body)
-            if printed
-            else None
-        )
+        texts.append(sheet.write(plot.written(number, decimals, sign), end + 6, base, body) if printed else None)
     sheet.line((left, top), (left, bottom), colour=body.colour)
     plot.ask_values(labels, texts)
     plot.compare(numbers, labels, texts)
@@ -408,15 +376,13 @@ def line_chart(maker: PageMaker) -> None:
     data = [draw_numbers(plot, len(plot.names), smooth=True) for _ in range(several)]
     decimals, sign = data[0][1], data[0][2]
     scale = max(data[0][0])
-    series = [
-        [round(n / max(each[0]) * scale * random.uniform(0.6, 1), decimals) for n in each[0]] if j else each[0]
-        for j, each in enumerate(data)
-    ]
+    series = [data[0][0]]
+    for each, *_ in data[1:]:
+        series.append([round(n / max(each) * scale * random.uniform(0.6, 1), decimals) for n in each])
     high = max(map(max, series)) * 1.1
     top = plot.top + body.size * 2.6
-    names = [
-        maker.words.noun().capitalize() if random.random() < 0.6 else plot.values.company() for _ in range(several)
-    ]
+    noun, company = maker.words.noun, plot.values.company
+    names = [noun().capitalize() if random.random() < 0.6 else company() for _ in range(several)]
     legend: list[Piece] = []
     at_ends = plot.layout == "end labels" and several > 1
     if several > 1 and not at_ends:
@@ -425,31 +391,21 @@ def line_chart(maker: PageMaker) -> None:
     left = 16 + room_for_ticks(plot, high, sign)
     right = sheet.width - (30 + (max(body.width(body.printable(name)) for name in names) if at_ends else 0))
     bottom = plot.bottom - body.size * 3.2
-    at, y_title = y_axis(
-        plot,
-        (left, top, right, bottom),
-        0,
-        high,
-        sign,
-        plot.layout in ("grid", "markers", "legend under") or random.random() < 0.5,
-    )
+    grid = plot.layout in ("grid", "markers", "legend under") or random.random() < 0.5
+    at, y_title = y_axis(plot, (left, top, right, bottom), high, sign, grid)
     inset = max(10.0, body.width(plot.written(scale, decimals, sign)) / 2 + 2)
     step = (right - left - inset - 10) / (len(plot.names) - 1)
     xs = [left + inset + i * step for i in range(len(plot.names))]
     every = max(1, math.ceil(body.width("00000 ") / step))
-    labels = [
-        [sheet.write(name, x, bottom + body.size * 1.4, body, "middle")] if i % every == 0 else []
-        for i, (name, x) in enumerate(zip(plot.names, xs, strict=True))
-    ]
+    labels: Labels = [[] for _ in xs]
+    for i in range(0, len(xs), every):
+        labels[i] = [sheet.write(plot.names[i], xs[i], bottom + body.size * 1.4, body, "middle")]
     sheet.across(left, right, bottom, body.colour)
     if plot.layout == "frame":
         sheet.rectangle(left, top, right, bottom, outline=body.colour)
-    printed = (
-        several == 1
-        and (plot.layout == "markers values" or random.random() < 0.6)
-        and body.width(plot.written(max(series[0]), decimals, sign)) < step
-    )
-    texts: list[Piece | None] = []
+    printed = several == 1 and (plot.layout == "markers values" or random.random() < 0.6)
+    printed = printed and body.width(plot.written(max(series[0]), decimals, sign)) < step
+    texts: Texts = []
     for j, numbers in enumerate(series):
         points = [(x, at(number)) for x, number in zip(xs, numbers, strict=True)]
         sheet.line(*points, colour=plot.colours[j], width=random.choice((1.5, 2, 3)))
@@ -463,21 +419,16 @@ def line_chart(maker: PageMaker) -> None:
             while any(abs(y - float(other.boxes[0, 3])) < body.size for other in legend):
                 y -= body.size * 0.5
             legend.append(sheet.write(names[j], right + 6, y, body.inked(plot.colours[j])))
-    title = (
-        [sheet.write(plot.head, (left + right) / 2, bottom + body.size * 2.9, body, "middle")]
-        if random.random() < 0.5
-        else []
-    )
+    base, title = bottom + body.size * 2.9, list[Piece]()
+    if random.random() < 0.5:
+        title = [sheet.write(plot.head, (left + right) / 2, base, body, "middle")]
     plot.ask_axes(title, y_title)
     if several == 1:
         shown = texts or [None] * len(plot.names)
         plot.ask_values(labels, shown)
         plot.compare(series[0], labels, shown)
-    plot.about(
-        "line chart",
-        len(plot.names) if several == 1 else several,
-        "how many bars" if several == 1 and every == 1 else "how many lines",
-    )
+    count = len(plot.names) if several == 1 else several
+    plot.about("line chart", count, "how many bars" if several == 1 and every == 1 else "how many lines")
 
 
 @PAGES.register("pie chart")
@@ -498,22 +449,25 @@ def pie_chart(maker: PageMaker) -> None:
         middle = (sheet.width * (0.36 if plot.layout == "legend" else 0.66), middle[1])
     box = (middle[0] - radius, middle[1] - radius, middle[0] + radius, middle[1] + radius)
     angle = random.uniform(-90, 0)
-    labels: list[list[Piece]] = []
-    texts: list[Piece | None] = []
+    labels: Labels = []
+    texts: Texts = []
     for i, (name, part) in enumerate(zip(names, shares, strict=True)):
         turn = 360 * part / sum(shares)
         sheet.slice(*box, angle, angle + turn, plot.colours[i])
         direction = math.radians(angle + turn / 2)
         angle += turn
+
+        def at(distance: float, direction: float = direction) -> tuple[float, float]:
+            x, y = math.cos(direction) * distance, math.sin(direction) * distance
+            return middle[0] + x, middle[1] + y + body.cap_height / 2
+
         text = plot.written(part, decimals, sign)
         if legend:
             rows = len(names)
             x = {"legend": sheet.width * 0.68, "legend left": 30.0}.get(plot.layout, sheet.width * 0.25)
-            y = (
-                middle[1] + (i - rows / 2) * body.size * 1.8
-                if plot.layout != "legend under"
-                else box[3] + body.size * (2 + 1.4 * i)
-            )
+            y = middle[1] + (i - rows / 2) * body.size * 1.8
+            if plot.layout == "legend under":
+                y = box[3] + body.size * (2 + 1.4 * i)
             if y > plot.bottom:
                 labels.append([])
                 texts.append(None)
@@ -522,21 +476,14 @@ def pie_chart(maker: PageMaker) -> None:
             labels.append([sheet.write(name, x + body.size * 1.3, y, body)])
             inside = part > 7
             white = body.inked(on(plot.colours[i]))
-            place = (
-                middle[0] + math.cos(direction) * radius * 0.66,
-                middle[1] + math.sin(direction) * radius * 0.66 + body.cap_height / 2,
-            )
-            texts.append(sheet.write(text, *place, white, "middle") if inside else None)
+            x, y = at(radius * 0.66)
+            texts.append(sheet.write(text, x, y, white, "middle") if inside else None)
             continue
-        x, y = (
-            middle[0] + math.cos(direction) * (radius + 12),
-            middle[1] + math.sin(direction) * (radius + 12) + body.cap_height / 2,
-        )
+        x, y = at(radius + 12)
         align = "left" if math.cos(direction) > 0 else "right"
         room = sheet.width - x - 4 if align == "left" else x - 4
-        both = (
-            plot.layout in ("labels and shares", "ring labels") and body.width(body.printable(f"{name} {text}")) < room
-        )
+        wide = body.width(body.printable(f"{name} {text}"))
+        both = plot.layout in ("labels and shares", "ring labels") and wide < room
         if body.width(body.printable(name)) > room or part < 4:
             labels.append([])
             texts.append(None)
@@ -547,11 +494,8 @@ def pie_chart(maker: PageMaker) -> None:
             texts.append(line.part(body.printable(text)))
         elif part > 7:
             white = body.inked(on(plot.colours[i]))
-            place = (
-                middle[0] + math.cos(direction) * radius * 0.72,
-                middle[1] + math.sin(direction) * radius * 0.72 + body.cap_height / 2,
-            )
-            texts.append(sheet.write(text, *place, white, "middle"))
+            x, y = at(radius * 0.72)
+            texts.append(sheet.write(text, x, y, white, "middle"))
         else:
             texts.append(None)
     if plot.layout.startswith("ring"):

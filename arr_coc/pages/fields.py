@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from random import Random
 
-from .splits import SPLITS, Split, Words, items_of, pool, share
+from .splits import SPLITS, Split, Words, items_of, listed, pool, share
 
 LANGUAGES = ("German", "French", "Spanish")
 """Languages of terms beside English, which stands in for those that they lack."""
@@ -20,12 +20,11 @@ LANGUAGES = ("German", "French", "Spanish")
 @lru_cache(maxsize=1)
 def terms() -> dict[str, dict[Split, tuple[str, ...]]]:
     """Terms by concept and split; those of another language have its name before the concept."""
-    return {
-        concept: {
-            split: tuple(term.strip() for term in own.split(";")) for split, own in zip(SPLITS, parts, strict=True)
-        }
-        for concept, parts in items_of("terms.txt", "|").items()
-    }
+    table: dict[str, dict[Split, tuple[str, ...]]] = {}
+    for concept, parts in items_of("terms.txt", "|").items():
+        own = (tuple(term.strip() for term in part.split(";")) for part in parts)
+        table[concept] = dict(zip(SPLITS, own, strict=True))
+    return table
 
 
 def term(random: Random, concept: str, split: Split, language: str = "English") -> tuple[str, ...]:
@@ -81,20 +80,8 @@ def all_fields(split: Split) -> tuple[Field, ...]:
     return tuple(field for domain in domains() for field in fields_of(domain, split))
 
 
-_INVENTED_KINDS = (
-    "amount",
-    "number",
-    "date",
-    "code",
-    "words",
-    "person",
-    "measure",
-    "percent",
-    "company",
-    "count",
-    "time",
-)
-_ENDINGS = ("number", "date", "code", "name", "type", "rate", "total", "level", "ID", "fee", "No.", "status", "class")
+_INVENTED_KINDS = listed("kinds of invented fields")
+_ENDINGS = dict(item.split("=") for item in listed("endings of invented fields"))
 
 
 class FieldNames:
@@ -109,23 +96,9 @@ class FieldNames:
         name = self.words.thing() if draw < 0.6 else self.words.noun()
         kind = self.random.choice(_INVENTED_KINDS)
         if draw > 0.75:
-            ending = self.random.choice(_ENDINGS)
+            ending = self.random.choice(list(_ENDINGS))
             name = f"{name} {ending}"
-            kind = {
-                "number": "code",
-                "date": "date",
-                "code": "code",
-                "name": "person",
-                "type": "words",
-                "rate": "percent",
-                "total": "amount",
-                "level": "number",
-                "ID": "code",
-                "fee": "amount",
-                "No.": "code",
-                "status": "choice",
-                "class": "code",
-            }[ending]
+            kind = _ENDINGS[ending]
         return Field((name[0].upper() + name[1:],), kind)
 
     def domain(self) -> str:
@@ -145,11 +118,8 @@ class FieldNames:
 
     def draw(self, domain: str, count: int) -> list[Field]:
         """`count` fields with different names, each with its names in random order."""
-        pools = (
-            (fields_of(domain, self.split), 0.5),
-            (fields_of("general", self.split), 0.22),
-            (all_fields(self.split), 0.08),
-        )
+        general = fields_of("general", self.split)
+        pools = ((fields_of(domain, self.split), 0.5), (general, 0.22), (all_fields(self.split), 0.08))
         drawn: dict[str, Field] = {}
         taken: set[str] = set()
         while len(drawn) < count:

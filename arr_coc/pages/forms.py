@@ -16,13 +16,9 @@ _CASES = ("plain", "plain", "upper", "title")
 
 def cased(text: str, case: str) -> str:
     """A label's text unchanged, in capitals, or with capitalised words."""
-    return (
-        text.upper()
-        if case == "upper"
-        else " ".join(w[:1].upper() + w[1:] for w in text.split(" "))
-        if case == "title"
-        else text
-    )
+    if case == "title":
+        return " ".join(word[:1].upper() + word[1:] for word in text.split(" "))
+    return text.upper() if case == "upper" else text
 
 
 @dataclass
@@ -83,7 +79,7 @@ class FormWriter:
             for column, each in enumerate(cells):
                 ends.append(self._cell(each, x + column * (wide + gap), y, wide, empty))
             end = max(ends)
-            self._frame(start, x, y, wide, gap, len(cells), end, width, row)
+            self._frame(start, x, y, wide, gap, end, width, row)
             y, index, row = end, index + count, row + 1
         return y
 
@@ -105,25 +101,12 @@ class FormWriter:
             else:
                 room = width * look.label_share
             right_aligned = look.mode == "left right-aligned"
-            label, _ = self.sheet.paragraph(
-                label_text,
-                x,
-                base,
-                room - size * 0.3 * right_aligned,
-                look.label,
-                1.15,
-                "right" if right_aligned else "left",
-            )
+            align = "right" if right_aligned else "left"
+            inner = room - size * 0.3 * right_aligned
+            label, _ = self.sheet.paragraph(label_text, x, base, inner, look.label, 1.15, align)
             gap = size * self.random.uniform(0.4, 0.9)
-            left = (
-                x
-                + (
-                    max(piece.box[2] - x for piece in label)
-                    if look.mode in ("after", "underlined", "leaders")
-                    else room
-                )
-                + gap
-            )
+            near = look.mode in ("after", "underlined", "leaders")
+            left = x + (max(piece.box[2] - x for piece in label) if near else room) + gap
             room = width - (left - x)
             base = float(label[-1].boxes[0, 3]) if look.mode == "underlined" else base
         shown = Shown(field, label, [], look.mode)
@@ -134,9 +117,8 @@ class FormWriter:
             end = base + size * 0.4
         else:
             end = self._value(shown, left, base, room)
-        return max(end, float(label[-1].boxes[0, 3])) + size * (
-            0.45 if look.mode.startswith("boxed") else look.leading - 1 + 0.1
-        )
+        space = 0.45 if look.mode.startswith("boxed") else look.leading - 1 + 0.1
+        return max(end, float(label[-1].boxes[0, 3])) + size * space
 
     def _value(self, shown: Shown, x: float, y: float, room: float) -> float:
         values, look = self.maker.values, self.look
@@ -184,23 +166,18 @@ class FormWriter:
             self.sheet.line((x, y), (x + side, y + side), colour=mark, width=1.5)
             self.sheet.line((x, y + side), (x + side, y), colour=mark, width=1.5)
         elif self.look.mark == "tick":
-            self.sheet.line(
-                (x + side * 0.1, y + side * 0.5),
-                (x + side * 0.4, y + side * 0.9),
-                (x + side * 1.1, y - side * 0.1),
-                colour=mark,
-                width=2,
-            )
+            start, middle = (x + side * 0.1, y + side * 0.5), (x + side * 0.4, y + side * 0.9)
+            self.sheet.line(start, middle, (x + side * 1.1, y - side * 0.1), colour=mark, width=2)
         else:
             self.sheet.rectangle(x + side * 0.2, y + side * 0.2, x + side * 0.8, y + side * 0.8, fill=mark)
 
     def _frame(
-        self, start: int, x: float, y: float, wide: float, gap: float, count: int, end: float, width: float, row: int
+        self, start: int, x: float, y: float, wide: float, gap: float, end: float, width: float, row: int
     ) -> None:
         """Draws rules and shading of a row of cells."""
         look, sheet = self.look, self.sheet
         if look.mode in ("boxed above", "boxed left"):
-            for column in range(count):
+            for column in range(len(self.shown) - start):
                 left = x + column * (wide + gap)
                 sheet.rectangle(left, y, left + wide, end, outline=look.rule)
                 if look.mode == "boxed left":
@@ -235,11 +212,8 @@ def draw_look(maker: PageMaker, layout: str, size: float) -> Look:
     draw = random.random()
     face, colour, factor = family.regular, ink, 1.0
     if draw < 0.15:
-        face, colour, factor = (
-            maker.fonts.draw(random, "hand").regular,
-            random.choice(((20, 30, 120), (10, 10, 10), (30, 60, 150))),
-            1.2,
-        )
+        face, factor = maker.fonts.draw(random, "hand").regular, 1.2
+        colour = random.choice(((20, 30, 120), (10, 10, 10), (30, 60, 150)))
     elif draw < 0.4:
         face = maker.fonts.draw(random, "mono").regular
     elif draw < 0.5:
@@ -254,9 +228,7 @@ def draw_look(maker: PageMaker, layout: str, size: float) -> Look:
         case=random.choice(_CASES),
         label=Style(label_face, max(size * small, 9), random.choice((ink, ink, maker.accent()))),
         value=Style(face, size * factor, colour),
-        colon=random.choice((":", ":", "", "", " :"))
-        if not mode.startswith("boxed a")
-        else random.choice(("", "", ":")),
+        colon=random.choice(("", "", ":") if mode.startswith("boxed a") else (":", ":", "", "", " :")),
         rule=random.choice(((0, 0, 0), (120, 120, 120), (180, 180, 180), maker.accent())),
         leading=random.uniform(1.25, 2.0),
         label_share=random.uniform(0.28, 0.42) if columns == 1 else random.uniform(0.36, 0.5),
@@ -312,11 +284,8 @@ def _heading(maker: PageMaker, look: Look, domain: str, x: float, y: float, widt
     random, sheet, size = maker.random, maker.sheet, look.value.size
     align = random.choice(("left", "middle", "middle"))
     anchor = x if align == "left" else x + width / 2
-    heading = Style(
-        look.label.face if random.random() < 0.6 else maker.family(display=0.2).bold,
-        random.uniform(1.3, 2.0) * min(size, 16),
-        look.label.colour,
-    )
+    face = look.label.face if random.random() < 0.6 else maker.family(display=0.2).bold
+    heading = Style(face, random.uniform(1.3, 2.0) * min(size, 16), look.label.colour)
     small = look.label.sized(max(9.0, size * 0.8))
     if random.random() < 0.4:
         y += small.size
@@ -359,15 +328,10 @@ def _footer(maker: PageMaker, look: Look, x: float, y: float, width: float) -> N
     random, values = maker.random, maker.values
     if random.random() < 0.5:
         return
-    text = maker.one("footer").format(
-        n=random.randint(1, 3),
-        m=random.randint(3, 9),
-        code=values.code(),
-        date=values.date(),
-        company=values.company(),
-        phone=values.phone(),
-        url=values.url(),
-    )
+    text = maker.one("footer")
+    numbers = {"n": random.randint(1, 3), "m": random.randint(3, 9), "code": values.code(), "date": values.date()}
+    firm = {"company": values.company(), "phone": values.phone(), "url": values.url()}
+    text = text.format(**numbers, **firm)
     align = random.choice(("left", "middle", "right"))
     anchor = {"left": x, "middle": x + width / 2, "right": x + width}[align]
     maker.sheet.write(text, anchor, y, look.label.sized(10), align)
@@ -396,9 +360,7 @@ def ask_fields(maker: PageMaker, shown: list[Shown], domain: str) -> None:
     if len(plain) > 2:
         first, second = random.sample(plain, 2)
         if first.text != second.text:
-            questions.both(
-                (first.field.name, first.label, first.value), (second.field.name, second.label, second.value)
-            )
+            questions.both(*((each.field.name, each.label, each.value) for each in (first, second)))
     ask_absent(maker, [name for each in shown for name in each.field.names], domain)
     for each in shown:
         if not each.value:
@@ -419,29 +381,22 @@ def _ask_options(maker: PageMaker, shown: Shown) -> None:
         questions.add(text, shown.text, boxes_of(shown.value), boxes_of(shown.label), DETAIL)
     text, piece, ticked = random.choice(shown.options)
     if sum(each == text for each, _, _ in shown.options) == 1 and random.random() < 0.5:
-        questions.add(
-            questions.word("is ticked", option=text),
-            "yes" if ticked else "no",
-            boxes_of([piece]),
-            boxes_of(shown.label),
-            TICK,
-        )
+        answer, said = "yes" if ticked else "no", questions.word("is ticked", option=text)
+        questions.add(said, answer, boxes_of(piece), boxes_of(shown.label), TICK)
+
+
+_VAGUE = {"number", "no.", "date", "of", "name"}
+"""Words that do not tell fields apart."""
 
 
 def ask_absent(maker: PageMaker, present: list[str], domain: str, count: int = 3) -> None:
     """Asks for fields that are plausible on the page, but absent."""
     questions, random = maker.questions, maker.random
-    there = {word for name in present for word in spoken(name).split()} - {"number", "no.", "date", "of", "name"}
+    there = {word for name in present for word in spoken(name).split()} - _VAGUE
     pool = (*fields_of(domain, maker.split), *fields_of("general", maker.split), *all_fields(maker.split)[::7])
     for _ in range(count):
         missing = random.choice(pool) if random.random() < 0.85 else maker.names.invented()
-        words = {word for name in missing.names for word in spoken(name).split()} - {
-            "number",
-            "no.",
-            "date",
-            "of",
-            "name",
-        }
+        words = {word for name in missing.names for word in spoken(name).split()} - _VAGUE
         if words & there or not words:
             continue
         name = random.choice(missing.names)

@@ -7,8 +7,11 @@ import datetime
 from .maker import PAGES, PageMaker
 from .question_writer import SPREAD, boxes_of
 from .sheet import Piece, Style, joined
+from .splits import listed
 from .tables import Ruling, write_table
 
+Row = list[list[Piece]]
+Items = tuple[Row, list[Row], list[float], dict[str, int]]
 Entry = tuple[str, tuple[str, ...], list[Piece], list[Piece]]
 _KIND = {
     "invoice number": "code",
@@ -98,13 +101,8 @@ def invoice(maker: PageMaker) -> None:
     title = _head(paper)
     _parties_and_facts(paper)
     if random.random() < 0.2:
-        _, paper.y = sheet.paragraph(
-            maker.words.text(random.randint(1, 2)),
-            paper.left,
-            paper.y + paper.step * 0.5,
-            paper.right - paper.left,
-            paper.body,
-        )
+        text, width = maker.words.text(random.randint(1, 2)), paper.right - paper.left
+        _, paper.y = sheet.paragraph(text, paper.left, paper.y + paper.step * 0.5, width, paper.body)
     items = _items(paper)
     _sums(paper, items[2])
     _foot(paper)
@@ -120,11 +118,8 @@ def _head(paper: _Invoice) -> list[Piece]:
     if random.random() < 0.5:
         address.append(paper.values.email() if random.random() < 0.5 else paper.values.url())
     title_text = maker.shown(paper.maker.term("invoice")[0], upper=0.4)
-    large = Style(
-        maker.family(display=0.1).bold if random.random() < 0.4 else paper.bold.face,
-        random.uniform(18, 34),
-        paper.accent,
-    )
+    face = maker.family(display=0.1).bold if random.random() < 0.4 else paper.bold.face
+    large = Style(face, random.uniform(18, 34), paper.accent)
     name = Style(paper.bold.face, paper.body.size * random.uniform(1.1, 1.8), paper.accent)
     middle = (paper.left + paper.right) / 2
     y = paper.y + large.size
@@ -160,17 +155,11 @@ def _facts(paper: _Invoice) -> list[tuple[str, str]]:
     facts = [("invoice number", values.code()), ("invoice date", values.date(when))]
     if random.random() < 0.6:
         facts.append(("due date", values.date(when + datetime.timedelta(days=random.choice((7, 10, 14, 30, 60))))))
-    for concept, often in (
-        ("order number", 0.4),
-        ("customer number", 0.4),
-        ("terms", 0.3),
-        ("contact", 0.35),
-        ("taxid", 0.3),
-    ):
+    more = {"order number": 0.4, "customer number": 0.4, "terms": 0.3, "contact": 0.35, "taxid": 0.3}
+    for concept, often in more.items():
         if random.random() < often:
-            value = {"terms": lambda: paper.maker.one("payment terms"), "contact": values.person}.get(
-                concept, values.code
-            )()
+            drawn = {"terms": lambda: paper.maker.one("payment terms"), "contact": values.person}
+            value = drawn.get(concept, values.code)()
             facts.append((concept, value))
     if random.random() < 0.4:
         random.shuffle(facts)
@@ -238,7 +227,7 @@ def _fact_grid(paper: _Invoice, facts: list[tuple[str, str]], y: float) -> float
     return y
 
 
-def _items(paper: _Invoice) -> tuple[list[list[Piece]], list[list[list[Piece]]], list[float], dict[str, int]]:
+def _items(paper: _Invoice) -> Items:
     random, values, maker = paper.random, paper.values, paper.maker
     order = ["item", "quantity", "price", "amount"]
     extra = random.random()
@@ -250,11 +239,10 @@ def _items(paper: _Invoice) -> tuple[list[list[Piece]], list[list[list[Piece]]],
         order = ["item", "amount"]
     heads, names = [], {}
     for concept in order:
-        text = (
-            random.choice(("No.", "#", "Pos.", "Line"))
-            if concept == "number"
-            else next(t for t in paper.maker.term(concept) if t not in heads)
-        )
+        if concept == "number":
+            text = random.choice(("No.", "#", "Pos.", "Line"))
+        else:
+            text = next(term for term in paper.maker.term(concept) if term not in heads)
         heads.append(text)
         names[concept] = len(heads) - 1
     rows, amounts, taken = [], [], set()
@@ -267,25 +255,14 @@ def _items(paper: _Invoice) -> tuple[list[list[Piece]], list[list[list[Piece]]],
         quantity = random.choice((1, 1, 2, 3, 5, 10, random.randint(1, 60)))
         price = round(values.price() * random.choice((1, 1, 10, 40)), 2)
         amounts.append(round(price * quantity, 2))
-        cell = {
-            "item": name,
-            "quantity": str(quantity),
-            "price": values.money(price, bare=bare),
-            "amount": values.money(amounts[-1], bare=bare),
-            "number": str(i + 1),
-        }
+        cell = {"item": name, "quantity": str(quantity), "price": values.money(price, bare=bare), "number": str(i + 1)}
+        cell["amount"] = values.money(amounts[-1], bare=bare)
         rows.append([cell[concept] for concept in order])
-    layout = random.choice(
-        ("ruled", "horizontal rules", "shaded head", "head rule", "striped", "boxed", "plain", "columns ruled")
-    )
+    layout = random.choice(listed("rulings of invoices"))
     dark = layout in ("shaded head", "boxed") and random.random() < 0.5
-    ruling = Ruling(
-        layout,
-        random.choice(((0, 0, 0), (130, 130, 130), (190, 190, 190))),
-        paper.accent if dark and paper.accent != paper.body.colour else maker.tint(),
-        0.5,
-    )
     white = dark and paper.accent != paper.body.colour
+    rule = random.choice(((0, 0, 0), (130, 130, 130), (190, 190, 190)))
+    ruling = Ruling(layout, rule, paper.accent if white else maker.tint(), 0.5)
     aligns = ["left" if concept in ("item", "number") else "right" for concept in order]
     head, cells, bottom = write_table(
         paper.sheet,
@@ -312,11 +289,8 @@ def _sums(paper: _Invoice, amounts: list[float]) -> None:
     lines: list[tuple[str, float]] = []
     if random.random() < 0.75:
         lines.append(("subtotal", total))
-    for concept, often, part in (
-        ("discount", 0.15, -0.1),
-        ("shipping", 0.25, 0.05),
-        ("tax", 0.75, random.choice((0.06, 0.07, 0.19, 0.2, 0.21, 0.0825))),
-    ):
+    tax = random.choice((0.06, 0.07, 0.19, 0.2, 0.21, 0.0825))
+    for concept, often, part in (("discount", 0.15, -0.1), ("shipping", 0.25, 0.05), ("tax", 0.75, tax)):
         if random.random() < often:
             lines.append((concept, total * part))
             total += round(total * part, 2)
@@ -343,11 +317,9 @@ def _foot(paper: _Invoice) -> None:
         for concept, value in facts[: random.randint(1, 3)] if random.random() < 0.5 else facts[1:]:
             y = paper.fact(concept, value, paper.left, y, (paper.right - paper.left) * 0.5)
     if random.random() < 0.6 and y + paper.step * 4 < sheet.height:
-        text = (
-            paper.maker.one("closing")
-            .format(company=values.company(), phone=values.phone(), email=values.email(), percent=values.percent())
-            .replace("..", ".")
-        )
+        text = paper.maker.one("closing")
+        names = {"company": values.company(), "phone": values.phone(), "email": values.email()}
+        text = text.format(**names, percent=values.percent()).replace("..", ".")
         _, y = sheet.paragraph(text, paper.left, y + paper.step, paper.right - paper.left, paper.body)
     paper.y = y
 
@@ -368,11 +340,7 @@ _SPECIAL = {
 }
 
 
-def _ask(
-    paper: _Invoice,
-    items: tuple[list[list[Piece]], list[list[list[Piece]]], list[float], dict[str, int]],
-    title: list[Piece],
-) -> None:
+def _ask(paper: _Invoice, items: Items, title: list[Piece]) -> None:
     maker, questions, random = paper.maker, paper.maker.questions, paper.random
     present = {concept for concept, *_ in paper.entries}
     for concept, names, label, value in paper.entries:
@@ -386,9 +354,10 @@ def _ask(
         special = _SPECIAL.get(concept)
         if concept == "balance":
             continue
-        questions.absent(
-            questions.word(special) if special else questions.named(paper.maker.term(concept)[0], _KIND[concept])
-        )
+        if special:
+            questions.lack(special)
+        else:
+            questions.absent(questions.named(paper.maker.term(concept)[0], _KIND[concept]))
     questions.gist("kind of page", ("invoice", "an invoice"))
     if random.random() < (0.1 if maker.language == "English" else 1):
         questions.gist("language", maker.language)
@@ -402,9 +371,7 @@ def _ask(
     questions.both((first[1][0], first[2], first[3]), (second[1][0], second[2], second[3]))
 
 
-def _ask_items(
-    paper: _Invoice, heads: list[list[Piece]], cells: list[list[list[Piece]]], amounts: list[float], at: dict[str, int]
-) -> None:
+def _ask_items(paper: _Invoice, heads: Row, cells: list[Row], amounts: list[float], at: dict[str, int]) -> None:
     questions, random = paper.maker.questions, paper.random
     for row in random.sample(cells, min(3, len(cells))):
         item, amount = row[at["item"]], row[at["amount"]]
@@ -417,13 +384,9 @@ def _ask_items(
         if concept == "quantity" and random.random() < 0.6:
             questions.ask("quantity", cell, [*item, *head], item=name.lower(), itemlabel=name)
         else:
-            text = questions.word(
-                "cell",
-                column=f'"{joined(head)}"' if questions.quotes else joined(head).lower(),
-                row=name,
-                columnlabel=joined(head),
-                rowlabel=name,
-            )
+            told = joined(head)
+            said = f'"{told}"' if questions.quotes else told.lower()
+            text = questions.word("cell", column=said, row=name, columnlabel=told, rowlabel=name)
             questions.add(text, joined(cell), boxes_of(cell), boxes_of([*item, *head]))
     if len(amounts) > 2 and amounts.count(max(amounts)) == 1 and "price" not in at and random.random() < 0.6:
         row = cells[amounts.index(max(amounts))]

@@ -11,7 +11,7 @@ from .fields import term
 from .maker import PAGES, PageMaker
 from .question_writer import boxes_of
 from .sheet import Piece, Pieces, Style, find, joined
-from .splits import share
+from .splits import listed, share
 from .values import KINDS, MONTHS, Values
 
 
@@ -29,12 +29,8 @@ def _parsed() -> tuple[_Fact, ...]:
     for line in Path(__file__).with_name("facts.txt").read_text(encoding="utf-8").splitlines():
         template, *asked = line.split(" # ")
         pairs = (part.split(":", 1) for part in asked)
-        facts.append(
-            _Fact(
-                template,
-                tuple((slot.strip(), tuple(q.strip() for q in questions.split(";"))) for slot, questions in pairs),
-            )
-        )
+        asked = ((slot.strip(), tuple(q.strip() for q in questions.split(";"))) for slot, questions in pairs)
+        facts.append(_Fact(template, tuple(asked)))
     return tuple(facts)
 
 
@@ -54,23 +50,14 @@ _SLOTS: dict[str, Callable[[Values], str]] = {
 }
 
 
+_NUMBERS = (1, 2, 3, 5, 10, 6, 12, 18, 30, 60, 90)
+
+
 def duration(values: Values) -> str:
     """Such as `two (2) years`, `30 days`."""
-    number = values.random.choice((1, 2, 3, 5, 10, 6, 12, 18, 30, 60, 90))
+    number = values.random.choice(_NUMBERS)
     unit = "days" if number >= 30 else "months" if number in (6, 12, 18) else "years"
-    word = {
-        1: "one",
-        2: "two",
-        3: "three",
-        5: "five",
-        10: "ten",
-        30: "thirty",
-        60: "sixty",
-        90: "ninety",
-        6: "six",
-        12: "twelve",
-        18: "eighteen",
-    }[number]
+    word = dict(zip(_NUMBERS, listed("numbers of durations"), strict=True))[number]
     unit = unit[:-1] if number == 1 else unit
     return values.random.choice((f"{number} {unit}", f"{word} ({number}) {unit}", f"{word} {unit}"))
 
@@ -148,39 +135,27 @@ def letter(maker: PageMaker) -> None:
     step, y = body.size * leading, float(random.randint(36, 70))
     questions, middle, right = maker.questions, x + width / 2, x + width
     company = values.company()
-    head = Style(
-        bold.face, body.size * random.uniform(1.2, 2.0), maker.accent() if random.random() < 0.4 else body.colour
+    style = bold * random.uniform(1.2, 2.0)
+    head = style.inked(maker.accent() if random.random() < 0.4 else body.colour)
+    anchor, align = {"letterhead middle": (middle, "middle"), "two-line head": (middle, "middle")}.get(
+        layout, (x, "left")
     )
-    anchor, align = (
-        (middle, "middle")
-        if layout in ("letterhead middle", "two-line head")
-        else (right, "right")
-        if layout == "letterhead right"
-        else (x, "left")
-    )
+    if layout == "letterhead right":
+        anchor, align = right, "right"
     shop = [sheet.write(company, anchor, y, head, align)]
-    questions.add(
-        questions.word("letter company"), company if shop[0].text == company else shop[0].text, boxes_of(shop)
-    )
+    questions.ask("letter company", shop)
     for line in [", ".join(values.address())] if layout == "two-line head" else values.address():
         y += step
         sheet.write(line, anchor, y, body, align)
     y += step * random.uniform(1.2, 3)
-    date = [
-        sheet.write(
-            values.date(values.day(1985, 2029)),
-            right if layout == "date right" else x,
-            y,
-            body,
-            "right" if layout == "date right" else "left",
-        )
-    ]
+    at, to = (right, "right") if layout == "date right" else (x, "left")
+    date = [sheet.write(values.date(values.day(1985, 2029)), at, y, body, to)]
     questions.ask("letter date", date)
     y += step * random.uniform(1.2, 2.4)
     first, last = values.first_name(), values.last_name()
     title = random.choice(("Mr.", "Ms.", "Mrs.", "Dr."))
     receiver = [sheet.write(f"{title} {first} {last}" if random.random() < 0.5 else f"{first} {last}", x, y, body)]
-    questions.add(questions.word("letter receiver"), receiver[0].text, boxes_of(receiver))
+    questions.ask("letter receiver", receiver)
     address = []
     for line in values.address():
         y += step
@@ -190,11 +165,8 @@ def letter(maker: PageMaker) -> None:
     subject: list[Piece] = []
     if random.random() < 0.55:
         label = term(random, "memo subject", maker.split)[0] + ":" if random.random() < 0.6 else ""
-        text = (
-            maker.words.thing().capitalize()
-            if random.random() < 0.6
-            else f"{maker.names.invented().name} {values.code()}"
-        )
+        short = random.random() < 0.6
+        text = maker.words.thing().capitalize() if short else f"{maker.names.invented().name} {values.code()}"
         shown, y = sheet.paragraph(f"{label} {text}".strip(), x, y, width, bold, leading)
         subject = find(shown, bold.printable(text))
         questions.ask("letter subject", subject)
@@ -214,10 +186,10 @@ def letter(maker: PageMaker) -> None:
         hand = Style(maker.fonts.draw(random, "hand").regular, body.size * 1.7, (20, 30, 110))
         sheet.write(writer, x, y - step * 1.2, hand)
     signed = [sheet.write(writer, x, y, body)]
-    questions.add(questions.word("letter writer"), signed[0].text, boxes_of(signed))
+    questions.ask("letter writer", signed)
     if random.random() < 0.6:
         job = [sheet.write(values.job(), x, y + step, body)]
-        questions.add(questions.word("letter position"), job[0].text, boxes_of(job), boxes_of(signed))
+        questions.ask("letter position", job, signed)
     else:
         questions.lack("letter position")
     if not subject:
@@ -239,17 +211,10 @@ def memo(maker: PageMaker) -> None:
         y += step * 1.5
     text = maker.one("memo")
     style = Style(bold.face, body.size * random.uniform(1.2, 2.0), body.colour)
-    title = [
-        sheet.write(
-            text,
-            x + width / 2 if layout == "head middle" else x,
-            y + style.size * 0.6,
-            style,
-            "middle" if layout == "head middle" else "left",
-        )
-    ]
+    at, to = (x + width / 2, "middle") if layout == "head middle" else (x, "left")
+    title = [sheet.write(text, at, y + style.size * 0.6, style, to)]
     y += style.size + step * 1.2
-    y = head_fields(maker, body, bold, layout, x, y, width, step)
+    y = head_fields(maker, body, bold, layout, x, y, width, step, "memo")
     if layout == "ruled" or random.random() < 0.4:
         sheet.across(x, x + width, y - step * 0.5, body.colour, random.choice((1, 2)))
     y += step
@@ -265,26 +230,14 @@ def memo(maker: PageMaker) -> None:
 
 
 def head_fields(
-    maker: PageMaker,
-    body: Style,
-    bold: Style,
-    layout: str,
-    x: float,
-    y: float,
-    width: float,
-    step: float,
-    what: str = "memo",
+    maker: PageMaker, body: Style, bold: Style, layout: str, x: float, y: float, width: float, step: float, what: str
 ) -> float:
     """Writes to, from, date and subject; asks about them and about absent ones."""
     random, values, questions, sheet = maker.random, maker.values, maker.questions, maker.sheet
-    fields = [
-        ("memo to", values.person(), "person"),
-        ("memo from", values.person(), "person"),
-        ("memo date", values.date(), "date"),
-        ("memo subject", maker.words.thing().capitalize(), "words"),
-    ]
+    fields = [("memo to", values.person()), ("memo from", values.person()), ("memo date", values.date())]
+    fields.append(("memo subject", maker.words.thing().capitalize()))
     if random.random() < 0.3:
-        fields.insert(3, ("memo cc", values.person(), "person"))
+        fields.insert(3, ("memo cc", values.person()))
     else:
         questions.absent(questions.named("cc", "words", term(random, "memo cc", maker.split)[0]))
     if random.random() < 0.3:
@@ -294,7 +247,7 @@ def head_fields(
     stop = body.size * random.uniform(5, 9)
     half = width / 2
     top = lowest = y
-    for i, (concept, value, kind) in enumerate(fields):
+    for i, (concept, value) in enumerate(fields):
         left = x + (i % 2) * half if layout == "two by two" else x
         names = term(random, concept, maker.split)
         printed = (names[0].upper() if upper else names[0]).rstrip(":") + ":"
@@ -302,18 +255,17 @@ def head_fields(
         start = max(left + (stop if layout != "stacked" else 0), label.box[2] + body.size * 0.6)
         room = (left + half - 12 if layout == "two by two" else x + width) - start
         shown, end = sheet.paragraph(value, start, y, room, body, 1.25)
-        questions.value(
-            [names[0].rstrip(":")], kind if concept not in ("memo to", "memo from") else "words", [label], shown
-        )
+        kind = {"memo date": "date", "memo cc": "person"}.get(concept, "words")
+        questions.value([names[0].rstrip(":")], kind, [label], shown)
         if random.random() < 0.5:
-            word = {
-                "memo from": "letter writer",
-                "memo to": "letter receiver",
-                "memo date": "letter date",
-                "memo subject": "letter subject",
-            }.get(concept)
+            word = {"from": "writer", "to": "receiver", "date": "date", "subject": "subject"}.get(concept.split()[1])
             if word:
-                questions.add(questions.word(word).replace("letter", what), joined(shown), boxes_of(shown), [label.box])
+                questions.add(
+                    questions.word(f"letter {word}").replace("letter", what),
+                    joined(shown),
+                    boxes_of(shown),
+                    [label.box],
+                )
         lowest = max(lowest, end, y + step)
         if layout != "two by two" or i % 2 or i == len(fields) - 1:
             y = lowest + step * 0.25

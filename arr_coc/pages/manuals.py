@@ -22,9 +22,8 @@ def manual(maker: PageMaker) -> None:
     two = layout == "two columns"
     body = maker.style(family.regular, random.uniform(10, 12) if two else random.uniform(10.5, 15))
     head_face = family.bold if random.random() < 0.6 else maker.family(mono=0).bold
-    head = Style(
-        head_face, body.size * random.uniform(1.15, 1.5), maker.accent() if random.random() < 0.3 else body.colour
-    )
+    head = Style(head_face, body.size * random.uniform(1.15, 1.5))
+    head = head.inked(maker.accent() if random.random() < 0.3 else body.colour)
     margin = float(random.randint(40, 80))
     left = margin + (90 if layout == "wide margin" else 0)
     inner = width - margin - left
@@ -35,15 +34,14 @@ def manual(maker: PageMaker) -> None:
     y = top
     if random.random() < 0.55:
         big = Style(head_face, head.size * random.uniform(1.3, 1.7), head.colour)
+        two_words = random.random() < 0.7
         text = (
-            f"{maker.words.adjective()} {maker.words.noun()}".title()
-            if random.random() < 0.7
-            else maker.words.thing().capitalize()
+            f"{maker.words.adjective()} {maker.words.noun()}".title() if two_words else maker.words.thing().capitalize()
         )
         title, y = sheet.paragraph(text, left, y + big.size * 0.6, inner, big, 1.2)
         questions.gist("title", joined(title), title)
         top = y = y + step * 0.3
-    flow = _Flow(maker, Writing(maker, body, left, column, leading), head, left, y, height - 60, step, layout)
+    flow = _Flow(Writing(maker, body, left, column, leading), head, left, y, height - 60, step)
     flow.section()
     while flow.section():
         pass
@@ -81,27 +79,10 @@ def _running_head(maker: PageMaker, body: Style, margin: float, width: int) -> f
 class _Flow:
     """Writes sections in a column."""
 
-    def __init__(
-        self,
-        maker: PageMaker,
-        writing: Writing,
-        head: Style,
-        x: float,
-        y: float,
-        bottom: float,
-        step: float,
-        layout: str,
-    ) -> None:
-        self.maker, self.writing, self.head, self.x, self.y, self.bottom, self.step, self.layout = (
-            maker,
-            writing,
-            head,
-            x,
-            y,
-            bottom,
-            step,
-            layout,
-        )
+    def __init__(self, writing: Writing, head: Style, x: float, y: float, bottom: float, step: float) -> None:
+        self.writing, self.head, self.x, self.y, self.bottom, self.step = writing, head, x, y, bottom, step
+        self.maker = maker = writing.maker
+        self.layout = layout = maker.layout
         random = maker.random
         self.number, self.sub = random.randint(1, 9), 0
         self.numbered = layout == "numbered" or random.random() < 0.4
@@ -122,9 +103,8 @@ class _Flow:
         number = f"{self.number}.{self.sub}"
         text = self.names.pop() if self.names and random.random() < 0.5 else self.maker.words.thing().capitalize()
         self.y += self.head.size * 1.2
-        pieces, self.y = self.maker.sheet.paragraph(
-            f"{number} {text}" if self.numbered else text, self.x, self.y, self.writing.width, self.head, 1.2
-        )
+        text, width = f"{number} {text}" if self.numbered else text, self.writing.width
+        pieces, self.y = self.maker.sheet.paragraph(text, self.x, self.y, width, self.head, 1.2)
         if self.layout == "ruled heads":
             self.maker.sheet.across(self.x, self.x + self.writing.width, self.y - self.head.size * 0.8, style.colour)
         self.headings.append((number, pieces))
@@ -146,21 +126,15 @@ class _Flow:
         random, words, style = self.maker.random, self.maker.words, self.writing.style
         forms = self.maker.pool("step")
         for i in range(random.randint(3, 7)):
-            text = random.choice(forms).format(
-                n=words.noun(), m=words.noun(), a=words.adjective(), k=random.randint(2, 90)
-            )
+            text = random.choice(forms)
+            names = {"n": words.noun(), "m": words.noun(), "a": words.adjective(), "k": random.randint(2, 90)}
+            text = text.format(**names)
             lines = style.wrap(text, self.writing.width - style.size * 2)
             if self.y + len(lines) * self.step > self.bottom:
                 break
             self.maker.sheet.write(f"{i + 1}.", self.x + style.size * 0.3, self.y, style)
-            pieces, self.y = self.maker.sheet.paragraph(
-                text,
-                self.x + style.size * 2,
-                self.y,
-                self.writing.width - style.size * 2,
-                style,
-                self.step / style.size,
-            )
+            x, width = self.x + style.size * 2, self.writing.width - style.size * 2
+            pieces, self.y = self.maker.sheet.paragraph(text, x, self.y, width, style, self.step / style.size)
             self.steps.append(pieces)
         self.y += self.step * 0.4
 
@@ -169,19 +143,15 @@ class _Flow:
         mono = Style(maker.fonts.draw(random, "mono").regular, self.writing.style.size * 0.95, (20, 20, 20))
         name, other = maker.words.noun(), maker.words.noun()
         function = f"{maker.words.verb()}_{name}"
-        lines = [
-            f"def {function}({other}):",
-            f"    {name} = {other}[{random.randint(0, 99)}]",
-            f"    return {name} * {random.randint(2, 99)}",
-        ]
+        lines = [f"def {function}({other}):", f"    {name} = {other}[{random.randint(0, 99)}]"]
+        lines.append(f"    return {name} * {random.randint(2, 99)}")
         step = mono.size * 1.35
         if self.coded or self.y + step * 4 > self.bottom:
             return
         self.coded = True
         top = self.y - mono.size * 1.2
-        maker.sheet.rectangle(
-            self.x, top, self.x + self.writing.width, top + step * 3 + mono.size * 0.8, fill=(240, 240, 242)
-        )
+        right, bottom = self.x + self.writing.width, top + step * 3 + mono.size * 0.8
+        maker.sheet.rectangle(self.x, top, right, bottom, fill=(240, 240, 242))
         for i, line in enumerate(lines):
             indent = (len(line) - len(line.lstrip())) * mono.width("0")
             piece = maker.sheet.write(mono.wrap(line, self.writing.width)[0], self.x + 8 + indent, self.y, mono)
@@ -198,23 +168,12 @@ class _Flow:
         if not mark or self.y + self.step * (rows + 1) > self.bottom:
             return
         if self.layout == "boxed notes":
-            maker.sheet.rectangle(
-                self.x,
-                self.y - style.size * 1.2,
-                self.x + self.writing.width,
-                self.y + self.step * (rows - 1) + style.size * 0.7,
-                outline=style.colour,
-            )
-        pieces, self.y = maker.sheet.paragraph(
-            f"{mark}: {text}", self.x + 10, self.y, self.writing.width - 20, style, self.step / style.size
-        )
+            top, bottom = self.y - style.size * 1.2, self.y + self.step * (rows - 1) + style.size * 0.7
+            maker.sheet.rectangle(self.x, top, self.x + self.writing.width, bottom, outline=style.colour)
+        width, leading = self.writing.width - 20, self.step / style.size
+        pieces, self.y = maker.sheet.paragraph(f"{mark}: {text}", self.x + 10, self.y, width, style, leading)
         self.y += self.step * 0.7
-        maker.questions.add(
-            maker.questions.word("quoted", label=mark),
-            joined(pieces)[len(mark) + 2 :],
-            boxes_of(_after(pieces, len(mark) + 2)),
-            [pieces[0].part(mark).box],
-        )
+        maker.questions.ask("quoted", _after(pieces, len(mark) + 2), pieces[0].part(mark), label=mark)
 
     def ask(self) -> None:
         """Asks about headings and steps by number."""
@@ -253,14 +212,10 @@ def schedule(maker: PageMaker) -> None:
     step = body.size * random.uniform(1.7, 2.8)
     taken: set[str] = set()
     while y + step < sheet.height - 30 and len(entries) < random.randint(6, 16):
-        name = random.choice(
-            (
-                maker.words.thing().capitalize(),
-                f"{values.person()}: {maker.words.noun()}",
-                f"{maker.words.adjective()} {maker.words.noun()}".capitalize(),
-                values.city(),
-            )
-        )
+        words = maker.words
+        thing, talk = words.thing().capitalize(), f"{values.person()}: {words.noun()}"
+        both = f"{words.adjective()} {words.noun()}".capitalize()
+        name = random.choice((thing, talk, both, values.city()))
         if name.casefold() in taken:
             continue
         taken.add(name.casefold())
@@ -273,14 +228,8 @@ def schedule(maker: PageMaker) -> None:
         else:
             when = sheet.write(time, x, y, bold)
             start = x + max(body.size * 7, when.box[2] - x + body.size)
-        text, end = sheet.paragraph(
-            name,
-            start,
-            y,
-            (room_x if rooms else when.box[0] if layout == "time right" else x + width) - start - 14,
-            body,
-            1.2,
-        )
+        end = room_x if rooms else when.box[0] if layout == "time right" else x + width
+        text, end = sheet.paragraph(name, start, y, end - start - 14, body, 1.2)
         place = None
         if rooms:
             where = form.format(n=random.randint(1, 40), l=random.choice("ABCDEF"))
@@ -325,13 +274,9 @@ def directory(maker: PageMaker) -> None:
     step = body.size * random.uniform(1.4, 2.2)
     entries: list[tuple[Piece, Piece]] = []
     page, bottom = random.randint(1, 9), top
-    name_of: Callable[[], str] = (
-        (lambda: maker.words.thing().capitalize())
-        if chapters
-        else values.person
-        if random.random() < 0.7
-        else values.company
-    )
+    name_of: Callable[[], str] = lambda: maker.words.thing().capitalize()  # noqa: E731
+    if not chapters:
+        name_of = values.person if random.random() < 0.7 else values.company
     for column in range(columns):
         left, y = x + column * (room + 30), top
         for _ in range(random.randint(6, 30)):
@@ -341,20 +286,14 @@ def directory(maker: PageMaker) -> None:
             start = left
             if layout == "numbered":
                 start = left + body.size * 2
-            if (
-                y > sheet.height - 40
-                or body.width(body.printable(name + number)) + body.size * 4 > room
-                or any(name == one.text for one, _ in entries)
-            ):
+            wide = body.width(body.printable(name + number)) + body.size * 4
+            if y > sheet.height - 40 or wide > room or any(name == one.text for one, _ in entries):
                 continue
             if layout == "numbered":
                 sheet.write(f"{len(entries) + 1}.", left, y, body)
             who = sheet.write(name, start, y, body)
-            what = (
-                sheet.write(number, who.box[2] + body.size, y, body)
-                if layout == "near"
-                else sheet.write(number, left + room, y, body, "right")
-            )
+            at, align = (who.box[2] + body.size, "left") if layout == "near" else (left + room, "right")
+            what = sheet.write(number, at, y, body, align)
             if layout == "leaders":
                 for dot in range(round(who.box[2] + 6), round(what.box[0] - 6), 6):
                     sheet.rectangle(dot, y - 1, dot + 0.6, y, fill=body.colour)
@@ -374,10 +313,8 @@ def directory(maker: PageMaker) -> None:
         if all(other != who.text for who, _ in entries):
             questions.lack("chapter page" if chapters else "listed number", name=other)
     questions.gist("how many entries", str(len(entries)))
-    questions.gist(
-        "kind of page",
-        ("contents", "table of contents") if chapters else ("directory", "a directory", "list", "a list"),
-    )
+    names = ("contents", "table of contents") if chapters else ("directory", "a directory", "list", "a list")
+    questions.gist("kind of page", names)
 
 
 def _listing(maker: PageMaker, titles: str) -> tuple[Sheet, Style, Style, float, float, float]:
@@ -390,11 +327,9 @@ def _listing(maker: PageMaker, titles: str) -> tuple[Sheet, Style, Style, float,
     margin = float(random.randint(30, 80))
     y = float(random.randint(40, 70))
     words = maker.one(titles) if random.random() < 0.6 else f"{maker.words.noun()} {maker.one(titles)}".title()
-    style = Style(
-        maker.family(display=0.2).bold if random.random() < 0.5 else family.bold,
-        body.size * random.uniform(1.3, 2.1),
-        maker.accent() if random.random() < 0.3 else body.colour,
-    )
+    face = maker.family(display=0.2).bold if random.random() < 0.5 else family.bold
+    style = Style(face, body.size * random.uniform(1.3, 2.1))
+    style = style.inked(maker.accent() if random.random() < 0.3 else body.colour)
     title, y = sheet.paragraph(words, margin, y, width - 2 * margin, style, 1.2, random.choice(("left", "middle")))
     maker.questions.gist("title", joined(title), title)
     if random.random() < 0.4:

@@ -9,7 +9,7 @@ from random import Random
 from ..modeling.image_processing_arr_coc import Box
 from .page import ABSENT, Question
 from .sheet import Piece, Pieces, joined
-from .splits import Split, items_of, pools, share
+from .splits import Split, items_of, listed, share
 
 DETAIL, SPREAD, TWO_PLACES, GIST, TICK = "detail", "spread", "two places", "gist", "tick"
 """Kinds of questions: the answer is printed in its boxes; needs a comparison; is printed in two places; is about the
@@ -41,7 +41,9 @@ _OWN = {  # wordings of kinds of values, in addition to those of any value
 }
 
 _PHRASE = re.compile(
-    r"( (on|by|to|from|at|in|via|until|since|with|for)|^(in charge|from|to|for|about|cc|re|born|dated|admitted|discharged|departs|arrives|expires|signed|printed|received|tendered|due|prepaid|unpaid|issued|each|call|dial|received by))$"
+    r"( (on|by|to|from|at|in|via|until|since|with|for)|^(in charge|from|to|for|about|cc|re|born|dated|admitted|"
+    r"discharged|departs|arrives|expires|signed|printed|received|tendered|due|prepaid|unpaid|issued|each|call|dial|"
+    r"received by))$"
 )
 _ANYTHING, _NOTHING = re.compile(""), re.compile("(?!)")
 _FITS = {  # names with special wordings
@@ -69,10 +71,8 @@ def is_phrase(name: str) -> bool:
 def spoken(name: str) -> str:
     """A field's name within a sentence: in lower case, except abbreviations."""
     words = name.rstrip(":").split(" ")
-    return " ".join(
-        word if word.strip("().:#").upper() in pools()["abbreviation"][1] and word.isupper() else word.lower()
-        for word in words
-    )
+    known = listed("abbreviation")
+    return " ".join(word if word.strip("().:#").upper() in known and word.isupper() else word.lower() for word in words)
 
 
 def boxes_of(pieces: Piece | Pieces) -> tuple[Box, ...]:
@@ -110,12 +110,11 @@ class QuestionWriter:
         boxes: Sequence[Box] = (),
         labels: Sequence[Box] = (),
         kind: str = DETAIL,
-        hops: int = 1,
     ) -> None:
         """Adds a question, unless it exists."""
         told = (answers,) if isinstance(answers, str) else tuple(answers)
         if all(text.casefold() != other.text.casefold() for other in self.questions):
-            self.questions.append(Question(text, told, tuple(boxes), tuple(labels), kind, hops))
+            self.questions.append(Question(text, told, tuple(boxes), tuple(labels), kind))
 
     def named(self, name: str, kind: str, label: str = "") -> str:
         """A question for the value of a name; `kind` is its kind of `values.KINDS`.

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from .maker import PAGES, PageMaker
 from .question_writer import SPREAD, boxes_of, spoken
 from .sheet import Piece, Style, joined
+from .splits import listed
 
 
 @dataclass
@@ -161,19 +162,16 @@ def _about(paper: _Receipt, when: datetime.datetime) -> None:
     random, values = paper.random, paper.maker.values
     paper.y += paper.step * 0.3
     right = random.random() < 0.3
-    concepts = [
-        concept
-        for concept, often in (
-            ("number", 0.7),
-            ("date", 0.75),
-            ("time", 0.45),
-            ("cashier", 0.5),
-            ("table", 0.25),
-            ("guests", 0.15),
-            ("register", 0.25),
-        )
-        if random.random() < often
-    ]
+    shares = {
+        "number": 0.7,
+        "date": 0.75,
+        "time": 0.45,
+        "cashier": 0.5,
+        "table": 0.25,
+        "guests": 0.15,
+        "register": 0.25,
+    }
+    concepts = [concept for concept, often in shares.items() if random.random() < often]
     random.shuffle(concepts)
     for concept in concepts:
         value = {
@@ -214,7 +212,7 @@ def _drawn_items(paper: _Receipt) -> list[_Item]:
 def _items(paper: _Receipt) -> list[_Item]:
     """Writes items in the receipt's layout."""
     random, values, body = paper.random, paper.maker.values, paper.body
-    items, layout = _drawn_items(paper), paper.layout
+    items, layout, leading = _drawn_items(paper), paper.layout, paper.step / body.size
     columns = layout.startswith("columns") or (layout == "name quantity price" and random.random() < 0.5)
     number = body.width("00000")
     at = {"quantity": paper.right - 2.4 * number, "price": paper.right - 1.25 * number, "amount": paper.right}
@@ -242,13 +240,10 @@ def _items(paper: _Receipt) -> list[_Item]:
         elif layout == "name quantity price" or layout.startswith("columns"):
             end = at["quantity"] - number * 0.7
         if layout == "columns two lines":
-            item.row, paper.y = paper.sheet.paragraph(
-                name, start, paper.y, paper.right - start, body, paper.step / body.size
-            )
+            item.row, paper.y = paper.sheet.paragraph(name, start, paper.y, paper.right - start, body, leading)
         else:
-            item.row, below = paper.sheet.paragraph(
-                name, start, paper.y, max(end - start, body.size * 5), body, paper.step / body.size
-            )
+            room = max(end - start, body.size * 5)
+            item.row, below = paper.sheet.paragraph(name, start, paper.y, room, body, leading)
             paper.y = below - paper.step
         if layout != "columns two lines" and item.row[-1].box[2] > max(end, start + body.size * 5):
             paper.y += paper.step
@@ -295,10 +290,8 @@ def _amounts(paper: _Receipt, item: _Item, at: dict[str, float], money: str, eac
             piece = sheet.write(f"{code}{item.quantity} {times} {each}", start, paper.y, body)
             if item.count is None:
                 begin = len(body.printable(code)) + bool(code)
-                item.count = Piece(
-                    piece.text[begin : begin + len(str(item.quantity))],
-                    piece.boxes[begin : begin + len(str(item.quantity))],
-                )
+                end = begin + len(str(item.quantity))
+                item.count = Piece(piece.text[begin:end], piece.boxes[begin:end])
             if piece.box[2] + body.width(body.printable(money)) > paper.right:
                 paper.y += paper.step
     elif layout == "name quantity price" or layout.startswith("columns"):
@@ -359,38 +352,15 @@ def _payment(paper: _Receipt, total: float) -> None:
         paper.entry("card", money(total))
         if random.random() < 0.5:
             paper.y += paper.step
-            paper.sheet.write(
-                values.filled(random.choice(("**** **** **** ####", "XXXXXXXXXXXX####", "************####"))),
-                paper.left,
-                paper.y,
-                paper.body,
-            )
+            number = values.filled(random.choice(("**** **** **** ####", "XXXXXXXXXXXX####", "************####")))
+            paper.sheet.write(number, paper.left, paper.y, paper.body)
 
 
-_ASKED = (
-    "total",
-    "subtotal",
-    "tax",
-    "service",
-    "tip",
-    "discount",
-    "cash",
-    "change",
-    "card",
-    "shop",
-    "address",
-    "phone",
-    "date",
-    "time",
-    "cashier",
-    "items sold",
-)
+_ASKED = listed("asked of receipts")
 _NAMED = {
     "table": "code",
     "guests": "count",
-    "number": "code",
-    "register": "code",
-    "taxid": "code",
+    **dict.fromkeys(("number", "register", "taxid"), "code"),
     "rounding": "amount",
 }
 
@@ -403,16 +373,12 @@ def _ask(paper: _Receipt, items: list[_Item]) -> None:
             asked = concept if concept == "items sold" else f"ask {concept}"
             questions.ask(asked, value, label)
         if names and (concept in _NAMED or random.random() < 0.4):
-            kind = _NAMED.get(
-                concept, "amount" if concept in ("total", "subtotal", "tax", "cash", "change") else "words"
-            )
+            sum_ = concept in ("total", "subtotal", "tax", "cash", "change")
+            kind = _NAMED.get(concept, "amount" if sum_ else "words")
             questions.value([name.rstrip(" @") for name in names], kind, label, value)
     _ask_items(paper, items)
-    missing = [
-        concept
-        for concept in _ASKED
-        if concept not in present and concept not in ("shop", "total", "items sold", "cashier")
-    ]
+    there = {*present, "shop", "total", "items sold", "cashier"}
+    missing = [concept for concept in _ASKED if concept not in there]
     if "cash" in present or "card" in present:
         missing = [concept for concept in missing if concept not in ("card", "cash")]
     for concept in random.sample(missing, min(2, len(missing))):

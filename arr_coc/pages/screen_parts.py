@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from .maker import PageMaker, on
 from .question_writer import TICK, TWO_PLACES, boxes_of
 from .sheet import Colour, Piece, Style
-from .splits import alternatives
+from .splits import alternatives, listed
+from .values import KINDS
 
 
 @dataclass(frozen=True)
@@ -28,36 +29,23 @@ class ScreenSheet:
         random = self.random
         self.layout = maker.arrange("screen")
         self.kind, self.shape = self.layout.split(" ", 1)
-        width, height = {
-            "phone": random.choice(((480, 1024), (512, 1024), (576, 1024))),
-            "wide": random.choice(((1024, 640), (1024, 768), (1024, 576))),
-            "tall": random.choice(((768, 1024), (640, 960))),
-            "side": random.choice(((1024, 640), (1024, 700))),
-        }[self.shape]
+        phone, wide = (
+            random.choice(((480, 1024), (512, 1024), (576, 1024))),
+            random.choice(((1024, 640), (1024, 768), (1024, 576))),
+        )
+        tall, side = random.choice(((768, 1024), (640, 960))), random.choice(((1024, 640), (1024, 700)))
+        width, height = {"phone": phone, "wide": wide, "tall": tall, "side": side}[self.shape]
         dark = random.random() < 0.35
         accent = maker.accent()
         light = (255, 255, 255) if random.random() < 0.6 else maker.tint()
         bright: Colour = (min(255, accent[0] + 110), min(255, accent[1] + 110), min(255, accent[2] + 110))
         level = random.randint(14, 44)
-        self.theme = (
-            ScreenColours(
-                (level, level, level + 4),
-                (level + 18, level + 18, level + 24),
-                (236, 236, 240),
-                (165, 165, 172),
-                (70, 70, 78),
-                bright,
-            )
-            if dark
-            else ScreenColours(
-                light,
-                (246, 247, 249) if random.random() < 0.5 else (255, 255, 255),
-                (25, 25, 28),
-                (110, 110, 118),
-                (212, 212, 218),
-                accent,
-            )
-        )
+        dim, card = (level, level, level + 4), (level + 18, level + 18, level + 24)
+        if dark:
+            self.theme = ScreenColours(dim, card, (236, 236, 240), (165, 165, 172), (70, 70, 78), bright)
+        else:
+            card = (246, 247, 249) if random.random() < 0.5 else (255, 255, 255)
+            self.theme = ScreenColours(light, card, (25, 25, 28), (110, 110, 118), (212, 212, 218), accent)
         self.sheet = maker.open(width, height, self.theme.paper)
         maker.sharp = True
         family = maker.family(mono=0.04)
@@ -66,6 +54,10 @@ class ScreenSheet:
         self.bold = Style(family.bold, size, self.theme.ink)
         self.small = Style(family.regular, max(9.5, size * 0.78), self.theme.faint)
         self.top, self.left, self.right = 0.0, 0.0, float(width)
+
+    def box(self, left: float, top: float, right: float, bottom: float, fill: Colour | None) -> None:
+        """Draws a button or an input."""
+        self.sheet.rectangle(left, top, right, bottom, fill=fill, outline=self.theme.rule, radius=4)
 
     def frame(self) -> None:
         """Draws status bar or title bar, title and side bar."""
@@ -80,23 +72,17 @@ class ScreenSheet:
 
     def _status_bar(self) -> None:
         random, sheet, questions = self.random, self.sheet, self.maker.questions
-        style = Style(
-            self.bold.face if random.random() < 0.5 else self.body.face, self.body.size * 0.78, self.theme.ink
-        )
+        style = (self.bold if random.random() < 0.5 else self.body) * 0.78
         y = style.size * 1.4
-        time = sheet.write(
-            f"{random.randint(0, 23)}:{random.randint(0, 59):02d}" if random.random() < 0.8 else self.values.time(),
-            18,
-            y,
-            style,
-        )
+        own = random.random() < 0.8
+        text = f"{random.randint(0, 23)}:{random.randint(0, 59):02d}" if own else self.values.time()
+        time = sheet.write(text, 18, y, style)
         questions.ask("status time", time)
         if random.random() < 0.7:
             battery = sheet.write(f"{random.randint(1, 100)}%", sheet.width - 44, y, style, "right")
             questions.add(questions.word("battery"), (battery.text, battery.text[:-1]), [battery.box])
-            sheet.rectangle(
-                sheet.width - 40, y - style.cap_height, sheet.width - 18, y, outline=self.theme.ink, radius=2
-            )
+            top, ink = y - style.cap_height, self.theme.ink
+            sheet.rectangle(sheet.width - 40, top, sheet.width - 18, y, outline=ink, radius=2)
         else:
             questions.lack("battery")
         if random.random() < 0.4:
@@ -110,13 +96,8 @@ class ScreenSheet:
         for i, colour in enumerate(((237, 106, 94), (245, 191, 79), (98, 197, 84))):
             sheet.ellipse(12 + i * 20, height / 2 - 6, 24 + i * 20, height / 2 + 6, fill=colour)
         if random.random() < 0.6:
-            sheet.write(
-                self.maker.words.thing().title(),
-                sheet.width / 2,
-                height / 2 + self.small.cap_height / 2,
-                self.small,
-                "middle",
-            )
+            text, y = self.maker.words.thing().title(), height / 2 + self.small.cap_height / 2
+            sheet.write(text, sheet.width / 2, y, self.small, "middle")
         self.top = height
 
     def _side_bar(self) -> None:
@@ -127,9 +108,8 @@ class ScreenSheet:
         chosen, y = random.randrange(len(entries)), self.top + self.body.size * 2.5
         for i, entry in enumerate(entries):
             if i == chosen:
-                sheet.rectangle(
-                    8, y - self.body.size * 1.35, width - 8, y + self.body.size * 0.65, fill=self.theme.accent, radius=5
-                )
+                top, bottom = y - self.body.size * 1.35, y + self.body.size * 0.65
+                sheet.rectangle(8, top, width - 8, bottom, fill=self.theme.accent, radius=5)
             light = sum(self.theme.accent) < 400
             colour = (255, 255, 255) if i == chosen and light else (0, 0, 0) if i == chosen else self.theme.ink
             piece = sheet.write(entry, 20, y, self.body.inked(colour))
@@ -148,9 +128,8 @@ class ScreenSheet:
             sheet.rectangle(self.left, self.top, self.right, y + style.size * 0.65, fill=self.theme.accent)
             style = style.inked(on(self.theme.accent, 400))
         align = "middle" if random.random() < 0.3 else "left"
-        piece = sheet.write(
-            text, (self.left + self.right) / 2 if align == "middle" else self.left + 22, y, style, align
-        )
+        x = (self.left + self.right) / 2 if align == "middle" else self.left + 22
+        piece = sheet.write(text, x, y, style, align)
         questions.ask("screen title", piece)
         if random.random() < 0.3:
             questions.gist("title", piece.text, [piece])
@@ -159,13 +138,8 @@ class ScreenSheet:
 
 def draw_settings(screen: ScreenSheet) -> None:
     """Settings: names at the left, values or switches at the right; or values below names."""
-    random, sheet, questions, values, maker = (
-        screen.random,
-        screen.sheet,
-        screen.maker.questions,
-        screen.values,
-        screen.maker,
-    )
+    random, values, maker, sheet = screen.random, screen.values, screen.maker, screen.sheet
+    questions = maker.questions
     names = list(maker.pool("setting"))
     switches = list(maker.pool("switch"))
     under = random.random() < 0.35
@@ -185,29 +159,13 @@ def draw_settings(screen: ScreenSheet) -> None:
             on = random.random() < 0.5
             draw_switch(screen, right, y, on)
             if random.random() < 0.6:
-                questions.add(
-                    questions.word("switch", name=name),
-                    "on" if on else "off",
-                    [(label.box[0], label.box[1], right, label.box[3])],
-                    [label.box],
-                    TICK,
-                )
+                box = (label.box[0], label.box[1], right, label.box[3])
+                text = questions.word("switch", name=name)
+                questions.add(text, "on" if on else "off", [box], [label.box], TICK)
         else:
             made_up = draw > 0.8 or not names
             name = maker.names.invented().name if made_up else names.pop(random.randrange(len(names)))
-            value = random.choice(
-                (
-                    values.words_,
-                    values.measure,
-                    values.percent,
-                    values.choice,
-                    values.code,
-                    values.date,
-                    values.number,
-                    values.city,
-                    values.email,
-                )
-            )()
+            value = KINDS[random.choice(listed("values of settings"))](values)
             label = sheet.write(name, x, y, screen.body)
             room = right - label.box[2] - 16
             if under:
@@ -240,13 +198,8 @@ def draw_switch(screen: ScreenSheet, right: float, y: float, on: bool) -> None:
 
 def draw_list(screen: ScreenSheet) -> None:
     """People or things with a line of text and a time or price each."""
-    random, sheet, questions, values, maker = (
-        screen.random,
-        screen.sheet,
-        screen.maker.questions,
-        screen.values,
-        screen.maker,
-    )
+    random, values, maker, sheet = screen.random, screen.values, screen.maker, screen.sheet
+    questions = maker.questions
     people, picture = random.random() < 0.6, random.random() < 0.6
     step = screen.body.size * random.uniform(3.3, 4.2)
     x, right, y = screen.left + 22, screen.right - 22, screen.top + step * 0.6
@@ -260,20 +213,14 @@ def draw_list(screen: ScreenSheet) -> None:
         end = sheet.write(tail, right, y, screen.small if people else screen.body, "right")
         if picture:
             side = screen.body.size * 2.4
-            sheet.ellipse(
-                x,
-                y - screen.body.size,
-                x + side,
-                y - screen.body.size + side,
-                fill=maker.tint() if sum(screen.theme.paper) < 300 else maker.accent(),
-            )
+            top, colour = y - screen.body.size, maker.tint if sum(screen.theme.paper) < 300 else maker.accent
+            sheet.ellipse(x, top, x + side, top + side, fill=colour())
         style = screen.bold if random.random() < 0.5 else screen.body
         if style.width(style.printable(name)) > end.box[0] - start - 10:
             name = name.split(" ")[0]
         title = sheet.write(name, start, y, style)
-        line = screen.small.wrap(
-            maker.words.sentence() if people else f"{maker.words.adjective()} {maker.words.noun()}", right - start - 20
-        )[0]
+        text = maker.words.sentence() if people else f"{maker.words.adjective()} {maker.words.noun()}"
+        line = screen.small.wrap(text, right - start - 20)[0]
         below = sheet.write(line, start, y + screen.small.size * 1.55, screen.small)
         entries.append((title, below, end))
         sheet.across(start, right, y + step * 0.62, screen.theme.rule)
@@ -290,23 +237,17 @@ def draw_list(screen: ScreenSheet) -> None:
             questions.beside("under", title, [below])
     other = values.person() if people else values.product()
     if other not in names:
-        questions.absent(
-            questions.word("message time", name=other)
-            if people
-            else questions.word("price", item=other, itemlabel=other)
-        )
+        if people:
+            questions.lack("message time", name=other)
+        else:
+            questions.lack("price", item=other, itemlabel=other)
     questions.gist("how many entries", str(len(entries)))
 
 
 def draw_dialog(screen: ScreenSheet) -> None:
     """A box in the middle with a message and two buttons."""
-    random, sheet, questions, values, maker = (
-        screen.random,
-        screen.sheet,
-        screen.maker.questions,
-        screen.values,
-        screen.maker,
-    )
+    random, values, maker, sheet = screen.random, screen.values, screen.maker, screen.sheet
+    questions = maker.questions
     width = min(sheet.width * 0.8, screen.body.size * random.uniform(22, 30))
     left = (sheet.width - width) / 2
     top = max(screen.top + 20, sheet.height * random.uniform(0.25, 0.4))
@@ -316,12 +257,9 @@ def draw_dialog(screen: ScreenSheet) -> None:
         "thing": maker.words.noun().capitalize(),
         "host": values.url(),
         "count": str(random.randint(2, 90)),
-        "date": values.date(),
-        "mail": values.email(),
-        "size": values.measure(),
-        "code": values.code(),
-        "amount": values.money(values.price()),
     }
+    parts |= {"date": values.date(), "mail": values.email(), "size": values.measure(), "code": values.code()}
+    parts["amount"] = values.money(values.price())
     text = maker.one("dialog").format(**parts)
     inner = width - 2 * screen.body.size * 1.3
     rows = len(screen.body.wrap(text, inner))
@@ -332,12 +270,8 @@ def draw_dialog(screen: ScreenSheet) -> None:
     sheet.rectangle(left, top, left + width, top + height, fill=background, outline=screen.theme.rule, radius=8)
     x, y = left + screen.body.size * 1.3, top + screen.body.size * 2.2
     if has_title:
-        title = sheet.write(
-            random.choice((maker.words.thing().capitalize(), "Warning", "Confirm", "Error", "Attention", "Update")),
-            x,
-            y,
-            Style(screen.bold.face, screen.body.size * 1.15, screen.theme.ink),
-        )
+        head = random.choice((maker.words.thing().capitalize(), "Warning", "Confirm", "Error", "Attention", "Update"))
+        title = sheet.write(head, x, y, Style(screen.bold.face, screen.body.size * 1.15, screen.theme.ink))
         y += screen.body.size * 2
         questions.ask("title", title)
     message, y = sheet.paragraph(text, x, y, inner, screen.body, 1.35)
@@ -351,15 +285,8 @@ def draw_two_buttons(screen: ScreenSheet, right: float, y: float) -> None:
     for i, name in enumerate(random.choice(alternatives("button", screen.maker.split))):
         wide = screen.bold.width(screen.bold.printable(name)) + screen.body.size * 1.6
         first = i == 0
-        sheet.rectangle(
-            right - wide,
-            y - screen.body.size * 1.3,
-            right,
-            y + screen.body.size * 0.6,
-            fill=screen.theme.accent if first else None,
-            outline=screen.theme.rule,
-            radius=4,
-        )
+        fill = screen.theme.accent if first else None
+        screen.box(right - wide, y - screen.body.size * 1.3, right, y + screen.body.size * 0.6, fill)
         colour = (on(screen.theme.accent, 400)) if first else screen.theme.ink
         pieces.append(sheet.write(name, right - wide / 2, y, screen.bold.inked(colour), "middle"))
         right -= wide + screen.body.size * 0.7

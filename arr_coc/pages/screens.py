@@ -15,13 +15,8 @@ from .values import KINDS
 
 def _dashboard(screen: ScreenSheet) -> None:
     """Tiles with a number and a name."""
-    random, sheet, questions, values, maker = (
-        screen.random,
-        screen.sheet,
-        screen.maker.questions,
-        screen.values,
-        screen.maker,
-    )
+    random, values, maker, sheet = screen.random, screen.values, screen.maker, screen.sheet
+    questions = maker.questions
     columns = 2 if screen.shape in ("phone", "tall") else random.choice((3, 4))
     names = random.sample(maker.pool("tile"), min(len(maker.pool("tile")), columns * random.randint(1, 3)))
     while len(names) < columns * 2:
@@ -55,31 +50,20 @@ def _window(screen: ScreenSheet) -> None:
     random, maker, sheet = screen.random, screen.maker, screen.sheet
     columns = 2 if screen.shape == "phone" else random.randint(3, 5)
     room, body = screen.right - screen.left - 40, Style(screen.body.face, min(screen.body.size, 15), screen.theme.ink)
-    corner, names = row_heads(
-        maker, random.randint(4, max(5, int((sheet.height - screen.top - 60) / (body.size * 2.6))))
-    )
+    most = max(5, int((sheet.height - screen.top - 60) / (body.size * 2.6)))
+    corner, names = row_heads(maker, random.randint(4, most))
     taken, drawn = {corner.casefold()}, []
     for _ in range(columns):
         drawn.append(draw_column(maker, len(names), taken))
         taken.add(drawn[-1].name.casefold())
     rows = [[name, *(column.texts[i] for column in drawn)] for i, name in enumerate(names)]
-    ruling = Ruling(
-        random.choice(("horizontal rules", "head rule", "plain")), screen.theme.rule, screen.theme.card, 0.5
-    )
+    kind = random.choice(("horizontal rules", "head rule", "plain"))
+    ruling = Ruling(kind, screen.theme.rule, screen.theme.card, 0.5)
     head = Style(screen.bold.face, body.size * 0.92, screen.theme.faint)
     aligns = ["left", *("right" if column.numbers else "left" for column in drawn)]
+    texts, left, top = [corner, *(column.name for column in drawn)], screen.left + 20, screen.top + 10
     heads, cells, _ = write_table(
-        sheet,
-        [corner, *(column.name for column in drawn)],
-        rows,
-        screen.left + 20,
-        screen.top + 10,
-        room,
-        head=head,
-        body=body,
-        aligns=aligns,
-        ruling=ruling,
-        leading=2.0,
+        sheet, texts, rows, left, top, room, head=head, body=body, aligns=aligns, ruling=ruling, leading=2.0
     )
     ask_table(maker, corner, drawn, heads, cells, len(names))
 
@@ -88,9 +72,8 @@ def _profile(screen: ScreenSheet) -> None:
     """A form with inputs, names above or beside them."""
     random, sheet, maker = screen.random, screen.sheet, screen.maker
     domain = maker.names.domain()
-    fields = [
-        field for field in maker.names.draw(domain, random.randint(4, 9)) if field.kind not in ("address", "note")
-    ]
+    drawn = maker.names.draw(domain, random.randint(4, 9))
+    fields = [field for field in drawn if field.kind not in ("address", "note")]
     above = screen.shape == "phone" or random.random() < 0.5
     x, y = screen.left + 24, screen.top + screen.body.size * 1.6
     size = screen.body.size
@@ -99,20 +82,11 @@ def _profile(screen: ScreenSheet) -> None:
     for field in fields:
         if y + size * 4 > sheet.height:
             break
-        label = sheet.write(
-            field.name, x, y, Style(screen.small.face, size * 0.85, screen.theme.faint) if above else screen.body
-        )
+        small = Style(screen.small.face, size * 0.85, screen.theme.faint)
+        label = sheet.write(field.name, x, y, small if above else screen.body)
         left, base = (x + size * 0.6, y + size * 1.9) if above else (x + column + size * 0.6, y)
         right = min(screen.right - 24, left + size * random.uniform(16, 24))
-        sheet.rectangle(
-            left - size * 0.6,
-            base - size * 1.25,
-            right,
-            base + size * 0.65,
-            fill=screen.theme.card,
-            outline=screen.theme.rule,
-            radius=4,
-        )
+        screen.box(left - size * 0.6, base - size * 1.25, right, base + size * 0.65, screen.theme.card)
         value = KINDS[field.kind](screen.values)
         if screen.body.width(screen.body.printable(value)) < right - left - 4:
             shown.append(Shown(field, [label], [sheet.write(value, left, base, screen.body)], ""))
@@ -131,62 +105,50 @@ def screen(maker: PageMaker) -> None:
     """A screen of an app."""
     shown = ScreenSheet(maker)
     shown.frame()
-    {
-        "settings": draw_settings,
-        "list": draw_list,
-        "dialog": draw_dialog,
-        "dashboard": _dashboard,
-        "window": _window,
-        "profile": _profile,
-    }[shown.kind](shown)
+    drawing = {"dashboard": _dashboard, "window": _window, "profile": _profile}
+    {"settings": draw_settings, "list": draw_list, "dialog": draw_dialog, **drawing}[shown.kind](shown)
     maker.questions.gist("kind of page", ("screen", "a screen", "screenshot", "a screenshot"))
+
+
+_TERMINALS = (
+    ((0, 0, 0), (230, 230, 230)),
+    ((30, 30, 30), (212, 212, 212)),
+    ((40, 42, 54), (248, 248, 242)),
+    ((0, 43, 54), (147, 161, 161)),
+    ((255, 255, 255), (0, 0, 0)),
+    ((12, 12, 12), (60, 230, 90)),
+    ((48, 10, 36), (240, 240, 240)),
+)
+"""Colours of paper and ink."""
 
 
 @PAGES.register("terminal")
 def terminal(maker: PageMaker) -> None:
     """A terminal with commands and what they print."""
     random, values, questions = maker.random, maker.values, maker.questions
-    layout = maker.arrange("terminal")
-    paper, ink = random.choice(
-        (
-            ((0, 0, 0), (230, 230, 230)),
-            ((30, 30, 30), (212, 212, 212)),
-            ((40, 42, 54), (248, 248, 242)),
-            ((0, 43, 54), (147, 161, 161)),
-            ((255, 255, 255), (0, 0, 0)),
-            ((12, 12, 12), (60, 230, 90)),
-            ((48, 10, 36), (240, 240, 240)),
-        )
-    )
+    maker.arrange("terminal")
+    paper, ink = random.choice(_TERMINALS)
     sheet = maker.open(*random.choice(((1024, 640), (900, 560), (800, 500), (1024, 768))), paper)
     maker.sharp = True
     body = Style(maker.fonts.draw(random, "mono").regular, random.uniform(12, 18), ink)
     green = body.inked(random.choice((ink, (80, 200, 120), (90, 160, 250))) if sum(paper) < 400 else ink)
     step, x, y = body.size * random.choice((1.2, 1.3, 1.4)), 14.0, body.size * 1.6
-    prompt_text = random.choice(
-        (
-            f"{values.first_name().lower()}@{maker.words.noun()}:~$",
-            f"[{values.last_name().lower()}@{maker.words.noun()} ~]$",
-            f"root@{maker.words.noun()}:/#",
-            f"{maker.words.noun()}:~ {maker.words.noun()}$",
-            f"C:\\{maker.words.noun().capitalize()}>",
-        )
-    )
+    noun, first, last = maker.words.noun, values.first_name, values.last_name
+    one, two, root = f"{first().lower()}@{noun()}:~$", f"[{last().lower()}@{noun()} ~]$", f"root@{noun()}:/#"
+    prompt_text = random.choice((one, two, root, f"{noun()}:~ {noun()}$", f"C:\\{noun().capitalize()}>"))
     commands = random.sample(maker.pool("command"), min(3, random.randint(2, 6)))
     shown: list[tuple[str, Piece, Piece]] = []
     for i, command in enumerate(commands):
-        text = command.format(
-            host=values.url().split("/")[-1] or "localhost",
-            file=f"{maker.words.noun()}.{random.choice(('py', 'log', 'txt', 'sh'))}",
-            name=maker.words.noun(),
-        )
+        host = values.url().split("/")[-1] or "localhost"
+        file = f"{noun()}.{random.choice(('py', 'log', 'txt', 'sh'))}"
+        text = command.format(host=host, file=file, name=noun())
         prompt = sheet.write(prompt_text, x, y, green)
         typed = sheet.write(text, prompt.box[2] + body.size * 0.6, y, body)
         if i == 0:
             questions.ask("command", typed, prompt)
             questions.ask("prompt", prompt)
         y += step
-        y = _output(maker, layout, body, x, y, step, shown, first=i == 0)
+        y = _output(maker, body, x, y, step, shown, first=i == 0)
         if y > sheet.height - step * 6:
             break
     if y < sheet.height - step:
@@ -206,7 +168,6 @@ def terminal(maker: PageMaker) -> None:
 
 def _output(
     maker: PageMaker,
-    layout: str,
     body: Style,
     x: float,
     y: float,
@@ -216,18 +177,9 @@ def _output(
     first: bool,
 ) -> float:
     """Lines that a command prints; adds names, labels and values to `shown`; returns the next baseline."""
-    random, values, sheet = maker.random, maker.values, maker.sheet
-    kinds = (
-        values.number,
-        values.percent,
-        values.measure,
-        values.code,
-        values.date,
-        values.time,
-        values.count,
-        maker.words.noun,
-        values.url,
-    )
+    random, values, sheet, layout = maker.random, maker.values, maker.sheet, maker.layout
+    kinds = [values.number, values.percent, values.measure, values.code, values.date, values.time, values.count]
+    kinds += [maker.words.noun, values.url]
     cell = body.width("0")
     if layout.startswith("log"):
         for _ in range(random.randint(3, 9)):
@@ -241,16 +193,14 @@ def _output(
         drawn = [draw_column(maker, random.randint(3, 7), set())]
         corner, names = row_heads(maker, len(drawn[0].texts))
         while len(drawn) < 3:
-            drawn.append(
-                draw_column(
-                    maker, len(drawn[0].texts), {column.name.casefold() for column in drawn} | {corner.casefold()}
-                )
-            )
+            taken = {column.name.casefold() for column in drawn} | {corner.casefold()}
+            drawn.append(draw_column(maker, len(drawn[0].texts), taken))
         if len(names) == len(drawn[0].texts) and not shown:
             rows = [[name, *(column.texts[i] for column in drawn)] for i, name in enumerate(names)]
+            texts = [corner.upper(), *(column.name.upper() for column in drawn)]
             heads, cells, bottom = write_table(
                 sheet,
-                [corner.upper(), *(column.name.upper() for column in drawn)],
+                texts,
                 rows,
                 x,
                 y - step,

@@ -246,35 +246,15 @@ class Sheet:
         """Draws a horizontal stroke at a whole pixel."""
         self.line((x0, round(y)), (x1, round(y)), colour=colour, width=width)
 
-    def rectangle(
-        self,
-        x0: float,
-        y0: float,
-        x1: float,
-        y1: float,
-        *,
-        fill: Colour | None = None,
-        outline: Colour | None = None,
-        width: float = 1,
-        radius: float = 0,
-    ) -> None:
-        """Draws a rectangle with optional fill and outline."""
-        options = {"fill": fill, "outline": outline, "width": width, "radius": radius}
-        self._shapes.append(_Shape("rounded_rectangle", ((x0, y0), (max(x1, x0), max(y1, y0))), options))
+    def rectangle(self, x0: float, y0: float, x1: float, y1: float, **options: Any) -> None:
+        """Draws a rectangle; options: `fill`, `outline`, `width` and `radius`."""
+        self._shapes.append(
+            _Shape("rounded_rectangle", ((x0, y0), (max(x1, x0), max(y1, y0))), {"width": 1, **options})
+        )
 
-    def ellipse(
-        self,
-        x0: float,
-        y0: float,
-        x1: float,
-        y1: float,
-        *,
-        fill: Colour | None = None,
-        outline: Colour | None = None,
-        width: float = 1,
-    ) -> None:
-        """Draws an ellipse in a box."""
-        self._shapes.append(_Shape("ellipse", ((x0, y0), (x1, y1)), {"fill": fill, "outline": outline, "width": width}))
+    def ellipse(self, x0: float, y0: float, x1: float, y1: float, **options: Any) -> None:
+        """Draws an ellipse in a box, with the same options but `radius`."""
+        self._shapes.append(_Shape("ellipse", ((x0, y0), (x1, y1)), {"width": 1, **options}))
 
     def slice(self, x0: float, y0: float, x1: float, y1: float, start: float, end: float, fill: Colour) -> None:
         """Draws a slice of the ellipse in a box between two angles in degrees, clockwise from the right."""
@@ -293,8 +273,9 @@ class Sheet:
         return image
 
     def _drawn_shapes(self, smooth: int) -> Image.Image:
-        curved = any(shape.method not in ("line", "rounded_rectangle") for shape in self._shapes) or any(
-            shape.method == "line" and not _straight(shape.points) for shape in self._shapes
+        curved = any(
+            not _straight(shape.points) if shape.method == "line" else shape.method != "rounded_rectangle"
+            for shape in self._shapes
         )
         scale = smooth if curved else 1
         image = Image.new("RGB", (self.width * scale, self.height * scale), self.paper)

@@ -87,7 +87,10 @@ def _share(pool: tuple[T, ...], split: Split, salt: str, core: int) -> tuple[T, 
 
 
 def items_of(name: str, sign: str = ";") -> dict[str, tuple[str, ...]]:
-    """Items by key of a file beside this one: lines of `key: item; item; ...`, or with another `sign`, which go on in indented lines."""
+    """Items by key of a file beside this one.
+
+    Lines are `key: item; item; ...`, or with another `sign`; a key's items can go on in indented lines.
+    """
     text = Path(__file__).with_name(name).read_text(encoding="utf-8")
     lines = (line.split(":", 1) for line in re.sub(r"\n\s+", " ", text.strip()).splitlines())
     return {key: tuple(item.strip() for item in items.split(sign)) for key, items in lines}
@@ -98,6 +101,11 @@ def pools() -> dict[str, tuple[int, tuple[str, ...]]]:
     """By name, the number of first items of a pool that are always for training, and all items."""
     heads = ((head.partition("|"), items) for head, items in items_of("pools.txt").items())
     return {name.strip(): (int(core or 0), items) for (name, _, core), items in heads}
+
+
+def listed(name: str) -> tuple[str, ...]:
+    """All items of a pool of pools.txt, which are in every split."""
+    return pools()[name][1]
 
 
 def pool(name: str, split: Split) -> tuple[str, ...]:
@@ -112,62 +120,19 @@ def alternatives(name: str, split: Split) -> tuple[tuple[str, ...], ...]:
     return share([tuple(item.split("/")) for item in items], split, name, core)
 
 
-_UNWANTED = "sex sexuality suicide murder rape killer incest genocide homicide homosexual homosexuality psychotic torture terrorist"
+_UNWANTED = listed("unwanted")
 
 
 @lru_cache(maxsize=3)
 def _words(name: str) -> tuple[str, ...]:
     lists = files("wonderwords").joinpath("assets")
-    profane = {*lists.joinpath("profanitylist.txt").read_text().split("\n"), *_UNWANTED.split()}
+    profane = {*lists.joinpath("profanitylist.txt").read_text().split("\n"), *_UNWANTED}
     lines = lists.joinpath(f"{name}list.txt").read_text().split("\n")
     return tuple(dict.fromkeys(line for line in lines if line.isalpha() and line.islower() and line not in profane))
 
 
-_ONSETS = [
-    "b",
-    "c",
-    "d",
-    "f",
-    "g",
-    "h",
-    "j",
-    "k",
-    "l",
-    "m",
-    "n",
-    "p",
-    "q",
-    "r",
-    "s",
-    "t",
-    "v",
-    "w",
-    "z",
-    "br",
-    "ch",
-    "cl",
-    "cr",
-    "dr",
-    "fl",
-    "gr",
-    "kn",
-    "pl",
-    "pr",
-    "sh",
-    "sl",
-    "sp",
-    "st",
-    "str",
-    "th",
-    "tr",
-]
-_VOWELS = ["a", "e", "i", "o", "u", "y", "ai", "au", "ea", "ee", "ei", "ia", "ie", "oa", "oo", "ou"]
-_CODAS = [
-    "",
-    "",
-    "",
-    *["b", "ck", "d", "f", "g", "l", "ll", "m", "n", "nd", "ng", "p", "r", "rt", "s", "sk", "ss", "st", "t", "tt", "x"],
-]
+_ONSETS, _VOWELS = listed("onset"), listed("vowel")
+_CODAS = ("", "", "", *listed("coda"))
 
 
 @lru_cache(maxsize=1)

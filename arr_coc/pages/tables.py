@@ -2,29 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from .fonts import FontFace
 from .maker import PAGES, PageMaker
-from .page import ABSENT
-from .question_writer import NOT_THERE, SPREAD, boxes_of, spoken
+from .question_writer import SPREAD, boxes_of, spoken
 from .sheet import Colour, Piece, Sheet, Style, joined
+from .splits import listed
 from .values import KINDS, MONTHS
 
-_COLUMNS = (
-    "amount",
-    "number",
-    "percent",
-    "count",
-    "date",
-    "code",
-    "person",
-    "city",
-    "choice",
-    "words",
-    "time",
-    "measure",
-)
+_COLUMNS = listed("kinds of columns")
 _HEADS = ("country", "city", "person", "product", "words", "company", "year", "month", "code", "job")
 
 Cell = list[Piece]
@@ -69,7 +57,7 @@ def write_table(
     """
     first = first or body
     padding = ruling.padding * body.size
-    widths = _widths(heads, rows, width, head, body, first, padding, full)
+    widths = _widths(heads, rows, width, (head, body, first), padding, full)
     lefts = [x + sum(widths[:i]) for i in range(len(widths) + 1)]
     right = lefts[-1]
 
@@ -102,21 +90,18 @@ def _widths(
     heads: Sequence[str],
     rows: Sequence[Sequence[str]],
     width: float,
-    head: Style,
-    body: Style,
-    first: Style,
+    styles: tuple[Style, Style, Style],
     padding: float,
     full: bool,
 ) -> list[float]:
     """Widths of columns: as needed for one line per cell, reduced if too wide, extended to fill the width."""
-    natural, least = [], []
+    (head, body, first), natural, least = styles, [], []
     for i, text in enumerate(heads):
         style = body if i else first
         longest = max((style.width(style.printable(row[i])) for row in rows), default=0.0)
         words = [head.width(word) for word in head.printable(text).split()] or [0.0]
-        natural.append(
-            max(longest, min(head.width(head.printable(text)), max(longest * 1.3, *words))) + 2 * padding + 1
-        )
+        needed = min(head.width(head.printable(text)), max(longest * 1.3, *words))
+        natural.append(max(longest, needed) + 2 * padding + 1)
         own = [style.width(word) for row in rows for word in style.printable(row[i]).split()]
         least.append(max([*own, *words]) + 2 * padding + 1)
     total = sum(natural)
@@ -175,15 +160,9 @@ def draw_column(maker: PageMaker, rows: int, taken: set[str]) -> Column:
     if draw < 0.2:
         name = maker.names.invented().name
     elif draw < 0.35 and kind in ("amount", "number", "percent", "count"):
-        name = random.choice(
-            (
-                f"Q{random.randint(1, 4)}",
-                values.year(),
-                f"{name} {values.year()}",
-                f"FY{random.randint(10, 29)}",
-                random.choice(MONTHS)[:3],
-            )
-        )
+        quarter, year = f"Q{random.randint(1, 4)}", values.year()
+        dated, fiscal = f"{name} {values.year()}", f"FY{random.randint(10, 29)}"
+        name = random.choice((quarter, year, dated, fiscal, random.choice(MONTHS)[:3]))
     if name.casefold() in taken:
         return draw_column(maker, rows, taken)
     numbers = _numbers(maker, kind, rows)
@@ -192,10 +171,12 @@ def draw_column(maker: PageMaker, rows: int, taken: set[str]) -> Column:
     decimals = 0 if kind == "count" else random.choice((0, 0, 1, 2)) if kind != "amount" else random.choice((0, 2, 2))
     numbers = [round(number, decimals) for number in numbers]
     bare, sign = random.random() < 0.6, random.choice(("%", " %", ""))
-    write: Callable[[float], str] = {
-        "amount": lambda number: values.money(number, decimals, bare=bare),
-        "percent": lambda number: values.grouped(number, decimals) + sign,
-    }.get(kind, lambda number: values.grouped(number, decimals))
+
+    def write(number: float) -> str:
+        if kind == "amount":
+            return values.money(number, decimals, bare=bare)
+        return values.grouped(number, decimals) + (sign if kind == "percent" else "")
+
     return Column(name, kind, [write(number) for number in numbers], numbers)
 
 
@@ -204,12 +185,8 @@ def _numbers(maker: PageMaker, kind: str, rows: int) -> list[float]:
     if kind not in ("amount", "number", "percent", "count"):
         return []
     negative = random.random() < 0.2 and kind != "count"
-    scale = {
-        "amount": 10 ** random.uniform(1, 6),
-        "number": 10 ** random.uniform(0.5, 6),
-        "percent": 30.0,
-        "count": 30.0,
-    }[kind]
+    amount, number = 10 ** random.uniform(1, 6), 10 ** random.uniform(0.5, 6)
+    scale = {"amount": amount, "number": number}.get(kind, 30.0)
     numbers = [scale * random.lognormvariate(0, 0.8) for _ in range(rows)]
     return [-n if negative and random.random() < 0.3 else n for n in numbers]
 
@@ -236,27 +213,19 @@ def table(maker: PageMaker) -> None:
     """A page with a table, its caption and sometimes text around it."""
     random = maker.random
     columns = random.randint(2, 7)
-    width, height = random.choice(
-        ((724, 1024), (791, 1024), (1024, 724), (1024, 640)) if columns > 3 else ((724, 1024), (600, 700), (800, 600))
-    )
+    many = ((724, 1024), (791, 1024), (1024, 724), (1024, 640))
+    width, height = random.choice(many if columns > 3 else ((724, 1024), (600, 700), (800, 600)))
     sheet = maker.open(width, height, maker.paper())
     layout = maker.arrange("table")
     family = maker.family(mono=0.12)
     size = random.uniform(10, 13) if columns > 5 else random.uniform(11, 17)
     body = maker.style(family.regular, size)
     dark = layout in ("shaded head", "boxed", "wide") and random.random() < 0.3
-    head = Style(
-        family.bold if random.random() < 0.75 else family.regular,
-        size * random.choice((1.0, 1.0, 0.92)),
-        (255, 255, 255) if dark else body.colour,
-    )
+    head = Style(family.bold if random.random() < 0.75 else family.regular, size * random.choice((1.0, 1.0, 0.92)))
+    head = head.inked((255, 255, 255) if dark else body.colour)
     first = Style(family.bold, size, body.colour) if layout == "bold row heads" or random.random() < 0.15 else body
-    ruling = Ruling(
-        layout,
-        random.choice(((0, 0, 0), (110, 110, 110), (190, 190, 190))),
-        maker.accent() if dark else maker.tint(),
-        random.uniform(0.35, 0.9),
-    )
+    rule = random.choice(((0, 0, 0), (110, 110, 110), (190, 190, 190)))
+    ruling = Ruling(layout, rule, maker.accent() if dark else maker.tint(), random.uniform(0.35, 0.9))
     margin = random.randint(24, 70)
     x, y, inner = float(margin), float(random.randint(30, 70)), float(width - 2 * margin)
     leading = random.uniform(1.3, 2.1)
@@ -275,9 +244,10 @@ def table(maker: PageMaker) -> None:
     total = _total_row(maker, drawn) if random.random() < 0.2 else []
     numeric = random.choice(("right", "right", "middle", "left"))
     aligns = ["left", *(numeric if column.numbers else random.choice(("left", "left", "middle")) for column in drawn)]
+    texts = [printed_corner, *(column.name for column in drawn)]
     heads, cells, bottom = write_table(
         sheet,
-        [printed_corner, *(column.name for column in drawn)],
+        texts,
         [*rows, *([total] if total else [])],
         x,
         y + size * 0.8,
@@ -302,21 +272,20 @@ def table(maker: PageMaker) -> None:
 
 
 def _caption(
-    maker: PageMaker, bold: object, body: Style, corner: str, x: float, y: float, width: float
+    maker: PageMaker, bold: FontFace, body: Style, corner: str, x: float, y: float, width: float
 ) -> tuple[Cell, float]:
     random = maker.random
     if random.random() < 0.2:
         return [], y
-    name = (
-        maker.words.thing().capitalize()
-        if random.random() < 0.5
-        else f"{maker.words.noun().capitalize()} {maker.one('column number').lower()}"
-    )
+    words = maker.words
+    if random.random() < 0.5:
+        name = words.thing().capitalize()
+    else:
+        name = f"{words.noun().capitalize()} {maker.one('column number').lower()}"
     text = maker.one("caption").format(n=random.randint(1, 19), t=name, y=maker.values.year(), h=corner.lower())
-    style = Style(maker.random.choice((bold, body.face)), body.size * random.uniform(1.0, 1.8), body.colour)  # type: ignore[arg-type]
-    pieces, end = maker.sheet.paragraph(
-        text, x, y + style.size, width, style, 1.2, random.choice(("left", "left", "middle"))
-    )
+    style = Style(random.choice((bold, body.face)), body.size * random.uniform(1.0, 1.8), body.colour)
+    align = random.choice(("left", "left", "middle"))
+    pieces, end = maker.sheet.paragraph(text, x, y + style.size, width, style, 1.2, align)
     return pieces, end - style.size * 0.5
 
 
@@ -338,9 +307,8 @@ def _rest(maker: PageMaker, body: Style, x: float, y: float, width: float) -> No
     y += body.size * 1.6
     if y + body.size * 3 < sheet.height and random.random() < 0.4:
         note = body.sized(max(9.0, body.size * 0.82))
-        text = random.choice(("Source: {}", "Note: {}", "* {}", "1) {}")).format(
-            maker.words.sentence() if random.random() < 0.6 else maker.values.company()
-        )
+        text = random.choice(("Source: {}", "Note: {}", "* {}", "1) {}"))
+        text = text.format(maker.words.sentence() if random.random() < 0.6 else maker.values.company())
         _, y = sheet.paragraph(text, x, y, width, note)
     while y + body.size * 5 < sheet.height and random.random() < 0.45:
         _, y = sheet.paragraph(maker.words.text(random.randint(2, 5)), x, y + body.size * 0.6, width, body)
@@ -367,10 +335,8 @@ def ask_table(
         cell, row, head = cells[i][j + 1], cells[i][0], heads[j + 1]
         if not cell or not row or not head or names.count(names[i]) > 1:
             continue
-        text = questions.word(
-            "cell", column=_said(columns[j].name), row=names[i], columnlabel=joined(head), rowlabel=names[i]
-        )
-        questions.add(text, joined(cell), boxes_of(cell), boxes_of([*row, *head]))
+        names_of = {"row": names[i], "columnlabel": joined(head), "rowlabel": names[i]}
+        questions.ask("cell", cell, [*row, *head], column=_said(columns[j].name), **names_of)
     j = random.randrange(len(columns))
     column, texts = columns[j], [joined(row[j + 1]) for row in cells]
     i = random.randrange(count)
@@ -384,9 +350,8 @@ def ask_table(
             if column.numbers.count(best) == 1 and random.random() < 0.5:
                 i = column.numbers.index(best)
                 text = questions.word(word, head=who, column=_said(column.name))
-                questions.add(
-                    text, names[i], boxes_of(cells[i][0]), boxes_of([*heads[j + 1], *cells[i][j + 1]]), SPREAD
-                )
+                leads = boxes_of([*heads[j + 1], *cells[i][j + 1]])
+                questions.add(text, names[i], boxes_of(cells[i][0]), leads, SPREAD)
     if random.random() < 0.4:
         questions.gist("how many rows", str(count), head=who)
     if random.random() < 0.3:
@@ -416,11 +381,7 @@ def _ask_missing(maker: PageMaker, columns: list[Column], names: list[str]) -> N
             row = random.choice([each for each in row_heads(maker, 5)[1] if each not in names] or ["none"])
         if not row or row == "none":
             continue
-        questions.add(
-            questions.word("cell", column=_said(column), row=row, columnlabel=column, rowlabel=row),
-            NOT_THERE,
-            kind=ABSENT,
-        )
+        questions.lack("cell", column=_said(column), row=row, columnlabel=column, rowlabel=row)
 
 
 def _said(name: str) -> str:

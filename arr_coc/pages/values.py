@@ -24,7 +24,7 @@ from faker.providers.person.en_US import Provider as _People
 from faker.providers.person.es_ES import Provider as _SpanishPeople
 from faker.providers.person.fr_FR import Provider as _FrenchPeople
 
-from .splits import Split, Words, alternatives, pool, pools, share
+from .splits import Split, Words, alternatives, listed, pool, pools, share
 
 _GROUPINGS = ((",", "."), (",", "."), (",", "."), ("", "."), (".", ","), ("", ","), (" ", ","), ("'", "."), (" ", "."))
 MONTHS = calendar.month_name[1:]
@@ -156,14 +156,8 @@ class Values:
         if draw < 0.6:
             return f"{first} {last}"
         initial = f"{self.random.choice(string.ascii_uppercase)}."
-        forms = (
-            f"{first} {initial} {last}",
-            f"{initial} {last}",
-            f"{last}, {first}",
-            f"Dr. {first} {last}",
-            f"{first[0]}. {initial} {last}",
-            f"{first} {last}-{self.last_name()}",
-        )
+        forms = [f"{first} {initial} {last}", f"{initial} {last}", f"{last}, {first}", f"Dr. {first} {last}"]
+        forms += [f"{first[0]}. {initial} {last}", f"{first} {last}-{self.last_name()}"]
         return self.random.choice(forms)
 
     def company(self) -> str:
@@ -247,10 +241,8 @@ class Values:
 
     def filled(self, form: str) -> str:
         """A format with # replaced by digits and @ by capital letters."""
-        digits = self.random.choice
-        text = "".join(
-            digits(string.digits) if c == "#" else digits(string.ascii_uppercase) if c == "@" else c for c in form
-        )
+        signs = {"#": string.digits, "@": string.ascii_uppercase}
+        text = "".join(self.random.choice(signs[char]) if char in signs else char for char in form)
         return "1" + text[1:] if form[0] == "#" and text[0] == "0" else text
 
     def phone(self) -> str:
@@ -263,25 +255,15 @@ class Values:
 
     def iban(self) -> str:
         """An IBAN, in groups of four or without spaces."""
-        text = self.random.choice(("DE", "GB", "FR", "NL", "ES", "CH", "AT")) + self.filled(
-            "#" * self.random.choice((18, 20, 22))
-        )
+        text = self.random.choice(("DE", "GB", "FR", "NL", "ES", "CH", "AT"))
+        text += self.filled("#" * self.random.choice((18, 20, 22)))
         return " ".join(re.findall(".{1,4}", text)) if self.random.random() < 0.7 else text
 
     def email(self) -> str:
         """An email address."""
-        who = self.random.choice(
-            (
-                f"{self.first_name()}.{self.last_name()}",
-                f"{self.first_name()}{self.random.randint(1, 99)}",
-                f"{self.first_name()[0]}{self.last_name()}",
-                self.words.noun(),
-                "info",
-                "office",
-                "sales",
-                "contact",
-            )
-        )
+        first, last = self.first_name, self.last_name
+        names = (f"{first()}.{last()}", f"{first()}{self.random.randint(1, 99)}", f"{first()[0]}{last()}")
+        who = self.random.choice((*names, self.words.noun(), "info", "office", "sales", "contact"))
         return f"{_ascii(who)}@{self._domain()}".lower()
 
     def url(self) -> str:
@@ -328,9 +310,7 @@ class Values:
         else:
             text = self.words.noun()
         if self.random.random() < 0.15:
-            text += self.random.choice(
-                (" 500g", " 1L", " XL", " 330ml", " 2pk", " A4", " (large)", " 12 oz", " #4", " 0.5l")
-            )
+            text += " " + self.random.choice(listed("sizes of products"))
         return text.title() if self.random.random() < 0.7 else text.capitalize()
 
 
@@ -343,11 +323,8 @@ def _written(when: datetime.datetime, form: str) -> str:
     ending = "th" if 10 < when.day < 20 else {1: "st", 2: "nd", 3: "rd"}.get(when.day % 10, "th")
     half = "am" if when.hour < 12 else "pm"
     form = form.replace("{th}", ending).replace("{ap}", half).replace("{a.m.}", f"{half[0]}.m.")
-    bare = {
-        "%-d": str(when.day),
-        "%-m": str(when.month),
-        "%-I": str((when.hour + 11) % 12 + 1),
-    }  # not supported on every system
+    # Not every system's strftime has these.
+    bare = {"%-d": str(when.day), "%-m": str(when.month), "%-I": str((when.hour + 11) % 12 + 1)}
     for code, text in bare.items():
         form = form.replace(code, text)
     return when.strftime(form)
