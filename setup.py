@@ -63,7 +63,7 @@ setup(
     packages=[*find_packages(include=["arr_coc", "arr_coc.*"]), *PACKAGE_DIR],
     package_dir=PACKAGE_DIR,
     package_data={
-        "arr_coc.data": ["*.csv"],
+        "arr_coc.data": ["*.csv", "*.txt"],
         "arr_coc.pages": ["*.csv", "*.txt"],
         "arr_coc.pages.domains": ["*.txt"],
         "arr_coc.serving": ["monitoring/*"],

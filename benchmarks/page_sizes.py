@@ -135,7 +135,7 @@ def page_sizes(
         domain, variations = KINDS[kind]
         page = draw_page(domain, seed, number, SIDE, split, variations=variations)
         fields = [question for question in page.questions if question.kind == "field"][:questions]
-        for shown in shown_at(page.sources[0].convert("RGB"), sizes, resolutions):
+        for shown in shown_at(page.image.convert("RGB"), sizes, resolutions):
             asked = [question for question in fields if _line_height(question) * shown.scale >= LOWEST]
             if asked:
                 rows.setdefault(shown.name, []).append(_asked(model, shown, kind, number, asked, tiles))

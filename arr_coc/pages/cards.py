@@ -8,10 +8,10 @@ from .fields import Field, term
 from .forms import Shown, ask_absent, ask_fields, cased
 from .maker import PAGES, PageMaker, on
 from .sheet import Colour, Piece, Style, joined
-from .splits import listed
+from .splits import listed, pairs
 from .values import KINDS
 
-_CONTACTS = dict(item.split("=") for item in listed("contacts"))
+_CONTACTS = pairs("contacts")
 _WIDE = ("address", "person", "company", "email", "url", "iban", "words")
 
 

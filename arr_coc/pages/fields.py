@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from random import Random
 
-from .splits import SPLITS, Split, Words, items_of, listed, pool, share
+from .splits import SPLITS, Split, Words, items_of, listed, pairs, pool, share
 
 LANGUAGES = ("German", "French", "Spanish")
 """Languages of terms beside English, which stands in for those that they lack."""
@@ -81,7 +81,7 @@ def all_fields(split: Split) -> tuple[Field, ...]:
 
 
 _INVENTED_KINDS = listed("kinds of invented fields")
-_ENDINGS = dict(item.split("=") for item in listed("endings of invented fields"))
+_ENDINGS = pairs("endings of invented fields")
 
 
 class FieldNames:

@@ -16,33 +16,11 @@ from . import agreements, cards, charts, forms, invoices, letters, manuals, rece
 from .fonts import FontFace, find_fonts
 from .maker import PAGES, PageMaker, fonts_of
 from .page import TextPage
-from .splits import Split, check_split
+from .splits import Split, check_split, pairs
 
 __all__ = ["KINDS", "draw_page", "layout_page"]
 
-KINDS: dict[str, float] = {
-    "form": 3.0,
-    "receipt": 3.0,
-    "invoice": 2.0,
-    "table": 2.0,
-    "letter": 1.0,
-    "memo": 0.7,
-    "agreement": 1.0,
-    "email": 0.6,
-    "bar chart": 1.0,
-    "line chart": 0.5,
-    "pie chart": 0.5,
-    "screen": 2.0,
-    "terminal": 0.6,
-    "business card": 0.4,
-    "id card": 0.5,
-    "label": 0.4,
-    "ticket": 0.4,
-    "badge": 0.2,
-    "manual": 1.0,
-    "schedule": 0.5,
-    "directory": 0.5,
-}
+KINDS = {kind: float(weight) for kind, weight in pairs("kinds of pages").items()}
 """Kinds of pages, and their weights."""
 
 _QUESTIONS = 14  # the most questions of a page

@@ -7,32 +7,13 @@ import datetime
 from .maker import PAGES, PageMaker
 from .question_writer import SPREAD, boxes_of
 from .sheet import Piece, Style, joined
-from .splits import listed
+from .splits import listed, pairs
 from .tables import Ruling, write_table
 
 Row = list[list[Piece]]
 Items = tuple[Row, list[Row], list[float], dict[str, int]]
 Entry = tuple[str, tuple[str, ...], list[Piece], list[Piece]]
-_KIND = {
-    "invoice number": "code",
-    "invoice date": "date",
-    "due date": "date",
-    "order number": "code",
-    "customer number": "code",
-    "terms": "words",
-    "contact": "person",
-    "bank": "company",
-    "iban": "iban",
-    "taxid": "code",
-    "phone": "phone",
-    "total": "amount",
-    "subtotal": "amount",
-    "tax": "amount",
-    "discount": "amount",
-    "shipping": "amount",
-    "paid": "amount",
-    "balance": "amount",
-}
+_KIND, _SPECIAL = pairs("kinds of facts of invoices"), pairs("wordings of facts of invoices")
 
 
 class _Invoice:
@@ -322,22 +303,6 @@ def _foot(paper: _Invoice) -> None:
         text = text.format(**names, percent=values.percent()).replace("..", ".")
         _, y = sheet.paragraph(text, paper.left, y + paper.step, paper.right - paper.left, paper.body)
     paper.y = y
-
-
-_SPECIAL = {
-    "seller": "who invoices",
-    "seller address": "seller's address",
-    "customer": "who is invoiced",
-    "customer address": "customer's address",
-    "total": "invoice total",
-    "tax": "ask tax",
-    "subtotal": "ask subtotal",
-    "invoice number": "ask number",
-    "invoice date": "ask invoice date",
-    "due date": "ask due",
-    "ship to": "who receives",
-    "ship to address": "where sent",
-}
 
 
 def _ask(paper: _Invoice, items: Items, title: list[Piece]) -> None:

@@ -30,10 +30,7 @@ class Question:
         boxes: (x0, y0, x1, y1) around the answer, px; empty for absent fields.
         label_boxes: boxes of the labels that lead to the answer, the one that the question names first.
         kind: kind of the answer, such as "price" or "cell"; "absent" for absent fields.
-        hops: 2 if the question names neither the answer's label nor its row, but something that leads there.
         history: earlier questions about the page and their answers in the chat.
-        box_sources, label_sources: the source of each box, from 0; empty: the first.
-        answer_sources: the sources that each have the answer; empty if the answer needs several, or there is only one.
     """
 
     text: str
@@ -41,11 +38,7 @@ class Question:
     boxes: tuple[Box, ...]
     label_boxes: tuple[Box, ...]
     kind: str
-    hops: int = 1
     history: tuple[tuple[str, str], ...] = field(default=(), repr=False)  # not in digests, to keep old ones
-    box_sources: tuple[int, ...] = field(default=(), repr=False)
-    label_sources: tuple[int, ...] = field(default=(), repr=False)
-    answer_sources: tuple[int, ...] = field(default=(), repr=False)
 
     @property
     def absent(self) -> bool:
@@ -59,10 +52,10 @@ class Question:
 
     @property
     def difficulty(self) -> Difficulty:
-        """Hard: two hops, a long answer, or more boxes than a value and its labels."""
+        """Hard: a long answer, or more boxes than a value and its labels."""
         short = max(map(len, self.answers)) <= _EASY_LENGTH
         few = len(self.boxes) + len(self.label_boxes) <= _EASY_BOXES
-        return "easy" if self.hops == 1 and short and few else "hard"
+        return "easy" if short and few else "hard"
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,7 +9,7 @@ from random import Random
 from ..modeling.image_processing_arr_coc import Box
 from .page import ABSENT, Question
 from .sheet import Piece, Pieces, joined
-from .splits import Split, items_of, listed, share
+from .splits import Split, items_of, listed, pairs, share
 
 DETAIL, SPREAD, TWO_PLACES, GIST, TICK = "detail", "spread", "two places", "gist", "tick"
 """Kinds of questions: the answer is printed in its boxes; needs a comparison; is printed in two places; is about the
@@ -24,22 +24,8 @@ _CORE = 4  # wordings of each pool that stay in training
 WORDINGS: dict[str, tuple[str, ...]] = items_of("wordings.txt")
 """Wordings by kind of question."""
 
-_OWN = {  # wordings of kinds of values, in addition to those of any value
-    "date": "date",
-    "person": "person",
-    "company": "company",
-    "amount": "amount",
-    "time": "time",
-    "count": "count",
-    "place": "place",
-    "city": "place",
-    "measure": "measure",
-    "percent": "percent",
-    "phone": "contact",
-    "email": "contact",
-    "number": "measure",
-}
-
+_OWN = pairs("wordings of values")
+"""Wordings of kinds of values, in addition to those of any value."""
 _PHRASE = re.compile(
     r"( (on|by|to|from|at|in|via|until|since|with|for)|^(in charge|from|to|for|about|cc|re|born|dated|admitted|"
     r"discharged|departs|arrives|expires|signed|printed|received|tendered|due|prepaid|unpaid|issued|each|call|dial|"

@@ -19,7 +19,7 @@ from PIL import Image, ImageDraw, ImageFont
 from ..modeling.image_processing_arr_coc import Box
 from .fonts import FontFace
 from .page import Line
-from .splits import pools
+from .splits import pairs
 
 Colour = tuple[int, int, int]
 
@@ -30,7 +30,7 @@ _DESCENT = 0.25  # how far an answer's box reaches below the baseline, as a shar
 @lru_cache(maxsize=1)
 def _plain() -> dict[str, str]:
     """What is written for characters that a face lacks."""
-    return {item[0]: item[2:] for item in pools()["replacement"][1]}
+    return pairs("replacement")
 
 
 class _Advances(dict[str, float]):

@@ -91,7 +91,7 @@ def items_of(name: str, sign: str = ";") -> dict[str, tuple[str, ...]]:
 
     Lines are `key: item; item; ...`, or with another `sign`; a key's items can go on in indented lines.
     """
-    text = Path(__file__).with_name(name).read_text(encoding="utf-8")
+    text = (Path(__file__).parent / name).read_text(encoding="utf-8")
     lines = (line.split(":", 1) for line in re.sub(r"\n\s+", " ", text.strip()).splitlines())
     return {key: tuple(item.strip() for item in items.split(sign)) for key, items in lines}
 
@@ -106,6 +106,11 @@ def pools() -> dict[str, tuple[int, tuple[str, ...]]]:
 def listed(name: str) -> tuple[str, ...]:
     """All items of a pool of pools.txt, which are in every split."""
     return pools()[name][1]
+
+
+def pairs(name: str) -> dict[str, str]:
+    """The items `key=value` of a pool of pools.txt."""
+    return dict(item.split("=") for item in listed(name))
 
 
 def pool(name: str, split: Split) -> tuple[str, ...]:

@@ -226,6 +226,10 @@ class Values:
             lines.append(self.country())
         return lines
 
+    def full_address(self) -> str:
+        """An address on one line."""
+        return ", ".join(self.address())
+
     def place(self) -> str:
         """A town, sometimes with its state or country."""
         draw = self.random.random()
@@ -330,35 +334,8 @@ def _written(when: datetime.datetime, form: str) -> str:
     return when.strftime(form)
 
 
+_METHODS = {"words": "words_", "address": "full_address", "first": "first_name", "last": "last_name"}
 KINDS: dict[str, Callable[[Values], str]] = {
-    "amount": Values.amount,
-    "number": Values.number,
-    "count": Values.count,
-    "percent": Values.percent,
-    "measure": Values.measure,
-    "year": Values.year,
-    "date": Values.date,
-    "time": Values.time,
-    "person": Values.person,
-    "company": Values.company,
-    "place": Values.place,
-    "country": Values.country,
-    "job": Values.job,
-    "phone": Values.phone,
-    "code": Values.code,
-    "iban": Values.iban,
-    "email": Values.email,
-    "url": Values.url,
-    "choice": Values.choice,
-    "words": Values.words_,
-    "note": Values.note,
-    "state": Values.state,
-    "city": Values.city,
-    "first": Values.first_name,
-    "last": Values.last_name,
-    "product": Values.product,
-    "postcode": Values.postcode,
-    "address": lambda values: ", ".join(values.address()),
-    "street": Values.street,
+    kind: getattr(Values, _METHODS.get(kind, kind)) for kind in listed("kinds of values")
 }
 """Functions that draw a value, by kind."""

@@ -1,15 +1,11 @@
-"""Domains of rendered pages: each draws a page with questions from a random generator.
+"""Domains of drawn pages: each draws a page with questions from a random generator.
 
-A new domain registers a function that draws a page, its layouts and its wordings under one name (`page.register`). It
-can then be used by this name in `draw_page` and everything above.
+A new domain registers a function that draws a page under a name (`domain.register`). It can then be used by this name
+in `draw_page` and everything above.
 """
 
-from ..page import Difficulty as Difficulty
-from ..page import Question as Question
 from . import browser, document, generated  # noqa: F401  (each registers itself)
 from .domain import DOMAINS as DOMAINS
-from .domain import Domain as Domain
-from .domain import Layouts as Layouts
 from .domain import Page as Page
 from .domain import register as register
 from .variations import AS_DRAWN as AS_DRAWN

@@ -25,7 +25,6 @@ from .domain import Layouts, Page, register
 from .glyphs import CONTRAST, MAX_FONT, MIN_FONT, Glyph, check_page, text_unit
 from .rasterising import Colour, Palette, degrade, sample_palette
 from .values import FIELDS, made_up_word, pick, sample_pairs
-from .wordings import DOCUMENT_WORDINGS
 
 Arrangement = Literal["table", "spread", "inline", "stacked"]
 Lines = Literal["none", "rows", "grid", "frame", "zebra", "dashed", "cards"]
@@ -47,34 +46,18 @@ class HtmlLayout:
     lines: Lines = "none"
 
 
-LAYOUTS = Layouts(
-    train={
-        "table": HtmlLayout("table"),
-        "table_rows": HtmlLayout("table", lines="rows"),
-        "table_grid": HtmlLayout("table", lines="grid"),
-        "table_zebra_two": HtmlLayout("table", 2, "zebra"),
-        "spread_dashed": HtmlLayout("spread", lines="dashed"),
-        "spread_zebra": HtmlLayout("spread", lines="zebra"),
-        "spread_rows_two": HtmlLayout("spread", 2, "rows"),
-        "inline": HtmlLayout("inline"),
-        "inline_frame": HtmlLayout("inline", lines="frame"),
-        "inline_two": HtmlLayout("inline", 2),
-        "stacked_two": HtmlLayout("stacked", 2),
-        "stacked_frame": HtmlLayout("stacked", 2, "frame"),
-        "stacked_rows": HtmlLayout("stacked", lines="rows"),
-    },
-    test={
-        "table_zebra": HtmlLayout("table", lines="zebra"),
-        "table_grid_two": HtmlLayout("table", 2, "grid"),
-        "spread": HtmlLayout("spread"),
-        "spread_rows": HtmlLayout("spread", lines="rows"),
-        "inline_rows": HtmlLayout("inline", lines="rows"),
-        "stacked_cards": HtmlLayout("stacked", 2, "cards"),
-        "stacked": HtmlLayout("stacked"),
-    },
-)
+def _layout(text: str) -> HtmlLayout:
+    arrangement, columns, lines = text.split()
+    return HtmlLayout(arrangement, int(columns), lines)  # type: ignore[arg-type]
 
-STACKED = LAYOUTS.only(lambda layout: layout.arrangement == "stacked")
+
+LAYOUTS = Layouts.of_words("browser", _layout)
+STACKED = Layouts(
+    *(
+        {name: each for name, each in own.items() if each.arrangement == "stacked"}
+        for own in (LAYOUTS.train, LAYOUTS.test)
+    )
+)
 """The layouts in which labels are above their values."""
 
 
@@ -170,7 +153,8 @@ def make_html(
     texts = [(_text(label + mark, "label"), _text(value, "value")) for label, value in fields]
     heading = f"<header>{_text(title, 'heading')}</header>" if title else ""
     rows = _table(texts, layout.columns) if layout.arrangement == "table" else _list(texts)
-    return f"<head><style>{_faces(style)}{_common_css(style, pixels)}{_layout_css(layout, style)}</style></head><body>{heading}<main>{rows}</main></body>"
+    head = f"<head><style>{_faces(style)}{_common_css(style, pixels)}{_layout_css(layout, style)}</style></head>"
+    return head + f"<body>{heading}<main>{rows}</main></body>"
 
 
 def _text(text: str, role: str) -> str:
@@ -302,13 +286,13 @@ def render_browser(
     return Document(image, entries, glyphs, layout_name, style.fonts)
 
 
-@register("browser", LAYOUTS, {"field": DOCUMENT_WORDINGS})
+@register("browser")
 def draw_browser(rng: np.random.Generator, size: int, split: Split) -> Page:
     """A page of `render_browser` with one question about each field."""
     return ask_each(rng, render_browser(rng, size=size, split=split), split, FIELDS)
 
 
-@register("stacked", STACKED, {"field": DOCUMENT_WORDINGS})
+@register("stacked")
 def draw_stacked(rng: np.random.Generator, size: int, split: Split) -> Page:
     """A page as of `draw_browser`, with labels above their values."""
     return ask_each(rng, render_browser(rng, size=size, split=split, layouts=STACKED), split, FIELDS)

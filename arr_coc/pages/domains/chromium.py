@@ -11,6 +11,7 @@ import io
 import json
 import os
 import select
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -29,23 +30,13 @@ from ...modeling.image_processing_arr_coc import Box
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 """Possible names of the installed browser."""
 
-_FLAGS = (
-    "--headless",
-    "--remote-debugging-pipe",
-    "--disable-gpu",
-    "--hide-scrollbars",
-    "--mute-audio",
-    "--no-first-run",
-    "--allow-file-access-from-files",  # fonts are files too
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--disable-quic",
-    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",  # no DNS requests
-    "--font-render-hinting=none",
-    "--disable-lcd-text",
-    "--force-color-profile=srgb",
+_FLAGS = shlex.split(
+    """--headless --remote-debugging-pipe --disable-gpu --hide-scrollbars --mute-audio --no-first-run
+    --allow-file-access-from-files --disable-background-networking --disable-component-update --disable-sync
+    --disable-quic '--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1' --font-render-hinting=none
+    --disable-lcd-text --force-color-profile=srgb"""
 )
+"""Fonts are read from files, and no name is looked up in the network."""
 _PIPES = 'exec "$0" "$@" 3<&0 4>&1 </dev/null >/dev/null'  # the browser reads commands from 3 and answers on 4
 _PATIENCE = 60.0  # timeout of an answer, seconds
 
@@ -244,7 +235,8 @@ def find_browser() -> str:
         if path := shutil.which(name):
             return path
     raise FileNotFoundError(
-        f"browser: expected one of {', '.join(PROGRAMS)} on the path; got none. On Debian or Ubuntu: apt-get install chromium"
+        f"browser: expected one of {', '.join(PROGRAMS)} on the path; got none. "
+        "On Debian or Ubuntu: apt-get install chromium"
     )
 
 

@@ -1,4 +1,4 @@
-"""Domains `document`, `form` and `pages`: lines of `label value` on one page or several.
+"""Domains `document` and `form`: lines of `label value`.
 
 Layouts and their plans are here too. All lengths are pixels of the final image.
 """
@@ -6,7 +6,7 @@ Layouts and their plans are here too. All lengths are pixels of the final image.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -15,11 +15,11 @@ from PIL import Image
 from ...modeling.image_processing_arr_coc import Box
 from ..page import Question
 from ..splits import Split, part
-from .domain import Layouts, Page, register, register_sources
+from .domain import Layouts, Page, register
 from .glyphs import CONTRAST, MAX_FONT, MIN_FONT, Glyph, Styles, check_page, sample_pen, sample_styles, write
 from .rasterising import Ink, Ruler, TextStyle, compose, sample_palette
 from .values import FIELDS, TITLES, made_up_word, pick, sample_pairs
-from .wordings import DOCUMENT_WORDINGS, Wordings, ask
+from .wordings import ask
 
 _EDGE = 4.0  # px at a 256 px page kept free of text on every side
 _LINE = 1.16  # least line pitch in font sizes: ascent plus descent of the tallest font in use
@@ -54,33 +54,12 @@ class Layout:
         return self.rows or self.underline
 
 
-LAYOUTS = Layouts(
-    train={
-        "left": Layout("left"),
-        "left_rows": Layout("left", rows=True),
-        "left_frame": Layout("left", frame=True),
-        "left_underline": Layout("left", underline=True),
-        "spaced": Layout("spaced"),
-        "spaced_rows": Layout("spaced", rows=True),
-        "spaced_table": Layout("spaced", rows=True, frame=True, divider=True),
-        "spaced_leaders": Layout("spaced", leaders=True),
-        "spaced_divider": Layout("spaced", divider=True),
-        "spaced_edges": Layout("spaced", edges=True),
-        "right": Layout("right"),
-        "right_rows": Layout("right", rows=True, edges=True),
-        "right_frame": Layout("right", frame=True),
-    },
-    test={
-        "left_edges": Layout("left", edges=True),
-        "left_framed_rows": Layout("left", rows=True, frame=True),
-        "spaced_frame": Layout("spaced", frame=True),
-        "spaced_underline": Layout("spaced", underline=True),
-        "right_leaders": Layout("right", leaders=True),
-        "right_table": Layout("right", rows=True, frame=True, divider=True),
-        "right_edges": Layout("right", edges=True),
-    },
-    weights={"left": 4.0, "spaced": 4.0, "right": 4.0},  # plain pages are the most common
-)
+def _layout(text: str) -> Layout:
+    placement, *parts = text.split()
+    return Layout(placement, **dict.fromkeys(parts, True))  # type: ignore[arg-type]
+
+
+LAYOUTS = Layouts.of_words("document", _layout, {"left": 4.0, "spaced": 4.0, "right": 4.0})  # mostly plain pages
 
 
 @dataclass(frozen=True)
@@ -317,12 +296,7 @@ def _sample_title(rng: np.random.Generator, split: Split) -> str:
 
 
 def render_document(
-    rng: np.random.Generator,
-    *,
-    size: int = 256,
-    split: Split = "train",
-    fields: Sequence[str] = FIELDS,
-    pairs: Sequence[tuple[str, str]] | None = None,
+    rng: np.random.Generator, *, size: int = 256, split: Split = "train", fields: Sequence[str] = FIELDS
 ) -> Document:
     """A page of 4 to 14 lines `field value` with distinct fields and distinct values.
 
@@ -332,7 +306,6 @@ def render_document(
         split: split of fonts, words and layouts, see `arr_coc.pages.splits`; only training distorts letters.
         fields: names to draw from (lower case, distinct), at least 4; names that `FIELDS` lacks have numbers, or
             values of any kind.
-        pairs: fields and values of the page; None: random.
 
     Raises:
         ValueError: a bad `split`, a page under 64 px, or too few fields.
@@ -345,9 +318,7 @@ def render_document(
     while True:
         layout_name, layout = LAYOUTS.draw(rng, split)
         styles = sample_styles(rng, pen, size, split)
-        said = pairs
-        if said is None:
-            said = sample_pairs(rng, int(rng.integers(_MIN_ENTRIES, _MAX_ENTRIES + 1)), split=split, fields=fields)
+        said = sample_pairs(rng, int(rng.integers(_MIN_ENTRIES, _MAX_ENTRIES + 1)), split=split, fields=fields)
         labels = cased(rng, [field for field, _ in said])
         colon = ":" if rng.random() < 0.5 else ""
         drawn, values = [label + colon for label in labels], [value for _, value in said]
@@ -376,7 +347,7 @@ def render_document(
     return Document(image, entries, tuple(glyphs), layout_name, " + ".join(names))
 
 
-@register("document", LAYOUTS, {"field": DOCUMENT_WORDINGS})
+@register("document")
 def draw_document(rng: np.random.Generator, size: int, split: Split) -> Page:
     """A page of `render_document` with one question about each field."""
     return draw_fields(rng, size, split, FIELDS)
@@ -390,41 +361,12 @@ def draw_fields(rng: np.random.Generator, size: int, split: Split, fields: Seque
 def ask_each(rng: np.random.Generator, document: Document, split: Split, fields: Sequence[str]) -> Page:
     """The document with one question about each of its fields, in random order; the fields are drawn from `fields`."""
     order = rng.permutation(len(document.entries))
-    entries = [document.entries[int(index)] for index in order]
-    questions = tuple(
-        Question(ask(rng, entry.field, split=split), (entry.value,), (entry.value_box,), (entry.label_box,), "field")
-        for entry in entries
-    )
+    questions = tuple(_asked(rng, [document.entries[int(index)]], split) for index in order)
     text = "\n".join(f"{entry.label} {entry.value}" for entry in document.entries)
     return Page(document.image, questions, document.layout, document.font, document.glyphs, tuple(fields), text=text)
 
 
-FORM_WORDINGS: dict[int, Wordings] = {
-    2: Wordings(
-        (
-            "What are the {first} and the {second}?",
-            "Find the {first} and the {second}.",
-            "Read the {first} and the {second}.",
-            "{first} and {second}?",
-        ),
-        ("What are the {first} and {second}?", "Give me the {first} and the {second}."),
-    ),
-    3: Wordings(
-        (
-            "What are the {first}, the {second} and the {third}?",
-            "Find the {first}, the {second} and the {third}.",
-            "Read the {first}, the {second} and the {third}.",
-            "{first}, {second} and {third}?",
-        ),
-        ("What are the {first}, {second} and {third}?", "Give me the {first}, the {second} and the {third}."),
-    ),
-}
-"""Wordings by number of fields in the question; the answer has their values in this order, one per line."""
-
-_PLACES = ("first", "second", "third")
-
-
-@register("form", LAYOUTS, FORM_WORDINGS)
+@register("form")
 def draw_form(rng: np.random.Generator, size: int, split: Split) -> Page:
     """A page of `render_document`; each field has a question about it alone, and one about it and the next fields."""
     document = render_document(rng, size=size, split=split)
@@ -437,46 +379,8 @@ def draw_form(rng: np.random.Generator, size: int, split: Split) -> Page:
 
 
 def _asked(rng: np.random.Generator, entries: list[Entry], split: Split) -> Question:
-    count, fields = len(entries), [entry.field for entry in entries]
-    text = (
-        ask(rng, fields[0], split=split)
-        if count == 1
-        else FORM_WORDINGS[count].draw(rng, split, **dict(zip(_PLACES, fields, strict=False)))
-    )
+    """A question about one to three fields; the answer has a line for each."""
+    text = ask(rng, *(entry.field for entry in entries), split=split)
     answer = "\n".join(entry.value for entry in entries)
     boxes, labels = tuple(entry.value_box for entry in entries), tuple(entry.label_box for entry in entries)
-    return Question(text, (answer,), boxes, labels, "field" if count == 1 else f"{count} fields")
-
-
-_ASKED = 6
-"""The most fields that questions are about, each on one page only; other fields can be on several pages."""
-_SHOWN = (4, 9)
-"""Range of the number of other fields on a page."""
-
-
-@register_sources("pages", LAYOUTS, {"field": DOCUMENT_WORDINGS}, least=2, most=20)
-def draw_pages(rng: np.random.Generator, size: int, split: Split, count: int) -> Page:
-    """A PDF of `count` pages of fields; each question is about a field that one of them has."""
-    names = [FIELDS[i] for i in rng.permutation(len(FIELDS))]
-    asked, others = names[: min(count, _ASKED)], names[_ASKED:]
-    places = dict(zip(rng.permutation(count).tolist(), asked, strict=False))
-    pages, questions = [], []
-    for number in range(count):
-        fields = [others[i] for i in rng.permutation(len(others))[: int(rng.integers(*_SHOWN))]]
-        fields += [places[number]] if number in places else []
-        pairs = sample_pairs(rng, len(fields), split=split, fields=fields)
-        document = render_document(rng, size=size, split=split, pairs=pairs)
-        pages.append(document)
-        for entry in document.entries:
-            if entry.field == places.get(number):
-                found = replace(_asked(rng, [entry], split), box_sources=(number,), label_sources=(number,))
-                questions.append(replace(found, answer_sources=(number,)))
-    first, *rest = pages
-    return Page(
-        first.image,
-        tuple(questions[i] for i in rng.permutation(len(questions))),
-        first.layout,
-        first.font,
-        tags=(("pages", str(count)),),
-        others=tuple(document.image for document in rest),
-    )
+    return Question(text, (answer,), boxes, labels, "field" if len(entries) == 1 else f"{len(entries)} fields")

@@ -16,44 +16,42 @@ from PIL import Image
 
 from ..page import Question, TextPage
 from ..splits import Split
-from .domain import Layouts, Page, register
+from .domain import Page, register
 
 WORN = 0.5
 """Share of worn pages."""
 
 
-@register("generated", Layouts({}, {}), {}, square=False)
+@register("generated", square=False)
 def draw(rng: np.random.Generator, size: int, split: Split) -> Page:
     """Draws a page of any kind whose longer side is `size` px.
 
     Raises:
         ValueError: the packages of the extra "train", whose words it uses, are not installed.
     """
-    generated, wear = _modules("generator", "wear")
-    return _page(rng, size, generated.draw_page(rng, split), wear)
+    return _page(rng, size, _module("generator").draw_page(rng, split))
 
 
-@register("question_kinds", Layouts({}, {}), {}, square=False)
+@register("question_kinds", square=False)
 def draw_question_kinds(rng: np.random.Generator, size: int, split: Split) -> Page:
     """`draw` with questions of each kind, which are the first ones. Raises the same error."""
-    generated, asked, wear = _modules("generator", "line_questions", "wear")
-    page = generated.draw_page(rng, split)
-    questions = asked.by_kind(Random(int(rng.integers(2**63))), page, split)
-    return _page(rng, size, replace(page, questions=questions), wear)
+    page = _module("generator").draw_page(rng, split)
+    questions = _module("line_questions").by_kind(Random(int(rng.integers(2**63))), page, split)
+    return _page(rng, size, replace(page, questions=questions))
 
 
-def _modules(*names: str) -> list[Any]:
+def _module(name: str) -> Any:
     try:
-        return [import_module(f"arr_coc.pages.{name}") for name in names]
+        return import_module(f"arr_coc.pages.{name}")
     except ImportError as error:
         raise ValueError(
             f'domain: expected the packages of generated pages (pip install "arr-coc[train]"); got {error}'
         ) from error
 
 
-def _page(rng: np.random.Generator, size: int, page: TextPage, wear: Any) -> Page:
+def _page(rng: np.random.Generator, size: int, page: TextPage) -> Page:
     if rng.random() < WORN:
-        page = wear.wear(rng, page)
+        page = _module("wear").wear(rng, page)
     assert page.image is not None, "draw_page draws"
     scale = size / max(page.size)
     image = page.image.resize([max(1, round(side * scale)) for side in page.size], Image.Resampling.LANCZOS)
@@ -62,14 +60,7 @@ def _page(rng: np.random.Generator, size: int, page: TextPage, wear: Any) -> Pag
         return tuple((x0, y0, x1, y1) for x0, y0, x1, y1 in ([round(edge * scale, 1) for edge in box] for box in boxes))
 
     def scaled(question: Question) -> Question:
-        boxes, labels = at_size(question.boxes), at_size(question.label_boxes)
-        return Question(question.text, question.answers, boxes, labels, question.kind, question.hops)
+        return replace(question, boxes=at_size(question.boxes), label_boxes=at_size(question.label_boxes))
 
-    return Page(
-        image,
-        tuple(map(scaled, page.questions)),
-        layout=page.source.removeprefix("generated: "),
-        font="",
-        tags=(("page", page.kind),),
-        text="\n".join(line.text for line in page.lines),
-    )
+    text, layout = "\n".join(line.text for line in page.lines), page.source.removeprefix("generated: ")
+    return Page(image, tuple(map(scaled, page.questions)), layout, font="", tags=(("page", page.kind),), text=text)

@@ -92,11 +92,6 @@ class TextStyle:
         """Advance width of a text without kerning, px."""
         return sum(self._char_widths(text)) * self.stretch / self.supersample + self.spacing * len(text)
 
-    def fitting(self, text: str, room: float) -> str:
-        """The longest prefix of `text` that is at most `room` px wide, without trailing spaces."""
-        widths = np.asarray(self._char_widths(text)) * self.stretch / self.supersample + self.spacing
-        return text[: int(np.searchsorted(np.cumsum(widths), room))].rstrip()
-
     def _char_widths(self, text: str) -> list[float]:
         font = self.font
         known = _advances_of(self.face.path, font.size)
@@ -120,13 +115,10 @@ class Ink:
     Args:
         size: side, px.
         pen: the pen.
-        window: (x, y) of the upper left corner, whole px of the page, if the layer is a part of it. Positions and boxes
-            remain relative to the page, and boxes are not clipped.
     """
 
-    def __init__(self, size: int, pen: Pen | None = None, window: tuple[int, int] | None = None) -> None:
+    def __init__(self, size: int, pen: Pen | None = None) -> None:
         self.size, self.pen = size, pen or Pen()
-        self._clipped, self._corner = window is None, window or (0, 0)
         scale = self.pen.supersample
         self._raw = Image.new("L", (math.ceil(size * scale / MIN_STRETCH), size * scale))
         self._draw = ImageDraw.Draw(self._raw)
@@ -141,11 +133,9 @@ class Ink:
         Texts on the same baseline must share stretch and shear.
         """
         assert style.supersample == self.pen.supersample and style.stretch >= MIN_STRETCH and self._image is None
-        scale, font, (x, y) = self.pen.supersample, style.font, self._here(position)
+        scale, font, (x, y) = self.pen.supersample, style.font, position
         top, bottom = max(0, math.floor(y - _ABOVE * style.pixels)), math.ceil(y + _BELOW * style.pixels)
         ends = style.advances(text)
-        if not self._clipped and not self._shows(x, x + float(ends[-1]), top, bottom, style.pixels):
-            return ends
         pen_x, pen_y = x * scale / style.stretch, y * scale
         if style.spacing:
             starts = [0.0, *(ends[:-1] * (scale / style.stretch)).tolist()]
@@ -162,16 +152,7 @@ class Ink:
     def rectangle(self, x0: float, y0: float, x1: float, y1: float, level: int) -> None:
         """Fills a rectangle of a layer without text, corners included, px."""
         assert self.pen.supersample == 1 and not self._lines
-        (left, top), (right, bottom) = self._here((x0, y0)), self._here((x1, y1))
-        self._draw.rectangle((left, top, right, bottom), level)
-
-    def _here(self, position: tuple[float, float]) -> tuple[float, float]:
-        """A position on the page as one on the layer."""
-        return position[0] - self._corner[0], position[1] - self._corner[1]
-
-    def _shows(self, left: float, right: float, top: int, bottom: int, slack: float) -> bool:
-        """Whether a part of a text can be visible on the layer."""
-        return top < min(self.size, bottom) and right > -slack and left < self.size + slack
+        self._draw.rectangle((x0, y0, x1, y1), level)
 
     def finish(self) -> Image.Image:
         """The layer, grey, with strokes thickened, letters stretched and slanted; nothing can be added afterwards."""
@@ -197,21 +178,11 @@ class Ink:
         return raw.transform((size, size), Image.Transform.MESH, strips, resample=resample)
 
     def box(self, position: tuple[float, float], style: TextStyle, width: float) -> Box:
-        """The box of the visible ink of a text of this advance width, px, with a pixel of slack, clipped to the page.
-
-        If a layer with a window shows only a part of the text, it is the box of its advance cells.
-        """
+        """The box, clipped to the page, of the visible ink of a text of this advance width, px, with a pixel of slack."""
         self.finish()
-        (x, y), overhang = self._here(position), 0.15 * style.pixels + 1
-        above, below = y - _ABOVE * style.pixels, y + _BELOW * style.pixels
-        if not self._clipped and min(x - overhang, above, self.size - x - width - overhang, self.size - below) < 0:
-            return position[0], position[1] - style.cap_height, position[0] + width, position[1]
-        x0, y0, x1, y1 = self._ink_box(x - overhang, above, x + width + overhang, below)
-        left, top = self._corner
-        return left + x0, top + y0, left + x1, top + y1
-
-    def _ink_box(self, x0: float, y0: float, x1: float, y1: float) -> Box:
-        """The box of visible ink of the layer within a box."""
+        (x, y), overhang = position, 0.15 * style.pixels + 1
+        x0, y0 = x - overhang, y - _ABOVE * style.pixels
+        x1, y1 = x + width + overhang, y + _BELOW * style.pixels
         left, right, top, bottom = max(0, math.floor(x0)), math.ceil(x1), max(0, math.floor(y0)), math.ceil(y1)
         ink = self._coverage[top:bottom, left:right] >= _INK_THRESHOLD
         columns, rows = np.flatnonzero(ink.any(axis=0)), np.flatnonzero(ink.any(axis=1))
@@ -309,9 +280,9 @@ def _unevenness(rng: np.random.Generator, size: int, train: bool) -> np.ndarray 
     return total
 
 
-def _warped(rng: np.random.Generator, page: Image.Image, strength: float, cells: int) -> Image.Image:
+def _warped(rng: np.random.Generator, page: Image.Image, strength: float) -> Image.Image:
     """The page with every letter distorted differently, by a mesh whose corners move by about `strength` px."""
-    size = page.width
+    size, cells = page.width, _MESH
     at = np.linspace(0, size, cells + 1)
     corners = np.stack(np.meshgrid(at, at), -1)
     corners[1:-1, 1:-1] += strength * rng.standard_normal((cells - 1, cells - 1, 2))
@@ -326,22 +297,10 @@ def _warped(rng: np.random.Generator, page: Image.Image, strength: float, cells:
     return page.transform(page.size, Image.Transform.MESH, mesh, Image.Resampling.BILINEAR)
 
 
-def compose(
-    rng: np.random.Generator,
-    layers: list[tuple[Ink, Colour]],
-    paper: Colour,
-    *,
-    split: Split,
-    unit: float | None = None,
-    part: float = 1.0,
-) -> Image.Image:
-    """The RGB page: ink layers, the first at the bottom, over the paper; blurred, then `degrade`d.
-
-    `unit` is the scale of text relative to a page of 256 px, which determines blur and distortion; by default the scale
-    of the page. `part`: the layers' side as a share of the page's.
-    """
+def compose(rng: np.random.Generator, layers: list[tuple[Ink, Colour]], paper: Colour, *, split: Split) -> Image.Image:
+    """The RGB page: ink layers, the first at the bottom, over the paper; blurred, then `degrade`d."""
     train = split == "train"
-    unit = layers[0][0].size / 256 if unit is None else unit
+    unit = layers[0][0].size / 256
     blur = unit * float(rng.uniform(0.3, 0.8 if train else 0.5)) if rng.random() < 0.3 else 0.0
     gamma = float(np.exp(rng.uniform(-0.45, 0.3))) if train and rng.random() < 0.4 else 1.0
     page: Image.Image | None = None
@@ -359,20 +318,21 @@ def compose(
                 inked = inked.point(np.round(255 * ramp).astype(int).tolist())
             page.paste(_as_bytes(colour), box, inked)
     assert page is not None, "a page has at least one layer"
-    return degrade(rng, page, split=split, unit=unit, part=part)
+    return degrade(rng, page, split=split, unit=unit)
 
 
-def degrade(
-    rng: np.random.Generator, page: Image.Image, *, split: Split, unit: float, part: float = 1.0
-) -> Image.Image:
-    """The square RGB page, or a part of it, with shading and noise; in training also distorted letters and JPEG."""
+def degrade(rng: np.random.Generator, page: Image.Image, *, split: Split, unit: float) -> Image.Image:
+    """The square RGB page with shading and noise; in training also distorted letters and JPEG.
+
+    `unit` is the scale of text relative to a page of 256 px, which determines the distortion.
+    """
     train = split == "train"
     uneven = _unevenness(rng, page.width, train)
     if uneven is not None:
         pixels = np.asarray(page) + uneven
         page = Image.fromarray(np.clip(pixels, 0, 255, out=pixels).astype(np.uint8))
     if train and rng.random() < _WARPED:
-        page = _warped(rng, page, unit * float(rng.uniform(0.25, 1.0)), max(2, round(_MESH * part)))
+        page = _warped(rng, page, unit * float(rng.uniform(0.25, 1.0)))
     if train and rng.random() < 0.08:
         buffer = io.BytesIO()
         page.save(buffer, "JPEG", quality=int(rng.integers(35, 90)))
@@ -386,14 +346,10 @@ def _as_bytes(colour: Colour) -> tuple[int, int, int]:
 
 
 class Ruler:
-    """Draws the ruling lines of a page in one style: width, and solid, dashed or dotted.
+    """Draws the ruling lines of a page in one style: width, and solid, dashed or dotted."""
 
-    `unit` is the scale of lengths relative to a page of 256 px; by default the scale of the page.
-    """
-
-    def __init__(self, rng: np.random.Generator, ink: Ink, unit: float | None = None) -> None:
-        self.ink = ink
-        unit = ink.size / 256 if unit is None else unit
+    def __init__(self, rng: np.random.Generator, ink: Ink) -> None:
+        self.ink, unit = ink, ink.size / 256
         self.width = max(1, round(unit * float(rng.choice([1, 1, 1, 2]))))
         pattern = int(rng.choice(3, p=[0.65, 0.2, 0.15]))
         dashes, dots = rng.uniform((2, 2), (6, 4)), (1.0, rng.uniform(1.5, 4))

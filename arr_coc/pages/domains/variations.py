@@ -145,7 +145,6 @@ def draw_page(
     split: Split,
     *,
     fields: Sequence[str] | None = None,
-    sources: int | None = None,
     variations: Variations = AS_DRAWN,
 ) -> Page:
     """The page number `index` of a domain.
@@ -157,12 +156,11 @@ def draw_page(
         size: side of the page, px.
         split: split of fonts, layouts, wordings and words; pages of two splits never share random numbers.
         fields: the names to draw from, for domain document only; None: its default.
-        sources: number of pages, for domain pages; None: random.
         variations: variations of the page and its questions.
 
-        Raises:
-            ValueError: an unknown domain, fields for a domain other than document, sources or photographs for a domain
-                without, a negative number, a page under 64 px, or a bad split.
+    Raises:
+        ValueError: an unknown domain, fields for a domain other than document, photographs of pages that are not
+            square, a negative number, a page under 64 px, or a bad split.
         FileNotFoundError: no font of the split is installed.
     """
     check_page(size, split)
@@ -173,19 +171,6 @@ def draw_page(
     if fields is not None and domain != "document":
         raise ValueError(f"fields: expected domain document; got {domain!r}")
     if variations.photo and not kind.square:
-        raise ValueError(f"photo: expected a domain of single square pages; got {domain!r}")
-    if sources is not None:
-        page = _draw_sources(domain, sources, rng, size, split)
-    else:
-        page = kind.draw(rng, size, split) if fields is None else draw_fields(rng, size, split, fields)
+        raise ValueError(f"photo: expected a domain of square pages; got {domain!r}")
+    page = kind.draw(rng, size, split) if fields is None else draw_fields(rng, size, split, fields)
     return variations.apply(page, entropy, split)
-
-
-def _draw_sources(domain: str, count: int, rng: np.random.Generator, size: int, split: Split) -> Page:
-    draw = DOMAINS[domain].draw_sources
-    if draw is None:
-        several = ", ".join(sorted(name for name, kind in DOMAINS.items() if kind.draw_sources is not None))
-        raise ValueError(f"sources: expected a domain of several ({several}); got {domain!r}")
-    if count < 2:
-        raise ValueError(f"sources: expected at least 2; got {count}")
-    return draw(rng, size, split, count)
