@@ -30,8 +30,8 @@ from arr_coc.pages.question_writer import (
 )
 from arr_coc.pages.sheet import Sheet, Style, find
 from arr_coc.pages.splits import SPLITS, Split, Words, pool, pools, share
-from arr_coc.pages.values import Values
 from arr_coc.pages.values import KINDS as VALUES
+from arr_coc.pages.values import Values
 
 
 @pytest.fixture(scope="module")

@@ -150,9 +150,7 @@ def email(maker: PageMaker) -> None:
     sheet.write(greeting, x, y, body)
     y += step * 1.5
     writing = Writing(maker, body, x, inner, leading)
-    for _ in range(random.randint(1, 4)):
-        end = writing.paragraph(y, height - step * 3, random.choice((1, 1, 2)))
-        y = end + step * 0.6 if end > y else y
+    y = writing.paragraphs(random.randint(1, 4), y, height - step * 3, (1, 1, 2), step * 0.6)
     sheet.write(maker.one("ending"), x, y, body)
     sheet.write(values.first_name(), x, y + step, body)
     writing.absent(2)

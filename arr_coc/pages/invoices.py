@@ -8,7 +8,7 @@ from .maker import PAGES, PageMaker
 from .question_writer import SPREAD, boxes_of
 from .sheet import Piece, Style, joined
 from .splits import listed, pairs
-from .tables import Ruling, write_table
+from .tables import TableLook, write_table
 
 Row = list[list[Piece]]
 Items = tuple[Row, list[Row], list[float], dict[str, int]]
@@ -35,7 +35,6 @@ class _Invoice:
         self.y = float(self.random.randint(26, 56))
         self.step = size * self.random.uniform(1.25, 1.55)
         self.entries: list[Entry] = []
-        self.totals = 0
 
     def label_text(self, name: str) -> str:
         return (name.upper() if self.upper else name) + self.colon
@@ -243,23 +242,15 @@ def _items(paper: _Invoice) -> Items:
     dark = layout in ("shaded head", "boxed") and random.random() < 0.5
     white = dark and paper.accent != paper.body.colour
     rule = random.choice(((0, 0, 0), (130, 130, 130), (190, 190, 190)))
-    ruling = Ruling(layout, rule, paper.accent if white else maker.tint(), 0.5)
+    shade = paper.accent if white else maker.tint()
     aligns = ["left" if concept in ("item", "number") else "right" for concept in order]
-    head, cells, bottom = write_table(
-        paper.sheet,
-        [paper.maker.shown(text, upper=paper.upper) for text in heads],
-        rows,
-        paper.left,
-        paper.y + paper.step * 0.4,
-        paper.right - paper.left,
-        head=Style(paper.bold.face, paper.body.size, (255, 255, 255) if white else paper.body.colour),
-        body=paper.body,
-        aligns=aligns,
-        ruling=ruling,
-        leading=random.uniform(1.4, 2.0),
-    )
+    texts = [[maker.shown(text, upper=paper.upper) for text in heads], *rows]
+    head, body = paper.bold.inked((255, 255, 255) if white else paper.body.colour), paper.body
+    look = TableLook(layout, rule, shade, 0.5, head, body, body, random.uniform(1.4, 2.0))
+    width, top = paper.right - paper.left, paper.y + paper.step * 0.4
+    first, cells, bottom = write_table(paper.sheet, look, texts, aligns, paper.left, top, width)
     paper.y = bottom
-    return head, cells, amounts, names
+    return first, cells, amounts, names
 
 
 def _sums(paper: _Invoice, amounts: list[float]) -> None:

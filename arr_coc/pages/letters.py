@@ -96,6 +96,13 @@ class Writing:
             self._ask(fact, filled, find(pieces, self.style.printable(sentence)))
         return end
 
+    def paragraphs(self, count: int, y: float, bottom: float, facts: tuple[int, ...], gap: float) -> float:
+        """Writes up to `count` paragraphs, each with one of the numbers of facts; returns the next baseline."""
+        for _ in range(count):
+            end = self.paragraph(y, bottom, self.maker.random.choice(facts))
+            y = end + gap if end > y else y
+        return y
+
     def _ask(self, fact: _Fact, filled: dict[str, str], sentence: Pieces) -> None:
         questions, random = self.maker.questions, self.maker.random
         for slot, wordings in fact.questions:
@@ -175,10 +182,7 @@ def letter(maker: PageMaker) -> None:
     sheet.write(salutation, x, y, body)
     y += step * 1.6
     writing = Writing(maker, body, x, width, leading)
-    bottom = sheet.height - step * 9
-    for _ in range(random.randint(1, 7)):
-        end = writing.paragraph(y, bottom, random.choice((1, 1, 2)))
-        y = end + step * 0.6 if end > y else y
+    y = writing.paragraphs(random.randint(1, 7), y, sheet.height - step * 9, (1, 1, 2), step * 0.6)
     sheet.write(maker.one("ending"), x, y + step * 0.5, body)
     y += step * 3.5
     writer = values.person()
@@ -219,9 +223,7 @@ def memo(maker: PageMaker) -> None:
         sheet.across(x, x + width, y - step * 0.5, body.colour, random.choice((1, 2)))
     y += step
     writing = Writing(maker, body, x, width, leading)
-    for _ in range(random.randint(1, 5)):
-        end = writing.paragraph(y, sheet.height - step * 3, random.choice((0, 1, 2)))
-        y = end + step * 0.6 if end > y else y
+    y = writing.paragraphs(random.randint(1, 5), y, sheet.height - step * 3, (0, 1, 2), step * 0.6)
     writing.absent(2)
     questions.gist("kind of page", ("memo", "a memo", "memorandum"))
     questions.gist("title", joined(title), title)

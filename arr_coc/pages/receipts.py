@@ -48,7 +48,6 @@ class _Receipt:
         self.upper = random.random() < 0.5
         self.colon = random.choice((":", ":", "", " :"))
         self.plain_money = random.random() < 0.6  # no currency in the list of items
-        self.names: list[str] = []  # printed names
         self.entries: list[tuple[str, tuple[str, ...], list[Piece], list[Piece]]] = []
 
     def text(self, text: str) -> str:
@@ -81,7 +80,6 @@ class _Receipt:
     def entry(self, concept: str, value: str, *, bold: bool = False, right: bool = True) -> None:
         """Writes a term and its value on a line; the value is at the right margin or after the term."""
         names = self.maker.term(concept)
-        self.names += names
         style = self.bold if bold else self.body
         self.y += self.step if style.size == self.body.size else style.size * 1.2
         label = self.sheet.write(self.text(names[0]) + self.colon, self.left, self.y, style)
@@ -148,7 +146,6 @@ def _head(paper: _Receipt) -> None:
 
 def _centred_entry(paper: _Receipt, concept: str, value: str) -> None:
     names = paper.maker.term(concept)
-    paper.names += names
     label = paper.text(names[0]) + paper.colon
     lines = paper.centred(f"{label} {value}")
     printed = paper.body.printable(value)

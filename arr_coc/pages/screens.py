@@ -9,7 +9,7 @@ from .maker import PAGES, PageMaker
 from .question_writer import spoken
 from .screen_parts import ScreenSheet, draw_dialog, draw_list, draw_settings, draw_two_buttons
 from .sheet import Piece, Style
-from .tables import Ruling, ask_table, draw_column, row_heads, write_table
+from .tables import TableLook, ask_table, draw_column, draw_columns, row_heads, rows_of, write_table
 from .values import KINDS
 
 
@@ -52,19 +52,13 @@ def _window(screen: ScreenSheet) -> None:
     room, body = screen.right - screen.left - 40, Style(screen.body.face, min(screen.body.size, 15), screen.theme.ink)
     most = max(5, int((sheet.height - screen.top - 60) / (body.size * 2.6)))
     corner, names = row_heads(maker, random.randint(4, most))
-    taken, drawn = {corner.casefold()}, []
-    for _ in range(columns):
-        drawn.append(draw_column(maker, len(names), taken))
-        taken.add(drawn[-1].name.casefold())
-    rows = [[name, *(column.texts[i] for column in drawn)] for i, name in enumerate(names)]
+    drawn = draw_columns(maker, columns, corner, len(names))
     kind = random.choice(("horizontal rules", "head rule", "plain"))
-    ruling = Ruling(kind, screen.theme.rule, screen.theme.card, 0.5)
     head = Style(screen.bold.face, body.size * 0.92, screen.theme.faint)
+    look = TableLook(kind, screen.theme.rule, screen.theme.card, 0.5, head, body, body, 2.0)
     aligns = ["left", *("right" if column.numbers else "left" for column in drawn)]
-    texts, left, top = [corner, *(column.name for column in drawn)], screen.left + 20, screen.top + 10
-    heads, cells, _ = write_table(
-        sheet, texts, rows, left, top, room, head=head, body=body, aligns=aligns, ruling=ruling, leading=2.0
-    )
+    texts, left, top = rows_of([corner, *names], drawn), screen.left + 20, screen.top + 10
+    heads, cells, _ = write_table(sheet, look, texts, aligns, left, top, room)
     ask_table(maker, corner, drawn, heads, cells, len(names))
 
 
@@ -196,22 +190,11 @@ def _output(
             taken = {column.name.casefold() for column in drawn} | {corner.casefold()}
             drawn.append(draw_column(maker, len(drawn[0].texts), taken))
         if len(names) == len(drawn[0].texts) and not shown:
-            rows = [[name, *(column.texts[i] for column in drawn)] for i, name in enumerate(names)]
-            texts = [corner.upper(), *(column.name.upper() for column in drawn)]
-            heads, cells, bottom = write_table(
-                sheet,
-                texts,
-                rows,
-                x,
-                y - step,
-                sheet.width - 2 * x,
-                head=body,
-                body=body,
-                aligns=["left"] * 4,
-                ruling=Ruling("plain", (0, 0, 0), (0, 0, 0), 0.4),
-                leading=step / body.size,
-                full=False,
-            )
+            texts = rows_of([corner, *names], drawn)
+            texts[0] = [text.upper() for text in texts[0]]
+            look = TableLook("plain", (0, 0, 0), (0, 0, 0), 0.4, body, body, body, step / body.size, False)
+            width = sheet.width - 2 * x
+            heads, cells, bottom = write_table(sheet, look, texts, ["left"] * 4, x, y - step, width)
             ask_table(maker, corner, drawn, heads, cells, len(names))
             return bottom + step
     names = [name for name in maker.pool("output") if name not in [s[0] for s in shown]]

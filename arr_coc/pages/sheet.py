@@ -24,13 +24,8 @@ from .splits import pairs
 Colour = tuple[int, int, int]
 
 _MEASURED = 64  # px per em at which advances and missing glyphs are measured
+_PLAIN = pairs("replacement")  # what is written for characters that a face lacks
 _DESCENT = 0.25  # how far an answer's box reaches below the baseline, as a share of the capital height
-
-
-@lru_cache(maxsize=1)
-def _plain() -> dict[str, str]:
-    """What is written for characters that a face lacks."""
-    return pairs("replacement")
 
 
 class _Advances(dict[str, float]):
@@ -88,7 +83,7 @@ class Style:
         """The text with single spaces, without characters that the face lacks."""
         known = advances(self.face.path)
         if not all(known[char] for char in text):
-            text = "".join(char if known[char] else _plain().get(char, char) for char in text)
+            text = "".join(char if known[char] else _PLAIN.get(char, char) for char in text)
             text = "".join(char for char in text if known[char])
         return re.sub(" +", " ", text).strip()
 

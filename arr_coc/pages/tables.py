@@ -19,47 +19,41 @@ Cell = list[Piece]
 
 
 @dataclass(frozen=True)
-class Ruling:
-    """The rules and shading of a table."""
+class TableLook:
+    """The appearance of a table: rules and shading, styles, and whether it has the whole width."""
 
     layout: str
     rule: Colour
     shade: Colour
     padding: float  # beside a cell, in em
+    head: Style
+    body: Style
+    first: Style  # of the first column
+    leading: float = 1.5
+    full: bool = True
 
 
 def write_table(
     sheet: Sheet,
-    heads: Sequence[str],
-    rows: Sequence[Sequence[str]],
+    look: TableLook,
+    texts: Sequence[Sequence[str]],
+    aligns: Sequence[str],
     x: float,
     y: float,
     width: float,
-    *,
-    head: Style,
-    body: Style,
-    aligns: Sequence[str],
-    ruling: Ruling,
-    first: Style | None = None,
-    leading: float = 1.5,
-    full: bool = True,
 ) -> tuple[list[Cell], list[list[Cell]], float]:
     """Writes a table whose top is at y.
 
     Args:
+        texts: of each row; the first row has the heads.
         aligns: alignment of each column: `left`, `middle` or `right`.
-        first: style of the first column; `body` by default.
-        full: whether the table has the whole width.
 
-        Returns:
-            The pieces of the heads, the pieces of each cell by row and column (empty for empty cells), and the bottom,
-            px.
+    Returns:
+        The pieces of the heads, the pieces of each cell by row and column (empty for empty cells), and the bottom, px.
     """
-    first = first or body
-    padding = ruling.padding * body.size
-    widths = _widths(heads, rows, width, (head, body, first), padding, full)
+    body, padding = look.body, look.padding * look.body.size
+    widths = _widths(look, texts, width, padding)
     lefts = [x + sum(widths[:i]) for i in range(len(widths) + 1)]
-    right = lefts[-1]
 
     def row(texts: Sequence[str], top: float, styles: Sequence[Style], space: float) -> tuple[list[Cell], float]:
         cells: list[Cell] = []
@@ -75,29 +69,21 @@ def write_table(
             bottom = max(bottom, after - style.size * 1.15 + style.size * (space / 2 - 0.35))
         return cells, max(bottom, top + body.size * space)
 
-    head_cells, bottom = row(heads, y, [head] * len(heads), leading)
-    tops = [y, bottom]
-    cells: list[list[Cell]] = []
-    for texts in rows:
-        each, bottom = row(texts, bottom, [first] + [body] * (len(texts) - 1), leading)
+    tops, cells = [y], list[list[Cell]]()
+    for number, own in enumerate(texts):
+        styles = [look.first if number else look.head, *[body if number else look.head] * (len(own) - 1)]
+        each, bottom = row(own, tops[-1], styles, look.leading)
         cells.append(each)
         tops.append(bottom)
-    _rule(sheet, ruling, lefts, tops, right)
-    return head_cells, cells, bottom
+    _rule(sheet, look, lefts, tops, lefts[-1])
+    return cells[0], cells[1:], tops[-1]
 
 
-def _widths(
-    heads: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    width: float,
-    styles: tuple[Style, Style, Style],
-    padding: float,
-    full: bool,
-) -> list[float]:
+def _widths(look: TableLook, texts: Sequence[Sequence[str]], width: float, padding: float) -> list[float]:
     """Widths of columns: as needed for one line per cell, reduced if too wide, extended to fill the width."""
-    (head, body, first), natural, least = styles, [], []
+    (heads, *rows), head, natural, least = texts, look.head, [], []
     for i, text in enumerate(heads):
-        style = body if i else first
+        style = look.body if i else look.first
         longest = max((style.width(style.printable(row[i])) for row in rows), default=0.0)
         words = [head.width(word) for word in head.printable(text).split()] or [0.0]
         needed = min(head.width(head.printable(text)), max(longest * 1.3, *words))
@@ -109,10 +95,10 @@ def _widths(
         spare, short = [n - low for n, low in zip(natural, least, strict=True)], total - width
         part = min(1.0, short / max(sum(spare), 1e-6))
         return [n - part * s for n, s in zip(natural, spare, strict=True)]
-    return [n + (width - total) / len(heads) for n in natural] if full else natural
+    return [n + (width - total) / len(heads) for n in natural] if look.full else natural
 
 
-def _rule(sheet: Sheet, ruling: Ruling, lefts: list[float], tops: list[float], right: float) -> None:
+def _rule(sheet: Sheet, ruling: TableLook, lefts: list[float], tops: list[float], right: float) -> None:
     left, layout, rule = lefts[0], ruling.layout, ruling.rule
     if layout in ("shaded head", "boxed", "striped", "wide"):
         sheet.rectangle(left, tops[0], right, tops[1], fill=ruling.shade)
@@ -180,6 +166,19 @@ def draw_column(maker: PageMaker, rows: int, taken: set[str]) -> Column:
     return Column(name, kind, [write(number) for number in numbers], numbers)
 
 
+def draw_columns(maker: PageMaker, count: int, corner: str, rows: int) -> list[Column]:
+    """Columns with different heads beside the first one, whose head is `corner`."""
+    drawn: list[Column] = []
+    for _ in range(count):
+        drawn.append(draw_column(maker, rows, {corner.casefold(), *(column.name.casefold() for column in drawn)}))
+    return drawn
+
+
+def rows_of(names: Sequence[str], columns: Sequence[Column]) -> list[list[str]]:
+    """The texts of a table by row: the head and the names of the rows, and the columns beside them."""
+    return [[*row] for row in zip(names, *([column.name, *column.texts] for column in columns), strict=True)]
+
+
 def _numbers(maker: PageMaker, kind: str, rows: int) -> list[float]:
     random = maker.random
     if kind not in ("amount", "number", "percent", "count"):
@@ -225,41 +224,23 @@ def table(maker: PageMaker) -> None:
     head = head.inked((255, 255, 255) if dark else body.colour)
     first = Style(family.bold, size, body.colour) if layout == "bold row heads" or random.random() < 0.15 else body
     rule = random.choice(((0, 0, 0), (110, 110, 110), (190, 190, 190)))
-    ruling = Ruling(layout, rule, maker.accent() if dark else maker.tint(), random.uniform(0.35, 0.9))
+    shade, padding = maker.accent() if dark else maker.tint(), random.uniform(0.35, 0.9)
     margin = random.randint(24, 70)
     x, y, inner = float(margin), float(random.randint(30, 70)), float(width - 2 * margin)
     leading = random.uniform(1.3, 2.1)
     most = int((height - 230) / (size * leading))
     corner, names = row_heads(maker, min(random.randint(3, 22), most))
-    drawn: list[Column] = []
-    taken = {corner.casefold()}
-    for _ in range(columns):
-        drawn.append(draw_column(maker, len(names), taken))
-        taken.add(drawn[-1].name.casefold())
+    drawn = draw_columns(maker, columns, corner, len(names))
     caption, y = _caption(maker, family.bold, body, corner, x, y, inner)
     if random.random() < 0.3:
         _, y = sheet.paragraph(maker.words.text(random.randint(1, 4)), x, y + size * 0.6, inner, body)
     printed_corner = "" if random.random() < 0.25 else corner
-    rows = [[name, *(column.texts[i] for column in drawn)] for i, name in enumerate(names)]
     total = _total_row(maker, drawn) if random.random() < 0.2 else []
     numeric = random.choice(("right", "right", "middle", "left"))
     aligns = ["left", *(numeric if column.numbers else random.choice(("left", "left", "middle")) for column in drawn)]
-    texts = [printed_corner, *(column.name for column in drawn)]
-    heads, cells, bottom = write_table(
-        sheet,
-        texts,
-        [*rows, *([total] if total else [])],
-        x,
-        y + size * 0.8,
-        inner,
-        head=head,
-        body=body,
-        aligns=aligns,
-        ruling=ruling,
-        first=first,
-        leading=leading,
-        full=random.random() < 0.8,
-    )
+    texts = [*rows_of([printed_corner, *names], drawn), *([total] if total else [])]
+    look = TableLook(layout, rule, shade, padding, head, body, first, leading, random.random() < 0.8)
+    heads, cells, bottom = write_table(sheet, look, texts, aligns, x, y + size * 0.8, inner)
     sheet.height = max(sheet.height, int(bottom + 20))
     _rest(maker, body, x, bottom, inner)
     ask_table(maker, corner, drawn, heads, cells, len(names))

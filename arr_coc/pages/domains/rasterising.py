@@ -178,7 +178,7 @@ class Ink:
         return raw.transform((size, size), Image.Transform.MESH, strips, resample=resample)
 
     def box(self, position: tuple[float, float], style: TextStyle, width: float) -> Box:
-        """The box, clipped to the page, of the visible ink of a text of this advance width, px, with a pixel of slack."""
+        """The box of the visible ink of a text of this advance width, px, with a pixel of slack, within the page."""
         self.finish()
         (x, y), overhang = position, 0.15 * style.pixels + 1
         x0, y0 = x - overhang, y - _ABOVE * style.pixels
