@@ -8,8 +8,9 @@ from typing import Any
 from tqdm import tqdm
 
 from ..files import fresh_folder
-from ..pages.domains import AS_DRAWN, DOMAINS, Page, Question, Variations, draw_page
-from ..pages.domains.rasterising import Box
+from ..modeling.image_processing_arr_coc import Box
+from ..pages.domains import AS_DRAWN, DOMAINS, Page, Variations, draw_page
+from ..pages.page import Question
 from ..pages.splits import Split
 
 JPEG_QUALITY = 92

@@ -22,7 +22,7 @@ from .values import KINDS, Values
 SIDE = 896  # px
 SIZES = (9.0, 24.0)  # px per em
 _VALUES = tuple(kind for kind in KINDS if kind not in ("note", "words", "choice"))
-_SIGNS = ("({})", "({})", '"{}"', "'{}'", "{}:", "{}:", "{},", "{},", "{}.", "{}.")
+_SIGNS: tuple[str, ...] = ("({})", "({})", '"{}"', "'{}'", "{}:", "{}:", "{},", "{},", "{}.", "{}.")
 _SIGNS += ("[{}]", "{}!", "{}?", "{};", "#{}", "@{}", "& {}", "* {}")
 _SIGNS += ("<{}>", "{}/", "{}_", "+{}", "={}", "{} -", "{} %", "{}*")
 _USES = ("plain",) * 14 + ("mono",) * 4 + ("hand", "display")

@@ -29,8 +29,8 @@ def _parsed() -> tuple[_Fact, ...]:
     for line in Path(__file__).with_name("facts.txt").read_text(encoding="utf-8").splitlines():
         template, *asked = line.split(" # ")
         pairs = (part.split(":", 1) for part in asked)
-        asked = ((slot.strip(), tuple(q.strip() for q in questions.split(";"))) for slot, questions in pairs)
-        facts.append(_Fact(template, tuple(asked)))
+        questions_of = ((slot.strip(), tuple(q.strip() for q in questions.split(";"))) for slot, questions in pairs)
+        facts.append(_Fact(template, tuple(questions_of)))
     return tuple(facts)
 
 

@@ -52,12 +52,7 @@ def _layout(text: str) -> HtmlLayout:
 
 
 LAYOUTS = Layouts.of_words("browser", _layout)
-STACKED = Layouts(
-    *(
-        {name: each for name, each in own.items() if each.arrangement == "stacked"}
-        for own in (LAYOUTS.train, LAYOUTS.test)
-    )
-)
+STACKED = LAYOUTS.only(lambda layout: layout.arrangement == "stacked")
 """The layouts in which labels are above their values."""
 
 

@@ -75,6 +75,11 @@ class Layouts(Generic[Layout]):
         """The layouts of a split."""
         return self.test if split == "test" else self.train
 
+    def only(self, chosen: Callable[[Layout], bool]) -> Layouts[Layout]:
+        """The layouts for which `chosen` is true."""
+        train, test = ({name: each for name, each in own.items() if chosen(each)} for own in (self.train, self.test))
+        return Layouts(train, test)
+
     def draw(self, rng: np.random.Generator, split: Split) -> tuple[str, Layout]:
         """A layout of the split and its name."""
         layouts = self.of(split)
