@@ -62,7 +62,12 @@ setup(
     python_requires=">=3.11",
     packages=[*find_packages(include=["arr_coc", "arr_coc.*"]), *PACKAGE_DIR],
     package_dir=PACKAGE_DIR,
-    package_data={"arr_coc.data": ["*.csv"], "arr_coc.serving": ["monitoring/*"]},
+    package_data={
+        "arr_coc.data": ["*.csv", "*.txt"],
+        "arr_coc.pages": ["*.csv", "*.txt"],
+        "arr_coc.pages.domains": ["*.txt"],
+        "arr_coc.serving": ["monitoring/*"],
+    },
     install_requires=INSTALL_REQUIRES,
     extras_require=EXTRAS_REQUIRE,
     entry_points={

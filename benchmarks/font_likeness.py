@@ -12,9 +12,9 @@ from collections.abc import Sequence
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from arr_coc.data.fonts import FontFace, find_fonts
-from arr_coc.data.splits import SPLITS
 from arr_coc.files import run_module
+from arr_coc.pages.fonts import FontFace, find_fonts
+from arr_coc.pages.splits import SPLITS
 
 LIMIT = 0.94
 """Families of two splits with this similarity must not both be in the table.

@@ -22,15 +22,15 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from arr_coc.data.domains import draw_page
-from arr_coc.data.domains.page import Question
-from arr_coc.data.domains.variations import AS_DRAWN, Variations
-from arr_coc.data.splits import SPLITS, Split
 from arr_coc.evaluation.reporting import environment, percent, to_text
 from arr_coc.evaluation.statistics import score_interval
 from arr_coc.files import run_module, write_json
 from arr_coc.metrics import METRICS
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+from arr_coc.pages.domains import draw_page
+from arr_coc.pages.domains.variations import AS_DRAWN, Variations
+from arr_coc.pages.page import Question
+from arr_coc.pages.splits import SPLITS, Split
 from arr_coc.publishing.building import load_model
 
 SIZES = (256, 384, 512, 768, 1024, 1536, 2048, 4096)
@@ -135,7 +135,7 @@ def page_sizes(
         domain, variations = KINDS[kind]
         page = draw_page(domain, seed, number, SIDE, split, variations=variations)
         fields = [question for question in page.questions if question.kind == "field"][:questions]
-        for shown in shown_at(page.sources[0].convert("RGB"), sizes, resolutions):
+        for shown in shown_at(page.image.convert("RGB"), sizes, resolutions):
             asked = [question for question in fields if _line_height(question) * shown.scale >= LOWEST]
             if asked:
                 rows.setdefault(shown.name, []).append(_asked(model, shown, kind, number, asked, tiles))

@@ -24,10 +24,10 @@ from typing import Any
 
 import pypdfium2
 
-from arr_coc.data.domains.page import Line
-from arr_coc.data.line_questions import words_of
 from arr_coc.data.pdf_corpus import install
 from arr_coc.data.pdf_reading import read_pdf_page
+from arr_coc.pages.line_questions import words_of
+from arr_coc.pages.page import Line
 
 from .pdf_designs import QUESTIONS, drawn
 from .pdf_drawing import read_manifest, write_documents, write_jsonl

@@ -22,9 +22,9 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from arr_coc.data.domains.page import TextPage
 from arr_coc.files import check_free
 from arr_coc.loading import find_device
+from arr_coc.pages.page import TextPage
 from arr_coc.training.optimizers import warmup_cosine
 from arr_coc.training.reader.language_model import Adapter, Prompting
 from arr_coc.training.reader.pages import Sources

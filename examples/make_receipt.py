@@ -9,7 +9,7 @@ import sys
 
 from PIL import Image, ImageDraw, ImageFont
 
-from arr_coc.data import find_fonts
+from arr_coc.pages.fonts import find_fonts
 
 LINES = [("date", "14/03/26"), ("time", "12:41"), ("table", "7"), ("subtotal", "18.40"), ("tax", "1.47")] + [
     ("tip", "2.00"),

@@ -49,8 +49,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--bare"):
-        from arr_coc.data.browser import PROGRAMS
-        from arr_coc.data.fonts import FONT_PATH, pip_font_directories
+        from arr_coc.pages.domains.chromium import PROGRAMS
+        from arr_coc.pages.fonts import FONT_PATH, pip_font_directories
 
         os.environ[FONT_PATH] = os.pathsep.join(map(str, pip_font_directories()))
         os.environ["PATH"] = path_without(PROGRAMS, config)

@@ -163,3 +163,36 @@ def test_json_that_is_none_is_named_with_its_line() -> None:
     Path("val.json").write_text('{"data": [\n,]}')
     with pytest.raises(ValueError, match=r"val.json: expected JSON; got .*line 2 column 1"):
         open_records(spec)
+
+
+def of_two_images(tmp_path: Path, **fields: object) -> Path:
+    """A file with a record of two images."""
+    for name in ("a.png", "b.png"):
+        Image.new("RGB", (40, 30), name.startswith("a") and "red" or "blue").save(tmp_path / name)
+    said = {"images": ["a.png", "b.png"], "question": "?", "answers": ["1"], "boxes": [[1, 2, 3, 4]], **fields}
+    path = tmp_path / "data.jsonl"
+    path.write_text(json.dumps(said) + "\n")
+    return path
+
+
+def test_a_record_of_several_images_says_which_boxes_lie_where(tmp_path: Path) -> None:
+    (record,) = read_records(of_two_images(tmp_path, box_sources=[1], answer_sources=[1]))
+    assert [image.name for image in record.images] == ["a.png", "b.png"]  # type: ignore[union-attr]
+    assert record.boxes_on(0) == () and record.boxes_on(1) == ((1.0, 2.0, 3.0, 4.0),)
+    assert record.answer_sources == (1,)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"box_sources": [2]}, "box_sources: expected a list of numbers from 0 below 2; got \\[2\\]"),
+        ({"box_sources": [0, 1]}, "box_sources: expected a number for each of 1 boxes; got \\[0, 1\\]"),
+        ({"answer_sources": 1}, "answer_sources: expected a list of numbers from 0 below 2; got 1"),
+        ({"images": []}, "images: expected a list of paths, and no image beside it; got \\[\\]"),
+        ({"image": "a.png"}, "images: expected a list of paths, and no image beside it; got"),
+        ({"images": ["a.png", "c.png"]}, "image: expected a file, relative to .*; got 'c.png'"),
+    ],
+)
+def test_records_that_name_sources_wrongly_are_refused(tmp_path: Path, fields: dict, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        read_records(of_two_images(tmp_path, **fields))

@@ -26,12 +26,12 @@ from transformers.generation.streamers import BaseStreamer
 
 from arr_coc import ArrCocConfig
 from arr_coc.cli import main
-from arr_coc.data.domains.page import Line, Question, TextPage
 from arr_coc.loading import load_config
 from arr_coc.model_summary import count_flops, count_scorers, on_meta
 from arr_coc.modeling.allocators import ALLOCATORS
 from arr_coc.modeling.scorers import SCORERS
 from arr_coc.modeling.vision_tower import TEXTURE_SETS
+from arr_coc.pages.page import Line, Question, TextPage
 from arr_coc.training.reader.language_model import Prompting
 from arr_coc.training.reader.question_answering import QuestionAnsweringStage
 from benchmarks import attached, first_token, ocr_pipeline, smollm2, train_ocr_peer

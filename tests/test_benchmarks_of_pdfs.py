@@ -10,8 +10,8 @@ import pypdfium2
 import pytest
 from PIL import Image
 
-from arr_coc.data.domains.page import Line
 from arr_coc.data.pdf_corpus import pdf_packages
+from arr_coc.pages.page import Line
 from benchmarks import pdf_pages
 from benchmarks.lying_layers import KINDS, LIARS
 from benchmarks.lying_layers import MANIFEST as LAYERS

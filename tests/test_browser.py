@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 
 from arr_coc.cli import main
-from arr_coc.data import browser, fonts
-from arr_coc.data.domains import Page, draw_page
-from arr_coc.data.domains.browser import LAYOUTS, STACKED, HtmlLayout, cased, make_html, sample_html_style
-from arr_coc.data.fonts import family_names
-from arr_coc.data.glyphs import CHARSET
+from arr_coc.pages import fonts
+from arr_coc.pages.domains import Page, draw_page
+from arr_coc.pages.domains import chromium as browser
+from arr_coc.pages.domains.browser import LAYOUTS, STACKED, HtmlLayout, cased, make_html, sample_html_style
+from arr_coc.pages.domains.glyphs import CHARSET
+from arr_coc.pages.fonts import family_names
 
 SPLITS = ("train", "test")
 

@@ -16,7 +16,6 @@ from PIL import Image
 from arr_coc.attached.scoring import STRATEGIES
 from arr_coc.cli import COMMANDS
 from arr_coc.cli.common import TILING, TRAINED
-from arr_coc.data.domains import DOMAINS
 from arr_coc.data.formats import DEFAULT_FORMAT, FORMATS
 from arr_coc.data.records import MAX_ERRORS
 from arr_coc.evaluation.arms import GROUPS
@@ -27,6 +26,7 @@ from arr_coc.modeling import views
 from arr_coc.modeling.allocators import ALLOCATORS
 from arr_coc.modeling.bridges import BRIDGES
 from arr_coc.modeling.scorers import SCORERS
+from arr_coc.pages.domains import DOMAINS
 from arr_coc.publishing.pushing import MAIN
 from arr_coc.version import __version__
 

@@ -20,7 +20,7 @@ import pytest
 from web_page import WebPage
 
 from arr_coc import load_model
-from arr_coc.data.browser import find_browser
+from arr_coc.pages.domains.chromium import find_browser
 
 if importlib.util.find_spec("gradio") is None:  # importing it takes seconds, and here only the server needs it
     pytest.skip("could not import 'gradio'", allow_module_level=True)

@@ -1,9 +1,10 @@
-"""Domains of rendered pages: the same number is the same page, boxes hold what they say, and splits share nothing."""
+"""Domains of drawn pages: the same number is the same page, boxes hold what they say, and splits share nothing."""
 
 from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
@@ -11,16 +12,34 @@ import numpy as np
 import pytest
 
 from arr_coc.cli import main
-from arr_coc.data import SPLITS, family_names
-from arr_coc.data.domains import DOMAINS, Page, Question, draw_page
 from arr_coc.data.formats.own import Rendered
-from arr_coc.data.glyphs import MIN_FONT, text_unit
-from arr_coc.data.questions import DOCUMENT_WORDINGS
-from arr_coc.data.rasterising import Box, Ink
 from arr_coc.data.records import read_records
+from arr_coc.pages.domains import DOMAINS, Page, Variations, browser, document, draw_page, values
+from arr_coc.pages.domains.document import Document, render_document
+from arr_coc.pages.domains.domain import Layouts
+from arr_coc.pages.domains.glyphs import CHARSET, MIN_FONT, text_unit
+from arr_coc.pages.domains.rasterising import Box, Ink
+from arr_coc.pages.domains.wordings import TEMPLATES, ask
+from arr_coc.pages.fonts import family_names
+from arr_coc.pages.page import Question
+from arr_coc.pages.splits import SPLITS, Split
 
 OURS = ("document", "form")
-"""Domains whose letters we draw ourselves; test_browser.py, test_sources.py and test_generated_pages.py test others."""
+"""Domains whose letters we draw ourselves; test_browser.py and test_generated_pages.py test others."""
+
+KIND_PATTERNS: dict[str, str] = {
+    "amount": r"\$?\d{1,3}(,\d{3})?\.\d{2}",
+    "date": r"\d{2}/\d{2}/\d{2}",
+    "time": r"\d{2}:\d{2}",
+    "number": r"\d{1,8}",
+    "code": r"(?=.{2,6}$)[A-Z0-9]+(-[A-Z0-9]+)?",
+    "seat": r"[A-Z]\d{1,2}|\d{1,2}[A-Z]",
+    "name": r"[A-Z][a-z]+",
+    "city": r"[A-Z][a-z]+( [A-Z][a-z]+)*",
+    "company": r"[A-Z][a-z]+( (& )?[A-Z][a-z]+)*",
+    "phone": r"\d{3,4}-\d{4}",
+}
+"""Full-match regular expressions of the values of each kind."""
 
 
 def pages(domain: str, split: str, count: int = 4, size: int = 256) -> list[Page]:
@@ -33,7 +52,7 @@ def drawn_page(domain: str, index: int, size: int, split: str) -> Page:
     return draw_page(domain, 0, index, size, split)
 
 
-def text_in(page: Page, box: Box) -> str:
+def text_in(page: Page | Document, box: Box) -> str:
     """The characters whose centre lies in the box, from left to right."""
     x0, y0, x1, y1 = box
     centres = [((g.box[0] + g.box[2]) / 2, (g.box[1] + g.box[3]) / 2, g.char) for g in page.glyphs]
@@ -47,7 +66,7 @@ def squeezed(text: str) -> str:
 
 def test_every_promised_domain_is_there() -> None:
     assert DOMAINS.noun == "domain"
-    assert {*DOMAINS} == {"browser", "document", "form", "generated", "pages", "question_kinds", "stacked"}
+    assert {*DOMAINS} == {"browser", "document", "form", "generated", "question_kinds", "stacked"}
 
 
 @pytest.mark.parametrize("split", SPLITS)
@@ -130,28 +149,13 @@ def test_easy_questions_have_one_short_value_and_every_domain_has_both() -> None
         Question("?", ("a long answer of many letters",), short.boxes, short.label_boxes, "price").difficulty == "hard"
     )
     assert Question("?", ("12",), short.boxes, short.label_boxes * 4, "price").difficulty == "hard"
-    assert Question("?", ("12",), short.boxes, short.label_boxes, "price", hops=2).difficulty == "hard"
 
 
-@pytest.mark.parametrize("domain", sorted({*DOMAINS} - {"generated", "question_kinds"}))  # many more elsewhere
-def test_layouts_of_the_splits_share_nothing(domain: str) -> None:
-    train, test = DOMAINS[domain].layouts.train, DOMAINS[domain].layouts.test
+@pytest.mark.parametrize("layouts", [document.LAYOUTS, browser.LAYOUTS, browser.STACKED])
+def test_layouts_of_the_splits_share_nothing(layouts: Layouts) -> None:
+    train, test = layouts.train, layouts.test
     assert len(train) >= 2 and len(test) >= 2
     assert not set(train) & set(test) and not set(train.values()) & set(test.values())
-
-
-def test_wordings_of_the_splits_are_disjoint_and_test_words_occur_in_training() -> None:
-    def spelt(wordings: tuple[str, ...]) -> set[str]:
-        return set(re.findall(r"[a-z']+", re.sub(r"{\w+}", " ", " ".join(wordings)).lower()))
-
-    by_kind = {kind: wordings for kind, wordings in DOMAINS["form"].wordings.items() if wordings != DOCUMENT_WORDINGS}
-    for kind, wordings in by_kind.items():
-        assert not set(wordings.train) & set(wordings.test), kind
-        assert wordings.train and wordings.test
-    asked = [*by_kind.values(), *DOMAINS["document"].wordings.values()]
-    everything = itertools.chain(*(wordings.train for wordings in asked))
-    tested = itertools.chain(*(wordings.test for wordings in by_kind.values()))
-    assert spelt(tuple(tested)) <= spelt(tuple(everything))
 
 
 @pytest.mark.parametrize("domain", OURS)
@@ -164,7 +168,7 @@ def test_fonts_and_layouts_stay_in_their_split(domain: str) -> None:
             for font in page.font.split(" + "):
                 assert any(font.startswith(family) for family in family_names(split))
     assert not (layouts["train"] | layouts["validation"]) & layouts["test"]
-    assert layouts["validation"] <= set(DOMAINS[domain].layouts.train)
+    assert layouts["validation"] <= set(document.LAYOUTS.train)
 
 
 def test_train_and_test_pages_of_one_number_share_no_random_numbers() -> None:
@@ -183,12 +187,13 @@ def test_train_and_test_pages_of_one_number_share_no_random_numbers() -> None:
         (("novel", 0, 0, 256, "test"), "domain: expected one of browser, document, .*; got 'novel'"),
         (("form", 0, 0, 256, "dev"), "split: expected one of train, validation, test; got 'dev'"),
         (("form", 0, 0, 32, "test"), "expected a size of at least 64 px.*got 32"),
+        (("generated", 0, 0, 256, "test", {"photo": 1.0}), "photo: expected a domain of square pages; got 'generated'"),
         (("form", 0, -1, 256, "test"), "expected a seed and an index of at least 0; got seed=0, index=-1"),
     ],
 )
 def test_bad_arguments_say_what_was_expected(arguments: tuple, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        draw_page(*arguments)
+        draw_page(*arguments[:5], variations=Variations(*arguments[5:] and arguments[5].values()))
 
 
 def test_render_writes_records_of_several_domains(tmp_path: Path) -> None:
@@ -231,6 +236,76 @@ def test_documents_may_have_fields_of_their_own() -> None:
         Rendered(pages=6, domains=("form", "stacked"), fields=fields)
     with pytest.raises(ValueError, match="fields: expected at least 4 distinct names"):
         Rendered(pages=1, fields=("vendor",)).page(0)
+
+
+def documents(split: Split, count: int, size: int = 256) -> list[Document]:
+    """The first documents of a split; each is drawn once. Read only."""
+    return [drawn_document(split, size, number) for number in range(count)]
+
+
+@cache
+def drawn_document(split: Split, size: int, number: int) -> Document:
+    return render_document(np.random.default_rng((size, number)), size=size, split=split)
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_values_of_documents_stand_beside_their_labels_in_rows_that_do_not_overlap(split: Split) -> None:
+    for each in documents(split, 40):
+        middles = [(entry.value_box[1] + entry.value_box[3]) / 2 for entry in each.entries]
+        assert (np.diff(middles) > 7).all(), "at least 11 px text below one another, top to bottom"
+        for entry in each.entries:
+            assert entry.label_box[2] <= entry.value_box[0] + 6, "a value begins where its label ends"
+            label = text_in(each, entry.label_box).rstrip(":")
+            assert (label, text_in(each, entry.value_box)) == (squeezed(entry.label), squeezed(entry.value))
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_documents_say_distinct_fields_and_values_of_documented_kinds(split: Split) -> None:
+    fields, layouts = set(), set()
+    for each in documents(split, 40):
+        assert 4 <= len(each.entries) <= 14
+        assert len({entry.field for entry in each.entries}) == len(each.entries)
+        assert len({entry.value for entry in each.entries}) == len(each.entries)
+        for entry in each.entries:
+            assert entry.field in values.FIELDS and entry.label.lower() == entry.field
+            assert any(re.fullmatch(pattern, entry.value) for pattern in KIND_PATTERNS.values()), entry.value
+            fields.add(entry.field)
+        assert {glyph.char for glyph in each.glyphs} <= set(CHARSET)
+        layouts.add(each.layout)
+    assert fields == set(values.FIELDS) and len(layouts) > 2
+
+
+@pytest.mark.parametrize("kind", values.KIND_NAMES)
+@pytest.mark.parametrize("split", SPLITS)
+def test_each_kind_matches_its_pattern_and_the_charset(kind: str, split: Split) -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        value = values.KINDS[kind](rng, split)
+        assert re.fullmatch(KIND_PATTERNS[kind], value) and set(value) - {" "} <= set(CHARSET), value
+
+
+def test_wordings_share_one_and_test_words_occur_in_training() -> None:
+    def spelt(templates: Iterable[str]) -> set[str]:
+        return set(re.findall(r"[a-z']+", re.sub(r"{\w+}", " ", " ".join(templates)).lower()))
+
+    train, test = (
+        {key.removeprefix(split): own for key, own in TEMPLATES.items() if key.startswith(split)}
+        for split in ("train", "test")
+    )
+    for kind, texts in test.items():
+        assert set(train[kind]) & set(texts) == ({"What is the {field}?"} if kind == " question" else set())
+    assert spelt(itertools.chain(*test.values())) <= spelt(itertools.chain(*train.values()))
+
+
+def test_ask_draws_from_its_split() -> None:
+    rng = np.random.default_rng(0)
+    asked = [ask(rng, "gate", split="test") for _ in range(400)]
+    assert 0.4 < np.mean([text == "What is the gate?" for text in asked]) < 0.6
+    assert set(asked) == {text.format(field="gate") for text in TEMPLATES["test question"]}
+    trained = {ask(rng, "gate", split="train") for _ in range(600)}
+    assert {"gate", "Gate?", "What's the gate?"} <= trained
+    with pytest.raises(ValueError, match="split: expected one of train, validation, test; got 'dev'"):
+        ask(rng, "gate", split="dev")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("split", SPLITS)

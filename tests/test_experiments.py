@@ -11,7 +11,7 @@ from helpers import READS_WORDS, SCORES_WORDS, tiny_checkpoint
 from PIL import Image
 from scripts import called, loaded_scripts
 
-from arr_coc.data.line_questions import KINDS
+from arr_coc.pages.line_questions import KINDS
 
 FOLDER = Path(__file__).parents[1] / "examples" / "experiments" / "base-share"
 

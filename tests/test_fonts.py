@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 from fontTools.ttLib import TTFont
 
-from arr_coc.data import CHARSET, SPLITS, Split, family_names, find_fonts, font_packages, fonts
-from arr_coc.data.font_packages import install_commands
-from arr_coc.data.fonts import FONT_PATH, FontFace, font_directories, pip_font_directories
+from arr_coc.pages import font_packages, fonts
+from arr_coc.pages.domains.glyphs import CHARSET
+from arr_coc.pages.font_packages import install_commands
+from arr_coc.pages.fonts import FONT_PATH, FontFace, family_names, find_fonts, font_directories, pip_font_directories
+from arr_coc.pages.splits import SPLITS, Split
 from benchmarks.font_likeness import LIMIT, letter_shapes, likenesses, plainest_faces
 
 HELD_OUT = """Lato, Roboto, Open Sans, FreeSans, FreeSerif, FreeMono, Liberation Serif, Tinos, Noto Sans, Noto Serif,
@@ -144,7 +146,7 @@ def test_what_pip_brings_has_faces_of_every_split() -> None:
 
 def test_files_that_are_no_fonts_or_of_no_family_are_passed_over(tmp_path: Path) -> None:
     (tmp_path / "broken.ttf").write_bytes(b"not a font")
-    with pytest.raises(FileNotFoundError, match="python -m arr_coc.data.font_packages --install"):
+    with pytest.raises(FileNotFoundError, match="python -m arr_coc.pages.font_packages --install"):
         find_fonts("validation", directories=[tmp_path])
     with pytest.raises(ValueError, match="split: expected one of train, validation, test; got 'dev'"):
         find_fonts("dev")  # type: ignore[arg-type]

@@ -8,16 +8,15 @@ from random import Random
 import numpy as np
 import pytest
 
-from arr_coc.data import fonts
-from arr_coc.data.domains.page import ABSENT, Question, TextPage
-from arr_coc.data.fonts import FontFace
-from arr_coc.data.generated import KINDS, draw_page, layout_page
-from arr_coc.data.generated.fields import FOREIGN, TERMS, FieldNames, all_fields, domains
-from arr_coc.data.generated.forms import _LAYOUTS as FORMS
-from arr_coc.data.generated.jumble import SIDE, jumble
-from arr_coc.data.generated.letters import FACTS
-from arr_coc.data.generated.page import Fonts
-from arr_coc.data.generated.question_writer import (
+from arr_coc.pages import fonts
+from arr_coc.pages.fields import FieldNames, all_fields, domains, terms
+from arr_coc.pages.fonts import FontFace
+from arr_coc.pages.generator import KINDS, draw_page, layout_page
+from arr_coc.pages.jumble import SIDE, jumble
+from arr_coc.pages.letters import FACTS
+from arr_coc.pages.maker import Fonts
+from arr_coc.pages.page import ABSENT, Question, TextPage
+from arr_coc.pages.question_writer import (
     DETAIL,
     GIST,
     NOT_THERE,
@@ -29,10 +28,10 @@ from arr_coc.data.generated.question_writer import (
     is_phrase,
     spoken,
 )
-from arr_coc.data.generated.sheet import Sheet, Style, find
-from arr_coc.data.generated.values import _DATES, Values
-from arr_coc.data.generated.values import KINDS as VALUES
-from arr_coc.data.splits import SPLITS, Split, Words, share
+from arr_coc.pages.sheet import Sheet, Style, find
+from arr_coc.pages.splits import SPLITS, Split, Words, pool, pools, share
+from arr_coc.pages.values import KINDS as VALUES
+from arr_coc.pages.values import Values
 
 
 @pytest.fixture(scope="module")
@@ -155,17 +154,15 @@ def lowered(names: object) -> set[str]:
 
 def test_splits_share_no_names_wordings_formats_or_layouts() -> None:
     names = {split: lowered(name for field in all_fields(split) for name in field.names) for split in SPLITS}
-    tables = (TERMS, *FOREIGN.values())
-    terms = {
-        split: lowered(term for table in tables for each in table.values() for term in each[split]) for split in SPLITS
-    }
+    own = {split: lowered(term for each in terms().values() for term in each[split]) for split in SPLITS}
     for one, two in combinations(SPLITS, 2):
-        assert not (names[one] | terms[one]) & (names[two] | terms[two])
+        assert not (names[one] | own[one]) & (names[two] | own[two])
         for kind, texts in WORDINGS.items():
             core = min(4, len(texts) - 4)
             assert not set(share(texts, one, kind, core)) & set(share(texts, two, kind, core))
-        for pool, salt, core in ((_DATES, "date", 8), (FORMS, "layout of form", 4), (FACTS, "fact", 0)):
-            assert not set(map(str, share(pool, one, salt, core))) & set(map(str, share(pool, two, salt, core)))
+        assert not set(map(str, share(FACTS, one, "fact"))) & set(map(str, share(FACTS, two, "fact")))
+        for name, (core, _) in pools().items():
+            assert not core or not set(pool(name, one)) & set(pool(name, two)), name
         drawn = [
             {getattr(Words(Random(0), split), kind)() for kind in ("noun", "adjective", "verb") for _ in range(1)}
             for split in (one, two)

@@ -21,7 +21,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("arr_coc.attached",),
     ("arr_coc.data", "arr_coc.loading", "arr_coc.metrics", "arr_coc.model_summary", "arr_coc.viewing"),
     ("arr_coc.adapters", "arr_coc.auto_classes", "arr_coc.journal", "arr_coc.probes"),
-    ("arr_coc.families", "arr_coc.files"),
+    ("arr_coc.families", "arr_coc.files", "arr_coc.pages"),
     ("arr_coc.version", "arr_coc.modeling"),
 )
 """From the top down; a part imports itself and parts of lower layers. Beside them is arr_coc itself, the user's

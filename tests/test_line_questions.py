@@ -8,12 +8,12 @@ from random import Random
 import numpy as np
 import pytest
 
-from arr_coc.data.domains import draw_page
-from arr_coc.data.domains.page import UNKNOWN, Line, TextPage
-from arr_coc.data.generated import layout_page
-from arr_coc.data.generated.question_writer import WORDINGS, QuestionWriter
-from arr_coc.data.line_questions import KINDS, by_kind, line_questions, words_of
-from arr_coc.data.splits import SPLITS
+from arr_coc.pages.domains import draw_page
+from arr_coc.pages.generator import layout_page
+from arr_coc.pages.line_questions import KINDS, by_kind, line_questions, words_of
+from arr_coc.pages.page import UNKNOWN, Line, TextPage
+from arr_coc.pages.question_writer import WORDINGS, QuestionWriter
+from arr_coc.pages.splits import SPLITS
 
 SORTS = (
     {"follows": "detail", "both follow": "two places", "which is higher up": "two places"}

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from tiny_pdf import PROSE, text_at, write_pdf
 
-from arr_coc.data import SPLITS, pdf_corpus
+from arr_coc.data import pdf_corpus
 from arr_coc.data.pdf_corpus import CachedPages, cache_pages, install, pdf_packages, pdf_pages
 from arr_coc.data.pdf_reading import read_pdf_page
+from arr_coc.pages.splits import SPLITS
 
 
 def test_each_package_has_one_split_and_a_licence() -> None:

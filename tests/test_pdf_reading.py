@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from tiny_pdf import PROSE, text_at, write_pdf
 
-from arr_coc.data.domains.page import UNKNOWN, TextPage
 from arr_coc.data.pdf_reading import count_pdf_pages, is_readable, read_pdf_page
 from arr_coc.modeling.documents import MissingPackage
+from arr_coc.pages.page import UNKNOWN, TextPage
 
 
 def read(tmp_path: Path, content: str, dpi: float = 144) -> TextPage:

@@ -28,11 +28,11 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from arr_coc import ArrCocForConditionalGeneration
-from arr_coc.data.domains.page import Line, Question, TextPage
 from arr_coc.modeling.bridges import FOREMOST, reading_order
 from arr_coc.modeling.modeling_arr_coc import relevance_loss
 from arr_coc.modeling.scorers import EMPTY
 from arr_coc.modeling.wordpieces import CLASSES, SPACE
+from arr_coc.pages.page import Line, Question, TextPage
 from arr_coc.training.attention import all_eager_attention
 from arr_coc.training.reader import language_model, relevance
 from arr_coc.training.reader.language_model import seen, spans

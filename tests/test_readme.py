@@ -13,10 +13,11 @@ from PIL import Image
 
 from arr_coc.cli import COMMANDS, SETTING, main, parser
 from arr_coc.cli.common import _check_choices
-from arr_coc.data import Split, find_fonts
 from arr_coc.files import SHIPPED
 from arr_coc.loading import load_config
 from arr_coc.modeling.scorers import SCORERS
+from arr_coc.pages.fonts import find_fonts
+from arr_coc.pages.splits import Split
 from arr_coc.training.recipe import load_recipe
 
 README = ROOT / "README.md"

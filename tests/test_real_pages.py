@@ -15,7 +15,7 @@ from arr_coc.data.field_mining import mine, type_of
 from arr_coc.data.field_wordings import FieldAsker, concept_of, concepts, wordings
 from arr_coc.data.real_corpus import Repository, filings, kept_out, receipts, write
 from arr_coc.data.real_pages import RealPages, moved, split_of_group
-from arr_coc.data.splits import SPLITS
+from arr_coc.pages.splits import SPLITS
 from arr_coc.training.reader.pages import AskedPages, Sources
 from arr_coc.training.reader.question_answering import QuestionAnsweringStage
 from arr_coc.training.reader.relevance import RelevanceStage

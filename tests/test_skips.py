@@ -6,7 +6,7 @@ from unittest.mock import patch
 
 import pytest
 
-import arr_coc.data.browser  # noqa: F401  a run within this one would import torch again, which crashes
+import arr_coc.pages.domains.chromium  # noqa: F401  a run within this one would import torch again, which crashes
 
 pytest_plugins = ["pytester"]
 
@@ -14,8 +14,9 @@ ROOT = Path(__file__).parents[1]
 
 TESTS = """
 import pytest
-from arr_coc.data import SPLITS, find_fonts
-from arr_coc.data.browser import find_browser
+from arr_coc.pages.splits import SPLITS
+from arr_coc.pages.fonts import find_fonts
+from arr_coc.pages.domains.chromium import find_browser
 
 def test_listed():
     pytest.skip("could not import 'trl': No module named 'trl'")

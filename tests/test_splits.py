@@ -6,8 +6,9 @@ import re
 import numpy as np
 import pytest
 
-from arr_coc.data import CHARSET, SPLITS, values
-from arr_coc.data.splits import part, split_of
+from arr_coc.pages.domains import values
+from arr_coc.pages.domains.glyphs import CHARSET
+from arr_coc.pages.splits import SPLITS, part, split_of
 
 NAMES = (values.FIRST_NAMES, values.LAST_NAMES, values.CITIES, values.COMPANIES)
 POOLS = (*NAMES, values.TITLES)

@@ -88,8 +88,8 @@ def test_distributions_hold_code_configs_and_cards_alone(tmp_path: Path) -> None
         held = {member.name.partition("/")[2] for member in archive if member.isfile()}
     with zipfile.ZipFile(wheel) as archive:
         installed = set(archive.namelist())
-    assert held >= {"README.md", "modeling/generation.py", "arr_coc/cli/ask.py", "arr_coc/data/font_families.csv"}
+    assert held >= {"README.md", "modeling/generation.py", "arr_coc/cli/ask.py", "arr_coc/pages/font_families.csv"}
     assert held >= {f"hub_configs/arr-coc-tiny-2/{name}" for name in ("README.md", "config.json")}
-    assert installed >= {"arr_coc/modeling/generation.py", "arr_coc/cli/ask.py", "arr_coc/data/font_families.csv"}
+    assert installed >= {"arr_coc/modeling/generation.py", "arr_coc/cli/ask.py", "arr_coc/pages/font_families.csv"}
     for name in held | installed:
         assert not name.endswith((*WEIGHTS, ".jpg", ".png", ".pdf")) and not name.startswith("examples/held_out"), name

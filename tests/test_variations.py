@@ -12,13 +12,13 @@ import pytest
 
 from arr_coc.cli import main
 from arr_coc.cli.common import find_source
-from arr_coc.data.domains import AS_DRAWN, Page, Variations, draw_page
-from arr_coc.data.domains.variations import unheard_field
 from arr_coc.data.formats.own import Rendered
-from arr_coc.data.glyphs import Glyph
 from arr_coc.data.records import NOT_ON_THE_PAGE, read_records
-from arr_coc.data.splits import part
-from arr_coc.data.values import FIELDS, UNHEARD_FIELDS
+from arr_coc.pages.domains import AS_DRAWN, Page, Variations, draw_page
+from arr_coc.pages.domains.glyphs import Glyph
+from arr_coc.pages.domains.values import FIELDS, UNHEARD_FIELDS
+from arr_coc.pages.domains.variations import unheard_field
+from arr_coc.pages.splits import part
 
 SIZE = 320
 
@@ -56,8 +56,8 @@ def test_boxes_of_a_photograph_are_where_the_pixels_went(monkeypatch: pytest.Mon
     """Light, blur, noise and compression taken away, a black square's pixels are those of its projected box."""
     from PIL import Image
 
-    from arr_coc.data.domains import photo
-    from arr_coc.data.domains.page import Question
+    from arr_coc.pages.domains import photo
+    from arr_coc.pages.page import Question
 
     for name in ("_lit", "_noisy", "_compressed"):
         monkeypatch.setattr(photo, name, lambda rng, picture: picture)

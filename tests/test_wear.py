@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw
 
-from arr_coc.data.domains.page import UNKNOWN, Line, Question, TextPage
-from arr_coc.data.wear import WEARS, wear
+from arr_coc.pages.page import UNKNOWN, Line, Question, TextPage
+from arr_coc.pages.wear import WEARS, wear
 
 SIZE = (300, 400)
 ALL = sorted(WEARS)

@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from arr_coc.data.browser import Browser, find_browser
+from arr_coc.pages.domains.chromium import Browser, find_browser
 
 PATIENCE = 120.0
 """Seconds that something on the page may take, on a machine with much else to do."""

@@ -81,7 +81,7 @@ COMMAND = Command(
 )
 
 
-DOMAINS = "browser, document, form, generated, pages, question_kinds, stacked"
+DOMAINS = "browser, document, form, generated, question_kinds, stacked"
 VARIATIONS = {
     "photo": "share of pages as simulated photographs: at an angle, in uneven light, compressed",
     "absent": "share of questions about fields that the page does not show",
@@ -103,8 +103,6 @@ def add_render_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--size", metavar="PX", type=int, default=256, help=size)
     domain = f"kinds of pages, drawn in turn: {DOMAINS} (default: document)"
     parser.add_argument("--domain", metavar="NAME[,NAME]", default="document", help=domain)
-    sources = "pages per PDF, for domain pages (default: random)"
-    parser.add_argument("--sources", metavar="N", type=int, help=sources)
     split = "split of fonts, layouts, wordings and words; validation has train's layouts (default: test)"
     parser.add_argument("--split", choices=("train", "validation", "test"), default="test", help=split)
     for name, what in VARIATIONS.items():
@@ -113,8 +111,8 @@ def add_render_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_render(args: argparse.Namespace) -> None:
-    from arr_coc.data.domains import Variations
     from arr_coc.data.writing import write_questions
+    from arr_coc.pages.domains import Variations
 
     if args.unheard and not args.absent:
         raise ValueError(f"--unheard: expected --absent above 0, of which it is a share; got {args.absent:g}")
@@ -126,7 +124,6 @@ def run_render(args: argparse.Namespace) -> None:
         size=args.size,
         split=args.split,
         domains=[name.strip() for name in args.domain.split(",")],
-        sources=args.sources,
         variations=Variations(**{name: getattr(args, name) for name in VARIATIONS}),
         force=args.force,
     )
@@ -146,7 +143,6 @@ RENDER = Command(
         "arr-coc render out/pages --pages 100",
         "arr-coc render out/train --split train --seed 1",
         "arr-coc render out/mixed --domain document,form,browser --size 768",
-        "arr-coc render out/documents --domain pages --size 1240 --sources 10",
         "arr-coc render out/photos --domain browser --photo 1 --absent 0.2 --turns 0.3",
     ),
     add_arguments=add_render_arguments,

@@ -31,9 +31,9 @@ from PIL import Image
 from tqdm import tqdm
 
 from ..files import fresh_file, run_module
-from .domains.page import Line, TextPage
+from ..pages.page import Line, TextPage
+from ..pages.splits import SPLITS, Split, check_split
 from .pdf_reading import count_pdf_pages, is_readable, read_pdf_page
-from .splits import SPLITS, Split, check_split
 
 _DPI = (70.0, 200.0)
 _LONGEST = 2400  # px; larger pages than A4, such as posters, are rendered at a lower resolution

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..modeling.documents import MissingPackage
 from ..modeling.pdf_text import read_text_layer
-from .domains.page import UNKNOWN, TextPage
+from ..pages.page import UNKNOWN, TextPage
 
 _ENOUGH = 80  # the fewest characters of a readable page
 _GARBLED, _UNNAMED = 0.03, 0.1  # the largest shares of unknown characters, within lines and outside them

@@ -24,11 +24,11 @@ from typing import Any
 
 import numpy as np
 
-from .domains.page import Line, Question, TextPage
+from ..pages.page import Line, Question, TextPage
+from ..pages.question_writer import ABSENT, DETAIL, NOT_THERE
+from ..pages.splits import Split
 from .field_mining import has_type, normal
 from .field_wordings import FieldAsker, concepts
-from .generated.question_writer import ABSENT, DETAIL, NOT_THERE
-from .splits import Split
 
 HELD_OUT = 6
 """One group in this number is for validation, another one for the test."""

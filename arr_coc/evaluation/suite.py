@@ -20,10 +20,10 @@ from typing import Any, Literal
 from ..data.formats import Format, open_source
 from ..data.formats.own import Mixed, Rendered
 from ..data.records import Record
-from ..data.splits import Split
 from ..files import read_yaml
 from ..metrics import METRICS
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+from ..pages.splits import Split
 from .answers import question_room
 from .arms import Arm, make_arms
 from .calibration import LEGEND, calibration_table

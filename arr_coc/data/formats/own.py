@@ -10,10 +10,10 @@ from typing import Any, get_args, overload
 from PIL import Image
 
 from ...journal import journal_files
-from ..domains import DOMAINS, Page, Variations, draw_page
+from ...pages.domains import DOMAINS, Page, Variations, draw_page
+from ...pages.splits import Split, check_split
 from ..feedback import JOURNAL, Part, read_feedback
 from ..records import MAX_ERRORS, HeldImage, OnError, Record, Row, check_limit, lines, parse
-from ..splits import Split, check_split
 from .base import FORMATS, FileFormat, Format
 
 
@@ -155,10 +155,9 @@ class Rendered(Format):
         questions: questions per page; if a page has fewer, the first ones repeat.
         seed: seed of all random draws.
         size: side of a page, px.
-        split: split of fonts, layouts, wordings and words, see `arr_coc.data.splits`.
+        split: split of fonts, layouts, wordings and words, see `arr_coc.pages.splits`.
         domains: names in `DOMAINS`, which alternate; a list, or a comma-separated text.
         fields: for domain document, at least 4 names in place of its default.
-        sources: number of pages, for domain pages; None: random.
         photo, absent, turns, unheard: shares, see `Variations`.
     """
 
@@ -169,7 +168,6 @@ class Rendered(Format):
     split: Split = "train"
     domains: tuple[str, ...] = ("document",)
     fields: tuple[str, ...] | None = None
-    sources: int | None = None
     photo: float = 0.0
     absent: float = 0.0
     turns: float = 0.0
@@ -209,18 +207,14 @@ class Rendered(Format):
 
     def page(self, number: int) -> Page:
         """The page with this number, from 0."""
-        domain = self.domains[number % len(self.domains)]
-        return _page(domain, self.seed, number, self.size, self.split, self.fields, self.sources, self.variations)
+        return _page(self, number)
 
     def record(self, number: int) -> Record:
         """The record with this number, from 0."""
         page_number, place = divmod(number, self.questions)
         page = self.page(page_number)
         asked = page.questions[place % len(page.questions)]
-        image, *others = (
-            HeldImage((self, page_number, source), partial(_image, self, page_number, source))
-            for source in range(len(page.sources))
-        )
+        image = HeldImage((self, page_number), partial(_image, self, page_number))
         tags = {
             "domain": self.domains[page_number % len(self.domains)],
             "kind": asked.kind,
@@ -230,10 +224,8 @@ class Rendered(Format):
             **page.told,
             **({"turn": asked.turn} if self.turns else {}),
         }
-        return Record(
-            image, asked.text, asked.answers, asked.boxes, number + 1, asked.label_boxes, tuple(tags.items()),
-            asked.absent, asked.history, tuple(others), asked.box_sources, asked.label_sources, asked.answer_sources,
-        )  # fmt: skip
+        told = asked.label_boxes, tuple(tags.items()), asked.absent, asked.history
+        return Record(image, asked.text, asked.answers, asked.boxes, number + 1, *told)
 
 
 def _names(names: Any) -> tuple[str, ...]:
@@ -263,18 +255,10 @@ class _Drawn(Sequence[Record]):
 
 
 @lru_cache(maxsize=_DRAWN)
-def _page(
-    domain: str,
-    seed: int,
-    number: int,
-    size: int,
-    split: Split,
-    fields: tuple[str, ...] | None,
-    sources: int | None,
-    variations: Variations,
-) -> Page:
-    return draw_page(domain, seed, number, size, split, fields=fields, sources=sources, variations=variations)
+def _page(drawn: Rendered, number: int) -> Page:
+    domain, variations = drawn.domains[number % len(drawn.domains)], drawn.variations
+    return draw_page(domain, drawn.seed, number, drawn.size, drawn.split, fields=drawn.fields, variations=variations)
 
 
-def _image(rendered: Rendered, number: int, source: int) -> Image.Image:
-    return rendered.page(number).sources[source].convert("RGB")
+def _image(drawn: Rendered, number: int) -> Image.Image:
+    return drawn.page(number).image.convert("RGB")

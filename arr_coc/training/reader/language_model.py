@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from arr_coc.adapters import LANGUAGE_ADAPTER
-from arr_coc.data.domains.page import Question
+from arr_coc.pages.page import Question
 
 from ..attention import WRITTEN_OUT
 from ..stages import Run

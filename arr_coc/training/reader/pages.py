@@ -1,7 +1,7 @@
 """Pages to learn reading from, by the name of their source; crops of them, and whole pages with questions.
 
 A crop is cut about a character drawn anywhere on the page and scaled, so that print of every size is seen at every size
-that a patch can hold. Sources are `arr_coc.data.generated`, two kinds of `arr_coc.data.domains`, and cached PDFs.
+that a patch can hold. Sources are `arr_coc.pages.generator`, two kinds of `arr_coc.pages.domains`, and cached PDFs.
 
 Notation: Q questions, S side of the square, px, G side of the grid, N patches, L tokens of a question, C channels of
 the features, M base tokens.
@@ -21,20 +21,20 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor, nn
 
-from arr_coc.data.domains.browser import STACKED, render_browser
-from arr_coc.data.domains.document import Document, render_document
-from arr_coc.data.domains.page import Line, Question, TextPage
 from arr_coc.data.field_mining import type_of
-from arr_coc.data.glyphs import Glyph
 from arr_coc.data.pdf_corpus import CachedPages
 from arr_coc.data.real_pages import RealPages, moved
-from arr_coc.data.splits import Split
-from arr_coc.data.wear import wear
 from arr_coc.modeling.bridges import FOREMOST
 from arr_coc.modeling.config_fields import Registry
 from arr_coc.modeling.image_processing_arr_coc import Box, boxes_to_patches, fit_square, map_boxes, patches_of_placement
 from arr_coc.modeling.modeling_arr_coc import relevance_loss
 from arr_coc.modeling.scorers import EMPTY, FetchContext
+from arr_coc.pages.domains.browser import STACKED, render_browser
+from arr_coc.pages.domains.document import Document, render_document
+from arr_coc.pages.domains.glyphs import Glyph
+from arr_coc.pages.page import Line, Question, TextPage
+from arr_coc.pages.splits import Split
+from arr_coc.pages.wear import wear
 
 from ..loop import Batches
 from ..stages import Run
@@ -49,7 +49,7 @@ PAGES: Registry[Draw] = Registry("page source")
 
 @PAGES.register("generated")
 def generated(rng: np.random.Generator, split: Split) -> TextPage:
-    """A page of `arr_coc.data.generated`."""
+    """A page of `arr_coc.pages.generator`."""
     return _generator().draw_page(rng, split)
 
 
@@ -61,14 +61,14 @@ def laid_out(rng: np.random.Generator, split: Split) -> TextPage:
 
 @PAGES.register("jumble")
 def jumble(rng: np.random.Generator, split: Split) -> TextPage:
-    """A page of `arr_coc.data.generated.jumble`."""
+    """A page of `arr_coc.pages.jumble`."""
     return _generator("jumble").jumble(rng, split)
 
 
-def _generator(name: str = "") -> ModuleType:
-    """`arr_coc.data.generated` or a module of it, which needs packages of the extra "train"."""
+def _generator(name: str = "generator") -> ModuleType:
+    """`arr_coc.pages.generator` or another module beside it, which needs packages of the extra "train"."""
     try:
-        return import_module(f"arr_coc.data.generated.{name}".rstrip("."))
+        return import_module(f"arr_coc.pages.{name}")
     except ImportError as error:
         raise ValueError(f"pages: expected its packages, pip install 'arr-coc[train]'; got {error}") from error
 
@@ -179,7 +179,7 @@ class Sources:
         shares: how often each source comes up: a name of `PAGES`, "pdf" or the name of a file in `real_folder`.
         split: of fonts, words and packages.
         pdf_folder: a cache of PDF pages that `arr_coc.data.pdf_corpus` drew, with a folder for each split.
-        worn: share of the pages that are worn, see `arr_coc.data.wear`.
+        worn: share of the pages that are worn, see `arr_coc.pages.wear`.
         real_folder: files `NAME.jsonl.gz` of real pages as text, see `arr_coc.data.real_pages`.
     """
 

@@ -18,11 +18,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from arr_coc.data.domains.page import Question
-from arr_coc.data.splits import Split
 from arr_coc.modeling.bridges import FOREMOST, Places, WordpieceBridge, line_breaks, word_marks
 from arr_coc.modeling.configuration_arr_coc import COMPRESSION
 from arr_coc.modeling.wordpieces import SPACE
+from arr_coc.pages.page import Question
+from arr_coc.pages.splits import Split
 
 from ..loop import ScratchStage, Task
 from ..stages import STAGES, Run

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from arr_coc.data.domains.page import Question
-from arr_coc.data.splits import Split
+from arr_coc.pages.page import Question
+from arr_coc.pages.splits import Split
 
 from ..loop import ScratchStage, Task
 from ..stages import STAGES, Run

@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from arr_coc.data.domains.page import Line, TextPage
 from arr_coc.modeling.configuration_arr_coc import COMPRESSION
 from arr_coc.modeling.wordpieces import CHARACTERS, CLASSES, COLUMNS, PIECE_SLOTS, SPACE, SPELLED
+from arr_coc.pages.page import Line, TextPage
 
 LEADS = 0.3
 """Relevance of what leads to an answer, such as its label; that of the answer is 1."""

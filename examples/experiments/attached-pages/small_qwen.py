@@ -15,8 +15,9 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLIm
 
 import arr_coc
 from arr_coc.attached import AttachedReader
-from arr_coc.data import Box, Split
-from arr_coc.data.fonts import FontFace, find_fonts, load_font, pick_face
+from arr_coc.modeling.image_processing_arr_coc import Box
+from arr_coc.pages.fonts import FontFace, find_fonts, load_font, pick_face
+from arr_coc.pages.splits import Split
 
 ROOT = Path(__file__).resolve().parents[3]
 TINY = ROOT / "hub_configs" / "arr-coc-tiny-2"

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from small_qwen import GRID, POOL, QUESTION, UNIT, WORDS, Page, asked, draw_page, new_model, new_page, new_processor
 from torch import Tensor, nn
 
-from arr_coc.data import Split
+from arr_coc.pages.splits import Split
 from arr_coc.training.loop import Loop
 from arr_coc.training.optimizers import muon
 

@@ -18,7 +18,7 @@ from predictions import is_right, said
 from question_pages import questions_of
 from torch import Tensor, nn
 
-from arr_coc.data.domains.page import Question
+from arr_coc.pages.page import Question
 from arr_coc.training.loop import Batches
 from arr_coc.training.reader.language_model import Again, PackedPage, Prompting, stacked
 from arr_coc.training.reader.question_answering import QuestionAnswering, QuestionAnsweringStage

@@ -23,8 +23,8 @@ from predictions import QUESTION, SEVERAL, Column, Row, add, check_questions, co
 from tqdm import tqdm
 from train import chosen, new_run, options, stage_of
 
-from arr_coc.data.domains.page import Question
 from arr_coc.files import sole_writer
+from arr_coc.pages.page import Question
 from arr_coc.training.attention import all_eager_attention
 from arr_coc.training.reader.language_model import stacked
 

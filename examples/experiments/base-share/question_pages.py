@@ -26,15 +26,15 @@ import torch
 from PIL import Image
 from tqdm import tqdm
 
-from arr_coc.data import Split
-from arr_coc.data.domains import DOMAINS
-from arr_coc.data.domains.page import ABSENT, Line, Question, TextPage
-from arr_coc.data.generated import draw_page, layout_page
-from arr_coc.data.generated.question_writer import DETAIL, TWO_PLACES, QuestionWriter
-from arr_coc.data.line_questions import KINDS, by_kind
 from arr_coc.evaluation.bench import read_bench
 from arr_coc.loading import load_model
 from arr_coc.modeling.image_loading import load_image
+from arr_coc.pages.domains import DOMAINS
+from arr_coc.pages.generator import draw_page, layout_page
+from arr_coc.pages.line_questions import KINDS, by_kind
+from arr_coc.pages.page import ABSENT, Line, Question, TextPage
+from arr_coc.pages.question_writer import DETAIL, TWO_PLACES, QuestionWriter
+from arr_coc.pages.splits import Split
 from arr_coc.training.reader.language_model import Prompting
 from arr_coc.training.reader.pages import AskedPage, AskedPages, PageReader, Sources, crop, lines_of, square
 from arr_coc.training.reader.relevance import RelevanceStage, RelevanceTask

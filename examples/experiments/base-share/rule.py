@@ -21,8 +21,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import norm, t
 
-from arr_coc.data.line_questions import KINDS
 from arr_coc.evaluation.statistics import clustered_error, training_spread
+from arr_coc.pages.line_questions import KINDS
 
 LEVEL = 0.015
 """Of the one-sided tests: half of what false GOs may be (0.03), as the chosen split may have had lucky trainings."""

@@ -1,0 +1,302 @@
+"""Domains `browser` and `stacked`: pages of fields, rendered by a browser from generated HTML.
+
+In `stacked` labels are above their values, so the answer is not the text after the label. Letters, spacing and edges
+are those of a screenshot. It needs Chromium; the pages of a seed also depend on its version.
+
+Lengths in the HTML are in rem, the font size of the values, so that a page can be scaled as a whole. The places of
+elements with the attribute `data-text` are returned: a heading, labels and values, in that order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from ..fonts import FontFace, find_fonts, pick_face
+from ..splits import Split
+from .chromium import PlacedText, shared_browser
+from .document import Document, Entry, ask_each
+from .domain import Layouts, Page, register
+from .glyphs import CONTRAST, MAX_FONT, MIN_FONT, Glyph, check_page, text_unit
+from .rasterising import Colour, Palette, degrade, sample_palette
+from .values import FIELDS, made_up_word, pick, sample_pairs
+
+Arrangement = Literal["table", "spread", "inline", "stacked"]
+Lines = Literal["none", "rows", "grid", "frame", "zebra", "dashed", "cards"]
+
+
+@dataclass(frozen=True)
+class HtmlLayout:
+    """The arrangement of a page's fields.
+
+    Attributes:
+        arrangement: cells of a table; label at the left and value at the right end; value after the label; label above
+            its value.
+        columns: number of fields side by side.
+        lines: borders below rows, around cells or around everything; every other row shaded; or a box for each field.
+    """
+
+    arrangement: Arrangement
+    columns: int = 1
+    lines: Lines = "none"
+
+
+def _layout(text: str) -> HtmlLayout:
+    arrangement, columns, lines = text.split()
+    return HtmlLayout(arrangement, int(columns), lines)  # type: ignore[arg-type]
+
+
+LAYOUTS = Layouts.of_words("browser", _layout)
+STACKED = LAYOUTS.only(lambda layout: layout.arrangement == "stacked")
+"""The layouts in which labels are above their values."""
+
+
+@dataclass(frozen=True)
+class HtmlStyle:
+    """The appearance of a page besides its layout; lengths in rem, spacing in em.
+
+    Attributes:
+        label, value, heading: fonts.
+        label_size, heading_size: font sizes; values have 1.
+        label_spacing, value_spacing: letter spacing.
+        upper: labels are in capitals.
+        colon: labels end with a colon.
+        line: height of a line.
+        padding: (above and below, at the sides) of each field.
+        margin: margin of the page.
+        gap: gap between a label and its value, or between columns.
+        radius: radius of the corners of boxes.
+        width: width of borders, px.
+        band: the heading has exchanged ink and paper colours.
+        palette: colours of paper, labels, values and borders.
+    """
+
+    label: FontFace
+    value: FontFace
+    heading: FontFace
+    label_size: float
+    heading_size: float
+    label_spacing: float
+    value_spacing: float
+    upper: bool
+    colon: bool
+    line: float
+    padding: tuple[float, float]
+    margin: float
+    gap: float
+    radius: float
+    width: int
+    band: bool
+    palette: Palette
+
+    @property
+    def fonts(self) -> str:
+        """Family and style of the fonts, values first."""
+        return " + ".join(dict.fromkeys((self.value.name, self.label.name)))
+
+
+def sample_html_style(rng: np.random.Generator, split: Split) -> HtmlStyle:
+    """A style in fonts of the split.
+
+    Raises:
+        FileNotFoundError: no font of the split is installed.
+    """
+    faces = find_fonts(split)
+    value = pick_face(rng, faces)
+    family = [face for face in faces if face.family == value.family]
+    bold = next((face for face in family if face.bold and not face.italic), value)
+    upper = bool(rng.random() < 0.25)
+    spaced = rng.random() < (0.6 if upper else 0.2)
+    return HtmlStyle(
+        label=bold if rng.random() < 0.4 else value,
+        value=bold if rng.random() < 0.15 else value,
+        heading=bold if rng.random() < 0.7 else value,
+        label_size=float(rng.uniform(0.85, 1.0)) if rng.random() < 0.5 else 1.0,
+        heading_size=float(rng.uniform(1.1, 1.7)),
+        label_spacing=float(rng.uniform(0.03, 0.15)) if spaced else 0.0,
+        value_spacing=float(rng.uniform(0.02, 0.12)) if rng.random() < 0.15 else 0.0,
+        upper=upper,
+        colon=bool(rng.random() < 0.4),
+        line=float(rng.uniform(1.1, 1.5)),
+        padding=(float(rng.uniform(0.03, 0.3)), float(rng.uniform(0.2, 0.6))),
+        margin=float(rng.uniform(0.3, 1.0)),
+        gap=float(rng.uniform(0.5, 1.5)),
+        radius=float(rng.uniform(0, 0.5)) if rng.random() < 0.4 else 0.0,
+        width=int(rng.integers(1, 3)),
+        band=bool(rng.random() < 0.35),
+        palette=sample_palette(rng, contrast=CONTRAST[split]),
+    )
+
+
+def make_html(
+    layout: HtmlLayout, style: HtmlStyle, fields: Sequence[tuple[str, str]], *, title: str, pixels: float
+) -> str:
+    """The page's head and body.
+
+    Args:
+        layout, style: appearance of the page.
+        fields: label and value of each field; labels in their final case, without colons.
+        title: heading of the page; "": no heading.
+        pixels: font size of the values, px.
+    """
+    mark = ":" if style.colon else ""
+    texts = [(_text(label + mark, "label"), _text(value, "value")) for label, value in fields]
+    heading = f"<header>{_text(title, 'heading')}</header>" if title else ""
+    rows = _table(texts, layout.columns) if layout.arrangement == "table" else _list(texts)
+    head = f"<head><style>{_faces(style)}{_common_css(style, pixels)}{_layout_css(layout, style)}</style></head>"
+    return head + f"<body>{heading}<main>{rows}</main></body>"
+
+
+def _text(text: str, role: str) -> str:
+    return f'<span data-text class="{role}">{escape(text)}</span>'
+
+
+def _table(texts: Sequence[tuple[str, str]], columns: int) -> str:
+    """A table in which fields run along the rows."""
+    cells = [f"<th>{label}</th><td>{value}</td>" for label, value in texts]
+    rows = ["".join(cells[start : start + columns]) for start in range(0, len(cells), columns)]
+    return f"<table>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"
+
+
+def _list(texts: Sequence[tuple[str, str]]) -> str:
+    return "".join(f"<div>{label} {value}</div>" for label, value in texts)
+
+
+def _faces(style: HtmlStyle) -> str:
+    """CSS of the fonts by role, each from its file, independent of other installed fonts of the same name."""
+    roles = {"label": style.label, "value": style.value, "heading": style.heading}
+    return "".join(
+        f'@font-face{{font-family:"{role}";src:url("{Path(face.path).as_uri()}")}}' for role, face in roles.items()
+    )
+
+
+def _common_css(style: HtmlStyle, pixels: float) -> str:
+    paper, ink, value = (_css(colour) for colour in (style.palette.paper, style.palette.label, style.palette.value))
+    above, beside = style.padding
+    band = f"background:{ink};color:{paper};border-radius:{style.radius}rem" if style.band else f"color:{ink}"
+    return f"""
+html{{font-size:{pixels}px;background:{paper}}}
+*{{box-sizing:border-box}}
+body{{margin:{style.margin}rem;font-synthesis:none;font-variant-ligatures:none;white-space:nowrap;line-height:{style.line}}}
+header{{padding:{above}rem {beside}rem;margin-bottom:{2 * above}rem;{band}}}
+.heading{{font-family:"heading";font-size:{style.heading_size}rem}}
+.label{{font-family:"label";font-size:{style.label_size}rem;letter-spacing:{style.label_spacing}em;color:{ink}}}
+.value{{font-family:"value";letter-spacing:{style.value_spacing}em;color:{value}}}
+th,td,main>div{{padding:{above}rem {beside}rem;text-align:left;font-weight:normal}}
+"""
+
+
+def _layout_css(layout: HtmlLayout, style: HtmlStyle) -> str:
+    border = f"{style.width}px solid {_css(style.palette.rule)}"
+    rows = "tr" if layout.arrangement == "table" else "main>div"
+    lines = {
+        "none": "",
+        "rows": f"{rows}{{border-bottom:{border}}}",
+        "dashed": f"{rows}{{border-bottom:{border.replace('solid', 'dashed')}}}",
+        "grid": f"th,td{{border:{border}}}",
+        "frame": f"main{{border:{border};border-radius:{style.radius}rem}}",
+        "zebra": f"{rows}:nth-child(odd){{background:{_css(_shaded(style.palette))}}}",
+        "cards": f"{rows}{{border:{border};border-radius:{style.radius}rem}}",
+    }[layout.lines]
+    columns = f"display:grid;grid-template-columns:repeat({layout.columns},1fr);column-gap:{style.gap}rem"
+    spaced = f";row-gap:{style.padding[0]}rem" if layout.lines == "cards" else ""
+    return {
+        "table": "table{border-collapse:collapse;width:100%}",
+        "spread": f"main{{{columns}}}main>div{{display:flex;justify-content:space-between;column-gap:{style.gap}rem}}",
+        "inline": f"main{{{columns}}}",
+        "stacked": f"main{{{columns}{spaced}}}main>div>span{{display:block;width:fit-content}}",
+    }[layout.arrangement] + lines
+
+
+def _shaded(palette: Palette) -> Colour:
+    """The paper's colour, moved a little towards the borders' colour."""
+    red, green, blue = (paper + 0.12 * (rule - paper) for paper, rule in zip(palette.paper, palette.rule, strict=True))
+    return red, green, blue
+
+
+def _css(colour: Colour) -> str:
+    red, green, blue = (min(255, max(0, round(part))) for part in colour)
+    return f"rgb({red},{green},{blue})"
+
+
+def cased(rng: np.random.Generator, fields: Sequence[str], *, upper: bool) -> list[str]:
+    """The labels of one page, all in the same case: upper, lower or Capitalised."""
+    case = "upper" if upper else pick(rng, ("lower", "capitalize"))
+    return [str(getattr(field, case)()) for field in fields]
+
+
+_MIN_ENTRIES = 4
+_MAX_ENTRIES = 14  # on a page of 256 px
+_TRIALS = 200  # the most attempts until a page fits
+_DEGRADED = 0.5  # share of training pages with noise, bent letters and so on; others are unchanged screenshots
+
+
+def render_browser(
+    rng: np.random.Generator, *, size: int = 256, split: Split = "train", layouts: Layouts[HtmlLayout] = LAYOUTS
+) -> Document:
+    """A page of 4 or more fields with values, rendered by a browser.
+
+    Args:
+        rng: the only source of randomness.
+        size: side of the square page, px.
+        split: split of fonts, words and layouts.
+        layouts: the layouts to choose from.
+
+    Raises:
+        FileNotFoundError: no browser, or no font of the split, is installed.
+        RuntimeError: the browser does not start, stops answering, or cannot render any page.
+    """
+    check_page(size, split)
+    browser, unit = shared_browser(), text_unit(size)
+    for _ in range(_TRIALS):
+        layout_name, layout = layouts.draw(rng, split)
+        style = sample_html_style(rng, split)
+        most = min(len(FIELDS), round(_MAX_ENTRIES * max(1.0, size / 256 / unit)))
+        pairs = sample_pairs(rng, int(rng.integers(_MIN_ENTRIES, most + 1)), split=split)
+        fields, values = [field for field, _ in pairs], [value for _, value in pairs]
+        labels = cased(rng, fields, upper=style.upper)
+        title = " ".join(made_up_word(rng) for _ in range(int(rng.integers(3))))
+        least = unit * MIN_FONT / style.label_size
+        pixels = float(rng.uniform(least, unit * MAX_FONT))
+        html = make_html(layout, style, list(zip(labels, values, strict=True)), title=title, pixels=pixels)
+        texts = browser.set_page(html, size, least)
+        if texts is not None:
+            break
+    else:
+        raise RuntimeError(f"browser: expected a page that it can set; got none in {_TRIALS} trials")
+    image = browser.screenshot()
+    if split == "train" and rng.random() < _DEGRADED:
+        image = degrade(rng, image, split=split, unit=unit)
+    placed = texts[1:] if title else texts
+    entries = tuple(
+        Entry(field, label.text.removesuffix(":"), value.text, label.ink, value.ink)
+        for field, label, value in zip(fields, placed[::2], placed[1::2], strict=True)
+    )
+    glyphs = tuple(glyph for text in texts for glyph in _glyphs(text))
+    return Document(image, entries, glyphs, layout_name, style.fonts)
+
+
+@register("browser")
+def draw_browser(rng: np.random.Generator, size: int, split: Split) -> Page:
+    """A page of `render_browser` with one question about each field."""
+    return ask_each(rng, render_browser(rng, size=size, split=split), split, FIELDS)
+
+
+@register("stacked")
+def draw_stacked(rng: np.random.Generator, size: int, split: Split) -> Page:
+    """A page as of `draw_browser`, with labels above their values."""
+    return ask_each(rng, render_browser(rng, size=size, split=split, layouts=STACKED), split, FIELDS)
+
+
+def _glyphs(text: PlacedText) -> list[Glyph]:
+    top, bottom = text.capitals
+    return [
+        Glyph(char, (left, top, right, bottom))
+        for char, (left, right) in zip(text.text, text.edges, strict=True)
+        if char != " "
+    ]

@@ -1,0 +1,66 @@
+"""Domain `generated`: pages of `arr_coc.pages.generator`, half of them worn (`arr_coc.pages.wear`).
+
+They are the pages that arr-coc-135m learns from: forms, invoices, receipts, letters, tables, charts, screens and
+others, of any aspect ratio. Words, wordings, formats, layouts and fonts of the splits differ. Domain `question_kinds`:
+such pages with questions of each kind of `arr_coc.pages.line_questions` beside their own.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from importlib import import_module
+from random import Random
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from ..page import Question, TextPage
+from ..splits import Split
+from .domain import Page, register
+
+WORN = 0.5
+"""Share of worn pages."""
+
+
+@register("generated", square=False)
+def draw(rng: np.random.Generator, size: int, split: Split) -> Page:
+    """Draws a page of any kind whose longer side is `size` px.
+
+    Raises:
+        ValueError: the packages of the extra "train", whose words it uses, are not installed.
+    """
+    return _page(rng, size, _module("generator").draw_page(rng, split))
+
+
+@register("question_kinds", square=False)
+def draw_question_kinds(rng: np.random.Generator, size: int, split: Split) -> Page:
+    """`draw` with questions of each kind, which are the first ones. Raises the same error."""
+    page = _module("generator").draw_page(rng, split)
+    questions = _module("line_questions").by_kind(Random(int(rng.integers(2**63))), page, split)
+    return _page(rng, size, replace(page, questions=questions))
+
+
+def _module(name: str) -> Any:
+    try:
+        return import_module(f"arr_coc.pages.{name}")
+    except ImportError as error:
+        raise ValueError(
+            f'domain: expected the packages of generated pages (pip install "arr-coc[train]"); got {error}'
+        ) from error
+
+
+def _page(rng: np.random.Generator, size: int, page: TextPage) -> Page:
+    if rng.random() < WORN:
+        page = _module("wear").wear(rng, page)
+    assert page.image is not None, "draw_page draws"
+    scale = size / max(page.size)
+    image = page.image.resize([max(1, round(side * scale)) for side in page.size], Image.Resampling.LANCZOS)
+
+    def at_size(boxes: Iterable[Sequence[float]]) -> tuple[tuple[float, float, float, float], ...]:
+        return tuple((x0, y0, x1, y1) for x0, y0, x1, y1 in ([round(edge * scale, 1) for edge in box] for box in boxes))
+
+    def scaled(question: Question) -> Question:
+        return replace(question, boxes=at_size(question.boxes), label_boxes=at_size(question.label_boxes))
+
+    text, layout = "\n".join(line.text for line in page.lines), page.source.removeprefix("generated: ")
+    return Page(image, tuple(map(scaled, page.questions)), layout, font="", tags=(("page", page.kind),), text=text)

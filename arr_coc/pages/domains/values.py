@@ -1,0 +1,159 @@
+"""The texts of synthetic documents: pools of words, names of fields, and seeded generators of values by kind.
+
+Each word of a pool belongs to one split: see `arr_coc.pages.splits`.
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from ..splits import Split, items_of, part
+
+WORDS = items_of("domains/words.txt")
+FIRST_NAMES, LAST_NAMES, CITIES, COMPANIES = (WORDS[name] for name in ("first name", "last name", "city", "company"))
+TITLES, UNHEARD_FIELDS, FIELDS = (WORDS[name] for name in ("title", "unheard field", "field"))
+
+_MADE_UP = 0.5  # share of training words and unknown fields that are in no pool, so that words cannot be guessed
+_ONSETS, _VOWELS, _CODAS = WORDS["onset"], WORDS["vowel"], ("", "", "", *WORDS["coda"])
+
+
+def pick(rng: np.random.Generator, items: tuple[str, ...] | list[str] | str) -> str:
+    """One item, uniformly."""
+    return items[int(rng.integers(len(items)))]
+
+
+def letters(rng: np.random.Generator, alphabet: str, length: int) -> str:
+    """`length` characters drawn uniformly and independently."""
+    return "".join(alphabet[i] for i in rng.integers(len(alphabet), size=length))
+
+
+def made_up_word(rng: np.random.Generator) -> str:
+    """A capitalised word of 3 to 9 letters that is in no pool: pronounceable or plain random letters, half each."""
+    if rng.random() < 0.5:
+        return letters(rng, string.ascii_lowercase, int(rng.integers(3, 9))).capitalize()
+    word = "".join(pick(rng, _ONSETS) + pick(rng, _VOWELS) + pick(rng, _CODAS) for _ in range(int(rng.integers(1, 4))))
+    return word.ljust(3, "n")[:9].capitalize()
+
+
+def unheard_name(rng: np.random.Generator, split: Split) -> str:
+    """A field's name that `FIELDS` lacks, in lower case: a word of the split, in training half of the time made up."""
+    if split == "train" and rng.random() < _MADE_UP:
+        return made_up_word(rng).lower()
+    return pick(rng, part(UNHEARD_FIELDS, split))
+
+
+def _digits(rng: np.random.Generator, length: int) -> str:
+    return pick(rng, "123456789") + letters(rng, string.digits, length - 1)
+
+
+def _amount(rng: np.random.Generator, split: Split) -> str:
+    whole = int(_digits(rng, int(rng.choice([1, 2, 3, 4], p=[0.25, 0.4, 0.25, 0.1]))))
+    sign = "$" if rng.random() < 0.35 else ""
+    return f"{sign}{whole:,}.{rng.integers(100):02d}"
+
+
+def _date(rng: np.random.Generator, split: Split) -> str:
+    return f"{rng.integers(1, 32):02d}/{rng.integers(1, 13):02d}/{rng.integers(100):02d}"
+
+
+def _time(rng: np.random.Generator, split: Split) -> str:
+    return f"{rng.integers(24):02d}:{rng.integers(60):02d}"
+
+
+def _number(rng: np.random.Generator, split: Split) -> str:
+    length = int(rng.integers(1, 9))
+    return letters(rng, string.digits, length) if length > 2 and rng.random() < 0.15 else _digits(rng, length)
+
+
+def _code(rng: np.random.Generator, split: Split) -> str:
+    text = letters(rng, string.ascii_uppercase + string.digits, int(rng.integers(3, 7)))
+    if len(text) < 6 and rng.random() < 0.12:
+        cut = int(rng.integers(1, len(text)))
+        text = f"{text[:cut]}-{text[cut:]}"
+    return text
+
+
+def _seat(rng: np.random.Generator, split: Split) -> str:
+    letter, number = pick(rng, string.ascii_uppercase), str(rng.integers(1, 100))
+    return letter + number if rng.random() < 0.7 else number + letter
+
+
+def _name(rng: np.random.Generator, split: Split) -> str:
+    if split == "train" and rng.random() < _MADE_UP:
+        return made_up_word(rng)
+    return pick(rng, part(FIRST_NAMES if rng.random() < 0.6 else LAST_NAMES, split))
+
+
+def _city(rng: np.random.Generator, split: Split) -> str:
+    if split == "train" and rng.random() < _MADE_UP:
+        return " ".join(made_up_word(rng)[:7] for _ in range(1 + int(rng.random() < 0.15)))
+    return pick(rng, part(CITIES, split))
+
+
+def _company(rng: np.random.Generator, split: Split) -> str:
+    if split == "train" and rng.random() < _MADE_UP:
+        return f"{made_up_word(rng)[:7]}{pick(rng, (' ', ' & '))}{made_up_word(rng)[:6]}"
+    return pick(rng, part(COMPANIES, split))
+
+
+def _phone(rng: np.random.Generator, split: Split) -> str:
+    return f"{_digits(rng, int(rng.choice([3, 3, 4])))}-{letters(rng, string.digits, 4)}"
+
+
+KINDS: dict[str, Callable[[np.random.Generator, Split], str]] = {
+    "amount": _amount,
+    "date": _date,
+    "time": _time,
+    "number": _number,
+    "code": _code,
+    "seat": _seat,
+    "name": _name,
+    "city": _city,
+    "company": _company,
+    "phone": _phone,
+}
+KIND_NAMES: tuple[str, ...] = tuple(KINDS)
+_TRAINED_KINDS = (*KIND_NAMES, *("name", "city", "company") * 2)
+"""Kinds of values for training if any kind is possible; with more words, which a model tends to guess."""
+
+_PLAUSIBLE: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("total", "subtotal", "tax", "tip", "price"), ("amount",)),
+    "date": ("date",),
+    "time": ("time",),
+    "name": ("name",),
+    "city": ("city",),
+    "phone": ("phone",),
+    **dict.fromkeys(("code", "order", "invoice", "ticket", "batch", "lot", "serial", "model"), ("code", "number")),
+    **dict.fromkeys(("seat", "gate", "dock", "table", "room"), ("seat", "number")),
+    **dict.fromkeys(("flight", "train", "bus", "unit"), ("code", "seat", "number")),
+}
+
+
+def plausible_kinds(field: str) -> tuple[str, ...]:
+    """The plausible kinds of a field's value; fields without an entry have plain numbers."""
+    return _PLAUSIBLE.get(field, ("number",))
+
+
+def sample_value(rng: np.random.Generator, field: str, *, split: Split) -> str:
+    """A value for `field`: half of the time of a plausible kind, else of any kind, so that values cannot be guessed."""
+    kinds = plausible_kinds(field) if rng.random() < 0.5 else _TRAINED_KINDS if split == "train" else KIND_NAMES
+    return KINDS[pick(rng, kinds)](rng, split)
+
+
+def sample_pairs(
+    rng: np.random.Generator, count: int, *, split: Split, fields: Sequence[str] = FIELDS
+) -> list[tuple[str, str]]:
+    """`count` pairs (field, value), or as many as there are `fields`; fields are distinct and so are values."""
+    pairs: list[tuple[str, str]] = []
+    seen: set[str] = set()
+    for index in rng.permutation(len(fields))[:count]:
+        field = fields[index]
+        value = sample_value(rng, field, split=split)
+        while value in seen:
+            value = sample_value(rng, field, split=split)
+        seen.add(value)
+        pairs.append((field, value))
+    return pairs

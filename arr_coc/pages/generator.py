@@ -1,0 +1,76 @@
+"""Generated pages with questions: forms, receipts, invoices, tables, letters, screens, charts and more.
+
+    page = draw_page(np.random.default_rng(0), "train", "receipt")
+    page.image, page.lines, page.questions
+
+`layout_page` generates the same page without its image, which is faster.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+import numpy as np
+
+from . import agreements, cards, charts, forms, invoices, letters, manuals, receipts, screens, tables
+from .fonts import FontFace, find_fonts
+from .maker import PAGES, PageMaker, fonts_of
+from .page import TextPage
+from .splits import Split, check_split, pairs
+
+__all__ = ["KINDS", "draw_page", "layout_page"]
+
+KINDS = {kind: float(weight) for kind, weight in pairs("kinds of pages").items()}
+"""Kinds of pages, and their weights."""
+
+_QUESTIONS = 14  # the most questions of a page
+_ABSENT = 0.12  # share of the questions
+
+_MODULES = (agreements, cards, charts, forms, invoices, letters, manuals, manuals, receipts, screens, tables)
+assert set(KINDS) == set(PAGES), [module.__name__ for module in _MODULES]  # each registers its kinds
+
+
+def _make(rng: np.random.Generator, split: Split, kind: str | None, faces: tuple[FontFace, ...] | None) -> PageMaker:
+    check_split(split)
+    random = Random(int(rng.integers(2**63)))
+    drawn = random.choices(list(KINDS), list(KINDS.values()))[0]
+    maker = PageMaker(random, split, fonts_of(find_fonts(split) if faces is None else faces))
+    maker.kind = kind or drawn
+    PAGES[maker.kind](maker)
+    return maker
+
+
+def _page(maker: PageMaker, drawn: bool) -> TextPage:
+    return TextPage(
+        image=maker.sheet.draw(scale=1 if maker.sharp else 2) if drawn else None,
+        size=maker.sheet.size,
+        lines=maker.sheet.lines,
+        questions=maker.questions.ordered(_QUESTIONS, _ABSENT),
+        kind=maker.kind,
+        source=f"generated: {maker.kind}, {maker.layout}",
+    )
+
+
+def layout_page(
+    rng: np.random.Generator, split: Split, kind: str | None = None, *, faces: tuple[FontFace, ...] | None = None
+) -> TextPage:
+    """Generates a page with its text, boxes and questions, without an image.
+
+    Args:
+        rng: the only source of randomness; one integer is drawn.
+        split: split of words, wordings, formats, layouts, and of font families unless `faces` are given.
+        kind: one of `KINDS`; None: random by weight.
+        faces: fonts, such as `find_fonts(split, directories=...)`; by default the installed ones of the split.
+
+    Raises:
+        ValueError: an unknown split or kind.
+        FileNotFoundError: no font of the split is installed.
+    """
+    return _page(_make(rng, split, kind, faces), drawn=False)
+
+
+def draw_page(
+    rng: np.random.Generator, split: Split, kind: str | None = None, *, faces: tuple[FontFace, ...] | None = None
+) -> TextPage:
+    """The page of `layout_page` with the same arguments, with its RGB image. Raises the same errors."""
+    return _page(_make(rng, split, kind, faces), drawn=True)

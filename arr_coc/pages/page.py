@@ -1,0 +1,79 @@
+"""A page of text, and questions about it with the boxes of their answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from PIL import Image
+
+from ..modeling.image_processing_arr_coc import Box
+from ..modeling.printed_lines import UNKNOWN as UNKNOWN
+from ..modeling.printed_lines import PrintedLine as Line
+
+Difficulty = Literal["easy", "hard"]
+
+ABSENT = "absent"
+"""The kind of questions about absent fields."""
+
+_EASY_BOXES = 3  # that of the answer, and up to two of its labels, such as the names of its row and column
+_EASY_LENGTH = 12  # characters
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question whose answer is on the page, or about an absent field.
+
+    Attributes:
+        text: the question.
+        answers: the right answers.
+        boxes: (x0, y0, x1, y1) around the answer, px; empty for absent fields.
+        label_boxes: boxes of the labels that lead to the answer, the one that the question names first.
+        kind: kind of the answer, such as "price" or "cell"; "absent" for absent fields.
+        history: earlier questions about the page and their answers in the chat.
+    """
+
+    text: str
+    answers: tuple[str, ...]
+    boxes: tuple[Box, ...]
+    label_boxes: tuple[Box, ...]
+    kind: str
+    history: tuple[tuple[str, str], ...] = field(default=(), repr=False)  # not in digests, to keep old ones
+
+    @property
+    def absent(self) -> bool:
+        """Whether it asks for an absent field."""
+        return self.kind == ABSENT
+
+    @property
+    def turn(self) -> str:
+        """Its position in the chat."""
+        return "second" if self.history else "first"
+
+    @property
+    def difficulty(self) -> Difficulty:
+        """Hard: a long answer, or more boxes than a value and its labels."""
+        short = max(map(len, self.answers)) <= _EASY_LENGTH
+        few = len(self.boxes) + len(self.label_boxes) <= _EASY_BOXES
+        return "easy" if short and few else "hard"
+
+
+@dataclass(frozen=True, eq=False)
+class TextPage:
+    """A page of any aspect ratio, its printed text, and questions about it.
+
+    Attributes:
+        image: RGB; None if the page is laid out but not drawn.
+        size: (width, height), px.
+        lines: all text on the page, in reading order.
+        questions: questions with answers, and the boxes of answers and labels.
+        kind: kind of page, such as "receipt".
+        source: origin of the page: a generator and layout, or a package and file.
+    """
+
+    image: Image.Image | None
+    size: tuple[int, int]
+    lines: tuple[Line, ...]
+    questions: tuple[Question, ...] = ()
+    kind: str = ""
+    source: str = field(default="", repr=False)

@@ -1,0 +1,216 @@
+"""Screens: dashboards, windows with a table, profiles, and terminals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from .forms import Shown, ask_absent
+from .maker import PAGES, PageMaker
+from .question_writer import spoken
+from .screen_parts import ScreenSheet, draw_dialog, draw_list, draw_settings, draw_two_buttons
+from .sheet import Piece, Style
+from .tables import TableLook, ask_table, draw_column, draw_columns, row_heads, rows_of, write_table
+from .values import KINDS
+
+
+def _dashboard(screen: ScreenSheet) -> None:
+    """Tiles with a number and a name."""
+    random, values, maker, sheet = screen.random, screen.values, screen.maker, screen.sheet
+    questions = maker.questions
+    columns = 2 if screen.shape in ("phone", "tall") else random.choice((3, 4))
+    names = random.sample(maker.pool("tile"), min(len(maker.pool("tile")), columns * random.randint(1, 3)))
+    while len(names) < columns * 2:
+        names.append(maker.names.invented().name)
+    gap, x = 16, screen.left + 20
+    wide = (screen.right - 20 - x - gap * (columns - 1)) / columns
+    high = screen.body.size * 5.2
+    number = Style(screen.bold.face, min(screen.body.size * random.uniform(1.5, 2.2), wide / 7), screen.theme.ink)
+    above = random.random() < 0.5
+    kinds: tuple[Callable[[], str], ...] = (values.amount, values.number, values.percent, values.measure, values.count)
+    for i, name in enumerate(names):
+        left, top = x + (i % columns) * (wide + gap), screen.top + 16 + (i // columns) * (high + gap)
+        if top + high > sheet.height:
+            break
+        sheet.rectangle(left, top, left + wide, top + high, fill=screen.theme.card, outline=screen.theme.rule, radius=6)
+        bases = (top + high * 0.36, top + high * 0.78) if above else (top + high * 0.76, top + high * 0.46)
+        value = random.choice(kinds)()
+        if number.width(number.printable(value)) > wide - 28:
+            value = values.count()
+        label = sheet.write(name, left + 14, bases[0], screen.small)
+        piece = sheet.write(value, left + 14, bases[1], number)
+        questions.ask("tile", piece, label, name=spoken(name))
+        if random.random() < 0.3:
+            questions.beside("under" if above else "above", label, [piece])
+    missing = [name for name in maker.pool("tile") if name not in names]
+    questions.lack("tile", name=spoken(random.choice(missing)) if missing else maker.words.thing())
+
+
+def _window(screen: ScreenSheet) -> None:
+    """A table of records."""
+    random, maker, sheet = screen.random, screen.maker, screen.sheet
+    columns = 2 if screen.shape == "phone" else random.randint(3, 5)
+    room, body = screen.right - screen.left - 40, Style(screen.body.face, min(screen.body.size, 15), screen.theme.ink)
+    most = max(5, int((sheet.height - screen.top - 60) / (body.size * 2.6)))
+    corner, names = row_heads(maker, random.randint(4, most))
+    drawn = draw_columns(maker, columns, corner, len(names))
+    kind = random.choice(("horizontal rules", "head rule", "plain"))
+    head = Style(screen.bold.face, body.size * 0.92, screen.theme.faint)
+    look = TableLook(kind, screen.theme.rule, screen.theme.card, 0.5, head, body, body, 2.0)
+    aligns = ["left", *("right" if column.numbers else "left" for column in drawn)]
+    texts, left, top = rows_of([corner, *names], drawn), screen.left + 20, screen.top + 10
+    heads, cells, _ = write_table(sheet, look, texts, aligns, left, top, room)
+    ask_table(maker, corner, drawn, heads, cells, len(names))
+
+
+def _profile(screen: ScreenSheet) -> None:
+    """A form with inputs, names above or beside them."""
+    random, sheet, maker = screen.random, screen.sheet, screen.maker
+    domain = maker.names.domain()
+    drawn = maker.names.draw(domain, random.randint(4, 9))
+    fields = [field for field in drawn if field.kind not in ("address", "note")]
+    above = screen.shape == "phone" or random.random() < 0.5
+    x, y = screen.left + 24, screen.top + screen.body.size * 1.6
+    size = screen.body.size
+    column = max(screen.body.width(screen.body.printable(field.name)) for field in fields) + size
+    shown: list[Shown] = []
+    for field in fields:
+        if y + size * 4 > sheet.height:
+            break
+        small = Style(screen.small.face, size * 0.85, screen.theme.faint)
+        label = sheet.write(field.name, x, y, small if above else screen.body)
+        left, base = (x + size * 0.6, y + size * 1.9) if above else (x + column + size * 0.6, y)
+        right = min(screen.right - 24, left + size * random.uniform(16, 24))
+        screen.box(left - size * 0.6, base - size * 1.25, right, base + size * 0.65, screen.theme.card)
+        value = KINDS[field.kind](screen.values)
+        if screen.body.width(screen.body.printable(value)) < right - left - 4:
+            shown.append(Shown(field, [label], [sheet.write(value, left, base, screen.body)], ""))
+        else:
+            maker.questions.absent(maker.questions.named(field.name, field.kind))
+        y += size * (4 if above else 2.6)
+    for each in shown:
+        maker.questions.value(each.field.names, each.field.kind, each.label, each.value)
+    ask_absent(maker, [name for field in fields for name in field.names], domain, 2)
+    if y + size * 2 < sheet.height:
+        draw_two_buttons(screen, screen.right - 30, min(y + size, sheet.height - 20))
+
+
+@PAGES.register("screen")
+def screen(maker: PageMaker) -> None:
+    """A screen of an app."""
+    shown = ScreenSheet(maker)
+    shown.frame()
+    drawing = {"dashboard": _dashboard, "window": _window, "profile": _profile}
+    {"settings": draw_settings, "list": draw_list, "dialog": draw_dialog, **drawing}[shown.kind](shown)
+    maker.questions.gist("kind of page", ("screen", "a screen", "screenshot", "a screenshot"))
+
+
+_TERMINALS = (
+    ((0, 0, 0), (230, 230, 230)),
+    ((30, 30, 30), (212, 212, 212)),
+    ((40, 42, 54), (248, 248, 242)),
+    ((0, 43, 54), (147, 161, 161)),
+    ((255, 255, 255), (0, 0, 0)),
+    ((12, 12, 12), (60, 230, 90)),
+    ((48, 10, 36), (240, 240, 240)),
+)
+"""Colours of paper and ink."""
+
+
+@PAGES.register("terminal")
+def terminal(maker: PageMaker) -> None:
+    """A terminal with commands and what they print."""
+    random, values, questions = maker.random, maker.values, maker.questions
+    maker.arrange("terminal")
+    paper, ink = random.choice(_TERMINALS)
+    sheet = maker.open(*random.choice(((1024, 640), (900, 560), (800, 500), (1024, 768))), paper)
+    maker.sharp = True
+    body = Style(maker.fonts.draw(random, "mono").regular, random.uniform(12, 18), ink)
+    green = body.inked(random.choice((ink, (80, 200, 120), (90, 160, 250))) if sum(paper) < 400 else ink)
+    step, x, y = body.size * random.choice((1.2, 1.3, 1.4)), 14.0, body.size * 1.6
+    noun, first, last = maker.words.noun, values.first_name, values.last_name
+    one, two, root = f"{first().lower()}@{noun()}:~$", f"[{last().lower()}@{noun()} ~]$", f"root@{noun()}:/#"
+    prompt_text = random.choice((one, two, root, f"{noun()}:~ {noun()}$", f"C:\\{noun().capitalize()}>"))
+    commands = random.sample(maker.pool("command"), min(3, random.randint(2, 6)))
+    shown: list[tuple[str, Piece, Piece]] = []
+    for i, command in enumerate(commands):
+        host = values.url().split("/")[-1] or "localhost"
+        file = f"{noun()}.{random.choice(('py', 'log', 'txt', 'sh'))}"
+        text = command.format(host=host, file=file, name=noun())
+        prompt = sheet.write(prompt_text, x, y, green)
+        typed = sheet.write(text, prompt.box[2] + body.size * 0.6, y, body)
+        if i == 0:
+            questions.ask("command", typed, prompt)
+            questions.ask("prompt", prompt)
+        y += step
+        y = _output(maker, body, x, y, step, shown, first=i == 0)
+        if y > sheet.height - step * 6:
+            break
+    if y < sheet.height - step:
+        end = sheet.write(prompt_text, x, y, green)
+        sheet.rectangle(end.box[2] + 8, y - body.cap_height, end.box[2] + 8 + body.size * 0.55, y + 2, fill=ink)
+        if random.random() < 0.6:
+            sheet.height = int(min(sheet.height, max(y + step * 2, sheet.width * 0.4)))
+    names = [name for name, _, _ in shown]
+    for name, label, value in shown:
+        if names.count(name) == 1:
+            questions.ask("output", value, label, name=spoken(name))
+    missing = [name for name in maker.pool("output") if name not in names]
+    for name in [*random.sample(missing, min(2, len(missing))), maker.words.noun()][:2]:
+        questions.lack("output", name=spoken(name))
+    questions.gist("kind of page", ("terminal", "a terminal", "screenshot"))
+
+
+def _output(
+    maker: PageMaker,
+    body: Style,
+    x: float,
+    y: float,
+    step: float,
+    shown: list[tuple[str, Piece, Piece]],
+    *,
+    first: bool,
+) -> float:
+    """Lines that a command prints; adds names, labels and values to `shown`; returns the next baseline."""
+    random, values, sheet, layout = maker.random, maker.values, maker.sheet, maker.layout
+    kinds = [values.number, values.percent, values.measure, values.code, values.date, values.time, values.count]
+    kinds += [maker.words.noun, values.url]
+    cell = body.width("0")
+    if layout.startswith("log"):
+        for _ in range(random.randint(3, 9)):
+            level = random.choice(("INFO", "WARN", "ERROR", "DEBUG")) + " " if layout == "log levels" else ""
+            if y > sheet.height - step:
+                break
+            line = body.wrap(f"{values.time()} {level}{maker.words.sentence()}", sheet.width - 2 * x)[0]
+            sheet.write(line, x, y, body)
+            y += step
+    if layout == "table" and first:
+        drawn = [draw_column(maker, random.randint(3, 7), set())]
+        corner, names = row_heads(maker, len(drawn[0].texts))
+        while len(drawn) < 3:
+            taken = {column.name.casefold() for column in drawn} | {corner.casefold()}
+            drawn.append(draw_column(maker, len(drawn[0].texts), taken))
+        if len(names) == len(drawn[0].texts) and not shown:
+            texts = rows_of([corner, *names], drawn)
+            texts[0] = [text.upper() for text in texts[0]]
+            look = TableLook("plain", (0, 0, 0), (0, 0, 0), 0.4, body, body, body, step / body.size, False)
+            width = sheet.width - 2 * x
+            heads, cells, bottom = write_table(sheet, look, texts, ["left"] * 4, x, y - step, width)
+            ask_table(maker, corner, drawn, heads, cells, len(names))
+            return bottom + step
+    names = [name for name in maker.pool("output") if name not in [s[0] for s in shown]]
+    chosen = random.sample(names, min(len(names), random.randint(3, 9)))
+    chosen += [maker.names.invented().name for _ in range(random.randint(0, 2) + 2 * (len(chosen) < 3))]
+    wide = max(len(name) for name in chosen) if chosen else 0
+    for name in chosen:
+        if y > sheet.height - step * 2:
+            break
+        printed = name.lower().replace(" ", "_") if layout == "pairs equals" else name
+        sign = " = " if layout == "pairs equals" else ": "
+        label = sheet.write(printed, x, y, body)
+        start = x + (wide + 3) * cell if layout == "pairs aligned" else label.box[2] + len(sign) * cell
+        if layout != "pairs aligned":
+            sheet.write(sign.strip(), label.box[2] + (cell if sign[0] == " " else 0), y, body)
+        value = sheet.write(random.choice(kinds)(), start, y, body)
+        shown.append((name, label, value))
+        y += step
+    return y
