@@ -16,7 +16,7 @@ from pathlib import Path
 from random import Random
 
 from ..pages.question_writer import WORDINGS, QuestionWriter, spoken
-from ..pages.splits import Split, share
+from ..pages.splits import Split, listed, pairs, share
 from .field_mining import normal
 
 _SPAN = """
@@ -24,11 +24,9 @@ start: {name} start; start of the {name}; first day of the {name}; beginning of 
 end: {name} end; end of the {name}; last day of the {name}; end date of the {name}; close of the {name}: When does the {name} end?; What is the last day of the {name}?; Until which date does the {name} run?; On which day does the {name} end?; When is the {name} over?; What is the later date of the {name}?; Which date closes the {name}?; The {name} ends when?
 """
 
-_KINDS = {"company": "company", "person": "person", "date": "date", "amount": "amount", "time": "time", "phone": "phone",
-          "email": "email", "count": "count", "place": "place"}  # fmt: skip
-"""Kinds of `QuestionWriter.named` by kinds of concepts; others have no wordings of their own."""
-_LONG_FORMS = {"#": "number", "no": "number", "no.": "number", "num": "number", "inv": "invoice", "doc": "document", "acct": "account", "qty": "quantity", "amt": "amount",
-               "tel": "telephone number", "reg": "registration", "rev": "revision", "est": "estimate", "agy": "agency", "desc": "description", "alt": "alternate"}  # fmt: skip
+_KINDS = frozenset(listed("kinds of concepts with wordings"))
+"""Kinds of concepts that `QuestionWriter.named` has wordings for."""
+_LONG_FORMS = pairs("long forms of labels")
 PRICE = "price"
 """The concept of fields whose label is an item that was bought."""
 OWN, CORE = 0.45, 3
@@ -114,7 +112,7 @@ class FieldAsker:
             )
         named = label and self.random.random() < 0.45
         name = long_form(label) if named else self._name(known)
-        return self.writer.named(name, _KINDS.get(known.kind, ""), label if named else "")
+        return self.writer.named(name, known.kind if known.kind in _KINDS else "", label if named else "")
 
     def _name(self, concept: Concept) -> str:
         return self.random.choice(share(concept.names, self.split, f"names: {concept.name}", _core(concept.names)))

@@ -232,10 +232,9 @@ OnError = Literal["stop", "skip"]
 MAX_ERRORS = 100
 """The number of bad records that are skipped before reading stops."""
 
-_FIELDS = (
-    "image", "images", "question", "answers", "boxes", "label_box", "label_boxes", "absent", "history", "box_sources",
-    "label_sources", "answer_sources",
-)  # fmt: skip
+_SOURCES = ("box_sources", "label_sources", "answer_sources")
+_SHOWN = ("image", "images", "boxes", "label_box", "label_boxes", *_SOURCES)
+_FIELDS = (*_SHOWN, "question", "answers", "absent", "history")
 
 
 ALIASES = {"box": "boxes", "bbox": "boxes", "bboxes": "boxes", "answer": "answers", "labelbboxes": "label_boxes"}
@@ -418,11 +417,10 @@ def parse(row: Row, folder: Path) -> Record:
     tags = tuple((key, value) for key, value in content.items() if isinstance(value, str) and key not in _FIELDS)
     absent, history = _absent_of(content, boxes + labels), _history_of(content.get("history"))
     count = len(others) + 1 if others else None
-    return Record(
-        image, question, answers, boxes, row.number, labels, tags, absent, history, tuple(others),
-        numbers_in(content, "box_sources", count, len(boxes)), numbers_in(content, "label_sources", count, len(labels)),
-        numbers_in(content, "answer_sources", count),
-    )  # fmt: skip
+    lengths = (len(boxes), len(labels), None)
+    numbers = (numbers_in(content, name, count, length) for name, length in zip(_SOURCES, lengths, strict=True))
+    told = (labels, tags, absent, history, tuple(others), *numbers)
+    return Record(image, question, answers, boxes, row.number, *told)
 
 
 def _images_of(content: dict[str, Any], folder: Path) -> list[Path]:

@@ -73,9 +73,8 @@ class Format(ABC):
             content.update(path.read_bytes())
         if not self.filed:
             for record in records:
-                said: tuple[Any, ...] = (
-                    record.question, record.answers, record.boxes, record.label_boxes, record.tags
-                )  # fmt: skip
+                answer = record.answers, record.boxes, record.label_boxes, record.tags
+                said: tuple[Any, ...] = (record.question, *answer)
                 if record.absent or record.history:  # added only if set, to keep digests of other records
                     said += (record.absent, record.history)
                 if record.others:
