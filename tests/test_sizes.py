@@ -11,8 +11,16 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 TABLE = Path(__file__).with_name("sizes.json")
-PARTS = ("modeling", "arr_coc", "arr_coc/data", "arr_coc/evaluation", "arr_coc/serving", "arr_coc/training", "tests")
-PARTS += ("benchmarks", "examples")
+PARTS = (
+    "modeling",
+    "arr_coc",
+    "arr_coc/data",
+    "arr_coc/evaluation",
+    "arr_coc/pages",
+    "arr_coc/serving",
+    "arr_coc/training",
+)
+PARTS += ("tests", "benchmarks", "examples")
 
 
 def sizes(part: str) -> dict[str, int]:
