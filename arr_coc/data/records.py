@@ -16,7 +16,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -417,10 +417,11 @@ def parse(row: Row, folder: Path) -> Record:
     tags = tuple((key, value) for key, value in content.items() if isinstance(value, str) and key not in _FIELDS)
     absent, history = _absent_of(content, boxes + labels), _history_of(content.get("history"))
     count = len(others) + 1 if others else None
-    lengths = (len(boxes), len(labels), None)
-    numbers = (numbers_in(content, name, count, length) for name, length in zip(_SOURCES, lengths, strict=True))
-    told = (labels, tags, absent, history, tuple(others), *numbers)
-    return Record(image, question, answers, boxes, row.number, *told)
+    boxed = numbers_in(content, _SOURCES[0], count, len(boxes))
+    labelled = numbers_in(content, _SOURCES[1], count, len(labels))
+    answering, several = numbers_in(content, _SOURCES[2], count), tuple(others)
+    told = Record(image, question, answers, boxes, row.number, labels, tags, absent, history, several)
+    return replace(told, box_sources=boxed, label_sources=labelled, answer_sources=answering)
 
 
 def _images_of(content: dict[str, Any], folder: Path) -> list[Path]:
