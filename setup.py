@@ -32,6 +32,7 @@ EXTRAS_REQUIRE = {
     "trl": ["trl>=1.16"],  # the release that the tests run with; older ones were not tried
     "documents": ["pypdfium2>=5.0"],
     "ocr": ["rapidocr>=3.10,<4", "onnxruntime>=1.20"],  # Apache-2.0, the PP-OCR weights in its wheel too; MIT
+    "tables": ["openpyxl>=3.1"],  # XLSX of `arr-coc extract`
     "video": ["av>=14.1"],
     "serve": ["fastapi>=0.115.2", "uvicorn>=0.30", "prometheus-client>=0.20", "jsonschema>=4.26"],
     "ray": ["ray[serve]>=2.60"],  # beside "serve"; the release that the tests run with; older ones were not tried
@@ -64,6 +65,7 @@ setup(
     package_dir=PACKAGE_DIR,
     package_data={
         "arr_coc.data": ["*.csv", "*.txt"],
+        "arr_coc.extracting": ["*.html"],
         "arr_coc.pages": ["*.csv", "*.txt"],
         "arr_coc.pages.domains": ["*.txt"],
         "arr_coc.serving": ["monitoring/*"],

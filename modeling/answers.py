@@ -8,7 +8,8 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from itertools import groupby
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -178,7 +179,10 @@ class Answer:
         probability: of the whole answer, thinking and end included: the product of its tokens' probabilities; from a
             calibrated model, the value of `calibrated` for it.
         fetch: the fetched patches, one row per image of the prompt.
-        sources: the place of each fetched token, in px of its source; see `Origin`.
+        sources: the place of each fetched token, in px of its source, those of the answer's own words first; see
+            `Origin`.
+        places: where the answer's words are on the page, one place for each line; () if they are not among those that
+            were fetched, and from models without a text reader.
         passes: the passes in order, with `num_passes` above 1; `fetch` is that of all passes.
         output: with `return_dict_in_generate=True` the output of transformers' `generate`, a row for each answer.
         thinking: the text between <think> and </think> before the answer; "": none. If the tokens ran out within it,
@@ -194,8 +198,9 @@ class Answer:
 
     text: str
     probability: float
-    fetch: FetchResult = field(compare=False)
+    fetch: FetchResult = field(compare=False, repr=False)
     sources: tuple[Origin, ...] = field(default=(), repr=False)
+    places: tuple[Origin, ...] = field(default=(), repr=False)
     passes: tuple[Pass, ...] = field(default=(), repr=False)
     output: Any = field(default=None, repr=False, compare=False)
     thinking: str = field(default="", repr=False)
@@ -380,6 +385,87 @@ def _behind(tokens: Tensor, end: int | list[int] | Tensor, pad: int) -> Tensor:
     return behind | ((tokens == torch.as_tensor(pad, device=tokens.device)) & ~ends)  # stopped for another reason
 
 
+# ---- places ---------------------------------------------------------------------------------------------------------
+
+
+class _Piece(NamedTuple):
+    """A wordpiece that was read: its line in reading order, its token's number among the origins, and its relevance."""
+
+    line: tuple[int, int, int]
+    column: int
+    token: int
+    origin: int
+    relevance: float
+
+
+def with_places(
+    answer: Answer, encoding: ImageEncoding, images: Sequence[int], decode: Callable[[list[list[int]]], list[str]]
+) -> Answer:
+    """The answer with `places`, and with `sources` that begin with those of its own words.
+
+    Args:
+        answer: with the fetch of its own prompt.
+        images: the sources of the prompt.
+        decode: token ids of several texts -> the texts.
+    """
+    pieces = _pieces(answer, encoding, images)
+    texts = decode([[piece.token] for piece in pieces])
+    own = [pieces[number] for number in _words_of(answer.text, texts, [piece.relevance for piece in pieces])]
+    if not own:
+        return answer
+    first = list(dict.fromkeys(piece.origin for piece in own))
+    rest = [origin for number, origin in enumerate(answer.sources) if number not in set(first)]
+    places = [
+        _hull([answer.sources[number] for number in dict.fromkeys(piece.origin for piece in line)])
+        for _, line in groupby(own, key=lambda piece: piece.line)
+    ]
+    return replace(answer, places=tuple(places), sources=(*(answer.sources[number] for number in first), *rest))
+
+
+def _pieces(answer: Answer, encoding: ImageEncoding, images: Sequence[int]) -> list[_Piece]:
+    """The fetched wordpieces in reading order: rows of patches, in each first the upper halves."""
+    fetch = answer.fetch
+    if not answer.sources or fetch.levels is not None or (read := _read(fetch, encoding, images)) is None:
+        return []
+    table, _, views = read
+    relevance, side = fetch.own_relevance(), math.isqrt(table.shape[1])
+    pieces = []
+    for number, (slot, at) in enumerate((fetch.used & ~fetch.is_padding).nonzero().tolist()):
+        view, patch = int(views[slot, at]), int(fetch.indices[slot, at])
+        for half, tokens in enumerate(table[view, patch].tolist()):
+            line = (slot, view, 2 * (patch // side) + half)
+            found = (token for token in tokens if token >= 0)
+            pieces += [_Piece(line, patch % side, token, number, float(relevance[slot, at])) for token in found]
+    return sorted(pieces, key=lambda piece: piece[:2])
+
+
+def _words_of(text: str, texts: Sequence[str], relevance: Sequence[float]) -> list[int]:
+    """The wordpieces that a text consists of: of several places the most relevant; else of each of its words.
+
+    Letters and digits count, in any case; a place that begins and ends with whole words is preferred.
+    """
+    owners = [number for number, part in enumerate(texts) for _ in part]
+    page = "".join(texts)
+
+    def place(wanted: str) -> list[int]:
+        signs = re.findall(r"[^\W_]", wanted)
+        for border in (r"(?<![^\W_])(?:{})(?![^\W_])", "{}"):
+            found = re.finditer(border.format(r"[\W_]*".join(signs)), page, re.IGNORECASE) if signs else ()
+            spans = [list(dict.fromkeys(owners[each.start() : each.end()])) for each in found]
+            if spans:
+                return max(spans, key=lambda span: sum(relevance[number] for number in span) / len(span))
+        return []
+
+    whole = place(text)
+    return whole or sorted({number for word in text.split() if len(word) > 1 for number in place(word)})
+
+
+def _hull(origins: Sequence[Origin]) -> Origin:
+    """The place of words of one line."""
+    x0, y0, x1, y1 = zip(*(origin.box for origin in origins), strict=True)
+    return replace(origins[0], box=(min(x0), min(y0), max(x1), max(y1)))
+
+
 # ---- several readings ---------------------------------------------------------------------------------------------
 
 SURE = 0.8
@@ -427,17 +513,17 @@ def on_page(answer: Answer, sources: Sequence[Source], places: Tensor) -> Answer
         answer: about the sheets that `view_encoding.on_sheets` made of `sources`, the pages of its prompt.
         places: [P, 2] of these pages on their sheets.
     """
-    moved = []
-    for origin in answer.sources:
+
+    def moved(origin: Origin) -> Origin:
         source, (x, y) = sources[origin.source], places[origin.source].tolist()
         x0, y0, x1, y1 = origin.box
-        box = (
-            max(0.0, x0 - x), max(0.0, y0 - y), min(float(source.width), x1 - x), min(float(source.height), y1 - y),
-        )  # fmt: skip
-        moved.append(replace(origin, box=box))
+        left, top = max(0.0, x0 - x), max(0.0, y0 - y)
+        return replace(origin, box=(left, top, min(float(source.width), x1 - x), min(float(source.height), y1 - y)))
+
     fetch: Any = answer.fetch
     if isinstance(fetch, JointFetch):
         views = fetch.seen.views
         windows = views.windows - places[views.slots].repeat(1, 2)
         fetch = replace(fetch, seen=replace(fetch.seen, views=replace(views, windows=windows)))
-    return replace(answer, sources=tuple(moved), fetch=fetch)
+    own, said = tuple(map(moved, answer.sources)), tuple(map(moved, answer.places))
+    return replace(answer, sources=own, places=said, fetch=fetch)

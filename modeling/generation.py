@@ -5,7 +5,7 @@ width.
 """
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from numbers import Integral
@@ -18,7 +18,7 @@ from transformers import GenerationConfig, GenerationMixin
 from transformers.utils import logging
 from transformers.utils.generic import TransformersKwargs
 
-from .answers import THINKING, Answer, answer_probabilities, on_page, surest, with_cuts, with_fetch
+from .answers import THINKING, Answer, answer_probabilities, on_page, surest, with_cuts, with_fetch, with_places
 from .base_model import ArrCocModel
 from .budgets import count_fetched, pooling
 from .checks import CALLABLES, DECODING, NUMBERS, boxes_per_slot, refusal, too_long
@@ -29,7 +29,7 @@ from .image_loading import Source, boxes_on_image, check_print, load_sources
 from .image_processing_arr_coc import ArrCocImageProcessor, Box, boxes_to_patches, least_scale
 from .passes import ask_in_passes, check_passes
 from .processing_arr_coc import ArrCocProcessor, History, Turn, histories, take_view_options
-from .prompt import EmbeddedPrompt, behind_prefix
+from .prompt import EmbeddedPrompt, behind_prefix, read_once
 from .tiles import AS_SEEN, VIEW_OPTIONS, ViewOptions
 from .view_encoding import (
     READINGS,
@@ -39,6 +39,7 @@ from .view_encoding import (
     on_sheets,
     reread_words,
     select_views,
+    sources_of,
     with_features,
 )
 from .views import FetchResult
@@ -142,6 +143,22 @@ class AnswerGenerator:
             known = ", ".join(sorted(VIEW_OPTIONS))
             raise TypeError(f"encode_image: expected options among {known}; got {', '.join(sorted(unknown))}")
         return self._read(image, view_options, readings or 1, prefix)
+
+    @torch.no_grad()
+    def encode_pages(self, image: Any, **options: Any) -> Iterator[ImageEncoding]:
+        """Encodes each page of an image or a document alone, one after the other; see `encode`."""
+        view_options, unknown = self._view_options(options)
+        processor = self.processor.image_processor
+        if unknown or isinstance(image, list | tuple):
+            raise ValueError(f"image: expected one image or document; got {sorted(unknown) or type(image).__name__}")
+        (loaded,) = load_sources([image], max_image_pixels=processor.max_image_pixels, policy=processor.sources)
+        if isinstance(loaded, Image.Image):
+            yield self.encode(loaded, **options)
+            return
+        for page in sources_of(loaded, view_options, processor.max_image_pixels):
+            encoding = self._encode_sheets([[page]], view_options, prefix=True)
+            encoding.made_by = self.model.model.maker()
+            yield encoding
 
     def _read(self, image: Any, options: ViewOptions, readings: int, prefix: bool = True) -> ImageEncoding:
         prompts = shown_by_prompts(image)
@@ -496,6 +513,8 @@ class AnswerGenerator:
         first = torch.tensor([images[0] for images in batch.images]).repeat_interleave(repeats)
         if encoding.prefix_cache is not None and self.cache_is_plain(kwargs):
             inputs, cache = behind_prefix(self.model.config.text_config, encoding, inputs, first)
+            if cache is not None and len(set(first.tolist())) == 1:
+                inputs, cache = read_once(self.model.model, inputs, cache)
             kwargs = kwargs if cache is None else {**kwargs, "cache": cache}
         with_details = return_fetch or whole
         output, texts = self.generated(inputs, kwargs, logits=with_details)
@@ -506,6 +525,10 @@ class AnswerGenerator:
         whole_output = output if whole else None
         config = self.model.config
         answers = with_fetch(texts, probabilities, prompt.fetch, encoding, batch.images, whole_output, config)
+        decode = self.processor.tokenizer.batch_decode
+        shown = [images for images in batch.images for _ in range(repeats)]
+        with self.processor.tokenizing.lock:
+            answers = [with_places(own, encoding, images, decode) for own, images in zip(answers, shown, strict=True)]
         return self.finished(answers, output, inputs, kwargs)
 
     def finished(

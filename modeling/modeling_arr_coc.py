@@ -25,6 +25,7 @@ from transformers.utils.generic import can_return_tuple
 from .base_model import ArrCocModel, ArrCocModelOutput
 from .checks import refusal
 from .configuration_arr_coc import ArrCocConfig
+from .extraction import Extracted, extract
 from .fetcher import FetchChoices
 from .generation import (
     POSITIONAL,
@@ -364,6 +365,22 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
             ValueError: the checkpoint has no processor.
         """
         return AnswerGenerator(self, self.processor).prefilled(encoding)
+
+    def extract(self, image: Any, fields: Any, **options: Any) -> dict[str, Extracted]:
+        """The values of named fields of an image or a document, each with its probability and place, by their names.
+
+        Args:
+            image: see `generate`, or the encoding of one page. Each page of a document is asked about alone.
+            fields: "invoice number, due date: date, total: money: What must be paid?", a list of such texts, or {name:
+                type or question}. Types are text, number, money, date, yes/no (`field_values.TYPES`).
+            **options: `min_probability`, below which a field stays empty; `distinct`, groups of names of fields that
+                are at different places; `alternatives`, the number of other answers of each field; `budget`, as in
+                `generate`; and fields of `views.ViewOptions`, such as `words`.
+
+        Raises:
+            ValueError: fields or options that make no sense, or an image that cannot be read.
+        """
+        return extract(AnswerGenerator(self, self.processor), image, fields, **options)
 
     def converse(self, image: Any, *, keep_history: bool = False) -> Conversation:
         """A conversation about an image that is encoded once: see `Conversation`."""

@@ -276,18 +276,47 @@ def behind_prefix(
         own = rows.to(key.device)
         cache.update(key[own], value[own], layer)
 
-    def move(values: Tensor) -> Tensor:
-        moved = [
-            torch.cat((row[pad : pad + length], row[:pad], row[pad + length :]))
-            for row, pad in zip(values, pads.tolist(), strict=True)
-        ]
-        return torch.stack(moved)
-
     return {
         # [3, B, S]: time, row, column
-        name: torch.stack([*map(move, values)]) if name == "position_ids" and values.ndim == 3 else move(values)
+        name: torch.stack([_pads_behind(axis, 0, pads, length) for axis in values])
+        if name == "position_ids" and values.ndim == 3
+        else _pads_behind(values, 0, pads, length)
         for name, values in inputs.items()
     }, cache
+
+
+LEAST_ALIKE = 16
+"""Tokens that prompts must have in common behind the prefix before they are read once for all."""
+
+
+def read_once(core: Core, inputs: dict[str, Tensor], cache: DynamicCache) -> tuple[dict[str, Tensor], DynamicCache]:
+    """The result of `behind_prefix` for prompts about one image, with all that they begin with in the cache.
+
+    Where all words of a page are fetched, prompts begin with them: the language model reads them once.
+    """
+    if "position_ids" in inputs or "prompt_planes" in inputs:
+        return inputs, cache
+    start, pads = cache.get_seq_length(), (inputs["attention_mask"] == 0).sum(1)
+    rests = [row[start + pad :] for row, pad in zip(inputs["prompt_embeds"], pads.tolist(), strict=True)]
+    shortest = min(map(len, rests)) - 1  # something has to be read
+    same = torch.stack([(rest[:shortest] == rests[0][:shortest]).all(-1) for rest in rests]).all(0)
+    alike = int(same.long().cumprod(0).sum())
+    if len(rests) == 1 or alike < LEAST_ALIKE:
+        return inputs, cache
+    repeats = len(cache.layers[0].keys)  # type: ignore[union-attr, arg-type]
+    cache.batch_select_indices(torch.tensor([0]))
+    core(inputs_embeds=rests[0][None, :alike], cache=cache, use_cache=True)
+    cache.batch_repeat_interleave(repeats)
+    return {name: _pads_behind(values, start, pads, alike) for name, values in inputs.items()}, cache
+
+
+def _pads_behind(values: Tensor, start: int, pads: Tensor, length: int) -> Tensor:
+    """[first `start`][pad][`length`][rest] -> [first][`length`][pad][rest], values [B, S, ...]."""
+    moved = []
+    for row, pad in zip(values, pads.tolist(), strict=True):
+        first, padding, part, rest = row.split((start, pad, length, len(row) - start - pad - length))
+        moved.append(torch.cat((first, part, padding, rest)))
+    return torch.stack(moved)
 
 
 # ---- positions and planes, beside embeddings ------------------------------------------------------------------------

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("arr_coc.cli",),
     ("arr_coc.demo", "arr_coc.serving"),
-    ("arr_coc.explaining", "arr_coc.learning"),
+    ("arr_coc.explaining", "arr_coc.extracting", "arr_coc.learning"),
     ("arr_coc.training", "arr_coc.publishing"),
     ("arr_coc.assembling",),
     ("arr_coc.evaluation",),

@@ -14,11 +14,12 @@ from contextlib import suppress
 from importlib.metadata import version
 from typing import NoReturn
 
-from . import ask, evaluate, explain, learn, publish, serve, train
+from . import ask, evaluate, explain, extract, learn, publish, serve, train
 from .common import Command, quiet
 
 COMMANDS: tuple[Command, ...] = (
     ask.COMMAND,
+    extract.COMMAND,
     explain.LOOK,
     serve.DEMO,
     evaluate.COMMAND,

@@ -162,7 +162,7 @@ def receipts(repository: Repository, out: set[str]) -> list[_Page]:
         stem = Path(name).stem
         if not name.startswith("data/box/") or stem in out:
             continue
-        lines = list(_annotated((repository.read(name) or b"").decode("utf-8", "replace")))
+        lines = list(annotated((repository.read(name) or b"").decode("utf-8", "replace")))
         try:
             keys = json.loads(repository.read(f"data/key/{stem}.json") or b"{}")
         except ValueError:
@@ -182,7 +182,7 @@ def receipts(repository: Repository, out: set[str]) -> list[_Page]:
     return pages
 
 
-def _annotated(text: str) -> Iterator[TextLine]:
+def annotated(text: str) -> Iterator[TextLine]:
     """Lines of SROIE's files: four corners and a text."""
     for row in text.splitlines():
         parts = row.split(",", 8)

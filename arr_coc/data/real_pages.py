@@ -84,13 +84,17 @@ class RealPages(Sequence[TextPage]):
     def __len__(self) -> int:
         return len(self._pages)
 
+    def content(self, number: int) -> dict[str, Any]:
+        """A page as its file has it: group, size, lines and questions."""
+        return self._parsed(self._pages[number])
+
     def __getitem__(self, number: int) -> TextPage:  # type: ignore[override]  # no slices
         """A page, whose wordings and absent fields depend on its number only."""
         return self.page(number, np.random.default_rng(number))
 
     def page(self, number: int, rng: np.random.Generator) -> TextPage:
         """A page with questions for its fields, and for some that other pages have and it has not."""
-        page, asker = self._parsed(self._pages[number]), FieldAsker(Random(int(rng.integers(2**63))), self.split)
+        page, asker = self.content(number), FieldAsker(Random(int(rng.integers(2**63))), self.split)
         questions = []
         for each in page["questions"]:
             boxes, labels = (tuple(tuple(box) for box in each[name]) for name in ("boxes", "label_boxes"))
@@ -99,7 +103,7 @@ class RealPages(Sequence[TextPage]):
         for _ in range(ABSENT_TRIES * (1 + rng.poisson(ABSENT_SHARE * len(questions)))):
             fields = list(self._fields.values())[int(rng.integers(len(self._fields)))]
             field = fields[int(rng.integers(len(fields)))]
-            if sum(each.absent for each in questions) <= ABSENT_SHARE * len(questions) and self._lacks(page, field):
+            if sum(each.absent for each in questions) <= ABSENT_SHARE * len(questions) and self.lacks(page, field):
                 told = asker.question(field["label"], field["concept"], field["part"])
                 questions.append(Question(told, (NOT_THERE,), (), (), ABSENT))
         size = (int(page["size"][0]), int(page["size"][1]))
@@ -107,7 +111,7 @@ class RealPages(Sequence[TextPage]):
         return TextPage(None, size, lines, tuple(questions), kind=self.path.name.split(".")[0], source=page["group"])
 
     @staticmethod
-    def _lacks(page: dict[str, Any], field: dict[str, Any]) -> bool:
+    def lacks(page: dict[str, Any], field: dict[str, Any]) -> bool:
         """Whether a page has no field of a concept: no label of it, misread or not, and no value of its form."""
         concept = concepts().get(field["concept"])
         if concept is None or not concept.labels or {concept.kind, concept.name} & _NEED_NO_LABEL:

@@ -3,13 +3,11 @@
 For JSON, each field of the schema is one question; all are answered in one batch with one encoding.
 """
 
-import math
 import re
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
@@ -19,6 +17,7 @@ from jsonschema.validators import extend
 
 from ..data.records import says_absent
 from ..modeling.answers import THINKS, THOUGHT, split_thinking
+from ..modeling.extraction import PLAIN, date_in, number_in, question_about, truth_of
 
 UNFINISHED = "\N{REPLACEMENT CHARACTER}"
 """The tokenizer's text for a character whose last bytes are still missing."""
@@ -90,7 +89,6 @@ MAX_FIELDS = 64
 """The most fields of a schema; each field is a question."""
 
 KINDS = ("string", "number", "integer", "boolean", "null")
-_TRUE, _FALSE = ("yes", "true"), ("no", "false")
 
 NOTES = {"$comment", "$id", "$schema", "default", "deprecated", "description", "examples", "title"}
 """Keywords that change nothing."""
@@ -169,71 +167,24 @@ class SchemaField:
     def _parsed(self, text: str) -> Any:
         if self.values:
             return next((value for value in self.values if _says(text, value)), None)
-        if {"number", "integer"} & {*self.kinds} and not ("string" in self.kinds and not _PLAIN.fullmatch(text)):
-            number = _number(text)
+        if {"number", "integer"} & {*self.kinds} and not ("string" in self.kinds and not PLAIN.fullmatch(text)):
+            number = number_in(text)
             if isinstance(number, int) or (number is not None and "number" in self.kinds):
                 return number
-        if "boolean" in self.kinds and text.casefold().rstrip(".") in (*_TRUE, *_FALSE):
-            return text.casefold().rstrip(".") in _TRUE
+        if "boolean" in self.kinds and (told := truth_of(text)) is not None:
+            return told
+        if self.limits.get("format") == "date" and (day := date_in(text)) is not None:
+            return day.isoformat()
         return text if "string" in self.kinds else None
 
 
 def _says(text: str, value: Any) -> bool:
     """Whether a text stands for a value of an enumeration."""
     if isinstance(value, bool):
-        return text.casefold().rstrip(".") in (_TRUE if value else _FALSE)
+        return truth_of(text) is value
     if isinstance(value, int | float):
-        return _number(text) == value
+        return number_in(text) == value
     return str(value).casefold() == text.casefold()
-
-
-_PLAIN = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?")
-"""What is a number even where text is allowed."""
-_DIGITS = re.compile(r"\d{1,3}(?: \d{3})+(?:[.,]\d+)?(?!\d)|(?<![\w.])\.\d+|\d[\d.,]*")
-_CODE = re.compile(r"[^\W\d_]-?$")
-_MONEY = re.compile(
-    r"(?:[A-Z]{2}\$|USD|EUR|GBP|CHF|JPY|CNY|INR|SEK|NOK|DKK|PLN|CZK|AUD|CAD|NZD|BRL|MXN|Rs\.?|kr\.?)-?$"
-)
-_MULTIPLES = re.compile(
-    r" ?(?:k|mn|bn|(?-i:[MB]))\b| ?(?:hundred|thousand|million|billion|trillion|dozen|lakh|crore)"
-    r"| ?[\u00bc-\u00be\u2150-\u215e]",  # fractions
-    re.IGNORECASE,
-)
-_GROUPED = re.compile(r"[\d ]*|\d{1,3}(,\d{3})*|\d{1,3}(,\d{2})*,\d{3}")
-"""The digits before a decimal point; in India the groups before the last one have two digits."""
-
-_MINUS_BEFORE = re.compile(r"(?:^|\W)-[^\w\s]?$|^\s*-\s?(?:[A-Z]{3}|[^\w\s])?\s?$|[A-Z]{3}-$")
-_MINUS_BEHIND = re.compile(r"-\s?(?:[A-Z]{3}|[^\w\s])?\s*")
-"""A dash with spaces around it, as in "Tax - 3", is no sign."""
-_BRACKET = re.compile(r"\s*(?:[A-Z]{3}|[^\w\s])?\s*\(")
-
-
-_ASCII_MARKS = str.maketrans("\N{MINUS SIGN}\N{EN DASH}\N{NO-BREAK SPACE}\N{NARROW NO-BREAK SPACE}", "--  ")
-
-
-def _number(text: str) -> int | float | None:
-    """The only number in a text: "$1,234.50" is 1234.5; a comma before one or two last digits is a decimal point.
-
-    "-$3", "$3-", "(3)" and "$(3)" are negative. None for several numbers, codes as INV-20417, and what words multiply.
-    """
-    text = text.translate(_ASCII_MARKS)
-    found = list(_DIGITS.finditer(text))
-    if len(found) != 1:
-        return None
-    digits, before, behind = found[0][0].rstrip(".,"), text[: found[0].start()], text[found[0].end() :]
-    if (_CODE.search(before) and not _MONEY.search(before)) or _MULTIPLES.match(behind):
-        return None
-    if re.fullmatch(r"[\d. ]*,\d{1,2}", digits):
-        digits = digits.replace(".", "").replace(",", ".")
-    if digits.count(".") > 1 or not _GROUPED.fullmatch(digits.partition(".")[0]):
-        return None
-    digits = digits.replace(",", "").replace(" ", "")
-    negative = _MINUS_BEFORE.search(before) or _MINUS_BEHIND.fullmatch(behind)
-    bracketed = _BRACKET.match(before) and behind.rstrip().endswith(")")
-    number = Decimal(f"-{digits}" if negative or bracketed else digits)
-    if number == number.to_integral_value():
-        return int(number)
-    return float(number) if math.isfinite(float(number)) else None
 
 
 def fields_of(schema: Mapping[str, Any]) -> list[SchemaField]:
@@ -342,15 +293,8 @@ def _referred(name: str, root: Mapping[str, Any], place: str) -> Mapping[str, An
     return found
 
 
-_INSTRUCTION = re.compile(r"(copy|extract|find|get|give|identify|list|locate|name|read|return|tell)( me)? the ", re.I)
-"""Begins descriptions that can be asked as they are."""
-
-
 def _question(path: Sequence[str], description: str) -> str:
-    if description.rstrip().endswith("?") or _INSTRUCTION.match(description.strip()):
-        return description.strip()
-    name = description.strip().rstrip(".") or re.sub(r"(?<=[a-z])(?=[A-Z])|_", " ", " ".join(path)).lower()
-    return f"What is {name}?" if name.lower().startswith("the ") else f"What is the {name}?"
+    return question_about(description or re.sub(r"(?<=[a-z])(?=[A-Z])|_", " ", " ".join(path)).lower())
 
 
 def as_object(fields: Sequence[SchemaField], values: Sequence[Any]) -> dict[str, Any]:

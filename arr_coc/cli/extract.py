@@ -1,0 +1,171 @@
+"""`arr-coc extract`: documents become a table, a column a field."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .common import (
+    Command,
+    add_device_argument,
+    add_model_argument,
+    add_words_argument,
+    announce,
+    check_arguments,
+    split_names,
+    writable,
+)
+
+if TYPE_CHECKING:
+    from arr_coc.extracting.rows import Row
+    from arr_coc.modeling.extraction import FieldToExtract
+
+FORMATS = ("csv", "jsonl", "xlsx", "html")
+"""Those of `arr_coc.extracting.tables`: `--help` must not import the library."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    paths = "images, PDFs, folders (searched whole) or globs in quotes"
+    parser.add_argument("paths", metavar="PATHS", nargs="+", help=paths)
+    fields = (
+        '"NAME, NAME: TYPE, NAME: QUESTION, NAME: TYPE: QUESTION"; types are text, number, money, date, yes/no '
+        "(default type: text; default question: What is the NAME?)"
+    )
+    parser.add_argument("--fields", metavar="FIELDS", help=fields)
+    schema = "instead of --fields, a JSON schema of an object with the fields; a description is asked"
+    parser.add_argument("--schema", metavar="FILE.json", help=schema)
+    parser.add_argument("--out", metavar="FILE", required=True, help="file for the table")
+    parser.add_argument("--format", choices=FORMATS, help="of the table (default: by FILE's ending)")
+    parser.add_argument("--per", choices=("document", "page"), default="document", help="what a row is for")
+    least = "a field stays empty below this probability, 0 to 1 (default: 0)"
+    parser.add_argument("--min-probability", metavar="P", type=float, default=0.0, help=least)
+    precision = "instead, so that this share of the filled cells is right, by --calibration"
+    parser.add_argument("--precision", metavar="P", type=float, help=precision)
+    calibration = "cells of calibration documents, from python -m benchmarks.extracting --calibration"
+    parser.add_argument("--calibration", metavar="FILE.json", help=calibration)
+    distinct = 'fields that are at different places, as "date, due date"; may be repeated'
+    parser.add_argument("--distinct", metavar="NAMES", action="append", default=[], help=distinct)
+    others = "other answers of each field, in jsonl; they take time (default: 0)"
+    parser.add_argument("--alternatives", metavar="N", type=int, default=0, help=others)
+    jobs = "processes, each with the model in memory (default: 1)"
+    parser.add_argument("--jobs", metavar="N", type=int, default=1, help=jobs)
+    comma = "decimal commas in numbers, and semicolons between the cells of CSV"
+    parser.add_argument("--decimal-comma", action="store_true", help=comma)
+    add_words_argument(parser)
+    add_model_argument(parser)
+    add_device_argument(parser)
+
+
+def check(args: argparse.Namespace) -> None:
+    """Refuses what needs no model."""
+    if (args.fields is None) == (args.schema is None):
+        raise ValueError("--fields: expected it or --schema; got both or neither")
+    kind = args.format or Path(args.out).suffix.lstrip(".").lower()
+    if kind not in FORMATS:
+        raise ValueError(f"--out: expected a name ending in {', '.join(FORMATS)}, or --format; got {args.out!r}")
+    writable(args.out, "--out")
+    for name, least, most in (("min_probability", 0, 1), ("alternatives", 0, 16), ("jobs", 1, 256)):
+        if not least <= (value := getattr(args, name)) <= most:
+            raise ValueError(f"--{name.replace('_', '-')}: expected {least} to {most}; got {value}")
+    if args.precision is not None and args.calibration is None:
+        raise ValueError("--precision: expected --calibration FILE.json, which has the threshold; got none")
+    check_arguments(args)
+
+
+def run(args: argparse.Namespace) -> None:
+    from tqdm import tqdm
+
+    from arr_coc.extracting.rows import (
+        ExtractionJob,
+        extract_rows,
+        find_documents,
+        read_calibration,
+        threshold_for,
+    )
+    from arr_coc.extracting.tables import write_table
+    from arr_coc.files import find_model
+
+    documents, fields = find_documents(args.paths), _fields(args)
+    least = args.min_probability
+    if args.precision is not None:
+        least = max(least, threshold_for(args.precision, read_calibration(Path(args.calibration))))
+    options: dict[str, Any] = {} if args.words is None else {"words": args.words}
+    options |= {"distinct": [split_names(names, "--distinct") for names in args.distinct]} if args.distinct else {}
+    options |= {"alternatives": args.alternatives} if args.alternatives else {}
+    job = ExtractionJob(tuple(fields), args.model, args.device, args.per, options)
+    announce(f"Loading the model, then reading {len(documents):,} documents")
+    made: dict[Path, list[Row]] = {}
+    journal, kept = Path(f"{args.out}.rows"), 0
+    weights = _hash_of(find_model(args.model))
+    every = 0.5 if sys.stderr.isatty() else 30  # seconds between lines
+    with tqdm(total=len(documents), unit="document", mininterval=every) as bar:
+        for path, rows, known in extract_rows(documents, job, journal, weights, args.jobs):
+            made[path], kept = rows, kept + known
+            bar.update()
+    rows = [row for path in documents for row in made[path]]
+    filled = _keep_sure(rows, least)
+    kind = args.format or Path(args.out).suffix.lstrip(".").lower()
+    write_table(rows, fields, Path(args.out), kind, args.decimal_comma)
+    cells, bad = len(rows) * len(fields), [path for path in documents if any(row["error"] for row in made[path])]
+    shown = f"{filled} of {cells} cells filled ({filled / cells:.0%})"
+    shown += f", from a probability of {least:.2f} on" if least else ""
+    shown += f"; {kept} documents were read before" if kept else ""
+    print(f"{len(documents)} documents, {shown}; table in {args.out}", file=sys.stderr)
+    if bad:
+        told = "; ".join(f"{path}: {made[path][0]['error'].removeprefix(f'{path}: ')}" for path in bad[:3])
+        raise ValueError(f"{len(bad)} of {len(documents)} documents have an error in {args.out}, such as {told}")
+
+
+def _fields(args: argparse.Namespace) -> list[FieldToExtract]:
+    from arr_coc.files import read_json
+    from arr_coc.modeling.extraction import FieldToExtract, fields_to_extract
+
+    if args.schema is None:
+        return fields_to_extract(args.fields)
+    from arr_coc.serving.answers import fields_of
+
+    made = []
+    for own in fields_of(read_json(Path(args.schema))):
+        form = own.limits.get("format")
+        kind = "number" if {"number", "integer"} & {*own.kinds} else "yes/no" if "boolean" in own.kinds else "text"
+        kind = "date" if form == "date" else kind
+        made.append(FieldToExtract(".".join(own.path), own.question, kind, tuple(map(str, own.values))))
+    return fields_to_extract(made)
+
+
+def _hash_of(model: str) -> str:
+    """The hash of a model's weights and settings, without loading it."""
+    from arr_coc.evaluation.prediction_loop import hash_files, weight_files
+
+    return hash_files([*weight_files(model), *sorted(Path(model).glob("*.json"))])
+
+
+def _keep_sure(rows: list[Row], least: float) -> int:
+    """Empties the cells below a probability, and counts those that stay filled."""
+    found = [cell for row in rows for cell in row["fields"].values()]
+    for cell in found:
+        cell["value"] = None if cell["probability"] < least else cell["value"]
+    return sum(cell["value"] is not None for cell in found)
+
+
+COMMAND = Command(
+    name="extract",
+    summary="a table of fields from a folder of documents",
+    description=(
+        "Extract named fields from images and documents into a table: a row a document (or a page), a column a field,\n"
+        "and beside it the probability that it is right. A field that is not on the page is empty. Rows are kept in\n"
+        "FILE.rows as they are made: the same command goes on after a kill, and reads only documents that are new.\n"
+        "jsonl also has boxes, pages, printed texts and alternatives; html is a page to check them by.\n"
+        "A document that cannot be read has a row with its error; the exit code is then 2."
+    ),
+    examples=(
+        'arr-coc extract receipts/ --fields "date: date, total: money, invoice number" --out table.csv',
+        'arr-coc extract "scans/*.pdf" --fields "due date: date, total: money: What must be paid?" --out check.html',
+        "arr-coc extract invoices.pdf --schema invoice.json --per page --out table.jsonl --min-probability 0.6",
+    ),
+    add_arguments=add_arguments,
+    run=run,
+    check=check,
+)

@@ -1,0 +1,288 @@
+"""Fields become cells: one value each, from the surest page, no two of one place; tables survive what they hold."""
+
+import csv
+import json
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from helpers import READS_WORDS, SCORES_WORDS, Cli, reads, tiny_checkpoint, tiny_model
+from PIL import Image
+from tiny_pdf import text_at, write_pdf
+
+from arr_coc.extracting.check_page import check_page
+from arr_coc.extracting.rows import ExtractionJob, extract_rows, find_documents, read_calibration, threshold_for
+from arr_coc.extracting.tables import harmless, write_table
+from arr_coc.modeling import extraction
+from arr_coc.modeling.answers import Answer, Origin
+from arr_coc.modeling.extraction import extract, fields_to_extract
+
+FIELDS = fields_to_extract("total: money, due date: date, note")
+PAGE = Origin(0, None, None, (0.0, 0.0, 0.0, 0.0))
+
+
+def answer(text: str, probability: float, left: float | None = None) -> Answer:
+    """An answer, and its place, 30 px wide."""
+    places = () if left is None else (replace(PAGE, box=(left, 0.0, left + 30, 10.0)),)
+    return Answer(text, probability, fetch=None, places=places)  # type: ignore[arg-type]
+
+
+class Told:
+    """An `AnswerGenerator` that gives the same answers to each question, the first ones without beams."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *pages: dict[str, list[Answer]], text: str = "") -> None:
+        monkeypatch.setattr(extraction, "wordpieces_read", lambda *_: ([], []))
+        self.pages, self.asked = pages, list[tuple[int, int]]()
+        self.processor = SimpleNamespace(tokenizer=SimpleNamespace(decode=lambda _: text))
+
+    def encode_pages(self, image: Any, **_: Any) -> Any:
+        for number in range(len(self.pages)):
+            yield SimpleNamespace(number=number, sources=[SimpleNamespace(page=number + 1)])
+
+    def ask(self, page: Any, questions: list[str], num_beams: int = 1, **_: Any) -> list[Answer]:
+        self.asked.append((len(questions), num_beams))
+        return [each for question in questions for each in (self.pages[page.number][question] * num_beams)[:num_beams]]
+
+
+def test_fields_have_names_types_and_questions() -> None:
+    made = fields_to_extract("invoice number, total: money, due: date: When must it be paid?, seller: the firm's name")
+    assert [(each.name, each.kind, each.question) for each in made] == [
+        ("invoice number", "text", "What is the invoice number?"), ("total", "money", "What is the total?"),
+        ("due", "date", "When must it be paid?"), ("seller", "text", "What is the firm's name?"),
+    ]  # fmt: skip
+    assert fields_to_extract({"total": "money"}) == fields_to_extract(["total: money"])
+    for wrong in ("", "a, a", ": text", 3):
+        with pytest.raises(ValueError, match="fields: expected"):
+            fields_to_extract(wrong)
+
+
+def test_a_missing_field_is_empty_and_an_unsure_one_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = Told(monkeypatch, {
+        "What is the total?": [answer("RM 9.00", 0.9, 10)], "What is the due date?": [answer("03/04/2018", 0.8, 50)],
+        "What is the note?": [answer("Not on the page", 0.7)],
+    })  # fmt: skip
+    found = extract(told, "x.png", FIELDS)  # type: ignore[arg-type]
+    assert [each.value for each in found.values()] == [9, None, None]
+    assert found["total"].boxes == ((10.0, 0.0, 40.0, 10.0),) and found["total"].page == 1
+    assert "day or month" in found["due date"].warning and found["note"].printed == ""
+    assert extract(told, "x.png", FIELDS, min_probability=0.95)["total"].value is None  # type: ignore[arg-type]
+    told = Told(monkeypatch, *told.pages, text="Issued 25/03/2018")
+    assert extract(told, "x.png", FIELDS)["due date"].value == "2018-04-03"  # type: ignore[arg-type]
+
+
+def test_a_value_comes_from_the_surest_page_that_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = "What is the note?"
+    told = Told(
+        monkeypatch,
+        {asked: [answer("not on the page", 0.99)]}, {asked: [answer("paid", 0.5)]}, {asked: [answer("late", 0.6)]},
+    )  # fmt: skip
+    found = extract(told, "x.pdf", "note")["note"]  # type: ignore[arg-type]
+    assert (found.value, found.page, found.alternatives) == ("late", 3, (("paid", 0.5),))
+
+
+def test_two_distinct_fields_do_not_take_one_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = Told(monkeypatch, {
+        "What is the total?": [answer("9.00", 0.9, 10), answer("8.00", 0.05, 100)],
+        "What is the tax?": [answer("9.00", 0.6, 10), answer("1.00", 0.3, 200)],
+        "What is the note?": [answer("9.00", 0.6, 10)],
+    })  # fmt: skip
+    fields = "total: money, tax: money, note"
+    found = extract(told, "x.png", fields, distinct=[("total", "tax")])  # type: ignore[arg-type]
+    assert [each.value for each in found.values()] == [9, 1, "9.00"]
+    assert told.asked == [(3, 1), (2, 4)]  # only what is contested is asked again
+    with pytest.raises(ValueError, match="distinct: expected names among total, tax, note; got fee"):
+        extract(told, "x.png", fields, distinct=[("total", "fee")])  # type: ignore[arg-type]
+
+
+def test_what_prompts_share_is_read_once_and_changes_no_answer() -> None:
+    """Eight fields took eight times the prefill of all words of a page."""
+    model = reads(tiny_model(**READS_WORDS, fetcher=SCORES_WORDS), 0, 1)
+    read = list[int]()
+    model.model.language_model.register_forward_pre_hook(
+        lambda _, __, kwargs: read.append(kwargs["inputs_embeds"].shape[:2].numel()), with_kwargs=True
+    )
+    questions = ["What is the total?", "What is the due date?", "Who?"]
+    page = model.encode_image(Image.effect_noise((90, 90), 90))
+    read.clear()
+    together = model.generate(page, questions, return_fetch=True, max_new_tokens=2, budget=200)
+    batched = sum(read)
+    read.clear()
+    alone = [model.generate(page, question, return_fetch=True, max_new_tokens=2, budget=200) for question in questions]
+    assert batched < sum(read)
+    for one, other in zip(together, alone, strict=True):
+        assert one.text == other.text and one.probability == pytest.approx(other.probability, rel=1e-4)
+
+
+# ---- tables ---------------------------------------------------------------------------------------------------------
+
+
+def row(document: str, **cells: tuple[Any, float]) -> dict[str, Any]:
+    found = {
+        name.replace("_", " "): {"value": value, "probability": sure, "printed": "" if value is None else str(value),
+                                 "page": 1, "boxes": [[10, 10, 40, 20]], "alternatives": [], "warning": ""}
+        for name, (value, sure) in cells.items()
+    }  # fmt: skip
+    return {"document": document, "page": None, "fields": found, "error": "", "seconds": 1.0}
+
+
+ROWS = [
+    row("safe.png", total=(9.5, 0.9), due_date=("2018-12-25", 0.8), note=(None, 0.7)),
+    row("=evil.png", total=(-3, 0.95), due_date=(None, 0.9), note=('=HYPERLINK("x")</script><b>', 0.2)),
+    {**row("bad.pdf"), "error": "bad.pdf: expected a PDF; got text"},
+]
+
+
+def test_csv_runs_no_formula_and_keeps_numbers(tmp_path: Path) -> None:
+    write_table(ROWS, FIELDS, tmp_path / "t.csv", "csv")
+    with (tmp_path / "t.csv").open(encoding="utf-8-sig", newline="") as stream:
+        head, *cells = csv.reader(stream)
+    names = [name for field in FIELDS for name in (field.name, f"{field.name} probability")]
+    assert head == ["document", *names, "error", "warning"]
+    assert cells[0] == ["safe.png", "9.50", "0.9", "2018-12-25", "0.8", "", "0.7", "", ""]
+    assert cells[1][:2] == ["'=evil.png", "-3.00"] and cells[1][5] == '\'=HYPERLINK("x")</script><b>'
+    assert cells[2] == ["bad.pdf", *[""] * 6, "bad.pdf: expected a PDF; got text", ""]
+    write_table(ROWS, FIELDS, tmp_path / "t.csv", "csv", decimal_comma=True)
+    assert ";9,50;0,9;" in (tmp_path / "t.csv").read_text(encoding="utf-8-sig")
+    assert [harmless(text) for text in ("+1", " -1", "@x", "\tx", "a=b")] == ["'+1", "' -1", "'@x", "'\tx", "a=b"]
+
+
+def test_other_formats(tmp_path: Path) -> None:
+    write_table(ROWS, FIELDS, tmp_path / "t.jsonl", "jsonl")
+    assert [json.loads(line) for line in (tmp_path / "t.jsonl").read_text().splitlines()] == ROWS
+    openpyxl = pytest.importorskip("openpyxl")
+    write_table(ROWS, FIELDS, tmp_path / "t.xlsx", "xlsx")
+    cells = [[cell.value for cell in line] for line in openpyxl.load_workbook(tmp_path / "t.xlsx").active.iter_rows()]
+    assert cells[1][1] == 9.5 and cells[2][0] == "'=evil.png"
+
+
+def test_the_page_to_check_by_escapes_and_begins_with_doubt(tmp_path: Path) -> None:
+    Image.new("RGB", (200, 100), "white").save(tmp_path / "safe.png")
+    rows = [{**each, "document": str(tmp_path / each["document"])} for each in ROWS]
+    page = check_page(rows, FIELDS)
+    assert "<b>" not in page and page.count("</script>") == 1 and "&lt;/script&gt;" in page
+    order = [page.index(name) for name in ("bad.pdf", "=evil.png", "safe.png")]
+    assert (
+        order == sorted(order) and page.count("data:image/jpeg;base64,") == 1 and "http" not in page.split("<main>")[1]
+    )
+
+
+# ---- the command ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_checkpoint(tmp_path_factory.mktemp("checkpoint"))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with an image, a PDF of two pages, a broken PDF, and a file that is no document."""
+    documents = tmp_path / "in"
+    documents.mkdir()
+    Image.new("RGB", (64, 64), "white").save(documents / "a.png")
+    write_pdf(documents / "b.pdf", text_at(20, 30, "Total 3.50"), text_at(20, 30, "Page 2"), size=(100, 100))
+    (documents / "c.pdf").write_bytes(b"%PDF-1.4 broken")
+    (documents / "notes.txt").write_text("x")
+    return documents
+
+
+def test_a_folder_becomes_a_table_and_a_bad_file_a_row(cli: Cli, checkpoint: Path, folder: Path) -> None:
+    out = folder.parent / "table.jsonl"
+    asked = ("extract", folder, "--fields", "total: money, date", "--model", checkpoint, "--out", out)
+    code, _, said = cli(*asked)
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [Path(each["document"]).name for each in rows] == ["a.png", "b.pdf", "c.pdf"]
+    assert code == 2 and "1 of 3 documents have an error" in said and "3 documents, " in said
+    assert rows[2]["fields"] == {} and "a PDF that can be opened" in rows[2]["error"]
+    assert set(rows[0]["fields"]) == {"total", "date"}
+    code, _, said = cli(*asked)  # again: only the bad one is read
+    assert "2 documents were read before" in said
+    code, _, said = cli(*asked[:3], "total: money", *asked[4:])  # other fields: all are
+    assert "read before" not in said
+    code, _, said = cli("extract", folder / "b.pdf", *asked[2:], "--per", "page")
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert code == 0 and [each["page"] for each in rows] == [1, 2]
+
+
+def test_rows_before_a_kill_are_kept(checkpoint: Path, folder: Path, tmp_path: Path) -> None:
+    job = ExtractionJob(tuple(fields_to_extract("total")), str(checkpoint))
+    documents = find_documents([str(folder / "*.p[nd][gf]")])[:2]
+    for path, _, known in extract_rows(documents, job, tmp_path / "rows", "weights"):
+        assert path == documents[0] and not known
+        break  # killed after the first document
+    told = [(path, known) for path, _, known in extract_rows(documents, job, tmp_path / "rows", "weights")]
+    assert told == [(documents[0], True), (documents[1], False)]
+    assert not any(known for *_, known in extract_rows(documents, job, tmp_path / "rows", "other weights"))
+
+
+@pytest.mark.slow
+def test_several_processes_make_the_same_rows(checkpoint: Path, folder: Path, tmp_path: Path) -> None:
+    job = ExtractionJob(tuple(fields_to_extract("total")), str(checkpoint))
+    documents = find_documents([str(folder)])
+    made = [
+        {
+            path: [{**each, "seconds": 0} for each in rows]
+            for path, rows, _ in extract_rows(documents, job, to, "", jobs)
+        }
+        for to, jobs in ((tmp_path / "one", 1), (tmp_path / "two", 2))
+    ]
+    assert made[0] == made[1]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ((), "--fields: expected it or --schema"),
+        (("--fields", "a", "--out", "t.txt"), "--out: expected a name ending in csv, jsonl, xlsx, html"),
+        (("--fields", "a", "--precision", "0.95"), "--precision: expected --calibration"),
+        (("--fields", "a", "--min-probability", "2"), "--min-probability: expected 0 to 1; got 2"),
+    ],
+)
+def test_mistakes_are_refused_before_the_model_is_loaded(
+    cli: Cli, folder: Path, tmp_path: Path, options: tuple[str, ...], message: str
+) -> None:
+    out = () if "--out" in options else ("--out", tmp_path / "t.csv")
+    code, _, said = cli("extract", folder, *options, *out)
+    assert code == 2 and message in said
+
+
+def test_paths_without_documents_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="PATHS: expected documents .* got 'nothing/"):
+        find_documents(["nothing/*.png"])
+    with pytest.raises(ValueError, match="PATHS: expected documents"):
+        find_documents([str(tmp_path)])
+
+
+def test_a_schema_gives_fields_with_types(cli: Cli, checkpoint: Path, folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "s.json").write_text(json.dumps({"properties": {
+        "total": {"type": "number"}, "paid": {"type": "boolean"},
+        "issued": {"type": "string", "format": "date", "description": "When was it issued?"},
+    }}))  # fmt: skip
+    out = tmp_path / "t.csv"
+    code, _, _ = cli("extract", folder / "a.png", "--schema", tmp_path / "s.json", "--model", checkpoint, "--out", out)
+    assert code == 0 and out.read_text("utf-8-sig").startswith(
+        "document,total,total probability,paid,paid probability,issued,"
+    )
+
+
+def test_the_threshold_keeps_a_precision(tmp_path: Path) -> None:
+    cells = [(0.9, True)] * 30 + [(0.8, True)] * 10 + [(0.7, False)] * 4 + [(0.6, True)] * 3
+    assert threshold_for(0.95, cells) == 0.8 and threshold_for(0.99, cells) > 1
+    assert threshold_for(0.95, [(0.9, True)] * 5) > 1  # too few to tell
+    path = tmp_path / "cells.json"
+    path.write_text(json.dumps({"cells": [[0.9, True]]}))
+    assert read_calibration(path) == [(0.9, True)]
+    path.write_text("{}")
+    with pytest.raises(ValueError, match="--calibration: expected"):
+        read_calibration(path)
+
+
+def test_no_grad_is_needed(checkpoint: Path) -> None:
+    """The encodings of pages held the graph of their prefill."""
+    model = tiny_model()
+    with torch.enable_grad():
+        found = model.extract(Image.new("RGB", (64, 64), "white"), "total")
+    assert set(found) == {"total"}
