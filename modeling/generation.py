@@ -526,7 +526,7 @@ class AnswerGenerator:
         config = self.model.config
         answers = with_fetch(texts, probabilities, prompt.fetch, encoding, batch.images, whole_output, config)
         decode = self.processor.tokenizer.batch_decode
-        shown = [images for images in batch.images for _ in range(repeats)]
+        shown = [images for images in batch.images for _ in range(len(answers) // len(batch.images))]
         with self.processor.tokenizing.lock:
             answers = [with_places(own, encoding, images, decode) for own, images in zip(answers, shown, strict=True)]
         return self.finished(answers, output, inputs, kwargs)
