@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--min-probability", metavar="P", type=float, default=0.0, help=least)
     precision = "instead, so that this share of the filled cells is right, by --calibration"
     parser.add_argument("--precision", metavar="P", type=float, help=precision)
-    calibration = "cells of calibration documents, from python -m benchmarks.extracting --calibration"
+    calibration = "cells of calibration documents, from python -m benchmarks.extracting --write-calibration"
     parser.add_argument("--calibration", metavar="FILE.json", help=calibration)
     distinct = 'fields that are at different places, as "date, due date"; may be repeated'
     parser.add_argument("--distinct", metavar="NAMES", action="append", default=[], help=distinct)
