@@ -195,9 +195,10 @@ class ArrCocModel(ArrCocPreTrainedModel):
         Raises:
             ValueError: images that are not square, or a side that is not a multiple of 4 patches.
         """
-        if not pixel_values.is_meta:
+        if isinstance(pixel_values, Tensor) and not pixel_values.is_meta:
             pixel_values = pixel_values.to(self.input_device)
-            patch_mask = None if patch_mask is None else patch_mask.to(self.input_device)
+        if isinstance(patch_mask, Tensor) and not patch_mask.is_meta:
+            patch_mask = patch_mask.to(self.input_device)
         return self._encoded(pixel_values, patch_mask, pool=pool, words=words)
 
     def encode_words(self, words: Sequence[GivenWords], patch_mask: Tensor, *, pool: int = 1) -> ImageEncoding:

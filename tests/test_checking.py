@@ -79,7 +79,7 @@ REFUSED: dict[str, tuple[Callable[[Path], None], str]] = {
     "path in the card": (_append("README.md", "\n\nsee `/mnt/data/x`\n"), rf"README.md: {PATHS} '/mnt/data/x' in line"),
     "Windows path in the card": (_append("README.md", "C:\\Users\\me\\x\n"), rf"README.md: {PATHS} 'C:"),
     "path in an address": (_append("README.md", "file:///home/me/x\n"), rf"README.md: {PATHS} 'file:///home/me/x'"),
-    "path in code": (_append("textures.py", '\nX = "/Users/me/x"\n'), rf"textures.py: {PATHS} '/Users/me/x' in line"),
+    "path in code": (_append("views.py", '\nX = "/Users/me/x"\n'), rf"views.py: {PATHS} '/Users/me/x' in line"),
     "path in weights": (_name_path_in_weights, rf"model.safetensors: {PATHS} '/home/me/run' in its metadata"),
     "truncated weights": (_truncate, "model.safetensors: expected a whole .safetensors file"),
     "no JSON": (_write("more.json", "{"), "more.json: expected JSON"),

@@ -15,9 +15,8 @@ from torch import Tensor
 from arr_coc import ArrCocForConditionalGeneration
 from arr_coc.loading import load_model
 from arr_coc.modeling.base_model import ArrCocModel
-from arr_coc.modeling.pretrained import WEIGHTS_INDEX, check_finite, weight_map
+from arr_coc.modeling.pretrained import WEIGHTS, WEIGHTS_INDEX, check_finite, weight_map
 from arr_coc.publishing import build
-from arr_coc.training.losses import WEIGHTS
 
 QUESTION = "What is the total?"
 
