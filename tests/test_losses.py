@@ -93,3 +93,10 @@ def test_tokens_like_text_have_no_distribution_loss() -> None:
     assert distribution_loss(tokens, 2.0, 1.0).item() == pytest.approx(0.5)
     assert distribution_loss(tokens, 5.0, 1.0).item() == pytest.approx((9 + 9 + 1) / 2)
     assert distribution_loss(10 * tokens, 20.0, 10.0).item() == pytest.approx(0.5), "in units of the text's"
+
+
+def test_efficiency_pushes_down_above_the_target_only() -> None:
+    for tokens, sign in ((150.0, 1), (50.0, 0)):
+        expected = torch.tensor([tokens, tokens], requires_grad=True)
+        efficiency_loss(expected, 100).backward()
+        assert expected.grad.sign().tolist() == [sign, sign]

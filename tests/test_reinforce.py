@@ -16,6 +16,8 @@ from arr_coc.training.reinforce import (
     ReinforceSettings,
     RewardWeights,
     answer_correctness,
+    draw_divergence,
+    draw_entropy,
     group_advantages,
     reinforcement_loss,
     reward,
@@ -339,3 +341,12 @@ def test_images_of_one_prompt_must_get_equally_much() -> None:
     asked = replace(asked, selected=replace(asked.selected, rows=torch.zeros(2, dtype=torch.long)))
     with pytest.raises(ValueError, match="batch: expected one image per prompt; got several, and an allocator"):
         asked.correctness(torch.zeros(2, 1, 17, dtype=torch.long), torch.tensor([[2], [3]]), "forced")
+
+
+def test_entropy_and_divergence_leave_padding_out() -> None:
+    logits, mask = torch.tensor([[1.0, 2.0, 9.0]]), torch.tensor([[True, True, False]])
+    kept = torch.distributions.Categorical(logits=logits[:, :2])
+    torch.testing.assert_close(draw_entropy(logits, mask), kept.entropy())
+    other = torch.tensor([[0.5, -1.0, 3.0]])
+    expected = torch.distributions.kl_divergence(kept, torch.distributions.Categorical(logits=other[:, :2]))
+    torch.testing.assert_close(draw_divergence(logits, other, mask), expected)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from arr_coc.training.checkpoints import load_state, older, save_state
 from arr_coc.training.loop import Loop
-from arr_coc.training.optimizers import FLOOR, OPTIMIZERS, MuonWithAdamW, adamw, warmup_cosine
+from arr_coc.training.optimizers import FLOOR, OPTIMIZERS, MuonWithAdamW, adamw, muon, stacked_matrices, warmup_cosine
 from arr_coc.training.reader.recognition import RecognitionStage
 
 
@@ -187,3 +187,14 @@ def test_unknown_optimisers_and_a_torch_without_muon_are_refused_with_the_recipe
     monkeypatch.delattr(torch.optim, "Muon")
     with pytest.raises(ValueError, match=r"optimizer: expected torch 2\.9 or later for muon; got torch"):
         RecognitionStage(optimizer="muon")
+
+
+def test_learning_rates_are_those_of_the_groups_and_only_matrices_decay(stacked: Stacked) -> None:
+    optimizer = muon([(list(stacked.layers.parameters()), 0.01), (list(stacked.head.parameters()), 0.1)], 0.5, stacked)
+    chosen = {id(parameter): group for group in optimizer.param_groups for parameter in group["params"]}
+    assert stacked_matrices(stacked) == {id(layer[1].weight) for layer in stacked.layers}  # type: ignore[index]
+    for name, parameter in [*stacked.layers.named_parameters(), *stacked.head.named_parameters()]:
+        group = chosen[id(parameter)]
+        assert group["weight_decay"] == (0.5 if parameter.ndim > 1 else 0.0), name
+        assert group["lr"] == (0.1 if parameter.shape[0] == 3 else 0.01), name
+    assert len(chosen) == len([*stacked.layers.parameters(), *stacked.head.parameters()])

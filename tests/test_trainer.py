@@ -278,3 +278,8 @@ def test_sources_that_there_are_not_are_not_retained(retained: Any) -> None:
 def test_a_whole_model_has_nothing_to_be_held_to(tiered: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="retention: expected an adapter"):
         trainer_of(tiered, tmp_path, RETAINING, losses={"retention": 1.0})
+
+
+def test_retention_counts_real_patches_alone() -> None:
+    scores, mask = torch.tensor([[1.0, 5.0, 3.0]]), torch.tensor([[True, False, True]])
+    assert retention_loss(scores, torch.zeros(1, 3), mask).tolist() == [5.0]

@@ -13,7 +13,7 @@ from PIL import Image
 from tiny_pdf import paged
 
 from arr_coc.modeling.views import FetchResult
-from arr_coc.viewing import MARGIN, NARROWEST, OUTLINE_COLOUR, SHORTEST, draw_fetch, draw_sheet
+from arr_coc.viewing import MARGIN, NARROWEST, OUTLINE_COLOUR, SHORTEST, describe, draw_fetch, draw_sheet
 
 
 def fetch(indices: list[int], side: int = 8, **changes: Any) -> FetchResult:
@@ -116,3 +116,11 @@ def test_the_command_line_asks_documents(checkpoint: Path, tmp_path: Path, cli: 
     assert {origin["page"] for origin in said["sources"]} <= {1, 2, 3} and said["sources"][0]["box"]
     with Image.open(picture) as sheet:
         assert sheet.width > 300
+
+
+def test_the_caption_says_how_many_patches_are_padding() -> None:
+    said = describe(fetch([1, 2], is_padding=torch.tensor([[False, True]])))
+    assert said == (
+        "strategy realizer, allocator topk: 2 of 64 patches fetched (outlined, 1 of them padding), beside 4 base "
+        "tokens (grid)"
+    )
