@@ -9,7 +9,7 @@ INSTALLED := $(VENV)/.installed
 COMPLETE := $(VENV)/.complete
 CONFORMANCE := $(VENV)/.conformance
 PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
-EXTRAS := test,eval,train,serve,documents,video
+EXTRAS := test,eval,train,serve,documents,tables,video
 TYPING_LINK := build/typing/arr_coc/modeling
 # Workers have one thread each, as threads of several workers would compete. A worker takes about 1.5 GB.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 4 --dist worksteal

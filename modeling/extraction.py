@@ -14,7 +14,7 @@ from itertools import product
 from typing import Any
 
 from .answers import Answer, wordpieces_read
-from .generation import AnswerGenerator
+from .generation import AnswerGenerator, is_encoding
 from .image_encoding import ImageEncoding
 from .image_processing_arr_coc import Box
 from .prompt_format import NOT_ON_THE_PAGE
@@ -280,7 +280,7 @@ def extract(
 
 
 def _pages(answers: AnswerGenerator, image: Any, options: dict[str, Any]) -> Iterator[ImageEncoding]:
-    if isinstance(image, ImageEncoding) or type(image).__name__ == "ImageEncoding":
+    if is_encoding(image):
         if options or len(image) > 1:
             raise ValueError(f"image: expected an encoding of one page, without options; got {len(image)} pages")
         return iter([image])
