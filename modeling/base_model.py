@@ -32,7 +32,7 @@ from .bridges import BRIDGES, FOREMOST, Bridged, DeepStack, ReadPatches
 from .checks import check_inputs, refusal
 from .configuration_arr_coc import ArrCocConfig
 from .fetcher import AS_CONFIGURED, FetchChoices, RunningBackFetcher, SelectedSlots, fetch_over_views
-from .image_encoding import KNOWN, SEEN, ImageEncoding, check_identity
+from .image_encoding import KNOWN, SEEN, ImageEncoding, KeyValue, check_identity
 from .pretrained import CACHE, ArrCocPreTrainedModel, CacheOutput, by_either_name, device_of, model_identity
 from .processing_arr_coc import find_query_tokens
 from .prompt import (
@@ -288,7 +288,8 @@ class ArrCocModel(ArrCocPreTrainedModel):
 
     @torch.no_grad()
     def prefill(self, encoding: ImageEncoding, before: Tensor) -> ImageEncoding:
-        """The encoding with the language model's cache of the tokens `before` [p] an image and its base tokens.
+        """The encoding with the language model's cache of the tokens `before` [p] an image and its base tokens, and,
+        of a page whose words all fit the budget, of these.
 
         Without full attention in all layers the encoding does not change, as its cache does not keep every position.
         """
@@ -305,8 +306,24 @@ class ArrCocModel(ArrCocPreTrainedModel):
             extra["position_ids"], planes = positions_and_planes(self, rows, encoding)
             extra |= deepstack_arguments(planes)
         self(inputs_embeds=prompt, cache=cache, use_cache=True, **extra)
-        layers: Any = [(layer.keys, layer.values) for layer in cache.layers]  # type: ignore[union-attr]
-        return replace(encoding, prefix_ids=ids, prefix_cache=layers)
+        encoding = replace(encoding, prefix_ids=ids, prefix_cache=_layers(cache))
+        words = self._words_of_page(encoding)
+        if words is not None:
+            self(inputs_embeds=words.to(embeds), cache=cache, use_cache=True)
+            encoding.page_cache = words[0].to(embeds), _layers(cache)
+        return encoding
+
+    def _words_of_page(self, encoding: ImageEncoding) -> Tensor | None:
+        """[1, W, D] the tokens of all words of one page, as each question fetches them; None if they may not fit."""
+        alone = len(encoding) == 1 and encoding.tiles is None
+        if encoding.pieces is None or not alone or self.layout.adds or not self.bridge.reads_text_alone:
+            return None
+        filled = (encoding.pieces >= 0).flatten(2).sum(2) * encoding.patch_mask
+        count = int(filled.sum())
+        if not 0 < count < self.config.vision_tokens()[1] or self.deepstack is not None:
+            return None
+        indices = filled.argsort(descending=True, stable=True)[:, :count]
+        return self.bridge_fetched(encoding, indices).tokens
 
     # ---- a question: select slots, fetch, place
 
@@ -682,6 +699,11 @@ class ArrCocModel(ArrCocPreTrainedModel):
             states["last_hidden_state"] = in_columns(states["last_hidden_state"], columns, input_ids.shape[1])
         new_cache = getattr(outputs, CACHE, None)
         return ArrCocModelOutput(**states, cache=new_cache, fetch=fetch, prompt=prompt, scores=all_scores)
+
+
+def _layers(cache: Cache) -> list[KeyValue]:
+    """Keys and values of each layer."""
+    return [(layer.keys, layer.values) for layer in cache.layers]  # type: ignore[union-attr]
 
 
 def pack_questions(embeds: Tensor, query_mask: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:

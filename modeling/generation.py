@@ -29,7 +29,7 @@ from .image_loading import Source, boxes_on_image, check_print, load_sources
 from .image_processing_arr_coc import ArrCocImageProcessor, Box, boxes_to_patches, least_scale
 from .passes import ask_in_passes, check_passes
 from .processing_arr_coc import ArrCocProcessor, History, Turn, histories, take_view_options
-from .prompt import EmbeddedPrompt, behind_prefix, read_once
+from .prompt import EmbeddedPrompt, behind_prefix
 from .tiles import AS_SEEN, VIEW_OPTIONS, ViewOptions
 from .view_encoding import (
     READINGS,
@@ -513,8 +513,6 @@ class AnswerGenerator:
         first = torch.tensor([images[0] for images in batch.images]).repeat_interleave(repeats)
         if encoding.prefix_cache is not None and self.cache_is_plain(kwargs):
             inputs, cache = behind_prefix(self.model.config.text_config, encoding, inputs, first)
-            if cache is not None and len(set(first.tolist())) == 1:
-                inputs, cache = read_once(self.model.model, inputs, cache)
             kwargs = kwargs if cache is None else {**kwargs, "cache": cache}
         with_details = return_fetch or whole
         output, texts = self.generated(inputs, kwargs, logits=with_details)

@@ -142,6 +142,8 @@ class ImageEncoding(Rows):
         pool: base cells along each axis in one of `tokens`.
         prefix_ids: [p] the prompt's tokens up to and including the base tokens, or None without a prefill.
         prefix_cache: the language model's keys and values of this prefix, for each layer [P, heads, p, d].
+        page_cache: of one page whose words all fit the budget, so that each question fetches them: their tokens [W, D],
+            and the keys and values [1, heads, p + W, d] of prefix and words; None of other images.
         source_sizes: (height, width) of each source image in px, if known.
         documents: the number of each source's document, or None without documents. One prompt shows all sources of a
             document.
@@ -181,6 +183,7 @@ class ImageEncoding(Rows):
     pool: int = field(default=1, metadata={"shared": True})
     prefix_ids: Tensor | None = field(default=None, metadata={"shared": True})
     prefix_cache: list[KeyValue] | None = None
+    page_cache: tuple[Tensor, list[KeyValue]] | None = field(default=None, metadata={"shared": True})
     source_sizes: list[tuple[int, int]] | None = None
     documents: list[int] | None = None
     sources: list[Any] | None = None
@@ -226,7 +229,7 @@ class ImageEncoding(Rows):
             unseen = any(each.unseen for each in (self, *others))
             named = any(each.words is not None for each in (self, *others))
             every = [
-                replace(each, readings=(), unseen=unseen, words=each.word_sources() if named else None)
+                replace(each, readings=(), page_cache=None, unseen=unseen, words=each.word_sources() if named else None)
                 for each in (self, *others)
             ]
         for name in ("side", "pool"):
@@ -311,7 +314,7 @@ class ImageEncoding(Rows):
 
     def without_prefix(self) -> "ImageEncoding":
         """The encoding without the language model's prefill, for prompts that begin otherwise."""
-        return replace(self, prefix_ids=None, prefix_cache=None)
+        return replace(self, prefix_ids=None, prefix_cache=None, page_cache=None)
 
     def without_base(self) -> "ImageEncoding":
         """The encoding for prompts without base tokens and without the layout's tokens around them.

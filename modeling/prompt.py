@@ -255,8 +255,9 @@ def behind_prefix(
 ) -> tuple[dict[str, Tensor], DynamicCache | None]:
     """Prompts about the encoded images `rows` [B], and the language model's cache of the prefix that they begin with.
 
-    [pad][prefix][rest] becomes [prefix][pad][rest], so that one cached prefix fits prompts of any length. Prompts that
-    begin with something else do not change, and have no cache.
+    [pad][prefix][rest] becomes [prefix][pad][rest], so that one cached prefix fits prompts of any length. It is that of
+    `ImageEncoding.page_cache` for prompts that go on with all words of the page. Prompts that begin with something else
+    do not change, and have no cache.
 
     Args:
         config: the language model's.
@@ -271,8 +272,16 @@ def behind_prefix(
     at = pads[:, None] + torch.arange(len(prefix), device=input_ids.device)
     if int(at.max()) >= input_ids.shape[1] or not (input_ids.gather(1, at) == prefix.to(input_ids.device)).all():
         return inputs, None
-    cache, length = DynamicCache(config=config), len(prefix)
-    for layer, (key, value) in enumerate(encoding.prefix_cache):
+    layers, length = encoding.prefix_cache, len(prefix)
+    if encoding.page_cache is not None and "prompt_embeds" in inputs:
+        words, longer = encoding.page_cache
+        behind = at[:, -1:] + 1 + torch.arange(len(words), device=at.device)
+        if int(behind.max()) + 1 < input_ids.shape[1]:
+            read = inputs["prompt_embeds"].take_along_dim(behind[..., None].to(words.device), 1)
+            if (read == words).all():
+                layers, length = longer, length + len(words)
+    cache = DynamicCache(config=config)
+    for layer, (key, value) in enumerate(layers):
         own = rows.to(key.device)
         cache.update(key[own], value[own], layer)
 
@@ -283,31 +292,6 @@ def behind_prefix(
         else _pads_behind(values, 0, pads, length)
         for name, values in inputs.items()
     }, cache
-
-
-LEAST_ALIKE = 16
-"""Tokens that prompts must have in common behind the prefix before they are read once for all."""
-
-
-def read_once(core: Core, inputs: dict[str, Tensor], cache: DynamicCache) -> tuple[dict[str, Tensor], DynamicCache]:
-    """The result of `behind_prefix` for prompts about one image, with all that they begin with in the cache.
-
-    Where all words of a page are fetched, prompts begin with them: the language model reads them once.
-    """
-    if "position_ids" in inputs or "prompt_planes" in inputs:
-        return inputs, cache
-    start, pads = cache.get_seq_length(), (inputs["attention_mask"] == 0).sum(1)
-    rests = [row[start + pad :] for row, pad in zip(inputs["prompt_embeds"], pads.tolist(), strict=True)]
-    shortest = min(map(len, rests)) - 1  # something has to be read
-    same = torch.stack([(rest[:shortest] == rests[0][:shortest]).all(-1) for rest in rests]).all(0)
-    alike = int(same.long().cumprod(0).sum())
-    if len(rests) == 1 or alike < LEAST_ALIKE:
-        return inputs, cache
-    repeats = len(cache.layers[0].keys)  # type: ignore[union-attr, arg-type]
-    cache.batch_select_indices(torch.tensor([0]))
-    core(inputs_embeds=rests[0][None, :alike], cache=cache, use_cache=True)
-    cache.batch_repeat_interleave(repeats)
-    return {name: _pads_behind(values, start, pads, alike) for name, values in inputs.items()}, cache
 
 
 def _pads_behind(values: Tensor, start: int, pads: Tensor, length: int) -> Tensor:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import READS_WORDS, SCORES_WORDS, Cli, reads, tiny_checkpoint, tiny_model
+from helpers import Cli, tiny_checkpoint, tiny_model
 from PIL import Image
 from tiny_pdf import text_at, write_pdf
 
@@ -96,25 +96,6 @@ def test_two_distinct_fields_do_not_take_one_place(monkeypatch: pytest.MonkeyPat
     assert told.asked == [(3, 1), (2, 4)]  # only what is contested is asked again
     with pytest.raises(ValueError, match="distinct: expected names among total, tax, note; got fee"):
         extract(told, "x.png", fields, distinct=[("total", "fee")])  # type: ignore[arg-type]
-
-
-def test_what_prompts_share_is_read_once_and_changes_no_answer() -> None:
-    """Eight fields took eight times the prefill of all words of a page."""
-    model = reads(tiny_model(**READS_WORDS, fetcher=SCORES_WORDS), 0, 1)
-    read = list[int]()
-    model.model.language_model.register_forward_pre_hook(
-        lambda _, __, kwargs: read.append(kwargs["inputs_embeds"].shape[:2].numel()), with_kwargs=True
-    )
-    questions = ["What is the total?", "What is the due date?", "Who?"]
-    page = model.encode_image(Image.effect_noise((90, 90), 90))
-    read.clear()
-    together = model.generate(page, questions, return_fetch=True, max_new_tokens=2, budget=200)
-    batched = sum(read)
-    read.clear()
-    alone = [model.generate(page, question, return_fetch=True, max_new_tokens=2, budget=200) for question in questions]
-    assert batched < sum(read)
-    for one, other in zip(together, alone, strict=True):
-        assert one.text == other.text and one.probability == pytest.approx(other.probability, rel=1e-4)
 
 
 # ---- tables ---------------------------------------------------------------------------------------------------------

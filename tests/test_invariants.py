@@ -1,12 +1,29 @@
 """The invariants of the design, one section each: what may never change, whatever is added."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import CARD, PAGE, PAIRS, QUESTION, Calls, loud_model, noise, prompt, tiny_model
+from helpers import (
+    CARD,
+    PAGE,
+    PAIRS,
+    QUESTION,
+    READS_WORDS,
+    SCORES_WORDS,
+    Calls,
+    loud_model,
+    noise,
+    prompt,
+    reads,
+    tiny_model,
+)
+from torch import nn
 
+from arr_coc.modeling.answers import Answer
+from arr_coc.modeling.image_encoding import ImageEncoding
 from arr_coc.modeling.prompt_format import count_vision_tokens
 
 STRATEGIES = ["random", "saliency", "variance", "clip_query", "realizer"]
@@ -90,6 +107,46 @@ def test_asking_leaves_the_encoding_as_it_was(model: Any) -> None:
     assert model.generate(encoding, QUESTION) == first
     for (key, value), (old_key, old_value) in zip(encoding.prefix_cache, before, strict=True):
         assert torch.equal(key, old_key) and torch.equal(value, old_value)
+
+
+def reads_all() -> Any:
+    """A model that fetches all words of a page, whose tokens are their wordpieces and places alone."""
+    model = reads(tiny_model(**READS_WORDS, fetcher={**SCORES_WORDS, "budget": 250}), 0, 1)
+    for part in model.model.bridge.rest.parameters():
+        nn.init.zeros_(part)
+    return model
+
+
+def test_words_that_all_questions_fetch_are_read_with_the_page(tmp_path: Any) -> None:
+    """Each of eight fields of a receipt took the prefill of all its words."""
+    model = reads_all()
+    page = model.encode_image(PAGE)
+    words, layers = page.page_cache
+    assert layers[0][0].shape[2] == len(page.prefix_ids) + len(words)
+    bare = replace(page, page_cache=None)
+    for questions in (QUESTION, ["What is the total?", "What is the due date?", "Who?"]):
+        with Calls(model.model.language_model) as once:
+            known = model.generate(page, questions, return_fetch=True, max_new_tokens=1)
+        with Calls(model.model.language_model) as again:
+            read = model.generate(bare, questions, return_fetch=True, max_new_tokens=1)
+        assert again.positions - once.positions >= len(words)
+        for one, other in zip(*([own] if isinstance(own, Answer) else own for own in (known, read)), strict=True):
+            assert one.text == other.text and one.probability == pytest.approx(other.probability, rel=1e-4)
+    page.save(tmp_path / "page.safetensors", model)
+    assert torch.equal(ImageEncoding.load(tmp_path / "page.safetensors", model).page_cache[0], words)
+
+
+@pytest.mark.parametrize(
+    "choices", [{"budget": 40}, {"strategy": "none"}, {"strategy": "random"}, {"patches": torch.tensor([[3]])}]
+)
+def test_questions_that_fetch_less_than_all_words_do_not_see_the_others(choices: dict[str, Any]) -> None:
+    model = reads_all()
+    page = model.encode_image(PAGE)
+    answers = [
+        model.generate(each, QUESTION, return_fetch=True, max_new_tokens=2, **choices)
+        for each in (page, replace(page, page_cache=None))
+    ]
+    assert answers[0].probability == pytest.approx(answers[1].probability, rel=1e-4)
 
 
 def test_an_encoding_in_the_standard_generate_runs_no_encoder(model: Any) -> None:

@@ -89,6 +89,7 @@ def with_base_of(encoding: ImageEncoding, others: ImageEncoding) -> ImageEncodin
         quality=others.quality,
         prefix_ids=others.prefix_ids,
         prefix_cache=others.prefix_cache,
+        page_cache=None,
     )
 
 
