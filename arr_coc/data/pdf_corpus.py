@@ -160,10 +160,10 @@ def install(packages: Iterable[str], folder: str | Path) -> None:
         subprocess.CalledProcessError: a package cannot be downloaded.
     """
     for package in tqdm(list(packages), desc="packages", unit="package", disable=None):
-        kept = Path(folder) / package
+        kept = Path(folder).resolve() / package
         if kept.exists():
             continue
-        with tempfile.TemporaryDirectory(dir=_made(folder), prefix=".") as scratch:
+        with tempfile.TemporaryDirectory(dir=_made(kept.parent), prefix=".") as scratch:
             unpacked = Path(scratch) / "unpacked"
             for command in fetch_commands(package, unpacked):
                 subprocess.run(command, cwd=scratch, check=True, stdout=subprocess.DEVNULL)

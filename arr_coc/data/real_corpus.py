@@ -4,7 +4,8 @@
     python -m arr_coc.data.real_corpus --receipts ICDAR-2019-SROIE --filings vrdu --out pages/real --keep-out LIST
 
 Receipts have lines of an annotation with four keys; their other fields, and all fields of the filings, whose PDFs have
-a text layer, are found by `field_mining`. A list names pages and documents that nothing is learned from, one a line:
+a text layer, are found by `field_mining`. Pages of Debian's packages (`--manuals`, a folder of `pdf_corpus`) have lines
+only. A list names pages and documents that nothing is learned from, one a line:
 `sroie/NAME`, `deepform/DOCUMENT_PAGE` or `source FILE`.
 """
 
@@ -26,8 +27,10 @@ from tqdm import tqdm
 from ..files import run_module
 from .field_mining import Field, TextLine, mine, normal, type_of
 from .field_wordings import PRICE, concept_of
+from .pdf_corpus import pdf_pages
+from .pdf_reading import is_readable, read_pdf_page
 
-PAGES_OF_DOCUMENT, MOST_PRICES = 3, 4
+PAGES_OF_DOCUMENT, MOST_PRICES, MOST_MANUALS = 3, 4, 1500
 _KEYS = {"company": "shop", "date": "receipt date", "address": "address", "total": "total"}
 _SPAN = re.compile(r"(\S*\d\S*)\s*(?:-|to|thru)\s*(\S*\d\S*)")
 _FITTING = {
@@ -276,9 +279,21 @@ def _lines(text: Any, height: float) -> Iterator[TextLine]:
         yield line
 
 
-def write(pages: Sequence[_Page], path: Path) -> None:
-    """Writes the pages that have questions."""
-    asked = [page for page in pages if page.questions]
+def manuals(folder: Path) -> list[_Page]:
+    """Pages of the training packages in a folder of `pdf_corpus`: lines alone."""
+    pages = []
+    for path, number in tqdm(pdf_pages(folder, "train")[:MOST_MANUALS], desc="manuals", unit="page", disable=None):
+        page = read_pdf_page(path, number, 72)
+        if is_readable(page):
+            lines = [(each.text, *each.boxes[:, :2].min(0), *each.boxes[:, 2:].max(0)) for each in page.lines]
+            group = path.relative_to(folder).parts[0]
+            pages.append(_Page(group, page.size, [(text, *map(float, box)) for text, *box in lines], []))
+    return pages
+
+
+def write(pages: Sequence[_Page], path: Path, bare: bool = False) -> None:
+    """Writes the pages that have questions, or with `bare` all."""
+    asked = [page for page in pages if page.questions or bare]
     path.parent.mkdir(parents=True, exist_ok=True)
     with gzip.GzipFile(path, "wb", mtime=0) as stream:  # the same bytes each time
         stream.writelines((page.written() + "\n").encode() for page in asked)
@@ -286,10 +301,11 @@ def write(pages: Sequence[_Page], path: Path) -> None:
 
 
 def main() -> None:
-    """Writes `receipts.jsonl.gz`, `orders.jsonl.gz` and `registrations.jsonl.gz`."""
+    """Writes `receipts.jsonl.gz`, `orders.jsonl.gz`, `registrations.jsonl.gz` and `manuals.jsonl.gz`."""
     parser = argparse.ArgumentParser(description="Make files of real pages as text from public repositories.")
     parser.add_argument("--receipts", type=Path, metavar="GIT", help="clone of zzzDavid/ICDAR-2019-SROIE")
     parser.add_argument("--filings", type=Path, metavar="GIT", help="clone of google-research-datasets/vrdu")
+    parser.add_argument("--manuals", type=Path, metavar="DIR", help="folder of arr_coc.data.pdf_corpus")
     parser.add_argument("--keep-out", type=Path, metavar="LIST", help="pages and documents to leave out, one a line")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the files")
     arguments = parser.parse_args()
@@ -300,6 +316,8 @@ def main() -> None:
         repository = Repository(arguments.filings)
         for folder, name in (("ad-buy-form", "orders"), ("registration-form", "registrations")):
             write(filings(repository, folder, name, out), arguments.out / f"{name}.jsonl.gz")
+    if arguments.manuals:
+        write(manuals(arguments.manuals), arguments.out / "manuals.jsonl.gz", bare=True)
 
 
 if __name__ == "__main__":

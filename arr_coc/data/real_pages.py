@@ -6,7 +6,8 @@ A file has one page a line, as JSON:
      {"label": "TOTAL", "concept": "total", "part": "", "answers": ["9.00"], "boxes": [[...]], "label_boxes": [[...]]}]}
 
 Lines and boxes are x0, y0, x1, y1 in px of `size`; label, concept and part are those of `field_wordings.FieldAsker`, in
-whose wordings a question is asked. All pages of a `group` (a company, a document) have one split.
+whose wordings a question is asked; a page without questions is asked for words behind others (`line_questions`). All
+pages of a `group` (a company, a document) have one split.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from ..pages.line_questions import line_questions
 from ..pages.page import Line, Question, TextPage
 from ..pages.question_writer import ABSENT, DETAIL, NOT_THERE
 from ..pages.splits import Split
@@ -34,6 +36,8 @@ HELD_OUT = 6
 """One group in this number is for validation, another one for the test."""
 ABSENT_SHARE, ABSENT_TRIES = 0.14, 6
 """Most questions for absent fields beside each question for one that is there; fields that are tried for each."""
+ROUNDS = 4
+"""Times that a page without questions is asked for words behind others."""
 ALIKE = 0.8
 """Share of equal characters from which on a word may be another one, misread."""
 _NEED_NO_LABEL = {"company", "address", "place", "company number"}
@@ -100,7 +104,7 @@ class RealPages(Sequence[TextPage]):
             boxes, labels = (tuple(tuple(box) for box in each[name]) for name in ("boxes", "label_boxes"))
             told = asker.question(each["label"], each["concept"], each["part"])
             questions.append(Question(told, tuple(each["answers"]), boxes, labels, DETAIL))
-        for _ in range(ABSENT_TRIES * (1 + rng.poisson(ABSENT_SHARE * len(questions)))):
+        for _ in range(ABSENT_TRIES * (1 + rng.poisson(ABSENT_SHARE * len(questions))) * bool(questions)):
             fields = list(self._fields.values())[int(rng.integers(len(self._fields)))]
             field = fields[int(rng.integers(len(fields)))]
             if sum(each.absent for each in questions) <= ABSENT_SHARE * len(questions) and self.lacks(page, field):
@@ -108,6 +112,10 @@ class RealPages(Sequence[TextPage]):
                 questions.append(Question(told, (NOT_THERE,), (), (), ABSENT))
         size = (int(page["size"][0]), int(page["size"][1]))
         lines = tuple(line(*each) for each in page["lines"] if each[0])
+        if not page["questions"]:
+            bare = TextPage(None, size, lines)
+            asked = [each for _ in range(ROUNDS) for each in line_questions(asker.random, bare, self.split)]
+            questions = [each for each in asked if each.kind == DETAIL]
         return TextPage(None, size, lines, tuple(questions), kind=self.path.name.split(".")[0], source=page["group"])
 
     @staticmethod
