@@ -703,7 +703,8 @@ class ArrCocModel(ArrCocPreTrainedModel):
 
 def _layers(cache: Cache) -> list[KeyValue]:
     """Keys and values of each layer."""
-    return [(layer.keys, layer.values) for layer in cache.layers]  # type: ignore[union-attr]
+    layers: Any = cache.layers
+    return [(layer.keys, layer.values) for layer in layers]
 
 
 def pack_questions(embeds: Tensor, query_mask: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
