@@ -95,7 +95,7 @@ class ArrCocModel(ArrCocPreTrainedModel):
         super().__init__(config)
         vision, semantic, text = config.vision_config, config.semantic_config, config.text_config
         fetcher, sizes = config.fetcher_config, {"feature_size": vision.out_channels, "text_size": text.hidden_size}
-        self.padding_id = config.padding_id
+        self.padding_id, self.budget = config.padding_id, config.vision_tokens()[1]
         self.label = token_hex(8)  # of this object and its copies, which differ in `id`
         outputs = scorer_inputs(fetcher)
         outputs["keeps_depths"] |= config.bridge_config.deepstack
@@ -315,15 +315,17 @@ class ArrCocModel(ArrCocPreTrainedModel):
 
     def _words_of_page(self, encoding: ImageEncoding) -> Tensor | None:
         """[1, W, D] the tokens of all words of one page, as each question fetches them; None if they may not fit."""
-        alone = len(encoding) == 1 and encoding.tiles is None
-        if encoding.pieces is None or not alone or self.layout.adds or not self.bridge.reads_text_alone:
+        pieces = encoding.pieces
+        if pieces is None or len(pieces) > 1 or encoding.tiles is not None or self.layout.adds or self.deepstack:
             return None
-        filled = (encoding.pieces >= 0).flatten(2).sum(2) * encoding.patch_mask
+        filled = (pieces >= 0).flatten(2).sum(2) * encoding.patch_mask
         count = int(filled.sum())
-        if not 0 < count < self.config.vision_tokens()[1] or self.deepstack is not None:
+        if not 0 < count < self.budget:
             return None
         indices = filled.argsort(descending=True, stable=True)[:, :count]
-        return self.bridge_fetched(encoding, indices).tokens
+        nothing = encoding.semantic.new_zeros(1, count, encoding.semantic.shape[2])  # of what is not text
+        read = {"pieces": pieces[:, indices[0]], "indices": indices, "rank": torch.full_like(indices, FOREMOST)}
+        return self.bridge_states(encoding, nothing, nothing, None, **read).tokens
 
     # ---- a question: select slots, fetch, place
 

@@ -105,7 +105,7 @@ def _open_pdf(encoded: Encoded, limits: Limits) -> list[Source]:
 def _text_layer(pdfium: Any, encoded: Encoded, number: int, image: Image.Image) -> Any:
     """The `TextLayer` of a page that is rendered as `image`, with what is filled into its form and shown by its
     annotations; None for one that PDFium cannot read."""
-    from .pdf_text import read_text_layer
+    from .printed_lines import read_text_layer
 
     with _PDFIUM, suppress(pdfium.PdfiumError), closing(_with_forms(pdfium, encoded)) as pdf:
         with closing(pdf[number]) as page:  # drawn into the page, annotations are text as any other

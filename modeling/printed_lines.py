@@ -1,18 +1,26 @@
-"""Printed lines: text with the place of each character on a page, wherever the text comes from.
+"""Printed lines: text with the place of each character on a page, wherever the text comes from; and those of a PDF's
+text layer.
 
 A text layer, an OCR engine, the caller and the text reader all give such lines; behind them nothing knows which. Boxes
-are (x0, y0, x1, y1) in px of the source.
+are (x0, y0, x1, y1) in px of the source. In a text layer, UNKNOWN marks places with unknown text: characters without a
+code, text in other directions, and pictures in the page, which can show text. So a place without any character has no
+text.
 """
 
+import math
+import re
 import unicodedata
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from ctypes import addressof, byref, c_double, create_string_buffer
+from dataclasses import dataclass, replace
 from functools import cache
-from itertools import groupby
+from importlib import import_module
+from itertools import groupby, pairwise
 from typing import Any
 
 import numpy as np
-from PIL import ImageFont
+from PIL import Image, ImageFont
 
 from .checks import refusal
 from .image_loading import reaches
@@ -198,3 +206,394 @@ def words_on_view(lines: Iterable[PrintedLine], square: Sequence[float], grid: i
             confidence = line.confidence if places else 0.0
             words.append(Word("".join(shown), tuple(places), row, confidence, tuple(unread), span))
     return words
+
+
+# ---- the text layer of a PDF's page ----------------------------------------------------------------------------------
+
+_CAP_SHARE = 0.68  # share of the em: the height of a capital, if it cannot be measured
+_FLAT_CAPITALS, _ASCENDERS, _TALL_DIGITS, _LOW_LETTERS = "BDEFHIKLMNPRTXZ", "bdhkl", "68", "acemnorsuvwxz"
+_LOW_SHARE, _ASCENDER_SHARE = 0.7, 1.05  # shares of a capital's height: x-height, and the height of b and d
+
+# All in em; an em here is the height of a capital divided by _CAP_SHARE.
+_SPACE = 0.13  # wider gaps are spaces, in addition to the usual gap between the letters of the line
+_SET_SPACE = 0.05  # the same, where the file also has a space
+_LINE_GAP = 1.2  # wider gaps separate lines whose characters are consecutive in the file
+_MERGE_GAP = 0.5  # wider gaps separate those that are not
+_BASELINES = 0.08  # largest difference of baselines within a line
+_RAISED = 0.55  # the same for superscripts and subscripts, which are beside their neighbour
+_TWICE = 0.06  # a repeated character this close is the same one, printed twice to look bold
+
+_PATTERN = 4000  # segments; more of them on a page are a pattern, not lines
+_FEW = 5  # letters needed to measure the gap between letters
+_INK = 24  # of 255; darker and lighter pixels of a printed character differ by more
+_SMALLEST = 1.0  # px; lower capitals are invisible
+_IMAGE_SHARE = 0.002  # share of the page; smaller pictures are bullets, rules and letters
+_CAPTION = 20  # characters; a picture with more of them is a background
+_SPACING_MARKS = {
+    "`": "\u0300", "\u00b4": "\u0301", "\u02c6": "\u0302", "^": "\u0302", "\u02dc": "\u0303", "~": "\u0303",
+    "\u00af": "\u0304", "\u02d8": "\u0306", "\u02d9": "\u0307", "\u00a8": "\u0308", "\u02da": "\u030a",
+    "\u00b0": "\u030a", "\u02dd": "\u030b", "\u02c7": "\u030c", "\u00b8": "\u0327", "\u02db": "\u0328",
+}  # fmt: skip
+_DOTLESS = {"\u0131": "i", "\u0237": "j"}
+
+
+@dataclass
+class Character:
+    """A character of the file, px of the picture; `left` to `right` is its advance."""
+
+    text: str
+    left: float
+    right: float
+    baseline: float
+    size: float
+    font: int
+    ink: Box
+    upright: bool
+    spaced: bool  # the file has a space before it
+    cap: float = 0.0
+
+    @property
+    def em(self) -> float:
+        return self.cap / _CAP_SHARE
+
+    @property
+    def box(self) -> Box:
+        return self.left, self.baseline - self.cap, self.right, self.baseline
+
+
+def read_text_layer(sheet: Any, image: Image.Image, *, invisible: bool = True) -> TextLayer:
+    """The text layer of a page of pypdfium2.
+
+    Ligatures are split into characters, each with its part of the box; hyphens stay where they are printed. Text
+    without visible ink in its place is left out.
+
+    Args:
+        sheet: the page.
+        image: the same page, rendered.
+        invisible: whether text that is drawn invisibly counts, such as that of an OCR engine above a scan.
+    """
+    frame = _Frame(sheet, *image.size)
+    characters = _resolved(_characters(sheet.get_textpage(), frame, invisible=invisible))
+    pictures, rules = _drawings(sheet, frame)
+    _set_caps(characters)
+    printed = _printed(characters, image)
+    upright = [char for char in printed if char.upright and char.cap > 0]
+    underscores = np.array(rules).reshape(-1, 4)
+    lines = [_line(segment, underscores) for segment in _merged(_segments(upright))]
+    others = [char.ink for char in printed if not (char.upright and char.cap > 0)]
+    apart = _pictures_apart(pictures, upright, image.size)
+    if others or apart:
+        lines.append(PrintedLine(UNKNOWN * len(others + apart), _clipped(others + apart, image.size)))
+    area = sum((x1 - x0) * (y1 - y0) for x0, y0, x1, y1 in apart) / (image.width * image.height)
+    unknown = sum(char.text == UNKNOWN for char in printed)
+    return TextLayer(tuple(lines), len(characters) - len(printed), unknown, min(1.0, area))
+
+
+# Split ligatures, merge accents and repetitions
+
+
+def _resolved(characters: Iterable[Character]) -> list[Character]:
+    """The characters with ligatures split, accents merged, and repetitions removed."""
+    groups: list[list[Character]] = []
+    for char in characters:
+        last = groups[-1][-1] if groups else None
+        if last is not None and (last.left, last.baseline, last.ink) == (char.left, char.baseline, char.ink):
+            groups[-1].append(char)  # one shape with several characters in the file
+        else:
+            groups.append([char])
+    kept: list[Character] = []
+    seen: set[tuple[str, int, int]] = set()
+    for group in groups:
+        first, text = group[0], "".join(char.text for char in group)
+        parts = unicodedata.normalize("NFKC", text) if text and "\ufb00" <= text[0] <= "\ufb06" else text
+        unit = max(first.size * _TWICE, 1e-3)
+        place = round(first.left / unit), round(first.baseline / unit)
+        if any((parts, place[0] + x, place[1] + y) in seen for x in (-1, 0, 1) for y in (-1, 0, 1)):
+            continue
+        seen.add((parts, *place))
+        if len(parts) == 1:
+            first.text = parts
+            kept.append(first)
+            continue
+        step = (first.right - first.left) / len(parts)
+        for index, part in enumerate(parts):
+            left = first.left + index * step
+            spaced = first.spaced and index == 0
+            kept.append(replace(first, text=part, left=left, right=left + step, spaced=spaced))
+    return _accented(kept)
+
+
+def _accented(characters: list[Character]) -> list[Character]:
+    """Merges accents that are printed separately over a letter, as by TeX."""
+    gone: set[int] = set()
+    for index, accent in enumerate(characters):
+        mark = accent.text if unicodedata.combining(accent.text) else _SPACING_MARKS.get(accent.text)
+        if mark is None:
+            continue
+        middle = (accent.ink[0] + accent.ink[2]) / 2
+        for beside in (index + 1, index - 1):
+            if not 0 <= beside < len(characters) or beside in gone:
+                continue
+            letter = characters[beside]
+            both = unicodedata.normalize("NFC", _DOTLESS.get(letter.text, letter.text) + mark)
+            if len(both) == 1 and letter.ink[0] <= middle <= letter.ink[2] and _same_line(letter, accent):
+                characters[beside] = replace(letter, text=both, spaced=letter.spaced or accent.spaced)
+                gone.add(index)
+                break
+    return [char for index, char in enumerate(characters) if index not in gone]
+
+
+def _same_line(one: Character, other: Character) -> bool:
+    return abs(one.baseline - other.baseline) < _RAISED * max(one.size, other.size)
+
+
+def _set_caps(characters: Iterable[Character]) -> None:
+    """Sets the height of capitals of each character's font, measured on the page."""
+    by_font: dict[int, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    characters = list(characters)
+    for char in characters:
+        if char.upright and char.size > 0:
+            by_font[char.font][char.text].append((char.baseline - char.ink[1]) / char.size)
+    shares = {font: _cap_share(tops) for font, tops in by_font.items()}
+    for char in characters:
+        char.cap = shares.get(char.font, _CAP_SHARE) * char.size
+
+
+def _cap_share(tops: dict[str, list[float]]) -> float:
+    """The height of a capital from the heights of a font's characters, both as shares of its size."""
+    for letters, share in (
+        (_FLAT_CAPITALS, 1.0),
+        (_ASCENDERS, _ASCENDER_SHARE),
+        (_TALL_DIGITS, 1.0),
+        (_LOW_LETTERS, _LOW_SHARE),
+    ):
+        heights = [top for letter in letters for top in tops.get(letter, ())]
+        if heights and (height := float(np.median(heights)) / share) > 0:
+            return height
+    return _CAP_SHARE
+
+
+# Lines
+
+
+def _segments(characters: Iterable[Character]) -> list[list[Character]]:
+    """Segments of characters that are consecutive in the file and side by side."""
+    segments: list[list[Character]] = []
+    for char in characters:
+        last = segments[-1][-1] if segments else None
+        if last is not None and _beside(last, char, _LINE_GAP) and _same_line(last, char):
+            segments[-1].append(char)
+        else:
+            segments.append([char])
+    return segments
+
+
+def _beside(one: Character, other: Character, gap: float) -> bool:
+    """Whether `other` is right of `one`, at most `gap` em away."""
+    em = max(one.em, other.em)
+    return -0.5 * em < other.left - one.right < gap * em and other.left > one.left - 0.05 * em
+
+
+def _merged(segments: list[list[Character]]) -> list[list[Character]]:
+    """Merges segments that are side by side on one baseline, but separate in the file."""
+    if len(segments) > _PATTERN:
+        return segments
+    order = sorted(range(len(segments)), key=lambda index: segments[index][0].left)
+    merged: dict[int, list[Character]] = {}
+    for index in order:
+        first = segments[index][0]
+        for line in merged.values():
+            level = abs(line[0].baseline - first.baseline) < _BASELINES * first.em
+            if level and 0.8 < line[0].cap / first.cap < 1.25 and _beside(line[-1], first, _MERGE_GAP):
+                line.extend(segments[index])
+                break
+        else:
+            merged[index] = list(segments[index])
+    return [merged[index] for index in sorted(merged)]
+
+
+def _line(segment: Sequence[Character], rules: np.ndarray) -> PrintedLine:
+    """A line's text, with single spaces for gaps, and underscores for gaps with rules [n, 4]."""
+    gaps = [right.left - left.right for left, right in pairwise(segment)]
+    letters = [
+        gap / max(left.em, right.em)
+        for gap, (left, right) in zip(gaps, pairwise(segment), strict=True)
+        if left.text.isalpha() and right.text.isalpha() and not right.spaced
+    ]
+    usual = max(float(np.median(letters)), 0.0) if len(letters) > _FEW else 0.0
+    text, boxes = [segment[0].text], [segment[0].box]
+    for gap, (left, right) in zip(gaps, pairwise(segment), strict=True):
+        em = max(left.em, right.em)
+        if gap > (_SPACE + usual) * em or (right.spaced and gap > _SET_SPACE * em):
+            base, cap = max(left.baseline, right.baseline), max(left.cap, right.cap)
+            between = (left.right, base - cap, right.left, base)
+            text.append("_" if _underscored(between, em, rules) else " ")
+            boxes.append(between)
+        text.append(right.text)
+        boxes.append(right.box)
+    return PrintedLine("".join(text), np.array(boxes, np.float32))
+
+
+def _underscored(gap: Box, em: float, rules: np.ndarray) -> bool:
+    """Whether a rule fills most of a gap between two characters, at their baseline and not wider."""
+    x0, _, x1, base = gap
+    inside = (
+        (rules[:, 0] > x0 - 0.1 * em) & (rules[:, 2] < x1 + 0.1 * em) & (rules[:, 2] - rules[:, 0] > 0.5 * (x1 - x0))
+    )
+    return bool((inside & (rules[:, 1] > base - 0.1 * em) & (rules[:, 3] < base + 0.35 * em)).any())
+
+
+# Visible content
+
+
+def _printed(characters: list[Character], image: Image.Image) -> list[Character]:
+    """The visible characters, without those outside the page, covered ones, or ones in the background's colour."""
+    grey = np.asarray(image.convert("L"))
+    height, width = grey.shape
+    kept = []
+    for char in characters:
+        x0, y0, x1, y1 = char.ink
+        left, top, right, bottom = math.floor(x0), math.floor(y0), math.ceil(x1) + 1, math.ceil(y1) + 1
+        if left < -1 or top < -1 or right > width + 2 or bottom > height + 2 or char.cap < _SMALLEST:
+            continue
+        part = grey[max(top, 0) : bottom, max(left, 0) : right]
+        if part.size and int(part.max()) - int(part.min()) > _INK:
+            kept.append(char)
+    return kept
+
+
+def _pictures_apart(pictures: Iterable[Box], characters: Sequence[Character], size: tuple[int, int]) -> list[Box]:
+    """The pictures that are not a background, as they have hardly any text of the file."""
+    middles = np.array([((char.left + char.right) / 2, char.baseline - char.cap / 2) for char in characters])
+    kept = []
+    for picture in pictures:
+        x0, y0, x1, y1 = np.clip(picture, 0, (*size, *size)).tolist()
+        inside = (middles.reshape(-1, 2) > (x0, y0)) & (middles.reshape(-1, 2) < (x1, y1))
+        large = (x1 - x0) * (y1 - y0) > _IMAGE_SHARE * size[0] * size[1]
+        if large and inside.all(1).sum() < _CAPTION:
+            kept.append((x0, y0, x1, y1))
+    return kept
+
+
+def _clipped(boxes: Sequence[Box], size: tuple[int, int]) -> np.ndarray:
+    clipped: np.ndarray = np.clip(np.array(boxes, np.float32), 0, np.array((*size, *size), np.float32))
+    return clipped
+
+
+_UPRIGHT = math.radians(0.5)
+_INVISIBLE = frozenset({3, 7})  # text rendering modes: neither filled nor stroked
+_SYMBOLS = re.compile(  # fonts whose letters are drawings
+    r"line\w?\d+$|circle|cmex|ding|symbol|icon|awesome|musi|feta|emmentaler|chess|skak|dice|domino|braille|barcode|ean13"
+    r"|semaf|pigpen|rune|hiero|karta|staves|umranda|fmvr|logos|flags|emoji",
+    re.IGNORECASE,
+)
+_PATH, _IMAGE, _DEPTH = 2, 3, 4  # kinds of page objects, and the depth of nested forms to search
+_RULE = (2.0, 12.0)  # pt; the largest height and width of a rule that is an underscore, as in TeX
+_PLAIN = {"\u00ad": "-", "\u0002": "-", "\ufffe": "-", "\u2010": "-", "\u2011": "-", "\r": " ", "\n": " ", "\t": " "}
+
+
+class _Frame:
+    """Maps points of a page (PDF units, y upwards) to its rendered picture, also of a page with /Rotate.
+
+    Args:
+        sheet: the page.
+        width, height: of the picture, px.
+    """
+
+    def __init__(self, sheet: Any, width: int, height: int) -> None:
+        left, bottom, right, top = sheet.get_bbox()
+        self.quarters = sheet.get_rotation() // 90 % 4
+        across, down = (right - left, top - bottom) if self.quarters % 2 == 0 else (top - bottom, right - left)
+        a, d = width / across, height / down
+        self.scale = d
+        self.matrix = (  # x and y of the picture from those of the page: factors of x, of y, and what is added
+            ((a, 0, -a * left), (0, -d, d * top)),
+            ((0, a, -a * bottom), (d, 0, -d * left)),
+            ((-a, 0, a * right), (0, d, -d * bottom)),
+            ((0, -a, a * top), (-d, 0, d * right)),
+        )[self.quarters]
+
+    def point(self, x: float, y: float) -> tuple[float, float]:
+        (a, b, c), (d, e, f) = self.matrix
+        return a * x + b * y + c, d * x + e * y + f
+
+    def box(self, left: float, bottom: float, right: float, top: float) -> Box:
+        (x0, y0), (x1, y1) = self.point(left, bottom), self.point(right, top)
+        return min(x0, x1), min(y0, y1), max(x0, x1), max(y0, y1)
+
+    def is_upright(self, angle: float, matrix: Any) -> bool:
+        """Whether text at an angle of the page (radians, clockwise) is level in the picture, and no mirror image."""
+        turned = (angle + self.quarters * math.pi / 2) % (2 * math.pi)
+        return min(turned, 2 * math.pi - turned) < _UPRIGHT and matrix.a * matrix.d > matrix.b * matrix.c
+
+
+def _drawings(sheet: Any, frame: _Frame) -> tuple[list[Box], list[Box]]:
+    """The boxes of pictures, and of drawings as small as an underscore."""
+    pictures: dict[Box, None] = {}
+    small: list[Box] = []
+    outermost: Any = None  # objects in a form have other coordinates, so the form's box is used
+    for item in sheet.get_objects(max_depth=_DEPTH):
+        if item.level == 0:
+            outermost = item
+        if item.type == _IMAGE:
+            pictures[frame.box(*outermost.get_bounds())] = None
+        elif item.type == _PATH and item.level == 0:
+            left, bottom, right, top = item.get_bounds()
+            if top - bottom < _RULE[0] and right - left < _RULE[1]:
+                small.append(frame.box(left, bottom, right, top))
+    return list(pictures), small
+
+
+def _characters(text_page: Any, frame: _Frame, *, invisible: bool) -> Iterator[Character]:
+    """All characters of a page except spaces, in the order of the file; `invisible`: also those that are not drawn."""
+    pdfium, raw = import_module("pypdfium2.raw"), text_page.raw
+    loose, matrix, x, y = pdfium.FS_RECTF(), pdfium.FS_MATRIX(), c_double(), c_double()
+    x0, y0, x1, y1 = c_double(), c_double(), c_double(), c_double()
+    symbols: dict[int, bool] = {}
+    spaced = False
+    for index in range(text_page.count_chars()):
+        char = _plain(pdfium.FPDFText_GetUnicode(raw, index))
+        if char == " ":
+            spaced = spaced or pdfium.FPDFText_IsGenerated(raw, index) != 1
+            continue
+        item = pdfium.FPDFText_GetTextObject(raw, index)
+        if not item or (not invisible and pdfium.FPDFTextObj_GetTextRenderMode(item) in _INVISIBLE):
+            continue
+        font = pdfium.FPDFTextObj_GetFont(item)
+        key = addressof(font.contents)
+        if key not in symbols:
+            symbols[key] = _SYMBOLS.search(_font_name(font)) is not None
+        if symbols[key] or pdfium.FPDFText_HasUnicodeMapError(raw, index) == 1:
+            char = UNKNOWN
+        pdfium.FPDFText_GetCharOrigin(raw, index, byref(x), byref(y))
+        pdfium.FPDFText_GetCharBox(raw, index, byref(x0), byref(x1), byref(y0), byref(y1))
+        pdfium.FPDFText_GetLooseCharBox(raw, index, byref(loose))
+        pdfium.FPDFText_GetMatrix(raw, index, byref(matrix))
+        left, baseline = frame.point(x.value, y.value)
+        yield Character(
+            text=char,
+            left=left,
+            right=max(frame.box(loose.left, loose.bottom, loose.right, loose.top)[2], left),
+            baseline=baseline,
+            size=pdfium.FPDFText_GetFontSize(raw, index) * math.hypot(matrix.c, matrix.d) * frame.scale,
+            font=key,
+            ink=frame.box(x0.value, y0.value, x1.value, y1.value),
+            upright=frame.is_upright(pdfium.FPDFText_GetCharAngle(raw, index), matrix),
+            spaced=spaced,
+        )
+        spaced = False
+
+
+def _font_name(font: Any) -> str:
+    pdfium = import_module("pypdfium2.raw")
+    name = create_string_buffer(256)
+    pdfium.FPDFFont_GetBaseFontName(font, name, len(name))
+    return name.value.decode(errors="replace")
+
+
+def _plain(code: int) -> str:
+    """The character of a code, with plain spaces and hyphens; UNKNOWN for codes without a meaning."""
+    char = chr(code) if code < 0x110000 else UNKNOWN
+    char = _PLAIN.get(char, char)
+    kind = unicodedata.category(char)
+    return " " if kind.startswith("Z") else UNKNOWN if kind.startswith("C") else char

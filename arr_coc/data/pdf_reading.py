@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..modeling.documents import MissingPackage
-from ..modeling.pdf_text import read_text_layer
+from ..modeling.printed_lines import read_text_layer
 from ..pages.page import UNKNOWN, TextPage
 
 _ENOUGH = 80  # the fewest characters of a readable page
