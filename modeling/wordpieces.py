@@ -429,7 +429,7 @@ def line_slope(words: list[Word]) -> float:
     )
     centre = (start + end) / 2
     gap, apart, fall = (np.subtract.outer(*each).T for each in ((start, end), (centre, centre), (row, row)))
-    slope, pairs = 0.0, (gap > 0) & (gap < _WORDS_APART) & (abs(fall) < 0.8)
+    slope, pairs = 0.0, (gap > 0) & (apart > 0) & (gap < _WORDS_APART) & (abs(fall) < 0.8)
     for _ in range(3):
         if pairs.sum() < _PAIRS:
             return 0.0
