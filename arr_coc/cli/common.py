@@ -48,7 +48,7 @@ def check_arguments(args: argparse.Namespace) -> None:
     """
     given = {name: value for name, value in vars(args).items() if isinstance(value, str)}
     questions = getattr(args, "questions", None)  # a number in other commands
-    for question in [args.question] if "question" in given else questions if isinstance(questions, list) else ():
+    for question in questions if isinstance(questions, list) else ():
         if not question.strip():
             raise ValueError(f"question: expected a non-empty string; got {question!r}")
     for name, called in FOLDERS.items():
