@@ -285,6 +285,10 @@ def test_evaluate_prints_a_table_and_writes_json(cli: Cli, checkpoint: Path, dat
     assert found["strategies"]["oracle"]["n"] == 2 and found["strategies"]["oracle"]["tokens"] == 33
     assert out == table(found["strategies"]) + "\n"
     assert [line.split()[0] for line in out.split("In brackets")[0].splitlines()[1:]] == ["none", "random", "oracle"]
+    options = (data, "--model", checkpoint, "--limit", "1", "--json", target)
+    for strategies, expected in (([], ["realizer"]), (["--strategies", "all"], ["none", "saliency", "random"])):
+        assert cli("evaluate", *options, *strategies)[0] == 0
+        assert [*json.loads(target.read_text())["strategies"]][:3] == expected  # all seven, without an option
 
 
 def test_evaluate_refuses_in_one_line(cli: Cli, checkpoint: Path, data: Path, tmp_path: Path) -> None:
