@@ -7,6 +7,7 @@ are (y, x), row-major; boxes alone are x first, as in data sets: see `Box`.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -286,12 +287,12 @@ class ArrCocImageProcessor(PilBackend):
         """The settings, as they are saved."""
         return {name: value for name, value in super().to_dict().items() if name != "_warned_of_letters"}
 
-    def fetch_images(self, image_url_or_urls: Any, *, documents: bool = False) -> Any:
+    def fetch_images(self, image_url_or_urls: Any, *, documents: bool = False, password: str | None = None) -> Any:
         """Loads every leaf of nested lists (see `load_image`); a 4-D array counts as a list.
 
-        `documents`: whether documents stay encoded, as in `load_sources`; else they are refused.
+        `documents`: whether documents stay encoded, as in `load_sources`; else they are refused. `password`: theirs.
         """
-        return self._load(image_url_or_urls, load=load_source if documents else load_image)
+        return self._load(image_url_or_urls, load=partial(load_source, password=password) if documents else load_image)
 
     def shrinks(self, images: Sequence[Any], scale: float) -> bool:
         """Whether one of them is a document, or an image with less than `scale` px of the square per px."""

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from helpers import tiny_model
 from PIL import Image
-from tiny_pdf import page, paged, write_form
+from tiny_pdf import PASSWORD, locked, page, paged, write_form
 
 from arr_coc.modeling.documents import Limits, MissingPackage, open_document
 from arr_coc.modeling.image_loading import Encoded, load_source
@@ -38,8 +38,8 @@ def video(frames: int = 6, rate: int = 2, first: int = 0, kind: str = "mp4") -> 
     return stream.getvalue()
 
 
-def opened(content: bytes, limits: Limits = LIMITS) -> list[Any]:
-    encoded = load_source(content)
+def opened(content: bytes, limits: Limits = LIMITS, **options: Any) -> list[Any]:
+    encoded = load_source(content, **options)
     assert isinstance(encoded, Encoded)
     return open_document(encoded, limits)
 
@@ -107,6 +107,25 @@ def encrypted() -> bytes:
     return _pdf(parts, b"/Encrypt 3 0 R /ID [<00><00>]")
 
 
+def test_an_encrypted_pdf_opens_with_its_password_which_stays_nowhere(tmp_path: Path) -> None:
+    needs("PDF")
+    path, saved, model = locked(tmp_path / "locked.pdf"), tmp_path / "seen.safetensors", tiny_model()
+    plain = opened(path.read_bytes(), password=PASSWORD)
+    assert [np.asarray(source.load()).min() < 99 for source in plain] == [True]
+    said = model.generate(path, QUESTION, password=PASSWORD)
+    seen = model.encode_image([path], password=PASSWORD)
+    inputs = model.processor(path, model.processor.prompt(QUESTION), return_tensors="pt", password=PASSWORD)
+    assert model.generate(seen, QUESTION) == said and "image_sources" in inputs
+    assert model.extract(path, "total", password=PASSWORD).keys() == {"total"}
+    seen.save(saved, model)
+    assert PASSWORD not in repr(load_source(path, password=PASSWORD)) and PASSWORD.encode() not in saved.read_bytes()
+    for wrong, message in (("open", "got another"), (3, "password: expected a string"), (None, "got none")):
+        with pytest.raises(ValueError, match=message):
+            model.generate(path, QUESTION, password=wrong)
+    with pytest.raises(ValueError, match="beside an image that is not encoded; got an encoding"):
+        model.generate(seen, QUESTION, password=PASSWORD)
+
+
 def of_pages(*boxes: tuple[int, int]) -> bytes:
     kids = b" ".join(b"%d 0 R" % (number + 3) for number in range(len(boxes)))
     parts = [b"<< /Type /Catalog /Pages 2 0 R >>", b"<< /Type /Pages /Kids [%s] /Count %d >>" % (kids, len(boxes))]
@@ -135,7 +154,10 @@ def of_an_unknown_codec() -> bytes:
 
 
 BAD: dict[str, tuple[Callable[[], bytes], str]] = {
-    "an encrypted PDF": (encrypted, "bytes: expected a PDF that can be opened; got an encrypted one"),
+    "an encrypted PDF": (
+        encrypted,
+        "bytes: expected the password of an encrypted PDF (password=, or --password-file of ask and extract); got none",
+    ),
     "a broken PDF": (
         lambda: b"%PDF-1.4\nnothing",
         "bytes: expected a PDF that can be opened; got a broken or empty one",

@@ -19,12 +19,14 @@ from .common import (
     add_device_argument,
     add_model_argument,
     add_passes_argument,
+    add_password_argument,
     add_readings_argument,
     add_reread_argument,
     add_strategy_argument,
     add_words_argument,
     announce,
     check_arguments,
+    read_password,
     tiles_of,
     writable,
 )
@@ -59,6 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_readings_argument(parser)
     add_words_argument(parser)
     add_reread_argument(parser)
+    add_password_argument(parser)
     picture = (
         f"file for a picture of the fetched patches and their relevance ({', '.join(PICTURES)}); for a document or a "
         "large image it is a contact sheet"
@@ -109,7 +112,8 @@ def run(args: argparse.Namespace) -> None:
     from arr_coc.viewing import draw_answer, draw_sheet
 
     picture = None if args.picture is None else Path(args.picture).expanduser()
-    images = [load_source(image) for image in args.image]
+    password = read_password(args)
+    images = [load_source(image, password=password) for image in args.image]
     announce(f"Loading {args.model or 'the default model'}")
     if (reader := load_reader(args.model, args.device)) is not None:
         _ask_published(args, reader, images, picture)
