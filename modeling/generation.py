@@ -448,6 +448,10 @@ class AnswerGenerator:
         spans: list[list[int]] = []  # the numbers of each prompt's images
         if encoded or encoding.documents is not None:
             numbers = encoding.documents or range(len(encoding.features))
+            if encoding.joined and len(questions) == 1:
+                numbers = [0] * len(encoding)
+                documents = None if encoding.documents is None else numbers
+                encoding = replace(encoding.without_prefix(), documents=documents)
             for row, number in enumerate(numbers):
                 spans += [[]] if number == len(spans) else []
                 spans[number].append(row)

@@ -199,7 +199,7 @@ def _encode_overviews(
         parts.append(core.encode_image(inputs["pixel_values"], inputs["patch_mask"], pool=pool, words=words))
     if len(sources) > 1:
         parts = [replace(part, semantic_cache=[], bridge_cache=None) for part in parts]
-    return parts[0].join(*parts[1:])
+    return replace(parts[0].join(*parts[1:]), joined=False)
 
 
 # ---- words from elsewhere -----------------------------------------------------------------------------------------
