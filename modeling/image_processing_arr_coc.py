@@ -366,7 +366,7 @@ class ArrCocImageProcessor(PilBackend):
         pixel_values, patch_masks = [], []
         for image in images:
             placed = self.place((image.height, image.width), side, kwargs["do_resize"])
-            self._warn_of_letters(image, placed, side, readable_px)
+            self.warn_of_letters(image, placed, side, readable_px)
             if readable_px is not None:
                 warn_of_blank(image)
             top, left = placed.offset
@@ -393,7 +393,7 @@ class ArrCocImageProcessor(PilBackend):
             values = self.normalize(values, self.image_mean, self.image_std)
         return np.ascontiguousarray(values, dtype=np.float32)
 
-    def _warn_of_letters(self, image: Image.Image, placed: Placement, side: int, readable_px: float | None) -> None:
+    def warn_of_letters(self, image: Image.Image, placed: Placement, side: int, readable_px: float | None) -> None:
         """Warns once, with the first image that shrinks far, of letters that the model cannot read."""
         if readable_px is None or self._warned_of_letters or placed.scale >= FAR_SHRUNK:
             return

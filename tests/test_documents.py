@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import tiny_model
+from helpers import READS_WORDS, drawn, tiny_model
 from PIL import Image
 from tiny_pdf import PASSWORD, locked, page, paged, write_form
 
@@ -95,6 +95,28 @@ def test_a_clip_that_is_to_be_turned_is_upright() -> None:
     assert (source.height, source.width) == (128, 96)
     turned = np.asarray(lying.transpose(Image.Transpose.ROTATE_270), float)
     assert np.abs(np.asarray(source.load(), float) - turned).mean() < 1
+
+
+@pytest.mark.parametrize(("reads_words", "tiles"), [(False, "auto"), (False, "never"), (True, "never")])
+def test_a_blank_page_is_named_where_the_answer_comes_from_it(
+    monkeypatch: pytest.MonkeyPatch, reads_words: bool, tiles: str
+) -> None:
+    """A document with a blank page was said to make any answer a guess, whatever page it came from."""
+    warned: list[str] = []
+    monkeypatch.setattr("arr_coc.modeling.image_processing_arr_coc.logger.warning_once", warned.append)
+    model = tiny_model(**READS_WORDS) if reads_words else tiny_model()
+    written, box = BytesIO(), (10, 10, 60, 60)
+    drawn(420, 430).save(written, "TIFF", save_all=True, append_images=[Image.new("RGB", (420, 430), "white")])
+    seen = model.encode_image(written.getvalue(), tiles=tiles)
+    if reads_words:  # a reader with random weights reads characters everywhere
+        seen.characters[1], seen.pieces[1] = 0, -1
+    for boxes, named in (([[box], []], False), ([[], [box]], True)):
+        answer = model.generate(seen, QUESTION, strategy="oracle", boxes=boxes, return_fetch=True)
+        said = "the model finds nothing on page 2, where this answer comes from: it is a guess" in answer.warning
+        assert said == named, (boxes, answer.warning)
+    assert not warned
+    model.generate(Image.new("RGB", (420, 430), "white"), QUESTION)
+    assert len(warned) == 1
 
 
 def encrypted() -> bytes:
