@@ -12,6 +12,7 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from .budgets import NAMED_BUDGETS, scaled_budget
@@ -21,6 +22,7 @@ from .image_loading import Source
 from .image_processing_arr_coc import Box, square_of
 from .scorers import EMPTY
 from .views import FetchResult, JointFetch, Views
+from .vision_tower import TEXTURES, clear_of_padding
 
 THINKS, THOUGHT = "<think>", "</think>"
 """The marks around a language model's thinking before its answer."""
@@ -262,6 +264,31 @@ def legibility_warning(legibility: float | None, least: float, pages: int = 1) -
     return f"{shown} hard to read for the model (legibility {legibility:.2f}): the answer may be wrong"
 
 
+FAINTEST = 0.02
+"""The least mean gradient of a patch with print on it, of pixels from -1 to 1; paper's own is half of that."""
+
+
+def blank_warning(answer: "Answer", encoding: ImageEncoding, images: Sequence[int]) -> str:
+    """The warning if the most relevant patch fetched for an answer is on one of several pages, and that one is blank.
+
+    `images`: the sources of the prompt.
+    """
+    fetched = answer.fetch.used & ~answer.fetch.is_padding
+    if len(images) == 1 or not answer.sources:
+        return ""
+    origin = answer.sources[int(answer.fetch.own_relevance()[fetched].argmax())]
+    row = images[origin.source]
+    if encoding.characters is None:
+        edges = encoding.textures[row : row + 1, TEXTURES.index("edge_magnitude")]
+        within = F.pad(encoding.patch_mask[row].view_as(edges), [1] * 4)  # without the paper's own edges
+        blank = bool(clear_of_padding(F.pad(edges, [1] * 4), within.flatten(1)).max() < FAINTEST)
+    else:
+        blank = encoding.legibility([row]) == 0
+    place = f"image {origin.source + 1}" if origin.page is None else f"page {origin.page}"
+    place = place if origin.second is None else f"the frame at {origin.second:g} s"
+    return f"the model finds nothing on {place}, where this answer comes from: it is a guess" if blank else ""
+
+
 def budget_warning(fetch: FetchResult) -> str:
     """The warning if fewer patches than the smallest named budget were fetched for a prompt, and more have text; else
     ""."""
@@ -401,7 +428,7 @@ class _Piece(NamedTuple):
 def with_places(
     answer: Answer, encoding: ImageEncoding, images: Sequence[int], decode: Callable[[list[list[int]]], list[str]]
 ) -> Answer:
-    """The answer with `places`, and with `sources` that begin with those of its own words.
+    """The answer with `places`, and with `sources` that begin with those of its own words, or `blank_warning`.
 
     Args:
         answer: with the fetch of its own prompt.
@@ -412,7 +439,8 @@ def with_places(
     texts = decode([[piece.token] for piece in pieces])
     own = [pieces[number] for number in _words_of(answer.text, texts, [piece.relevance for piece in pieces])]
     if not own:
-        return answer
+        warnings = filter(None, (answer.warning, blank_warning(answer, encoding, images)))
+        return replace(answer, warning="; ".join(warnings)) if answer.legibility != 0 else answer
     first = list(dict.fromkeys(piece.origin for piece in own))
     rest = [origin for number, origin in enumerate(answer.sources) if number not in set(first)]
     places = [

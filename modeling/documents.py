@@ -78,11 +78,13 @@ def _open_pdf(encoded: Encoded, limits: Limits) -> list[Source]:
     pdfium = _package("pypdfium2", "documents", encoded.name)
     with _PDFIUM:
         try:
-            pdf = pdfium.PdfDocument(encoded.content)  # opened for each page: its last use is not known
+            pdf = _pdf(pdfium, encoded)  # opened for each page: its last use is not known
         except pdfium.PdfiumError as error:
-            locked = "password" in str(error).lower()
-            received = "an encrypted one" if locked else "a broken or empty one"
-            raise ValueError(f"{encoded.name}: expected a PDF that can be opened; got {received}") from None
+            expected, received = "a PDF that can be opened", "a broken or empty one"
+            if "password" in str(error).lower():
+                expected = "the password of an encrypted PDF (password=, or --password-file of ask and extract)"
+                received = "none" if encoded.password is None else "another"
+            raise ValueError(f"{encoded.name}: expected {expected}; got {received}") from None
         with closing(pdf):
             _check_pages(len(pdf), encoded.name, limits)
             scale = limits.dpi / POINTS * (1 - 1e-6)  # 595.2 points are held as a little more: 1241 px at 150 dpi
@@ -131,9 +133,13 @@ PDFium leaves out rows and columns where it reduces an image far, as that of a s
 """
 
 
+def _pdf(pdfium: Any, encoded: Encoded) -> Any:
+    return pdfium.PdfDocument(encoded.content, password=encoded.password)
+
+
 def _with_forms(pdfium: Any, encoded: Encoded) -> Any:
     """The PDF, whose form fields are drawn with what is filled in."""
-    pdf = pdfium.PdfDocument(encoded.content)
+    pdf = _pdf(pdfium, encoded)
     with suppress(pdfium.PdfiumError):  # a broken form leaves the pages as they are
         pdf.init_forms()
     return pdf

@@ -128,7 +128,15 @@ class AnswerGenerator:
     # ---- encode once ----------------------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def encode(self, image: Any, *, prefix: bool = True, readings: int | None = None, **options: Any) -> ImageEncoding:
+    def encode(
+        self,
+        image: Any,
+        *,
+        prefix: bool = True,
+        readings: int | None = None,
+        password: str | None = None,
+        **options: Any,
+    ) -> ImageEncoding:
         """Encodes an image, or a list of them, once for any number of questions: see `generate`.
 
         A question then skips the grid encoder, the base half of the semantic encoder and, with `prefix`, the language
@@ -142,15 +150,25 @@ class AnswerGenerator:
         if unknown:
             known = ", ".join(sorted(VIEW_OPTIONS))
             raise TypeError(f"encode_image: expected options among {known}; got {', '.join(sorted(unknown))}")
-        return self._read(image, view_options, readings or 1, prefix)
+        return self._read(self._unlocked(image, password), view_options, readings or 1, prefix)
+
+    def _unlocked(self, image: Any, password: str | None) -> Any:
+        """What `generate` takes as image, loaded if there is a password, which opens its encrypted PDFs."""
+        if password is None:
+            return image
+        if not isinstance(password, str) or is_encoding(image):
+            received = "an encoding" if isinstance(password, str) else type(password).__name__
+            raise ValueError(f"password: expected a string, beside an image that is not encoded; got {received}")
+        return self.processor.image_processor.fetch_images(image, documents=True, password=password)
 
     @torch.no_grad()
-    def encode_pages(self, image: Any, **options: Any) -> Iterator[ImageEncoding]:
+    def encode_pages(self, image: Any, *, password: str | None = None, **options: Any) -> Iterator[ImageEncoding]:
         """Encodes each page of an image or a document alone, one after the other; see `encode`."""
         view_options, unknown = self._view_options(options)
         processor = self.processor.image_processor
         if unknown or isinstance(image, list | tuple):
             raise ValueError(f"image: expected one image or document; got {sorted(unknown) or type(image).__name__}")
+        image = self._unlocked(image, password)
         (loaded,) = load_sources([image], max_image_pixels=processor.max_image_pixels, policy=processor.sources)
         if isinstance(loaded, Image.Image):
             yield self.encode(loaded, **options)
@@ -267,6 +285,7 @@ class AnswerGenerator:
         history: History = (),
         return_fetch: bool = False,
         on_fetch: Callable[[FetchResult], Any] | None = None,
+        password: str | None = None,
         **kwargs: Any,
     ) -> Any:
         """See `ArrCocForConditionalGeneration.generate`, which calls it if there is a question."""
@@ -305,6 +324,7 @@ class AnswerGenerator:
             check_passes(self, choices, kwargs)
         elif choices.exploration is not None:
             raise refusal("exploration", 'num_passes above 1 or "auto" beside it', choices.exploration)
+        image = self._unlocked(image, password)
         if not is_encoding(image):
             shown = shown_by_prompts(image)
             check_prompts(len(shown), len(questions))
@@ -428,6 +448,10 @@ class AnswerGenerator:
         spans: list[list[int]] = []  # the numbers of each prompt's images
         if encoded or encoding.documents is not None:
             numbers = encoding.documents or range(len(encoding.features))
+            if encoding.joined and len(questions) == 1:
+                numbers = [0] * len(encoding)
+                documents = None if encoding.documents is None else numbers
+                encoding = replace(encoding.without_prefix(), documents=documents)
             for row, number in enumerate(numbers):
                 spans += [[]] if number == len(spans) else []
                 spans[number].append(row)

@@ -116,7 +116,7 @@ SEEN = (
 )  # fmt: skip
 """Fields of an `ImageEncoding` from the vision tower; the others come from the bridge and the language model."""
 
-KNOWN = ("source_sizes", "documents", "sources", "tiles", "tiling", "readings", "words", "unseen")
+KNOWN = ("source_sizes", "documents", "sources", "tiles", "tiling", "readings", "words", "unseen", "joined")
 """Fields about the sources of an encoding."""
 
 
@@ -165,6 +165,7 @@ class ImageEncoding(Rows):
             them (`view_encoding.with_features`).
         readings: further readings of the same sources, see `view_encoding.Reading`; none in rows that were selected or
             joined.
+        joined: whether `join` made it: a single question is then about all of its images, not about each.
     """
 
     features: Tensor
@@ -197,6 +198,7 @@ class ImageEncoding(Rows):
     words: list[tuple[str, str, str]] | None = None
     unseen: bool = field(default=False, metadata={"shared": True})
     readings: tuple[Any, ...] = field(default=(), metadata={"shared": True})
+    joined: bool = field(default=False, metadata={"shared": True})
 
     @property
     def side(self) -> int:
@@ -214,10 +216,12 @@ class ImageEncoding(Rows):
     def select(self, index: Tensor) -> "ImageEncoding":
         """The images at `index` [I], each by itself: its overview, without tiles and further readings."""
         documents = None if self.documents is None else list(range(len(index)))
-        return replace(super().select(index), tiles=None, tiling=None, documents=documents, readings=())
+        return replace(super().select(index), tiles=None, tiling=None, documents=documents, readings=(), joined=False)
 
     def join(self, *others: "ImageEncoding") -> "ImageEncoding":
         """The images of all encodings, in that order. Documents stay documents; beside them each image becomes one.
+
+        `generate` answers one question about the result from all images together, and several each from its own.
 
         Fields that are not known for all of them (prefix, sizes, pixels) are None in the result.
 
@@ -229,7 +233,14 @@ class ImageEncoding(Rows):
             unseen = any(each.unseen for each in (self, *others))
             named = any(each.words is not None for each in (self, *others))
             every = [
-                replace(each, readings=(), page_cache=None, unseen=unseen, words=each.word_sources() if named else None)
+                replace(
+                    each,
+                    readings=(),
+                    page_cache=None,
+                    unseen=unseen,
+                    words=each.word_sources() if named else None,
+                    joined=True,
+                )
                 for each in (self, *others)
             ]
         for name in ("side", "pool"):
@@ -375,7 +386,7 @@ def _sources_of(encoding: ImageEncoding) -> list[Source] | None:
 FORMAT = "arr_coc.encoding.1"
 
 _CACHES = ("semantic_cache", "bridge_cache")
-_METADATA = ("bypass", "pool", "source_sizes", "documents", "words", "unseen")
+_METADATA = ("bypass", "pool", "source_sizes", "documents", "words", "unseen", "joined")
 
 
 def check_identity(name: str, made_by: str, identity: str) -> None:

@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from io import BytesIO
 from pathlib import Path
 from typing import IO, Any
@@ -78,11 +78,15 @@ class Source:
 
 @dataclass(frozen=True)
 class Encoded:
-    """The bytes of a document: "pdf", "video", or "pages" (an image file of several pages); `name` is for errors."""
+    """The bytes of a document: "pdf", "video", or "pages" (an image file of several pages); `name` is for errors.
+
+    `password` opens an encrypted PDF.
+    """
 
     kind: str
     content: bytes
     name: str
+    password: str | None = field(default=None, repr=False)
 
 
 class Loaded(list[Any]):
@@ -94,10 +98,13 @@ def load_sources(sources: Sequence[Any], *, max_image_pixels: int, policy: str |
     return Loaded([load_source(source, max_image_pixels=max_image_pixels, sources=policy) for source in sources])
 
 
-def load_source(source: Any, **options: Any) -> Image.Image | Encoded:
-    """`load_image`, or the bytes of a document; `options` are those of `load_image`."""
+def load_source(source: Any, *, password: str | None = None, **options: Any) -> Image.Image | Encoded:
+    """`load_image`, or the bytes of a document; `options` are those of `load_image`.
+
+    `password`: of an encrypted PDF; other sources need none.
+    """
     if isinstance(source, Encoded):
-        return source
+        return source if password is None else replace(source, password=password)
     if isinstance(source, Image.Image | np.ndarray) or _is_tensor(source):
         return load_image(source, **options)
     limit = options.get("max_image_pixels", MAX_IMAGE_PIXELS)
@@ -112,7 +119,7 @@ def load_source(source: Any, **options: Any) -> Image.Image | Encoded:
         content = stream.read(MAX_BYTES + 1)
         if len(content) > MAX_BYTES:
             raise ValueError(f"{name}: expected at most {MAX_BYTES} bytes; got more")
-        return Encoded(kind or "pages", content, name)
+        return Encoded(kind or "pages", content, name, password)
 
 
 def count_pages(image: Image.Image, name: str) -> int:

@@ -7,6 +7,7 @@ are (y, x), row-major; boxes alone are x first, as in data sets: see `Box`.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -286,12 +287,12 @@ class ArrCocImageProcessor(PilBackend):
         """The settings, as they are saved."""
         return {name: value for name, value in super().to_dict().items() if name != "_warned_of_letters"}
 
-    def fetch_images(self, image_url_or_urls: Any, *, documents: bool = False) -> Any:
+    def fetch_images(self, image_url_or_urls: Any, *, documents: bool = False, password: str | None = None) -> Any:
         """Loads every leaf of nested lists (see `load_image`); a 4-D array counts as a list.
 
-        `documents`: whether documents stay encoded, as in `load_sources`; else they are refused.
+        `documents`: whether documents stay encoded, as in `load_sources`; else they are refused. `password`: theirs.
         """
-        return self._load(image_url_or_urls, load=load_source if documents else load_image)
+        return self._load(image_url_or_urls, load=partial(load_source, password=password) if documents else load_image)
 
     def shrinks(self, images: Sequence[Any], scale: float) -> bool:
         """Whether one of them is a document, or an image with less than `scale` px of the square per px."""
@@ -365,7 +366,7 @@ class ArrCocImageProcessor(PilBackend):
         pixel_values, patch_masks = [], []
         for image in images:
             placed = self.place((image.height, image.width), side, kwargs["do_resize"])
-            self._warn_of_letters(image, placed, side, readable_px)
+            self.warn_of_letters(image, placed, side, readable_px)
             if readable_px is not None:
                 warn_of_blank(image)
             top, left = placed.offset
@@ -392,7 +393,7 @@ class ArrCocImageProcessor(PilBackend):
             values = self.normalize(values, self.image_mean, self.image_std)
         return np.ascontiguousarray(values, dtype=np.float32)
 
-    def _warn_of_letters(self, image: Image.Image, placed: Placement, side: int, readable_px: float | None) -> None:
+    def warn_of_letters(self, image: Image.Image, placed: Placement, side: int, readable_px: float | None) -> None:
         """Warns once, with the first image that shrinks far, of letters that the model cannot read."""
         if readable_px is None or self._warned_of_letters or placed.scale >= FAR_SHRUNK:
             return

@@ -342,7 +342,7 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
                 video), or a list of them; a list within the list is for one prompt.
             pixel_values: [P, 3, side, side] in place of `image`, side a multiple of 4 patches; patch_mask: [P, N].
             **options: with `image`, fields of `views.ViewOptions`: which views are encoded, see docs/views.md; and
-                `readings`, as in `generate`.
+                `readings` and `password`, as in `generate`.
 
         Raises:
             ValueError: both `image` and `pixel_values`, or neither; or an image that cannot be read.
@@ -375,7 +375,7 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
                 type or question}. Types are text, number, money, date, yes/no (`field_values.TYPES`).
             **options: `min_probability`, below which a field stays empty; `distinct`, groups of names of fields that
                 are at different places; `alternatives`, the number of other answers of each field; `budget`, as in
-                `generate`; and fields of `views.ViewOptions`, such as `words`.
+                `generate`; and fields of `views.ViewOptions`, such as `words`; and `password`.
 
         Raises:
             ValueError: fields or options that make no sense, or an image that cannot be read.
@@ -425,7 +425,8 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
                 (earlier (question, answer) pairs, which the language model reads as text; for several questions also
                 one list each), `on_fetch` (called with the `FetchResult` of all prompts before the first token is
                 generated), fields of `views.ViewOptions` (`tiles`, `spread`, ...), `readings` (times that a page is
-                read, 1 to 3, at sizes that differ; the readings vote), and arguments of transformers'
+                read, 1 to 3, at sizes that differ; the readings vote), `password` (of encrypted PDFs; it is saved
+                nowhere), and arguments of transformers'
                 `generate` (`max_new_tokens`, `num_beams`, `streamer`, ...).
 
         Returns:

@@ -236,7 +236,8 @@ class ArrCocProcessor(ProcessorMixin):
         words = kwargs.pop("words", None) or self.image_processor.views.get("words", "auto")
         check_words(words)
         if images is not None:  # before the lock, as a download takes time
-            images = self.image_processor.fetch_images(images, documents=asks)
+            password = kwargs.pop("password", None)
+            images = self.image_processor.fetch_images(images, documents=asks, password=password)
         pages, known = None, list[Any]()
         if asks:
             texts, images, pages, known = self._in_pages(texts, images, words)

@@ -5,7 +5,7 @@ Notation: P sources, I image slots, N patches of a grid. Windows are x0, y0, x1,
 
 import math
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import Any, TypeGuard
@@ -193,13 +193,13 @@ def _encode_overviews(
             mask = patch_masks(processor, [(source.height, source.width) for source in some])
             parts.append(core.encode_words(words, mask, pool=pool))
             continue
-        inputs = _overviews(processor, images, seen[start : start + VIEWS_AT_ONCE])
+        inputs = _overviews(processor, images, seen[start : start + VIEWS_AT_ONCE], alone=len(sources) == 1)
         if tiled is not None:
             words = reread_words(core.vision_tower, processor, words, images, tiled[start : start + VIEWS_AT_ONCE])
         parts.append(core.encode_image(inputs["pixel_values"], inputs["patch_mask"], pool=pool, words=words))
     if len(sources) > 1:
         parts = [replace(part, semantic_cache=[], bridge_cache=None) for part in parts]
-    return parts[0].join(*parts[1:])
+    return replace(parts[0].join(*parts[1:]), joined=False)
 
 
 # ---- words from elsewhere -----------------------------------------------------------------------------------------
@@ -347,16 +347,21 @@ def patch_masks(processor: ArrCocImageProcessor, sizes: Iterable[tuple[int, int]
 
 
 def _overviews(
-    processor: ArrCocImageProcessor, images: Sequence[Image.Image], seen: Sequence[bool]
-) -> dict[str, Tensor]:
-    """Model inputs of images, without the warning about small letters in images that tiles or overviews cover."""
+    processor: ArrCocImageProcessor, images: Sequence[Image.Image], seen: Sequence[bool], *, alone: bool
+) -> Mapping[str, Tensor]:
+    """Model inputs of images, without the warning about small letters in images that tiles or overviews cover.
+
+    `alone`: whether there is no other image; where there are several, `answers.blank_warning` says which is blank.
+    """
+    side, do_resize = processor.size["height"], bool(processor.do_resize)
     for image, is_seen in zip(images, seen, strict=True):
-        if is_seen:
+        if not is_seen:
+            placed = processor.place((image.height, image.width), side, do_resize)
+            processor.warn_of_letters(image, placed, side, processor.readable_px)
+        if alone:
             warn_of_blank(image)
-    inputs = []
-    for some, is_seen in zip([images] if len({*seen}) == 1 else [[image] for image in images], seen, strict=False):
-        inputs.append(processor([*some], return_tensors="pt", **({"readable_px": None} if is_seen else {})))
-    return {name: torch.cat([own[name] for own in inputs]) for name in ("pixel_values", "patch_mask")}
+    inputs: Mapping[str, Tensor] = processor([*images], return_tensors="pt", readable_px=None)
+    return inputs
 
 
 def _starts(views: int, unit: str) -> Iterator[int]:

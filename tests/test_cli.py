@@ -16,6 +16,7 @@ from PIL import Image
 from arr_coc.cli import main
 from arr_coc.cli.evaluate import table
 from arr_coc.model_summary import count_flops, on_meta
+from arr_coc.modeling.generation import AnswerGenerator
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 
 QUESTION = "What is the total?"
@@ -83,6 +84,27 @@ def test_ask_about_several_images(cli: Cli, checkpoint: Path, picture: Path, tmp
     message = refused(cli("ask", picture, other, QUESTION, "--model", checkpoint, "--box", "0,4,10,12"))
     assert "--box: expected one image, which it is on; got 2" in message
     assert "QUESTION: expected a question behind the images; got a file" in refused(cli("ask", picture, other))
+
+
+def test_ask_several_questions_about_a_page_that_is_encoded_once(
+    cli: Cli, checkpoint: Path, picture: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second question was taken for an image."""
+    questions, options = (QUESTION, "What is 3/4 of it?", "Net/gross?"), ("--model", checkpoint)
+    expected = [tiny_model().generate(picture, question) for question in questions]
+    encoded, encode = [], AnswerGenerator.encode
+    monkeypatch.setattr(AnswerGenerator, "encode", lambda *own, **given: encoded.append(own) or encode(*own, **given))
+    code, out, err = cli("ask", picture, *questions, *options)
+    assert (code, out.splitlines(), err.count("confidence "), len(encoded)) == (0, expected, 3, 1)
+    found = [json.loads(line) for line in cli("ask", picture, *questions, *options, "--json")[1].splitlines()]
+    assert [(each["question"], each["answer"]) for each in found] == [*zip(questions, expected, strict=True)]
+    for typo in ("typo.PNG", "scans/typo", "https://example.org/1"):
+        expected_error = f"QUESTION: expected a question behind the images; got the name of a file: {typo}"
+        assert expected_error in refused(cli("ask", picture, QUESTION, typo, *options))
+        assert expected_error in refused(cli("ask", picture, typo, *options))
+    assert "typo.png: expected an image file; got a missing path" in refused(cli("ask", picture, "typo.png", QUESTION))
+    message = refused(cli("ask", picture, *questions, *options, "--picture", "out.png"))
+    assert "--picture: expected one question, whose patches it shows; got 3" in message
 
 
 def test_ask_with_boxes(cli: Cli, checkpoint: Path, picture: Path) -> None:
@@ -263,6 +285,10 @@ def test_evaluate_prints_a_table_and_writes_json(cli: Cli, checkpoint: Path, dat
     assert found["strategies"]["oracle"]["n"] == 2 and found["strategies"]["oracle"]["tokens"] == 33
     assert out == table(found["strategies"]) + "\n"
     assert [line.split()[0] for line in out.split("In brackets")[0].splitlines()[1:]] == ["none", "random", "oracle"]
+    options = (data, "--model", checkpoint, "--limit", "1", "--json", target)
+    for strategies, expected in (([], ["realizer"]), (["--strategies", "all"], ["none", "saliency", "random"])):
+        assert cli("evaluate", *options, *strategies)[0] == 0
+        assert [*json.loads(target.read_text())["strategies"]][:3] == expected  # all seven, without an option
 
 
 def test_evaluate_refuses_in_one_line(cli: Cli, checkpoint: Path, data: Path, tmp_path: Path) -> None:

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import tiny_model
+from helpers import READS_WORDS, drawn, tiny_model
 from PIL import Image
-from tiny_pdf import page, paged, write_form
+from tiny_pdf import PASSWORD, locked, page, paged, write_form
 
 from arr_coc.modeling.documents import Limits, MissingPackage, open_document
 from arr_coc.modeling.image_loading import Encoded, load_source
@@ -38,8 +38,8 @@ def video(frames: int = 6, rate: int = 2, first: int = 0, kind: str = "mp4") -> 
     return stream.getvalue()
 
 
-def opened(content: bytes, limits: Limits = LIMITS) -> list[Any]:
-    encoded = load_source(content)
+def opened(content: bytes, limits: Limits = LIMITS, **options: Any) -> list[Any]:
+    encoded = load_source(content, **options)
     assert isinstance(encoded, Encoded)
     return open_document(encoded, limits)
 
@@ -97,6 +97,28 @@ def test_a_clip_that_is_to_be_turned_is_upright() -> None:
     assert np.abs(np.asarray(source.load(), float) - turned).mean() < 1
 
 
+@pytest.mark.parametrize(("reads_words", "tiles"), [(False, "auto"), (False, "never"), (True, "never")])
+def test_a_blank_page_is_named_where_the_answer_comes_from_it(
+    monkeypatch: pytest.MonkeyPatch, reads_words: bool, tiles: str
+) -> None:
+    """A document with a blank page was said to make any answer a guess, whatever page it came from."""
+    warned: list[str] = []
+    monkeypatch.setattr("arr_coc.modeling.image_processing_arr_coc.logger.warning_once", warned.append)
+    model = tiny_model(**READS_WORDS) if reads_words else tiny_model()
+    written, box = BytesIO(), (10, 10, 60, 60)
+    drawn(420, 430).save(written, "TIFF", save_all=True, append_images=[Image.new("RGB", (420, 430), "white")])
+    seen = model.encode_image(written.getvalue(), tiles=tiles)
+    if reads_words:  # a reader with random weights reads characters everywhere
+        seen.characters[1], seen.pieces[1] = 0, -1
+    for boxes, named in (([[box], []], False), ([[], [box]], True)):
+        answer = model.generate(seen, QUESTION, strategy="oracle", boxes=boxes, return_fetch=True)
+        said = "the model finds nothing on page 2, where this answer comes from: it is a guess" in answer.warning
+        assert said == named, (boxes, answer.warning)
+    assert not warned
+    model.generate(Image.new("RGB", (420, 430), "white"), QUESTION)
+    assert len(warned) == 1
+
+
 def encrypted() -> bytes:
     """A PDF that asks for a password: a standard security handler whose keys no empty password gives."""
     parts = [
@@ -105,6 +127,25 @@ def encrypted() -> bytes:
         b"<< /Filter /Standard /V 1 /R 2 /Length 40 /P -4 /O <" + b"11" * 32 + b"> /U <" + b"22" * 32 + b"> >>",
     ]
     return _pdf(parts, b"/Encrypt 3 0 R /ID [<00><00>]")
+
+
+def test_an_encrypted_pdf_opens_with_its_password_which_stays_nowhere(tmp_path: Path) -> None:
+    needs("PDF")
+    path, saved, model = locked(tmp_path / "locked.pdf"), tmp_path / "seen.safetensors", tiny_model()
+    plain = opened(path.read_bytes(), password=PASSWORD)
+    assert [np.asarray(source.load()).min() < 99 for source in plain] == [True]
+    said = model.generate(path, QUESTION, password=PASSWORD)
+    seen = model.encode_image([path], password=PASSWORD)
+    inputs = model.processor(path, model.processor.prompt(QUESTION), return_tensors="pt", password=PASSWORD)
+    assert model.generate(seen, QUESTION) == said and "image_sources" in inputs
+    assert model.extract(path, "total", password=PASSWORD).keys() == {"total"}
+    seen.save(saved, model)
+    assert PASSWORD not in repr(load_source(path, password=PASSWORD)) and PASSWORD.encode() not in saved.read_bytes()
+    for wrong, message in (("open", "got another"), (3, "password: expected a string"), (None, "got none")):
+        with pytest.raises(ValueError, match=message):
+            model.generate(path, QUESTION, password=wrong)
+    with pytest.raises(ValueError, match="beside an image that is not encoded; got an encoding"):
+        model.generate(seen, QUESTION, password=PASSWORD)
 
 
 def of_pages(*boxes: tuple[int, int]) -> bytes:
@@ -135,7 +176,10 @@ def of_an_unknown_codec() -> bytes:
 
 
 BAD: dict[str, tuple[Callable[[], bytes], str]] = {
-    "an encrypted PDF": (encrypted, "bytes: expected a PDF that can be opened; got an encrypted one"),
+    "an encrypted PDF": (
+        encrypted,
+        "bytes: expected the password of an encrypted PDF (password=, or --password-file of ask and extract); got none",
+    ),
     "a broken PDF": (
         lambda: b"%PDF-1.4\nnothing",
         "bytes: expected a PDF that can be opened; got a broken or empty one",

@@ -12,7 +12,7 @@ import pytest
 import torch
 from helpers import Cli, tiny_checkpoint, tiny_model
 from PIL import Image
-from tiny_pdf import text_at, write_pdf
+from tiny_pdf import PASSWORD, locked, text_at, write_pdf
 
 from arr_coc.extracting.check_page import check_page
 from arr_coc.extracting.rows import ExtractionJob, extract_rows, find_documents, read_calibration, threshold_for
@@ -187,6 +187,26 @@ def test_a_folder_becomes_a_table_and_a_bad_file_a_row(cli: Cli, checkpoint: Pat
     code, _, said = cli("extract", folder / "b.pdf", *asked[2:], "--per", "page")
     rows = [json.loads(line) for line in out.read_text().splitlines()]
     assert code == 0 and [each["page"] for each in rows] == [1, 2]
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "html"])
+def test_a_password_opens_pdfs_and_is_written_nowhere(cli: Cli, checkpoint: Path, tmp_path: Path, kind: str) -> None:
+    path, given = locked(tmp_path / "locked.pdf"), tmp_path / "password.txt"
+    asked = ("extract", path, "--fields", "total", "--model", checkpoint, "--out", tmp_path / f"out/table.{kind}")
+    (tmp_path / "out").mkdir()
+    named = "locked.pdf: expected the password of an encrypted PDF (password=, or --password-file of ask and extract)"
+    for content, received in ((None, "got none"), ("open", "got another"), (f"{PASSWORD}\n", "")):
+        options = () if content is None else ("--password-file", given)
+        given.write_text(content or "", encoding="utf-8")
+        code, _, said = cli(*asked, *options)
+        told, answered = (cli(*("ask", path, "What?", "--model", checkpoint), *options)[number] for number in (2, 0))
+        if received:
+            assert code == answered == 2 and f"{named}; {received}" in said and f"{named}; {received}" in told
+    assert code == answered == 0 and PASSWORD not in said + told
+    written = b"".join(each.read_bytes() for each in (tmp_path / "out").rglob("*") if each.is_file())
+    assert PASSWORD.encode() not in written and b"cannot be read any more" not in written
+    code, _, said = cli(*asked, "--password-file", tmp_path / "none.txt")
+    assert code == 2 and "--password-file: expected a file; got" in said
 
 
 def test_rows_before_a_kill_are_kept(checkpoint: Path, folder: Path, tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from tiny_pdf import text_at, write_pdf
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from arr_coc.serving import image_workers
 from arr_coc.serving.app import Server
+from arr_coc.serving.question import Ticket
 
 QUESTION = "What is the total?"
 
@@ -43,7 +44,9 @@ def server(served: tuple[Server, str]) -> Server:
 
 @pytest.fixture(scope="module")
 def client(served: tuple[Server, str]) -> Any:
-    with openai.OpenAI(base_url=served[1], api_key="any", max_retries=0, timeout=60) as client:
+    alone = {"Connection": "close"}  # a kept one is closed after 5 s, perhaps as the next request goes out
+    asked = {"base_url": served[1], "api_key": "any", "max_retries": 0, "timeout": 60, "default_headers": alone}
+    with openai.OpenAI(**asked) as client:
         yield client
 
 
@@ -87,7 +90,7 @@ def test_a_streamed_answer_comes_in_pieces_and_is_the_same(model: Any, client: A
     assert sum(len(piece.choices[0].logprobs.content) for piece in pieces if piece.choices[0].logprobs) <= 12
 
 
-def test_stop_strings_and_lengths(model: Any, client: Any) -> None:
+def test_stop_strings_and_lengths(model: Any, client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = model.generate(IMAGES[0], QUESTION, max_new_tokens=12)
     stop = whole[4:6]
     before = whole[: whole.index(stop)].strip()
@@ -99,6 +102,19 @@ def test_stop_strings_and_lengths(model: Any, client: Any) -> None:
             assert events[-1].choices[0].finish_reason == "stop"
         else:
             assert (text(answer), answer.choices[0].finish_reason) == (before, "stop")
+    tokens = [token.token for token in ask(client, max_tokens=12, logprobs=True).choices[0].logprobs.content]
+    count = next(count for count in range(len(tokens)) if stop in "".join(tokens[:count]))
+    progress = Ticket.progress
+
+    async def at_once(ticket: Ticket) -> Any:
+        async for news in progress(ticket):
+            if news.finished:
+                yield news
+
+    monkeypatch.setattr(Ticket, "progress", at_once)
+    answer = ask(client, max_tokens=12, stop=stop, logprobs=True)  # tokens behind the stop string were counted
+    assert (answer.usage.completion_tokens, len(answer.choices[0].logprobs.content)) == (count, count)
+    monkeypatch.undo()
     short = ask(client, max_completion_tokens=2)
     assert (short.choices[0].finish_reason, short.usage.completion_tokens) == ("length", 2)
 

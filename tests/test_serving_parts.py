@@ -154,6 +154,7 @@ def test_pieces_make_up_the_text_and_are_never_taken_back(stop: tuple[str, ...])
     ends = [whole.find(string) for string in stop if string in whole]
     assert "".join(pieces) == (whole[: min(ends)].strip() if ends else whole)
     assert shown.stopped is bool(ends) and sum(map(bool, pieces)) > 2
+    assert shown.ended(tokens) == count and shown.stopped is bool(ends)
 
 
 @pytest.mark.parametrize(

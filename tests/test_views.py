@@ -357,12 +357,24 @@ def test_joined_encodings_of_views_answer_as_each_by_itself(model: Any) -> None:
     joined = first.join(model.encode_image(SMALL), second)
     assert joined.documents == [0, 1, 2] and joined.tiles.sources.unique().tolist() == [0, 2]
     assert len(joined.tiles) == len(first.tiles) + len(second.tiles)
-    answers = model.generate(joined, QUESTION, return_fetch=True)
+    answers = model.generate(joined, [QUESTION] * 3, return_fetch=True)
     for encoding, answer in ((first, answers[0]), (second, answers[2])):
         alone = model.generate(encoding, QUESTION, return_fetch=True)
         assert (alone.text, alone.sources) == (answer.text, answer.sources)
     plain = model.generate(SMALL, QUESTION, return_fetch=True)
     assert [origin.box for origin in plain.sources] == [origin.box for origin in answers[1].sources]
+
+
+@pytest.mark.parametrize("images", [(SCAN, SMALL), (SMALL, drawn(120, 90))], ids=["tiles", "plain"])
+def test_one_question_about_joined_encodings_has_one_answer(model: Any, images: Any, tmp_path: Path) -> None:
+    """It had a list of answers, one about each image."""
+    joined = model.encode_image(images[0]).join(model.encode_image(images[1]))
+    (expected,) = model.generate([[*images]], QUESTION, return_fetch=True)
+    joined.save(tmp_path / "joined", model)
+    for encoding in (joined, ImageEncoding.load(tmp_path / "joined", model)):
+        answer = model.generate(encoding, QUESTION, return_fetch=True)
+        assert (answer.text, answer.sources) == (expected.text, expected.sources)
+    assert model.generate(joined, [QUESTION]) == [expected.text] and len(model.generate(joined, [QUESTION] * 2)) == 2
 
 
 def test_tiles_that_were_asked_for_are_those_of_every_copy_of_an_encoding(model: Any) -> None:

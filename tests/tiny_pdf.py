@@ -3,6 +3,7 @@
 from io import BytesIO
 from pathlib import Path
 
+import pytest
 from PIL import Image, ImageDraw
 
 CONTROL = "/CIDInit /ProcSet findresource begin begincmap 1 beginbfchar <02> <0005> endbfchar endcmap end"
@@ -27,6 +28,17 @@ def write_pdf(path: Path, *contents: str, size: tuple[int, int] = (612, 792)) ->
         objects.append(f"<< /Type /Page /Parent 2 0 R {box} /Contents {5 + 2 * index} 0 R >>")
         objects.append(f"<< /Length {len(content.encode('latin-1'))} >>\nstream\n{content}\nendstream")
     return _write(path, objects)
+
+
+PASSWORD = "sesam\N{LATIN SMALL LETTER O WITH DIAERESIS}ffne"
+
+
+def locked(path: Path) -> Path:
+    """Writes an encrypted PDF of one page, with "Total 3.50" on it."""
+    canvas = pytest.importorskip("reportlab.pdfgen.canvas").Canvas(str(path), (100, 100), encrypt=PASSWORD)
+    canvas.drawString(20, 30, "Total 3.50")
+    canvas.save()
+    return path
 
 
 def write_form(path: Path, value: str) -> Path:

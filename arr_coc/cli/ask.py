@@ -1,10 +1,11 @@
-"""`arr-coc ask`: one question about an image, or several."""
+"""`arr-coc ask`: one question or several about an image, or about several images together."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import os
+import re
 import sys
 from dataclasses import asdict
 from functools import partial
@@ -18,12 +19,14 @@ from .common import (
     add_device_argument,
     add_model_argument,
     add_passes_argument,
+    add_password_argument,
     add_readings_argument,
     add_reread_argument,
     add_strategy_argument,
     add_words_argument,
     announce,
     check_arguments,
+    read_password,
     tiles_of,
     writable,
 )
@@ -33,15 +36,21 @@ if TYPE_CHECKING:
 
     from arr_coc.attached import AttachedReader
     from arr_coc.modeling.answers import Answer, Pass
-    from arr_coc.modeling.image_loading import Source
 
 PICTURES = (".png", ".jpg", ".jpeg", ".webp")
 
+URL = re.compile(r"(https?|file)://|data:\S*,", re.IGNORECASE)
+
+FILE = re.compile(
+    r".*\.(png|jpe?g|webp|gif|bmp|tiff?|ppm|avif|jp2|pdf|mp4|mov|mkv|webm|avi)|\S*/\S*[^\s?]", re.IGNORECASE
+)
+"""The name of a file that may be misspelt: an ending of an image or document, or one word with a slash."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    sources = "image, PDF or video file, http(s) URL or data: URL; several are asked about in one question"
+    sources = "image, PDF or video file, http(s) URL or data: URL; several are asked about together"
     parser.add_argument("image", metavar="IMAGE", nargs="+", help=sources)
-    parser.add_argument("question", metavar="QUESTION", help="the question, in quotes")
+    parser.add_argument("questions", metavar="QUESTION", nargs="+", help="one or more questions, each in quotes")
     add_model_argument(parser)
     add_strategy_argument(parser)
     add_choice_arguments(parser)
@@ -52,6 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_readings_argument(parser)
     add_words_argument(parser)
     add_reread_argument(parser)
+    add_password_argument(parser)
     picture = (
         f"file for a picture of the fetched patches and their relevance ({', '.join(PICTURES)}); for a document or a "
         "large image it is a contact sheet"
@@ -65,8 +75,9 @@ def check(args: argparse.Namespace) -> None:
     """Refuses what needs no model."""
     if args.picture is not None:
         writable(args.picture, "--picture", PICTURES)
-    if os.path.isfile(args.question):  # also if it is too long for a path
-        raise ValueError(f"QUESTION: expected a question behind the images; got a file: {args.question}")
+    args.image, args.questions = _split(args.image + args.questions)
+    if args.picture is not None and len(args.questions) > 1:
+        raise ValueError(f"--picture: expected one question, whose patches it shows; got {len(args.questions)}")
     if len(args.image) > 1 and args.box:
         raise ValueError(f"--box: expected one image, which it is on; got {len(args.image)}")
     if args.box and args.strategy != "oracle":
@@ -81,6 +92,17 @@ def check(args: argparse.Namespace) -> None:
     check_arguments(args)
 
 
+def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """The images, of which there is at least one, and the questions behind them."""
+    files = [bool(os.path.exists(text) or URL.match(text) or FILE.fullmatch(text)) for text in arguments]
+    first = files.index(False, 1) if False in files[1:] else len(files) - 1
+    if True in files[first:]:
+        text = arguments[files.index(True, first)]
+        kind = "a file" if os.path.exists(text) else "the name of a file"
+        raise ValueError(f"QUESTION: expected a question behind the images; got {kind}: {text}")
+    return arguments[:first], arguments[first:]
+
+
 def run(args: argparse.Namespace) -> None:
     from transformers.utils import logging
 
@@ -90,46 +112,58 @@ def run(args: argparse.Namespace) -> None:
     from arr_coc.viewing import draw_answer, draw_sheet
 
     picture = None if args.picture is None else Path(args.picture).expanduser()
-    images = [load_source(image) for image in args.image]
+    password = read_password(args)
+    images = [load_source(image, password=password) for image in args.image]
     announce(f"Loading {args.model or 'the default model'}")
     if (reader := load_reader(args.model, args.device)) is not None:
-        sources, answer = _ask_published(args, reader, images)
-        _report(args, reader.model, answer, answer.fetch.base, picture, partial(draw_sheet, sources))
+        _ask_published(args, reader, images, picture)
         return
     model = load_model(args.model, args.device)
     logging.enable_progress_bar()  # for pages and tiles, whose encoding may take long
     page = [images] if len(images) > 1 else images[0]
     readings = 1 if args.readings is None else args.readings
     seen = model.encode_image(page, tiles=args.tiles, readings=readings, words=args.words, reread=args.reread)
-    answer = model.generate(
-        seen,
-        args.question,
-        strategy=args.strategy,
-        budget=args.budget,
-        allocator=args.allocator,
-        boxes=args.box,
-        num_passes=args.passes,
-        return_fetch=True,
-    )
     draw = partial(draw_answer, images[0]) if seen.sources is None else partial(draw_sheet, seen.sources)
-    _report(args, model, answer, len(seen) * seen.base_positions, picture, draw)
+    for question in args.questions:
+        answer = model.generate(
+            seen,
+            question,
+            strategy=args.strategy,
+            budget=args.budget,
+            allocator=args.allocator,
+            boxes=args.box,
+            num_passes=args.passes,
+            return_fetch=True,
+        )
+        _report(args, question, model, answer, len(seen) * seen.base_positions, picture, draw)
 
 
-def _ask_published(args: argparse.Namespace, reader: AttachedReader, images: list[Any]) -> tuple[list[Source], Any]:
-    """The sources and the answer of a published model with running back."""
+def _ask_published(args: argparse.Namespace, reader: AttachedReader, images: list[Any], picture: Path | None) -> None:
+    """Asks a published model with running back."""
     from arr_coc.attached.placing import share_or_number
+    from arr_coc.viewing import draw_sheet
 
     for name in ("allocator", "passes", "tiles", "readings", "words", "reread"):
         if (value := getattr(args, name)) not in (None, 1):  # a published model has one pass and one reading
             raise ValueError(f"--{name}: expected none with a {reader.model.config.model_type} model; got {value}")
     budget: dict[str, Any] = {} if args.budget is None else {"budget": share_or_number(args.budget)}
     seen = reader.encode_image([images])
-    answer = reader.generate(seen, args.question, strategy=args.strategy, boxes=args.box, return_fetch=True, **budget)
-    return seen.prompts[0].sources, answer
+    for question in args.questions:
+        answer: Any = reader.generate(
+            seen, question, strategy=args.strategy, boxes=args.box, return_fetch=True, **budget
+        )
+        draw = partial(draw_sheet, seen.prompts[0].sources)
+        _report(args, question, reader.model, answer, answer.fetch.base, picture, draw)
 
 
 def _report(
-    args: argparse.Namespace, model: Any, answer: Answer, base: int, picture: Path | None, draw: Callable[..., Any]
+    args: argparse.Namespace,
+    question: str,
+    model: Any,
+    answer: Answer,
+    base: int,
+    picture: Path | None,
+    draw: Callable[..., Any],
 ) -> None:
     """Prints and draws an answer."""
     from arr_coc.files import fresh_file
@@ -137,13 +171,13 @@ def _report(
 
     if args.json:
         whole = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
-        print(json.dumps(_as_json(args, model, answer, base), ensure_ascii=not whole))
-    else:
-        print(answer.text)
+        print(json.dumps(_as_json(args, question, model, answer, base), ensure_ascii=not whole))
+    else:  # of several questions one line each
+        print(answer.text if len(args.questions) == 1 else " ".join(answer.text.split()))
     sys.stdout.flush()
     if picture is not None:
         with fresh_file(picture) as beside:
-            draw(answer, question=args.question).save(beside)
+            draw(answer, question=question).save(beside)
     if args.json:
         return
     drawn = "" if picture is None else f"; picture in {picture}"
@@ -158,7 +192,7 @@ def _report(
         print(f"warning: {answer.warning}", file=sys.stderr)
 
 
-def _as_json(args: argparse.Namespace, model: Any, answer: Answer, base: int) -> dict[str, Any]:
+def _as_json(args: argparse.Namespace, question: str, model: Any, answer: Answer, base: int) -> dict[str, Any]:
     fetch = answer.fetch
     used = fetch.used.nonzero(as_tuple=True)
     images = [name if len(name) < 1000 else f"{name[:80]}..." for name in args.image]  # a data: URL is the image itself
@@ -169,7 +203,7 @@ def _as_json(args: argparse.Namespace, model: Any, answer: Answer, base: int) ->
         "words": answer.words,
         "warning": answer.warning,
         "image": images[0] if len(images) == 1 else images,
-        "question": args.question,
+        "question": question,
         "model": model.config._name_or_path,
         "strategy": fetch.strategy,
         "allocator": fetch.allocator,
@@ -198,15 +232,17 @@ def _pass_as_json(each: Pass) -> dict[str, Any]:
 
 COMMAND = Command(
     name="ask",
-    summary="ask a question about one image or several",
+    summary="ask questions about one image or several",
     description=(
-        "Ask a question about one image or several, a PDF or a video. The answer goes to standard output; the\n"
-        "confidence and a summary of what was fetched go to standard error. With a published model of another family\n"
-        "(Qwen3-VL, InternVL, ...) --budget may be a share of its image tokens; --allocator, --passes and --tiles are\n"
-        "not available."
+        "Ask one question or several about one image or several, a PDF or a video, which are encoded once. The\n"
+        "questions follow the images. Each answer goes to standard output, a line each (with --json one JSON object a\n"
+        "line); the confidence and a summary of what was fetched go to standard error. With a published model of\n"
+        "another family (Qwen3-VL, InternVL, ...) --budget may be a share of its image tokens; --allocator, --passes\n"
+        "and --tiles are not available."
     ),
     examples=(
         'arr-coc ask receipt.png "What is the total?"',
+        'arr-coc ask receipt.png "What is the total?" "What is the date?"',
         'arr-coc ask receipt.png "What is the total?" --picture fetched.png',
         'arr-coc ask receipt.png "What is the total?" --strategy none --json',
         'arr-coc ask invoices.pdf "What is the total?" --picture sheet.png',

@@ -36,6 +36,7 @@ DEVICES = ("cpu", "cuda", "mps", "xpu", "npu", "hpu", "mtia")
 
 FOLDERS = {"log": "LOG", "source": "SOURCE", "bench": "--bench"}
 FILES = {"data": "DATA", "suite": "SUITE", "config": "CONFIG.yaml", "recipe": "RECIPE.yaml", "api_keys": "--api-keys"}
+FILES |= {"password_file": "--password-file"}
 """Arguments that name a folder, or a file or folder, to read, as errors call them."""
 
 
@@ -48,7 +49,7 @@ def check_arguments(args: argparse.Namespace) -> None:
     """
     given = {name: value for name, value in vars(args).items() if isinstance(value, str)}
     questions = getattr(args, "questions", None)  # a number in other commands
-    for question in [args.question] if "question" in given else questions if isinstance(questions, list) else ():
+    for question in questions if isinstance(questions, list) else ():
         if not question.strip():
             raise ValueError(f"question: expected a non-empty string; got {question!r}")
     for name, called in FOLDERS.items():
@@ -60,9 +61,9 @@ def check_arguments(args: argparse.Namespace) -> None:
             raise ValueError(f"{called}: expected a file; got {given[name]!r}, which does not exist")
     if getattr(args, "device", None) is not None:
         _check_device(args.device)
-    images = getattr(args, "image", [])
+    images, password = getattr(args, "image", []), read_password(args)
     for image in [images] if isinstance(images, str) else images:
-        _check_image(image, getattr(args, "box", None) or ())
+        _check_image(image, getattr(args, "box", None) or (), password)
     if hasattr(args, "model"):
         from arr_coc.files import find_model
 
@@ -122,14 +123,14 @@ def _check_device(name: str) -> None:
         find_device(name)
 
 
-def _check_image(source: str, boxes: Sequence[Sequence[float]]) -> None:
+def _check_image(source: str, boxes: Sequence[Sequence[float]], password: str | None) -> None:
     """Refuses a file that is no image, PDF or video, or a broken one, and boxes outside it; URLs are read later."""
     if source.partition(":")[0].lower() in ("http", "https"):
         return
     from arr_coc.modeling.documents import POINTS, Limits, open_document
     from arr_coc.modeling.image_loading import MAX_IMAGE_PIXELS, Encoded, boxes_on_image, check_print, load_source
 
-    loaded = load_source(source)
+    loaded = load_source(source, password=password)
     if not isinstance(loaded, Encoded):
         check_print(loaded.height, loaded.width)
         boxes_on_image(boxes, loaded.height, loaded.width)
@@ -263,6 +264,22 @@ def add_words_argument(parser: argparse.ArgumentParser) -> None:
         "auto)"
     )
     parser.add_argument("--words", metavar="W", help=words)
+
+
+def add_password_argument(parser: argparse.ArgumentParser) -> None:
+    password = "file whose first line is the password of encrypted PDFs (default: none)"
+    parser.add_argument("--password-file", metavar="FILE", help=password)
+
+
+def read_password(args: argparse.Namespace) -> str | None:
+    """The password in --password-file, if the command has one; it is neither printed nor saved."""
+    if getattr(args, "password_file", None) is None:
+        return None
+    try:
+        return Path(args.password_file).expanduser().read_text(encoding="utf-8").partition("\n")[0]
+    except (OSError, UnicodeError) as error:
+        name = f"--password-file: expected a text file in UTF-8; got {type(error).__name__}: {args.password_file}"
+        raise ValueError(name) from None
 
 
 def add_reread_argument(parser: argparse.ArgumentParser) -> None:

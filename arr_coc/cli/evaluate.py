@@ -41,8 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("data", metavar="DATA", nargs="?", help=form)
     add_data_arguments(parser)
     add_model_argument(parser)
-    strategies = "strategies, comma-separated, or all (default: all; with oracle if every record has boxes)"
-    parser.add_argument("--strategies", metavar="A,B", default="all", help=strategies)
+    strategies = "strategies, comma-separated, or all: also oracle if every record has boxes (default: the model's own)"
+    parser.add_argument("--strategies", metavar="A,B", help=strategies)
     allocators = "allocators, comma-separated, or all: each strategy runs with each of them (default: --allocator)"
     parser.add_argument("--allocators", metavar="A,B", help=allocators)
     add_choice_arguments(parser)
@@ -168,12 +168,10 @@ def _run_strategies(args: argparse.Namespace) -> None:
             kind = model.model.config.model_type
             raise ValueError(f"--allocators: expected none with a {kind} model; got {args.allocators}")
         budget = None if budget is None else share_or_number(budget)
-    every = all(record.located for record in records)
-    strategies = (
-        usable_strategies(model, oracle=every)
-        if args.strategies == "all"
-        else split_names(args.strategies, "--strategies")
-    )
+    if args.strategies == "all":
+        strategies = usable_strategies(model, oracle=all(record.located for record in records))
+    else:
+        strategies = split_names(_own_strategy(args, model), "--strategies")
     if args.allocators is not None:
         every_one = args.allocators == "all"
         strategies = with_allocators(
@@ -201,7 +199,7 @@ def _check_fit(args: argparse.Namespace) -> None:
     """Refuses what there is nothing to fit for, or nowhere to write to."""
     if args.model is None or not Path(args.model, "config.json").is_file():
         raise ValueError(f"--fit-calibration: expected --model FOLDER, which it is written into; got {args.model}")
-    if "," in args.strategies or args.allocators is not None:
+    if "," in (args.strategies or "") or args.allocators is not None:
         got = args.strategies if args.allocators is None else f"--allocators {args.allocators}"
         raise ValueError(f"--fit-calibration: expected one strategy, that of users; got {got}")
     writable(str(Path(args.model, "config.json")), "--fit-calibration")
@@ -216,11 +214,10 @@ def _fit(
     from arr_coc.evaluation.strategies import fit_to_records
     from arr_coc.files import read_json, write_json
 
-    strategy = model.config.fetcher_config.strategy if args.strategies == "all" else args.strategies
     result = fit_to_records(
         model,
         records,
-        strategy,
+        _own_strategy(args, model),
         metric,
         batch_size=args.batch_size,
         budget=args.budget,
@@ -234,6 +231,15 @@ def _fit(
     table = calibration_table([([name], result[name]) for name in ("before", "after")], [""])
     weights = ", ".join(f"{name} {weight:.3f}" for name, weight in result["weights"].items())
     return result, "\n".join([to_text(table.head, table.rows), LEGEND, f"Written to {path}: {weights}."])
+
+
+def _own_strategy(args: argparse.Namespace, model: ArrCocForConditionalGeneration | AttachedReader) -> str:
+    """--strategies, or the strategy that the model answers users with."""
+    from arr_coc.attached import AttachedReader
+
+    if args.strategies is not None:
+        return str(args.strategies)
+    return model.check_strategy(None) if isinstance(model, AttachedReader) else model.config.fetcher_config.strategy
 
 
 def usable_strategies(model: ArrCocForConditionalGeneration | AttachedReader, *, oracle: bool) -> list[str]:
@@ -374,9 +380,10 @@ COMMAND = Command(
     name="evaluate",
     summary="measure accuracy and recall on questions with known answers",
     description=(
-        "Ask every question of a data set with every strategy, and print the metric, recall of the patches under the\n"
-        "boxes, and image tokens per question, with 95 % intervals. Exact match ignores white space, not case. If the\n"
-        'data set has questions about absent fields, the table also has precision and recall of "not on the page".\n'
+        "Ask every question of a data set with the model's strategy, or with each of --strategies, and print the\n"
+        "metric, recall of the patches under the boxes, and image tokens per question, with 95 % intervals. Exact\n"
+        "match ignores white space, not case. If the data set has questions about absent fields, the table also has\n"
+        'precision and recall of "not on the page".\n'
         "A question may have several images, or a PDF or video: one budget covers all of them. If the page of the\n"
         "answer is known, the last columns give the share of questions whose most relevant patch came from it, and\n"
         "of those with most patches from it; intervals are then over documents. A second table compares the mean\n"

@@ -11,9 +11,11 @@ from .common import (
     Command,
     add_device_argument,
     add_model_argument,
+    add_password_argument,
     add_words_argument,
     announce,
     check_arguments,
+    read_password,
     split_names,
     writable,
 )
@@ -54,6 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     comma = "decimal commas in numbers, and semicolons between the cells of CSV"
     parser.add_argument("--decimal-comma", action="store_true", help=comma)
     add_words_argument(parser)
+    add_password_argument(parser)
     add_model_argument(parser)
     add_device_argument(parser)
 
@@ -94,7 +97,7 @@ def run(args: argparse.Namespace) -> None:
     options: dict[str, Any] = {} if args.words is None else {"words": args.words}
     options |= {"distinct": [split_names(names, "--distinct") for names in args.distinct]} if args.distinct else {}
     options |= {"alternatives": args.alternatives} if args.alternatives else {}
-    job = ExtractionJob(tuple(fields), args.model, args.device, args.per, options)
+    job = ExtractionJob(tuple(fields), args.model, args.device, args.per, options, read_password(args))
     announce(f"Loading the model, then reading {len(documents):,} documents")
     made: dict[Path, list[Row]] = {}
     journal, kept = Path(f"{args.out}.rows"), 0
@@ -107,7 +110,7 @@ def run(args: argparse.Namespace) -> None:
     rows = [row for path in documents for row in made[path]]
     filled = _keep_sure(rows, least)
     kind = args.format or Path(args.out).suffix.lstrip(".").lower()
-    write_table(rows, fields, Path(args.out), kind, args.decimal_comma)
+    write_table(rows, fields, Path(args.out), kind, args.decimal_comma, job.password)
     cells, bad = len(rows) * len(fields), [path for path in documents if any(row["error"] for row in made[path])]
     shown = f"{filled} of {cells} cells filled ({filled / cells:.0%})"
     shown += f", from a probability of {least:.2f} on" if least else ""

@@ -4,7 +4,8 @@ import base64
 import html
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,10 @@ MARGIN = 0.006
 """What a box is larger than the places of words, on each side, as a share of the page's longer side."""
 
 
-def check_page(rows: Sequence[Row], fields: Sequence[FieldToExtract], point: str = ".") -> str:
-    """The page's HTML; `point` is the decimal point of its numbers.
+def check_page(
+    rows: Sequence[Row], fields: Sequence[FieldToExtract], point: str = ".", password: str | None = None
+) -> str:
+    """The page's HTML; `point` is the decimal point of its numbers, `password` opens encrypted PDFs.
 
     Texts of documents are escaped; no script or picture comes from elsewhere.
     """
@@ -32,7 +35,8 @@ def check_page(rows: Sequence[Row], fields: Sequence[FieldToExtract], point: str
 
     cards = sorted((_doubt(row), number, row) for number, row in enumerate(rows))
     told = {each.name: each.kind for each in fields}
-    shown = [_card(number, row, told, lambda value, kind: str(cell(value, kind, point))) for _, number, row in cards]
+    picture = partial(_picture, password)
+    shown = [_card(picture, row, told, lambda value, kind: str(cell(value, kind, point))) for _, _, row in cards]
     template = files("arr_coc.extracting").joinpath("check_page.html").read_text(encoding="utf-8")
     names = json.dumps(list(told)).replace("<", "\\u003c")
     return template.replace("{{fields}}", names).replace("{{cards}}", "\n".join(shown))
@@ -44,10 +48,10 @@ def _doubt(row: Row) -> float:
     return -1.0 if row["error"] else min(sure, default=1.0)
 
 
-def _card(number: int, row: Row, kinds: Mapping[str, str], shown: Any) -> str:
+def _card(picture: Callable[[Row, int], str], row: Row, kinds: Mapping[str, str], shown: Any) -> str:
     by_doubt = sorted(row["fields"].items(), key=lambda each: (not each[1]["printed"], each[1]["probability"]))
     pages = {row["page"] or found["page"] or 1 for _, found in by_doubt}
-    pictures = "" if row["error"] else "".join(_picture(number, row, page) for page in sorted(pages))
+    pictures = "" if row["error"] else "".join(picture(row, page) for page in sorted(pages))
     inputs = ""
     for name, found in by_doubt:
         value = html.escape(shown(found["value"], kinds.get(name, "text")))
@@ -64,9 +68,9 @@ def _card(number: int, row: Row, kinds: Mapping[str, str], shown: Any) -> str:
     )
 
 
-def _picture(number: int, row: Row, page: int) -> str:
+def _picture(password: str | None, row: Row, page: int) -> str:
     """A page's picture with the boxes of its fields."""
-    image = _image(Path(row["document"]), page)
+    image = _image(Path(row["document"]), page, password)
     if image is None:
         return "<p>the document cannot be read any more</p>"
     (wide, tall), margin = image.size, MARGIN * max(image.size)
@@ -84,9 +88,9 @@ def _picture(number: int, row: Row, page: int) -> str:
     return f'<figure><img alt="page {page}" src="data:image/jpeg;base64,{source}">{boxes}</figure>'
 
 
-def _image(path: Path, page: int) -> Image.Image | None:
+def _image(path: Path, page: int, password: str | None) -> Image.Image | None:
     try:
-        loaded = load_source(path)
+        loaded = load_source(path, password=password)
         return sources_of(loaded, AS_SEEN, 2**31)[page - 1].load()
     except (OSError, ValueError, IndexError):
         return None

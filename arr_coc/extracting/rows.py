@@ -40,6 +40,7 @@ class ExtractionJob:
         model, device: as in `load_model`.
         per: "document" or "page", what a row is for.
         options: of `extract`, such as `distinct` and `words`.
+        password: of encrypted PDFs; it is no part of rows and of their keys.
     """
 
     fields: tuple[FieldToExtract, ...]
@@ -47,6 +48,7 @@ class ExtractionJob:
     device: str | None = None
     per: str = "document"
     options: Mapping[str, Any] = field(default_factory=dict)
+    password: str | None = field(default=None, repr=False)
 
 
 def find_documents(paths: Sequence[str]) -> list[Path]:
@@ -148,6 +150,7 @@ class _Reader:
     def rows(self, path: Path) -> list[Row]:
         """The rows of a document; one with its error, if it cannot be read."""
         began, extract, options = time.perf_counter(), self.model.extract, dict(self.job.options)
+        options["password"] = self.job.password
         try:
             if self.job.per == "document":
                 found = [extract(path, self.job.fields, **options)]

@@ -15,9 +15,14 @@ FORMATS = ("csv", "jsonl", "xlsx", "html")
 
 
 def write_table(
-    rows: Sequence[Row], fields: Sequence[FieldToExtract], path: Path, kind: str, decimal_comma: bool = False
+    rows: Sequence[Row],
+    fields: Sequence[FieldToExtract],
+    path: Path,
+    kind: str,
+    decimal_comma: bool = False,
+    password: str | None = None,
 ) -> None:
-    """Writes the rows to a file of a kind of `FORMATS`, whole or not at all.
+    """Writes the rows to a file of a kind of `FORMATS`, whole or not at all; `password`: of PDFs that "html" shows.
 
     Raises:
         ValueError: the package that writes it is not installed.
@@ -26,7 +31,7 @@ def write_table(
         if kind == "jsonl":
             beside.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
         elif kind == "html":
-            beside.write_text(check_page(rows, fields, "," if decimal_comma else "."), encoding="utf-8")
+            beside.write_text(check_page(rows, fields, "," if decimal_comma else ".", password), encoding="utf-8")
         elif kind == "xlsx":
             _write_xlsx(beside, cells_of(rows, fields, None))
         else:

@@ -54,6 +54,19 @@ class AnswerText:
         ended = bisect_left(counts, True, key=lambda count: THOUGHT in self._written(tokens[:count]))
         return min(ended + 1, len(tokens))
 
+    def ended(self, tokens: Sequence[int]) -> int:
+        """The number of tokens up to the end of a stop string; all of them if there is none."""
+
+        def stops(count: int) -> bool:
+            self.text(tokens[:count])
+            return self.stopped
+
+        if not stops(len(tokens)):
+            return len(tokens)
+        count = bisect_left(range(1, len(tokens)), True, key=stops) + 1
+        self.stopped = True
+        return count
+
     def _written(self, tokens: Sequence[int]) -> str:
         return self.tokenizer.decode(tokens, skip_special_tokens=True)
 

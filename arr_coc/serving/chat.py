@@ -216,6 +216,8 @@ class RunningAnswer:
         while True:
             self._text.text(self._latest.tokens, self._latest.finished)
             if self._latest.finished or self._text.stopped:
+                count = self._text.ended(self._latest.tokens)  # the engine may be ahead of a stop string
+                self._latest = Progress(self._latest.tokens[:count], self._latest.logprobs[:count], True)
                 self._finish = self.chat.finish(self._latest.tokens, self._text)
                 yield self._latest
                 return
