@@ -91,17 +91,23 @@ def _open_pdf(encoded: Encoded, limits: Limits) -> list[Source]:
             sources = []
             for number in range(len(pdf)):
                 with _whole_page(pdfium, encoded, number):
-                    size = pdf.get_page_size(number)
+                    size, has_text = pdf.get_page_size(number), _may_have_text(pdfium, pdf[number])
                 width, height = (math.ceil(side * scale) for side in size)  # as pypdfium2 rounds
                 try:
                     check_size(height, width, f"{encoded.name}, page {number + 1}", limits.max_image_pixels)
                 except ValueError as error:
                     raise ValueError(f"{error}; a lower dpi than {limits.dpi:g} makes it smaller") from None
                 glance = partial(_render, pdfium, encoded, number, scale, (width, height))
-                layer = partial(_text_layer, pdfium, encoded, number)
+                layer = partial(_text_layer, pdfium, encoded, number) if has_text else None
                 load = partial(glance, sharp=True)
                 sources.append(Source(height, width, load, page=number + 1, layer=layer, glance=glance))
     return sources
+
+
+def _may_have_text(pdfium: Any, page: Any) -> bool:
+    """Whether a page has characters, or annotations, which may show some: a scan need not be rendered twice."""
+    with closing(page), closing(page.get_textpage()) as text:
+        return bool(text.count_chars() or pdfium.raw.FPDFPage_GetAnnotCount(page))
 
 
 def _text_layer(pdfium: Any, encoded: Encoded, number: int, image: Image.Image) -> Any:

@@ -214,8 +214,10 @@ def words_of_sources(
         ValueError: words from elsewhere for a model without a text reader, or another number of lists than sources; see
             `words_of_page` too.
     """
-    each = words_of_each(words, len(sources))
     tower = core.vision_tower
+    if words == "network" or (words == "auto" and not any(source.layer for source in sources)):
+        return [PageWords()] * len(sources)
+    each = words_of_each(words, len(sources))
     if tower.text_reader is None:
         if not all(isinstance(one, TextLayer) or one in ("auto", "network") for one in each):
             expected = "auto or network, as the model has no text reader"
