@@ -65,6 +65,8 @@ def test_a_setting_inside_a_default_keeps_the_rest_of_it(tmp_path: Path) -> None
     ):
         stage: Any = load_recipe(path, settings).stages[0]
         assert stage.data == expected and stage.budgets == {"standard": 1.0}
+    path.write_text(f"{path.read_text()}defaults: {{data: {{format: columns}}}}\n")
+    assert load_recipe(path, ["data.path=org/name"]).stages[0].data == {"format": "columns", "path": "org/name"}  # type: ignore[attr-defined]
 
 
 def test_a_trained_model_is_written_as_the_recipe_says(tmp_path: Path) -> None:

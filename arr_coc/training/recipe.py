@@ -189,9 +189,8 @@ def _override(recipe: dict[str, Any], key: str, value: Any) -> None:
         expected = f"STAGE.NAME=VALUE with {stages}, or NAME=VALUE of {', '.join(_TOP)} or what a stage has"
         raise ValueError(f"setting: expected {expected}; got {key!r}")
     for place in places:
-        known = {**_own_defaults(place), **(recipe.get("defaults") or {})}
-        if path[0] == "data" and path[1:] in (["path"], ["format"]):  # another source than the default one
-            known.pop("data", None)
+        known = {} if path in (["data", "path"], ["data", "format"]) else _own_defaults(place)  # or another source
+        known |= recipe.get("defaults") or {}
         for name in path[:-1]:
             inner = place.get(name, known.get(name))
             place[name] = dict(inner) if isinstance(inner, dict) else {}
