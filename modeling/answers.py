@@ -285,7 +285,6 @@ def blank_warning(answer: "Answer", encoding: ImageEncoding, images: Sequence[in
     else:
         blank = encoding.legibility([row]) == 0
     place = f"image {origin.source + 1}" if origin.page is None else f"page {origin.page}"
-    place = place if origin.second is None else f"the frame at {origin.second:g} s"
     return f"the model finds nothing on {place}, where this answer comes from: it is a guess" if blank else ""
 
 

@@ -237,6 +237,13 @@ class ValidatedConfig(PretrainedConfig):
     id2label: dict[int, str] | dict[str, str] | None = checked_field("names by number", _are_numbered, default=None)
     label2id: dict[str, int] | dict[str, str] | None = None
 
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
+        """As in transformers; dtype "auto", which `pipeline` passes on, leaves the saved one."""
+        auto = {"dtype": kwargs.pop("dtype")} if kwargs.get("dtype") == "auto" else {}
+        loaded: Any = super().from_dict(config_dict, **kwargs)
+        return (loaded[0], loaded[1] | auto) if kwargs.get("return_unused_kwargs") else loaded
+
     def __post_init__(self, **kwargs: Any) -> None:
         check_labels(kwargs.get("num_labels"))
         attention, shown = kwargs.get("attn_implementation"), kwargs.get("output_attentions")

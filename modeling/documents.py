@@ -81,7 +81,7 @@ def _open_pdf(encoded: Encoded, limits: Limits) -> list[Source]:
             pdf = _pdf(pdfium, encoded)  # opened for each page: its last use is not known
         except pdfium.PdfiumError as error:
             expected, received = "a PDF that can be opened", "a broken or empty one"
-            if "password" in str(error).lower():
+            if "password" in str(error).lower() and b"/Encrypt" in encoded.content:  # else of an earlier document
                 expected = "the password of an encrypted PDF (password=, or --password-file of ask and extract)"
                 received = "none" if encoded.password is None else "another"
             raise ValueError(f"{encoded.name}: expected {expected}; got {received}") from None

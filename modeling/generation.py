@@ -128,15 +128,7 @@ class AnswerGenerator:
     # ---- encode once ----------------------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def encode(
-        self,
-        image: Any,
-        *,
-        prefix: bool = True,
-        readings: int | None = None,
-        password: str | None = None,
-        **options: Any,
-    ) -> ImageEncoding:
+    def encode(self, image: Any, *, prefix: bool = True, readings: int | None = None, **options: Any) -> ImageEncoding:
         """Encodes an image, or a list of them, once for any number of questions: see `generate`.
 
         A question then skips the grid encoder, the base half of the semantic encoder and, with `prefix`, the language
@@ -146,11 +138,12 @@ class AnswerGenerator:
             ValueError: an image that cannot be read, or a number of readings outside 1..`READINGS`.
         """
         check_readings(readings, None, {})
+        image = self._unlocked(image, options.pop("password", None))
         view_options, unknown = self._view_options(options)
         if unknown:
             known = ", ".join(sorted(VIEW_OPTIONS))
             raise TypeError(f"encode_image: expected options among {known}; got {', '.join(sorted(unknown))}")
-        return self._read(self._unlocked(image, password), view_options, readings or 1, prefix)
+        return self._read(image, view_options, readings or 1, prefix)
 
     def _unlocked(self, image: Any, password: str | None) -> Any:
         """What `generate` takes as image, loaded if there is a password, which opens its encrypted PDFs."""
@@ -162,13 +155,13 @@ class AnswerGenerator:
         return self.processor.image_processor.fetch_images(image, documents=True, password=password)
 
     @torch.no_grad()
-    def encode_pages(self, image: Any, *, password: str | None = None, **options: Any) -> Iterator[ImageEncoding]:
+    def encode_pages(self, image: Any, **options: Any) -> Iterator[ImageEncoding]:
         """Encodes each page of an image or a document alone, one after the other; see `encode`."""
+        image = self._unlocked(image, options.pop("password", None))
         view_options, unknown = self._view_options(options)
         processor = self.processor.image_processor
         if unknown or isinstance(image, list | tuple):
             raise ValueError(f"image: expected one image or document; got {sorted(unknown) or type(image).__name__}")
-        image = self._unlocked(image, password)
         (loaded,) = load_sources([image], max_image_pixels=processor.max_image_pixels, policy=processor.sources)
         if isinstance(loaded, Image.Image):
             yield self.encode(loaded, **options)
@@ -285,7 +278,6 @@ class AnswerGenerator:
         history: History = (),
         return_fetch: bool = False,
         on_fetch: Callable[[FetchResult], Any] | None = None,
-        password: str | None = None,
         **kwargs: Any,
     ) -> Any:
         """See `ArrCocForConditionalGeneration.generate`, which calls it if there is a question."""
@@ -308,7 +300,7 @@ class AnswerGenerator:
             expected = "strategy random, whose patches it draws; transformers.set_seed seeds the tokens of do_sample"
             raise ValueError(f"{seeded}: expected {expected}; got strategy {strategy!r}")
         single = isinstance(question, str) and not isinstance(image, list | tuple)
-        readings = kwargs.pop("readings", None)
+        readings, password = kwargs.pop("readings", None), kwargs.pop("password", None)
         fixed = sorted(name for name in VIEW_OPTIONS & kwargs.keys() if kwargs[name] is not None and name != "spread")
         if fixed and is_encoding(image):
             raise ValueError(f"{fixed[0]}: expected an image beside it; got an encoding, whose views are made")

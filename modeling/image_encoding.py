@@ -232,17 +232,8 @@ class ImageEncoding(Rows):
         if others:
             unseen = any(each.unseen for each in (self, *others))
             named = any(each.words is not None for each in (self, *others))
-            every = [
-                replace(
-                    each,
-                    readings=(),
-                    page_cache=None,
-                    unseen=unseen,
-                    words=each.word_sources() if named else None,
-                    joined=True,
-                )
-                for each in (self, *others)
-            ]
+            alike: dict[str, Any] = {"readings": (), "page_cache": None, "unseen": unseen, "joined": True}
+            every = [replace(each, **alike, words=each.word_sources() if named else None) for each in (self, *others)]
         for name in ("side", "pool"):
             if len(values := {getattr(encoding, name) for encoding in every}) > 1:
                 raise ValueError(f"{name}: expected encodings of one {name} to join them; got {sorted(values)}")

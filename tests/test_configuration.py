@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import tiny_config
+from helpers import tiny_checkpoint, tiny_config
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from transformers import AutoTokenizer
 
 from arr_coc.loading import load_config
 from arr_coc.modeling.base_model import ArrCocModel
@@ -138,6 +139,16 @@ def test_a_config_survives_json(tmp_path: Any) -> None:
     saved = json.loads((tmp_path / "config.json").read_text())
     assert saved["model_type"] == "arr_coc" and saved["fetcher_config"]["model_type"] == "arr_coc_fetcher"
     assert not IDLE & {*saved, *(key for part in ArrCocConfig.sub_configs for key in saved[part])}
+
+
+def test_the_saved_dtype_is_that_of_auto(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`pipeline` from a folder passes it on, and warned of a model of type `arr_coc` for a model of type ``."""
+    warned: list[str] = []
+    monkeypatch.setattr("transformers.configuration_utils.logger.warning", warned.append)
+    folder = tiny_checkpoint(tmp_path / "model")
+    AutoTokenizer.from_pretrained(folder, dtype="auto", _from_pipeline="image-text-to-text")
+    saved, rest = ArrCocConfig.from_pretrained(folder, dtype="auto", return_unused_kwargs=True)
+    assert not warned and saved.dtype == load_config(str(folder)).dtype and rest == {"dtype": "auto"}
 
 
 def test_parts_may_be_configs_or_dicts_and_are_not_changed() -> None:

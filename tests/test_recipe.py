@@ -54,6 +54,21 @@ def test_settings_go_to_a_stage_by_number_by_name_or_to_all() -> None:
     assert changed.stages[0].losses["answer"] == 0.1  # type: ignore[attr-defined]  # a phase
 
 
+def test_a_setting_inside_a_default_keeps_the_rest_of_it(tmp_path: Path) -> None:
+    """`data.pages=5` on a phase without `data` gave {"pages": 5}, which is of no format."""
+    path = tmp_path / "recipe.yaml"
+    path.write_text(f"model: {RECIPE.parent}\nstages: [{{stage: joint}}]\n")
+    for settings, expected in (
+        (["data.pages=5"], {"format": "rendered", "pages": 5}),
+        (["data.path=pages.jsonl"], {"path": "pages.jsonl"}),
+        (["data.format=jsonl", "0.data.path=pages.jsonl"], {"format": "jsonl", "path": "pages.jsonl"}),
+    ):
+        stage: Any = load_recipe(path, settings).stages[0]
+        assert stage.data == expected and stage.budgets == {"standard": 1.0}
+    path.write_text(f"{path.read_text()}defaults: {{data: {{format: columns}}}}\n")
+    assert load_recipe(path, ["data.path=org/name"]).stages[0].data == {"format": "columns", "path": "org/name"}  # type: ignore[attr-defined]
+
+
 def test_a_trained_model_is_written_as_the_recipe_says(tmp_path: Path) -> None:
     saving = load_recipe(RECIPE, ["saved={dtype: bfloat16, max_shard_size: 3MB}"]).saved
     run = begin(load_recipe(EXAMPLE), torch.device("cpu"))

@@ -116,54 +116,37 @@ def run(args: argparse.Namespace) -> None:
     images = [load_source(image, password=password) for image in args.image]
     announce(f"Loading {args.model or 'the default model'}")
     if (reader := load_reader(args.model, args.device)) is not None:
-        _ask_published(args, reader, images, picture)
-        return
-    model = load_model(args.model, args.device)
-    logging.enable_progress_bar()  # for pages and tiles, whose encoding may take long
-    page = [images] if len(images) > 1 else images[0]
-    readings = 1 if args.readings is None else args.readings
-    seen = model.encode_image(page, tiles=args.tiles, readings=readings, words=args.words, reread=args.reread)
-    draw = partial(draw_answer, images[0]) if seen.sources is None else partial(draw_sheet, seen.sources)
+        answers: Any = reader
+        seen, options = _encode_published(args, reader, images)
+        model, sources, base = reader.model, seen.prompts[0].sources, None
+    else:
+        answers = model = load_model(args.model, args.device)
+        logging.enable_progress_bar()  # for pages and tiles, whose encoding may take long
+        page = [images] if len(images) > 1 else images[0]
+        readings = 1 if args.readings is None else args.readings
+        seen = model.encode_image(page, tiles=args.tiles, readings=readings, words=args.words, reread=args.reread)
+        options = {"budget": args.budget, "allocator": args.allocator, "num_passes": args.passes}
+        sources, base = seen.sources, len(seen) * seen.base_positions
+    draw = partial(draw_answer, images[0]) if sources is None else partial(draw_sheet, sources)
+    options |= {"strategy": args.strategy, "boxes": args.box}
     for question in args.questions:
-        answer = model.generate(
-            seen,
-            question,
-            strategy=args.strategy,
-            budget=args.budget,
-            allocator=args.allocator,
-            boxes=args.box,
-            num_passes=args.passes,
-            return_fetch=True,
-        )
-        _report(args, question, model, answer, len(seen) * seen.base_positions, picture, draw)
+        args.question, answer = question, answers.generate(seen, question, return_fetch=True, **options)
+        _report(args, model, answer, answer.fetch.base if base is None else base, picture, draw)
 
 
-def _ask_published(args: argparse.Namespace, reader: AttachedReader, images: list[Any], picture: Path | None) -> None:
-    """Asks a published model with running back."""
+def _encode_published(args: argparse.Namespace, reader: AttachedReader, images: list[Any]) -> tuple[Any, Any]:
+    """The images as a published model with running back encodes them, and further options of its `generate`."""
     from arr_coc.attached.placing import share_or_number
-    from arr_coc.viewing import draw_sheet
 
     for name in ("allocator", "passes", "tiles", "readings", "words", "reread"):
         if (value := getattr(args, name)) not in (None, 1):  # a published model has one pass and one reading
             raise ValueError(f"--{name}: expected none with a {reader.model.config.model_type} model; got {value}")
-    budget: dict[str, Any] = {} if args.budget is None else {"budget": share_or_number(args.budget)}
-    seen = reader.encode_image([images])
-    for question in args.questions:
-        answer: Any = reader.generate(
-            seen, question, strategy=args.strategy, boxes=args.box, return_fetch=True, **budget
-        )
-        draw = partial(draw_sheet, seen.prompts[0].sources)
-        _report(args, question, reader.model, answer, answer.fetch.base, picture, draw)
+    options = {} if args.budget is None else {"budget": share_or_number(args.budget)}
+    return reader.encode_image([images]), options
 
 
 def _report(
-    args: argparse.Namespace,
-    question: str,
-    model: Any,
-    answer: Answer,
-    base: int,
-    picture: Path | None,
-    draw: Callable[..., Any],
+    args: argparse.Namespace, model: Any, answer: Answer, base: int, picture: Path | None, draw: Callable[..., Any]
 ) -> None:
     """Prints and draws an answer."""
     from arr_coc.files import fresh_file
@@ -171,13 +154,13 @@ def _report(
 
     if args.json:
         whole = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
-        print(json.dumps(_as_json(args, question, model, answer, base), ensure_ascii=not whole))
+        print(json.dumps(_as_json(args, model, answer, base), ensure_ascii=not whole))
     else:  # of several questions one line each
         print(answer.text if len(args.questions) == 1 else " ".join(answer.text.split()))
     sys.stdout.flush()
     if picture is not None:
         with fresh_file(picture) as beside:
-            draw(answer, question=question).save(beside)
+            draw(answer, question=args.question).save(beside)
     if args.json:
         return
     drawn = "" if picture is None else f"; picture in {picture}"
@@ -192,7 +175,7 @@ def _report(
         print(f"warning: {answer.warning}", file=sys.stderr)
 
 
-def _as_json(args: argparse.Namespace, question: str, model: Any, answer: Answer, base: int) -> dict[str, Any]:
+def _as_json(args: argparse.Namespace, model: Any, answer: Answer, base: int) -> dict[str, Any]:
     fetch = answer.fetch
     used = fetch.used.nonzero(as_tuple=True)
     images = [name if len(name) < 1000 else f"{name[:80]}..." for name in args.image]  # a data: URL is the image itself
@@ -203,7 +186,7 @@ def _as_json(args: argparse.Namespace, question: str, model: Any, answer: Answer
         "words": answer.words,
         "warning": answer.warning,
         "image": images[0] if len(images) == 1 else images,
-        "question": question,
+        "question": args.question,
         "model": model.config._name_or_path,
         "strategy": fetch.strategy,
         "allocator": fetch.allocator,

@@ -273,13 +273,9 @@ def add_password_argument(parser: argparse.ArgumentParser) -> None:
 
 def read_password(args: argparse.Namespace) -> str | None:
     """The password in --password-file, if the command has one; it is neither printed nor saved."""
-    if getattr(args, "password_file", None) is None:
+    if (name := getattr(args, "password_file", None)) is None:
         return None
-    try:
-        return Path(args.password_file).expanduser().read_text(encoding="utf-8").partition("\n")[0]
-    except (OSError, UnicodeError) as error:
-        name = f"--password-file: expected a text file in UTF-8; got {type(error).__name__}: {args.password_file}"
-        raise ValueError(name) from None
+    return Path(name).expanduser().read_text(encoding="utf-8", errors="replace").partition("\n")[0]
 
 
 def add_reread_argument(parser: argparse.ArgumentParser) -> None:

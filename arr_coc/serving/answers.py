@@ -61,11 +61,10 @@ class AnswerText:
             self.text(tokens[:count])
             return self.stopped
 
-        if not stops(len(tokens)):
-            return len(tokens)
-        count = bisect_left(range(1, len(tokens)), True, key=stops) + 1
-        self.stopped = True
-        return count
+        if stops(len(tokens)):
+            tokens = tokens[: bisect_left(range(1, len(tokens)), True, key=stops) + 1]
+            self.stopped = True
+        return len(tokens)
 
     def _written(self, tokens: Sequence[int]) -> str:
         return self.tokenizer.decode(tokens, skip_special_tokens=True)

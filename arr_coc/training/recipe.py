@@ -17,7 +17,7 @@ import json
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -188,13 +188,21 @@ def _override(recipe: dict[str, Any], key: str, value: Any) -> None:
         stages = f"a stage of 0 to {len(recipe['stages']) - 1} or its name"
         expected = f"STAGE.NAME=VALUE with {stages}, or NAME=VALUE of {', '.join(_TOP)} or what a stage has"
         raise ValueError(f"setting: expected {expected}; got {key!r}")
-    defaults = recipe.get("defaults") or {}
     for place in places:
+        known = {} if path in (["data", "path"], ["data", "format"]) else _own_defaults(place)  # or another source
+        known |= recipe.get("defaults") or {}
         for name in path[:-1]:
-            inner = place.get(name, defaults.get(name))
+            inner = place.get(name, known.get(name))
             place[name] = dict(inner) if isinstance(inner, dict) else {}
-            place = place[name]
+            place, known = place[name], {}
         place[path[-1]] = value
+
+
+def _own_defaults(stage: dict[str, Any]) -> dict[str, Any]:
+    """The mappings that a stage has where a recipe names none."""
+    kind = STAGES.get(str(stage.get("stage")))
+    made = {} if kind is None else {own.name: own.default_factory for own in fields(kind)}
+    return {name: factory() for name, factory in made.items() if factory is not MISSING}
 
 
 def _places(recipe: dict[str, Any], path: list[str]) -> tuple[list[dict[str, Any]], list[str]]:
