@@ -16,7 +16,7 @@ from PIL import Image, ImageDraw, ImageFont
 from .modeling.configuration_arr_coc import COMPRESSION
 from .modeling.generation import Answer
 from .modeling.grid_encoder import LEVELS
-from .modeling.image_loading import Source
+from .modeling.image_loading import Source, turn_box
 from .modeling.image_processing_arr_coc import Box, Placement, fit_square, load_image, map_boxes, square_of
 from .modeling.views import FetchResult, JointFetch
 
@@ -54,9 +54,8 @@ def caption_font(size: int) -> Any:
 def draw_answer(image: Any, answer: Answer, *, question: str) -> Image.Image:
     """`draw_fetch` for the result of `generate(..., return_fetch=True)`, for one image and one question."""
     boxes = [origin.box for origin in answer.sources]
-    return draw_fetch(
-        image, answer.fetch, question=question, text=answer.text, probability=answer.probability, boxes=boxes or None
-    )
+    said: Any = {"question": question, "text": answer.text, "probability": answer.probability}
+    return draw_fetch(image, answer.fetch, **said, boxes=boxes or None, turned=sum(answer.turned))
 
 
 def draw_fetch(
@@ -68,6 +67,7 @@ def draw_fetch(
     probability: float | None = None,
     with_relevance: bool = True,
     boxes: Sequence[Box] | None = None,
+    turned: int = 0,
 ) -> Image.Image:
     """The image with relevance as a heat map, the base grid faint, fetched patches outlined, and a caption below.
 
@@ -78,6 +78,7 @@ def draw_fetch(
         with_relevance: draw the heat map; without it, outlines only.
         boxes: what is outlined instead of the patches, px of the image: the places of the answer's tokens
             (`Answer.sources`), which are words for models that read text.
+        turned: degrees by which the image was turned to read it (`Answer.turned`).
 
     Returns:
         RGB, the image at `SHORTEST` to `LONGEST` px along its longer side.
@@ -85,7 +86,8 @@ def draw_fetch(
     Raises:
         ValueError: an image that cannot be read, or more or fewer than one item.
     """
-    source = load_image(image)
+    given = load_image(image)
+    source = given.rotate(turned, expand=True)
     items, patches = fetch.relevance.shape
     if items != 1:
         expected = "the result of one image and question (take it by select(torch.tensor([i])))"
@@ -98,7 +100,9 @@ def draw_fetch(
     if heated:
         relevance = fetch.relevance[0].float().cpu().numpy().reshape(side, side)
         canvas.alpha_composite(_heat(relevance, cell, placed))
-    if boxes is None and isinstance(fetch, JointFetch):  # whose regions are those of overview and tiles
+    if boxes is not None:
+        boxes = [turn_box(box, turned, given.height, given.width) for box in boxes]
+    elif isinstance(fetch, JointFetch):  # whose regions are those of overview and tiles
         boxes = [tuple(box) for box in fetch.boxes()[0][fetch.used[0].cpu()].tolist()]
     drawn: list[tuple[int, ...]]
     if boxes is None:
@@ -106,6 +110,7 @@ def draw_fetch(
     else:
         drawn = [tuple(map(round, box)) for box in map_boxes(boxes, source.height, source.width, cell * side)]
     canvas.alpha_composite(_lines(drawn, side, cell, placed))
+    canvas = canvas.rotate(-turned, expand=True)
     return _with_caption(canvas.convert("RGB"), fetch, question, text, probability, heated)
 
 
@@ -341,7 +346,8 @@ def _outlined(
         layer.paste(Image.fromarray(heat(relevance)).resize((x1 - x0, y1 - y0), Image.Resampling.NEAREST), (x0, y0))
     drawn = page.convert("RGBA")
     drawn.alpha_composite(layer)
-    layer = Image.new("RGBA", page.size)
+    drawn = drawn.rotate(-source.turned, expand=True)  # as the page was given, as the boxes are
+    layer = Image.new("RGBA", drawn.size)
     outline(layer, [tuple(round(edge * scale) for edge in box) for box in boxes], 2)
     drawn.alpha_composite(layer)
     return _named(drawn.convert("RGB"), _name(source))

@@ -18,7 +18,7 @@ from torch import Tensor
 from .budgets import NAMED_BUDGETS, scaled_budget
 from .configuration_arr_coc import ArrCocConfig
 from .image_encoding import ImageEncoding, confidence_of
-from .image_loading import Source
+from .image_loading import Source, turn_box
 from .image_processing_arr_coc import Box, square_of
 from .scorers import EMPTY
 from .views import FetchResult, JointFetch, Views
@@ -61,22 +61,21 @@ def origins_of(fetch: FetchResult, encoding: ImageEncoding, images: Sequence[int
 
     Empty if the sources' sizes are not known; padding has none.
     """
-    if encoding.source_sizes is None:
+    if (known := encoding.known_sources()) is None:
         return ()
-    sizes = [encoding.source_sizes[number] for number in images]
+    sources = [known[number] for number in images]
+    sizes = [(source.height, source.width) for source in sources]
     boxes = fetch.boxes() if isinstance(fetch, JointFetch) else _boxes(fetch, sizes)
     patches = _patches_of_text(fetch, encoding, images)
     wide = (boxes[..., 2] - boxes[..., 0]) * torch.as_tensor(patches, device=boxes.device)
     boxes[..., 2] = boxes[..., 0] + wide
-    known = encoding.sources
     origins = []
     for slot, at in (fetch.used & ~fetch.is_padding).nonzero().tolist():
-        height, width = sizes[slot]
-        x0, y0, x1, y1 = boxes[slot, at].tolist()
-        box = (max(0.0, x0), max(0.0, y0), min(float(width), x1), min(float(height), y1))
-        source = None if known is None else known[images[slot]]
-        page, second = (None, None) if source is None else (source.page, source.second)
-        origins.append(Origin(slot, page, second, box))
+        source, (x0, y0, x1, y1) = sources[slot], boxes[slot, at].tolist()
+        box = (max(0.0, x0), max(0.0, y0), min(float(source.width), x1), min(float(source.height), y1))
+        origins.append(
+            Origin(slot, source.page, source.second, turn_box(box, -source.turned % 360, source.height, source.width))
+        )
     return tuple(origins)
 
 
@@ -191,6 +190,8 @@ class Answer:
             `text` is "".
         legibility: of the images, 0..1 (`ImageEncoding.legibility`), and `fetched_legibility`, that of the fetched
             patches alone, or of all if no character was fetched; None from models without a text reader.
+        turned: degrees, counterclockwise, by which each source of the prompt was turned upright before it was read;
+            `sources` and `places` are in px of the page as it was given.
         words: where the words of each source of the prompt came from: a name in `word_sources.WORD_SOURCES`, "caller"
             or "file"; () from models without a text reader.
         warning: in words, if `legibility` is below the model's `least_legibility`, few patches were fetched, or the
@@ -208,6 +209,7 @@ class Answer:
     thinking: str = field(default="", repr=False)
     legibility: float | None = None
     fetched_legibility: float | None = None
+    turned: tuple[int, ...] = ()
     words: tuple[str, ...] = ()
     warning: str = ""
 
@@ -354,6 +356,7 @@ def with_fetch(
                 thinking=thinking,
                 legibility=page,
                 fetched_legibility=legible,
+                turned=tuple(encoding.turned[row] for row in images[number // repeats]),
                 words=() if page is None else tuple(source for source, _, _ in origins),
                 warning="; ".join(filter(None, warnings)),
             )
@@ -545,7 +548,8 @@ def on_page(answer: Answer, sources: Sequence[Source], places: Tensor) -> Answer
         source, (x, y) = sources[origin.source], places[origin.source].tolist()
         x0, y0, x1, y1 = origin.box
         left, top = max(0.0, x0 - x), max(0.0, y0 - y)
-        return replace(origin, box=(left, top, min(float(source.width), x1 - x), min(float(source.height), y1 - y)))
+        box = (left, top, min(float(source.width), x1 - x), min(float(source.height), y1 - y))
+        return replace(origin, box=turn_box(box, -source.turned % 360, source.height, source.width))
 
     fetch: Any = answer.fetch
     if isinstance(fetch, JointFetch):
@@ -553,4 +557,5 @@ def on_page(answer: Answer, sources: Sequence[Source], places: Tensor) -> Answer
         windows = views.windows - places[views.slots].repeat(1, 2)
         fetch = replace(fetch, seen=replace(fetch.seen, views=replace(views, windows=windows)))
     own, said = tuple(map(moved, answer.sources)), tuple(map(moved, answer.places))
-    return replace(answer, sources=own, places=said, fetch=fetch)
+    turned = tuple(source.turned for source in sources)
+    return replace(answer, sources=own, places=said, fetch=fetch, turned=turned)

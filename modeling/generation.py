@@ -25,7 +25,7 @@ from .checks import CALLABLES, DECODING, NUMBERS, boxes_per_slot, refusal, too_l
 from .configuration_arr_coc import COMPRESSION, ArrCocConfig
 from .fetcher import AS_CONFIGURED, FetchChoices, SelectedSlots
 from .image_encoding import ImageEncoding
-from .image_loading import Source, boxes_on_image, check_print, load_sources
+from .image_loading import Source, boxes_on_image, load_sources, turn_box
 from .image_processing_arr_coc import ArrCocImageProcessor, Box, boxes_to_patches, least_scale
 from .passes import ask_in_passes, check_passes
 from .processing_arr_coc import ArrCocProcessor, History, Turn, histories, take_view_options
@@ -36,8 +36,8 @@ from .view_encoding import (
     Reading,
     encode_prompts,
     encode_sources,
+    encode_whole,
     on_sheets,
-    reread_words,
     select_views,
     sources_of,
     with_features,
@@ -250,21 +250,14 @@ class AnswerGenerator:
             if isinstance(source, list | tuple) or getattr(source, "ndim", 0) == 4:
                 raise refusal("image", "one image, or a list of them", source)
         images = load_sources(sources, max_image_pixels=processor.max_image_pixels, policy=processor.sources)
-        for image in images:
-            if isinstance(image, Image.Image):
-                check_print(image.height, image.width)
         if (
             pooled
             or options.words not in ("auto", "network")
             or processor.shrinks(images, least_scale(options.tiles, options.tile_scale))
         ):
             return encode_prompts(self.model.model, processor, prompts, images, options)
-        inputs = processor(images, return_tensors="pt")
-        core = self.model.model
-        words = reread_words(core.vision_tower, processor, [None] * len(images), images) if options.reread else None
-        encoding = core.encode_image(inputs["pixel_values"], inputs["patch_mask"], words=words)
-        encoding.source_sizes = [(image.height, image.width) for image in images]
-        return encoding
+        pages = [page for image in images for page in sources_of(image, options, processor.max_image_pixels)]
+        return encode_whole(self.model.model, processor, pages, reread=options.reread)
 
     # ---- ask ------------------------------------------------------------------------------------------------------
 
@@ -759,17 +752,20 @@ def boxes_on_images(boxes: Sequence[Sequence[Box]], batch: QuestionBatch) -> lis
         if not any([next(rest) for _ in images]):
             raise ValueError(f"boxes: expected at least one for each question; got none for question {number + 1}")
     sizes = [batch.encoding.source_sizes[slot] for slot in batch.slots]
-    return [boxes_on_image(own, *size) for own, size in zip(boxes, sizes, strict=True)]
+    turned = [batch.encoding.turned[slot] for slot in batch.slots]
+    return [
+        [turn_box(box, degrees, *size) for box in boxes_on_image(own, *size)]
+        for own, size, degrees in zip(boxes, sizes, turned, strict=True)
+    ]
 
 
 def relevance_of_boxes(
     boxes: Sequence[Sequence[Box]], slots: Sequence[int], encoding: ImageEncoding, processor: ArrCocImageProcessor
 ) -> Tensor:
     """[I, N] 1 on the patches under the boxes of each slot; `slots` are the numbers of their images."""
-    assert encoding.source_sizes is not None
     rows = []
     for slot, slot_boxes in zip(slots, boxes, strict=True):
-        mapped = processor.map_boxes(slot_boxes, *encoding.source_sizes[slot])
+        mapped = processor.map_boxes(slot_boxes, *encoding.read_sizes[slot])
         rows.append(torch.from_numpy(boxes_to_patches(mapped, encoding.side, processor.patch_size)).flatten())
     return torch.stack(rows).float().to(encoding.tokens.device)
 

@@ -25,6 +25,13 @@ Measured with arr-coc-135m on 14 pages of PDFs, 2026-11-26: medians of 0.98 with
 px, 0.46 of 4 px. Print of 40 px and more that is worn has 0.7 to 0.8.
 """
 
+UPRIGHT, AHEAD, FEWEST = 0.85, 0.1, 4
+"""Legibility from which on a page is upright; by how much that of a turned page exceeds it; the fewest characters seen.
+
+Measured with arr-coc-135m on 59 drawn pages, 2026-11-29: at least 0.88 upright, 0.83 at most upside down, 0.63 at most
+on a side. Of 23 small or worn ones, 3 have less than 0.85 upright, and are tried in vain.
+"""
+
 LARGE, LEAST_OF_LARGE = 1.25, 0.5
 """Characters in a patch with text, at most, of print that is large, and the least legibility of worn large print.
 
@@ -144,10 +151,11 @@ class ImageEncoding(Rows):
         prefix_cache: the language model's keys and values of this prefix, for each layer [P, heads, p, d].
         page_cache: of one page whose words all fit the budget, so that each question fetches them: their tokens [W, D],
             and the keys and values [1, heads, p + W, d] of prefix and words; None of other images.
-        source_sizes: (height, width) of each source image in px, if known.
+        source_sizes: (height, width) of each source image in px as it was given, if known.
         documents: the number of each source's document, or None without documents. One prompt shows all sources of a
             document.
-        sources: the sources with their pixels, from which tiles are encoded; None if they are not in memory.
+        sources: the sources with their pixels, from which tiles are encoded, turned upright; None if they are not in
+            memory and none was turned.
         tiles: tiles of the sources, or None: a model without views.
         tiling: the tiles that questions may encode, see `views.ViewOptions`; None if all tiles were encoded.
         depths: [P, 2, W, G, G], the grid encoder's states after a third and two thirds of its layers; None if neither a
@@ -210,6 +218,22 @@ class ImageEncoding(Rows):
         """Positions that an image takes in a prompt when nothing is fetched: M, and those of the layout."""
         return sum(part.shape[1] for part in (self.tokens, self.closing) if part is not None)
 
+    def known_sources(self) -> list[Source] | None:
+        """`sources`; without their pixels where these are not kept, as of a plain image; None without sizes."""
+        if self.sources is not None or self.source_sizes is None:
+            return self.sources
+        return [Source(height, width, no_pixels) for height, width in self.source_sizes]
+
+    @property
+    def turned(self) -> list[int]:
+        """Degrees, counterclockwise, by which each source was turned before it was read."""
+        return [source.turned for source in self.sources or ()] or [0] * len(self)
+
+    @property
+    def read_sizes(self) -> list[tuple[int, int]]:
+        """(height, width) of each source as it was read, in px; empty if they are not known."""
+        return [(source.height, source.width) for source in self.known_sources() or ()]
+
     def __len__(self) -> int:
         return self.features.shape[0]
 
@@ -241,7 +265,7 @@ class ImageEncoding(Rows):
             raise ValueError('tiles: expected encodings that hold all of their tiles to join them; got tiles="asked"')
         if not all(_same(self.prefix_ids, encoding.prefix_ids) for encoding in others):
             every = [encoding.without_prefix() for encoding in every]
-        in_views = any(encoding.documents is not None or encoding.tiles is not None for encoding in every)
+        in_views = any(encoding.documents is not None or encoding.sources is not None for encoding in every)
         return _join_views(every) if others and in_views else Rows.join(*every)
 
     def save(self, path: str | os.PathLike, model: Any) -> None:
@@ -307,6 +331,14 @@ class ImageEncoding(Rows):
         large = float(counts.sum()) <= LARGE * int((counts > 0).sum())
         return legibility >= (LEAST_OF_LARGE if large else READ_WELL)
 
+    def may_be_turned(self, row: int) -> bool:
+        """Whether the network read a source, and less well than an upright page."""
+        if self.characters is None or self.word_sources()[row][0] != "network":
+            return False
+        if self.tiling is not None and self.tiling.windows[row]:  # the overview does not show the print
+            return False
+        return bool(self.characters[row, :, 0].sum() >= FEWEST) and (self.legibility([row]) or 0.0) < UPRIGHT
+
     def check_fits(self, config: Any) -> None:
         """Raises a ValueError if a model of another width made the encoding: `config` is an `ArrCocConfig`."""
         widths = [self.features.shape[1], self.semantic.shape[-1], self.tokens.shape[-1]]
@@ -361,15 +393,8 @@ def _join_views(every: list[ImageEncoding]) -> ImageEncoding:
     ]
     return replace(
         Rows.join(*bare), documents=documents, source_sizes=listed([encoding.source_sizes for encoding in every]),
-        sources=listed([_sources_of(encoding) for encoding in every]), tiles=Rows.join(*tiles) if tiles else None,
+        sources=listed([encoding.known_sources() for encoding in every]), tiles=Rows.join(*tiles) if tiles else None,
     )  # fmt: skip
-
-
-def _sources_of(encoding: ImageEncoding) -> list[Source] | None:
-    """The sources; without their pixels where these are not kept, as of a plain image."""
-    if encoding.sources is not None or encoding.source_sizes is None:
-        return encoding.sources
-    return [Source(height, width, no_pixels) for height, width in encoding.source_sizes]
 
 
 # ---- in files ------------------------------------------------------------------------------------------------------
@@ -402,7 +427,7 @@ def save_encoding(encoding: ImageEncoding, path: str | os.PathLike, identity: st
         raise ValueError(f"readings: expected an encoding of one reading to save it; got {1 + len(encoding.readings)}")
     metadata = {name: getattr(encoding, name) for name in _METADATA}
     if encoding.sources is not None:
-        metadata["places"] = [(source.page, source.second) for source in encoding.sources]
+        metadata["places"] = [(source.page, source.second, source.turned) for source in encoding.sources]
     about = {"format": FORMAT, "identity": identity, "encoding": json.dumps(metadata)}
     tensors = {name: tensor.detach().contiguous().cpu().clone() for name, tensor in _tensors(encoding)}
     safe_save_file(tensors, str(path), metadata=about)
@@ -465,8 +490,8 @@ def _rebuilt(tensors: dict[str, Tensor], metadata: dict[str, Any]) -> ImageEncod
     if places is not None:
         sizes = metadata["source_sizes"]
         encoding.sources = [
-            Source(height, width, no_pixels, page, second)
-            for (height, width), (page, second) in zip(sizes, places, strict=True)
+            replace(Source(height, width, no_pixels, page, second).turn(sum(turned)), load=no_pixels)
+            for (height, width), (page, second, *turned) in zip(sizes, places, strict=True)
         ]
     return encoding
 

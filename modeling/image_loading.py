@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import IO, Any
@@ -59,12 +60,17 @@ FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000
 """Pillow's names of the formats that are decoded. Others start programs (EPS) or are rare."""
 
 
+Box = tuple[float, float, float, float]
+"""x0, y0, x1, y1 in pixels, ends exclusive: the order that data sets use."""
+
+
 @dataclass(frozen=True)
 class Source:
     """An image, a page or a frame: its size in px, a function that loads its pixels, and its place in a document.
 
     `page` counts from 1; `second` is that of a video's frame. `layer` reads the page's text layer, given its pixels
     (`printed_lines.TextLayer`); None: there is none. `glance` loads the pixels sooner and less sharp, or is None.
+    `turned`: the degrees, counterclockwise, by which the page as it was given is turned here.
     """
 
     height: int
@@ -74,6 +80,25 @@ class Source:
     second: float | None = None
     layer: Callable[[Image.Image], Any] | None = None
     glance: Callable[[], Image.Image] | None = None
+    turned: int = 0
+
+    def turn(self, degrees: int) -> "Source":
+        """The page as it was given, turned by `degrees`, a multiple of 90."""
+        height, width = (self.width, self.height) if degrees % 180 else (self.height, self.width)
+        load = partial(_turned, self.load, degrees)
+        return Source(height, width, load, self.page, self.second, turned=degrees) if degrees else self
+
+
+def _turned(load: Callable[[], Image.Image], degrees: int) -> Image.Image:
+    return load().rotate(degrees, expand=True)
+
+
+def turn_box(box: Box, degrees: int, height: float, width: float) -> Box:
+    """A box on an image of that size, once the image is turned counterclockwise."""
+    for _ in range(degrees // 90):
+        x0, y0, x1, y1 = box
+        box, height, width = (y0, width - x1, y1, width - x0), width, height
+    return box
 
 
 @dataclass(frozen=True)

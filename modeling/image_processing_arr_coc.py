@@ -21,7 +21,7 @@ from transformers.utils import logging
 from .checks import PROCESSING, check_processing
 from .config_fields import MAX_SIDE, checked_field, member, number, validated, whole
 from .configuration_arr_coc import budget_field, grid_size
-from .image_loading import MAX_IMAGE_PIXELS, Loaded, load_image, load_source
+from .image_loading import MAX_IMAGE_PIXELS, Box, Loaded, load_image, load_source
 from .image_sources import POLICIES, SourcePolicy
 
 Channels = int | float | list[Any] | tuple[Any, ...]
@@ -95,9 +95,6 @@ def check_image_settings(settings: dict[str, Any]) -> None:
 
 
 logger = logging.get_logger(__name__)
-
-Box = tuple[float, float, float, float]
-"""x0, y0, x1, y1 in pixels, ends exclusive: the order that data sets use."""
 
 MIN_BOX_OVERLAP = 0.2
 """Least share of a patch's side that a box must cover in both directions to overlap it."""

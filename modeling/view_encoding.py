@@ -12,7 +12,7 @@ from typing import Any, TypeGuard
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import Image, ImageOps
 from torch import Tensor
 from transformers.utils import logging
 
@@ -20,7 +20,7 @@ from .budgets import pooling
 from .configuration_arr_coc import COMPRESSION
 from .documents import Limits, open_document
 from .fetcher import FetchChoices, SelectedSlots
-from .image_encoding import READ_WELL, ImageEncoding, Tiles, no_pixels
+from .image_encoding import AHEAD, READ_WELL, UPRIGHT, ImageEncoding, Tiles, confidence_of, no_pixels
 from .image_loading import Encoded, Source, check_print
 from .image_processing_arr_coc import (
     ArrCocImageProcessor,
@@ -134,7 +134,6 @@ def encode_sources(
     if any(page != PageWords() for page in pages):
         encoding.words = [(page.source, page.engine, page.warning) for page in pages]
         encoding.unseen = any(_need_no_pixels([_given(core, page, (0, 0, 1, 1))], core) for page in pages)
-    encoding.source_sizes = [(source.height, source.width) for source in sources]
     encoding.documents = [number for number, document in enumerate(documents) for _ in document]
     encoding.sources = sources
     encode = partial(_encode_tiles, core, processor, sources, pages, reread=options.reread)
@@ -143,7 +142,89 @@ def encode_sources(
         encoding.tiling = Tiling(windows, options.asked_tiles, options.asked_share, encode)
     elif wanted:
         encoding.tiles = encode(wanted)
+
+    def again(turned: Sequence[Source]) -> ImageEncoding:
+        rest = iter(turned)
+        pages_of = [[next(rest) for _ in document] for document in documents]
+        return encode_sources(core, processor, pages_of, replace(options, words=pages))
+
+    return upright(core, processor, encoding, sources, again)
+
+
+def encode_whole(
+    core: Core, processor: ArrCocImageProcessor, sources: Sequence[Source], *, reread: bool = False
+) -> ImageEncoding:
+    """Encodes images that need no tiles, each by itself; `reread`: see `ViewOptions`."""
+
+    def encode(sources: Sequence[Source]) -> ImageEncoding:
+        images = [source.load() for source in sources]
+        inputs = processor(images, return_tensors="pt")
+        words = reread_words(core.vision_tower, processor, [None] * len(images), images) if reread else None
+        return core.encode_image(inputs["pixel_values"], inputs["patch_mask"], words=words)
+
+    return upright(core, processor, encode(sources), sources, encode)
+
+
+def upright(
+    core: Core,
+    processor: ArrCocImageProcessor,
+    encoding: ImageEncoding,
+    sources: Sequence[Source],
+    encode: Callable[[Sequence[Source]], ImageEncoding],
+) -> ImageEncoding:
+    """The encoding of `sources`, or what `encode` makes of them once pages that lie on their side or head are turned.
+
+    A page that looks mirrored, or is hard to read in any direction, gets a warning in `ImageEncoding.words`.
+    """
+    given_sizes = encoding.source_sizes = [(source.height, source.width) for source in sources]
+    if any(source.turned for source in sources):
+        return encoding
+    words, turned = [*encoding.word_sources()], [*sources]
+    for row, source in enumerate(sources):
+        if source.second is None and encoding.may_be_turned(row):
+            degrees, warning = _turn_of(core, processor, encoding, row, source)
+            turned[row] = source.turn(degrees)
+            words[row] = (*words[row][:2], "; ".join(filter(None, (words[row][2], warning))))
+    if any(source.turned for source in turned):
+        encoding = encode(turned)
+        encoding.sources, encoding.source_sizes = turned, given_sizes
+    if words != encoding.word_sources():
+        encoding.words = words
     return encoding
+
+
+def _turn_of(
+    core: Core, processor: ArrCocImageProcessor, encoding: ImageEncoding, row: int, source: Source
+) -> tuple[int, str]:
+    """The degrees by which a source has to be turned, as its view with the most text reads best, and a warning."""
+    assert encoding.characters is not None
+    views, window, tiles = encoding.characters[row : row + 1], (0, 0, source.width, source.height), encoding.tiles
+    if tiles is not None and tiles.characters is not None and (tiles.sources == row).any():
+        own = (tiles.sources == row).nonzero()[:, 0]
+        views = tiles.characters[own.to(tiles.characters.device)]
+        window = tuple(tiles.windows[own[int(views[..., 0].sum(1).argmax())]].tolist())
+    seen = max(views.sum(1).cpu(), key=lambda total: float(total[0]))
+    image, degrees = source.load().crop(window), 0
+
+    def read(*images: Image.Image) -> list[Tensor]:
+        """The number of characters in each image and the sum of their confidence, [2]."""
+        pixels = processor(images, return_tensors="pt", readable_px=None)["pixel_values"].to(core.input_device)
+        return [*core.vision_tower.encode_grid(pixels)["characters"].sum(1).cpu()]
+
+    def is_better(total: Tensor) -> bool:
+        return confidence_of(total) >= confidence_of(seen) + AHEAD and bool(total[1] > seen[1])
+
+    tried = {angle: image.rotate(angle, expand=True) for angle in (90, 180, 270)}
+    best, total = max(zip(tried, read(*tried.values()), strict=True), key=lambda pair: float(pair[1][1]))
+    if is_better(total):
+        degrees, seen, image = best, total, tried[best]
+    if (legibility := confidence_of(seen)) >= UPRIGHT:
+        return degrees, ""
+    name = f"image {row + 1}" if source.page is None else f"page {source.page}"
+    if legibility < core.config.least_legibility:
+        return degrees, f"{name} is hard to read in any direction"
+    mirrored = any(map(is_better, read(ImageOps.mirror(image), ImageOps.flip(image))))
+    return degrees, f"{name} looks mirrored: any answer may be wrong" if mirrored else ""
 
 
 def _most_tiles(windows: Sequence[Sequence[Window]], documents: Sequence[Sequence[Source]]) -> int:
@@ -497,7 +578,9 @@ def on_sheets(sources: Sequence[Source], reading: int) -> tuple[list[Source], Te
     for source in sources:
         width, height = round(factor * source.width), round(factor * source.height)
         place = (round(share * (width - source.width)), round(share * (height - source.height)))
-        sheets.append(replace(source, height=height, width=width, load=partial(_sheet, source, (width, height), place)))
+        sheets.append(
+            replace(source, height=height, width=width, load=partial(_sheet, source, (width, height), place), turned=0)
+        )
         places.append(place)
     return sheets, torch.tensor(places)
 
@@ -601,7 +684,6 @@ def _most_relevant(
 
 
 def _overview(encoding: ImageEncoding, number: int) -> Views:
-    assert encoding.source_sizes is not None
-    height, width = encoding.source_sizes[number]
+    height, width = encoding.read_sizes[number]
     square = torch.tensor([square_of((0, 0, width, height))])
     return Views(torch.zeros(1, dtype=torch.int64), square, torch.zeros(0, dtype=torch.int64), None, "joint")

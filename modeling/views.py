@@ -95,7 +95,7 @@ def arrange(
     slots = [*range(len(shown)), *(slot for slot, own in enumerate(rows) for _ in own)]
     flat = [row for own in rows for row in own]
     side = encoding.features.shape[-1]
-    sizes = encoding.source_sizes or [(side, side)] * len(encoding.features)
+    sizes = encoding.read_sizes or [(side, side)] * len(encoding.features)
     squares = [square_of((0, 0, sizes[number][1], sizes[number][0])) for number in shown]
     if tiles is not None and flat:
         squares += [square_of(tuple(tiles.windows[row].tolist())) for row in flat]
@@ -154,7 +154,7 @@ class FetchResult(Rows):
     Attributes:
         indices: [B, K] int64, distinct in each item. The first `counts` of an item are fetched, ascending; the next
             most relevant patches behind them only fill the rectangle and give no token. A region has its first patch.
-        positions: [B, K, 2] int64, (y, x) of each index in the fine grid.
+        positions: [B, K, 2] int64, (y, x) of each index in the fine grid of the page as it was read.
         scores: [B, N] float32, the scorer's output (logits for trained scorers).
         relevance: [B, N] float32 in 0..1: sigmoid of logits; fixed scorers: scaled to each item's own range.
         is_padding: [B, K] bool, True on fetched padding patches.
@@ -343,7 +343,7 @@ class JointFetch(FetchResult):
         return self.order
 
     def boxes(self) -> Tensor:
-        """[I, K, 4] x0, y0, x1, y1 of each fetched token in px of its source."""
+        """[I, K, 4] x0, y0, x1, y1 of each fetched token in px of its source, as it was read."""
         side = math.isqrt(self.scores.shape[1])
         flat = self.seen.views.boxes(self.view.flatten(), self.regions().flatten(0, 1), side)
         return flat.view(*self.view.shape, 4)

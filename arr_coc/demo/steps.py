@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Event, Thread
@@ -156,14 +157,12 @@ class Session:
 
     def overlay(self, fetch: FetchResult) -> Image.Image:
         """The image with the fetched patches outlined and relevance as a heat map."""
-        return draw_fetch(self.image, fetch)
+        return draw_fetch(self.image, fetch, turned=self.encoding.turned[0])
 
     def answered(self, question: str, steps: Sequence[Step]) -> Self:
         """The session after a question, with the whole answer of each strategy."""
-        pictures = [
-            draw_fetch(self.image, step.fetch, question=question, text=step.text, probability=step.probability)
-            for step in steps
-        ]
+        draw = partial(draw_fetch, self.image, question=question, turned=self.encoding.turned[0])
+        pictures = [draw(step.fetch, text=step.text, probability=step.probability) for step in steps]
         captions = [f"{question} → {step.text or '(nothing)'} ({step.fetch.strategy})" for step in steps]
         return replace(self, asked=(*zip(pictures, captions, strict=True), *self.asked)[:REMEMBERED])
 

@@ -19,12 +19,12 @@ from ..modeling.image_processing_arr_coc import FAR_SHRUNK, ArrCocImageProcessor
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..modeling.processing_arr_coc import take_view_options
 from ..modeling.tiles import ViewOptions
-from ..modeling.view_encoding import encode_sources, windows_of
+from ..modeling.view_encoding import encode_sources, encode_whole, windows_of
 from .image_workers import PreparedImage
 
 Seen = tuple[dict[str, Any], ...]
 """For each page: size in px, number of views, warnings. ARR-COC models add the finest scale of the views, px of the
-model's square per px of the page, and with a text reader the page's legibility."""
+model's square per px of the page, and with a text reader the page's legibility and, if it was turned, the degrees."""
 
 
 class Encoder(Protocol):
@@ -65,11 +65,10 @@ class ModelEncoder:
         several |= options.words not in ("auto", "network")
         if several or processor.shrinks(images, least_scale(options.tiles, options.tile_scale)):
             encoding = encode_sources(self.model, processor, [sources], options)
-            encoding.sources = [replace(source, load=no_pixels) for source in sources]
         else:
-            inputs = processor(images, return_tensors="pt")
-            encoding = self.model.encode_image(inputs["pixel_values"], inputs["patch_mask"])
-            encoding.source_sizes = [(images[0].height, images[0].width)]
+            encoding = encode_whole(self.model, processor, sources)
+        if encoding.sources is not None:
+            encoding.sources = [replace(source, load=no_pixels) for source in encoding.sources]
         return encoding, seen_pages(encoding, images, processor, self.least_legibility)
 
     def share_a_prompt(self, encodings: Sequence[ImageEncoding]) -> bool:
@@ -164,6 +163,7 @@ def seen_pages(
             page["legibility"] = round(legibility, 3)
             source, _, warning = encoding.word_sources()[number]
             page["words"] = source
+            page |= {"turned": encoding.turned[number]} if encoding.turned[number] else {}
             warnings += filter(None, [legibility_warning(legibility, least_legibility), warning])
         seen.append({**page, "warnings": warnings})
     return tuple(seen)
