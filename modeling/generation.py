@@ -24,8 +24,8 @@ from .budgets import count_fetched, pooling
 from .checks import CALLABLES, DECODING, NUMBERS, boxes_per_slot, refusal, too_long
 from .configuration_arr_coc import COMPRESSION, ArrCocConfig
 from .fetcher import AS_CONFIGURED, FetchChoices, SelectedSlots
-from .image_encoding import ImageEncoding
-from .image_loading import Source, boxes_on_image, load_sources, turn_box
+from .image_encoding import UPRIGHT, ImageEncoding
+from .image_loading import Source, boxes_on_image, check_print, load_sources, turn_box
 from .image_processing_arr_coc import ArrCocImageProcessor, Box, boxes_to_patches, least_scale
 from .passes import ask_in_passes, check_passes
 from .processing_arr_coc import ArrCocProcessor, History, Turn, histories, take_view_options
@@ -36,10 +36,11 @@ from .view_encoding import (
     Reading,
     encode_prompts,
     encode_sources,
-    encode_whole,
     on_sheets,
+    reread_words,
     select_views,
     sources_of,
+    upright,
     with_features,
 )
 from .views import FetchResult
@@ -250,14 +251,16 @@ class AnswerGenerator:
             if isinstance(source, list | tuple) or getattr(source, "ndim", 0) == 4:
                 raise refusal("image", "one image, or a list of them", source)
         images = load_sources(sources, max_image_pixels=processor.max_image_pixels, policy=processor.sources)
+        for image in images:
+            if isinstance(image, Image.Image):
+                check_print(image.height, image.width)
         if (
             pooled
             or options.words not in ("auto", "network")
             or processor.shrinks(images, least_scale(options.tiles, options.tile_scale))
         ):
             return encode_prompts(self.model.model, processor, prompts, images, options)
-        pages = [page for image in images for page in sources_of(image, options, processor.max_image_pixels)]
-        return encode_whole(self.model.model, processor, pages, reread=options.reread)
+        return encode_whole(self.model.model, processor, images, options)
 
     # ---- ask ------------------------------------------------------------------------------------------------------
 
@@ -590,6 +593,30 @@ class AnswerGenerator:
         assisted = self.setting(kwargs, "prompt_lookup_num_tokens") is not None  # which reads prompts from the start
         plain = not static and not assisted and "cache" not in kwargs
         return plain and bool(self.setting(kwargs, "use_cache", True))
+
+
+def encode_whole(
+    core: ArrCocModel, processor: ArrCocImageProcessor, images: Sequence[Any], options: ViewOptions = AS_SEEN
+) -> ImageEncoding:
+    """Encodes images or sources that need no tiles, each by itself; those that lie on their side or head turned."""
+
+    def encode(sources: Sequence[Any]) -> ImageEncoding:
+        shown = [source.load() if isinstance(source, Source) else source for source in sources]
+        inputs = processor(shown, return_tensors="pt")
+        words = reread_words(core.vision_tower, processor, [None] * len(shown), shown) if options.reread else None
+        encoding = core.encode_image(inputs["pixel_values"], inputs["patch_mask"], words=words)
+        encoding.source_sizes = [(image.height, image.width) for image in shown]
+        return encoding
+
+    encoding = encode(images)
+    read = None if encoding.characters is None else encoding.characters.sum(1)
+    if read is None or bool((read[:, 1] >= UPRIGHT * read[:, 0]).all()):
+        return encoding
+    pages = list[Source]()
+    for image in images:
+        known = [image] if isinstance(image, Source) else sources_of(image, options, processor.max_image_pixels)
+        pages += known
+    return upright(core, processor, encoding, pages, encode)
 
 
 # ---- arguments of a question ---------------------------------------------------------------------------------------

@@ -151,20 +151,6 @@ def encode_sources(
     return upright(core, processor, encoding, sources, again)
 
 
-def encode_whole(
-    core: Core, processor: ArrCocImageProcessor, sources: Sequence[Source], *, reread: bool = False
-) -> ImageEncoding:
-    """Encodes images that need no tiles, each by itself; `reread`: see `ViewOptions`."""
-
-    def encode(sources: Sequence[Source]) -> ImageEncoding:
-        images = [source.load() for source in sources]
-        inputs = processor(images, return_tensors="pt")
-        words = reread_words(core.vision_tower, processor, [None] * len(images), images) if reread else None
-        return core.encode_image(inputs["pixel_values"], inputs["patch_mask"], words=words)
-
-    return upright(core, processor, encode(sources), sources, encode)
-
-
 def upright(
     core: Core,
     processor: ArrCocImageProcessor,
