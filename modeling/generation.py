@@ -202,7 +202,7 @@ class AnswerGenerator:
 
     @torch.no_grad()
     def encode_slots(
-        self, input_ids: Tensor, pixels: Tensor, sizes: Tensor, words: Tensor | None = None, **options: Any
+        self, input_ids: Tensor, pixels: Tensor, sizes: Tensor, words: Tensor | None = None, /, **options: Any
     ) -> ImageEncoding:
         """Encodes the images of prompts [B, S] from the processor, one for each slot, in views.
 

@@ -239,6 +239,8 @@ def test_the_processor_and_model_inputs_carry_words(model: Any) -> None:
     assert "image_words" not in plain
     tokens = model.generate(**plain, words="network")[:, plain["input_ids"].shape[1] :]
     assert model.processor.batch_decode(tokens, skip_special_tokens=True) == [model.generate(PAGE, "What is ab?")]
+    large = model.processor(images=[PAGE.resize((900, 900))], text=[text], return_tensors="pt")
+    assert torch.equal(model.generate(**large, words="network"), model.generate(**large))
 
 
 def test_the_collator_gives_training_the_words_of_a_source(
