@@ -491,13 +491,13 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
         if options.get("max_base_tokens") is not None:
             expected = "it in the processor's image_processor.views, as the processor writes the placeholders"
             raise ValueError(f"max_base_tokens: expected {expected}; got it beside model inputs")
-        answers = AnswerGenerator(self, self.processor)
-        if in_views and encoding is None:
-            encoding = answers.encode_slots(input_ids, sources, sizes, images["image_words"], **options)
-        elif encoding is None:
+        if encoding is None and not in_views:
             encoding = self.model.encode_image(images["pixel_values"], images["patch_mask"])
             if sources is not None and any(map(encoding.may_be_turned, range(len(encoding)))):
-                encoding = answers.encode_slots(input_ids, sources, sizes)
+                encoding, in_views = None, True
+        if encoding is None:
+            answers = AnswerGenerator(self, self.processor)
+            encoding = answers.encode_slots(input_ids, sources, sizes, images["image_words"], **options)
         return self.model.embed_images(
             input_ids, encoding, image_index=images["image_index"], choices=choices, joint=True, **aligned
         )

@@ -160,10 +160,10 @@ def upright(
 ) -> ImageEncoding:
     """The encoding of `sources`, or what `encode` makes of them once pages that lie on their side or head are turned.
 
-    A page that looks mirrored, or is hard to read in any direction, gets a warning in `ImageEncoding.words`.
+    A page that looks mirrored gets a warning in `ImageEncoding.words`.
     """
     given_sizes = encoding.source_sizes = [(source.height, source.width) for source in sources]
-    if any(source.turned for source in sources):
+    if core.vision_tower.text_reader is None or any(source.turned for source in sources):
         return encoding
     words, turned = [*encoding.word_sources()], [*sources]
     for row, source in enumerate(sources):
@@ -204,11 +204,9 @@ def _turn_of(
     best, total = max(zip(tried, read(*tried.values()), strict=True), key=lambda pair: float(pair[1][1]))
     if is_better(total):
         degrees, seen, image = best, total, tried[best]
-    if (legibility := confidence_of(seen)) >= UPRIGHT:
+    if not core.config.least_legibility <= confidence_of(seen) < UPRIGHT:
         return degrees, ""
     name = f"image {row + 1}" if source.page is None else f"page {source.page}"
-    if legibility < core.config.least_legibility:
-        return degrees, f"{name} is hard to read in any direction"
     mirrored = any(map(is_better, read(ImageOps.mirror(image), ImageOps.flip(image))))
     return degrees, f"{name} looks mirrored: any answer may be wrong" if mirrored else ""
 

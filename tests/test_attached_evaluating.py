@@ -103,7 +103,7 @@ def test_the_command_prints_a_table(cli: Cli, reader: AttachedReader, tmp_path: 
     for part in published("idefics3"):
         part.save_pretrained(tmp_path / "model")
     path = write(tmp_path, rows(small, budget=1.0))
-    options = ("--model", tmp_path / "model", "--budget", "0.2", "--json", tmp_path / "out.json")
+    options = ("--model", tmp_path / "model", "--budget", "0.2", "--json", tmp_path / "out.json", "--strategies", "all")
     code, out, err = cli("evaluate", path, *options)
     assert code == 0, err
     report = json.loads((tmp_path / "out.json").read_text())
