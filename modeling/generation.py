@@ -598,7 +598,7 @@ class AnswerGenerator:
 def encode_whole(
     core: ArrCocModel, processor: ArrCocImageProcessor, images: Sequence[Any], options: ViewOptions = AS_SEEN
 ) -> ImageEncoding:
-    """Encodes images or sources that need no tiles, each by itself; those that lie on their side or head turned."""
+    """Encodes images or sources that need no tiles, each by itself, and turns those that are not upright."""
 
     def encode(sources: Sequence[Any]) -> ImageEncoding:
         shown = [source.load() if isinstance(source, Source) else source for source in sources]

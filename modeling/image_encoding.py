@@ -26,11 +26,7 @@ px, 0.46 of 4 px. Print of 40 px and more that is worn has 0.7 to 0.8.
 """
 
 UPRIGHT, AHEAD, FEWEST = 0.85, 0.1, 4
-"""Legibility from which on a page is upright; by how much that of a turned page exceeds it; the fewest characters seen.
-
-Measured with arr-coc-135m on 59 drawn pages, 2026-11-29: at least 0.88 upright, 0.83 at most upside down, 0.63 at most
-on a side. Of 23 small or worn ones, 3 have less than 0.85 upright, and are tried in vain.
-"""
+"""Legibility of an upright page, at least; by how much a turned page has to exceed its own; the fewest characters seen."""
 
 LARGE, LEAST_OF_LARGE = 1.25, 0.5
 """Characters in a patch with text, at most, of print that is large, and the least legibility of worn large print.

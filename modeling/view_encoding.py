@@ -158,7 +158,7 @@ def upright(
     sources: Sequence[Source],
     encode: Callable[[Sequence[Source]], ImageEncoding],
 ) -> ImageEncoding:
-    """The encoding of `sources`, or what `encode` makes of them once pages that lie on their side or head are turned.
+    """The encoding of `sources`, or what `encode` makes of them once those that are not upright are turned.
 
     A page that looks mirrored gets a warning in `ImageEncoding.words`.
     """

@@ -1,4 +1,4 @@
-"""Pages that lie on their side or head are turned before they are read; a page that lied was read as nonsense."""
+"""Pages that are upside down or on their side are turned before they are read, which would be nonsense."""
 
 from collections.abc import Sequence
 from io import BytesIO

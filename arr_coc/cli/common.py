@@ -275,7 +275,7 @@ def read_password(args: argparse.Namespace) -> str | None:
     """The password in --password-file, if the command has one; it is neither printed nor saved."""
     if (name := getattr(args, "password_file", None)) is None:
         return None
-    return Path(name).expanduser().read_text(encoding="utf-8", errors="replace").partition("\n")[0]
+    return Path(name).expanduser().read_text(encoding="utf-8", errors="replace").partition("\n")[0].rstrip("\r")
 
 
 def add_reread_argument(parser: argparse.ArgumentParser) -> None:
