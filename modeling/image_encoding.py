@@ -26,7 +26,7 @@ px, 0.46 of 4 px. Print of 40 px and more that is worn has 0.7 to 0.8.
 """
 
 UPRIGHT, AHEAD, FEWEST = 0.85, 0.1, 4
-"""Legibility of an upright page, at least; by how much a turned page has to exceed its own; the fewest characters seen."""
+"""The least legibility of an upright page; by how much a turned page has to exceed its own; the fewest characters."""
 
 LARGE, LEAST_OF_LARGE = 1.25, 0.5
 """Characters in a patch with text, at most, of print that is large, and the least legibility of worn large print.
