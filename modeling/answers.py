@@ -496,7 +496,7 @@ def _hull(origins: Sequence[Origin]) -> Origin:
     return replace(origins[0], box=(min(x0), min(y0), max(x1), max(y1)))
 
 
-# ---- several readings ---------------------------------------------------------------------------------------------
+# ---- several readings, and several pages -----------------------------------------------------------------------------
 
 SURE = 0.8
 """Probability from which on an answer is not asked again."""
@@ -534,6 +534,23 @@ def agreed(answers: Sequence[Answer]) -> Answer:
     best = max(by_text.values(), key=lambda own: sum(answer.probability for answer in own))
     first, share = max(best, key=lambda answer: answer.probability), sum(answer.probability for answer in best)
     return replace(first, probability=(first.probability + share / len(answers)) / 2)
+
+
+PAGES_ALONE = 3
+"""The most pages of a prompt that are asked one by one."""
+
+
+def of_document(answer: Answer, slot: int, whole: JointFetch, encoding: ImageEncoding, images: Sequence[int]) -> Answer:
+    """An answer about one of a prompt's `images` as one about all of them.
+
+    `slot`: the number of the image among them; `whole`: a fetch from all.
+    """
+    assert isinstance(answer.fetch, JointFetch)
+    sources, places = (tuple(replace(o, source=slot) for o in own) for own in (answer.sources, answer.places))
+    turned, words = tuple(encoding.turned[row] for row in images), encoding.word_sources()
+    own = tuple(words[row][0] for row in images) if answer.words else ()
+    fetch = answer.fetch.among(whole, slot)
+    return replace(answer, fetch=fetch, sources=sources, places=places, turned=turned, words=own)
 
 
 def on_page(answer: Answer, sources: Sequence[Source], places: Tensor) -> Answer:

@@ -443,7 +443,7 @@ def _groups(views: Views, selected: SelectedSlots) -> list[tuple[list[int], int]
     """Slots that share a budget, and that budget."""
     rows = selected.rows.tolist()
     prompts = [[slot for slot, row in enumerate(rows) if row == prompt] for prompt in dict.fromkeys(rows)]
-    if views.spread == "joint":
+    if views.spread != "each":
         return [(slots, selected.budget) for slots in prompts]
     shares = []
     for slots in prompts:

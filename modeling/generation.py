@@ -18,7 +18,18 @@ from transformers import GenerationConfig, GenerationMixin
 from transformers.utils import logging
 from transformers.utils.generic import TransformersKwargs
 
-from .answers import THINKING, Answer, answer_probabilities, on_page, surest, with_cuts, with_fetch, with_places
+from .answers import (
+    PAGES_ALONE,
+    THINKING,
+    Answer,
+    answer_probabilities,
+    of_document,
+    on_page,
+    surest,
+    with_cuts,
+    with_fetch,
+    with_places,
+)
 from .base_model import ArrCocModel
 from .budgets import count_fetched, pooling
 from .checks import CALLABLES, DECODING, NUMBERS, boxes_per_slot, refusal, too_long
@@ -30,6 +41,7 @@ from .image_processing_arr_coc import ArrCocImageProcessor, Box, boxes_to_patche
 from .passes import ask_in_passes, check_passes
 from .processing_arr_coc import ArrCocProcessor, History, Turn, histories, take_view_options
 from .prompt import EmbeddedPrompt, behind_prefix
+from .prompt_format import NOT_ON_THE_PAGE
 from .tiles import AS_SEEN, VIEW_OPTIONS, ViewOptions
 from .view_encoding import (
     READINGS,
@@ -68,7 +80,7 @@ class QuestionBatch:
     encoding: ImageEncoding
     images: list[list[int]]
     questions: list[str]
-    spread: str = "joint"
+    spread: str = "auto"
     apart: bool = False
     boxes: list[Any] | None = None
 
@@ -325,6 +337,8 @@ class AnswerGenerator:
             batch = replace(batch, boxes=boxes_on_images(listed, batch))
         if choices.num_passes not in (None, 1):
             answers = ask_in_passes(self, batch, choices, history, return_fetch, on_fetch, kwargs)
+        elif self.ranks_pages(batch, choices):
+            answers = self._ask_pages(batch, choices, history, return_fetch, on_fetch, kwargs)
         else:
             prompt = self.embed(batch, choices, history, **kwargs)
             if on_fetch is not None:
@@ -353,17 +367,93 @@ class AnswerGenerator:
         if choices.bypass is not None:
             encoding = self.model.model.with_bypass(encoding, choices.bypass)
         images = [batch.images[number] for number in numbers]
-        part = replace(
-            batch, encoding=encoding, images=images, questions=[batch.questions[number] for number in numbers]
-        )
-        turns = histories(history, len(batch.questions))
-        prompt = self.embed(part, choices, [turns[number] for number in numbers], **kwargs)
-        answers: list[Answer] = self._answers(part, prompt, True, kwargs)  # type: ignore[assignment]  # with details
+        shown = list(zip(numbers, images, strict=True))
+        answers = self._answers_about(replace(batch, encoding=encoding), shown, choices, history, kwargs)
         places = reading.places
         return [
             on_page(answer, [sources[number] for number in own], places[own])
             for answer, own in zip(answers, images, strict=True)
         ]
+
+    def ranks_pages(self, batch: QuestionBatch, choices: FetchChoices) -> bool:
+        """Whether the most relevant pages of a prompt are asked one by one, see `ViewOptions.spread`.
+
+        Raises:
+            ValueError: "ranked" beside what is chosen for all pages together.
+        """
+        given = batch.apart or batch.boxes is not None or choices.relevance is not None or batch.encoding.readings
+        if batch.spread == "ranked" and given:
+            raise ValueError('spread: expected another than "ranked" beside boxes, relevance, patches or readings')
+        reads = self.model.model.fetcher.scorer(
+            choices.strategy or self.model.config.fetcher_config.strategy
+        ).reads_text
+        wanted = batch.spread == "ranked" or (batch.spread == "auto" and reads and not given)
+        return wanted and max(map(len, batch.images)) > 1
+
+    def _ask_pages(
+        self,
+        batch: QuestionBatch,
+        choices: FetchChoices,
+        history: History,
+        return_fetch: bool,
+        on_fetch: Callable[[FetchResult], Any] | None,
+        kwargs: dict[str, Any],
+    ) -> list[Any]:
+        """The answer to each question from the most relevant page that has one, or from all pages if none has."""
+        whole: Any = self.model.model.fetch(*self.select_slots(batch, choices, history, kwargs))
+        if on_fetch is not None:
+            on_fetch(whole)
+        slots = torch.arange(len(batch.slots)).split([len(images) for images in batch.images])
+        relevance = whole.most_relevant().cpu()
+        plain = {**kwargs, **dict.fromkeys(DRAWN), **ONE_BY_ONE}
+        best = {number: (images, list[Answer]()) for number, images in enumerate(batch.images)}
+        missing, tried = [*best], 0
+        while missing and tried < min(PAGES_ALONE, max(map(len, batch.images))):
+            shown = []
+            for number in missing:
+                order = relevance[slots[number]].argsort(descending=True, stable=True).tolist()
+                shown.append((number, [batch.images[number][order[min(tried, len(order) - 1)]]]))
+            answers = self._answers_about(batch, shown, choices, history, plain)
+            for (number, page), answer in zip(shown, answers, strict=True):
+                if answer.text.casefold() not in ("", NOT_ON_THE_PAGE):
+                    best[number] = page, [answer]
+            missing, tried = [number for number in missing if not best[number][1]], tried + 1
+        drawn = any(not _is_one(self.setting(kwargs, name)) for name in (*DRAWN, *ONE_BY_ONE))
+        if again := sorted(best) if drawn else missing:
+            asked = [(number, best[number][0]) for number in again]
+            final = self._answers_about(batch, asked, choices, history, kwargs)
+            repeats = len(final) // len(asked)
+            for at, (number, images) in enumerate(asked):
+                best[number] = images, final[at * repeats : (at + 1) * repeats]
+        answers = list[Answer]()
+        for number, images in enumerate(batch.images):
+            page, own = best[number]
+            if len(page) < len(images):
+                fetch, slot = whole.select(slots[number]), images.index(page[0])
+                own = [of_document(answer, slot, fetch, batch.encoding, images) for answer in own]
+            answers += own
+        with_details = return_fetch or self.setting(kwargs, "return_dict_in_generate")
+        return answers if with_details else [answer.text for answer in answers]
+
+    def _answers_about(
+        self,
+        batch: QuestionBatch,
+        shown: Sequence[tuple[int, list[int]]],
+        choices: FetchChoices,
+        history: History,
+        kwargs: dict[str, Any],
+    ) -> list[Answer]:
+        """Answers to questions of a batch: the number of each, and the images that it is about."""
+        turns, encoding = histories(history, len(batch.questions)), batch.encoding
+        documents = encoding.documents or [0] * len(encoding)  # so that one page alone is fetched from in views, too
+        part = replace(
+            batch,
+            encoding=replace(encoding, documents=documents),
+            images=[images for _, images in shown],
+            questions=[batch.questions[number] for number, _ in shown],
+        )
+        prompt = self.embed(part, choices, [turns[number] for number, _ in shown], **kwargs)
+        return self._answers(part, prompt, True, kwargs)  # type: ignore[return-value]  # with details
 
     def resolved(self, choices: FetchChoices) -> FetchChoices:
         """`RunningBackFetcher.resolve`; also refuses a budget that no image has, before images are encoded.
@@ -730,6 +820,10 @@ MODEL_INPUTS = (
 )  # fmt: skip
 """What the processor makes of images and text, which `ask` makes itself."""
 
+
+DRAWN = ("do_sample", "streamer", "return_dict_in_generate")
+ONE_BY_ONE = {"num_return_sequences": 1, "num_beams": 1}
+"""What is off while pages are asked one by one: only the last answer is sampled, streamed, or one of several."""
 
 WITH_ONE_READING = (
     "boxes", "patches", "relevance", "num_passes", "streamer", "return_dict_in_generate", "num_return_sequences",

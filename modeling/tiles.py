@@ -20,7 +20,7 @@ Window = tuple[int, int, int, int]
 
 TILING = ("auto", "asked", "all", "never")
 
-SPREADS = ("joint", "each")
+SPREADS = ("auto", "joint", "each", "ranked")
 
 VIEWS_AT_ONCE = 4
 """Squares that are encoded or scored at a time, which bounds the memory beside the features of all views."""
@@ -37,7 +37,9 @@ class ViewOptions:
         max_tiles: the most encoded tiles of one prompt; above it, "auto" becomes "asked" for all prompts of the call.
         asked_tiles: the most tiles that one question may ask for.
         asked_share: the least share of the overviews' relevance in each tile that a question asks for after its first.
-        spread: "joint": one budget over all views of a prompt; "each": each source gets its share of the budget.
+        spread: how the sources of a prompt share its budget. "joint": one over all views; "each": each source gets its
+            share; "ranked": the most relevant sources are asked one by one until one has an answer, together if none
+            has; "auto": "ranked" for scorers that read text, else "joint".
         max_base_tokens: the most base tokens of all sources of a prompt; above it they are pooled; None: those of four
             images.
         tile_scale: px of the square per px of the source, below which a source gets tiles, and the finest scale of
@@ -53,7 +55,7 @@ class ViewOptions:
     max_tiles: int = 64
     asked_tiles: int = 4
     asked_share: float = 0.0
-    spread: str = "joint"
+    spread: str = "auto"
     max_base_tokens: int | None = None
     tile_scale: float = 0.5
     words: Any = "auto"

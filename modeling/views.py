@@ -342,6 +342,31 @@ class JointFetch(FetchResult):
     def ranks(self) -> Tensor:
         return self.order
 
+    def most_relevant(self) -> Tensor:
+        """[I] the largest relevance of a slot's patches, in any of its views."""
+        slots = self.seen.views.slots.to(self.view.device)
+        return self.scores.new_zeros(len(self.scores)).scatter_reduce(0, slots, self.seen.relevance.amax(1), "amax")
+
+    def among(self, whole: "JointFetch", slot: int) -> "JointFetch":
+        """This fetch from one slot alone as one from `slot` among those of `whole`, whose others give no token."""
+        count, views = len(whole.counts), self.seen.views
+        at = torch.tensor([slot], device=self.view.device)
+
+        def placed(own: Tensor) -> Tensor:
+            return own.new_zeros(count, *own.shape[1:]).index_copy(0, at, own)
+
+        def seen(name: str) -> Tensor:
+            own, others = getattr(self.seen, name), getattr(whole.seen, name)[:count]
+            return torch.cat((others.index_copy(0, at, own[:1]), own[1:]))
+
+        windows = whole.seen.views.windows[:count].index_copy(0, at.cpu(), views.windows[:1])
+        slots = torch.cat((torch.arange(count), torch.full_like(views.tile_rows, slot)))
+        kept = replace(views, slots=slots, windows=torch.cat((windows, views.windows[1:])))
+        own = {name: getattr(self, name) for name in (*self.PER_TOKEN, "counts", "wanted", "tokens", "room")}
+        fields_of_slots: dict[str, Any] = {name: None if own[name] is None else placed(own[name]) for name in own}
+        fields_of_slots["view"] = placed(torch.where(self.view == 0, slot, self.view - 1 + count))
+        return replace(whole, **fields_of_slots, budget=self.budget, seen=Seen(kept, seen("relevance"), seen("hidden")))
+
     def boxes(self) -> Tensor:
         """[I, K, 4] x0, y0, x1, y1 of each fetched token in px of its source, as it was read."""
         side = math.isqrt(self.scores.shape[1])

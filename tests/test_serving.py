@@ -386,7 +386,7 @@ REFUSED: dict[str, tuple[dict[str, Any], int, str]] = {
     "passes over two images": (
         {"messages": chat("a", *URLS[:2]), "extra_body": {"num_passes": 2}},
         400,
-        "one image beside several passes; got 2",
+        "prompts of one image without tiles",
     ),
     "a field": ({"extra_body": {"stratgy": "none"}}, 400, "stratgy"),
     "a seed of samples": ({"seed": 1, "temperature": 0.5}, 400, "seed: expected temperature 0 with it (sampled"),

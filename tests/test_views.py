@@ -286,7 +286,7 @@ def test_an_oracle_finds_a_box_in_the_tiles(model: Any) -> None:
         ({"tiles": "some"}, "tiles: expected auto, asked, all, never or a positive number; got 'some'"),
         ({"tiles": 0}, "tiles: expected auto, asked, all, never or a positive number; got 0"),
         ({"tiles": True}, "tiles: expected auto"),
-        ({"spread": "even"}, "spread: expected one of joint, each; got 'even'"),
+        ({"spread": "even"}, "spread: expected one of auto, joint, each, ranked; got 'even'"),
         ({"max_tiles": 0}, "max_tiles: expected a positive number; got 0"),
         ({"asked_tiles": 1.5}, "asked_tiles: expected a positive number; got 1.5"),
         ({"asked_share": 1}, "asked_share: expected a share from 0 to below 1; got 1"),

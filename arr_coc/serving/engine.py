@@ -43,12 +43,11 @@ def answer_in_passes(answer_generator: AnswerGenerator, ticket: Ticket) -> Progr
     """The whole answer; the ticket gets the fetched patches and the passes.
 
     Raises:
-        ValueError: several images, or more passes than the context holds.
+        ValueError: several pages in several passes, or more passes than the context holds.
         NobodyWaits: the question was cancelled.
     """
     question = ticket.question
-    if len(question.images) != 1:
-        raise ValueError(f"num_passes: expected one image beside several passes; got {len(question.images)}")
+    first, *others = (image.encoding for image in question.images)
 
     def go_on(fetched: FetchResult) -> None:
         if ticket.cancelled:
@@ -58,7 +57,7 @@ def answer_in_passes(answer_generator: AnswerGenerator, ticket: Ticket) -> Progr
     if question.temperature > 0:
         drawn |= {"temperature": question.temperature, "top_p": question.top_p, "top_k": 0}
     answer: Answer = answer_generator.ask(
-        question.images[0].encoding,
+        first.join(*others) if others else first,
         question.text,
         history=list(question.history),
         choices=question.choices,
@@ -183,7 +182,10 @@ class Engine(QuestionQueue):
         return [self._waiting, self._waiting_for_passes]
 
     def _queue_of(self, question: ServedQuestion) -> deque[Ticket]:
-        return self._waiting_for_passes if question.in_passes else self._waiting
+        fetcher = self.answer_generator.model.config.fetcher_config
+        strategy = getattr(question.choices, "strategy", None) or fetcher.strategy
+        ranked = len(question.pages) > 1 and self.answer_generator.model.model.fetcher.scorer(strategy).reads_text
+        return self._waiting_for_passes if question.in_passes or ranked else self._waiting
 
     # ---- the thread that embeds
 
