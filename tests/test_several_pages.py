@@ -1,0 +1,162 @@
+"""A question about several pages: the most relevant page that has an answer is asked alone, wherever it stands."""
+
+from itertools import permutations
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers import READS_WORDS, SCORES_WORDS, needs_the_shipped_model, tiny_model
+from PIL import Image
+from torch import Tensor
+
+import arr_coc
+from arr_coc.modeling.generation import AnswerGenerator
+from arr_coc.modeling.prompt_format import NOT_ON_THE_PAGE
+from arr_coc.modeling.scorers import FetchContext
+from arr_coc.pages.generator import draw_page
+from arr_coc.viewing import draw_sheet
+
+QUESTION = "What is it?"
+SIZES = ((90, 120), (200, 150), (640, 400))
+WORDS = [[(f"w{at}", (5, 12 * at, 60, 12 * at + 10)) for at in range(count)] for count in (3, 6, 9)]
+"""The more words a page has, the more relevant is each."""
+ORDERS = [*permutations(range(3))]
+
+
+def paper(number: int) -> Image.Image:
+    grey = np.full((SIZES[number][1], SIZES[number][0], 3), 200, np.uint8)
+    grey[:, ::7] = 40 * number
+    return Image.fromarray(grey)
+
+
+@pytest.fixture
+def model(monkeypatch: pytest.MonkeyPatch) -> Any:
+    torch.manual_seed(0)
+    model = tiny_model(text={"max_position_embeddings": 4096}, **READS_WORDS, fetcher=SCORES_WORDS)
+    scorer = model.model.fetcher.scorer(model.config.fetcher_config.strategy)
+
+    def forward(context: FetchContext) -> Tensor:
+        filled = (context.pieces >= 0).flatten(2).sum(2)
+        return (filled * filled.sum(1, keepdim=True) / 10 - 2).float()
+
+    monkeypatch.setattr(scorer, "forward", forward)
+    return model
+
+
+def says(monkeypatch: pytest.MonkeyPatch, absent: list[int]) -> list[list[list[int]]]:
+    """Questions about these pages alone are answered "not on the page"; returns the images of all that is asked."""
+    asked: list[list[list[int]]] = []
+    answers = AnswerGenerator._answers
+
+    def replaced(self: Any, batch: Any, prompt: Any, *rest: Any) -> Any:
+        asked.append(batch.images)
+        given = answers(self, batch, prompt, *rest)
+        for answer, images in zip(given, batch.images, strict=True):
+            if len(images) == 1 and len(batch.encoding) > 1 and images[0] in absent:
+                object.__setattr__(answer, "text", NOT_ON_THE_PAGE)
+        return given
+
+    monkeypatch.setattr(AnswerGenerator, "_answers", replaced)
+    return asked
+
+
+@pytest.mark.parametrize("tiles", ["never", "all"])
+@pytest.mark.parametrize("order", ORDERS)
+def test_the_answer_is_that_of_its_page_alone_in_any_order(model: Any, order: tuple[int, ...], tiles: str) -> None:
+    options: dict[str, Any] = {"tiles": tiles, "max_base_tokens": 4096}
+    pages, words = [paper(number) for number in order], [WORDS[number] for number in order]
+    alone = model.generate([[paper(2)]], [QUESTION], words=[WORDS[2]], return_fetch=True, **options)[0]
+    answer = model.generate([pages], [QUESTION], words=words, return_fetch=True, **options)[0]
+    slot = order.index(2)
+    assert (answer.text, answer.probability) == (alone.text, pytest.approx(alone.probability))
+    assert [origin.box for origin in answer.sources] == [origin.box for origin in alone.sources]
+    assert {origin.source for origin in answer.sources} == {slot} and len(answer.turned) == len(answer.words) == 3
+    counts = answer.fetch.counts.tolist()
+    assert counts[slot] == int(alone.fetch.counts.sum()) and sum(counts) == counts[slot]
+    assert torch.equal(answer.fetch.boxes()[slot], alone.fetch.boxes()[0])
+    assert torch.equal(answer.fetch.own_relevance()[slot], alone.fetch.own_relevance()[0])
+    document = model.encode_image([pages], words=words, **options)
+    assert model.generate(document, QUESTION, return_fetch=True).sources == answer.sources
+    assert draw_sheet(document.sources, answer, question=QUESTION).width > 300
+
+
+def test_pages_that_do_not_have_it_are_passed_over(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    document = model.encode_image([[paper(number) for number in (1, 0, 2)]], words=[WORDS[n] for n in (1, 0, 2)])
+    for absent, wanted in (([], [2]), ([2], [2, 0]), ([2, 0], [2, 0, 1])):
+        with monkeypatch.context() as patch:
+            asked = says(patch, absent)
+            answer = model.generate(document, QUESTION, return_fetch=True)
+        assert asked == [[[page]] for page in wanted]
+        assert answer.text != NOT_ON_THE_PAGE and answer.fetch.counts.nonzero().tolist() == [[wanted[-1]]]
+
+
+def test_all_pages_are_read_together_where_none_has_it(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    document = model.encode_image([[paper(number) for number in range(3)]], words=WORDS)
+    together = model.generate(document, QUESTION, spread="joint", return_fetch=True)
+    asked = says(monkeypatch, [0, 1, 2])
+    assert model.generate(document, QUESTION, return_fetch=True) == together
+    assert asked == [[[2]], [[1]], [[0]], [[0, 1, 2]]]
+
+
+def test_questions_of_a_batch_are_answered_as_each_alone(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = [paper(0), paper(2)], [WORDS[0], WORDS[2]]
+    second = [paper(1)], [WORDS[1]]
+    alone = [model.generate([pages], [QUESTION], words=words)[0] for pages, words in (first, second)]
+    both = model.generate([first[0], second[0]], [QUESTION] * 2, words=first[1] + second[1])
+    assert both == alone
+
+
+def test_only_the_last_answer_is_streamed_or_one_of_several(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    document = model.encode_image([[paper(0), paper(2)]], words=[WORDS[0], WORDS[2]])
+    streamed: list[Tensor] = []
+
+    class Streamer:
+        def put(self, value: Tensor) -> None:
+            streamed.append(value)
+
+        def end(self) -> None:
+            streamed.append(torch.empty(0))
+
+    text = model.generate(document, QUESTION, streamer=Streamer(), max_new_tokens=4)
+    assert text == model.generate(document, QUESTION, max_new_tokens=4)
+    assert sum(not len(value) for value in streamed) == 1
+    several = model.generate(document, QUESTION, num_beams=2, num_return_sequences=2, return_dict_in_generate=True)
+    assert [answer.fetch.counts.nonzero().tolist() for answer in several] == [[[1]]] * 2
+    assert several[0].output is not None
+
+
+@pytest.mark.parametrize("given", ["relevance", "boxes", "patches"])
+def test_what_is_chosen_for_all_pages_is_refused_beside_ranked_ones(model: Any, given: str) -> None:
+    document = model.encode_image([[paper(0), paper(1)]], words=WORDS[:2])
+    options: dict[str, Any] = {
+        "relevance": {"relevance": torch.rand(2, document.side**2)},
+        "boxes": {"boxes": [[(0, 0, 9, 9)], [(0, 0, 9, 9)]], "strategy": "oracle"},
+        "patches": {"patches": torch.tensor([[0], [1]])},
+    }[given]
+    with pytest.raises(ValueError, match='spread: expected another than "ranked"'):
+        model.generate(document, QUESTION, spread="ranked", **options)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("kind", ["form", "invoice"])
+def test_the_shipped_model_answers_about_two_pages_as_about_each(shipped: Any, kind: str, seed: int) -> None:
+    """It answered 8 of 13 such questions about invoices from single pages, and 5 from two pages."""
+    rng = np.random.default_rng((seed, 7))
+    pages = [draw_page(rng, "validation", kind) for _ in range(2)]
+    question = next(
+        each for each in pages[0].questions if not each.absent and each.answers[0] not in str(pages[1].lines)
+    )
+    images = [page.image for page in pages]
+    alone = shipped.generate(images[0], question.text)
+    told = [shipped.generate([order], [question.text], return_fetch=True)[0] for order in (images, images[::-1])]
+    assert told[0].text == told[1].text
+    if [answer.fetch.counts.argmax().item() for answer in told] == [0, 1]:
+        assert told[0].text == alone
+
+
+@pytest.fixture(scope="module")
+def shipped() -> Any:
+    needs_the_shipped_model("load_model()")
+    return arr_coc.load_model()
