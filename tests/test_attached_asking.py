@@ -1,11 +1,13 @@
 """Running back on published models: what is fetched, budgets, and what cannot be asked."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from attached_models import WHOLE, logits_of, picture, published
 from PIL import Image
+from tiny_pdf import PASSWORD, locked, write_pdf
 
 import arr_coc
 from arr_coc.attached.families import FAMILIES
@@ -69,6 +71,40 @@ def test_similarity_fetches_tokens_that_are_like_the_question(reader: AttachedRe
     answer = reader.generate(page, "xyz", budget=3, strategy="similarity", return_fetch=True)
     assert answer.fetch.indices.tolist() == [[5, 40, 71]]
     assert answer.fetch.relevance[0, [5, 40, 71]].min() > 0.9
+
+
+WORDS = [
+    ("Tip", (0, 70, 30, 90)),
+    ("7.00", (196, 70, 250, 90)),
+    ("Date", (0, 264, 30, 284)),
+    ("9.9.", (196, 264, 250, 284)),
+]
+"""Two labels, each with its value at the other end of the line."""
+
+
+@pytest.mark.parametrize(("question", "row"), [("What is the tip?", 2), ("What is the date?", 8)])
+def test_words_of_the_question_lead_to_the_value_beside_them(reader: AttachedReader, question: str, row: int) -> None:
+    page = reader.encode_image(Image.new("RGB", (256, 320), "white"), words=WORDS)
+    answer = reader.generate(page, question, budget=3, strategy="words", return_fetch=True)
+    assert answer.fetch.positions.tolist() == [[[row, 0], [row, 6], [row, 7]]] and not answer.fetch.fallbacks["scorer"]
+
+
+def test_words_are_those_of_a_pdfs_text_layer(reader: AttachedReader, tmp_path: Path) -> None:
+    """The tip is on the second of two pages that have as much print everywhere."""
+    rows = [f"BT /F1 16 Tf 20 {190 - 20 * row} Td (Row {row}    Amount {row}0.00) Tj ET" for row in range(9)]
+    tip = "BT /F1 16 Tf 20 50 Td (Tip     Amount 7.50) Tj ET"
+    path = write_pdf(tmp_path / "two.pdf", "\n".join(rows), "\n".join([*rows[:7], tip]), size=(200, 220))
+    answer = reader.generate(path, "What is the tip?", budget=8, strategy="words", return_fetch=True)
+    assert {(origin.page, round(origin.box[1])) for origin in answer.sources} == {(2, 328)}
+    assert max(origin.box[2] for origin in answer.sources) > 300
+
+
+def test_an_encrypted_pdf_opens_with_its_password(reader: AttachedReader, tmp_path: Path) -> None:
+    asked: dict[str, Any] = {"image": locked(tmp_path / "locked.pdf"), "question": "What is the total?", "budget": 4}
+    answer = reader.generate(**asked, strategy="words", password=PASSWORD, return_fetch=True)
+    assert not answer.fetch.fallbacks["scorer"]
+    with pytest.raises(ValueError, match="locked.pdf: expected the password of an encrypted PDF .* got none"):
+        reader.generate(**asked)
 
 
 @pytest.mark.parametrize(("prefix", "to_all"), [(True, False), (False, False), (True, True), (False, True)])
@@ -219,6 +255,11 @@ def test_an_encoding_of_another_model_is_refused(reader: AttachedReader) -> None
         ({"boxes": [BOX]}, "boxes: expected boxes with strategy oracle, and with no other"),
         ({"strategy": "oracle", "boxes": [(9, 9, 1, 1)]}, "boxes: expected x0 <= x1"),
         ({"strategy": "oracle", "boxes": [(900, 900, 999, 999)]}, "boxes that reach into the image of .* got .900"),
+        (
+            {"strategy": "words"},
+            r'"words": expected a PDF with a text layer, or words= of encode_image: .*; got images wi',
+        ),
+        ({"words": "file.xml"}, "words: expected auto, network, ocr, text_layer, a list"),
         ({"strategi": "none"}, "generate: expected arguments that help.* lists, .*; got strategi"),
         ({"budget": 2.0}, r"budget: expected a share in 0\.\.1"),
         ({"budget": 0, "pool": 0}, "budget: expected at least one token where there is no base"),

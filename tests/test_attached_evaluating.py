@@ -175,6 +175,16 @@ def test_the_answer_is_the_readers(cli: Cli, folder: Path, picture: Path, tmp_pa
         assert max(image.size) >= 512
 
 
+def test_words_of_a_file_lead_to_tokens(cli: Cli, folder: Path, picture: Path, tmp_path: Path) -> None:
+    word = "<span class='ocrx_word' title='bbox 10 10 60 30'>Total</span>"
+    boxed = f"<span class='ocr_line' title='bbox 10 10 60 30'>{word}</span>"
+    said = tmp_path / "page.hocr"
+    said.write_text(f"<html><body><div class='ocr_page' title='bbox 0 0 640 480'>{boxed}</div></body></html>")
+    options = ("--model", folder, "--strategy", "words", "--budget", "2", "--json")
+    code, out, err = cli("ask", picture, "What is the total?", *options, "--words", said)
+    assert code == 0 and json.loads(out)["sources"][0]["box"][:2] == [0, 0], err
+
+
 def test_pages_of_a_document_are_asked_about_together(cli: Cli, folder: Path) -> None:
     code, out, _ = cli("ask", PDF, "What?", "--model", folder, "--budget", "100", "--strategy", "random", "--json")
     found = json.loads(out)

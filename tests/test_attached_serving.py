@@ -119,6 +119,11 @@ def test_several_images_documents_and_earlier_turns(reader: AttachedReader, clie
     assert text(answer) == reader.generate(PAGES[0], "What?", history=[("Who?", "Me.")])
 
 
+def test_words_of_the_request_are_used(client: Any) -> None:
+    said = {"strategy": "words", "words": [["Total", [0, 0, 40, 20]]], "budget": 4}
+    assert ask(client, "What is the total?", URLS[0], extra_body=said).arr_coc["strategy"] == "words"
+
+
 def test_a_client_that_goes_takes_its_question_along(served: tuple[Server, str], client: Any) -> None:
     stream = ask(client, "What?", URLS[0], stream=True, max_tokens=1000)
     next(iter(stream))
@@ -135,6 +140,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a budget": ({"extra_body": {"budget": "auto"}}, "budget: expected a share, a number of tokens or one of"),
     "a strategy": ({"extra_body": {"strategy": "clip_query"}}, "strategy: expected one of attention"),
     "no boxes": ({"extra_body": {"strategy": "oracle"}}, "boxes: expected boxes with strategy oracle"),
+    "no words": ({"extra_body": {"strategy": "words"}}, "expected a PDF with a text layer, or words="),
     "no scorer": ({"extra_body": {"strategy": "realizer"}}, "expected a trained scorer"),
     "too many tokens": ({"max_tokens": 1024, "messages": chat("x" * 2000, URLS[0])}, "the context of 2500 holds no"),
     "a long question": ({"messages": chat("x" * 3000, URLS[0])}, "expected a prompt of fewer than 2500 tokens"),

@@ -17,6 +17,7 @@ from transformers.cache_utils import Cache
 
 from ..modeling.image_loading import Source
 from ..modeling.vision_tower import luminance, magnitude, sobel
+from ..modeling.word_sources import PageWords
 from .families import AttachedFamily, View
 
 TOKEN_PX = 8
@@ -44,6 +45,7 @@ class EncodedPrompt:
         prefix_ids: [p] the prompt up to the last base token, whose keys and values are in `prefix`.
         image_ids: [i] the prompt up to the last of all image tokens. Its keys and values are in `image`, for the layers
             that strategy "attention" needs.
+        words: of each image, for strategy "words".
     """
 
     sources: list[Source]
@@ -65,6 +67,7 @@ class EncodedPrompt:
     prefix: Cache | None = field(default=None, repr=False)
     image_ids: Tensor | None = None
     image: Cache | None = field(default=None, repr=False)
+    words: list[PageWords] = field(default_factory=list, repr=False)
 
     def __len__(self) -> int:
         return len(self.places)

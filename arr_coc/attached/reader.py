@@ -25,6 +25,7 @@ from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..modeling.processing_arr_coc import History, Turn, checked_questions, histories
 from ..modeling.tiles import AS_SEEN
 from ..modeling.view_encoding import sources_of
+from ..modeling.word_sources import PageToRead, check_words, words_of_each, words_of_page
 from .adapter import base_of, load_scorer, save_scorer
 from .encoding import AttachedEncoding, EncodedPrompt, encode_prompts
 from .families import FAMILIES
@@ -41,6 +42,7 @@ from .scoring import (
     most_relevant,
     origins,
     relevance_of_boxes,
+    relevance_of_words,
     score,
 )
 
@@ -103,7 +105,14 @@ class AttachedReader:
 
     @torch.no_grad()
     def encode_image(
-        self, image: Any, *, pool: int = POOL, way: str = "tokens", prefix: bool = True
+        self,
+        image: Any,
+        *,
+        pool: int = POOL,
+        way: str = "tokens",
+        prefix: bool = True,
+        words: Any = "auto",
+        password: str | None = None,
     ) -> AttachedEncoding:
         """Encodes images once for any number of questions.
 
@@ -115,22 +124,39 @@ class AttachedReader:
                 small copy of the image, whose tokens are the base tokens, and later the patches for a question.
             prefix: whether the language model prefills what questions then share: the prompt up to the base tokens;
                 and, where strategy "attention" is the default, its layers for that with all tokens.
+            words: the source of the words for strategy "words", as in `generate` of our own models; "auto" is a PDF's
+                text layer.
+            password: of encrypted PDFs.
 
         Raises:
-            ValueError: an image that cannot be read, a pool below 0, another way, or "pixels" without base tokens or
-                for a family whose tower encodes whole images only.
+            ValueError: an image or words that cannot be read, a pool below 0, another way, or "pixels" without base
+                tokens or for a family whose tower encodes whole images only.
         """
         self._check_way(pool, way)
-        return self.encode_sources([_sources(shown) for shown in shown_by_prompts(image)], pool, way, prefix)
+        check_words(words)
+        sources = [_sources(shown, password) for shown in shown_by_prompts(image)]
+        return self.encode_sources(sources, pool, way, prefix, words)
 
     @torch.no_grad()
     def encode_sources(
-        self, sources: Sequence[list[Source]], pool: int = POOL, way: str = "tokens", prefix: bool = True
+        self,
+        sources: Sequence[list[Source]],
+        pool: int = POOL,
+        way: str = "tokens",
+        prefix: bool = True,
+        words: Any = "auto",
     ) -> AttachedEncoding:
         """`encode_image` for the images, pages and frames of each prompt."""
         images = [[source.load() for source in shown] for shown in sources]
+        each = iter(words_of_each(words, sum(map(len, sources))))
+        said = [
+            [words_of_page(next(each), PageToRead(*page)) for page in zip(*shown, strict=True)]
+            for shown in zip(sources, images, strict=True)
+        ]
         inputs, texts = self.writer.processed(images)
         encoding = encode_prompts(self.family, sources, images, texts, inputs, pool, way)
+        for prompt, own in zip(encoding.prompts, said, strict=True):
+            prompt.words = own
         for prompt in encoding.prompts if prefix else ():
             if pool:
                 self.runner.read_prefix(encoding, prompt)
@@ -153,6 +179,8 @@ class AttachedReader:
         seed: int = 0,
         pool: int = POOL,
         way: str = "tokens",
+        words: Any = "auto",
+        password: str | None = None,
         return_fetch: bool = False,
         **kwargs: Any,
     ) -> Any:
@@ -168,7 +196,7 @@ class AttachedReader:
             boxes: (x0, y0, x1, y1) px for strategy "oracle": a list, or one for each image of each prompt.
             history: earlier questions and their answers: [(question, answer), ...], or such a list for each question.
             seed: of strategy "random".
-            pool, way: see `encode_image`; for images that are not encoded yet.
+            pool, way, words, password: see `encode_image`; for images that are not encoded yet.
             return_fetch: whether to return `Answer`s, with the fetched tokens.
             kwargs: arguments of transformers' `generate`.
 
@@ -190,7 +218,8 @@ class AttachedReader:
             count_fetched(budget, 2**30, 2**30, int(pool > 0))  # refuses requests that are invalid for every image
             if not isinstance(image, AttachedEncoding):
                 shared = len(questions) > 1 or (strategy == "attention" and way == "pixels")
-                encoding = self.encode_image(image, pool=pool, way=way, prefix=shared)
+                own = {"words": words, "password": password}
+                encoding = self.encode_image(image, pool=pool, way=way, prefix=shared, **own)
             elif image.model is not self.model:
                 raise ValueError(
                     f"encoding: expected one that this model made; got one of {type(image.model).__name__}"
@@ -344,6 +373,8 @@ class AttachedReader:
             given["attention"] = paid if to_all else between_cells(paid, prompt)
         if boxes is not None:
             given["relevance"] = relevance_of_boxes(prompt, boxes)
+        if strategy == "words":
+            given["relevance"] = relevance_of_words(prompt, question)
         trained = self.scorer if strategy == "realizer" else None
         scorer = trained or make_scorer(strategy, self.width)
         scores, relevance, failed = score(scorer, prompt, self.query(question), **given)
@@ -352,9 +383,9 @@ class AttachedReader:
         )
 
 
-def _sources(shown: Sequence[Any]) -> list[Source]:
+def _sources(shown: Sequence[Any], password: str | None) -> list[Source]:
     """The images, pages and frames of a prompt."""
-    pages = [sources_of(load_source(one), AS_SEEN, MAX_IMAGE_PIXELS) for one in shown]
+    pages = [sources_of(load_source(one, password=password), AS_SEEN, MAX_IMAGE_PIXELS) for one in shown]
     return [page for own in pages for page in own]
 
 

@@ -8,6 +8,7 @@ model, L question tokens, M base tokens, K fetched tokens.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import isqrt
 from typing import Any
 
 import torch
@@ -18,16 +19,19 @@ from ..modeling.answers import Origin
 from ..modeling.configuration_arr_coc import ArrCocFetcherConfig
 from ..modeling.image_processing_arr_coc import Box
 from ..modeling.patch_scorers import AttentionScorer, Realizer
+from ..modeling.printed_lines import UNKNOWN, around, readable
 from ..modeling.scorers import (
     SCORERS,
     FetchContext,
     Scorer,
     is_uninformative,
     masked_mean,
+    spelling_match,
     unit_range,
     warn_of_fallback,
 )
 from ..modeling.views import FetchResult
+from ..modeling.wordpieces import CHARACTERS, SPACE
 from .encoding import EncodedPrompt
 
 
@@ -64,6 +68,7 @@ STRATEGIES: dict[str, type[Scorer]] = {
     "attention": AttentionScorer,
     "similarity": SimilarityScorer,
     **{name: SCORERS[name] for name in ("saliency", "random", "oracle")},
+    "words": SCORERS["oracle"],  # fetches by `relevance_of_words`
     "realizer": TrainedScorer,
 }
 """The names are those of our own models."""
@@ -181,6 +186,57 @@ def relevance_of_boxes(prompt: EncodedPrompt, boxes: Sequence[Sequence[Box]]) ->
             share = across * down / ((x1 - x0) * (y1 - y0)).clamp(min=1e-6)
             covered = torch.where(owner == image, torch.maximum(covered, share), covered)
     return covered.masked_fill(~prompt.is_place, 0.0)
+
+
+RIGHT, LEFT, ABOVE, BELOW = 0.02, 0.3, 1.0, 0.3
+"""What a distance of one line height from a word of the question costs, in the direction in which an answer is looked
+for; chosen on drawn pages of the training split."""
+
+
+def relevance_of_words(prompt: EncodedPrompt, question: str) -> Tensor:
+    """[N] how much a token's words, or words from which they are near, are spelled as in a question, 0..1.
+
+    A value stands right of its label, in the same line, or below it: other directions cost more.
+
+    Raises:
+        ValueError: no words of the prompt's images are known.
+    """
+    if not any(page.lines for page in prompt.words):
+        expected = (
+            'a PDF with a text layer, or words= of encode_image: [(text, (x0, y0, x1, y1)), ...], "ocr" or a file'
+        )
+        received = "; ".join(page.warning for page in prompt.words if page.warning) or "images without words"
+        raise ValueError(f'strategy "words": expected {expected}; got {received}')
+    owner = torch.tensor([view.image for view in prompt.views])[prompt.places[:, 0].clamp(min=0)]
+    relevance = torch.zeros(len(prompt))
+    for image, page in enumerate(prompt.words):
+        runs = (run for line in page.lines or () for run in line.words())
+        words = [(text, around(boxes)) for text, boxes in runs if text.strip(UNKNOWN)]
+        if not words:
+            continue
+        x0, y0, x1, y1 = torch.tensor([box for _, box in words]).unbind(-1)
+        across, down = x0 - x1[:, None], (y0 + y1) / 2 - (y0 + y1)[:, None] / 2
+        back = x0[:, None] - x1
+        cost = (
+            across.clamp(min=0) * RIGHT + back.clamp(min=0) * LEFT + torch.where(down > 0, down * BELOW, -down * ABOVE)
+        )
+        near = (1 + cost / (y1 - y0)[:, None]).rsqrt()
+        said = (spelled_alike([text for text, _ in words], question)[:, None] * near).amax(0)
+        left, top, right, bottom = prompt.boxes[:, :, None].unbind(1)
+        touched = (left < x1) & (right > x0) & (top < y1) & (bottom > y0) & (owner == image)[:, None]
+        relevance = torch.maximum(relevance, (touched * said).amax(1))
+    return relevance.masked_fill(~prompt.is_place, 0.0)
+
+
+def spelled_alike(words: Sequence[str], question: str) -> Tensor:
+    """[n] how much of each of n words in reading order is spelled as in a question, 0..1, see `spelling_match`."""
+    spoken = [*words, *question.split()]
+    classes = [[SPACE, *(CHARACTERS.index(each) + 1 for each in "".join(map(readable, word)))] for word in spoken]
+    spellings = torch.nn.utils.rnn.pad_sequence([torch.tensor(word) for word in classes], batch_first=True)
+    pieces = torch.full((1, (isqrt(len(words)) + 1) ** 2, 2, 1), -1)
+    pieces[0, : len(words), 0, 0] = torch.arange(len(words))
+    asked = torch.arange(len(words), len(spoken))[None]
+    return spelling_match(pieces, asked, torch.ones_like(asked), spellings)[0, : len(words), 1]
 
 
 def with_neighbours(values: Tensor, prompt: EncodedPrompt) -> Tensor:

@@ -138,11 +138,11 @@ def _encode_published(args: argparse.Namespace, reader: AttachedReader, images: 
     """The images as a published model with running back encodes them, and further options of its `generate`."""
     from arr_coc.attached.placing import share_or_number
 
-    for name in ("allocator", "passes", "tiles", "readings", "words", "reread"):
+    for name in ("allocator", "passes", "tiles", "readings", "reread"):
         if (value := getattr(args, name)) not in (None, 1):  # a published model has one pass and one reading
             raise ValueError(f"--{name}: expected none with a {reader.model.config.model_type} model; got {value}")
     options = {} if args.budget is None else {"budget": share_or_number(args.budget)}
-    return reader.encode_image([images]), options
+    return reader.encode_image([images], words=args.words or "auto"), options
 
 
 def _report(

@@ -359,8 +359,8 @@ def _of_bench(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     views = {
         name: value for name in ("tiles", "readings", "words", "reread") if (value := getattr(args, name)) is not None
     }
-    if reader is not None and views:
-        name, value = next(iter(views.items()))
+    if reader is not None and (own := {name: value for name, value in views.items() if name != "words"}):
+        name, value = next(iter(own.items()))
         raise ValueError(f"--{name}: expected none with a {model.config.model_type} model; got {value}")
     named = {"strategy": args.strategy, "budget": args.budget}
     choices: dict[str, Any] = {name: value for name, value in named.items() if value is not None}

@@ -68,8 +68,9 @@ def attached_arms(
 
 
 def usable_strategies(reader: AttachedReader, *, oracle: bool) -> list[str]:
-    """The names of all arms that a reader can run."""
-    unusable = {name for name, usable in (("realizer", reader.scorer is not None), ("oracle", oracle)) if not usable}
+    """The names of all arms that a reader can run; "words", which not every page has, is left out."""
+    known = (("realizer", reader.scorer is not None), ("oracle", oracle), ("words", False))
+    unusable = {name for name, usable in known if not usable}
     return [name for name in (*STRATEGIES, *FIXED) if name not in unusable]
 
 

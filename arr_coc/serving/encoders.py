@@ -94,9 +94,7 @@ class AttachedEncoder:
     def encode(self, prepared: Sequence[PreparedImage]) -> tuple[AttachedEncoding, Seen]:
         """`AttachedReader.encode_image` for one prompt with all images."""
         images, sources = _opened(prepared)
-        if prepared[0].words != "auto":
-            raise ValueError(f"words: expected none with a {self.reader.model.config.model_type} model; got them")
-        encoding = self.reader.encode_sources([sources])
+        encoding = self.reader.encode_sources([sources], words=prepared[0].words)
         (prompt,) = encoding.prompts
         prompt.sources = [replace(source, load=no_pixels) for source in sources]
         counts = [sum(view.image == number for view in prompt.views) for number in range(len(images))]
