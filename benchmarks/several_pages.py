@@ -70,9 +70,9 @@ def measure(model: Any, length: int, count: int) -> dict[str, Any]:
         print(f"{length} pages, {len(rows)} questions", flush=True)
         if len(rows) == count:
             break
-    alone, right, turned, ratio = zip(*rows, strict=True)
-    shares = {"alone": np.mean(alone), "document": np.mean(right), "reverse": np.mean(turned)}
-    kept = np.mean([(a and r) + (a and t) for a, r, t, _ in rows]) / (2 * np.mean(alone))
+    of_pages, of_documents, of_reversed, ratio = zip(*rows, strict=True)
+    shares = {"alone": np.mean(of_pages), "document": np.mean(of_documents), "reverse": np.mean(of_reversed)}
+    kept = np.mean([(a and r) + (a and t) for a, r, t, _ in rows]) / (2 * np.mean(of_pages))
     numbers = {**shares, "kept": kept, "seconds": np.median(ratio)}
     return {"pages": length, "questions": len(rows), **{name: round(float(each), 3) for name, each in numbers.items()}}
 
