@@ -3,6 +3,8 @@
 import csv
 import json
 import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -292,3 +294,27 @@ def test_no_grad_is_needed(checkpoint: Path) -> None:
     with torch.enable_grad():
         found = model.extract(Image.new("RGB", (64, 64), "white"), "total")
     assert set(found) == {"total"}
+
+
+@pytest.mark.slow
+def test_two_workers_extract_a_folder_and_go_on_where_a_run_ended(tmp_path: Path, checkpoint: Path) -> None:
+    """A bad file is a row; what the table has is not read again, even if it is no document any more."""
+    pytest.importorskip("ray.data")
+    dataset = pytest.importorskip("pyarrow.dataset")
+    documents, table = tmp_path / "in", tmp_path / "table"
+    documents.mkdir()
+    for name in ("0.png", "1.png", "new.png"):
+        Image.new("RGB", (64, 64), (9 * len(name),) * 3).save(documents / name)
+    new = (documents / "new.png").rename(tmp_path / "new.png")
+    (documents / "broken.pdf").write_bytes(b"%PDF-1.4 broken")
+    script = Path(__file__).parents[1] / "examples" / "extract_ray.py"
+    options = ["--fields", "total: money, note", "--model", str(checkpoint), "--workers", "2", "--cpus", "0.5"]
+    command = [sys.executable, str(script), str(documents), str(table), *options]
+    assert "3 documents, 0 of them" in subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    (documents / "0.png").write_bytes(b"not a picture any more")
+    new.rename(documents / "new.png")
+    assert "4 documents, 3 of them" in subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    rows = dataset.dataset(table).to_table().to_pylist()
+    assert [Path(row["document"]).name for row in rows if row["error"]] == ["broken.pdf"]
+    assert sorted(Path(row["document"]).name for row in rows) == sorted(path.name for path in documents.iterdir())
+    assert {"total", "total probability", "note"} <= rows[0].keys()

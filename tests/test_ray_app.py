@@ -4,8 +4,6 @@ Needs the extra "ray", and a minute or more.
 """
 
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,10 +16,8 @@ pytest.importorskip("ray")
 pytest.importorskip("ray.serve")
 
 import openai
-import pyarrow.dataset
 import ray
 import yaml
-from helpers import tiny_checkpoint
 from ray import serve
 from serving_client import chat, data_url, noise, png, until
 
@@ -143,24 +139,3 @@ def test_the_shipped_file_deploys_what_there_is() -> None:
     given = RayArguments(**application["args"])
     assert application["import_path"] == f"{build.__module__}:{build.__name__}"
     assert ServerSettings(**given.settings).answer_seconds == 60
-
-
-def test_two_workers_extract_a_folder_and_go_on_where_a_run_ended(tmp_path: Path) -> None:
-    """A bad file is a row; what the table has is not read again, even if it is no document any more."""
-    documents, table = tmp_path / "in", tmp_path / "table"
-    checkpoint = tiny_checkpoint(tmp_path / "checkpoint")
-    documents.mkdir()
-    for number in range(3):
-        (documents / f"{number}.png").write_bytes(png(noise(number)))
-    (documents / "broken.pdf").write_bytes(b"%PDF-1.4 broken")
-    script = Path(__file__).parents[1] / "examples" / "extract_ray.py"
-    options = ["--fields", "total: money, note", "--model", str(checkpoint), "--workers", "2", "--cpus", "0.5"]
-    command = [sys.executable, str(script), str(documents), str(table), *options]
-    assert "4 documents, 0 of them" in subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    (documents / "0.png").write_bytes(b"not a picture any more")
-    (documents / "new.png").write_bytes(png(noise(9)))
-    assert "5 documents, 4 of them" in subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    rows = pyarrow.dataset.dataset(table).to_table().to_pylist()
-    assert [Path(row["document"]).name for row in rows if row["error"]] == ["broken.pdf"]
-    assert sorted(Path(row["document"]).name for row in rows) == sorted(path.name for path in documents.iterdir())
-    assert {"total", "total probability", "note"} <= rows[0].keys()
