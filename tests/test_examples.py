@@ -49,8 +49,8 @@ MARKS = {
 
 
 def test_the_list_is_complete() -> None:
-    with_a_server = {"ask_server.py"}  # tests/test_serving_load.py
-    assert {path.name for path in (ROOT / "examples").glob("*.py")} == set(SCRIPTS) | with_a_server
+    elsewhere = {"ask_server.py", "extract_ray.py"}  # tests/test_serving_load.py, test_extracting.py
+    assert {path.name for path in (ROOT / "examples").glob("*.py")} == set(SCRIPTS) | elsewhere
 
 
 @pytest.mark.parametrize("script", [pytest.param(script, marks=MARKS.get(script, ())) for script in SCRIPTS])
