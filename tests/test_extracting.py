@@ -15,6 +15,7 @@ import torch
 from helpers import Cli, tiny_checkpoint, tiny_model
 from PIL import Image
 from tiny_pdf import PASSWORD, locked, text_at, write_pdf
+from web_page import WebPage
 
 from arr_coc.extracting.check_page import check_page
 from arr_coc.extracting.rows import ExtractionJob, extract_rows, find_documents, read_calibration, threshold_for
@@ -22,6 +23,7 @@ from arr_coc.extracting.tables import harmless, write_table
 from arr_coc.modeling import extraction
 from arr_coc.modeling.answers import Answer, Origin
 from arr_coc.modeling.extraction import extract, fields_to_extract
+from arr_coc.pages.domains.chromium import find_browser
 
 FIELDS = fields_to_extract("total: money, due date: date, note")
 PAGE = Origin(0, None, None, (0.0, 0.0, 0.0, 0.0))
@@ -151,6 +153,35 @@ def test_the_page_to_check_by_escapes_and_begins_with_doubt(tmp_path: Path) -> N
     assert (
         order == sorted(order) and page.count("data:image/jpeg;base64,") == 1 and "http" not in page.split("<main>")[1]
     )
+
+
+def test_the_page_to_check_by_works_in_a_browser_without_a_network(tmp_path: Path) -> None:
+    """Boxes mark their field, fields their boxes; what is saved is what was edited, and runs nothing."""
+    try:
+        find_browser()
+    except FileNotFoundError as error:
+        pytest.skip(str(error))
+    Image.new("RGB", (200, 100), "white").save(tmp_path / "safe.png")
+    rows = [{**each, "document": str(tmp_path / each["document"])} for each in ROWS]
+    (tmp_path / "check.html").write_text(check_page(rows, FIELDS), encoding="utf-8")
+    page = WebPage((tmp_path / "check.html").as_uri(), shows="section:nth-of-type(3) figure i")
+    try:
+        assert page.evaluate("[...document.querySelectorAll('section')].length") == 3
+        page.click("section:nth-of-type(3) figure i[data-field=total]")
+        assert page.evaluate("document.activeElement.dataset.field") == "total"
+        assert page.evaluate("document.querySelectorAll('i.on').length") == 1
+        page.write("section:nth-of-type(3) input[data-field=note]", "=1+1")
+        page.evaluate("URL.createObjectURL = blob => { blob.text().then(text => window.saved = text); return '#' }")
+        page.click("#save")
+        saved = page.wait("window.saved")
+        assert page.text("#note") == "1 fields were edited"
+        cells = [*csv.reader(saved.lstrip("\ufeff").splitlines())]
+        assert cells[0] == ["document", "page", "total", "due date", "note"]
+        assert cells[3] == [rows[0]["document"], "", "9.50", "2018-12-25", "'=1+1"]
+        assert cells[2][2:] == ["-3.00", "", '\'=HYPERLINK("x")</script><b>']
+        assert {url.split(":")[0] for url in page.requests} == {"file"}
+    finally:
+        page.close()
 
 
 # ---- the command ----------------------------------------------------------------------------------------------------

@@ -20,13 +20,16 @@ class WebPage(Browser):
     Args:
         url: the address.
         width, height: of the window, px.
+        shows: selector of what is there once the page has opened.
 
     Attributes:
         requests: every address that the page asked for, data: and blob: left out.
         chooser: the file input whose dialog was asked for last, if any.
     """
 
-    def __init__(self, url: str, width: int = 1280, height: int = 900) -> None:
+    def __init__(
+        self, url: str, width: int = 1280, height: int = 900, shows: str = "#question textarea, #question input"
+    ) -> None:
         self.requests: list[str] = []
         self.chooser: int | None = None
         super().__init__(find_browser())
@@ -34,7 +37,8 @@ class WebPage(Browser):
             self.call(f"{domain}.enable")
         self.call("Page.setInterceptFileChooserDialog", enabled=True)
         self.resize(width, height)
-        self.open(url)
+        self.call("Page.navigate", url=url)
+        self.wait(f"document.querySelector({json.dumps(shows)})")
 
     def on_event(self, event: dict[str, Any]) -> None:
         """Notes requests and file dialogs."""
@@ -44,11 +48,6 @@ class WebPage(Browser):
                 self.requests.append(url)
         elif event.get("method") == "Page.fileChooserOpened":
             self.chooser = event["params"]["backendNodeId"]
-
-    def open(self, url: str) -> None:
-        """Goes to an address and waits for the page's parts."""
-        self.call("Page.navigate", url=url)
-        self.wait("document.querySelector('#question textarea, #question input')")
 
     def resize(self, width: int, height: int) -> None:
         """Makes the window so large, px."""
