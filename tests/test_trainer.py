@@ -159,7 +159,9 @@ def test_accumulation_does_not_change_the_loss(checkpoint: Path, tmp_path: Path)
     assert weights[0] == pytest.approx(weights[1], rel=1e-4)
 
 
-def test_training_lowers_the_loss_and_logs_what_it_measures(checkpoint: Path, tmp_path: Path) -> None:
+def test_training_lowers_the_loss_and_logs_what_it_measures(
+    checkpoint: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     trainer = trainer_of(
         checkpoint,
         tmp_path,
@@ -173,7 +175,10 @@ def test_training_lowers_the_loss_and_logs_what_it_measures(checkpoint: Path, tm
         allocator="tiers",
         losses={"distribution": 0.1},
     )
-    trainer.train()
+    with caplog.at_level("INFO"):
+        trainer.train()
+    told = [record.getMessage() for record in caplog.records if " s a step, about 0 h 0" in record.getMessage()]
+    assert [text.split(":")[0] for text in told] == ["step 1/20", "step 10/20", "step 20/20"]
     first, last = (line for line in trainer.state.log_history if "loss" in line)
     assert last["loss"] < first["loss"] - 0.2
     names = {"loss/answer", "loss/relevance", "loss/efficiency", "loss/distribution", "recall", "fetched"}

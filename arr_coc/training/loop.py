@@ -37,6 +37,12 @@ LOG_EVERY = 50
 """Steps between lines of the log."""
 
 
+def time_left(seconds: float, done: int, left: int) -> str:
+    """What a log says of the time: of a step, if `done` ones took so many seconds, and of those that are left."""
+    minutes = round(seconds / done * left / 60)
+    return f"{seconds / done:.3g} s a step, about {minutes // 60} h {minutes % 60:02} min left"
+
+
 @dataclass
 class Loop:
     """One stage of training.
@@ -118,8 +124,8 @@ class Loop:
         for step in range(first, self.steps):
             self._descend(losses(step))
             done = step + 1
-            if done % LOG_EVERY == 0:
-                self._log(done, speed=(done - first) / (time.monotonic() - began))
+            if done % LOG_EVERY == 0 or step == first:
+                self._log(done, time_left(time.monotonic() - began, done - first, self.steps - done))
             if done % self.evaluate_every == 0 or done == self.steps:
                 self._measure(done, measure)
                 self._save(done)
@@ -145,12 +151,12 @@ class Loop:
         self.optimizer.step()
         self.schedule.step()
 
-    def _log(self, step: int, *, speed: float) -> None:
+    def _log(self, step: int, left: str) -> None:
         """Writes the means of the losses since the last time."""
         means = {name: sum(values) / len(values) for name, values in sorted(self._sums.items())}
         self._sums.clear()
         self._append(step, means)
-        logger.info(f"{self.name} step {step}/{self.steps}: {_listed(means)}; {speed:.2f} steps/s")
+        logger.info(f"{self.name} step {step}/{self.steps}: {_listed(means)}; {left}")
 
     def _measure(self, step: int, measure: Callable[[], Mapping[str, float]]) -> None:
         with self._autocast():

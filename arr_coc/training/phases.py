@@ -3,6 +3,7 @@
 import logging
 import shutil
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +24,7 @@ from ..modeling.processing_arr_coc import ArrCocProcessor
 from ..modeling.scorers import SCORERS
 from .cache import CachedEncoder
 from .checkpoints import damage, mark_complete
+from .loop import time_left
 from .losses import loss_weights
 from .parts import base_model, train_only
 from .reinforce import ReinforceSettings
@@ -187,7 +189,18 @@ class JointPhase(Phase):
 
 
 class LogLines(TrainerCallback):
-    """Writes Trainer's metrics to this package's log."""
+    """Writes Trainer's metrics to this package's log, and the time that is left, once the first step is done."""
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self._began, self._first = time.monotonic(), state.global_step
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        step, last = state.global_step, state.max_steps
+        done = step - self._first
+        if state.is_world_process_zero and (done == 1 or step % args.logging_steps == 0):
+            logger.info(f"step {step}/{last}: {time_left(time.monotonic() - self._began, done, last - step)}")
 
     def on_log(
         self,
