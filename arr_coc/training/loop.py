@@ -124,8 +124,11 @@ class Loop:
         for step in range(first, self.steps):
             self._descend(losses(step))
             done = step + 1
-            if done % LOG_EVERY == 0 or step == first:
-                self._log(done, time_left(time.monotonic() - began, done - first, self.steps - done))
+            left = time_left(time.monotonic() - began, done - first, self.steps - done)
+            if done % LOG_EVERY == 0:
+                self._log(done, left)
+            elif step == first:
+                logger.info(f"{self.name} step {done}/{self.steps}: {left}")
             if done % self.evaluate_every == 0 or done == self.steps:
                 self._measure(done, measure)
                 self._save(done)
