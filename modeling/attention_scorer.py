@@ -16,9 +16,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from .fetcher import FetchChoices, SelectedSlots
+from .fetcher import FetchChoices
 from .pretrained import CACHE
 from .prompt import Core, behind_prefix, deepstack_arguments, positions
+from .views import SelectedSlots
 
 SPREAD = 2.0
 """Standard deviation, in patches, over which attention to a base token of one patch is spread (mask compressor)."""

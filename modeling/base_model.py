@@ -31,7 +31,7 @@ from .attention_scorer import attention_relevance
 from .bridges import BRIDGES, FOREMOST, Bridged, DeepStack, ReadPatches
 from .checks import check_inputs, refusal
 from .configuration_arr_coc import ArrCocConfig
-from .fetcher import AS_CONFIGURED, FetchChoices, RunningBackFetcher, SelectedSlots, fetch_over_views
+from .fetcher import AS_CONFIGURED, FetchChoices, FetchResult, RunningBackFetcher
 from .image_encoding import KNOWN, SEEN, ImageEncoding, KeyValue, check_identity
 from .pretrained import CACHE, ArrCocPreTrainedModel, CacheOutput, by_either_name, device_of, model_identity
 from .processing_arr_coc import find_query_tokens
@@ -43,7 +43,6 @@ from .prompt import (
     find_slots,
     hide_placeholders,
     in_columns,
-    keeps_every_position,
     lacks_answers,
     positions,
     positions_and_planes,
@@ -53,7 +52,7 @@ from .prompt import (
 from .prompt_format import LAYOUTS
 from .scorers import FetchContext, scorer_inputs
 from .view_encoding import select_views
-from .views import FetchResult, JointFetch, bridge_over_views
+from .views import JointFetch, SelectedSlots, bridge_over_views, fetch_over_views
 from .vision_tower import ArrCocVisionTower, pool_cells
 from .word_sources import words_on_squares
 from .wordpieces import SPACE, GivenWords
@@ -528,13 +527,14 @@ class ArrCocModel(ArrCocPreTrainedModel):
             fetched.bypassed = encoding.bypassed
         if fetched.budget:
             used = fetched.used if fetched.is_ragged else None
+            relevance = None if encoding.pieces is None else fetched.predicted_relevance()
             if isinstance(fetched, JointFetch):
-                bridged = bridge_over_views(self, encoding, fetched)
+                bridged = bridge_over_views(self, encoding, fetched, used, relevance)
             else:
-                order = (
-                    () if encoding.pieces is None else (fetched.ranks(), fetched.predicted_relevance(), fetched.room)
+                rank = None if encoding.pieces is None else fetched.ranks()
+                bridged = self.bridge_fetched(
+                    encoding, fetched.indices, used, fetched.levels, rank, relevance, fetched.room
                 )
-                bridged = self.bridge_fetched(encoding, fetched.indices, used, fetched.levels, *order)
             if bridged.failed is not None:
                 fetched.bypassed = fetched.bypassed | bridged.failed.to(fetched.bypassed.device)
             fetched_tokens, weights = bridged.tokens, fetched.weights
@@ -707,6 +707,11 @@ def _layers(cache: Cache) -> list[KeyValue]:
     """Keys and values of each layer."""
     layers: Any = cache.layers
     return [(layer.keys, layer.values) for layer in layers]
+
+
+def keeps_every_position(cache: Cache) -> bool:
+    """Whether a cache keeps the keys and values of all positions, as that of full attention does."""
+    return all(type(layer).__name__ == "DynamicLayer" for layer in cache.layers)
 
 
 def pack_questions(embeds: Tensor, query_mask: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:

@@ -34,7 +34,7 @@ from .base_model import ArrCocModel
 from .budgets import count_fetched, pooling
 from .checks import CALLABLES, DECODING, NUMBERS, boxes_per_slot, refusal, too_long
 from .configuration_arr_coc import COMPRESSION, ArrCocConfig
-from .fetcher import AS_CONFIGURED, FetchChoices, SelectedSlots
+from .fetcher import AS_CONFIGURED, FetchChoices, FetchResult
 from .image_encoding import UPRIGHT, ImageEncoding
 from .image_loading import Source, boxes_on_image, check_print, load_sources, turn_box
 from .image_processing_arr_coc import ArrCocImageProcessor, Box, boxes_to_patches, least_scale
@@ -55,7 +55,7 @@ from .view_encoding import (
     upright,
     with_features,
 )
-from .views import FetchResult
+from .views import SelectedSlots
 from .word_sources import from_tensor, resolved_words
 
 logger = logging.get_logger(__name__)

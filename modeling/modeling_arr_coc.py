@@ -26,7 +26,7 @@ from .base_model import ArrCocModel, ArrCocModelOutput
 from .checks import refusal
 from .configuration_arr_coc import ArrCocConfig
 from .extraction import Extracted, extract
-from .fetcher import FetchChoices
+from .fetcher import FetchChoices, FetchResult
 from .generation import (
     POSITIONAL,
     AnswerGenerator,
@@ -43,7 +43,6 @@ from .processing_arr_coc import ArrCocProcessor
 from .prompt import EmbeddedPrompt, deepstack_arguments
 from .scorers import EMPTY
 from .tiles import VIEW_OPTIONS
-from .views import FetchResult
 
 logger = logging.get_logger(__name__)
 

@@ -17,11 +17,11 @@ from transformers.modeling_utils import PreTrainedModel
 
 from .bridges import Bridge, DeepStack
 from .configuration_arr_coc import ArrCocConfig
-from .fetcher import RunningBackFetcher, SelectedSlots
+from .fetcher import FetchResult, RunningBackFetcher
 from .image_encoding import ImageEncoding
 from .prompt_format import Layout
 from .scorers import SCORERS, FetchContext, depth_grids
-from .views import FetchResult
+from .views import SelectedSlots
 from .vision_tower import ArrCocVisionTower, base_states, states_at
 from .wordpieces import GivenWords
 
@@ -243,11 +243,6 @@ def positions(attention_mask: Tensor) -> Tensor:
 
 
 # ---- the language model's cache of the prompt before the question ---------------------------------------------------
-
-
-def keeps_every_position(cache: Cache) -> bool:
-    """Whether a cache keeps the keys and values of all positions, as that of full attention does."""
-    return all(type(layer).__name__ == "DynamicLayer" for layer in cache.layers)
 
 
 def behind_prefix(

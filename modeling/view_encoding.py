@@ -19,7 +19,7 @@ from transformers.utils import logging
 from .budgets import pooling
 from .configuration_arr_coc import COMPRESSION
 from .documents import Limits, open_document
-from .fetcher import FetchChoices, SelectedSlots
+from .fetcher import FetchChoices
 from .image_encoding import AHEAD, READ_WELL, UPRIGHT, ImageEncoding, Tiles, confidence_of, no_pixels
 from .image_loading import Encoded, Source, check_print
 from .image_processing_arr_coc import (
@@ -35,7 +35,7 @@ from .printed_lines import TextLayer
 from .prompt import Core
 from .rereading import confidence, reread
 from .tiles import VIEWS_AT_ONCE, ViewOptions, Window, plan_tiles, print_scale
-from .views import Views, arrange, relevance_of
+from .views import SelectedSlots, Views, arrange, relevance_of
 from .vision_tower import ArrCocVisionTower, checksums, textures
 from .word_sources import PageToRead, PageWords, given_words, read_strips, words_of_each, words_of_page
 from .wordpieces import COLUMNS, GivenWords, Word
@@ -165,7 +165,8 @@ def upright(
     given_sizes = encoding.source_sizes = [(source.height, source.width) for source in sources]
     if core.vision_tower.text_reader is None or any(source.turned for source in sources):
         return encoding
-    words, turned = [*encoding.word_sources()], [*sources]
+    known, turned = encoding.word_sources(), [*sources]
+    words = [*known]
     for row, source in enumerate(sources):
         if source.second is None and encoding.may_be_turned(row):
             degrees, warning = _turn_of(core, processor, encoding, row, source)
@@ -174,7 +175,7 @@ def upright(
     if any(source.turned for source in turned):
         encoding = encode(turned)
         encoding.sources, encoding.source_sizes = turned, given_sizes
-    if words != encoding.word_sources():
+    if words != known:
         encoding.words = words
     return encoding
 

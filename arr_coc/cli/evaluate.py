@@ -140,7 +140,7 @@ def _run_strategies(args: argparse.Namespace) -> None:
     from arr_coc.evaluation.strategies import with_allocators
     from arr_coc.files import write_json
     from arr_coc.metrics import METRICS
-    from arr_coc.modeling.detail_allocators import ALLOCATORS
+    from arr_coc.modeling.allocators import ALLOCATORS
     from arr_coc.publishing.building import whole_model
 
     source = find_source(args.data, args.format, args.fields)

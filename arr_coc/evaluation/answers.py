@@ -18,7 +18,6 @@ from PIL import Image
 from torch import Tensor
 
 from ..data.records import HeldImage, Record, is_document, opened
-from ..modeling.allocators import best
 from ..modeling.answers import Answer
 from ..modeling.fetcher import FetchChoices
 from ..modeling.image_encoding import ImageEncoding
@@ -26,7 +25,7 @@ from ..modeling.image_loading import Source, load_image, load_sources, reaches
 from ..modeling.image_processing_arr_coc import Box, boxes_to_patches, map_boxes
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..modeling.processing_arr_coc import take_view_options
-from ..modeling.scorers import SCORERS
+from ..modeling.scorers import SCORERS, topk
 from ..modeling.tiles import ViewOptions
 from ..modeling.view_encoding import encode_sources, sources_of
 from ..modeling.views import JointFetch
@@ -146,7 +145,7 @@ def _filled(encoding: ImageEncoding, patches: Sequence[Sequence[int]], budget: i
     wanted = encoding.patch_mask.float()
     for row, chosen in zip(wanted, patches, strict=True):
         row[list(chosen)] = 2.0
-    return best(wanted, budget)
+    return topk(wanted, budget)
 
 
 def lattice(rows: int, columns: int, count: int) -> list[tuple[int, int]]:

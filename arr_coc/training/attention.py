@@ -20,9 +20,9 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, eager_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from ..modeling.configuration_arr_coc import ArrCocConfig
+from ..modeling.fetcher import FetchResult
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..modeling.prompt_format import layout_positions
-from ..modeling.views import FetchResult
 
 WRITTEN_OUT = "arr_coc_written_out"
 """Name of `written_out` among transformers' attention functions."""
