@@ -558,7 +558,7 @@ def on_page(answer: Answer, sources: Sequence[Source], places: Tensor) -> Answer
     """An answer about sheets as one about the pages on them.
 
     Args:
-        answer: about the sheets that `view_encoding.on_sheets` made of `sources`, the pages of its prompt.
+        answer: about the sheets that `rereading.on_sheets` made of `sources`, the pages of its prompt.
         places: [P, 2] of these pages on their sheets.
     """
 

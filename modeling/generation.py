@@ -31,7 +31,7 @@ from .answers import (
     with_places,
 )
 from .base_model import ArrCocModel
-from .budgets import count_fetched, pooling
+from .budgets import AS_SEEN, VIEW_OPTIONS, ViewOptions, count_fetched, pooling
 from .checks import CALLABLES, DECODING, NUMBERS, boxes_per_slot, refusal, too_long
 from .configuration_arr_coc import COMPRESSION, ArrCocConfig
 from .fetcher import AS_CONFIGURED, FetchChoices, FetchResult
@@ -42,13 +42,10 @@ from .passes import ask_in_passes, check_passes
 from .processing_arr_coc import ArrCocProcessor, History, Turn, histories, take_view_options
 from .prompt import EmbeddedPrompt, behind_prefix
 from .prompt_format import NOT_ON_THE_PAGE
-from .tiles import AS_SEEN, VIEW_OPTIONS, ViewOptions
+from .rereading import READINGS, Reading, on_sheets
 from .view_encoding import (
-    READINGS,
-    Reading,
     encode_prompts,
     encode_sources,
-    on_sheets,
     reread_words,
     select_views,
     sources_of,
@@ -72,7 +69,7 @@ class QuestionBatch:
         encoding: the encoded images.
         images: for each prompt the numbers of its images, in order.
         questions: the question of each prompt.
-        spread: how the images of a prompt share one budget, see `views.ViewOptions`.
+        spread: how the images of a prompt share one budget, see `budgets.ViewOptions`.
         apart: whether each image has a budget of its own, as with given `FetchChoices.patches`.
         boxes: ground-truth boxes of each slot, or None.
     """

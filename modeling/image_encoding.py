@@ -153,7 +153,7 @@ class ImageEncoding(Rows):
         sources: the sources with their pixels, from which tiles are encoded, turned upright; None if they are not in
             memory and none was turned.
         tiles: tiles of the sources, or None: a model without views.
-        tiling: the tiles that questions may encode, see `views.ViewOptions`; None if all tiles were encoded.
+        tiling: the tiles that questions may encode, see `budgets.ViewOptions`; None if all tiles were encoded.
         depths: [P, 2, W, G, G], the grid encoder's states after a third and two thirds of its layers; None if neither a
             scorer nor the language model (deepstack) reads them.
         pieces: [P, N, 2, S] int32, the wordpieces that begin in the upper and lower half of each patch, -1 in empty
@@ -167,7 +167,7 @@ class ImageEncoding(Rows):
             warning); None: the network read all.
         unseen: whether `features` of pages whose words were given are 0, as nothing that the model does by itself reads
             them (`view_encoding.with_features`).
-        readings: further readings of the same sources, see `view_encoding.Reading`; none in rows that were selected or
+        readings: further readings of the same sources, see `rereading.Reading`; none in rows that were selected or
             joined.
         joined: whether `join` made it: a single question is then about all of its images, not about each.
     """

@@ -244,7 +244,7 @@ class ArrCocImageProcessor(PilBackend):
             blank image. None: no warnings.
         sources: which paths and URLs may be read: "any"; a server for others sets "public" (no files, no addresses of
             its own network) or "inline" (no paths, no URLs). See `POLICIES`.
-        views: defaults of `views.ViewOptions`, by name.
+        views: defaults of `budgets.ViewOptions`, by name.
         do_resize, resample, do_rescale, rescale_factor, do_normalize, image_mean, image_std: as in transformers.
     """
 

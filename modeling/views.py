@@ -17,6 +17,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from .allocators import ALLOCATORS
 from .bridges import FOREMOST, Bridged
+from .budgets import VIEWS_AT_ONCE
 from .fetcher import FetchChoices, FetchResult, PatchesOf, RunningBackFetcher
 from .grid_encoder import spread_regions
 from .image_encoding import ImageEncoding, Tiles
@@ -30,7 +31,6 @@ from .scorers import (
     unit_range,
     warn_of_fallback,
 )
-from .tiles import VIEWS_AT_ONCE
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from serving_client import IMAGES, SETTINGS, URLS, chat, serving
 
 from arr_coc import ArrCocConfig, ArrCocForConditionalGeneration
 from arr_coc.demo.steps import answer_in_steps
-from arr_coc.modeling import answers, bridges, fetcher
+from arr_coc.modeling import answers, bridges, views
 from arr_coc.modeling.answers import calibrated
 from arr_coc.modeling.bridges import word_marks
 from arr_coc.modeling.fetcher import FetchChoices
@@ -194,9 +194,9 @@ def test_views_that_share_a_budget_have_room_for_all_wordpieces(
 ) -> None:
     """Second wordpieces of a patch were dropped, and patches without text were fetched."""
     model = reads(tiny_model(**WORDPIECES, fetcher=SCORES_WORDS), 2, 2)
-    for module in (bridges, fetcher):
+    for module in (bridges, views):
         monkeypatch.setattr(module, "FOREMOST", 5)
-    monkeypatch.setattr(fetcher, "FOCUS", focus)
+    monkeypatch.setattr(views, "FOCUS", focus)
     encoding = model.encode_image([[SCAN, PAGE]], tiles="never")
     text = encoding.patch_mask & (torch.arange(256) % 5 == 0)
     encoding.pieces[~text] = -1

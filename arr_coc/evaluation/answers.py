@@ -19,6 +19,7 @@ from torch import Tensor
 
 from ..data.records import HeldImage, Record, is_document, opened
 from ..modeling.answers import Answer
+from ..modeling.budgets import ViewOptions
 from ..modeling.fetcher import FetchChoices
 from ..modeling.image_encoding import ImageEncoding
 from ..modeling.image_loading import Source, load_image, load_sources, reaches
@@ -26,7 +27,6 @@ from ..modeling.image_processing_arr_coc import Box, boxes_to_patches, map_boxes
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..modeling.processing_arr_coc import take_view_options
 from ..modeling.scorers import SCORERS, topk
-from ..modeling.tiles import ViewOptions
 from ..modeling.view_encoding import encode_sources, sources_of
 from ..modeling.views import JointFetch
 from .arms import Arm

@@ -132,7 +132,7 @@ class StreamOptions(Strict):
 
 
 Words = Literal["auto", "network", "text_layer", "ocr"] | list[tuple[str, tuple[float, float, float, float]]]
-"""Where the words of images come from, or those of the only image: `arr_coc.modeling.views.ViewOptions.words`."""
+"""Where the words of images come from, or those of the only image: `arr_coc.modeling.budgets.ViewOptions.words`."""
 
 
 class ChatRequest(Strict):
