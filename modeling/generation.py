@@ -381,11 +381,10 @@ class AnswerGenerator:
         given = batch.apart or batch.boxes is not None or choices.relevance is not None or batch.encoding.readings
         if batch.spread == "ranked" and given:
             raise ValueError('spread: expected another than "ranked" beside boxes, relevance, patches or readings')
-        reads = self.model.model.fetcher.scorer(
-            choices.strategy or self.model.config.fetcher_config.strategy
-        ).reads_text
-        wanted = batch.spread == "ranked" or (batch.spread == "auto" and reads and not given)
-        return wanted and max(map(len, batch.images)) > 1
+        if max(map(len, batch.images)) == 1 or batch.spread not in ("auto", "ranked") or given:
+            return False
+        strategy = choices.strategy or self.model.config.fetcher_config.strategy
+        return batch.spread == "ranked" or self.model.model.fetcher.scorer(strategy).reads_text
 
     def _ask_pages(
         self,
