@@ -201,7 +201,7 @@ def test_views_that_share_a_budget_have_room_for_all_wordpieces(
     text = encoding.patch_mask & (torch.arange(256) % 5 == 0)
     encoding.pieces[~text] = -1
     encoding.pieces[1][encoding.pieces[1] >= 0] = 9  # so that one view is more relevant
-    fetch = model.generate(encoding, QUESTION, budget=budget, return_fetch=True).fetch
+    fetch = model.generate(encoding, QUESTION, budget=budget, spread="joint", return_fetch=True).fetch
     used = fetch.used
     assert text[fetch.view[used], fetch.indices[used]].all()
     wanted = 2 * fetch.counts + 2 * ((fetch.ranks() < 5) & used).sum(1)

@@ -71,12 +71,17 @@ def ask(
     choices: "PeerChoices | None" = None,
     **settings: Any,
 ) -> list[Answer]:
-    """The arm's greedily decoded answers; `encoding` holds one image per record, at the arm's side.
+    """The arm's greedily decoded answers.
 
+    `encoding` holds one image per record, at the arm's side, or the sources of the one document that all are about.
     An item's random draws depend on its pixels, its question and `seed`, never on the batch, so an interrupted run
     resumes with the same answers. `choices` is shared by peers with the same questions.
     """
-    encoding, fetching = _choose(model, arm, records, encoding, choices or PeerChoices(model, [arm]))
+    fetching = FetchChoices(strategy=arm.strategy, allocator=arm.allocator, budget=arm.budget)
+    if encoding.documents is None:
+        encoding, fetching = _choose(model, arm, records, encoding, fetching, choices or PeerChoices(model, [arm]))
+    elif arm.strategy == "oracle":
+        settings["boxes"] = [all_boxes(record, source) for record in records for source in range(len(encoding))]
     fetching = replace(
         fetching, seed=seed, overlap=arm.overlap or None, bypass=arm.bypass or None, num_passes=arm.passes
     )
@@ -115,10 +120,10 @@ def _choose(
     arm: Arm,
     records: Sequence[Record],
     encoding: ImageEncoding,
+    fetching: FetchChoices,
     choices: PeerChoices,
 ) -> tuple[ImageEncoding, FetchChoices]:
-    """The encoding, changed by peers that merge tokens, and the fetch choices."""
-    fetching = FetchChoices(strategy=arm.strategy, allocator=arm.allocator, budget=arm.budget)
+    """The encoding, changed by peers that merge tokens, and the fetch choices with the patches that the arm chooses."""
     if arm.rule == "uniform":
         return encoding, replace(fetching, patches=_filled(encoding, _lattices(encoding, arm.budget), arm.budget))
     if arm.rule in PEERS:
@@ -265,37 +270,6 @@ def check_record(record: Record, sizes: Sequence[tuple[int, int]]) -> None:
             if not reaches(box, height, width):
                 expected = f"boxes that reach into source {source} of {width} x {height} px"
                 raise ValueError(f"line {record.line}: boxes: expected {expected}; got {box}")
-
-
-def ask_views(
-    model: ArrCocForConditionalGeneration,
-    arm: Arm,
-    records: Sequence[Record],
-    encoding: ImageEncoding,
-    *,
-    seed: int | None = None,
-    **settings: Any,
-) -> list[Answer]:
-    """The arm's answers to questions about one document, greedily decoded."""
-    choices = FetchChoices(
-        strategy=arm.strategy,
-        allocator=arm.allocator,
-        budget=arm.budget,
-        seed=seed,
-        overlap=arm.overlap or None,
-        bypass=arm.bypass or None,
-    )
-    boxes = [all_boxes(record, source) for record in records for source in range(len(encoding))]
-    return model.generate(
-        encoding,
-        [record.question for record in records],
-        choices=choices,
-        return_fetch=True,
-        do_sample=False,
-        boxes=boxes if arm.strategy == "oracle" else None,
-        history=[record.history for record in records],
-        **settings,
-    )
 
 
 def all_boxes(record: Record, source: int) -> list[Box]:
