@@ -19,13 +19,13 @@ from transformers.cache_utils import DynamicCache
 
 from .modeling.allocators import ALLOCATORS
 from .modeling.configuration_arr_coc import NAMED_BUDGETS, ArrCocConfig, grid_size
-from .modeling.fetcher import FetchChoices, SelectedSlots
+from .modeling.fetcher import FetchChoices, FetchResult
 from .modeling.image_encoding import ImageEncoding
 from .modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from .modeling.pretrained import CACHE
 from .modeling.prompt import image_planes
 from .modeling.scorers import SCORERS, FetchContext
-from .modeling.views import FetchResult
+from .modeling.views import SelectedSlots
 from .probes import EXPECTED, Range, Statistics
 
 STAGES = ("grid encoder", "base tokens", "fetcher", "fetched tokens", "prefill", "one decode step")

@@ -14,11 +14,12 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from .modeling.configuration_arr_coc import COMPRESSION
+from .modeling.fetcher import FetchResult
 from .modeling.generation import Answer
 from .modeling.grid_encoder import LEVELS
 from .modeling.image_loading import Source, turn_box
 from .modeling.image_processing_arr_coc import Box, Placement, fit_square, load_image, map_boxes, square_of
-from .modeling.views import FetchResult, JointFetch
+from .modeling.views import JointFetch
 
 Window = tuple[float, ...]
 

@@ -3,8 +3,8 @@
     python -m benchmarks.path [MODEL] [--calls]
 
 A reader follows the code in the order of the calls, so fewer files and fewer changes of file are easier to read. It
-traces `generate(IMAGE, question, max_new_tokens=1)` through `modeling/` and `arr_coc/`: about an image, a PDF, and
-a further question about the encoded image.
+traces `generate(IMAGE, question, max_new_tokens=1)` through `modeling/` and `arr_coc/` up to the first token: about an
+image, a PDF, and a further question about the encoded image.
 """
 
 import sys
@@ -51,13 +51,17 @@ class Trace:
 
 
 def trace(call: Callable[[], object]) -> Trace:
-    """Runs `call` and records every call of a Python function of modeling/ and arr_coc/."""
+    """Runs `call` and records every call of a Python function of modeling/ and arr_coc/, up to the first token."""
     folders = tuple(str(Path(module.__file__ or "").parent) for module in (modeling_arr_coc, arr_coc))
     calls: list[tuple[str, str]] = []
 
     def on_event(frame: FrameType, event: str, argument: Any) -> None:
-        if event == "call" and frame.f_code.co_filename.startswith(folders):
+        if not frame.f_code.co_filename.startswith(folders):
+            return
+        if event == "call":
             calls.append((Path(frame.f_code.co_filename).name, frame.f_code.co_qualname))
+        elif event == "return" and frame.f_code.co_name == ArrCocForConditionalGeneration.generate_tokens.__name__:
+            sys.setprofile(None)
 
     before = sys.getprofile()
     sys.setprofile(on_event)

@@ -14,7 +14,7 @@ from arr_coc.files import run_module
 from arr_coc.loading import load_model
 from arr_coc.modeling import generation
 from arr_coc.modeling.answers import surest
-from arr_coc.modeling.view_encoding import READINGS
+from arr_coc.modeling.rereading import READINGS
 
 from .second_question import QUESTIONS
 from .timing import Seconds, alternate, argument_parser, table

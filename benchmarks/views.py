@@ -22,12 +22,12 @@ from torch import Tensor
 from transformers import AutoTokenizer
 
 from arr_coc.files import run_module
+from arr_coc.modeling.budgets import AS_SEEN
 from arr_coc.modeling.configuration_arr_coc import COMPRESSION, ArrCocConfig
 from arr_coc.modeling.image_encoding import ImageEncoding
 from arr_coc.modeling.image_processing_arr_coc import ArrCocImageProcessor
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from arr_coc.modeling.processing_arr_coc import ArrCocProcessor, query_markers
-from arr_coc.modeling.tiles import AS_SEEN
 
 from .costs import LiveTensors
 from .second_question import QUESTIONS

@@ -1,12 +1,14 @@
-"""Allocators: from relevance and a budget to the indices of K distinct patches, and the number of patches of each item.
-
-Allocators that fetch regions of several patches are in detail_allocators.py.
+"""Allocators: which patches a budget fetches, each by itself or as part of a region, and how many of an item.
 
 Pure functions choose the patches; ties break by lower index. If the question or the relevance decides the number of
-patches, a module (`Budgeter`) counts them, since it may hold weights.
+patches, a module (`Budgeter`) counts them, since it may hold weights. A region of 4 or 16 patches holds no padding and
+no patch that must not be fetched: cells with such patches are divided. So a budget of all patches gives each patch by
+itself.
 
-Notation: B batch, G side of the fine grid, N = G*G patches, K fetched tokens (the most of any item), T tiers, C feature
-channels, D language-model width, H scorer width. A fetched token's rank r counts from 0, the most relevant first.
+Notation: B batch, G side of the fine grid (several grids are stacked one below the other), N = G*G patches, M = N/16
+base cells, K fetched tokens (the most of any item), T tiers, P peaks, C feature channels, D language-model width, H
+scorer width. A fetched token's rank r counts from 0, the most relevant first. Trees are those of
+`grid_encoder.in_tree`: cells [B, M], quarters [B, M, 4], patches [B, M, 4, 4].
 """
 
 from collections.abc import Callable
@@ -19,108 +21,11 @@ from torch import Tensor, nn
 
 from .config_fields import Registry
 from .configuration_arr_coc import TIERS, ArrCocFetcherConfig, scaled_budget
-from .grid_encoder import pool_regions
-from .scorers import FetchContext, masked_mean
-from .views import FetchResult, positions_of
+from .grid_encoder import in_tree, out_of_tree, pool_regions
+from .scorers import FetchContext, masked_mean, topk
 
 SOFTNESS = 0.02
 """Width of the soft edge of "adaptive", as a share of the mass; only gradients depend on it."""
-
-
-# ---- which patches --------------------------------------------------------------------------------------------------
-
-
-def ranked_scores(scores: Tensor, patch_mask: Tensor, hidden: Tensor | None) -> Tensor:
-    """Ranks [B, N] of scores of any scale, N down to 1; padding comes behind all other patches, hidden patches last.
-
-    In float32, which every device has. Padding has the lowest finite value, `hidden` patches [B, N] have -inf.
-    """
-    order = scores.sort(dim=-1, descending=True, stable=True).indices
-    places = torch.arange(scores.shape[1], 0, -1, dtype=torch.float32, device=scores.device)
-    ranked = torch.empty_like(scores, dtype=torch.float32).scatter(1, order, places.expand_as(scores))
-    ranked = ranked.masked_fill(~patch_mask, torch.finfo(torch.float32).min)
-    return ranked if hidden is None else ranked.masked_fill(hidden, float("-inf"))
-
-
-def best(scores: Tensor, count: int) -> Tensor:
-    """Indices [B, count] of the highest scores [B, N], ascending; equal scores go to the lower index."""
-    return scores.sort(dim=-1, descending=True, stable=True).indices[:, :count].sort(-1).values
-
-
-def topk(scores: Tensor, count: int, *, config: ArrCocFetcherConfig, side: int | None = None) -> Tensor:
-    """The K most relevant patches: scores [B, N] -> indices [B, K], ascending."""
-    return best(scores, count)
-
-
-def window(scores: Tensor, count: int, *, config: ArrCocFetcherConfig, side: int | None = None) -> Tensor:
-    """Top-K with a gain for the neighbours of chosen patches: scores [B, N] -> indices [B, K], ascending.
-
-    The N patches are those of one grid or, with its `side`, of several grids, one after the other, without common
-    neighbours.
-
-    Scores become ranks in 0..1, so the gain has the same effect for every scorer. A first top-K is taken. Each patch
-    then gains `window_gain` times the share of chosen patches among its neighbours in `window_size` x `window_size`,
-    and the top-K of the result is returned. Patches that come last (the lowest finite score: padding; -inf: taken)
-    gain nothing.
-    """
-    batch, patches = scores.shape
-    side = round(patches**0.5) if side is None else side
-    order = scores.sort(dim=-1, descending=True, stable=True).indices
-    steps = torch.linspace(1, 0, patches, dtype=scores.dtype, device=scores.device).expand(batch, -1)
-    rank = torch.empty_like(steps).scatter_(1, order, steps)
-    chosen = torch.zeros_like(rank).scatter_(1, order[:, :count], 1.0).view(-1, 1, side, side)
-    size = config.window_size
-    around = F.avg_pool2d(chosen, size, stride=1, padding=size // 2, divisor_override=1) - chosen  # without itself
-    share = around.view(batch, -1) / max(1, size**2 - 1)
-    eligible = scores > torch.finfo(scores.dtype).min
-    return best(torch.where(eligible, rank + config.window_gain * share, scores.clamp(max=-1)), count)
-
-
-def most_relevant_first(scores: Tensor, indices: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
-    """Divides chosen patches into those that an item keeps and the surplus.
-
-    Args:
-        scores: [B, N].
-        indices: [B, K] chosen patches, ascending.
-        counts: [B] the number that each item keeps: those with the highest scores; ties break by lower index.
-
-    Returns:
-        Indices [B, K], kept patches first, both parts ascending; and the rank of each by score, [B, K] from 0.
-    """
-    order = scores.gather(1, indices).sort(dim=-1, descending=True, stable=True).indices
-    places = torch.arange(indices.shape[1], device=indices.device).expand_as(indices)
-    rank = torch.empty_like(indices).scatter_(1, order, places)
-    front = (rank >= counts[:, None]).int().sort(dim=-1, stable=True).indices
-    return indices.gather(1, front), rank.gather(1, front)
-
-
-def soft_top_k(scores: Tensor, count: int | Tensor, *, temperature: float) -> Tensor:
-    """Weights in 0..1 that sum to `count`: sigmoid((score - tau) / temperature), tau one per item.
-
-    Bisection finds tau, which gets the gradient of the implicit function: raising one score lowers the weights of all
-    others.
-
-    Args:
-        scores: [B, N]; -inf has weight 0.
-        count: K, or [B, 1] for each item; an item with at most K finite scores has weight 1 on each.
-        temperature: above 0, in units of the score; the weights approach a hard choice towards 0.
-    """
-    finite = scores.isfinite()
-    scaled = torch.where(finite, scores, 0.0) / temperature
-    with torch.no_grad():
-        low = scaled.masked_fill(~finite, float("inf")).amin(1, keepdim=True) - 40.0  # sigmoid(40) is 1 in float32
-        high = scaled.masked_fill(~finite, float("-inf")).amax(1, keepdim=True) + 40.0
-        for _ in range(64):
-            middle = (low + high) / 2
-            above = ((scaled - middle).sigmoid() * finite).sum(1, keepdim=True) > count
-            low, high = torch.where(above, middle, low), torch.where(above, high, middle)
-        weights = (scaled - middle).sigmoid() * finite
-        slope = (weights * (1 - weights)).sum(1, keepdim=True).clamp(min=torch.finfo(scores.dtype).tiny)
-    total = ((scaled - middle).sigmoid() * finite).sum(1, keepdim=True)
-    tau = middle + (total - total.detach()) / slope
-    weights = (scaled - tau).sigmoid() * finite
-    return torch.where(finite.sum(1, keepdim=True) <= count, finite.to(weights), weights)
-
 
 # ---- the number of patches ------------------------------------------------------------------------------------------
 
@@ -246,6 +151,276 @@ class MassBudgeter(Budgeter):
         return budgets_from_mass(mass, self.config.adaptive_share, least=int(sizes[0]), most=int(sizes[-1]))
 
 
+# ---- which patches --------------------------------------------------------------------------------------------------
+
+
+def window(scores: Tensor, count: int, *, config: ArrCocFetcherConfig, side: int | None = None) -> Tensor:
+    """Top-K with a gain for the neighbours of chosen patches: scores [B, N] -> indices [B, K], ascending.
+
+    The N patches are those of one grid or, with its `side`, of several grids, one after the other, without common
+    neighbours.
+
+    Scores become ranks in 0..1, so the gain has the same effect for every scorer. A first top-K is taken. Each patch
+    then gains `window_gain` times the share of chosen patches among its neighbours in `window_size` x `window_size`,
+    and the top-K of the result is returned. Patches that come last (the lowest finite score: padding; -inf: taken)
+    gain nothing.
+    """
+    batch, patches = scores.shape
+    side = round(patches**0.5) if side is None else side
+    order = scores.sort(dim=-1, descending=True, stable=True).indices
+    steps = torch.linspace(1, 0, patches, dtype=scores.dtype, device=scores.device).expand(batch, -1)
+    rank = torch.empty_like(steps).scatter_(1, order, steps)
+    chosen = torch.zeros_like(rank).scatter_(1, order[:, :count], 1.0).view(-1, 1, side, side)
+    size = config.window_size
+    around = F.avg_pool2d(chosen, size, stride=1, padding=size // 2, divisor_override=1) - chosen  # without itself
+    share = around.view(batch, -1) / max(1, size**2 - 1)
+    eligible = scores > torch.finfo(scores.dtype).min
+    return topk(torch.where(eligible, rank + config.window_gain * share, scores.clamp(max=-1)), count)
+
+
+# ---- regions of 1, 4 or 16 patches: dividing cells by priority ----------------------------------------------------
+
+Allocation = tuple[Tensor, Tensor]
+"""Indices [B, K] of disjoint regions, ascending, and their levels of detail [B, K], both int64; see grid_encoder.py."""
+
+_NONE = float("-inf")
+
+
+@dataclass(frozen=True)
+class _Tree:
+    """The patches that can be fetched, as a tree.
+
+    Attributes:
+        relevance: [B, M, 4, 4], 0 outside `real`.
+        real: bool [B, M, 4, 4], False on padding and on patches that must not be fetched.
+        padding: bool [B, M, 4, 4], True on padding that may fill a budget.
+        side: G.
+    """
+
+    relevance: Tensor
+    real: Tensor
+    padding: Tensor
+    side: int
+
+    @classmethod
+    def of(cls, scores: Tensor, relevance: Tensor, side: int | None) -> "_Tree":
+        """The tree of scores and relevance [B, N], the arguments of `Allocator.choose`; NaN is not relevant."""
+        side = round(scores.shape[1] ** 0.5) if side is None else side
+        least = torch.finfo(scores.dtype).min
+        real, padding = in_tree(scores > least, side), in_tree(scores == least, side)
+        values = in_tree(relevance.float().nan_to_num(0.0, 0.0, 0.0), side)
+        return cls(torch.where(real, values, 0.0), real, padding, side)
+
+    def fill(self, worth: Tensor, levels: Tensor, count: int) -> Allocation:
+        """The `count` regions of the highest worth, and padding if there are fewer.
+
+        Args:
+            worth: [B, M, 4, 4] on the first patch of each possible region; -inf elsewhere.
+            levels: [B, M, 4, 4] int64, the region's level.
+            count: K.
+        """
+        free = self.padding & worth.isneginf()
+        worth = worth.masked_fill(free, torch.finfo(worth.dtype).min)
+        indices = topk(out_of_tree(worth, self.side), count)
+        return indices, out_of_tree(levels, self.side).gather(1, indices)
+
+
+def _divide(
+    tree: _Tree, cells: Tensor, quarters: Tensor, worth: tuple[Tensor, Tensor, Tensor], count: int
+) -> Allocation:
+    """Divides cells and quarters with a priority above 0, and then others by priority, until there are `count` regions.
+
+    Args:
+        tree: the patches.
+        cells, quarters: priorities [B, M] and [B, M, 4].
+        worth: of regions that are cells, quarters and patches: those of the highest worth are fetched.
+        count: K.
+    """
+    broken = ~tree.real.all(3)  # quarters that must be divided
+    forced = torch.cat((broken.any(2), broken.flatten(1)), 1)
+    keys = torch.cat((cells, torch.minimum(quarters, cells[..., None]).flatten(1)), 1).masked_fill(forced, float("inf"))
+    # A quarter comes behind its cell in this order: its key is at most the cell's, and cells come first.
+    order = keys.sort(dim=1, descending=True, stable=True).indices
+    rank = torch.empty_like(order).scatter_(1, order, torch.arange(keys.shape[1], device=keys.device).expand_as(order))
+    must = forced.sum(1)
+    whole = (tree.real.all(3) & broken.any(2, keepdim=True)).sum((1, 2)) + (~broken.any(2)).sum(1)
+    least = whole + (tree.real & broken[..., None]).sum((1, 2, 3))  # regions with the necessary divisions alone
+    steps = (torch.clamp(count - least, min=0) + 2) // 3  # each division adds three
+    divided = (keys > 0) | (rank < (must + steps)[:, None])
+    split_cell, split_quarter = divided[:, : cells.shape[1]], divided[:, cells.shape[1] :].view_as(quarters)
+    split_quarter = split_quarter & split_cell[..., None]
+    return _leaves(tree, split_cell, split_quarter, worth, count)
+
+
+def _leaves(
+    tree: _Tree, split_cell: Tensor, split_quarter: Tensor, worth: tuple[Tensor, Tensor, Tensor], count: int
+) -> Allocation:
+    """The `count` leaves of the highest worth after these divisions."""
+    values = torch.where(tree.real & split_quarter[..., None], worth[2], _NONE)
+    levels = torch.zeros_like(tree.real, dtype=torch.int64)
+    first = torch.where(split_cell[..., None] & ~split_quarter, worth[1], values[..., 0])
+    values = torch.cat((first[..., None], values[..., 1:]), 3)
+    levels[..., 0] = (split_cell[..., None] & ~split_quarter).long()
+    values[:, :, 0, 0] = torch.where(split_cell, values[:, :, 0, 0], worth[0])
+    levels[:, :, 0, 0] = torch.where(split_cell, levels[:, :, 0, 0], 2)
+    return tree.fill(values, levels, count)
+
+
+def quadtree(
+    scores: Tensor, count: int, *, relevance: Tensor, config: ArrCocFetcherConfig, side: int | None = None
+) -> Allocation:
+    """Divides regions in which relevance varies, and fetches the regions of the highest mean relevance.
+
+    A cell or quarter is divided if the standard deviation of relevance in it and the ring of patches around it is above
+    `quadtree_spread`; if that gives fewer than K regions, those with the largest deviation follow. Without the ring, a
+    word that fills a region to its edges would not vary in it, and would be pooled.
+    """
+    tree = _Tree.of(scores, relevance, side)
+    patches = out_of_tree(tree.relevance, tree.side).view(-1, 1, tree.side, tree.side)
+    batch, columns = len(scores), tree.side // 4
+    cells = _deviation(patches, 4).view(batch, -1)
+    quarters = _deviation(patches, 2).view(batch, -1, 2, columns, 2).transpose(2, 3).reshape(batch, -1, 4)
+    worth = (tree.relevance.mean((2, 3)), tree.relevance.mean(3), tree.relevance)
+    return _divide(tree, cells - config.quadtree_spread, quarters - config.quadtree_spread, worth, count)
+
+
+def _deviation(patches: Tensor, span: int) -> Tensor:
+    """The standard deviation in squares of `span` patches and the ring around each: [n, 1, G, G] -> [n, 1, g, g]."""
+
+    def mean(values: Tensor) -> Tensor:
+        return F.avg_pool2d(values, span + 2, stride=span, padding=1, count_include_pad=False)
+
+    return (mean(patches.square()) - mean(patches).square()).clamp(min=0).sqrt()
+
+
+# ---- resolution that falls with distance -----------------------------------------------------------------------------
+
+_PEAK_WIDTH = 9
+"""Patches: a peak is the most relevant patch in a square of this side around itself, two base cells and the patch."""
+
+_STEEPNESS = 10.0
+"""For the mapping "sigmoid": from 5 % to 95 % of the tokens between resolutions of 0.2 and 0.8."""
+
+
+def foveated(
+    scores: Tensor, count: int, *, relevance: Tensor, config: ArrCocFetcherConfig, side: int | None = None
+) -> Allocation:
+    """Fetches regions around the peaks of relevance, more coarsely with distance.
+
+    The resolution of a patch is the highest over the peaks of w / (1 + a r^2): r its distance in patches, a
+    `fovea_falloff`, w the peak's relevance as a share of the highest. `fovea_mapping` maps it to tokens of its cell, 1
+    to 16; the cell gets the nearest of 1, 4 and 16 on a logarithmic scale.
+    """
+    tree = _Tree.of(scores, relevance, side)
+    resolution = in_tree(_resolution(scores, out_of_tree(tree.relevance, tree.side), tree.side, config), tree.side)
+    detail = _tokens(resolution, config.fovea_mapping).log2() / 2  # 0 to 2: 1, 4 and 16 tokens
+    quarters, cells = detail.amax(3), detail.amax((2, 3))
+    worth = (resolution.amax((2, 3)), resolution.amax(3), resolution)
+    return _divide(tree, cells - 0.5, quarters - 1.5, worth, count)
+
+
+def _resolution(scores: Tensor, relevance: Tensor, side: int, config: ArrCocFetcherConfig) -> Tensor:
+    """[B, N] in 0..1: see `foveated`. A peak acts on its own grid only."""
+    batch, patches = scores.shape
+    ranked = scores.clamp(min=torch.finfo(scores.dtype).min).view(-1, 1, side, side)
+    highest = F.max_pool2d(ranked, _PEAK_WIDTH, stride=1, padding=_PEAK_WIDTH // 2) == ranked
+    peak = highest.view(batch, patches) & (scores > torch.finfo(scores.dtype).min)
+    values = torch.where(peak, scores, _NONE)
+    peaks = values.sort(dim=1, descending=True, stable=True).indices[:, : config.fovea_peaks]  # [B, P]
+    weight = torch.where(peak, relevance, 0.0).gather(1, peaks)
+    weight = weight / weight.amax(1, keepdim=True).clamp(min=torch.finfo(weight.dtype).tiny)
+    at = torch.arange(patches, device=scores.device)
+    y, x = at // side, at % side
+    squared = ((y[peaks][..., None] - y).square() + (x[peaks][..., None] - x).square()).float()  # [B, P, N]
+    own = (peaks // side**2)[..., None] == at // side**2
+    return torch.where(own, weight[..., None] / (1 + config.fovea_falloff * squared), 0.0).amax(1)
+
+
+def _tokens(resolution: Tensor, mapping: str) -> Tensor:
+    """Tokens of a base cell, 1 to 16, at a resolution of 0 to 1."""
+    if mapping == "exponential":
+        return 16.0**resolution
+    share = resolution if mapping == "linear" else (_STEEPNESS * (resolution - 0.5)).sigmoid()
+    return 1 + 15 * share
+
+
+# ---- the most relevance that a budget can hold -----------------------------------------------------------------------
+
+
+def knapsack(
+    scores: Tensor, count: int, *, relevance: Tensor, config: ArrCocFetcherConfig, side: int | None = None
+) -> Allocation:
+    """The exact choice of K disjoint regions that captures most relevance.
+
+    A patch by itself captures its relevance; a quarter or a cell as one token captures a share (`pooled_shares`) of the
+    sum of its patches. Dynamic programming over a balanced tree solves it: the most that a part of the image can
+    capture with each number of tokens is the (max, +) convolution of its two halves.
+    """
+    tree = _Tree.of(scores, relevance, side)
+    of_cell, of_quarter = config.pooled_shares
+    ordered = torch.where(tree.real, tree.relevance, _NONE).sort(dim=3, descending=True, stable=True)
+    quarters = F.pad(ordered.values.cumsum(3), (1, 0))  # of the best 0 to 4 patches
+    pooled = torch.where(tree.real.all(3), of_quarter * tree.relevance.sum(3), _NONE)
+    is_quarter = pooled > quarters[..., 1]
+    quarters = torch.cat((quarters[..., :1], torch.maximum(pooled, quarters[..., 1])[..., None], quarters[..., 2:]), 3)
+    halves, way_to_halves = _join(quarters.flatten(1, 2), 8)
+    cells, way_to_cells = _join(halves, 16)
+    pooled = torch.where(tree.real.all((2, 3)), of_cell * tree.relevance.sum((2, 3)), _NONE)
+    is_cell = pooled > cells[..., 1]
+    cells = torch.cat((cells[..., :1], torch.maximum(pooled, cells[..., 1])[..., None], cells[..., 2:]), 2)
+    tokens = _shares(cells, torch.clamp(tree.real.sum((1, 2, 3)), max=count), count)
+    as_cell = is_cell & (tokens == 1)
+    tokens = _undo(_undo(tokens, way_to_cells), way_to_halves).unflatten(1, (-1, 4))
+    as_quarter = is_quarter & (tokens == 1) & ~as_cell[..., None]
+    rank = ordered.indices.argsort(dim=3)
+    singly = (rank < tokens[..., None]) & ~as_quarter[..., None] & ~as_cell[..., None, None]
+    worth = torch.where(singly, 0.0, _NONE)
+    worth[..., 0] = worth[..., 0].masked_fill(as_quarter, 0.0)
+    worth[:, :, 0, 0] = worth[:, :, 0, 0].masked_fill(as_cell, 0.0)
+    levels = torch.zeros_like(rank)
+    levels[..., 0] = as_quarter.long()
+    levels[:, :, 0, 0] = torch.where(as_cell, 2, levels[:, :, 0, 0])
+    return tree.fill(worth, levels, count)
+
+
+def _join(tables: Tensor, most: int) -> Allocation:
+    """The most that pairs of neighbours capture with each number of tokens up to `most`: tables [B, n, t] -> [B, n/2,
+    t'].
+
+    Also the number of these tokens for the first of the pair, [B, n/2, t']: the largest of equal choices.
+    """
+    if tables.shape[1] % 2:  # an empty neighbour, without tokens
+        nothing = F.pad(tables.new_zeros(len(tables), 1, 1), (0, tables.shape[2] - 1), value=_NONE)
+        tables = torch.cat((tables, nothing), 1)
+    first, second = tables[:, 0::2], tables[:, 1::2]
+    size = tables.shape[2]
+    total = min(2 * size - 1, most + 1)
+    padded = F.pad(second, (size - 1, max(0, total - size)), value=_NONE)
+    together = padded.unfold(2, size, 1)[:, :, :total] + first.flip(2)[:, :, None]
+    values, way = together.max(-1)
+    return values, size - 1 - way
+
+
+def _shares(tables: Tensor, tokens: Tensor, most: int) -> Tensor:
+    """The split of an item's `tokens` [B] over parts, [B, n], for which tables [B, n, t] capture most."""
+    joined = []
+    tables = tables[..., : most + 1]
+    while tables.shape[1] > 1:
+        parts = tables.shape[1]
+        tables, way = _join(tables, most)
+        joined.append((way, parts))
+    shares = tokens[:, None]
+    for way, parts in reversed(joined):
+        shares = _undo(shares, way)[:, :parts]
+    return shares
+
+
+def _undo(tokens: Tensor, way: Tensor) -> Tensor:
+    """Tokens [B, n] of pairs -> of both parts of each pair, [B, 2n], by the choices [B, n, t] of `_join`."""
+    first = way.gather(2, tokens[..., None])[..., 0]
+    return torch.stack((first, tokens - first), 2).flatten(1)
+
+
 # ---- the family ------------------------------------------------------------------------------------------------------
 
 
@@ -268,14 +443,43 @@ class Allocator:
 
 ALLOCATORS: Registry[Allocator] = Registry("allocator")
 ALLOCATORS.register("topk")(Allocator(topk))
-ALLOCATORS.register("window")(Allocator(window))
 ALLOCATORS.register("tiers")(Allocator(topk, TierBudgeter))
 ALLOCATORS.register("adaptive")(Allocator(topk, MassBudgeter))
+ALLOCATORS.register("window")(Allocator(window))
+ALLOCATORS.register("quadtree")(Allocator(quadtree, detail=True))
+ALLOCATORS.register("foveated")(Allocator(foveated, detail=True))
+ALLOCATORS.register("knapsack")(Allocator(knapsack, detail=True))
 
 
-def chooses_counts(allocator: str | None) -> bool:
-    """Whether the allocator registered as `allocator` chooses the number of patches of each item; False for None."""
-    return allocator is not None and ALLOCATORS[allocator].budgeter is not None
+# ---- gradients ------------------------------------------------------------------------------------------------------
+
+
+def soft_top_k(scores: Tensor, count: int | Tensor, *, temperature: float) -> Tensor:
+    """Weights in 0..1 that sum to `count`: sigmoid((score - tau) / temperature), tau one per item.
+
+    Bisection finds tau, which gets the gradient of the implicit function: raising one score lowers the weights of all
+    others.
+
+    Args:
+        scores: [B, N]; -inf has weight 0.
+        count: K, or [B, 1] for each item; an item with at most K finite scores has weight 1 on each.
+        temperature: above 0, in units of the score; the weights approach a hard choice towards 0.
+    """
+    finite = scores.isfinite()
+    scaled = torch.where(finite, scores, 0.0) / temperature
+    with torch.no_grad():
+        low = scaled.masked_fill(~finite, float("inf")).amin(1, keepdim=True) - 40.0  # sigmoid(40) is 1 in float32
+        high = scaled.masked_fill(~finite, float("-inf")).amax(1, keepdim=True) + 40.0
+        for _ in range(64):
+            middle = (low + high) / 2
+            above = ((scaled - middle).sigmoid() * finite).sum(1, keepdim=True) > count
+            low, high = torch.where(above, middle, low), torch.where(above, high, middle)
+        weights = (scaled - middle).sigmoid() * finite
+        slope = (weights * (1 - weights)).sum(1, keepdim=True).clamp(min=torch.finfo(scores.dtype).tiny)
+    total = ((scaled - middle).sigmoid() * finite).sum(1, keepdim=True)
+    tau = middle + (total - total.detach()) / slope
+    weights = (scaled - tau).sigmoid() * finite
+    return torch.where(finite.sum(1, keepdim=True) <= count, finite.to(weights), weights)
 
 
 def token_weights(
@@ -322,88 +526,3 @@ def token_weights(
         survival = budgets.survival.gather(1, rank)
         weights = survival if weights is None else weights * survival
     return weights
-
-
-# ---- the step of a question -----------------------------------------------------------------------------------------
-
-
-def allocate(
-    context: FetchContext,
-    scores: Tensor,
-    relevance: Tensor,
-    patch_mask: Tensor,
-    budget: int,
-    *,
-    config: ArrCocFetcherConfig,
-    strategy: str,
-    allocator: str,
-    budgeter: nn.Module | None = None,
-    hidden: Tensor | None = None,
-    begun: Tensor | None = None,
-    learns: bool = False,
-    temperature: float | None = None,
-) -> FetchResult:
-    """Chooses patches by the scores of one grid per item, or of n grids, one after the other.
-
-    Args:
-        context: the scorer's inputs: question and grid size are used.
-        scores, relevance, patch_mask: [B, n * N]; False on padding.
-        budget: K.
-        config: the settings of allocators.
-        strategy, allocator: their names.
-        budgeter: chooses the number of patches of each item, for allocators that have one.
-        hidden: [B, n * N] True on patches that must not be fetched, or None.
-        begun: [B, n * N] number of wordpieces that begin in each patch; those without give no token. None: each patch
-            is one token.
-        learns: whether the answer's loss reaches scorer and budgeter.
-        temperature: of gradient "soft"; None: another gradient.
-    """
-    ranked, side = ranked_scores(scores, patch_mask, hidden), context.features.shape[-1]
-    budgets: Budgets | None = None
-    if budgeter is not None and budget:
-        eligible = ranked > torch.finfo(ranked.dtype).min
-        budgets = budgeter(context, torch.where(eligible, relevance, 0.0), budget)
-    counts = ranked.new_full((len(ranked),), budget, dtype=torch.int64)
-    ragged = False
-    if budgets is not None:
-        learned = learns and budgets.survival.requires_grad
-        counts = torch.full_like(counts, budgets.survival.shape[1]) if learned else budgets.counts
-        budget = int(counts.max()) if len(counts) else 0
-        ragged = bool((counts < budget).any())
-    method, levels, room = ALLOCATORS[allocator], None, None
-    static = torch.compiler.is_compiling() or scores.is_meta  # no shape may depend on data
-    if begun is not None and not method.detail and not static and budget:
-        begun = begun.to(ranked.device) * (ranked > torch.finfo(ranked.dtype).min)
-        room = counts.minimum(2 * begun.sum(1).clamp(min=1))  # the most relevant come twice
-        counts = counts.minimum((begun > 0).sum(1).clamp(min=1))
-        budget = int(room.max()) if len(counts) else budget
-        ragged = bool((counts < budget).any())
-    if method.detail:
-        indices, levels = method.choose(ranked, budget, relevance=relevance.detach(), config=config, side=side)
-        rank = torch.zeros_like(indices)
-    else:
-        chosen = method.choose(ranked, budget, config=config, side=side)
-        indices, rank = most_relevant_first(ranked, chosen, counts)
-    weights = None
-    if learns:
-        parts = (scores, relevance, ranked, indices, levels, rank, budgets)
-        weights = token_weights(*parts, side=side, temperature=temperature)
-    return FetchResult(
-        indices=indices,
-        positions=positions_of(indices, side),
-        scores=scores,
-        relevance=relevance,
-        is_padding=~patch_mask.gather(1, indices),
-        budget=budget,
-        strategy=strategy,
-        allocator=allocator,
-        counts=counts,
-        wanted=counts if budgets is None else budgets.counts,
-        weights=weights,
-        expected_tokens=None if budgets is None else budgets.expected,
-        tier_logits=None if budgets is None else budgets.tier_logits,
-        survival=None if budgets is None else budgets.survival,
-        is_ragged=ragged,
-        levels=levels,
-        room=room,
-    )

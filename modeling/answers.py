@@ -17,11 +17,12 @@ from torch import Tensor
 
 from .budgets import NAMED_BUDGETS, scaled_budget
 from .configuration_arr_coc import ArrCocConfig
+from .fetcher import FetchResult
 from .image_encoding import ImageEncoding, confidence_of
 from .image_loading import Source, turn_box
 from .image_processing_arr_coc import Box, square_of
 from .scorers import EMPTY
-from .views import FetchResult, JointFetch, Views
+from .views import JointFetch, Views
 from .vision_tower import TEXTURES, clear_of_padding
 
 THINKS, THOUGHT = "<think>", "</think>"
@@ -557,7 +558,7 @@ def on_page(answer: Answer, sources: Sequence[Source], places: Tensor) -> Answer
     """An answer about sheets as one about the pages on them.
 
     Args:
-        answer: about the sheets that `view_encoding.on_sheets` made of `sources`, the pages of its prompt.
+        answer: about the sheets that `rereading.on_sheets` made of `sources`, the pages of its prompt.
         places: [P, 2] of these pages on their sheets.
     """
 

@@ -16,9 +16,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from .fetcher import FetchChoices, SelectedSlots
+from .fetcher import FetchChoices
 from .pretrained import CACHE
 from .prompt import Core, behind_prefix, deepstack_arguments, positions
+from .views import SelectedSlots
 
 SPREAD = 2.0
 """Standard deviation, in patches, over which attention to a base token of one patch is spread (mask compressor)."""
@@ -108,30 +109,17 @@ def attention_relevance(model: Core, selected: SelectedSlots) -> Tensor:
             **{CACHE: past},
             **deepstack_arguments(None if planes is None else planes[:, start:]),
         )
-    paid = _mean_over_layers(recorder.layers, model.config.fetcher_config.attention_layers)
-    if paid is None:
+    layers, (begin, end) = recorder.layers, model.config.fetcher_config.attention_layers
+    if not layers:
         expected = 'a language model with attention "sdpa" or "eager", which shows its weights'
         received = model.language_model.config._attn_implementation
         raise ValueError(f'strategy "attention": expected {expected}; got {received!r}')
-    return on_fine_grid(
-        _to_base(model, selected, inputs["input_ids"], paid), selected.context.side, selected.encoding.base_indices
-    )
-
-
-def _mean_over_layers(layers: list[Tensor], span: Sequence[float]) -> Tensor | None:
-    """Mean [B, S] over the layers between two shares of the depth, at least one layer; None without any."""
-    if not layers:
-        return None
-    first = min(int(span[0] * len(layers)), len(layers) - 1)
-    last = max(first + 1, round(span[1] * len(layers)))
-    return torch.stack(layers[first:last]).mean(0)
-
-
-def _to_base(model: Core, selected: SelectedSlots, input_ids: Tensor, paid: Tensor) -> Tensor:
-    """The part of the attention `paid` [B, S] on each slot's base tokens: [I, M]."""
-    image = paid[(input_ids == model.config.image_token_id).to(paid.device)]  # slot by slot, in order
-    places = model.layout.base_places(selected.encoding.semantic.shape[1] // selected.encoding.pool**2).to(paid.device)
-    return image.view(len(selected.rows), -1)[:, places]
+    first = min(int(begin * len(layers)), len(layers) - 1)
+    paid = torch.stack(layers[first : max(first + 1, round(end * len(layers)))]).mean(0)  # [B, S]
+    image = paid[(inputs["input_ids"] == model.config.image_token_id).to(paid.device)]  # slot by slot, in order
+    base = model.layout.base_places(selected.encoding.semantic.shape[1] // selected.encoding.pool**2).to(paid.device)
+    to_base = image.view(len(selected.rows), -1)[:, base]
+    return on_fine_grid(to_base, selected.context.side, selected.encoding.base_indices)
 
 
 def on_fine_grid(attention: Tensor, side: int, base_indices: Tensor | None) -> Tensor:

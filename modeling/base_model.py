@@ -31,7 +31,7 @@ from .attention_scorer import attention_relevance
 from .bridges import BRIDGES, FOREMOST, Bridged, DeepStack, ReadPatches
 from .checks import check_inputs, refusal
 from .configuration_arr_coc import ArrCocConfig
-from .fetcher import AS_CONFIGURED, FetchChoices, RunningBackFetcher, SelectedSlots, fetch_over_views
+from .fetcher import AS_CONFIGURED, FetchChoices, FetchResult, RunningBackFetcher
 from .image_encoding import KNOWN, SEEN, ImageEncoding, KeyValue, check_identity
 from .pretrained import CACHE, ArrCocPreTrainedModel, CacheOutput, by_either_name, device_of, model_identity
 from .processing_arr_coc import find_query_tokens
@@ -43,7 +43,6 @@ from .prompt import (
     find_slots,
     hide_placeholders,
     in_columns,
-    keeps_every_position,
     lacks_answers,
     positions,
     positions_and_planes,
@@ -53,7 +52,7 @@ from .prompt import (
 from .prompt_format import LAYOUTS
 from .scorers import FetchContext, scorer_inputs
 from .view_encoding import select_views
-from .views import FetchResult, JointFetch, bridge_over_views
+from .views import JointFetch, SelectedSlots, bridge_over_views, fetch_over_views
 from .vision_tower import ArrCocVisionTower, pool_cells
 from .word_sources import words_on_squares
 from .wordpieces import SPACE, GivenWords
@@ -363,8 +362,21 @@ class ArrCocModel(ArrCocPreTrainedModel):
             if torch.compiler.is_compiling() or not torch.equal(image_index.cpu(), every):
                 encoding = encoding.select(image_index)
         fetcher = self.config.fetcher_config
-        rows, budget = self._slots(input_ids, encoding, choices) if slots is None else slots
+        if slots is None:
+            known = None
+            if torch.compiler.is_compiling() and choices.budget is not None:  # K is known without counting placeholders
+                size = encoding.side * self.config.vision_config.patch_size
+                known = self.config.vision_tokens(size, choices.budget, strategy=choices.strategy)[1]
+            image_token, base = self.config.image_token_id, encoding.base_positions
+            slots = find_slots(input_ids, image_token, len(encoding), base, budget=known)
+        rows, budget = slots
         query, mask = pack_questions(embeds, query_mask, rows)
+        text: dict[str, Tensor] = {}  # what a scorer needs to compare the text of a page with the question
+        if encoding.pieces is not None:
+            text["table"] = self._table(encoding.pieces.device)
+            if (reader := self.vision_tower.text_reader) is not None:
+                text["query_ids"] = pack_questions(input_ids[..., None], query_mask, rows)[0][..., 0]
+                text["spellings"] = reader.spellings
         seed = fetcher.seed if choices.seed is None else choices.seed
         question_seed = (input_ids * query_mask).sum(1)[rows].to(encoding.seeds.device)
         context = FetchContext(
@@ -378,33 +390,12 @@ class ArrCocModel(ArrCocPreTrainedModel):
             generator=choices.generator,
             depths=encoding.depths,
             pieces=encoding.pieces,
-            **self._vocabulary(input_ids, query_mask, rows, encoding),
+            **text,
         )
         taken = encoding.base_indices if (choices.overlap or fetcher.overlap) == "exclude" else None
         return SelectedSlots(
             input_ids, query_mask, embeds, encoding, rows, budget, context, taken, attention_mask, prefix, image_index
         )
-
-    def _vocabulary(
-        self, input_ids: Tensor, query_mask: Tensor, rows: Tensor, encoding: ImageEncoding
-    ) -> dict[str, Tensor]:
-        """What a scorer needs to compare the text of a page with the question; nothing where no text is read."""
-        if encoding.pieces is None:
-            return {}
-        known = {"table": self._table(encoding.pieces.device)}
-        if (reader := self.vision_tower.text_reader) is not None:
-            ids = pack_questions(input_ids[..., None], query_mask, rows)[0][..., 0]
-            known |= {"query_ids": ids, "spellings": reader.spellings}
-        return known
-
-    def _slots(self, input_ids: Tensor, encoding: ImageEncoding, choices: FetchChoices) -> tuple[Tensor, int]:
-        """The prompt of each image slot [I], and K, from the placeholders."""
-        budget = None
-        if torch.compiler.is_compiling() and choices.budget is not None:  # K is known without counting placeholders
-            size = encoding.side * self.config.vision_config.patch_size
-            budget = self.config.vision_tokens(size, choices.budget, strategy=choices.strategy)[1]
-        image_token, base = self.config.image_token_id, encoding.base_positions
-        return find_slots(input_ids, image_token, len(encoding), base, budget=budget)
 
     def fetch(self, selected: SelectedSlots, choices: FetchChoices = AS_CONFIGURED) -> FetchResult:
         """The patches for the question: see `RunningBackFetcher.forward` and `fetch_over_views`."""
@@ -528,13 +519,14 @@ class ArrCocModel(ArrCocPreTrainedModel):
             fetched.bypassed = encoding.bypassed
         if fetched.budget:
             used = fetched.used if fetched.is_ragged else None
+            relevance = None if encoding.pieces is None else fetched.predicted_relevance()
             if isinstance(fetched, JointFetch):
-                bridged = bridge_over_views(self, encoding, fetched)
+                bridged = bridge_over_views(self, encoding, fetched, used, relevance)
             else:
-                order = (
-                    () if encoding.pieces is None else (fetched.ranks(), fetched.predicted_relevance(), fetched.room)
+                rank = None if encoding.pieces is None else fetched.ranks()
+                bridged = self.bridge_fetched(
+                    encoding, fetched.indices, used, fetched.levels, rank, relevance, fetched.room
                 )
-                bridged = self.bridge_fetched(encoding, fetched.indices, used, fetched.levels, *order)
             if bridged.failed is not None:
                 fetched.bypassed = fetched.bypassed | bridged.failed.to(fetched.bypassed.device)
             fetched_tokens, weights = bridged.tokens, fetched.weights
@@ -591,18 +583,15 @@ class ArrCocModel(ArrCocPreTrainedModel):
             input_ids, encoding, query_mask=query_mask.bool(), image_index=image_index, choices=choices,
             attention_mask=aligned.get("attention_mask"),
         )  # fmt: skip
-        if joint and not torch.compiler.is_compiling() and self._in_views(selected, encoding, choices):
+        views = joint and not torch.compiler.is_compiling()  # of a document, or of several images of one prompt
+        if views and encoding.documents is None:
+            views = choices.patches is None and len(selected.rows) > len(selected.rows.unique())
+        if views:
             shown = selected.rows.bincount(minlength=len(input_ids)).tolist()
             index = torch.arange(len(encoding)) if image_index is None else image_index.cpu()
             numbers = [numbers_of_prompt.tolist() for numbers_of_prompt in index.split(shown)]
             selected = select_views(self, selected, encoding, numbers, choices)
         return self.place(selected, self.fetch(selected, choices), **aligned)
-
-    @staticmethod
-    def _in_views(selected: SelectedSlots, encoding: ImageEncoding, choices: FetchChoices) -> bool:
-        """Whether the images are those of a document, or several of one prompt, which share a budget."""
-        several = choices.patches is None and len(selected.rows) > len(selected.rows.unique())
-        return encoding.documents is not None or several
 
     def _with_images(
         self,
@@ -707,6 +696,11 @@ def _layers(cache: Cache) -> list[KeyValue]:
     """Keys and values of each layer."""
     layers: Any = cache.layers
     return [(layer.keys, layer.values) for layer in layers]
+
+
+def keeps_every_position(cache: Cache) -> bool:
+    """Whether a cache keeps the keys and values of all positions, as that of full attention does."""
+    return all(type(layer).__name__ == "DynamicLayer" for layer in cache.layers)
 
 
 def pack_questions(embeds: Tensor, query_mask: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:

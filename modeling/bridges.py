@@ -9,7 +9,7 @@ do not depend on what is fetched.
 
 from dataclasses import dataclass, field
 from math import isqrt
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -127,15 +127,7 @@ class LinearBridge(Bridge):
         super().__init__()
         self.projection = nn.Linear(2 * vision_size, text_size)
 
-    def forward(
-        self,
-        semantic: Tensor,
-        compressed: Tensor,
-        *,
-        base: list[KeyValue] | None = None,
-        bypass: bool = False,
-        used: Tensor | None = None,
-    ) -> Bridged:
+    def forward(self, semantic: Tensor, compressed: Tensor, **_: Any) -> Bridged:
         return Bridged(self.projection(torch.cat((semantic, compressed), -1)))
 
 
@@ -173,15 +165,7 @@ class VisualTableBridge(Bridge):
         self.head = nn.Sequential(nn.Linear(2 * vision_size, words, bias=False), nn.LayerNorm(words))
         self.table = VisualEmbeddingTable(config.table_size, text_size)
 
-    def forward(
-        self,
-        semantic: Tensor,
-        compressed: Tensor,
-        *,
-        base: list[KeyValue] | None = None,
-        bypass: bool = False,
-        used: Tensor | None = None,
-    ) -> Bridged:
+    def forward(self, semantic: Tensor, compressed: Tensor, *, bypass: bool = False, **_: Any) -> Bridged:
         if bypass:
             raise ValueError('bridge_bypass: expected a bridge with a linear projection; got "vet"')
         logits = self.head(torch.cat((semantic, compressed), -1))
@@ -263,7 +247,7 @@ class CellBridge(LinearBridge):
         *,
         base: list[KeyValue] | None = None,
         bypass: bool = False,
-        used: Tensor | None = None,
+        **_: Any,
     ) -> Bridged:
         if bypass or base is not None:
             projected = super().forward(semantic, compressed)

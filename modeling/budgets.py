@@ -1,11 +1,14 @@
-"""How many patches of an image are fetched, and how many base tokens it has.
+"""What a call spends: how many patches are fetched, how many base tokens a page has, which views are encoded.
 
-No torch is imported here, so that commands refuse a budget at once.
+No torch is imported here, so that commands refuse a budget at once. A source is an image, a page or a frame. Its
+overview is the whole source in one square; a tile is a window of it at a finer scale. See docs/views.md.
 
 Notation: N = G*G patches, M = (G/4)^2 base tokens, K fetched tokens.
 """
 
 import math
+from dataclasses import dataclass
+from typing import Any
 
 COMPRESSION = 4
 """Fine patches per base token along each axis: the compressor's two stride-2 convolutions."""
@@ -107,3 +110,61 @@ def pooling(rows: int, sources: int, most: int | None) -> int:
     while sources * math.ceil(rows / factor) ** 2 > most:
         factor += 1
     return factor
+
+
+# ---- views -----------------------------------------------------------------------------------------------------------
+
+Window = tuple[int, int, int, int]
+"""x0, y0, x1, y1 in px of the source, ends exclusive."""
+
+TILING = ("auto", "asked", "all", "never")
+
+SPREADS = ("auto", "joint", "each", "ranked")
+
+VIEWS_AT_ONCE = 4
+"""Squares that are encoded or scored at a time, which bounds the memory beside the features of all views."""
+
+
+@dataclass(frozen=True)
+class ViewOptions:
+    """The views of a call's sources.
+
+    Attributes:
+        tiles: "auto": tiles for sources that shrink below `tile_scale` and whose text cannot be read in the overview;
+            "all": the same, refused above `max_tiles`; "asked": of these, the tiles that a question asks for; a number:
+            at most so many tiles per source, whatever its size; "never": overviews only.
+        max_tiles: the most encoded tiles of one prompt; above it, "auto" becomes "asked" for all prompts of the call.
+        asked_tiles: the most tiles that one question may ask for.
+        asked_share: the least share of the overviews' relevance in each tile that a question asks for after its first.
+        spread: how the sources of a prompt share its budget. "joint": one over all views; "each": each source gets its
+            share; "ranked": the most relevant sources are asked one by one until one has an answer, together if none
+            has; "auto": "ranked" for scorers that read text, else "joint".
+        max_base_tokens: the most base tokens of all sources of a prompt; above it they are pooled; None: those of four
+            images.
+        tile_scale: px of the square per px of the source, below which a source gets tiles, and the finest scale of
+            tiles; tiles are coarser if the text is large (`print_scale`).
+        words: where the words of a page come from: a name in `word_sources.WORD_SOURCES`, the path of a file, a list of
+            (text, (x0, y0, x1, y1)) in px of the source, or a list of these, one for each source.
+        reread: whether words that the network reads with little confidence are read again from the original pixels, see
+            `rereading`.
+        dpi, max_pages, fps, max_frames: for documents, see `documents.Limits`.
+    """
+
+    tiles: str | int = "auto"
+    max_tiles: int = 64
+    asked_tiles: int = 4
+    asked_share: float = 0.0
+    spread: str = "auto"
+    max_base_tokens: int | None = None
+    tile_scale: float = 0.5
+    words: Any = "auto"
+    reread: bool = False
+    dpi: float = 150.0
+    max_pages: int = 200
+    fps: float = 1.0
+    max_frames: int = 32
+
+
+VIEW_OPTIONS = frozenset(ViewOptions.__dataclass_fields__)
+
+AS_SEEN = ViewOptions()

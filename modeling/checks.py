@@ -205,12 +205,8 @@ def check_inputs(
     if relevance is not None and list(relevance.shape) != shape:
         received = list(relevance.shape)
         raise ValueError(f"relevance_targets: expected shape {shape} (image slots, patches); got {received}")
-    if not torch.compiler.is_compiling() and not ids.is_meta:
-        _check_numbers(here, images, vocabulary)
-
-
-def _check_numbers(here: Mapping[str, Tensor], images: int, vocabulary: int) -> None:
-    index = here.get("image_index")
+    if torch.compiler.is_compiling() or ids.is_meta:  # the numbers are not known
+        return
     if index is not None and not all(0 <= number < images for number in index.tolist()):
         raise ValueError(f"image_index: expected numbers of {images} images, from 0; got {index.tolist()}")
     for name, least in (("input_ids", 0), ("labels", -100)):

@@ -1,41 +1,198 @@
 """The running-back fetcher: scores the patches, allocates the budget and returns the fetched patches.
 
-Notation: B batch (prompts), S their length, I image slots, V views (the overviews of all slots, then their tiles), G
-side of the fine grid, N = G*G patches, M base tokens, K fetched tokens (the largest number of any item), D
-language-model width. Positions are (y, x).
+Notation: B batch, I image slots, G side of the fine grid, N = G*G patches, M base tokens, K fetched tokens (the largest
+number of any item), T tiers. Positions are (y, x), row-major.
 """
 
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pad_sequence
 
-from .allocators import allocate
-from .bridges import FOREMOST
+from .allocators import ALLOCATORS, Budgets, token_weights
 from .checks import FETCHING, SEEDS, refusal
 from .config_fields import Registry
 from .configuration_arr_coc import AUTO, ArrCocFetcherConfig
-from .detail_allocators import ALLOCATORS
-from .image_encoding import ImageEncoding
+from .grid_encoder import region_boxes, spread_regions
+from .image_encoding import Rows
 from .patch_scorers import SCORERS
-from .scorers import (
-    EMPTY,
-    FetchContext,
-    SaliencyScorer,
-    Scorer,
-    is_uninformative,
-    saliency,
-    scored,
-    unit_range,
-    warn_of_fallback,
-)
-from .tiles import VIEWS_AT_ONCE
-from .views import FetchResult, JointFetch, Seen, Views, context_of, positions_of
+from .scorers import FetchContext, Scorer, scored
+
+# ---- the result of a fetch ------------------------------------------------------------------------------------------
+
+PatchesOf = Callable[[FetchContext, Tensor, Tensor | None], Tensor]
+"""A function of a context [n], patches [n, k] of its grids and their levels (or None), which returns [n, k, ...]."""
+
+
+@dataclass
+class FetchResult(Rows):
+    """The fetched patches, and the scores that chose them.
+
+    Attributes:
+        indices: [B, K] int64, distinct in each item. The first `counts` of an item are fetched, ascending; the next
+            most relevant patches behind them only fill the rectangle and give no token. A region has its first patch.
+        positions: [B, K, 2] int64, (y, x) of each index in the fine grid of the page as it was read.
+        scores: [B, N] float32, the scorer's output (logits for trained scorers).
+        relevance: [B, N] float32 in 0..1: sigmoid of logits; fixed scorers: scaled to each item's own range.
+        is_padding: [B, K] bool, True on fetched padding patches.
+        budget: K.
+        strategy, allocator: their names; "given" if the call gave the patches.
+        counts: [B] int64, the number of fetched patches of each item (default: K).
+        wanted: [B] int64, the number that evaluation would fetch: in training, allocators that choose fetch more.
+        weights: [B, K] the factor of each token, or None: see `ArrCocFetcherConfig.gradient`.
+        expected_tokens: [B] float32, differentiable: the expected number of tokens from an allocator that chooses it
+            ("adaptive" not cut at K); None from allocators that fetch exactly the budget.
+        tier_logits: [B, T] of the tier classifier, or None.
+        survival: see `Budgets.survival`; None from allocators that fetch exactly the budget.
+        is_ragged: whether some items get fewer than K.
+        levels: [B, K] int64, the level of detail of each token: 0 a patch, 1 2x2, 2 4x4 patches, disjoint; None: all 0.
+        fell_back: [B] bool, True where strategy "saliency" replaced a failed scorer.
+        bypassed: [B] bool, True where the bridge's linear projection replaced its failed adapter.
+        tokens: [B] int64, the number of fetched tokens in the prompt: `counts`, unless the bridge makes fewer
+            (`Bridged.source`).
+        source: [B, K] see `Bridged.source`; None: token and patch have the same index.
+        room: [B] int64, the most tokens of each item's patches, from bridges that make several of one; None: `counts`.
+    """
+
+    indices: Tensor
+    positions: Tensor
+    scores: Tensor
+    relevance: Tensor
+    is_padding: Tensor
+    budget: int
+    strategy: str
+    allocator: str
+    counts: Tensor = None  # type: ignore[assignment]  # set by __post_init__
+    wanted: Tensor = None  # type: ignore[assignment]
+    weights: Tensor | None = None
+    expected_tokens: Tensor | None = None
+    tier_logits: Tensor | None = None
+    survival: Tensor | None = None
+    is_ragged: bool = False
+    levels: Tensor | None = None
+    fell_back: Tensor = None  # type: ignore[assignment]
+    bypassed: Tensor = None  # type: ignore[assignment]
+    tokens: Tensor = None  # type: ignore[assignment]
+    source: Tensor | None = None
+    room: Tensor | None = None
+
+    PER_TOKEN: ClassVar[tuple[str, ...]] = (
+        "indices", "positions", "is_padding", "weights", "survival", "levels", "source",
+    )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        if self.counts is None:
+            self.counts = self.indices.new_full((len(self.indices),), self.budget)
+        if self.wanted is None:
+            self.wanted = self.counts
+        if self.tokens is None:
+            self.tokens = self.counts
+        none = self.indices.new_zeros(len(self.indices), dtype=torch.bool)
+        self.fell_back = none if self.fell_back is None else self.fell_back
+        self.bypassed = none if self.bypassed is None else self.bypassed
+
+    @property
+    def fallbacks(self) -> dict[str, int]:
+        """The number of items for which a simpler part replaced the scorer or the bridge, by the part that failed."""
+        return {"scorer": int(self.fell_back.sum()), "bridge": int(self.bypassed.sum())}
+
+    @property
+    def used(self) -> Tensor:
+        """[B, K] bool, True on fetched patches, False on those that only fill the rectangle."""
+        return torch.arange(self.budget, device=self.counts.device) < self.counts[:, None]
+
+    def own_relevance(self) -> Tensor:
+        """[B, K] the relevance of each index."""
+        return self.relevance.gather(1, self.indices)
+
+    def predicted_relevance(self) -> Tensor | None:
+        """`own_relevance` if a trained scorer predicted it or it is the ground truth, else None."""
+        trained = self.strategy == "oracle" or (self.strategy in SCORERS and SCORERS[self.strategy].trained)
+        return self.own_relevance() if trained else None
+
+    def ranks(self) -> Tensor:
+        """[B, K] the rank of each index by relevance, from 0; those that are not fetched come last."""
+        relevance = self.own_relevance().masked_fill(~self.used, float("-inf"))
+        return relevance.argsort(dim=1, descending=True, stable=True).argsort(dim=1)
+
+    def regions(self) -> Tensor:
+        """[B, K, 4] y0, x0, y1, x1 of each token in patches of the fine grid, ends exclusive."""
+        levels = torch.zeros_like(self.indices) if self.levels is None else self.levels
+        return region_boxes(self.indices, levels, math.isqrt(self.scores.shape[1]))
+
+    def centres(self) -> Tensor:
+        """[B, K, 2] float32, (y, x) of the middle of each token's patch or region, in patches of the image's grid."""
+        places = self.positions.float()
+        return places if self.levels is None else places + ((1 << self.levels) - 1)[..., None] / 2
+
+    def of_patches(self, make: PatchesOf, context: FetchContext) -> Tensor:
+        """[B, K, ...]: `make` for each token's patch or region, whose scorer had `context`."""
+        return make(context, self.indices, self.levels)
+
+    def on_patches(self, values: Tensor) -> Tensor:
+        """Values of tokens [B, K] -> [B, N]: on all patches of the token, 0 on other patches."""
+        side = math.isqrt(self.scores.shape[1])
+        levels = torch.zeros_like(self.indices) if self.levels is None else self.levels
+        return spread_regions(values, self.indices, levels, (side, side))
+
+    def fetched_characters(self, characters: Tensor) -> Tensor:
+        """[B, 2] `ImageEncoding.characters` [B, N, 2] of the images, summed over the fetched patches."""
+        return (characters * self.covered()[..., None].to(characters)).sum(1)
+
+    def covered(self) -> Tensor:
+        """bool [B, N], True on the patches that were fetched."""
+        return self.on_patches(self.used.float()) > 0
+
+    def select(self, index: Tensor) -> Self:
+        """The items at `index` [I]; K is the largest of their counts, and there is no room for more tokens."""
+        rows = super().select(index)
+        if not self.is_ragged or not len(index):
+            return rows
+        most = int(rows.counts.max())
+        held = ((name, getattr(rows, name)) for name in self.PER_TOKEN if rows.room is None or name != "source")
+        cut = {name: tensor[:, :most] for name, tensor in held if tensor is not None}
+        return replace(rows, **cut, budget=most, is_ragged=bool((rows.counts < most).any()), room=None)
+
+
+def positions_of(indices: Tensor, side: int) -> Tensor:
+    """(y, x) of patches on a grid of `side`: [B, K] -> [B, K, 2]."""
+    return torch.stack((indices // side, indices % side), -1)
+
+
+def ranked_scores(scores: Tensor, patch_mask: Tensor, hidden: Tensor | None) -> Tensor:
+    """Ranks [B, N] of scores of any scale, N down to 1; padding comes behind all other patches, hidden patches last.
+
+    In float32, which every device has. Padding has the lowest finite value, `hidden` patches [B, N] have -inf.
+    """
+    order = scores.sort(dim=-1, descending=True, stable=True).indices
+    places = torch.arange(scores.shape[1], 0, -1, dtype=torch.float32, device=scores.device)
+    ranked = torch.empty_like(scores, dtype=torch.float32).scatter(1, order, places.expand_as(scores))
+    ranked = ranked.masked_fill(~patch_mask, torch.finfo(torch.float32).min)
+    return ranked if hidden is None else ranked.masked_fill(hidden, float("-inf"))
+
+
+def most_relevant_first(scores: Tensor, indices: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
+    """Divides chosen patches into those that an item keeps and the surplus.
+
+    Args:
+        scores: [B, N].
+        indices: [B, K] chosen patches, ascending.
+        counts: [B] the number that each item keeps: those with the highest scores; ties break by lower index.
+
+    Returns:
+        Indices [B, K], kept patches first, both parts ascending; and the rank of each by score, [B, K] from 0.
+    """
+    order = scores.gather(1, indices).sort(dim=-1, descending=True, stable=True).indices
+    places = torch.arange(indices.shape[1], device=indices.device).expand_as(indices)
+    rank = torch.empty_like(indices).scatter_(1, order, places)
+    front = (rank >= counts[:, None]).int().sort(dim=-1, stable=True).indices
+    return indices.gather(1, front), rank.gather(1, front)
+
+
+# ---- the fetcher ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -112,40 +269,6 @@ EXPLORATION: Registry[Callable[..., Any]] = Registry("exploration")
 "learned" is the class of a policy with weights (`RunningBackFetcher.tempering`). It is the default of checkpoints that
 hold these weights, else "tempered".
 """
-
-
-@dataclass
-class SelectedSlots:
-    """The first step of a question: its image slots and the inputs of the scorers.
-
-    Attributes:
-        input_ids: [B, S], with placeholders for every image token.
-        query_mask: bool [B, S], True on the question.
-        embeds: [B, S, D] of the text; those of placeholders have no meaning.
-        encoding: the image of each slot.
-        rows: [I] the prompt of each slot.
-        budget: K, the number of placeholders for fetched tokens.
-        context: the inputs of the scorers for each slot.
-        taken: [I, M] patches that are base tokens already and must not be fetched again, or None.
-        attention_mask: [B, S]; None: no padding.
-        prefix: the encoded images with the language model's prefill of their base tokens, or None; image_index: [I] the
-            number of the image in each slot.
-        views: the views that each slot fetches from: its overview, the grid of `encoding`, and tiles; None: only the
-            overview.
-    """
-
-    input_ids: Tensor
-    query_mask: Tensor
-    embeds: Tensor
-    encoding: ImageEncoding
-    rows: Tensor
-    budget: int
-    context: FetchContext
-    taken: Tensor | None
-    attention_mask: Tensor | None = None
-    prefix: ImageEncoding | None = None
-    image_index: Tensor | None = None
-    views: Views | None = None
 
 
 class RunningBackFetcher(nn.Module):
@@ -243,14 +366,13 @@ class RunningBackFetcher(nn.Module):
             return _given(context, budget, choices.patches)
         if choices.overlap not in (None, "exclude", "allow"):
             raise ValueError(f'overlap: expected "exclude" or "allow"; got {choices.overlap!r}')
-        settings = self._settings(choices)
-        scorer = self.scorer(settings["strategy"])
-        _check_budget(context, budget, scorer, settings["strategy"], taken)
-        begun = self.begun(context, choices)
+        strategy = choices.strategy or self.config.strategy
+        scorer = self.scorer(strategy)
+        _check_budget(context, budget, scorer, strategy, taken)
         scores, relevance, fell_back = scored(scorer, context, fall_back=not self.training)
         hidden = None if taken is None else torch.zeros_like(context.patch_mask).scatter(1, taken, True)
-        fetched = allocate(
-            context, scores, relevance, context.patch_mask, budget, hidden=hidden, begun=begun, **settings
+        fetched = self.choose(
+            context, scores, relevance, context.patch_mask, budget, choices, hidden=hidden, begun=scorer.begun(context)
         )
         fetched.fell_back = fell_back
         return fetched
@@ -267,27 +389,70 @@ class RunningBackFetcher(nn.Module):
         hidden: Tensor | None = None,
         begun: Tensor | None = None,
     ) -> FetchResult:
-        """The second half of `forward`: see `allocate`."""
-        settings = self._settings(choices)
-        return allocate(context, scores, relevance, patch_mask, budget, hidden=hidden, begun=begun, **settings)
+        """The second half of `forward`: chooses patches by the scores of one grid per item, or of n grids, one after
+        the other.
 
-    def begun(self, context: FetchContext, choices: FetchChoices) -> Tensor | None:
-        """[B, N] number of wordpieces that begin in each patch, if the scorer reads text."""
-        if context.pieces is None or not self.scorer(choices.strategy or self.config.strategy).reads_text:
-            return None
-        return (context.pieces >= 0).flatten(2).sum(2)
-
-    def _settings(self, choices: FetchChoices) -> dict[str, Any]:
-        """Arguments of `allocate` from the choices and the configuration."""
-        allocator = choices.allocator or self.config.allocator
-        return {
-            "config": self.config,
-            "strategy": choices.strategy or self.config.strategy,
-            "allocator": allocator,
-            "budgeter": None if ALLOCATORS[allocator].budgeter is None else self.budgeters[allocator],
-            "learns": self.training and torch.is_grad_enabled() and self.config.gradient != "none",
-            "temperature": self.temperature if self.config.gradient == "soft" else None,
-        }
+        Args:
+            context: the scorer's inputs: question and grid size are used.
+            scores, relevance, patch_mask: [B, n * N]; False on padding.
+            budget: K.
+            choices: strategy and allocator.
+            hidden: [B, n * N] True on patches that must not be fetched, or None.
+            begun: [B, n * N] number of wordpieces that begin in each patch; those without give no token. None: each
+                patch is one token.
+        """
+        config, allocator = self.config, choices.allocator or self.config.allocator
+        method, levels, room = ALLOCATORS[allocator], None, None
+        learns = self.training and torch.is_grad_enabled() and config.gradient != "none"
+        ranked, side = ranked_scores(scores, patch_mask, hidden), context.features.shape[-1]
+        budgets: Budgets | None = None
+        if method.budgeter is not None and budget:
+            eligible = ranked > torch.finfo(ranked.dtype).min
+            budgets = self.budgeters[allocator](context, torch.where(eligible, relevance, 0.0), budget)
+        counts = ranked.new_full((len(ranked),), budget, dtype=torch.int64)
+        ragged = False
+        if budgets is not None:
+            learned = learns and budgets.survival.requires_grad
+            counts = torch.full_like(counts, budgets.survival.shape[1]) if learned else budgets.counts
+            budget = int(counts.max()) if len(counts) else 0
+            ragged = bool((counts < budget).any())
+        static = torch.compiler.is_compiling() or scores.is_meta  # no shape may depend on data
+        if begun is not None and not method.detail and not static and budget:
+            begun = begun.to(ranked.device) * (ranked > torch.finfo(ranked.dtype).min)
+            room = counts.minimum(2 * begun.sum(1).clamp(min=1))  # the most relevant come twice
+            counts = counts.minimum((begun > 0).sum(1).clamp(min=1))
+            budget = int(room.max()) if len(counts) else budget
+            ragged = bool((counts < budget).any())
+        if method.detail:
+            indices, levels = method.choose(ranked, budget, relevance=relevance.detach(), config=config, side=side)
+            rank = torch.zeros_like(indices)
+        else:
+            chosen = method.choose(ranked, budget, config=config, side=side)
+            indices, rank = most_relevant_first(ranked, chosen, counts)
+        weights = None
+        if learns:
+            parts = (scores, relevance, ranked, indices, levels, rank, budgets)
+            temperature = self.temperature if config.gradient == "soft" else None
+            weights = token_weights(*parts, side=side, temperature=temperature)
+        return FetchResult(
+            indices=indices,
+            positions=positions_of(indices, side),
+            scores=scores,
+            relevance=relevance,
+            is_padding=~patch_mask.gather(1, indices),
+            budget=budget,
+            strategy=choices.strategy or config.strategy,
+            allocator=allocator,
+            counts=counts,
+            wanted=counts if budgets is None else budgets.counts,
+            weights=weights,
+            expected_tokens=None if budgets is None else budgets.expected,
+            tier_logits=None if budgets is None else budgets.tier_logits,
+            survival=None if budgets is None else budgets.survival,
+            is_ragged=ragged,
+            levels=levels,
+            room=room,
+        )
 
 
 def _check_budget(context: FetchContext, budget: int, scorer: Scorer, strategy: str, taken: Tensor | None) -> None:
@@ -323,219 +488,3 @@ def _given(context: FetchContext, budget: int, patches: Tensor) -> FetchResult:
         strategy="given",
         allocator="given",
     )
-
-
-# ---- one budget over all views of a prompt --------------------------------------------------------------------------
-
-FOCUS = 3.0
-"""The factor of a view's highest score that is added to all of its scores, when views compete.
-
-A scorer that was trained on single pages finds something on each page. Measured on A4 pages in validation fonts with an
-earlier model of 3.8 M parameters: at 0, patches of other tiles come between those of the answer; 3 and 8 are about
-equal (42 questions).
-"""
-
-
-def fetch_over_views(fetcher: RunningBackFetcher, selected: SelectedSlots, choices: FetchChoices) -> JointFetch:
-    """`RunningBackFetcher.forward` for slots with several views: `selected.budget` fetched tokens for each prompt.
-
-    Raises:
-        ValueError: what `RunningBackFetcher.forward` refuses; `patches`, which are those of one grid; and `relevance`
-            of overviews alone.
-    """
-    assert selected.views is not None
-    if choices.patches is not None:
-        expected = "them of images, not of documents or of images in tiles"
-        raise ValueError(f"patches: expected {expected}; got {len(selected.views.slots)} views")
-    views, side = selected.views, selected.context.features.shape[-1]
-    given = selected.context.relevance
-    if given is not None and len(given) != len(views.slots):
-        expected = "that of images without tiles"
-        raise ValueError(f"relevance: expected {expected}; got {len(given)} for {len(views.slots)} views")
-    strategy = choices.strategy or fetcher.config.strategy
-    scorer = fetcher.scorer(strategy)
-    tiles = len(views.tile_rows)
-    if scorer.reads_attention and tiles:
-        expected = 'images without tiles (tiles="never")'
-        raise ValueError(f'strategy "{strategy}": expected {expected}; got {tiles} tiles')
-    parts = torch.arange(len(views.slots)).split(VIEWS_AT_ONCE)
-    contexts = [selected.context]
-    if tiles or len(parts) > 1:
-        contexts = [context_of(views, selected.context, numbers) for numbers in parts]
-    scores = torch.cat([scorer(context) for context in contexts]).to(selected.context.features.device)
-    texts = [begun for context in contexts if (begun := fetcher.begun(context, choices)) is not None]
-    begun = torch.cat(texts).to(scores.device) if texts else None
-    mask = torch.cat([context.patch_mask for context in contexts])
-    failed = _failed(scores, mask, views, selected.rows)
-    if fetcher.training or not scorer.fetches or isinstance(scorer, SaliencyScorer):
-        failed = torch.zeros_like(failed)
-    if failed.any():
-        salient = torch.cat([saliency(context) for context in contexts])
-        scores = torch.where(failed[:, None], salient.to(scores), scores)
-        warn_of_fallback(scorer)
-    shown = scores.detach().masked_fill(~mask, float("-inf"))
-    evidence = shown.amax(1)
-    hidden = seen_before(views, evidence.cpu(), side).to(mask.device) if tiles else torch.zeros_like(mask)
-    if selected.taken is not None:
-        hidden[: len(selected.rows)].scatter_(1, selected.taken, True)
-    raised = scores + FOCUS * torch.where(evidence.isfinite(), evidence, 0.0)[:, None]
-    raised = raised.masked_fill(scores <= EMPTY, (1 + FOCUS) * EMPTY)  # below the text of all views
-    in_detail = ALLOCATORS[choices.allocator or fetcher.config.allocator].detail
-    relevance = scores.sigmoid()
-    if not scorer.trained or failed.any():
-        in_range = _in_prompts(scores, views, selected.rows)
-        relevance = torch.where(failed[:, None], in_range, relevance) if scorer.trained else in_range
-    fetches = []
-    for slots, budget in _groups(views, selected):
-        numbers = torch.cat([(views.slots == slot).nonzero()[:, 0] for slot in slots])
-        context = selected.context
-        if len(slots) < len(selected.rows):
-            context = context.select(torch.tensor(slots))
-        competing, relevant, real, gone = (
-            tensor[numbers].flatten()[None] for tensor in (raised, relevance, mask, hidden)
-        )
-        _check_room(budget, gone)
-        if in_detail:  # which goes by relevance itself: in views, as they compete
-            learned = scorer.trained and not failed[numbers].any()
-            relevant = _competing(competing, evidence[numbers], learned)
-        text = None if begun is None else begun[numbers].flatten()[None]
-        fetched = fetcher.choose(context, competing, relevant, real, budget, choices, hidden=gone, begun=text)
-        fetches.append((slots, numbers, fetched))
-    fetched = _by_slot(fetches, scores, Seen(views, relevance, hidden), side, mask, begun)
-    fetched.fell_back = failed[: len(selected.rows)]
-    return fetched
-
-
-def _failed(scores: Tensor, mask: Tensor, views: Views, rows: Tensor) -> Tensor:
-    """[V] bool: the views of prompts with a score [V, N] that is not finite, or with only flat views.
-
-    A single flat view beside others is valid: it has nothing relevant.
-    """
-    prompts, failed = rows.cpu()[views.slots].to(scores.device), torch.zeros_like(mask[:, 0])
-    infinite, nothing = (mask & ~scores.isfinite()).any(1), is_uninformative(scores, mask)
-    for prompt in prompts.unique():
-        own = prompts == prompt
-        failed[own] = infinite[own].any() | nothing[own].all()
-    return failed
-
-
-def seen_before(views: Views, evidence: Tensor, side: int) -> Tensor:
-    """[V, N] bool: patches whose centre is in an earlier view of the same source.
-
-    Tiles come before overviews, which are coarser; tiles with more `evidence` [V] come before others, ties by number.
-    """
-    count, first = len(views.slots), views.overviews
-    ranks = evidence.clone()
-    ranks[:first] = float("-inf")
-    order = ranks.sort(descending=True, stable=True).indices
-    place = torch.empty_like(order)
-    place[order] = torch.arange(count)
-    centres, hidden = views.centres(side), torch.zeros(count, side * side, dtype=torch.bool)
-    for view in range(first, count):
-        later = ((views.slots == views.slots[view]) & (place > place[view])).nonzero()[:, 0]
-        x, y = centres[later].unbind(-1)
-        x0, y0, x1, y1 = views.windows[view].tolist()
-        hidden[later] |= (x >= x0) & (x < x1) & (y >= y0) & (y < y1)
-    return hidden
-
-
-def _groups(views: Views, selected: SelectedSlots) -> list[tuple[list[int], int]]:
-    """Slots that share a budget, and that budget."""
-    rows = selected.rows.tolist()
-    prompts = [[slot for slot, row in enumerate(rows) if row == prompt] for prompt in dict.fromkeys(rows)]
-    if views.spread != "each":
-        return [(slots, selected.budget) for slots in prompts]
-    shares = []
-    for slots in prompts:
-        share, rest = divmod(selected.budget, len(slots))
-        shares += [([slot], share + (number < rest)) for number, slot in enumerate(slots)]
-    return shares
-
-
-def _check_room(budget: int, hidden: Tensor) -> None:
-    candidates = int((~hidden).sum())
-    if budget > candidates:
-        raise ValueError(f"budget: expected at most {candidates} patches that are not fetched already; got {budget}")
-
-
-def _competing(raised: Tensor, evidence: Tensor, trained: bool) -> Tensor:
-    """The relevance [1, n * N], 0..1, of scores raised by their views' `evidence` [n]; the best view is unchanged."""
-    most = torch.where(evidence.isfinite(), evidence, 0.0).amax()
-    return (raised - FOCUS * most).sigmoid() if trained else unit_range(raised)
-
-
-def _in_prompts(scores: Tensor, views: Views, rows: Tensor) -> Tensor:
-    """Scores [V, N] of a fixed rule in 0..1, over the range of all views of a prompt; `rows` [I]: prompts of slots."""
-    prompts, relevance = rows.cpu()[views.slots].to(scores.device), torch.zeros_like(scores)
-    for prompt in prompts.unique():
-        own = scores[prompts == prompt]
-        relevance[prompts == prompt] = unit_range(own.flatten()[None]).view_as(own)
-    return relevance
-
-
-def _by_slot(
-    fetches: list[tuple[list[int], Tensor, FetchResult]],
-    scores: Tensor,
-    seen: Seen,
-    side: int,
-    mask: Tensor,
-    begun: Tensor | None,
-) -> JointFetch:
-    """The result for each slot, from the results of groups of slots over their views `numbers`."""
-    slots, patches = seen.views.slots, side * side
-    parts: dict[int, tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]] = {}
-    rooms: dict[int, int] = {}
-    for group, numbers, fetched in fetches:
-        flat = fetched.indices[0, : int(fetched.counts[0])]
-        view, indices, ranks = numbers.to(flat.device)[flat // patches], flat % patches, fetched.ranks()[0, : len(flat)]
-        optional = [None if row is None else row[0, : len(flat)] for row in (fetched.weights, fetched.levels)]
-        wanted: list[int] = []
-        for slot in group:
-            own = slots.to(flat.device)[view] == slot
-            weights, levels = (None if row is None else row[own] for row in optional)
-            parts[slot] = (view[own], indices[own], ranks[own], weights, levels)
-            if begun is not None:
-                wanted.append(int((begun[view[own], indices[own]] * (1 + (ranks[own] < FOREMOST).long())).sum()))
-        if fetched.room is not None:
-            rooms.update(zip(group, _shared(int(fetched.room[0]), wanted), strict=True))
-    count = len(slots) - len(seen.views.tile_rows)
-    counts = torch.tensor([len(parts[slot][0]) for slot in range(count)], device=scores.device)
-    room = torch.tensor([rooms[slot] for slot in range(count)], device=scores.device) if rooms else None
-    budget = int((counts if room is None else torch.maximum(counts, room)).max())
-
-    def padded(number: int) -> Tensor:
-        rows = [parts[slot][number] for slot in range(count)]
-        return pad_sequence([F.pad(row, (0, budget - len(row))) for row in rows if row is not None], True)
-
-    view, indices = padded(0), padded(1)
-    used = torch.arange(budget, device=counts.device) < counts[:, None]
-    first = fetches[0][2]
-    return JointFetch(
-        indices=indices,
-        positions=torch.stack((indices // side, indices % side), -1),
-        scores=scores[:count],
-        relevance=seen.relevance[:count],
-        is_padding=~mask[view, indices] & used,
-        budget=budget,
-        strategy=first.strategy,
-        allocator=first.allocator,
-        counts=counts,
-        weights=None if first.weights is None else padded(3),
-        levels=None if first.levels is None else padded(4),
-        is_ragged=bool((counts < budget).any()),
-        room=room,
-        view=view,
-        order=padded(2).masked_fill(~used, budget),
-        seen=seen,
-    )
-
-
-def _shared(total: int, wanted: list[int]) -> list[int]:
-    """`total` tokens among slots that want some; in proportion to what they want if that is more."""
-    if sum(wanted) <= total:
-        return wanted
-    exact = [total * each / sum(wanted) for each in wanted]
-    given = [math.floor(each) for each in exact]
-    for slot in sorted(range(len(wanted)), key=lambda slot: given[slot] - exact[slot])[: total - sum(given)]:
-        given[slot] += 1
-    return given

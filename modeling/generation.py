@@ -31,10 +31,10 @@ from .answers import (
     with_places,
 )
 from .base_model import ArrCocModel
-from .budgets import count_fetched, pooling
+from .budgets import AS_SEEN, VIEW_OPTIONS, ViewOptions, count_fetched, pooling
 from .checks import CALLABLES, DECODING, NUMBERS, boxes_per_slot, refusal, too_long
 from .configuration_arr_coc import COMPRESSION, ArrCocConfig
-from .fetcher import AS_CONFIGURED, FetchChoices, SelectedSlots
+from .fetcher import AS_CONFIGURED, FetchChoices, FetchResult
 from .image_encoding import UPRIGHT, ImageEncoding
 from .image_loading import Source, boxes_on_image, check_print, load_sources, turn_box
 from .image_processing_arr_coc import ArrCocImageProcessor, Box, boxes_to_patches, least_scale
@@ -42,20 +42,17 @@ from .passes import ask_in_passes, check_passes
 from .processing_arr_coc import ArrCocProcessor, History, Turn, histories, take_view_options
 from .prompt import EmbeddedPrompt, behind_prefix
 from .prompt_format import NOT_ON_THE_PAGE
-from .tiles import AS_SEEN, VIEW_OPTIONS, ViewOptions
+from .rereading import READINGS, Reading, on_sheets
 from .view_encoding import (
-    READINGS,
-    Reading,
     encode_prompts,
     encode_sources,
-    on_sheets,
     reread_words,
     select_views,
     sources_of,
     upright,
     with_features,
 )
-from .views import FetchResult
+from .views import SelectedSlots
 from .word_sources import from_tensor, resolved_words
 
 logger = logging.get_logger(__name__)
@@ -72,7 +69,7 @@ class QuestionBatch:
         encoding: the encoded images.
         images: for each prompt the numbers of its images, in order.
         questions: the question of each prompt.
-        spread: how the images of a prompt share one budget, see `views.ViewOptions`.
+        spread: how the images of a prompt share one budget, see `budgets.ViewOptions`.
         apart: whether each image has a budget of its own, as with given `FetchChoices.patches`.
         boxes: ground-truth boxes of each slot, or None.
     """
@@ -384,11 +381,10 @@ class AnswerGenerator:
         given = batch.apart or batch.boxes is not None or choices.relevance is not None or batch.encoding.readings
         if batch.spread == "ranked" and given:
             raise ValueError('spread: expected another than "ranked" beside boxes, relevance, patches or readings')
-        reads = self.model.model.fetcher.scorer(
-            choices.strategy or self.model.config.fetcher_config.strategy
-        ).reads_text
-        wanted = batch.spread == "ranked" or (batch.spread == "auto" and reads and not given)
-        return wanted and max(map(len, batch.images)) > 1
+        if max(map(len, batch.images)) == 1 or batch.spread not in ("auto", "ranked") or given:
+            return False
+        strategy = choices.strategy or self.model.config.fetcher_config.strategy
+        return batch.spread == "ranked" or self.model.model.fetcher.scorer(strategy).reads_text
 
     def _ask_pages(
         self,

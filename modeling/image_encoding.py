@@ -153,7 +153,7 @@ class ImageEncoding(Rows):
         sources: the sources with their pixels, from which tiles are encoded, turned upright; None if they are not in
             memory and none was turned.
         tiles: tiles of the sources, or None: a model without views.
-        tiling: the tiles that questions may encode, see `views.ViewOptions`; None if all tiles were encoded.
+        tiling: the tiles that questions may encode, see `budgets.ViewOptions`; None if all tiles were encoded.
         depths: [P, 2, W, G, G], the grid encoder's states after a third and two thirds of its layers; None if neither a
             scorer nor the language model (deepstack) reads them.
         pieces: [P, N, 2, S] int32, the wordpieces that begin in the upper and lower half of each patch, -1 in empty
@@ -167,7 +167,7 @@ class ImageEncoding(Rows):
             warning); None: the network read all.
         unseen: whether `features` of pages whose words were given are 0, as nothing that the model does by itself reads
             them (`view_encoding.with_features`).
-        readings: further readings of the same sources, see `view_encoding.Reading`; none in rows that were selected or
+        readings: further readings of the same sources, see `rereading.Reading`; none in rows that were selected or
             joined.
         joined: whether `join` made it: a single question is then about all of its images, not about each.
     """
@@ -273,8 +273,21 @@ class ImageEncoding(Rows):
 
         Raises:
             ValueError: tiles that are encoded on demand, or several readings, which a file cannot hold.
+            FileNotFoundError: the path's folder does not exist.
         """
-        save_encoding(self, path, model.model.identity())
+        if not Path(path).absolute().parent.is_dir():
+            raise FileNotFoundError(f"{path}: expected a path in a folder that exists; got none")
+        if self.tiling is not None:
+            expected = "an encoding that holds all of its tiles (a larger max_tiles, fewer tiles by a number, or none)"
+            raise ValueError(f'tiles: expected {expected}; got one of tiles="asked", or of more than max_tiles')
+        if self.readings:
+            raise ValueError(f"readings: expected an encoding of one reading to save it; got {1 + len(self.readings)}")
+        metadata = {name: getattr(self, name) for name in _METADATA}
+        if self.sources is not None:
+            metadata["places"] = [(source.page, source.second, source.turned) for source in self.sources]
+        about = {"format": FORMAT, "identity": model.model.identity(), "encoding": json.dumps(metadata)}
+        tensors = {name: tensor.detach().contiguous().cpu().clone() for name, tensor in _tensors(self)}
+        safe_save_file(tensors, str(path), metadata=about)
 
     @staticmethod
     def load(path: str | os.PathLike, model: Any) -> "ImageEncoding":
@@ -284,9 +297,24 @@ class ImageEncoding(Rows):
             ValueError: another kind of file, or an encoding of another model.
             FileNotFoundError: no such file.
         """
+        if not Path(path).is_file():
+            raise FileNotFoundError(f"{path}: expected a file that ImageEncoding.save wrote; got a missing path")
         core = model.model
-        encoding: ImageEncoding = model.prefilled(load_encoding(path, (core.token, core.identity()), core.input_device))
-        return encoding
+        try:
+            with safe_open(str(path), framework="pt") as file:
+                about = file.metadata() or {}
+                tensors = {name: file.get_tensor(name).to(core.input_device) for name in file.keys()}  # noqa: SIM118
+        except Exception as error:  # safetensors has a class of its own
+            expected = "a file that ImageEncoding.save wrote"
+            raise ValueError(f"{path}: expected {expected}; got a broken one ({type(error).__name__})") from None
+        if about.get("format") != FORMAT:
+            raise ValueError(f"{path}: expected format {FORMAT}; got {about.get('format')!r}")
+        identity = core.identity()
+        check_identity(str(path), about["identity"], identity)
+        encoding = _rebuilt(tensors, json.loads(about["encoding"]))
+        encoding.made_by = core.token, identity
+        prefilled: ImageEncoding = model.prefilled(encoding)
+        return prefilled
 
     def word_sources(self) -> list[tuple[str, str, str]]:
         """`words`, also where the network read all."""
@@ -407,28 +435,6 @@ def check_identity(name: str, made_by: str, identity: str) -> None:
         raise ValueError(f"{name}: expected {expected}; got one of {made_by[:12]}")
 
 
-def save_encoding(encoding: ImageEncoding, path: str | os.PathLike, identity: str) -> None:
-    """Writes an encoding to a safetensors file.
-
-    Raises:
-        ValueError: tiles that are encoded on demand, which a file cannot do.
-        FileNotFoundError: the path's folder does not exist.
-    """
-    if not Path(path).absolute().parent.is_dir():
-        raise FileNotFoundError(f"{path}: expected a path in a folder that exists; got none")
-    if encoding.tiling is not None:
-        expected = "an encoding that holds all of its tiles (a larger max_tiles, fewer tiles by a number, or none)"
-        raise ValueError(f'tiles: expected {expected}; got one of tiles="asked", or of more than max_tiles')
-    if encoding.readings:
-        raise ValueError(f"readings: expected an encoding of one reading to save it; got {1 + len(encoding.readings)}")
-    metadata = {name: getattr(encoding, name) for name in _METADATA}
-    if encoding.sources is not None:
-        metadata["places"] = [(source.page, source.second, source.turned) for source in encoding.sources]
-    about = {"format": FORMAT, "identity": identity, "encoding": json.dumps(metadata)}
-    tensors = {name: tensor.detach().contiguous().cpu().clone() for name, tensor in _tensors(encoding)}
-    safe_save_file(tensors, str(path), metadata=about)
-
-
 def _tensors(encoding: ImageEncoding) -> Iterator[tuple[str, Tensor]]:
     """All tensors of a file, by their names there."""
     for part in fields(encoding):
@@ -441,30 +447,6 @@ def _tensors(encoding: ImageEncoding) -> Iterator[tuple[str, Tensor]]:
     if encoding.tiles is not None:
         held = ((part.name, getattr(encoding.tiles, part.name)) for part in fields(encoding.tiles))
         yield from ((f"tiles.{name}", tensor) for name, tensor in held if tensor is not None)
-
-
-def load_encoding(path: str | os.PathLike, made_by: tuple[str, str], device: torch.device) -> ImageEncoding:
-    """Reads an encoding that `save_encoding` wrote, for the model `made_by` (its object, its identity).
-
-    Raises:
-        FileNotFoundError: no such file.
-        ValueError: another content, or another model's.
-    """
-    if not Path(path).is_file():
-        raise FileNotFoundError(f"{path}: expected a file that ImageEncoding.save wrote; got a missing path")
-    try:
-        with safe_open(str(path), framework="pt") as file:
-            about = file.metadata() or {}
-            tensors = {name: file.get_tensor(name).to(device) for name in file.keys()}  # noqa: SIM118
-    except Exception as error:  # safetensors has a class of its own
-        expected = "a file that ImageEncoding.save wrote"
-        raise ValueError(f"{path}: expected {expected}; got a broken one ({type(error).__name__})") from None
-    if about.get("format") != FORMAT:
-        raise ValueError(f"{path}: expected format {FORMAT}; got {about.get('format')!r}")
-    check_identity(str(path), about["identity"], made_by[1])
-    encoding = _rebuilt(tensors, json.loads(about["encoding"]))
-    encoding.made_by = made_by
-    return encoding
 
 
 def _rebuilt(tensors: dict[str, Tensor], metadata: dict[str, Any]) -> ImageEncoding:

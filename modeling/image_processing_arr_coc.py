@@ -49,7 +49,7 @@ def _is_text(token: str) -> bool:
 @validated
 @dataclass(kw_only=True)
 class ImageSettings:
-    """Checks the settings of `ArrCocImageProcessor`; the defaults only fill fields that are not set."""
+    """Checks the settings of `ArrCocImageProcessor` that are set; the defaults only fill the others."""
 
     size: int | dict[str, Any] | SizeDict = checked_field(
         f"a side, or {{'height': S, 'width': S}}, up to {MAX_SIDE} px", _is_size, default=1024
@@ -84,23 +84,10 @@ class ProcessorSettings:
     chat_template: str | dict[str, str] | None = None
 
 
-def check_image_settings(settings: dict[str, Any]) -> None:
-    """Refuses invalid settings of an image processor; settings with other names are not checked.
-
-    Raises:
-        ValueError: the message names the setting, the expected and the received value.
-    """
-    names = {field.name for field in fields(ImageSettings)}
-    ImageSettings(**{name: value for name, value in settings.items() if name in names})
-
-
 logger = logging.get_logger(__name__)
 
 MIN_BOX_OVERLAP = 0.2
 """Least share of a patch's side that a box must cover in both directions to overlap it."""
-
-MAX_SIDE = 8192
-"""px; a larger square, of 0.8 GB and more, is taken for a typo."""
 
 FAR_SHRUNK = 0.5
 """px of the square per px of the image below which a warning names the smallest readable letters."""
@@ -244,7 +231,7 @@ class ArrCocImageProcessor(PilBackend):
             blank image. None: no warnings.
         sources: which paths and URLs may be read: "any"; a server for others sets "public" (no files, no addresses of
             its own network) or "inline" (no paths, no URLs). See `POLICIES`.
-        views: defaults of `views.ViewOptions`, by name.
+        views: defaults of `budgets.ViewOptions`, by name.
         do_resize, resample, do_rescale, rescale_factor, do_normalize, image_mean, image_std: as in transformers.
     """
 
@@ -267,7 +254,8 @@ class ArrCocImageProcessor(PilBackend):
     do_convert_rgb = True
 
     def __init__(self, **kwargs: Any) -> None:
-        check_image_settings(kwargs)
+        names = {field.name for field in fields(ImageSettings)}
+        ImageSettings(**{name: value for name, value in kwargs.items() if name in names})
         super().__init__(**kwargs)
         if "readable_px" in kwargs:
             self.readable_px = kwargs["readable_px"]  # transformers treats None as the default
@@ -293,14 +281,8 @@ class ArrCocImageProcessor(PilBackend):
 
     def shrinks(self, images: Sequence[Any], scale: float) -> bool:
         """Whether one of them is a document, or an image with less than `scale` px of the square per px."""
-        side = self.size[
-            "height"
-        ]  # anything but an image is a document: remote code may load the class of documents twice
+        side = self.size["height"]  # anything but an image is a document: remote code may load a class twice
         return any(not isinstance(image, Image.Image) or side < scale * max(image.size) for image in images)
-
-    def to_model_box(self, box: Box, image_size_yx: tuple[int, int]) -> Box:
-        """A box in pixels of an image of (height, width) -> the box in pixels of the square."""
-        return self.map_boxes([box], *image_size_yx)[0]
 
     def map_boxes(self, boxes: Sequence[Box], height: int, width: int) -> list[Box]:
         """Boxes in pixels of a `height` x `width` source image -> boxes in pixels of the square."""
@@ -338,7 +320,9 @@ class ArrCocImageProcessor(PilBackend):
         super()._validate_preprocess_kwargs(*args, **kwargs)
         if (dict(kwargs["size"]), kwargs["patch_size"]) != (dict(self.size), self.patch_size):  # these were checked
             _check_square(kwargs["size"], kwargs["patch_size"])
-        _check_readable(kwargs["readable_px"])
+        readable_px = kwargs["readable_px"]
+        if readable_px is not None and not readable_px > 0:
+            raise ValueError(f"readable_px: expected a number above 0, or None; got {readable_px!r}")
         for name in ("image_mean", "image_std"):
             value = kwargs.get(name)
             if isinstance(value, Sequence) and len(value) != 3:
@@ -427,8 +411,3 @@ def _check_square(size: Any, patch_size: int) -> None:
         expected = f"a square {{'height': S, 'width': S}} of at most {MAX_SIDE} px"
         raise ValueError(f"size: expected {expected}; got {dict(size)}")
     grid_size(height, patch_size)
-
-
-def _check_readable(readable_px: Any) -> None:
-    if readable_px is not None and not readable_px > 0:
-        raise ValueError(f"readable_px: expected a number above 0, or None; got {readable_px!r}")

@@ -23,10 +23,11 @@ from transformers.utils import logging
 from transformers.utils.generic import can_return_tuple
 
 from .base_model import ArrCocModel, ArrCocModelOutput
+from .budgets import VIEW_OPTIONS
 from .checks import refusal
 from .configuration_arr_coc import ArrCocConfig
 from .extraction import Extracted, extract
-from .fetcher import FetchChoices
+from .fetcher import FetchChoices, FetchResult
 from .generation import (
     POSITIONAL,
     AnswerGenerator,
@@ -42,8 +43,6 @@ from .pretrained import CACHE, ArrCocPreTrainedModel, CacheOutput, by_either_nam
 from .processing_arr_coc import ArrCocProcessor
 from .prompt import EmbeddedPrompt, deepstack_arguments
 from .scorers import EMPTY
-from .tiles import VIEW_OPTIONS
-from .views import FetchResult
 
 logger = logging.get_logger(__name__)
 
@@ -341,7 +340,7 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
             image: a PIL image, path, URL, data URL, array or tensor, a document (PDF, TIFF or GIF of several pages,
                 video), or a list of them; a list within the list is for one prompt.
             pixel_values: [P, 3, side, side] in place of `image`, side a multiple of 4 patches; patch_mask: [P, N].
-            **options: with `image`, fields of `views.ViewOptions`: which views are encoded, see docs/views.md; and
+            **options: with `image`, fields of `budgets.ViewOptions`: which views are encoded, see docs/views.md; and
                 `readings` and `password`, as in `generate`.
 
         Raises:
@@ -375,7 +374,7 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
                 type or question}. Types are text, number, money, date, yes/no (`field_values.TYPES`).
             **options: `min_probability`, below which a field stays empty; `distinct`, groups of names of fields that
                 are at different places; `alternatives`, the number of other answers of each field; `budget`, as in
-                `generate`; and fields of `views.ViewOptions`, such as `words`; and `password`.
+                `generate`; and fields of `budgets.ViewOptions`, such as `words`; and `password`.
 
         Raises:
             ValueError: fields or options that make no sense, or an image that cannot be read.
@@ -424,7 +423,7 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
             **kwargs: other fields of `FetchChoices` (`seed`, `generator`, `overlap`, `bypass`, `patches`), `history`
                 (earlier (question, answer) pairs, which the language model reads as text; for several questions also
                 one list each), `on_fetch` (called with the `FetchResult` of all prompts before the first token is
-                generated), fields of `views.ViewOptions` (`tiles`, `spread`, ...), `readings` (times that a page is
+                generated), fields of `budgets.ViewOptions` (`tiles`, `spread`, ...), `readings` (times that a page is
                 read, 1 to 3, at sizes that differ; the readings vote), `password` (of encrypted PDFs; it is saved
                 nowhere), and arguments of transformers'
                 `generate` (`max_new_tokens`, `num_beams`, `streamer`, ...).

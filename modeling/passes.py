@@ -18,13 +18,13 @@ from torch import Tensor
 from transformers.cache_utils import Cache
 
 from .answers import Pass, answer_probabilities, answer_uncertainties, split_thinking, with_fetch
-from .base_model import ArrCocModel
+from .base_model import ArrCocModel, keeps_every_position
 from .checks import refusal
-from .fetcher import EXPLORATION, FetchChoices, SelectedSlots
+from .fetcher import EXPLORATION, FetchChoices, FetchResult
 from .pretrained import CACHE
 from .processing_arr_coc import History, Turn, histories
-from .prompt import behind_prefix, image_places, image_planes, keeps_every_position
-from .views import FetchResult
+from .prompt import behind_prefix, image_places, image_planes
+from .views import SelectedSlots
 
 AUTO_PASSES = 4
 """The most passes with num_passes "auto"."""
@@ -80,7 +80,7 @@ def _by_map_of(earlier: FetchResult, core: ArrCocModel, selected: SelectedSlots,
     """The allocator's choice among the patches that no earlier pass fetched."""
     mask, taken = selected.context.patch_mask, selected.taken
     hidden = None if taken is None else torch.zeros_like(mask).scatter(1, taken, True)
-    begun = core.fetcher.begun(selected.context, choices)
+    begun = core.fetcher.scorer(choices.strategy or core.fetcher.config.strategy).begun(selected.context)
     fetched = core.fetcher.choose(
         selected.context, earlier.scores, earlier.relevance, mask, selected.budget, choices, hidden=hidden, begun=begun
     )

@@ -18,7 +18,7 @@ from transformers.image_utils import make_flat_list_of_images
 from transformers.processing_utils import ImagesKwargs, MultiModalData, ProcessingKwargs, ProcessorMixin
 from transformers.utils import logging
 
-from .budgets import pooling
+from .budgets import AS_SEEN, SPREADS, TILING, VIEW_OPTIONS, ViewOptions, pooling
 from .checks import check_processing, refusal
 from .configuration_arr_coc import COMPRESSION, PROCESSOR_MAP, count_vision_tokens
 from .documents import Limits, open_document
@@ -26,8 +26,7 @@ from .image_loading import Source, document_refusal
 from .image_processing_arr_coc import ProcessorSettings
 from .image_sources import shorten
 from .prompt_format import CHAT_TEMPLATE, QUESTION_ROLE, images_first
-from .tiles import AS_SEEN, SPREADS, TILING, VIEW_OPTIONS, ViewOptions
-from .view_encoding import Turns
+from .tiles import Turns
 from .word_sources import PageToRead, check_words, read_before, to_tensor, words_of_each
 
 logger = logging.get_logger(__name__)

@@ -17,11 +17,11 @@ from transformers.modeling_utils import PreTrainedModel
 
 from .bridges import Bridge, DeepStack
 from .configuration_arr_coc import ArrCocConfig
-from .fetcher import RunningBackFetcher, SelectedSlots
+from .fetcher import FetchResult, RunningBackFetcher
 from .image_encoding import ImageEncoding
 from .prompt_format import Layout
 from .scorers import SCORERS, FetchContext, depth_grids
-from .views import FetchResult
+from .views import SelectedSlots
 from .vision_tower import ArrCocVisionTower, base_states, states_at
 from .wordpieces import GivenWords
 
@@ -107,25 +107,17 @@ def find_slots(
         ValueError: the placeholders are not `slots` equal groups of at least `base`. Not checked with `budget`.
     """
     per_row = (input_ids == image_token_id).sum(1)
-    size = _slot_size(per_row, slots, base) if budget is None else base + budget
+    if budget is None:
+        total = int(per_row.sum())
+        size = total // max(1, slots)
+        if slots == 0 or total % slots or size < base or bool((per_row % max(1, size)).any()):
+            expected = f"{slots} images of {base} base tokens and equally many fetched tokens each"
+            received = f"{per_row.tolist()} placeholders per prompt"
+            raise ValueError(f"image placeholders: expected {expected}; got {received}")
+    else:
+        size = base + budget
     first = torch.arange(slots, device=input_ids.device) * size  # a slot's first placeholder among those of all prompts
     return torch.searchsorted(per_row.cumsum(0), first, right=True), size - base
-
-
-def _slot_size(per_row: Tensor, slots: int, base: int) -> int:
-    """The number of placeholders of each image slot, in prompts with `per_row` [B] placeholders."""
-    total = int(per_row.sum())
-    size = total // max(1, slots)
-    if slots == 0 or total % slots or size < base or bool((per_row % max(1, size)).any()):
-        raise ValueError(
-            f"image placeholders: expected {slots} images of {base} base tokens and equally many fetched tokens each; "
-            f"got {per_row.tolist()} placeholders per prompt"
-        )
-    return size
-
-
-_FILL = {"labels": -100}
-"""The padding value of tensors aligned with the prompt; 0 for all others."""
 
 
 def trim_placeholders(
@@ -176,7 +168,7 @@ def trim_placeholders(
     if "position_ids" in tensors:
         tensors["position_ids"] = tensors["position_ids"] - surplus.cumsum(1)
     stays = (inside | placeholder) & ~surplus
-    fill = {"input_ids": pad_token_id, **_FILL}
+    fill = {"input_ids": pad_token_id, "labels": -100}
     tensors = {"input_ids": input_ids, **tensors}
     return {name: _pack(tensor, stays, left, fill.get(name, 0)) for name, tensor in tensors.items()}
 
@@ -245,11 +237,6 @@ def positions(attention_mask: Tensor) -> Tensor:
 # ---- the language model's cache of the prompt before the question ---------------------------------------------------
 
 
-def keeps_every_position(cache: Cache) -> bool:
-    """Whether a cache keeps the keys and values of all positions, as that of full attention does."""
-    return all(type(layer).__name__ == "DynamicLayer" for layer in cache.layers)
-
-
 def behind_prefix(
     config: PretrainedConfig, encoding: ImageEncoding, inputs: dict[str, Tensor], rows: Tensor
 ) -> tuple[dict[str, Tensor], DynamicCache | None]:
@@ -287,19 +274,19 @@ def behind_prefix(
 
     return {
         # [3, B, S]: time, row, column
-        name: torch.stack([_pads_behind(axis, 0, pads, length) for axis in values])
+        name: torch.stack([_pads_behind(axis, pads, length) for axis in values])
         if name == "position_ids" and values.ndim == 3
-        else _pads_behind(values, 0, pads, length)
+        else _pads_behind(values, pads, length)
         for name, values in inputs.items()
     }, cache
 
 
-def _pads_behind(values: Tensor, start: int, pads: Tensor, length: int) -> Tensor:
-    """[first `start`][pad][`length`][rest] -> [first][`length`][pad][rest], values [B, S, ...]."""
+def _pads_behind(values: Tensor, pads: Tensor, length: int) -> Tensor:
+    """[pad][`length`][rest] -> [`length`][pad][rest], values [B, S, ...]."""
     moved = []
     for row, pad in zip(values, pads.tolist(), strict=True):
-        first, padding, part, rest = row.split((start, pad, length, len(row) - start - pad - length))
-        moved.append(torch.cat((first, part, padding, rest)))
+        padding, part, rest = row.split((pad, length, len(row) - pad - length))
+        moved.append(torch.cat((part, padding, rest)))
     return torch.stack(moved)
 
 

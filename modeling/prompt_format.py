@@ -136,15 +136,6 @@ class Layout(nn.Module):
 LAYOUTS: Registry[type[Layout]] = Registry("layout")
 
 
-def layout_positions(layout: str, rows: int) -> tuple[int, int]:
-    """Positions that a layout adds to an image of `rows` rows of base tokens: before and behind its fetched tokens.
-
-    Raises:
-        ValueError: unknown layout.
-    """
-    return LAYOUTS[layout].positions(rows)
-
-
 Framed = tuple[Tensor, Tensor | None]
 """The tokens before an image's fetched tokens [P, positions, D], its base tokens among them, and those behind."""
 
@@ -249,5 +240,5 @@ def count_vision_tokens(
     side = grid_size(image_size, patch_size)
     rows = side // COMPRESSION
     pooled = math.ceil(rows / pooling(rows, sources, max_base_tokens))
-    base = sources * (pooled**2 + sum(layout_positions(layout, pooled)))
+    base = sources * (pooled**2 + sum(LAYOUTS[layout].positions(pooled)))
     return base, count_fetched(side * side, budget, strategy=strategy, taken=rows**2 if excludes_base else 0)

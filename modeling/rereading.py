@@ -9,12 +9,17 @@ Boxes and places are in px of the square unless stated otherwise.
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from PIL import Image
+from torch import Tensor
 
+from .image_encoding import ImageEncoding
+from .image_loading import Source
 from .image_processing_arr_coc import Placement
 from .wordpieces import Word
 
@@ -267,3 +272,60 @@ def confidence(words: Sequence[Word]) -> float:
     """Mean over characters; 0 for those without a class."""
     count = sum(len(word.text) + len(word.unread) for word in words)
     return sum(word.confidence * len(word.text) for word in words) / max(1, count)
+
+
+# ---- several readings ---------------------------------------------------------------------------------------------
+#
+# What a text reader misreads at one size it often reads at another. So a page is encoded at other sizes too, and the
+# answers vote (`answers.surest`).
+
+MARGINS = ((1.09, 0.6), (1.04, 0.3))
+"""Of each further reading: how much larger its sheet is than the page, and how much of the margin is left and above."""
+
+READINGS = 1 + len(MARGINS)
+"""The most readings of a page."""
+
+
+@dataclass
+class Reading:
+    """A further reading of an encoding's sources; it is encoded when the first question needs it.
+
+    Attributes:
+        encode: encodes the sources on their sheets.
+        places: [P, 2] (x, y) of each source on its sheet, px.
+    """
+
+    encode: Callable[[], ImageEncoding]
+    places: Tensor
+    _encoding: ImageEncoding | None = field(default=None, repr=False)
+
+    @property
+    def encoding(self) -> ImageEncoding:
+        """Of the sheets."""
+        if self._encoding is None:
+            self._encoding = self.encode()
+        return self._encoding
+
+
+def on_sheets(sources: Sequence[Source], reading: int) -> tuple[list[Source], Tensor]:
+    """The sources on larger sheets, for a further reading (from 1), and [P, 2] the (x, y) of each on its sheet, px."""
+    factor, share = MARGINS[reading - 1]
+    sheets, places = [], []
+    for source in sources:
+        width, height = round(factor * source.width), round(factor * source.height)
+        place = (round(share * (width - source.width)), round(share * (height - source.height)))
+        sheets.append(
+            replace(source, height=height, width=width, load=partial(_sheet, source, (width, height), place), turned=0)
+        )
+        places.append(place)
+    return sheets, torch.tensor(places)
+
+
+def _sheet(source: Source, size: tuple[int, int], place: tuple[int, int]) -> Image.Image:
+    """The source on a sheet of the colour of its edges, their median."""
+    page = source.load()
+    pixels = np.asarray(page)
+    edges = np.concatenate((pixels[0], pixels[-1], pixels[:, 0], pixels[:, -1]))
+    sheet = Image.new("RGB", size, tuple(np.median(edges, 0).astype(int).tolist()))
+    sheet.paste(page, place)
+    return sheet

@@ -124,6 +124,10 @@ class Scorer(nn.Module):
         """Scores [B, N], float32."""
         raise TypeError(f"{type(self).__name__} has no forward: expected a registered scorer")
 
+    def begun(self, context: FetchContext) -> Tensor | None:
+        """[B, N] number of wordpieces that begin in each patch; None from scorers that read no text."""
+        return (context.pieces >= 0).flatten(2).sum(2) if self.reads_text and context.pieces is not None else None
+
     def depth_maps(self, context: FetchContext) -> Tensor | None:
         """[B, 3, N]: the contribution of each of the grid encoder's three depths to the scores; None: it reads none."""
         return None
@@ -135,6 +139,11 @@ SCORERS: Registry[type[Scorer]] = Registry("strategy")
 
 
 # ---- running a scorer, with saliency as the fallback -----------------------------------------------------------------
+
+
+def topk(scores: Tensor, count: int, **_: Any) -> Tensor:
+    """Indices [B, count] of the highest scores [B, N], ascending; equal scores go to the lower index."""
+    return scores.sort(dim=-1, descending=True, stable=True).indices[:, :count].sort(-1).values
 
 
 def unit_range(scores: Tensor) -> Tensor:

@@ -1,75 +1,24 @@
-"""Which views of its sources a call encodes: the options, and the places of tiles, by the height of the print.
+"""Tiles of large sources: their places, by the height of the print, and those that a question asks for.
 
-A source is an image, a page or a frame. Its overview is the whole source in one square; a tile is a window of it at a
-finer scale. See docs/views.md.
-
-Notation: G side of the fine grid, p side of a patch in px of the square. Windows are x0, y0, x1, y1 in px of the
-source, ends exclusive.
+Notation: I image slots, N patches of a grid, G its side, p side of a patch in px of the square. Windows are x0, y0, x1,
+y1 in px of the source, ends exclusive.
 """
 
 import math
-from dataclasses import dataclass
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
 from PIL import Image
+from torch import Tensor
 
-from .configuration_arr_coc import COMPRESSION
-
-Window = tuple[int, int, int, int]
-
-TILING = ("auto", "asked", "all", "never")
-
-SPREADS = ("auto", "joint", "each", "ranked")
-
-VIEWS_AT_ONCE = 4
-"""Squares that are encoded or scored at a time, which bounds the memory beside the features of all views."""
-
-
-@dataclass(frozen=True)
-class ViewOptions:
-    """The views of a call's sources.
-
-    Attributes:
-        tiles: "auto": tiles for sources that shrink below `tile_scale` and whose text cannot be read in the overview;
-            "all": the same, refused above `max_tiles`; "asked": of these, the tiles that a question asks for; a number:
-            at most so many tiles per source, whatever its size; "never": overviews only.
-        max_tiles: the most encoded tiles of one prompt; above it, "auto" becomes "asked" for all prompts of the call.
-        asked_tiles: the most tiles that one question may ask for.
-        asked_share: the least share of the overviews' relevance in each tile that a question asks for after its first.
-        spread: how the sources of a prompt share its budget. "joint": one over all views; "each": each source gets its
-            share; "ranked": the most relevant sources are asked one by one until one has an answer, together if none
-            has; "auto": "ranked" for scorers that read text, else "joint".
-        max_base_tokens: the most base tokens of all sources of a prompt; above it they are pooled; None: those of four
-            images.
-        tile_scale: px of the square per px of the source, below which a source gets tiles, and the finest scale of
-            tiles; tiles are coarser if the text is large (`print_scale`).
-        words: where the words of a page come from: a name in `word_sources.WORD_SOURCES`, the path of a file, a list of
-            (text, (x0, y0, x1, y1)) in px of the source, or a list of these, one for each source.
-        reread: whether words that the network reads with little confidence are read again from the original pixels, see
-            `rereading`.
-        dpi, max_pages, fps, max_frames: for documents, see `documents.Limits`.
-    """
-
-    tiles: str | int = "auto"
-    max_tiles: int = 64
-    asked_tiles: int = 4
-    asked_share: float = 0.0
-    spread: str = "auto"
-    max_base_tokens: int | None = None
-    tile_scale: float = 0.5
-    words: Any = "auto"
-    reread: bool = False
-    dpi: float = 150.0
-    max_pages: int = 200
-    fps: float = 1.0
-    max_frames: int = 32
-
-
-VIEW_OPTIONS = frozenset(ViewOptions.__dataclass_fields__)
-
-AS_SEEN = ViewOptions()
-
+from .budgets import COMPRESSION, Window
+from .image_encoding import ImageEncoding, Tiles
+from .image_processing_arr_coc import square_of
+from .views import Views
 
 # ---- how high the print is ----------------------------------------------------------------------------------------
 
@@ -180,3 +129,95 @@ def _starts(length: int, side: int, overlap: int) -> list[int]:
         return [0]
     steps = math.ceil((length - side) / (side - overlap))
     return [round(number * (length - side) / steps) for number in range(steps + 1)]
+
+
+# ---- which tiles a question asks for ---------------------------------------------------------------------------------
+
+
+class Turns:
+    """A lock for what threads share, such as a tokenizer's padding. A copy, also a pickled one, is a new lock."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+
+    def __reduce__(self) -> Any:
+        return type(self), ()
+
+
+@dataclass
+class Tiling:
+    """The tiles that questions may encode; encodings of the same sources share one.
+
+    Attributes:
+        windows: of every source, all tiles that it can have.
+        asked_tiles, asked_share: limits for one question, see `ViewOptions`.
+        encode: (source row, window) of some tiles -> these tiles.
+        rows: (source row, window) of encoded tiles -> their row in `tiles`.
+        tiles: the encoded tiles; None: none yet.
+        turns: its lock is held while tiles are encoded, as several threads may use one encoding.
+    """
+
+    windows: list[list[Window]]
+    asked_tiles: int
+    asked_share: float
+    encode: Callable[[list[tuple[int, Window]]], Tiles]
+    rows: dict[tuple[int, Window], int] = field(default_factory=dict)
+    tiles: Tiles | None = None
+    turns: Turns = field(default_factory=Turns)
+
+
+def ask_tiles(encoding: ImageEncoding, shown: Sequence[Sequence[int]], relevance: Tensor) -> list[list[int]]:
+    """The tiles that questions ask for, encoded if they were not yet: rows of `encoding.tiles` for each slot.
+
+    Args:
+        encoding: with a `Tiling`, which keeps the tiles.
+        shown: the sources that each prompt shows; I of all prompts.
+        relevance: [I, N] of their overviews, 0 on padding.
+    """
+    tiling: Tiling = encoding.tiling
+    keys: list[list[tuple[int, Window]]] = []
+    for sources in shown:
+        keys += _most_relevant(encoding, sources, relevance[len(keys) : len(keys) + len(sources)])
+    with tiling.turns.lock:
+        missing = list(dict.fromkeys(key for own in keys for key in own if key not in tiling.rows))
+        if missing:
+            tiles = tiling.encode(missing)
+            tiling.tiles = tiles if tiling.tiles is None else tiling.tiles.join(tiles)
+            tiling.rows.update({key: len(tiling.rows) + number for number, key in enumerate(missing)})
+        encoding.tiles = tiling.tiles
+    return [[tiling.rows[key] for key in own] for own in keys]
+
+
+def _most_relevant(
+    encoding: ImageEncoding, sources: Sequence[int], relevance: Tensor
+) -> list[list[tuple[int, Window]]]:
+    """The tiles that one question asks for of each source, in reading order, at most `asked_tiles` of all sources.
+
+    Each step takes the window with the most `relevance` [sources, N] outside earlier windows, as long as it holds
+    `asked_share` of all relevance.
+    """
+    remaining, inside = relevance.detach().float().cpu().clone(), []
+    tiling: Tiling = encoding.tiling
+    least = tiling.asked_share * float(remaining.sum())
+    for slot, number in enumerate(sources):
+        x, y = _overview(encoding, number).centres(encoding.side)[0].unbind(-1)
+        for window in tiling.windows[number]:
+            x0, y0, x1, y1 = window
+            inside.append((slot, (number, window), (x >= x0) & (x < x1) & (y >= y0) & (y < y1)))
+    taken: list[int] = []
+    for _ in range(min(tiling.asked_tiles, len(inside))):
+        held = [
+            -1.0 if at in taken else float(remaining[slot][within].sum()) for at, (slot, _, within) in enumerate(inside)
+        ]
+        if taken and max(held) < least:
+            break
+        taken.append(held.index(max(held)))
+        slot, _, within = inside[taken[-1]]
+        remaining[slot][within] = 0.0
+    return [[inside[at][1] for at in sorted(taken) if inside[at][0] == slot] for slot in range(len(sources))]
+
+
+def _overview(encoding: ImageEncoding, number: int) -> Views:
+    height, width = encoding.read_sizes[number]
+    square = torch.tensor([square_of((0, 0, width, height))])
+    return Views(torch.zeros(1, dtype=torch.int64), square, torch.zeros(0, dtype=torch.int64), None, "joint")

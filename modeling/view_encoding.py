@@ -4,9 +4,8 @@ Notation: P sources, I image slots, N patches of a grid. Windows are x0, y0, x1,
 """
 
 import math
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cache, partial
 from typing import Any, TypeGuard
 
@@ -16,10 +15,10 @@ from PIL import Image, ImageOps
 from torch import Tensor
 from transformers.utils import logging
 
-from .budgets import pooling
+from .budgets import VIEWS_AT_ONCE, ViewOptions, Window, pooling
 from .configuration_arr_coc import COMPRESSION
 from .documents import Limits, open_document
-from .fetcher import FetchChoices, SelectedSlots
+from .fetcher import FetchChoices
 from .image_encoding import AHEAD, READ_WELL, UPRIGHT, ImageEncoding, Tiles, confidence_of, no_pixels
 from .image_loading import Encoded, Source, check_print
 from .image_processing_arr_coc import (
@@ -27,54 +26,20 @@ from .image_processing_arr_coc import (
     Box,
     least_scale,
     patches_of_placement,
-    square_of,
     warn_of_blank,
 )
 from .pretrained import device_of
 from .printed_lines import TextLayer
 from .prompt import Core
 from .rereading import confidence, reread
-from .tiles import VIEWS_AT_ONCE, ViewOptions, Window, plan_tiles, print_scale
-from .views import Views, arrange, relevance_of
+from .tiles import Tiling, ask_tiles, plan_tiles, print_scale
+from .views import SelectedSlots, arrange, relevance_of
 from .vision_tower import ArrCocVisionTower, checksums, textures
 from .word_sources import PageToRead, PageWords, given_words, read_strips, words_of_each, words_of_page
 from .wordpieces import COLUMNS, GivenWords, Word
 
-
-class Turns:
-    """A lock for what threads share, such as a tokenizer's padding. A copy, also a pickled one, is a new lock."""
-
-    def __init__(self) -> None:
-        self.lock = threading.RLock()
-
-    def __reduce__(self) -> Any:
-        return type(self), ()
-
-
 PATIENCE = 2.0
 """Seconds of encoding after which a progress bar is shown."""
-
-
-@dataclass
-class Tiling:
-    """The tiles that questions may encode; encodings of the same sources share one.
-
-    Attributes:
-        windows: of every source, all tiles that it can have.
-        asked_tiles, asked_share: limits for one question, see `ViewOptions`.
-        encode: (source row, window) of some tiles -> these tiles.
-        rows: (source row, window) of encoded tiles -> their row in `tiles`.
-        tiles: the encoded tiles; None: none yet.
-        turns: its lock is held while tiles are encoded, as several threads may use one encoding.
-    """
-
-    windows: list[list[Window]]
-    asked_tiles: int
-    asked_share: float
-    encode: Callable[[list[tuple[int, Window]]], Tiles]
-    rows: dict[tuple[int, Window], int] = field(default_factory=dict)
-    tiles: Tiles | None = None
-    turns: Turns = field(default_factory=Turns)
 
 
 def encode_sources(
@@ -165,7 +130,8 @@ def upright(
     given_sizes = encoding.source_sizes = [(source.height, source.width) for source in sources]
     if core.vision_tower.text_reader is None or any(source.turned for source in sources):
         return encoding
-    words, turned = [*encoding.word_sources()], [*sources]
+    known, turned = encoding.word_sources(), [*sources]
+    words = [*known]
     for row, source in enumerate(sources):
         if source.second is None and encoding.may_be_turned(row):
             degrees, warning = _turn_of(core, processor, encoding, row, source)
@@ -174,7 +140,7 @@ def upright(
     if any(source.turned for source in turned):
         encoding = encode(turned)
         encoding.sources, encoding.source_sizes = turned, given_sizes
-    if words != encoding.word_sources():
+    if words != known:
         encoding.words = words
     return encoding
 
@@ -522,63 +488,6 @@ def _itself(value: Any, *_: Any) -> Any:
     return value
 
 
-# ---- several readings ---------------------------------------------------------------------------------------------
-#
-# What a text reader misreads at one size it often reads at another. So a page is encoded at other sizes too, and the
-# answers vote (`answers.surest`).
-
-MARGINS = ((1.09, 0.6), (1.04, 0.3))
-"""Of each further reading: how much larger its sheet is than the page, and how much of the margin is left and above."""
-
-READINGS = 1 + len(MARGINS)
-"""The most readings of a page."""
-
-
-@dataclass
-class Reading:
-    """A further reading of an encoding's sources; it is encoded when the first question needs it.
-
-    Attributes:
-        encode: encodes the sources on their sheets.
-        places: [P, 2] (x, y) of each source on its sheet, px.
-    """
-
-    encode: Callable[[], ImageEncoding]
-    places: Tensor
-    _encoding: ImageEncoding | None = field(default=None, repr=False)
-
-    @property
-    def encoding(self) -> ImageEncoding:
-        """Of the sheets."""
-        if self._encoding is None:
-            self._encoding = self.encode()
-        return self._encoding
-
-
-def on_sheets(sources: Sequence[Source], reading: int) -> tuple[list[Source], Tensor]:
-    """The sources on larger sheets, for a further reading (from 1), and [P, 2] the (x, y) of each on its sheet, px."""
-    factor, share = MARGINS[reading - 1]
-    sheets, places = [], []
-    for source in sources:
-        width, height = round(factor * source.width), round(factor * source.height)
-        place = (round(share * (width - source.width)), round(share * (height - source.height)))
-        sheets.append(
-            replace(source, height=height, width=width, load=partial(_sheet, source, (width, height), place), turned=0)
-        )
-        places.append(place)
-    return sheets, torch.tensor(places)
-
-
-def _sheet(source: Source, size: tuple[int, int], place: tuple[int, int]) -> Image.Image:
-    """The source on a sheet of the colour of its edges, their median."""
-    page = source.load()
-    pixels = np.asarray(page)
-    edges = np.concatenate((pixels[0], pixels[-1], pixels[:, 0], pixels[:, -1]))
-    sheet = Image.new("RGB", size, tuple(np.median(edges, 0).astype(int).tolist()))
-    sheet.paste(page, place)
-    return sheet
-
-
 # ---- running back to the pixels -----------------------------------------------------------------------------------
 
 
@@ -614,60 +523,3 @@ def select_views(
     if boxes is not None:
         context = replace(context, relevance=relevance_of(views, boxes, encoding.side).to(context.features.device))
     return replace(selected, views=views, context=context)
-
-
-def ask_tiles(encoding: ImageEncoding, shown: Sequence[Sequence[int]], relevance: Tensor) -> list[list[int]]:
-    """The tiles that questions ask for, encoded if they were not yet: rows of `encoding.tiles` for each slot.
-
-    Args:
-        encoding: with a `Tiling`, which keeps the tiles.
-        shown: the sources that each prompt shows; I of all prompts.
-        relevance: [I, N] of their overviews, 0 on padding.
-    """
-    tiling: Tiling = encoding.tiling
-    keys: list[list[tuple[int, Window]]] = []
-    for sources in shown:
-        keys += _most_relevant(encoding, sources, relevance[len(keys) : len(keys) + len(sources)])
-    with tiling.turns.lock:
-        missing = list(dict.fromkeys(key for own in keys for key in own if key not in tiling.rows))
-        if missing:
-            tiles = tiling.encode(missing)
-            tiling.tiles = tiles if tiling.tiles is None else tiling.tiles.join(tiles)
-            tiling.rows.update({key: len(tiling.rows) + number for number, key in enumerate(missing)})
-        encoding.tiles = tiling.tiles
-    return [[tiling.rows[key] for key in own] for own in keys]
-
-
-def _most_relevant(
-    encoding: ImageEncoding, sources: Sequence[int], relevance: Tensor
-) -> list[list[tuple[int, Window]]]:
-    """The tiles that one question asks for of each source, in reading order, at most `asked_tiles` of all sources.
-
-    Each step takes the window with the most `relevance` [sources, N] outside earlier windows, as long as it holds
-    `asked_share` of all relevance.
-    """
-    remaining, inside = relevance.detach().float().cpu().clone(), []
-    tiling: Tiling = encoding.tiling
-    least = tiling.asked_share * float(remaining.sum())
-    for slot, number in enumerate(sources):
-        x, y = _overview(encoding, number).centres(encoding.side)[0].unbind(-1)
-        for window in tiling.windows[number]:
-            x0, y0, x1, y1 = window
-            inside.append((slot, (number, window), (x >= x0) & (x < x1) & (y >= y0) & (y < y1)))
-    taken: list[int] = []
-    for _ in range(min(tiling.asked_tiles, len(inside))):
-        held = [
-            -1.0 if at in taken else float(remaining[slot][within].sum()) for at, (slot, _, within) in enumerate(inside)
-        ]
-        if taken and max(held) < least:
-            break
-        taken.append(held.index(max(held)))
-        slot, _, within = inside[taken[-1]]
-        remaining[slot][within] = 0.0
-    return [[inside[at][1] for at in sorted(taken) if inside[at][0] == slot] for slot in range(len(sources))]
-
-
-def _overview(encoding: ImageEncoding, number: int) -> Views:
-    height, width = encoding.read_sizes[number]
-    square = torch.tensor([square_of((0, 0, width, height))])
-    return Views(torch.zeros(1, dtype=torch.int64), square, torch.zeros(0, dtype=torch.int64), None, "joint")

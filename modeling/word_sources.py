@@ -21,6 +21,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from .budgets import Window
 from .config_fields import Registry
 from .documents import MissingPackage
 from .image_loading import Source
@@ -35,7 +36,6 @@ from .printed_lines import (
     readable,
     words_on_view,
 )
-from .tiles import Window
 from .vision_tower import ArrCocVisionTower
 from .word_files import lines_of_file
 from .wordpieces import COLUMNS, GivenWords, Word

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from arr_coc.modeling.allocators import ALLOCATORS
 from arr_coc.modeling.configuration_arr_coc import ArrCocFetcherConfig
 from arr_coc.modeling.fetcher import RunningBackFetcher
 from arr_coc.modeling.scorers import SCORERS, FetchContext
@@ -18,6 +19,9 @@ N = SIDE * SIDE
 
 
 FETCHING = [name for name, kind in SCORERS.items() if kind.fetches]
+
+
+CHOOSE_COUNTS = {name for name, kind in ALLOCATORS.items() if kind.budgeter is not None}
 
 
 TRAINED = [name for name, kind in SCORERS.items() if kind.trained]

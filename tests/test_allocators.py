@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from fetching import FETCHING, D, N, complete, context, everything, fetcher
+from fetching import CHOOSE_COUNTS, FETCHING, D, N, complete, context, everything, fetcher
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,17 +15,13 @@ from arr_coc.modeling.allocators import (
     ALLOCATORS,
     budgets_from_mass,
     budgets_from_tiers,
-    chooses_counts,
-    ranked_scores,
     tier_sizes,
-    topk,
     window,
 )
 from arr_coc.modeling.budgets import TIERS, resolve_budget
 from arr_coc.modeling.configuration_arr_coc import ArrCocFetcherConfig
-from arr_coc.modeling.fetcher import FetchChoices
-from arr_coc.modeling.scorers import FetchContext
-from arr_coc.modeling.views import FetchResult
+from arr_coc.modeling.fetcher import FetchChoices, FetchResult, ranked_scores
+from arr_coc.modeling.scorers import FetchContext, topk
 
 ALLOCATOR_CASES = ["topk", "window", "tiers", "adaptive", "quadtree", "foveated", "knapsack"]
 SINGLY = [name for name in ALLOCATOR_CASES if not ALLOCATORS[name].detail]
@@ -119,7 +115,9 @@ def test_budgets_are_exact_in_disjoint_tokens_and_the_same_again(name: str) -> N
     for budget in (1, 7, 64, 180, 273, 400, 401, LARGE**2 - 1, LARGE**2):
         done = fetched(given, budget, name)
         tokens = done.used.sum(1)
-        assert (tokens.eq(budget).all() and not done.is_ragged) if not chooses_counts(name) else tokens.le(budget).all()
+        assert (
+            (tokens.eq(budget).all() and not done.is_ragged) if name not in CHOOSE_COUNTS else tokens.le(budget).all()
+        )
         times = done.on_patches(done.used.float())
         assert times.amax() == 1 and ((times > 0) == done.covered()).all() and not done.is_padding.any()
         y0, x0, y1, x1 = done.regions().unbind(-1)
@@ -153,7 +151,7 @@ def test_a_map_without_numbers_or_without_differences_is_still_allocated(name: s
         given.relevance[:] = value
         done = fetched(given, 40, name)
         assert done.on_patches(done.used.float()).amax() == 1
-        assert int(done.counts[0]) == 40 or chooses_counts(name)
+        assert int(done.counts[0]) == 40 or name in CHOOSE_COUNTS
 
 
 @pytest.mark.parametrize("gradient", ["straight_through", "soft"])
@@ -164,7 +162,7 @@ def test_the_answers_loss_reaches_the_scorer_through_every_allocator(name: str, 
     done = module(large_context(), 40, FetchChoices(strategy="realizer", allocator=name))
     assert done.weights is not None and done.weights.shape == done.indices.shape
     if gradient == "straight_through":
-        assert done.weights.eq(1).all() or chooses_counts(name)
+        assert done.weights.eq(1).all() or name in CHOOSE_COUNTS
     (gradients,) = torch.autograd.grad((done.weights * torch.randn_like(done.weights)).sum(), done.scores)
     assert gradients.isfinite().all() and gradients[done.covered()].any()
     if gradient == "straight_through":
@@ -307,7 +305,7 @@ def test_the_classifier_reads_the_question_and_the_gestalt() -> None:
 @settings(deadline=None, max_examples=40)
 @given(
     data=st.data(),
-    allocator=st.sampled_from([name for name in sorted(ALLOCATORS) if chooses_counts(name)]),
+    allocator=st.sampled_from([name for name in sorted(ALLOCATORS) if name in CHOOSE_COUNTS]),
     strategy=st.sampled_from(FETCHING),
     with_taken=st.booleans(),
 )

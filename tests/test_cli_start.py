@@ -22,7 +22,7 @@ from arr_coc.evaluation.arms import GROUPS
 from arr_coc.files import SHIPPED
 from arr_coc.loading import DTYPES
 from arr_coc.metrics import METRICS
-from arr_coc.modeling import tiles
+from arr_coc.modeling import budgets
 from arr_coc.modeling.allocators import ALLOCATORS
 from arr_coc.modeling.bridges import BRIDGES
 from arr_coc.modeling.scorers import SCORERS
@@ -189,7 +189,7 @@ def test_a_name_on_the_hub_is_refused_if_the_hub_does_not_answer() -> None:
 
 def test_trained_scorers_are_known_to_the_command_line() -> None:
     assert {*TRAINED.split(", ")} == {name for name, kind in SCORERS.items() if kind.trained}
-    assert TILING == tiles.TILING
+    assert TILING == budgets.TILING
 
 
 @pytest.mark.parametrize(

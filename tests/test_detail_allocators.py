@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from arr_coc.modeling.allocators import ALLOCATORS, ranked_scores
+from arr_coc.modeling.allocators import ALLOCATORS, foveated, knapsack, quadtree
 from arr_coc.modeling.configuration_arr_coc import FOVEA_MAPPINGS, ArrCocFetcherConfig
-from arr_coc.modeling.detail_allocators import foveated, knapsack, quadtree
+from arr_coc.modeling.fetcher import ranked_scores
 from arr_coc.modeling.grid_encoder import in_tree, pool_regions, region_boxes, spread_regions
 
 DETAIL_CASES = ["quadtree", "foveated", "knapsack"]

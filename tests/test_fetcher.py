@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from fetching import FETCHING, SIDE, N, complete, context, everything, fetcher
+from fetching import CHOOSE_COUNTS, FETCHING, SIDE, N, complete, context, everything, fetcher
 from helpers import tiny_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,12 +15,12 @@ from torch import Tensor
 from transformers.utils import logging
 
 from arr_coc.model_summary import generated_image
-from arr_coc.modeling.allocators import ALLOCATORS, chooses_counts
+from arr_coc.modeling.allocators import ALLOCATORS
 from arr_coc.modeling.fetcher import FetchChoices
 from arr_coc.modeling.scorers import SCORERS, FetchContext, Scorer
 from arr_coc.modeling.vision_tower import gather_patches
 
-EXACT = [name for name in sorted(ALLOCATORS) if not chooses_counts(name)]
+EXACT = [name for name in sorted(ALLOCATORS) if name not in CHOOSE_COUNTS]
 """Allocators that fetch exactly the budget; the others are in test_allocators.py."""
 
 
@@ -91,7 +91,7 @@ def test_scorers_go_with_allocators(strategy: str, allocator: str) -> None:
         first, again = (everything()(complete(context()), budget, choices) for _ in range(2))
         assert torch.equal(first.indices, again.indices) and torch.equal(first.counts, again.counts)
         assert all(len(set(row)) == first.budget for row in first.indices.tolist())
-        exact = not chooses_counts(allocator) and not SCORERS[strategy].reads_text
+        exact = allocator not in CHOOSE_COUNTS and not SCORERS[strategy].reads_text
         assert first.counts.tolist() == [budget] * 2 if exact else (first.counts >= 1).all() and first.budget <= budget
 
 

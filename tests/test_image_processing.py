@@ -63,7 +63,7 @@ def test_boxes_follow_the_image() -> None:
         ready = processor()
         pixels = ready(Image.fromarray(source), return_tensors="np")["pixel_values"][0, 0]
         ys, xs = np.nonzero(pixels > 0.2)
-        mapped = ready.to_model_box(box, (height, width))
+        (mapped,) = ready.map_boxes([box], height, width)
         drawn = (xs.min(), ys.min(), xs.max() + 1, ys.max() + 1)
         assert np.allclose(mapped, drawn, atol=1.0)
         assert ready.map_boxes([box], height, width) == map_boxes([box], height, width, SIDE) == [mapped]

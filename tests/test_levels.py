@@ -12,9 +12,9 @@ from PIL import Image
 
 from arr_coc.modeling.allocators import ALLOCATORS
 from arr_coc.modeling.configuration_arr_coc import ArrCocConfig
+from arr_coc.modeling.fetcher import FetchResult
 from arr_coc.modeling.grid_encoder import pool_regions
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
-from arr_coc.modeling.views import FetchResult
 from arr_coc.viewing import OUTLINE_COLOUR, describe, draw_fetch
 
 DETAIL = [name for name, allocator in ALLOCATORS.items() if allocator.detail]

@@ -12,7 +12,7 @@ from transformers import GenerationConfig, TextStreamer
 
 from arr_coc.modeling import generation
 from arr_coc.modeling.answers import Answer, agreed, surest
-from arr_coc.modeling.view_encoding import MARGINS, on_sheets
+from arr_coc.modeling.rereading import MARGINS, on_sheets
 from arr_coc.viewing import draw_sheet
 
 QUESTIONS = ["What is the total?", "What is the tax?", "Who?"]

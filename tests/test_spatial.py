@@ -15,11 +15,10 @@ from transformers import Qwen3VLConfig, Qwen3VLModel
 
 from arr_coc import ArrCocForConditionalGeneration
 from arr_coc.evaluation.peers import PeerQuestion
-from arr_coc.modeling.fetcher import FetchChoices
+from arr_coc.modeling.fetcher import FetchChoices, FetchResult
 from arr_coc.modeling.image_encoding import ImageEncoding
 from arr_coc.modeling.prompt import image_places, image_planes
 from arr_coc.modeling.view_encoding import select_views
-from arr_coc.modeling.views import FetchResult
 from arr_coc.publishing.building import export_language_model
 from arr_coc.serving.engine import Engine
 from arr_coc.serving.settings import ServerSettings

@@ -12,7 +12,7 @@ from helpers import Cli, tiny_model
 from PIL import Image
 from tiny_pdf import paged
 
-from arr_coc.modeling.views import FetchResult
+from arr_coc.modeling.fetcher import FetchResult
 from arr_coc.viewing import MARGIN, NARROWEST, OUTLINE_COLOUR, SHORTEST, describe, draw_fetch, draw_sheet
 
 

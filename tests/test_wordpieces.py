@@ -32,7 +32,7 @@ from serving_client import IMAGES, SETTINGS, URLS, chat, serving
 
 from arr_coc import ArrCocConfig, ArrCocForConditionalGeneration
 from arr_coc.demo.steps import answer_in_steps
-from arr_coc.modeling import answers, bridges, fetcher
+from arr_coc.modeling import answers, bridges, views
 from arr_coc.modeling.answers import calibrated
 from arr_coc.modeling.bridges import word_marks
 from arr_coc.modeling.fetcher import FetchChoices
@@ -147,7 +147,7 @@ def test_wordpieces_of_several_views_stand_view_by_view(model: Any, tiles: str, 
     asked, choices = QuestionBatch(encoding, [[0, 1]], [QUESTION]), model.model.fetcher.resolve(FetchChoices(budget=40))
     selected, choices = answer_generator.select_slots(asked, choices, (), {})
     fetched = model.model.fetch(selected, choices)
-    bridged = bridge_over_views(model.model, selected.encoding, fetched)
+    bridged = bridge_over_views(model.model, selected.encoding, fetched, fetched.used, fetched.predicted_relevance())
     filled = bridged.source >= 0
     assert fetched.counts.sum() == 40 and 0 < filled.sum() < 40
     assert not bridged.tokens[~filled].any() and bridged.tokens[filled].any(-1).all()
@@ -174,7 +174,8 @@ def test_the_most_relevant_patches_come_once_more_behind_all_views(monkeypatch: 
         asked, model.model.fetcher.resolve(FetchChoices(budget=40)), (), {}
     )
     fetched = model.model.fetch(selected, choices)
-    source, ranks = bridge_over_views(model.model, selected.encoding, fetched).source, fetched.ranks()
+    asked = (model.model, selected.encoding, fetched, fetched.used, fetched.predicted_relevance())
+    source, ranks = bridge_over_views(*asked).source, fetched.ranks()
     assert sorted(ranks[fetched.used].tolist()) == list(range(40))  # all slots share the budget
     for slot, own in enumerate(source):
         sources, count = own[own >= 0], int(fetched.counts[slot])
@@ -193,14 +194,14 @@ def test_views_that_share_a_budget_have_room_for_all_wordpieces(
 ) -> None:
     """Second wordpieces of a patch were dropped, and patches without text were fetched."""
     model = reads(tiny_model(**WORDPIECES, fetcher=SCORES_WORDS), 2, 2)
-    for module in (bridges, fetcher):
+    for module in (bridges, views):
         monkeypatch.setattr(module, "FOREMOST", 5)
-    monkeypatch.setattr(fetcher, "FOCUS", focus)
+    monkeypatch.setattr(views, "FOCUS", focus)
     encoding = model.encode_image([[SCAN, PAGE]], tiles="never")
     text = encoding.patch_mask & (torch.arange(256) % 5 == 0)
     encoding.pieces[~text] = -1
     encoding.pieces[1][encoding.pieces[1] >= 0] = 9  # so that one view is more relevant
-    fetch = model.generate(encoding, QUESTION, budget=budget, return_fetch=True).fetch
+    fetch = model.generate(encoding, QUESTION, budget=budget, spread="joint", return_fetch=True).fetch
     used = fetch.used
     assert text[fetch.view[used], fetch.indices[used]].all()
     wanted = 2 * fetch.counts + 2 * ((fetch.ranks() < 5) & used).sum(1)

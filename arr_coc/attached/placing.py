@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..modeling.budgets import NAMED_BUDGETS, resolve_budget
 from ..modeling.processing_arr_coc import Turn
-from ..modeling.view_encoding import Turns
+from ..modeling.tiles import Turns
 from .encoding import EncodedPrompt, mean_over_cells
 from .families import AttachedFamily
 

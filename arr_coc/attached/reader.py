@@ -16,6 +16,7 @@ from transformers.models.auto.processing_auto import PROCESSOR_MAPPING_NAMES
 from ..files import ADAPTER, find_model
 from ..loading import find_device, load_model
 from ..modeling.answers import Answer, answer_probabilities
+from ..modeling.budgets import AS_SEEN
 from ..modeling.checks import boxes_per_slot
 from ..modeling.configuration_arr_coc import ArrCocConfig
 from ..modeling.generation import check_decoding, check_names, shown_by_prompts
@@ -23,7 +24,6 @@ from ..modeling.image_loading import MAX_IMAGE_PIXELS, Source, boxes_on_image, l
 from ..modeling.image_processing_arr_coc import Box
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..modeling.processing_arr_coc import History, Turn, checked_questions, histories
-from ..modeling.tiles import AS_SEEN
 from ..modeling.view_encoding import sources_of
 from ..modeling.word_sources import PageToRead, check_words, words_of_each, words_of_page
 from .adapter import base_of, load_scorer, save_scorer

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ..modeling.answers import Origin
 from ..modeling.configuration_arr_coc import ArrCocFetcherConfig
+from ..modeling.fetcher import FetchResult
 from ..modeling.image_processing_arr_coc import Box
 from ..modeling.patch_scorers import AttentionScorer, Realizer
 from ..modeling.printed_lines import UNKNOWN, around, readable
@@ -30,7 +31,6 @@ from ..modeling.scorers import (
     unit_range,
     warn_of_fallback,
 )
-from ..modeling.views import FetchResult
 from ..modeling.wordpieces import CHARACTERS, SPACE
 from .encoding import EncodedPrompt
 

@@ -14,16 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from .common import (
     Command,
-    add_box_argument,
-    add_choice_arguments,
-    add_device_argument,
-    add_model_argument,
-    add_passes_argument,
-    add_password_argument,
-    add_readings_argument,
-    add_reread_argument,
-    add_strategy_argument,
-    add_words_argument,
+    add_options,
     announce,
     check_arguments,
     read_password,
@@ -51,24 +42,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     sources = "image, PDF or video file, http(s) URL or data: URL; several are asked about together"
     parser.add_argument("image", metavar="IMAGE", nargs="+", help=sources)
     parser.add_argument("questions", metavar="QUESTION", nargs="+", help="one or more questions, each in quotes")
-    add_model_argument(parser)
-    add_strategy_argument(parser)
-    add_choice_arguments(parser)
-    add_passes_argument(parser)
-    add_box_argument(parser)
+    add_options(parser, "model", "strategy", "budget", "allocator", "passes", "box")
     tiles = "tiles of large images: auto, all, asked (those the question chooses), never, or a number (default: auto)"
     parser.add_argument("--tiles", metavar="T", type=tiles_of, help=tiles)
-    add_readings_argument(parser)
-    add_words_argument(parser)
-    add_reread_argument(parser)
-    add_password_argument(parser)
+    add_options(parser, "readings", "words", "reread", "password-file")
     picture = (
         f"file for a picture of the fetched patches and their relevance ({', '.join(PICTURES)}); for a document or a "
         "large image it is a contact sheet"
     )
     parser.add_argument("--picture", metavar="FILE", help=picture)
     parser.add_argument("--json", action="store_true", help="print the answer and what was fetched as JSON")
-    add_device_argument(parser)
+    add_options(parser, "device")
 
 
 def check(args: argparse.Namespace) -> None:

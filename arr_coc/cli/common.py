@@ -196,43 +196,6 @@ def training_log() -> Iterator[None]:
         logger.removeHandler(handler)
 
 
-def add_model_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--model",
-        metavar="M",
-        help="the model: a folder, or org/name on the Hub (default: hub_configs/arr-coc-135m of a checkout)",
-    )
-
-
-def add_device_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--device", metavar="D", help="cpu, cuda, cuda:1, ... (default: cuda if available, else cpu)")
-
-
-def add_strategy_argument(parser: argparse.ArgumentParser) -> None:
-    strategies = (
-        f"strategy that scores the patches: {UNTRAINED}; of a trained model also those of {TRAINED} that it holds "
-        f"(arr-coc-135m: words; arr-coc info MODEL lists them); of a published model also {OF_PUBLISHED}"
-    )
-    parser.add_argument("--strategy", metavar="S", help=f"{strategies} (default: the model's)")
-
-
-def add_choice_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds --budget and --allocator."""
-    budgets = (
-        'number of tokens to fetch, or "fast", "balanced", "standard", "accurate", "all", "tier:64" to "tier:400", '
-        'or "auto": the model chooses (default: the model\'s)'
-    )
-    parser.add_argument("--budget", metavar="K", help=budgets)
-    parser.add_argument(
-        "--allocator", metavar="A", help=f"how patches are chosen by relevance: {ALLOCATORS} (default: the model's)"
-    )
-
-
-def add_box_argument(parser: argparse.ArgumentParser) -> None:
-    boxes = "for --strategy oracle: ground-truth box of the answer, in px of the image; may be repeated"
-    parser.add_argument("--box", metavar="X0,Y0,X1,Y1", action="append", type=_box, help=boxes)
-
-
 def _box(text: str) -> tuple[float, float, float, float]:
     try:
         x0, y0, x1, y1 = (float(edge) for edge in text.split(","))
@@ -241,46 +204,11 @@ def _box(text: str) -> tuple[float, float, float, float]:
     return x0, y0, x1, y1
 
 
-def add_tiles_argument(parser: argparse.ArgumentParser) -> None:
-    tiles = (
-        "tiles of large images: auto, all, asked (those that a question chooses), never, or a number per source "
-        "(default: auto for questions about documents or several images, never for others)"
-    )
-    parser.add_argument("--tiles", metavar="T", type=tiles_of, help=tiles)
-
-
-def add_readings_argument(parser: argparse.ArgumentParser) -> None:
-    readings = (
-        "number of sizes at which a page is read, 1 to 3; the answers vote, and N readings take up to N times as long "
-        "(default: 1)"
-    )
-    parser.add_argument("--readings", metavar="N", type=int, choices=(1, 2, 3), help=readings)
-
-
-def add_words_argument(parser: argparse.ArgumentParser) -> None:
-    words = (
-        "where the words of a page come from: auto (the text layer of a PDF where it agrees with the page, else the "
-        "network), network, text_layer, ocr (needs arr-coc[ocr]), or a file with words: hOCR, ALTO, PAGE XML (default: "
-        "auto)"
-    )
-    parser.add_argument("--words", metavar="W", help=words)
-
-
-def add_password_argument(parser: argparse.ArgumentParser) -> None:
-    password = "file whose first line is the password of encrypted PDFs (default: none)"
-    parser.add_argument("--password-file", metavar="FILE", help=password)
-
-
 def read_password(args: argparse.Namespace) -> str | None:
     """The password in --password-file, if the command has one; it is neither printed nor saved."""
     if (name := getattr(args, "password_file", None)) is None:
         return None
     return Path(name).expanduser().read_text(encoding="utf-8", errors="replace").partition("\n")[0].rstrip("\r")
-
-
-def add_reread_argument(parser: argparse.ArgumentParser) -> None:
-    reread = "words read with little confidence are read again from the original pixels, or not (default: the model's)"
-    parser.add_argument("--reread", action=argparse.BooleanOptionalAction, help=reread)
 
 
 def tiles_of(text: str) -> str | int:
@@ -292,17 +220,103 @@ def tiles_of(text: str) -> str | int:
     return int(text)
 
 
-def add_passes_argument(parser: argparse.ArgumentParser) -> None:
-    passes = 'passes of fetching per question, each with the budget: a number, or "auto": up to 4 while unsure'
-    parser.add_argument("--passes", metavar="P", type=_passes, default=1, help=f"{passes} (default: 1)")
-
-
 def _passes(text: str) -> int | str:
     if text == "auto":
         return text
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f'expected a number from 1, or "auto"; got {text!r}')
     return int(text)
+
+
+SHARED: dict[str, dict[str, Any]] = {
+    "model": {
+        "metavar": "M",
+        "help": "the model: a folder, or org/name on the Hub (default: hub_configs/arr-coc-135m of a checkout)",
+    },
+    "device": {"metavar": "D", "help": "cpu, cuda, cuda:1, ... (default: cuda if available, else cpu)"},
+    "strategy": {
+        "metavar": "S",
+        "help": f"strategy that scores the patches: {UNTRAINED}; of a trained model also those of {TRAINED} that it "
+        "holds (arr-coc-135m: words; arr-coc info MODEL lists them); of a published model also "
+        f"{OF_PUBLISHED} (default: the model's)",
+    },
+    "budget": {
+        "metavar": "K",
+        "help": 'number of tokens to fetch, or "fast", "balanced", "standard", "accurate", "all", "tier:64" to '
+        '"tier:400", or "auto": the model chooses (default: the model\'s)',
+    },
+    "allocator": {
+        "metavar": "A",
+        "help": f"how patches are chosen by relevance: {ALLOCATORS} (default: the model's)",
+    },
+    "box": {
+        "metavar": "X0,Y0,X1,Y1",
+        "action": "append",
+        "type": _box,
+        "help": "for --strategy oracle: ground-truth box of the answer, in px of the image; may be repeated",
+    },
+    "tiles": {
+        "metavar": "T",
+        "type": tiles_of,
+        "help": "tiles of large images: auto, all, asked (those that a question chooses), never, or a number per "
+        "source (default: auto for questions about documents or several images, never for others)",
+    },
+    "readings": {
+        "metavar": "N",
+        "type": int,
+        "choices": (1, 2, 3),
+        "help": "number of sizes at which a page is read, 1 to 3; the answers vote, and N readings take up to N times "
+        "as long (default: 1)",
+    },
+    "words": {
+        "metavar": "W",
+        "help": "where the words of a page come from: auto (the text layer of a PDF where it agrees with the page, "
+        "else the network), network, text_layer, ocr (needs arr-coc[ocr]), or a file with words: hOCR, ALTO, PAGE XML "
+        "(default: auto)",
+    },
+    "password-file": {
+        "metavar": "FILE",
+        "help": "file whose first line is the password of encrypted PDFs (default: none)",
+    },
+    "reread": {
+        "action": argparse.BooleanOptionalAction,
+        "help": "words read with little confidence are read again from the original pixels, or not (default: the "
+        "model's)",
+    },
+    "passes": {
+        "metavar": "P",
+        "type": _passes,
+        "default": 1,
+        "help": 'passes of fetching per question, each with the budget: a number, or "auto": up to 4 while unsure '
+        "(default: 1)",
+    },
+    "format": {"metavar": "F", "help": f"format of DATA: {FORMATS} (default: jsonl)"},
+    "with": {
+        "metavar": "NAME=VALUE",
+        "action": "append",
+        "dest": "fields",
+        "help": "setting of the format, such as images=DIR, ocr=FILE or columns.question=NAME; may be repeated",
+    },
+    "on-error": {
+        "choices": ("stop", "skip"),
+        "help": "what to do at a bad record: stop, or skip it with a warning (default: stop)",
+    },
+    "max-errors": {
+        "metavar": "N",
+        "type": int,
+        "help": "number of bad records that are skipped at most (default: 100)",
+    },
+}
+"""Options that several commands have."""
+
+DATA = ("format", "with", "on-error", "max-errors")
+"""Those that say how DATA is read."""
+
+
+def add_options(parser: argparse.ArgumentParser, *names: str) -> None:
+    """Adds some of the options `SHARED`."""
+    for name in names:
+        parser.add_argument(f"--{name}", **SHARED[name])
 
 
 def split_names(text: str, option: str) -> list[str]:
@@ -351,34 +365,20 @@ def writable(name: str, option: str, endings: tuple[str, ...] | None = None) -> 
     return path
 
 
-_YAML = (".yaml", ".yml")
-
-
-def add_data_arguments(parser: argparse.ArgumentParser) -> None:
-    """--format, --with, --on-error and --max-errors."""
-    parser.add_argument("--format", metavar="F", help=f"format of DATA: {FORMATS} (default: jsonl)")
-    also = "setting of the format, such as images=DIR, ocr=FILE or columns.question=NAME; may be repeated"
-    parser.add_argument("--with", metavar="NAME=VALUE", action="append", dest="fields", help=also)
-    errors = "what to do at a bad record: stop, or skip it with a warning (default: stop)"
-    parser.add_argument("--on-error", choices=("stop", "skip"), help=errors)
-    most = "number of bad records that are skipped at most (default: 100)"
-    parser.add_argument("--max-errors", metavar="N", type=int, help=most)
-
-
 def find_source(data: Any, kind: str | None, settings: Sequence[str] | None) -> Format:
     """The source that the arguments name.
 
     Args:
         data: a path; a YAML file with format, path and other fields, its paths relative to it; or a source.
         kind: the format's name.
-        settings: NAME=VALUE, see `add_data_arguments`.
+        settings: NAME=VALUE, see `SHARED`.
 
     Raises:
         ValueError: see `open_source`; or a YAML file together with options that it replaces.
     """
     from arr_coc.data.formats import DEFAULT_FORMAT, FORMATS, Format, open_source
 
-    whole = isinstance(data, Format) or (data is not None and Path(data).suffix in _YAML)
+    whole = isinstance(data, Format) or (data is not None and Path(data).suffix in (".yaml", ".yml"))
     if whole and (kind is not None or settings):
         raise ValueError("--data: expected a YAML file, or --format and --with; got both")
     if isinstance(data, Format):

@@ -8,17 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .common import (
+    DATA,
     METRICS,
     Command,
-    add_choice_arguments,
-    add_data_arguments,
-    add_device_argument,
-    add_model_argument,
-    add_passes_argument,
-    add_readings_argument,
-    add_reread_argument,
-    add_tiles_argument,
-    add_words_argument,
+    add_options,
     announce,
     check_arguments,
     find_source,
@@ -39,17 +32,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "with sets: a suite of data sets, their arms, and tags to report by"
     )
     parser.add_argument("data", metavar="DATA", nargs="?", help=form)
-    add_data_arguments(parser)
-    add_model_argument(parser)
+    add_options(parser, *DATA, "model")
     strategies = "strategies, comma-separated, or all: also oracle if every record has boxes (default: the model's own)"
     parser.add_argument("--strategies", metavar="A,B", help=strategies)
     allocators = "allocators, comma-separated, or all: each strategy runs with each of them (default: --allocator)"
     parser.add_argument("--allocators", metavar="A,B", help=allocators)
-    add_choice_arguments(parser)
-    add_passes_argument(parser)
+    add_options(parser, "budget", "allocator", "passes")
     metrics = f"metric of the answers: {METRICS} (default: the format's; exact_match for JSONL)"
     parser.add_argument("--metric", metavar="M", help=metrics)
-    add_tiles_argument(parser)
+    add_options(parser, "tiles")
     parser.add_argument("--batch-size", metavar="N", type=int, default=32, help="questions per batch (default: 32)")
     parser.add_argument("--limit", metavar="N", type=int, help="ask only the first N questions (default: all)")
     parser.add_argument("--seed", metavar="N", type=int, help="seed of random relevance (default: one per question)")
@@ -71,9 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sources", metavar="NAME", nargs="+", help=sources)
     strategy = "with --bench, what decides what is fetched (default: the model's)"
     parser.add_argument("--strategy", metavar="S", help=strategy)
-    add_readings_argument(parser)
-    add_words_argument(parser)
-    add_reread_argument(parser)
+    add_options(parser, "readings", "words", "reread")
     answers = "with --bench, JSONL file of the answers; a run resumes after those that it holds (default: none)"
     parser.add_argument("--predictions", metavar="FILE", help=answers)
     fit = (
@@ -82,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--fit-calibration", action="store_true", help=fit)
     parser.add_argument("--json", metavar="FILE", help="file for the results and all answers (default: none)")
-    add_device_argument(parser)
+    add_options(parser, "device")
 
 
 OPTIONS = {
@@ -140,7 +129,7 @@ def _run_strategies(args: argparse.Namespace) -> None:
     from arr_coc.evaluation.strategies import with_allocators
     from arr_coc.files import write_json
     from arr_coc.metrics import METRICS
-    from arr_coc.modeling.detail_allocators import ALLOCATORS
+    from arr_coc.modeling.allocators import ALLOCATORS
     from arr_coc.publishing.building import whole_model
 
     source = find_source(args.data, args.format, args.fields)

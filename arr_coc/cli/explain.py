@@ -10,12 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from .common import (
     Command,
-    add_box_argument,
-    add_choice_arguments,
-    add_device_argument,
-    add_model_argument,
-    add_passes_argument,
-    add_strategy_argument,
+    add_options,
     split_names,
     writable_folder,
 )
@@ -29,16 +24,13 @@ def add_look_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("image", metavar="IMAGE", help="image or document (PDF, TIFF, GIF, video)")
     parser.add_argument("questions", metavar="QUESTION", nargs="+", help="one or more questions, each in quotes")
     parser.add_argument("--out", metavar="DIR", required=True, help="output folder for the figures and look.json")
-    add_model_argument(parser)
-    add_strategy_argument(parser)
+    add_options(parser, "model", "strategy")
     several = "also draw these strategies side by side, comma-separated (default: none)"
     parser.add_argument("--strategies", metavar="A,B", help=several)
-    add_choice_arguments(parser)
-    add_passes_argument(parser)
+    add_options(parser, "budget", "allocator", "passes")
     textures = "textures to draw, of the 13 basic ones, comma-separated (default: 6 of them)"
     parser.add_argument("--textures", metavar="A,B", help=textures)
-    add_box_argument(parser)
-    add_device_argument(parser)
+    add_options(parser, "box", "device")
 
 
 def run_look(args: argparse.Namespace) -> None:
@@ -140,7 +132,7 @@ def add_info_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--stats", action="store_true", help=stats)
     scorers = "list every registered scorer with its parameters and FLOPs at this model's sizes"
     parser.add_argument("--scorers", action="store_true", help=scorers)
-    add_device_argument(parser)
+    add_options(parser, "device")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 

@@ -9,10 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from .common import (
     Command,
-    add_device_argument,
-    add_model_argument,
-    add_password_argument,
-    add_words_argument,
+    add_options,
     announce,
     check_arguments,
     read_password,
@@ -55,10 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--jobs", metavar="N", type=int, default=1, help=jobs)
     comma = "decimal commas in numbers, and semicolons between the cells of CSV"
     parser.add_argument("--decimal-comma", action="store_true", help=comma)
-    add_words_argument(parser)
-    add_password_argument(parser)
-    add_model_argument(parser)
-    add_device_argument(parser)
+    add_options(parser, "words", "password-file", "model", "device")
 
 
 def check(args: argparse.Namespace) -> None:

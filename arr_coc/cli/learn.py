@@ -6,10 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from .common import (
+    DATA,
     Command,
-    add_data_arguments,
-    add_device_argument,
-    add_model_argument,
+    add_options,
     find_source,
     reading,
     training_log,
@@ -19,7 +18,7 @@ from .common import (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("log", metavar="LOG", nargs="?", help="folder that arr-coc serve --feedback wrote")
-    add_model_argument(parser)
+    add_options(parser, "model")
     parser.add_argument("--versions", metavar="DIR", required=True, help="folder of the versions of the scorer")
     original = "YAML file (format, path, ...) of questions on which the scorer's relevance is kept by distillation"
     parser.add_argument("--original", metavar="DATA.yaml", help=original)
@@ -29,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rank", metavar="R", type=int, help="rank of the LoRA adapter (default: 8)")
     margin = "points that the regression set may lose; the interval must exclude a larger loss (default: 1)"
     parser.add_argument("--margin", metavar="POINTS", type=float, help=margin)
-    add_device_argument(parser)
+    add_options(parser, "device")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -83,10 +82,10 @@ COMMAND = Command(
 
 def add_replay_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("log", metavar="LOG", help="folder that arr-coc serve --examples wrote")
-    add_model_argument(parser)
+    add_options(parser, "model")
     parser.add_argument("--versions", metavar="DIR", help="folder of the scorer's versions, if the server had one")
     parser.add_argument("--json", metavar="FILE", help="file for every outcome, without images (default: none)")
-    add_device_argument(parser)
+    add_options(parser, "device")
 
 
 def run_replay(args: argparse.Namespace) -> None:
@@ -133,11 +132,11 @@ REPLAY = Command(
 def add_reference_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="folder of the model; the file is written into it")
     parser.add_argument("data", metavar="DATA", nargs="?", help="typical questions, as for arr-coc evaluate")
-    add_data_arguments(parser)
+    add_options(parser, *DATA)
     parser.add_argument(
         "--limit", metavar="N", type=int, default=500, help="ask only the first N questions (default: 500)"
     )
-    add_device_argument(parser)
+    add_options(parser, "device")
 
 
 def run_reference(args: argparse.Namespace) -> None:

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .common import Command, add_device_argument
+from .common import Command, add_options
 
 if TYPE_CHECKING:
     from arr_coc.serving.settings import ServerSettings, UseSettings
@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--private-images", action="store_true", help=private)
     _add_limits(parser)
     _add_use(parser)
-    add_device_argument(parser)
+    add_options(parser, "device")
 
 
 def _add_limits(parser: argparse.ArgumentParser) -> None:
@@ -178,7 +178,7 @@ COMMAND = Command(
 
 def add_demo_arguments(parser: argparse.ArgumentParser) -> None:
     _add_model_and_address(parser, 7860, "port to listen at")
-    add_device_argument(parser)
+    add_options(parser, "device")
 
 
 def run_demo(args: argparse.Namespace) -> None:

@@ -17,12 +17,12 @@ from transformers.generation.streamers import BaseStreamer
 from ..modeling.answers import split_thinking
 from ..modeling.budgets import AUTO
 from ..modeling.configuration_arr_coc import NAMED_BUDGETS, ArrCocConfig
+from ..modeling.fetcher import FetchResult
 from ..modeling.generation import Answer
 from ..modeling.image_encoding import ImageEncoding
 from ..modeling.image_loading import load_image
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..modeling.scorers import SCORERS
-from ..modeling.views import FetchResult
 from ..viewing import draw_fetch
 
 

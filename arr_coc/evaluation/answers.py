@@ -18,16 +18,15 @@ from PIL import Image
 from torch import Tensor
 
 from ..data.records import HeldImage, Record, is_document, opened
-from ..modeling.allocators import best
 from ..modeling.answers import Answer
+from ..modeling.budgets import ViewOptions
 from ..modeling.fetcher import FetchChoices
 from ..modeling.image_encoding import ImageEncoding
 from ..modeling.image_loading import Source, load_image, load_sources, reaches
 from ..modeling.image_processing_arr_coc import Box, boxes_to_patches, map_boxes
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..modeling.processing_arr_coc import take_view_options
-from ..modeling.scorers import SCORERS
-from ..modeling.tiles import ViewOptions
+from ..modeling.scorers import SCORERS, topk
 from ..modeling.view_encoding import encode_sources, sources_of
 from ..modeling.views import JointFetch
 from .arms import Arm
@@ -72,12 +71,17 @@ def ask(
     choices: "PeerChoices | None" = None,
     **settings: Any,
 ) -> list[Answer]:
-    """The arm's greedily decoded answers; `encoding` holds one image per record, at the arm's side.
+    """The arm's greedily decoded answers.
 
+    `encoding` holds one image per record, at the arm's side, or the sources of the one document that all are about.
     An item's random draws depend on its pixels, its question and `seed`, never on the batch, so an interrupted run
     resumes with the same answers. `choices` is shared by peers with the same questions.
     """
-    encoding, fetching = _choose(model, arm, records, encoding, choices or PeerChoices(model, [arm]))
+    fetching = FetchChoices(strategy=arm.strategy, allocator=arm.allocator, budget=arm.budget)
+    if encoding.documents is None:
+        encoding, fetching = _choose(model, arm, records, encoding, fetching, choices or PeerChoices(model, [arm]))
+    elif arm.strategy == "oracle":
+        settings["boxes"] = [all_boxes(record, source) for record in records for source in range(len(encoding))]
     fetching = replace(
         fetching, seed=seed, overlap=arm.overlap or None, bypass=arm.bypass or None, num_passes=arm.passes
     )
@@ -116,10 +120,10 @@ def _choose(
     arm: Arm,
     records: Sequence[Record],
     encoding: ImageEncoding,
+    fetching: FetchChoices,
     choices: PeerChoices,
 ) -> tuple[ImageEncoding, FetchChoices]:
-    """The encoding, changed by peers that merge tokens, and the fetch choices."""
-    fetching = FetchChoices(strategy=arm.strategy, allocator=arm.allocator, budget=arm.budget)
+    """The encoding, changed by peers that merge tokens, and the fetch choices with the patches that the arm chooses."""
     if arm.rule == "uniform":
         return encoding, replace(fetching, patches=_filled(encoding, _lattices(encoding, arm.budget), arm.budget))
     if arm.rule in PEERS:
@@ -146,7 +150,7 @@ def _filled(encoding: ImageEncoding, patches: Sequence[Sequence[int]], budget: i
     wanted = encoding.patch_mask.float()
     for row, chosen in zip(wanted, patches, strict=True):
         row[list(chosen)] = 2.0
-    return best(wanted, budget)
+    return topk(wanted, budget)
 
 
 def lattice(rows: int, columns: int, count: int) -> list[tuple[int, int]]:
@@ -266,37 +270,6 @@ def check_record(record: Record, sizes: Sequence[tuple[int, int]]) -> None:
             if not reaches(box, height, width):
                 expected = f"boxes that reach into source {source} of {width} x {height} px"
                 raise ValueError(f"line {record.line}: boxes: expected {expected}; got {box}")
-
-
-def ask_views(
-    model: ArrCocForConditionalGeneration,
-    arm: Arm,
-    records: Sequence[Record],
-    encoding: ImageEncoding,
-    *,
-    seed: int | None = None,
-    **settings: Any,
-) -> list[Answer]:
-    """The arm's answers to questions about one document, greedily decoded."""
-    choices = FetchChoices(
-        strategy=arm.strategy,
-        allocator=arm.allocator,
-        budget=arm.budget,
-        seed=seed,
-        overlap=arm.overlap or None,
-        bypass=arm.bypass or None,
-    )
-    boxes = [all_boxes(record, source) for record in records for source in range(len(encoding))]
-    return model.generate(
-        encoding,
-        [record.question for record in records],
-        choices=choices,
-        return_fetch=True,
-        do_sample=False,
-        boxes=boxes if arm.strategy == "oracle" else None,
-        history=[record.history for record in records],
-        **settings,
-    )
 
 
 def all_boxes(record: Record, source: int) -> list[Box]:

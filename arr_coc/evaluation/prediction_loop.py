@@ -26,7 +26,6 @@ from ..modeling.processing_arr_coc import checked_questions
 from .answers import (
     PeerChoices,
     ask,
-    ask_views,
     check_arms,
     check_record,
     encode,
@@ -306,7 +305,7 @@ def _predict_document(
             part = group[start : start + size]
             asked = [item.record for item in part]
             with _fetching_by(model, fetchers.get(arm.name)):
-                answers = ask_views(model, arm, asked, encoding, seed=seed, max_new_tokens=new_tokens(model))
+                answers = ask(model, arm, asked, encoding, seed=seed, max_new_tokens=new_tokens(model))
             for item, answer in zip(part, answers, strict=True):
                 told(item.place, answer, encoding.source_sizes or ())
             yield (

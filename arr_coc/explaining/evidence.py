@@ -20,14 +20,14 @@ from ..evaluation.answers import encode
 from ..families.map_scorers import EXPERTS, ExpertScorer, MapScorer, fixed_maps
 from ..families.relevance_maps import RELEVANCE_MAPS
 from ..modeling.answers import Answer, answer_uncertainties
-from ..modeling.fetcher import FetchChoices
+from ..modeling.fetcher import FetchChoices, FetchResult
 from ..modeling.generation import AnswerGenerator, QuestionBatch, generation_setting
 from ..modeling.image_encoding import ImageEncoding
 from ..modeling.image_loading import Encoded, load_source
 from ..modeling.image_processing_arr_coc import Box
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..modeling.scorers import FetchContext, Scorer
-from ..modeling.views import FetchResult, JointFetch
+from ..modeling.views import JointFetch
 from ..modeling.vision_tower import TEXTURE_SETS, textures
 
 TEXTURES_SHOWN = ("luminance", "saturation", "saliency", "edge_magnitude", "local_entropy", "eccentricity")

@@ -17,9 +17,9 @@ from PIL import Image
 
 from ..files import fresh_file
 from ..modeling.answers import Pass
+from ..modeling.fetcher import FetchResult
 from ..modeling.image_processing_arr_coc import fit_square
 from ..modeling.passes import UNSURE
-from ..modeling.views import FetchResult
 from ..viewing import heat
 from .evidence import AnswerEvidence, PatchMap, SeenImage, relevance_map, tokens_by_size
 

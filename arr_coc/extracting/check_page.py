@@ -12,9 +12,9 @@ from typing import Any
 
 from PIL import Image
 
+from ..modeling.budgets import AS_SEEN
 from ..modeling.extraction import FieldToExtract
 from ..modeling.image_loading import load_source
-from ..modeling.tiles import AS_SEEN
 from ..modeling.view_encoding import sources_of
 from .rows import Row
 

@@ -3,6 +3,8 @@
 Notation: B batch, S tokens, D language-model width.
 """
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -73,6 +75,7 @@ class QualityBridge(LinearBridge):
         base: list[KeyValue] | None = None,
         bypass: bool = False,
         used: Tensor | None = None,
+        **_: Any,
     ) -> Bridged:
         projected = super().forward(semantic, compressed).tokens
         if bypass:

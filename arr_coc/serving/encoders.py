@@ -12,14 +12,13 @@ from PIL import Image
 from ..attached import AttachedReader
 from ..attached.encoding import AttachedEncoding
 from ..modeling.answers import legibility_warning
-from ..modeling.budgets import COMPRESSION, pooling
+from ..modeling.budgets import COMPRESSION, ViewOptions, pooling
 from ..modeling.generation import encode_whole
 from ..modeling.image_encoding import ImageEncoding, no_pixels
 from ..modeling.image_loading import Source
 from ..modeling.image_processing_arr_coc import FAR_SHRUNK, ArrCocImageProcessor, is_blank, least_scale
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..modeling.processing_arr_coc import take_view_options
-from ..modeling.tiles import ViewOptions
 from ..modeling.view_encoding import encode_sources, windows_of
 from .image_workers import PreparedImage
 

@@ -21,11 +21,10 @@ from torch import Tensor
 from transformers.generation.continuous_batching import ContinuousBatchingManager
 
 from ..modeling.answers import legibilities
-from ..modeling.fetcher import FetchChoices, RunningBackFetcher
+from ..modeling.fetcher import FetchChoices, FetchResult, RunningBackFetcher
 from ..modeling.generation import Answer, AnswerGenerator, QuestionBatch
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..modeling.prompt import EmbeddedPrompt
-from ..modeling.views import FetchResult
 from .batched_model import PAGE, BatchedLanguageModel, TokenRows
 from .question import EngineStopped, Page, Progress, ServedQuestion, Ticket
 from .question_queue import QuestionQueue, check_room

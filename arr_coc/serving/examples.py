@@ -19,10 +19,9 @@ from ..evaluation.prediction_loop import weights_hash
 from ..files import check_types
 from ..journal import JournalEntry, read_journal
 from ..learning.versions import CHECKPOINT, Versions, adapted_fetcher
-from ..modeling.fetcher import RunningBackFetcher
+from ..modeling.fetcher import FetchResult, RunningBackFetcher
 from ..modeling.generation import Answer
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
-from ..modeling.views import FetchResult
 from .answers import AnswerText
 
 JOURNAL = "examples"

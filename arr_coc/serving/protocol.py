@@ -11,9 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, field
 
 from ..attached.scoring import AttachedFetch
 from ..modeling.answers import Pass, budget_warning
+from ..modeling.fetcher import FetchResult
 from ..modeling.image_sources import shorten
 from ..modeling.processing_arr_coc import Turn
-from ..modeling.views import FetchResult
 from .answers import SchemaField as JsonField
 from .answers import fields_of
 
@@ -132,7 +132,7 @@ class StreamOptions(Strict):
 
 
 Words = Literal["auto", "network", "text_layer", "ocr"] | list[tuple[str, tuple[float, float, float, float]]]
-"""Where the words of images come from, or those of the only image: `arr_coc.modeling.views.ViewOptions.words`."""
+"""Where the words of images come from, or those of the only image: `arr_coc.modeling.budgets.ViewOptions.words`."""
 
 
 class ChatRequest(Strict):

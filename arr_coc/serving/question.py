@@ -6,10 +6,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from ..modeling.answers import Pass
-from ..modeling.fetcher import AS_CONFIGURED, FetchChoices
+from ..modeling.fetcher import AS_CONFIGURED, FetchChoices, FetchResult
 from ..modeling.image_encoding import ImageEncoding
 from ..modeling.processing_arr_coc import Turn
-from ..modeling.views import FetchResult
 from .encodings import HeldEncoding
 
 

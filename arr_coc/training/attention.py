@@ -20,9 +20,9 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, eager_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from ..modeling.configuration_arr_coc import ArrCocConfig
+from ..modeling.fetcher import FetchResult
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
-from ..modeling.prompt_format import layout_positions
-from ..modeling.views import FetchResult
+from ..modeling.prompt_format import LAYOUTS
 
 WRITTEN_OUT = "arr_coc_written_out"
 """Name of `written_out` among transformers' attention functions."""
@@ -123,7 +123,7 @@ def placeholder_columns(input_ids: Tensor, slots: int, image_token_id: int) -> t
 def fetched_columns(columns: Tensor, config: ArrCocConfig, num_fetched: int) -> Tensor:
     """The columns [I, K] of fetched tokens among those of whole images [I, positions]: the last before the layout's
     end."""
-    _, behind = layout_positions(config.bridge_config.layout, rows=1)
+    _, behind = LAYOUTS[config.bridge_config.layout].positions(1)
     end = columns.shape[1] - behind
     return columns[:, end - num_fetched : end]
 

@@ -19,11 +19,11 @@ from torch import Tensor, nn
 
 from ..metrics import exact_match, token_f1
 from ..modeling.answers import split_thinking
-from ..modeling.fetcher import FetchChoices, SelectedSlots
+from ..modeling.fetcher import FetchChoices, FetchResult
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration, ImageEncoding
 from ..modeling.prompt import default_query_mask, trim_placeholders
 from ..modeling.scorers import Scorer
-from ..modeling.views import FetchResult
+from ..modeling.views import SelectedSlots
 from .losses import answer_positions, token_losses
 from .parts import base_model
 from .plackett_luce import draw_orders, draw_sizes, set_log_probability, size_log_probability
