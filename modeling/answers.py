@@ -541,17 +541,16 @@ PAGES_ALONE = 3
 """The most pages of a prompt that are asked one by one."""
 
 
-def of_document(answer: Answer, slot: int, whole: JointFetch, encoding: ImageEncoding, images: Sequence[int]) -> Answer:
+def of_document(answer: Answer, slot: int, fetch: JointFetch, encoding: ImageEncoding, images: Sequence[int]) -> Answer:
     """An answer about one of a prompt's `images` as one about all of them.
 
-    `slot`: the number of the image among them; `whole`: a fetch from all.
+    `slot`: the number of that image among them; `fetch`: from each of them alone.
     """
-    assert isinstance(answer.fetch, JointFetch)
     sources, places = (tuple(replace(o, source=slot) for o in own) for own in (answer.sources, answer.places))
     turned, words = tuple(encoding.turned[row] for row in images), encoding.word_sources()
     own = tuple(words[row][0] for row in images) if answer.words else ()
-    fetch = answer.fetch.among(whole, slot)
-    return replace(answer, fetch=fetch, sources=sources, places=places, turned=turned, words=own)
+    seen = fetch.only(slot, answer.fetch.counts, answer.fetch.tokens)
+    return replace(answer, fetch=seen, sources=sources, places=places, turned=turned, words=own)
 
 
 def on_page(answer: Answer, sources: Sequence[Source], places: Tensor) -> Answer:

@@ -147,14 +147,15 @@ class FetchResult(Rows):
         return self.on_patches(self.used.float()) > 0
 
     def select(self, index: Tensor) -> Self:
-        """The items at `index` [I]; K is the largest of their counts, and there is no room for more tokens."""
+        """The items at `index` [I]; K is the largest of their counts, or of their room for tokens that are not made."""
         rows = super().select(index)
         if not self.is_ragged or not len(index):
             return rows
-        most = int(rows.counts.max())
+        room = rows.room if rows.source is None else None
+        most = int((rows.counts if room is None else torch.maximum(rows.counts, room)).max())
         held = ((name, getattr(rows, name)) for name in self.PER_TOKEN if rows.room is None or name != "source")
         cut = {name: tensor[:, :most] for name, tensor in held if tensor is not None}
-        return replace(rows, **cut, budget=most, is_ragged=bool((rows.counts < most).any()), room=None)
+        return replace(rows, **cut, budget=most, is_ragged=bool((rows.counts < most).any()), room=room)
 
 
 def positions_of(indices: Tensor, side: int) -> Tensor:

@@ -364,8 +364,12 @@ class AnswerGenerator:
         if choices.bypass is not None:
             encoding = self.model.model.with_bypass(encoding, choices.bypass)
         images = [batch.images[number] for number in numbers]
-        shown = list(zip(numbers, images, strict=True))
-        answers = self._answers_about(replace(batch, encoding=encoding), shown, choices, history, kwargs)
+        part = replace(
+            batch, encoding=encoding, images=images, questions=[batch.questions[number] for number in numbers]
+        )
+        turns = histories(history, len(batch.questions))
+        prompt = self.embed(part, choices, [turns[number] for number in numbers], **kwargs)
+        answers: list[Answer] = self._answers(part, prompt, True, kwargs)  # type: ignore[assignment]  # with details
         places = reading.places
         return [
             on_page(answer, [sources[number] for number in own], places[own])
@@ -378,9 +382,11 @@ class AnswerGenerator:
         Raises:
             ValueError: "ranked" beside what is chosen for all pages together.
         """
-        given = batch.apart or batch.boxes is not None or choices.relevance is not None or batch.encoding.readings
+        encoding, boxes, relevance = batch.encoding, batch.boxes, choices.relevance
+        given = batch.apart or boxes is not None or relevance is not None or encoding.readings or encoding.tiling
         if batch.spread == "ranked" and given:
-            raise ValueError('spread: expected another than "ranked" beside boxes, relevance, patches or readings')
+            beside = 'boxes, relevance, patches, readings or tiles="asked"'
+            raise ValueError(f'spread: expected another than "ranked" beside {beside}')
         if max(map(len, batch.images)) == 1 or batch.spread not in ("auto", "ranked") or given:
             return False
         strategy = choices.strategy or self.model.config.fetcher_config.strategy
@@ -396,60 +402,61 @@ class AnswerGenerator:
         kwargs: dict[str, Any],
     ) -> list[Any]:
         """The answer to each question from the most relevant page that has one, or from all pages if none has."""
-        whole: Any = self.model.model.fetch(*self.select_slots(batch, choices, history, kwargs))
+        # 1. Each page is a prompt of its own, from which patches are fetched as if it were the only one.
+        turns, encoding, encoded = histories(history, len(batch.questions)), batch.encoding, len(batch.encoding)
+        owners = [number for number, images in enumerate(batch.images) for _ in images]
+        pages = replace(
+            batch,
+            encoding=replace(encoding, documents=encoding.documents or [0] * encoded),  # so there are views
+            images=[[page] for page in batch.slots],
+            questions=[batch.questions[number] for number in owners],
+        )
+        selected, own_choices = self.select_slots(pages, choices, [turns[number] for number in owners], kwargs)
+        fetch: Any = self.model.model.fetch(selected, own_choices)
         if on_fetch is not None:
-            on_fetch(whole)
-        slots = torch.arange(len(batch.slots)).split([len(images) for images in batch.images])
-        relevance = whole.most_relevant().cpu()
-        plain = {**kwargs, **dict.fromkeys(DRAWN), **ONE_BY_ONE}
-        best = {number: (images, list[Answer]()) for number, images in enumerate(batch.images)}
-        missing, tried = [*best], 0
-        while missing and tried < min(PAGES_ALONE, max(map(len, batch.images))):
-            shown = []
-            for number in missing:
-                order = relevance[slots[number]].argsort(descending=True, stable=True).tolist()
-                shown.append((number, [batch.images[number][order[min(tried, len(order) - 1)]]]))
-            answers = self._answers_about(batch, shown, choices, history, plain)
-            for (number, page), answer in zip(shown, answers, strict=True):
+            on_fetch(fetch)
+        # 2. The most relevant page answers; where it has no answer, the next one.
+        slots, relevance = torch.arange(len(owners)).split([*map(len, batch.images)]), fetch.most_relevant().cpu()
+        ranked = [own[relevance[own].argsort(descending=True, stable=True)].tolist() for own in slots]
+        read = partial(self._answers_on, pages, selected, fetch)
+        found = dict[int, tuple[int, list[Answer]]]()
+        for rank in range(PAGES_ALONE):
+            at = [own[rank] for number, own in enumerate(ranked) if number not in found and rank < len(own)]
+            for page, (answer,) in read(at, {**kwargs, **dict.fromkeys(DRAWN), **ONE_BY_ONE}):
                 if answer.text.casefold() not in ("", NOT_ON_THE_PAGE):
-                    best[number] = page, [answer]
-            missing, tried = [number for number in missing if not best[number][1]], tried + 1
-        drawn = any(not _is_one(self.setting(kwargs, name)) for name in (*DRAWN, *ONE_BY_ONE))
-        if again := sorted(best) if drawn else missing:
-            asked = [(number, best[number][0]) for number in again]
-            final = self._answers_about(batch, asked, choices, history, kwargs)
-            repeats = len(final) // len(asked)
-            for at, (number, images) in enumerate(asked):
-                best[number] = images, final[at * repeats : (at + 1) * repeats]
+                    found[owners[page]] = page, [answer]
+        if any(not _is_one(self.setting(kwargs, name)) for name in (*DRAWN, *ONE_BY_ONE)):
+            found = {
+                owners[page]: (page, answers) for page, answers in read([page for page, _ in found.values()], kwargs)
+            }
+        # 3. All pages together, for questions that none of these answers.
         answers = list[Answer]()
         for number, images in enumerate(batch.images):
-            page, own = best[number]
-            if len(page) < len(images):
-                fetch, slot = whole.select(slots[number]), images.index(page[0])
-                own = [of_document(answer, slot, fetch, batch.encoding, images) for answer in own]
-            answers += own
+            if number in found:
+                page, own = found[number]
+                seen, slot = fetch.select(slots[number]), page - int(slots[number][0])
+                answers += [of_document(answer, slot, seen, encoding, images) for answer in own]
+            else:
+                alone = batch.alone(number)
+                prompt = self.embed(alone, choices, [turns[number]], **kwargs)
+                answers += self._answers(alone, prompt, True, kwargs)  # type: ignore[arg-type]  # with details
         with_details = return_fetch or self.setting(kwargs, "return_dict_in_generate")
         return answers if with_details else [answer.text for answer in answers]
 
-    def _answers_about(
-        self,
-        batch: QuestionBatch,
-        shown: Sequence[tuple[int, list[int]]],
-        choices: FetchChoices,
-        history: History,
-        kwargs: dict[str, Any],
-    ) -> list[Answer]:
-        """Answers to questions of a batch: the number of each, and the images that it is about."""
-        turns, encoding = histories(history, len(batch.questions)), batch.encoding
-        documents = encoding.documents or [0] * len(encoding)  # so that one page alone is fetched from in views, too
-        part = replace(
-            batch,
-            encoding=replace(encoding, documents=documents),
-            images=[images for _, images in shown],
-            questions=[batch.questions[number] for number, _ in shown],
-        )
-        prompt = self.embed(part, choices, [turns[number] for number, _ in shown], **kwargs)
-        return self._answers(part, prompt, True, kwargs)  # type: ignore[return-value]  # with details
+    def _answers_on(
+        self, pages: QuestionBatch, selected: SelectedSlots, fetch: FetchResult, rows: list[int], kwargs: dict[str, Any]
+    ) -> list[tuple[int, list[Answer]]]:
+        """The answers to some questions of a batch about single pages, whose patches are fetched."""
+        if not rows:
+            return []
+        index = torch.tensor(rows)
+        part = selected.select(index)
+        prompt = self.model.model.place(part, fetch.select(index), attention_mask=part.attention_mask)
+        questions = [pages.questions[row] for row in rows]
+        asked = replace(pages, images=[pages.images[row] for row in rows], questions=questions)
+        answers: list[Answer] = self._answers(asked, prompt, True, kwargs)  # type: ignore[assignment]  # with details
+        each = len(answers) // len(rows)
+        return [(row, answers[at * each : (at + 1) * each]) for at, row in enumerate(rows)]
 
     def resolved(self, choices: FetchChoices) -> FetchChoices:
         """`RunningBackFetcher.resolve`; also refuses a budget that no image has, before images are encoded.

@@ -146,6 +146,15 @@ class SelectedSlots:
     image_index: Tensor | None = None
     views: Views | None = None
 
+    def select(self, index: Tensor) -> "SelectedSlots":
+        """The prompts at `index`, of prompts with one slot each."""
+        index = index.to(self.input_ids.device)
+        names = ("input_ids", "query_mask", "embeds", "taken", "attention_mask", "image_index")
+        rows = {name: getattr(self, name) for name in names}
+        own: dict[str, Any] = {name: None if value is None else value[index] for name, value in rows.items()}
+        encoding, context = self.encoding.select(index), self.context.select(index)
+        return replace(self, **own, encoding=encoding, context=context, rows=torch.arange(len(index)), views=None)
+
 
 def context_of(views: Views, context: FetchContext, numbers: Tensor) -> FetchContext:
     """The scorer's inputs for the views `numbers` [n]; `context` is that of the overviews [I]."""
@@ -250,25 +259,12 @@ class JointFetch(FetchResult):
         slots = self.seen.views.slots.to(self.view.device)
         return self.scores.new_zeros(len(self.scores)).scatter_reduce(0, slots, self.seen.relevance.amax(1), "amax")
 
-    def among(self, whole: "JointFetch", slot: int) -> "JointFetch":
-        """This fetch from one slot alone as one from `slot` among those of `whole`, whose others give no token."""
-        count, views = len(whole.counts), self.seen.views
-        at = torch.tensor([slot], device=self.view.device)
-
-        def placed(own: Tensor) -> Tensor:
-            return own.new_zeros(count, *own.shape[1:]).index_copy(0, at, own)
-
-        def seen(name: str) -> Tensor:
-            own, others = getattr(self.seen, name), getattr(whole.seen, name)[:count]
-            return torch.cat((others.index_copy(0, at, own[:1]), own[1:]))
-
-        windows = whole.seen.views.windows[:count].index_copy(0, at.cpu(), views.windows[:1])
-        slots = torch.cat((torch.arange(count), torch.full_like(views.tile_rows, slot)))
-        kept = replace(views, slots=slots, windows=torch.cat((windows, views.windows[1:])))
-        own = {name: getattr(self, name) for name in (*self.PER_TOKEN, "counts", "wanted", "tokens", "room")}
-        fields_of_slots: dict[str, Any] = {name: None if own[name] is None else placed(own[name]) for name in own}
-        fields_of_slots["view"] = placed(torch.where(self.view == 0, slot, self.view - 1 + count))
-        return replace(whole, **fields_of_slots, budget=self.budget, seen=Seen(kept, seen("relevance"), seen("hidden")))
+    def only(self, slot: int, count: Tensor, tokens: Tensor) -> "JointFetch":
+        """The fetch in which all slots but one, of `count` [1] patches and as many `tokens`, give no token."""
+        at = torch.tensor([slot], device=self.counts.device)
+        counts, tokens = (torch.zeros_like(self.counts).index_copy(0, at, own.to(at.device)) for own in (count, tokens))
+        kept = replace(self, counts=counts, wanted=counts, tokens=tokens, source=None, room=None, is_ragged=True)
+        return kept.select(torch.arange(len(counts)))
 
     def boxes(self) -> Tensor:
         """[I, K, 4] x0, y0, x1, y1 of each fetched token in px of its source, as it was read."""
