@@ -85,9 +85,10 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     model = load_model(args.model)
-    results = [measure(model, length, args.questions) for length in args.pages]
-    for result in results:
-        print(json.dumps(result))
+    results = []
+    for length in args.pages:
+        results.append(measure(model, length, args.questions))
+        print(json.dumps(results[-1]), flush=True)
     if args.json is not None:
         args.json.write_text(json.dumps(results, indent=2) + "\n")
 
