@@ -31,15 +31,8 @@ def evaluate(
     records: Sequence[Record],
     strategies: Sequence[str],
     *,
-    batch_size: int = 32,
-    budget: float | int | str | None = None,
-    allocator: str | None = None,
-    seed: int | None = None,
-    num_passes: int | str = 1,
-    metric: str = "exact_match",
-    tiles: str | int | None = None,
     data: str | Path | None = None,
-    progress: bool = True,
+    **settings: Any,
 ) -> dict[str, Any]:
     """Answers all questions greedily with each strategy, and scores the answers.
 
@@ -49,15 +42,8 @@ def evaluate(
         records: the questions. "oracle" needs boxes in all of them; it fetches the patches under these and the labels'
             boxes.
         strategies: names of scorers, or STRATEGY+ALLOCATOR; see `with_allocators`.
-        batch_size: questions answered at a time, and images encoded at a time.
-        budget, allocator: defaults for strategies that name none; the checkpoint's by default.
-        seed: seed of "random", which draws for each image and question independently of the batch; the config's by
-            default.
-        num_passes: passes per question, each with the whole budget; "auto": while the answer is uncertain.
-        metric: a name of `METRICS`.
-        tiles: see `views.ViewOptions`; None: one view per image, but views of documents and of several images.
         data: the origin of the records, for the report.
-        progress: show a progress bar (on standard error).
+        **settings: see `score_strategies`; for readers `score_attached`.
 
     Returns:
         {"strategies": {name: {metric: {"value", "low", "high"}, "recall": likewise or None, "tokens": mean image tokens
@@ -75,51 +61,27 @@ def evaluate(
         >>> report = evaluate(model, read_records(Path("data.jsonl")), ["none", "realizer"])
         >>> report["strategies"]["realizer"]["exact_match"]["value"]
     """
+    told: dict[str, Any] = {"metric": settings.get("metric", "exact_match"), "seed": settings.get("seed")}
+    budget = settings.get("budget")
     if isinstance(model, AttachedReader):
-        given = {"allocator": allocator, "num_passes": None if num_passes == 1 else num_passes, "tiles": tiles}
-        for name, value in given.items():
-            if value is not None:
+        without = {"allocator": None, "num_passes": 1, "tiles": None}
+        for name, plain in without.items():
+            if (value := settings.pop(name, plain)) != plain:
                 raise ValueError(f"{name}: expected none with a {model.model.config.model_type} model; got {value}")
-        scored = score_attached(
-            model,
-            records,
-            strategies,
-            batch_size=batch_size,
-            budget=budget,
-            seed=seed,
-            metric=metric,
-            progress=progress,
-        )
-        return {
-            "strategies": _summaries(scored),
-            "metric": metric,
-            "model": shown(model.model.config._name_or_path),
-            "data": None if data is None else str(data),
-            "budget": BUDGET if budget is None else budget,
-            "seed": seed,
-            **environment(model.model.device),
-        }
-    if isinstance(budget, float):
-        raise ValueError(f"budget: expected a number of tokens or a name; got {budget}")
-    scored = score_strategies(
-        model,
-        records,
-        strategies,
-        batch_size=batch_size,
-        budget=budget,
-        allocator=allocator,
-        seed=seed,
-        num_passes=num_passes,
-        metric=metric,
-        tiles=tiles,
-        progress=progress,
-    )
+        scored, network = score_attached(model, records, strategies, **settings), model.model
+        told["budget"] = BUDGET if budget is None else budget
+    else:
+        scored, network = score_strategies(model, records, strategies, **settings), model
+        fetcher, passes, tiles = model.config.fetcher_config, settings.get("num_passes", 1), settings.get("tiles")
+        told["budget"] = resolve_budget(budget, model.config.vision_config.num_patches, fetcher.budget)
+        told |= {"allocator": settings.get("allocator") or fetcher.allocator, "num_passes": passes}
+        told |= {} if tiles is None else {"tiles": tiles}
     return {
-        "strategies": _summaries(scored),
-        "metric": metric,
-        "num_passes": num_passes,
-        **({} if tiles is None else {"tiles": tiles}),
-        **_circumstances(model, budget, allocator, seed, data),
+        "strategies": {name: {**measures(own), "answers": own.told} for name, own in scored.items()},
+        **told,
+        "model": shown(network.config._name_or_path),
+        "data": None if data is None else str(data),
+        **environment(network.device),
     }
 
 
@@ -137,7 +99,20 @@ def score_strategies(
     tiles: str | int | None = None,
     progress: bool = True,
 ) -> dict[str, Scored]:
-    """Each strategy's answers and scores, question by question. Arguments and errors are those of `evaluate`."""
+    """Each strategy's answers and scores, question by question. Other arguments and errors are those of `evaluate`.
+
+    Args:
+        batch_size: questions answered at a time, and images encoded at a time.
+        budget, allocator: defaults for strategies that name none; the checkpoint's by default.
+        seed: seed of "random", which draws for each image and question independently of the batch; the config's by
+            default.
+        num_passes: passes per question, each with the whole budget; "auto": while the answer is uncertain.
+        metric: a name of `METRICS`.
+        tiles: see `views.ViewOptions`; None: one view per image, but views of documents and of several images.
+        progress: show a progress bar (on standard error).
+    """
+    if isinstance(budget, float):
+        raise ValueError(f"budget: expected a number of tokens or a name; got {budget}")
     strategies = list(dict.fromkeys(strategies))
     require_extra("scipy.stats", "intervals")
     check_request(model, records, strategies, batch_size, budget, allocator, metric)
@@ -273,10 +248,6 @@ def strategy_arm(model: ArrCocForConditionalGeneration, choices: FetchChoices) -
     return Arm(strategy, "ladder", strategy, num_fetched, allocator, side, base + num_fetched, seeds, passes=passes)
 
 
-def _summaries(scored: Mapping[str, Scored]) -> dict[str, Any]:
-    return {strategy: {**measures(own), "answers": own.told} for strategy, own in scored.items()}
-
-
 def measures(scored: Scored) -> dict[str, Any]:
     """{metric: interval, "recall": interval or None without boxes, "tokens", "n", "calibration": see
     `calibration.calibration`}.
@@ -331,25 +302,6 @@ def _check_sizes(records: Sequence[Record], strategies: Sequence[str], batch_siz
         raise ValueError(f"expected records and strategies; got {len(records)} records, {len(strategies)} strategies")
     if batch_size < 1:
         raise ValueError(f"batch_size: expected at least 1; got {batch_size}")
-
-
-def _circumstances(
-    model: ArrCocForConditionalGeneration,
-    budget: int | str | None,
-    allocator: str | None,
-    seed: int | None,
-    data: str | Path | None,
-) -> dict[str, Any]:
-    """The settings, with date, versions and machine."""
-    fetcher, patches = model.config.fetcher_config, model.config.vision_config.num_patches
-    return {
-        "model": shown(model.config._name_or_path),
-        "data": None if data is None else str(data),
-        "budget": resolve_budget(budget, patches, fetcher.budget),
-        "allocator": fetcher.allocator if allocator is None else allocator,
-        "seed": seed,
-        **environment(model.device),
-    }
 
 
 def describe(scored: Scored) -> str:

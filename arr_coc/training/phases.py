@@ -29,7 +29,7 @@ from .losses import loss_weights
 from .parts import base_model, train_only
 from .reinforce import ReinforceSettings
 from .stages import STAGES, Run, Stage
-from .trainer import ArrCocTrainer, Mix, Objective
+from .trainer import ArrCocTrainer, Mix
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ class Phase(Stage):
             but answers from drawn sets of patches are rewarded (with boxes also the relevance loss, unless `losses` has
             `relevance: 0`); None: as configured.
         reinforcement: its settings, see `reinforce.ReinforceSettings`.
-        temperature: of gradient "soft", at the first step and at the last.
+        temperature: of the soft top-k of gradient "soft", at the first step and at the last.
         allocator: its name; None: the model's.
         target_tokens: the mean of fetched tokens at which the efficiency loss is 0; None: the model's budget.
         distillation_layers: layers of the language model whose attention is distilled; None: all.
@@ -118,7 +118,7 @@ class Phase(Stage):
         super().__post_init__()
         check_parts(self.trained, "trained", scorers=True)
         check_parts(self.rates, "rates")
-        Mix(self.strategies, self.budgets)
+        _ = self.mix  # checks both
         if self.best not in BEST:
             raise ValueError(f"best: expected one of {', '.join(BEST)}; got {self.best!r}")
         self._check_gradient()
@@ -139,6 +139,11 @@ class Phase(Stage):
         if reinforced and fixed:
             raise ValueError(f"strategies: expected scorers with weights, to be reinforced; got {', '.join(fixed)}")
 
+    @property
+    def mix(self) -> Mix:
+        """Probabilities of strategies and budgets."""
+        return Mix(self.strategies, self.budgets)
+
     def loss_weights(self) -> dict[str, float]:
         """The weight of every loss."""
         return loss_weights({REINFORCEMENT: float(self.gradient == REINFORCEMENT), **self.losses})
@@ -148,20 +153,6 @@ class Phase(Stage):
         trained = train_phase(run.model, run.processor, self, folder, device=run.device, root=run.root)
         with refused(str(trained)):
             run.model = type(run.model).from_pretrained(trained)
-
-    def objective(self) -> Objective:
-        """The losses of `ArrCocTrainer`."""
-        layers, temperature = self.distillation_layers, self.temperature
-        return Objective(
-            mix=Mix(self.strategies, self.budgets),
-            weights=self.loss_weights(),
-            rates=self.rates,
-            allocator=self.allocator,
-            target_tokens=self.target_tokens,
-            temperature=None if temperature is None else (float(temperature[0]), float(temperature[1])),
-            distillation_layers=None if layers is None else tuple(layers),
-            reinforcement=ReinforceSettings.of(self.reinforcement),
-        )
 
 
 @STAGES.register("allocator")
@@ -320,8 +311,7 @@ def make_trainer(
         train_only(model, phase.trained)
     if phase.gradient is not None:
         config.fetcher_config.gradient = "none" if phase.gradient == REINFORCEMENT else phase.gradient
-    objective = phase.objective()
-    budget = objective.mix.largest(config)
+    budget = phase.mix.largest(config)
     if phase.held_out is not None:
         budget = max(budget, config.vision_tokens()[1])  # evaluation fetches as the model does, without draws
     if phase.loss_weights()["distillation"]:
@@ -340,7 +330,7 @@ def make_trainer(
     trainer = ArrCocTrainer(
         model,
         training_arguments(phase, folder, device),
-        objective=objective,
+        phase=phase,
         data_collator=collator,
         train_dataset=records,
         eval_dataset=held_out,

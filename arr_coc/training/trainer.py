@@ -10,9 +10,9 @@ import logging
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -32,10 +32,13 @@ from ..modeling.prompt import trim_placeholders
 from .attention import answer_attention, patch_attention
 from .cache import CachedEncoder
 from .checkpoints import discard_incomplete, mark_complete, newest_complete
-from .losses import Counts, Term, answer_positions, loss_terms, loss_weights, text_statistics, token_losses
+from .losses import Counts, Term, answer_positions, loss_terms, text_statistics, token_losses
 from .measures import Averages, fetch_measures, item_measures, summary, tier_shares
 from .parts import base_model, gradient_norms, parameter_groups
 from .reinforce import Reinforcer, ReinforceSettings
+
+if TYPE_CHECKING:
+    from .phases import Phase
 
 logger = logging.getLogger(__name__)
 
@@ -112,31 +115,6 @@ _TAUGHT = ("labels", "relevance_targets", "retained")
 """Tensors of a batch that the model does not take."""
 
 
-@dataclass(frozen=True)
-class Objective:
-    """The losses, and how patches are fetched in training.
-
-    Attributes:
-        mix: probabilities of strategies and budgets.
-        weights: of losses other than their defaults, see `losses.WEIGHTS`.
-        rates: learning rates of parts other than the common one.
-        allocator: its name; None: the model's.
-        target_tokens: the mean of fetched tokens per image at which the efficiency loss is 0; None: the model's budget.
-        temperature: of the soft top-k at the first and at the last step, see `fetcher_config.gradient`.
-        distillation_layers: layers whose attention is the target of distillation; None: all layers.
-        reinforcement: settings of the loss of that name.
-    """
-
-    mix: Mix
-    weights: Mapping[str, float] = field(default_factory=dict)
-    rates: Mapping[str, float] = field(default_factory=dict)
-    allocator: str | None = None
-    target_tokens: float | None = None
-    temperature: tuple[float, float] | None = None
-    distillation_layers: tuple[int, ...] | None = None
-    reinforcement: ReinforceSettings = field(default_factory=ReinforceSettings)
-
-
 class ArrCocTrainer(Trainer):
     """Trainer for an ARR-COC model, or a PEFT model around one.
 
@@ -146,13 +124,12 @@ class ArrCocTrainer(Trainer):
     """
 
     model: Any
-    objective: Objective
 
-    def __init__(self, *args: Any, objective: Objective, cached: CachedEncoder | None = None, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, phase: "Phase", cached: CachedEncoder | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.cached = cached
-        self.objective = objective
-        self.weights = loss_weights(objective.weights)
+        self.phase = phase
+        self.weights = phase.loss_weights()
         if self.is_fsdp_enabled or self.is_deepspeed_enabled:
             for name, used in (("cache", cached is not None), ("reinforcement", self.weights["reinforcement"] > 0)):
                 if used:
@@ -164,7 +141,7 @@ class ArrCocTrainer(Trainer):
             raise ValueError("retention: expected an adapter to be trained, beside what shall stay; got a whole model")
         self.reinforcer: Reinforcer | None = None
         if self.weights["reinforcement"]:
-            self.reinforcer = Reinforcer(self.model, objective.reinforcement, seed=self.args.seed)
+            self.reinforcer = Reinforcer(self.model, ReinforceSettings.of(phase.reinforcement), seed=self.args.seed)
         self.text_statistics = self._text_statistics() if self.weights["distribution"] else None
         wrapped = {type(module).__name__ for module in self.model.modules()}  # FSDP refuses names of missing modules
         self.model._no_split_modules = sorted(wrapped & set(base_model(self.model)._no_split_modules or ()))
@@ -186,7 +163,7 @@ class ArrCocTrainer(Trainer):
             groups = parameter_groups(
                 trained,
                 learning_rate=self.args.learning_rate,
-                rates=self.objective.rates,
+                rates=self.phase.rates,
                 weight_decay=self.args.weight_decay,
             )
             self.optimizer = kind(groups, **settings)
@@ -202,7 +179,7 @@ class ArrCocTrainer(Trainer):
 
     def draw(self) -> Draw:
         """How the current step fetches."""
-        return self.objective.mix.draw(self.args.seed, self.state.global_step, base_model(self.model).config)
+        return self.phase.mix.draw(self.args.seed, self.state.global_step, base_model(self.model).config)
 
     def evaluation_draw(self) -> Draw:
         """How evaluation fetches: the model's own strategy and budget."""
@@ -220,7 +197,7 @@ class ArrCocTrainer(Trainer):
         batch = self._trimmed(inputs, draw.num_fetched)
         before = self._before(model, batch, draw.strategy) if learns and self.weights["retention"] else None
         compared = learns and any(self.weights[name] for name in ("relevance", "distillation", "retention"))
-        output = self._run(model, batch, draw.strategy, self.objective.allocator, scores=compared)
+        output = self._run(model, batch, draw.strategy, self.phase.allocator, scores=compared)
         terms = loss_terms(
             output,
             batch,
@@ -306,7 +283,7 @@ class ArrCocTrainer(Trainer):
         """[I, N] the attention of the model with all patches fetched, when it predicts the answer."""
         inner = base_model(self.model)
         predicting = nn.functional.pad(inputs["labels"][:, 1:] != -100, (0, 1))
-        with answer_attention(inner.model.language_model, predicting, self.objective.distillation_layers) as collected:
+        with answer_attention(inner.model.language_model, predicting, self.phase.distillation_layers) as collected:
             output = self._run(
                 model, inputs, "saliency", "topk", scores=False
             )  # all patches are fetched, whatever the scores
@@ -319,7 +296,7 @@ class ArrCocTrainer(Trainer):
         if batch.get("retained") is None:
             return None
         with self.model.disable_adapter():
-            return self._run(model, batch, strategy, self.objective.allocator).scores
+            return self._run(model, batch, strategy, self.phase.allocator).scores
 
     @torch.no_grad()
     def _answer_by_tier(self, model: nn.Module, inputs: Mapping[str, Any], draw: Draw) -> Tensor:
@@ -334,7 +311,7 @@ class ArrCocTrainer(Trainer):
         return torch.stack([losses[size] for size in sizes], 1)
 
     def _target_tokens(self) -> float:
-        target = self.objective.target_tokens
+        target = self.phase.target_tokens
         return float(base_model(self.model).config.vision_tokens()[1]) if target is None else target
 
     def _text_statistics(self) -> tuple[float, float]:
@@ -349,8 +326,8 @@ class ArrCocTrainer(Trainer):
 
     def _anneal(self) -> None:
         """The temperature of the soft top-k: geometric from the first step's to the last step's."""
-        if self.objective.temperature is not None:
-            first, last = self.objective.temperature
+        if self.phase.temperature is not None:
+            first, last = map(float, self.phase.temperature)
             progress = self.state.global_step / max(1, self.args.max_steps - 1)
             base_model(self.model).model.fetcher.temperature = first * (last / first) ** progress
 
@@ -392,7 +369,7 @@ class ArrCocTrainer(Trainer):
             inputs = self._prepare_inputs(inputs)
             batch = self._trimmed(inputs, draw.num_fetched)
             with torch.no_grad(), self.compute_loss_context_manager():
-                output = self._run(model, batch, draw.strategy, self.objective.allocator)
+                output = self._run(model, batch, draw.strategy, self.phase.allocator)
                 measures = item_measures(output, batch, positive_weight=config.relevance_positive_weight)
             rows.append(self.accelerator.gather_for_metrics(measures))
             self.control = self.callback_handler.on_prediction_step(self.args, self.state, self.control)
