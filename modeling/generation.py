@@ -39,7 +39,7 @@ from .image_encoding import UPRIGHT, ImageEncoding
 from .image_loading import Source, boxes_on_image, check_print, load_sources, turn_box
 from .image_processing_arr_coc import ArrCocImageProcessor, Box, boxes_to_patches, least_scale
 from .passes import ask_in_passes, check_passes
-from .processing_arr_coc import ArrCocProcessor, History, Turn, histories, take_view_options
+from .processing_arr_coc import ArrCocProcessor, History, Turn, checked_questions, histories
 from .prompt import EmbeddedPrompt, behind_prefix
 from .prompt_format import NOT_ON_THE_PAGE
 from .rereading import READINGS, Reading, on_sheets
@@ -49,6 +49,7 @@ from .view_encoding import (
     reread_words,
     select_views,
     sources_of,
+    take_view_options,
     upright,
     with_features,
 )
@@ -313,7 +314,7 @@ class AnswerGenerator:
             raise ValueError(f"{inputs[0]}: expected generate(**inputs) without a question; got it beside one")
         options, kwargs = self._view_options(kwargs)
         check_names(self.model, kwargs)
-        questions = self.processor.checked_questions(question)
+        questions = checked_questions(question, self.processor.control_tokens, self.processor.count_tokens)
         listed = [] if boxes is None else boxes_per_slot(boxes)
         given = {"boxes": boxes, **vars(choices), **kwargs}
         check_readings(readings, image, {name: self.setting(given, name) for name in WITH_ONE_READING})

@@ -15,7 +15,7 @@ from PIL import Image, ImageOps
 from torch import Tensor
 from transformers.utils import logging
 
-from .budgets import VIEWS_AT_ONCE, ViewOptions, Window, pooling
+from .budgets import AS_SEEN, SPREADS, TILING, VIEW_OPTIONS, VIEWS_AT_ONCE, ViewOptions, Window, pooling
 from .configuration_arr_coc import COMPRESSION
 from .documents import Limits, open_document
 from .fetcher import FetchChoices
@@ -35,11 +35,45 @@ from .rereading import confidence, reread
 from .tiles import Tiling, ask_tiles, plan_tiles, print_scale
 from .views import SelectedSlots, arrange, relevance_of
 from .vision_tower import ArrCocVisionTower, checksums, textures
-from .word_sources import PageToRead, PageWords, given_words, read_strips, words_of_each, words_of_page
+from .word_sources import PageToRead, PageWords, check_words, given_words, read_strips, words_of_each, words_of_page
 from .wordpieces import COLUMNS, GivenWords, Word
 
 PATIENCE = 2.0
 """Seconds of encoding after which a progress bar is shown."""
+
+
+_COUNTS = ("max_tiles", "asked_tiles", "max_base_tokens", "max_pages", "max_frames")
+_MEASURES = ("tile_scale", "dpi", "fps")
+
+
+def take_view_options(kwargs: Mapping[str, Any]) -> tuple[ViewOptions, dict[str, Any]]:
+    """The `ViewOptions` among arguments by name, checked, and the other arguments.
+
+    Raises:
+        ValueError: an option with an invalid value.
+    """
+    named = {name: kwargs[name] for name in VIEW_OPTIONS & kwargs.keys() if kwargs[name] is not None}
+    options = replace(AS_SEEN, **named)
+    counted = isinstance(options.tiles, int) and not isinstance(options.tiles, bool) and options.tiles > 0
+    if not counted and options.tiles not in TILING:
+        expected = f"{', '.join(TILING)} or a positive number"
+        raise ValueError(f"tiles: expected {expected}; got {options.tiles!r}")
+    if options.spread not in SPREADS:
+        raise ValueError(f"spread: expected one of {', '.join(SPREADS)}; got {options.spread!r}")
+    check_words(options.words)
+    for name in (*_COUNTS, *_MEASURES):
+        value = getattr(options, name)
+        if value is not None and not (_is_number(value, whole=name in _COUNTS) and 0 < value < math.inf):
+            raise ValueError(f"{name}: expected a positive number; got {value!r}")
+    if not (_is_number(options.asked_share) and 0 <= options.asked_share < 1):
+        raise ValueError(f"asked_share: expected a share from 0 to below 1; got {options.asked_share!r}")
+    if not isinstance(options.reread, bool):
+        raise ValueError(f"reread: expected True or False; got {options.reread!r}")
+    return options, {name: value for name, value in kwargs.items() if name not in VIEW_OPTIONS}
+
+
+def _is_number(value: Any, *, whole: bool = False) -> bool:
+    return isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
 
 
 def encode_sources(
