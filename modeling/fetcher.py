@@ -335,11 +335,6 @@ class RunningBackFetcher(nn.Module):
         depth: dict[str, Any] = {"depth_size": self.depth_size} if kind.reads_depths else {}
         return kind(self.config, **self.sizes, **depth)
 
-    def reads_attention(self, choices: FetchChoices) -> bool:
-        """Whether the scorer needs the language model's attention from the question to the base tokens."""
-        strategy = choices.strategy or self.config.strategy
-        return choices.patches is None and self.check_strategy(strategy).reads_attention
-
     def all_scores(self, context: FetchContext, fetched: FetchResult | None = None) -> dict[str, Tensor]:
         """Logits [B, N] of each trained scorer; the one that chose `fetched` does not run again."""
         done = {} if fetched is None else {fetched.strategy: fetched.scores}

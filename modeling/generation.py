@@ -36,9 +36,10 @@ from .checks import CALLABLES, DECODING, NUMBERS, boxes_per_slot, refusal, too_l
 from .configuration_arr_coc import COMPRESSION, ArrCocConfig
 from .fetcher import AS_CONFIGURED, FetchChoices, FetchResult
 from .image_encoding import UPRIGHT, ImageEncoding
-from .image_loading import Source, boxes_on_image, check_print, load_sources, turn_box
+from .image_loading import Loaded, Source, boxes_on_image, check_print, load_sources, turn_box
 from .image_processing_arr_coc import ArrCocImageProcessor, Box, boxes_to_patches, least_scale
 from .passes import ask_in_passes, check_passes
+from .patch_scorers import SCORERS
 from .processing_arr_coc import ArrCocProcessor, History, Turn, checked_questions, histories
 from .prompt import EmbeddedPrompt, behind_prefix
 from .prompt_format import NOT_ON_THE_PAGE
@@ -391,7 +392,7 @@ class AnswerGenerator:
         if max(map(len, batch.images)) == 1 or batch.spread not in ("auto", "ranked") or given:
             return False
         strategy = choices.strategy or self.model.config.fetcher_config.strategy
-        return batch.spread == "ranked" or self.model.model.fetcher.scorer(strategy).reads_text
+        return batch.spread == "ranked" or SCORERS[strategy].reads_text
 
     def _ask_pages(
         self,
@@ -696,7 +697,7 @@ def encode_whole(
 
     def encode(sources: Sequence[Any]) -> ImageEncoding:
         shown = [source.load() if isinstance(source, Source) else source for source in sources]
-        inputs = processor(shown, return_tensors="pt")
+        inputs = processor(Loaded(shown), return_tensors="pt")
         words = reread_words(core.vision_tower, processor, [None] * len(shown), shown) if options.reread else None
         encoding = core.encode_image(inputs["pixel_values"], inputs["patch_mask"], words=words)
         encoding.source_sizes = [(image.height, image.width) for image in shown]

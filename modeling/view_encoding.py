@@ -20,7 +20,7 @@ from .configuration_arr_coc import COMPRESSION
 from .documents import Limits, open_document
 from .fetcher import FetchChoices
 from .image_encoding import AHEAD, READ_WELL, UPRIGHT, ImageEncoding, Tiles, confidence_of, no_pixels
-from .image_loading import Encoded, Source, check_print
+from .image_loading import Encoded, Loaded, Source, check_print
 from .image_processing_arr_coc import (
     ArrCocImageProcessor,
     Box,
@@ -427,7 +427,7 @@ def _overviews(
             processor.warn_of_letters(image, placed, side, processor.readable_px)
         if alone:
             warn_of_blank(image)
-    inputs: Mapping[str, Tensor] = processor([*images], return_tensors="pt", readable_px=None)
+    inputs: Mapping[str, Tensor] = processor(Loaded(images), return_tensors="pt", readable_px=None)
     return inputs
 
 
@@ -463,7 +463,7 @@ def _encode_tiles(
                 if number != row or image is None:
                     row, image = number, sources[number].load()
                 squares.append(image.crop(window))
-            inputs = processor(squares, return_tensors="pt", readable_px=None)
+            inputs = processor(Loaded(squares), return_tensors="pt", readable_px=None)
             if reread:
                 words = reread_words(tower, processor, words, squares)
             mask, fields = inputs["patch_mask"].bool(), tower.tile_features(inputs["pixel_values"].to(device), words)

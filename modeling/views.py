@@ -26,6 +26,7 @@ from .scorers import (
     EMPTY,
     FetchContext,
     SaliencyScorer,
+    Scorer,
     is_uninformative,
     saliency,
     unit_range,
@@ -340,7 +341,9 @@ equal (42 questions).
 """
 
 
-def fetch_over_views(fetcher: RunningBackFetcher, selected: SelectedSlots, choices: FetchChoices) -> JointFetch:
+def fetch_over_views(
+    fetcher: RunningBackFetcher, scorer: Scorer, selected: SelectedSlots, choices: FetchChoices
+) -> JointFetch:
     """`RunningBackFetcher.forward` for slots with several views: `selected.budget` fetched tokens for each prompt.
 
     Raises:
@@ -356,11 +359,9 @@ def fetch_over_views(fetcher: RunningBackFetcher, selected: SelectedSlots, choic
     if given is not None and len(given) != len(views.slots):
         expected = "that of images without tiles"
         raise ValueError(f"relevance: expected {expected}; got {len(given)} for {len(views.slots)} views")
-    strategy = choices.strategy or fetcher.config.strategy
-    scorer = fetcher.scorer(strategy)
     tiles = len(views.tile_rows)
     if scorer.reads_attention and tiles:
-        expected = 'images without tiles (tiles="never")'
+        expected, strategy = 'images without tiles (tiles="never")', choices.strategy or fetcher.config.strategy
         raise ValueError(f'strategy "{strategy}": expected {expected}; got {tiles} tiles')
     parts = torch.arange(len(views.slots)).split(VIEWS_AT_ONCE)
     contexts = [selected.context]

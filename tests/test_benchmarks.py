@@ -355,8 +355,8 @@ def test_a_question_visits_few_files_of_the_model() -> None:
     traces = question_traces(load_model())
     first, pdf, further = traces["image"], traces["PDF"], traces["further question"]
     assert "modeling_arr_coc.py" in first.files and "grid_encoder.py" not in further.files
-    assert len(first.files) <= 14 and first.changes <= 43, first.visits
-    assert len(pdf.files) <= 18 and pdf.changes <= 99, pdf.visits
+    assert len(first.files) <= 14 and first.changes <= 41, first.visits
+    assert len(pdf.files) <= 18 and pdf.changes <= 88, pdf.visits
     assert len(further.files) <= 10 and further.changes <= 26, further.visits
 
 
