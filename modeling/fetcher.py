@@ -381,7 +381,6 @@ class RunningBackFetcher(nn.Module):
         patch_mask: Tensor,
         budget: int,
         choices: FetchChoices = AS_CONFIGURED,
-        *,
         hidden: Tensor | None = None,
         begun: Tensor | None = None,
     ) -> FetchResult:
@@ -419,7 +418,10 @@ class RunningBackFetcher(nn.Module):
             counts = counts.minimum((begun > 0).sum(1).clamp(min=1))
             budget = int(room.max()) if len(counts) else budget
             ragged = bool((counts < budget).any())
-        if method.detail:
+        if method.choose is None:
+            order = ranked.sort(dim=-1, descending=True, stable=True).indices
+            indices, rank = most_relevant_first(ranked, order[:, :budget].sort(-1).values, counts)
+        elif method.detail:
             indices, levels = method.choose(ranked, budget, relevance=relevance.detach(), config=config, side=side)
             rank = torch.zeros_like(indices)
         else:

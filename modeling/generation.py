@@ -405,7 +405,8 @@ class AnswerGenerator:
     ) -> list[Any]:
         """The answer to each question from the most relevant page that has one, or from all pages if none has."""
         # 1. Each page is a prompt of its own, from which patches are fetched as if it were the only one.
-        turns, encoding, encoded = histories(history, len(batch.questions)), batch.encoding, len(batch.encoding)
+        encoding, encoded = batch.encoding, len(batch.encoding.features)
+        turns: Sequence[Any] = histories(history, len(batch.questions)) if history else [()] * len(batch.questions)
         owners = [number for number, images in enumerate(batch.images) for _ in images]
         pages = replace(
             batch,

@@ -165,13 +165,13 @@ def upright(
     if core.vision_tower.text_reader is None or any(source.turned for source in sources):
         return encoding
     known, turned = encoding.word_sources(), [*sources]
-    words = [*known]
+    words, turns = [*known], False
     for row, source in enumerate(sources):
         if source.second is None and encoding.may_be_turned(row):
             degrees, warning = _turn_of(core, processor, encoding, row, source)
-            turned[row] = source.turn(degrees)
+            turned[row], turns = source.turn(degrees), turns or degrees != 0
             words[row] = (*words[row][:2], "; ".join(filter(None, (words[row][2], warning))))
-    if any(source.turned for source in turned):
+    if turns:
         encoding = encode(turned)
         encoding.sources, encoding.source_sizes = turned, given_sizes
     if words != known:
