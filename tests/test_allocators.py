@@ -345,6 +345,6 @@ def test_every_item_gets_exactly_its_count_of_its_best_patches(
         alone = module(one, most, taken=None if taken is None else taken[row : row + 1], choices=choices)
         cut = done.select(torch.tensor([row]))
         assert cut.counts.tolist() == alone.counts.tolist() == [count] and alone.budget == int(widths[row])
-        assert cut.budget == count and (cut.room is None or cut.room.equal(alone.room))
+        assert cut.budget == int(widths[row]) and (cut.room is None or cut.room.equal(alone.room))
         for name in ("indices", "is_padding", "positions"):
             assert getattr(cut, name)[:, :count].equal(getattr(alone, name)[:, :count])
