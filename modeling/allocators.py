@@ -430,21 +430,21 @@ class Allocator:
 
     Attributes:
         choose: scores [B, N] from `ranked_scores`, a count, `config=` and the grid's `side=` -> indices
-            [B, count] of distinct patches, ascending.
+            [B, count] of distinct patches, ascending; None: those of the highest scores, as `topk`.
         budgeter: chooses the number of patches of each item, up to the budget; None: the budget.
         detail: whether it chooses levels of detail: then `choose` also takes `relevance=` [B, N] in 0..1, and returns
             indices of regions and their levels (grid_encoder.py), [B, count] each.
     """
 
-    choose: Callable[..., Any]
+    choose: Callable[..., Any] | None = None
     budgeter: type[Budgeter] | None = None
     detail: bool = False
 
 
 ALLOCATORS: Registry[Allocator] = Registry("allocator")
-ALLOCATORS.register("topk")(Allocator(topk))
-ALLOCATORS.register("tiers")(Allocator(topk, TierBudgeter))
-ALLOCATORS.register("adaptive")(Allocator(topk, MassBudgeter))
+ALLOCATORS.register("topk")(Allocator())
+ALLOCATORS.register("tiers")(Allocator(budgeter=TierBudgeter))
+ALLOCATORS.register("adaptive")(Allocator(budgeter=MassBudgeter))
 ALLOCATORS.register("window")(Allocator(window))
 ALLOCATORS.register("quadtree")(Allocator(quadtree, detail=True))
 ALLOCATORS.register("foveated")(Allocator(foveated, detail=True))

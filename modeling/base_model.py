@@ -399,12 +399,13 @@ class ArrCocModel(ArrCocPreTrainedModel):
 
     def fetch(self, selected: SelectedSlots, choices: FetchChoices = AS_CONFIGURED) -> FetchResult:
         """The patches for the question: see `RunningBackFetcher.forward` and `fetch_over_views`."""
-        if self.fetcher.reads_attention(choices) and (selected.views is None or selected.views.whole):
-            selected = replace(
-                selected, context=replace(selected.context, attention=attention_relevance(self, selected))
-            )
+        scorer = self.fetcher.scorer(choices.strategy or self.config.fetcher_config.strategy)
+        whole = selected.views is None or selected.views.whole
+        if scorer.reads_attention and choices.patches is None and whole:
+            context = replace(selected.context, attention=attention_relevance(self, selected))
+            selected = replace(selected, context=context)
         if selected.views is not None:
-            return fetch_over_views(self.fetcher, selected, choices)
+            return fetch_over_views(self.fetcher, scorer, selected, choices)
         return self.fetcher(selected.context, selected.budget, choices, taken=selected.taken)
 
     def place(self, selected: SelectedSlots, fetched: FetchResult, **aligned: Tensor | None) -> EmbeddedPrompt:

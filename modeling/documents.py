@@ -93,14 +93,15 @@ def _open_pdf(encoded: Encoded, limits: Limits) -> list[Source]:
                 with _whole_page(pdfium, encoded, number):
                     size, has_text = pdf.get_page_size(number), _may_have_text(pdfium, pdf[number])
                 width, height = (math.ceil(side * scale) for side in size)  # as pypdfium2 rounds
-                try:
-                    check_size(height, width, f"{encoded.name}, page {number + 1}", limits.max_image_pixels)
-                except ValueError as error:
-                    raise ValueError(f"{error}; a lower dpi than {limits.dpi:g} makes it smaller") from None
                 glance = partial(_render, pdfium, encoded, number, scale, (width, height))
                 layer = partial(_text_layer, pdfium, encoded, number) if has_text else None
                 load = partial(glance, sharp=True)
                 sources.append(Source(height, width, load, page=number + 1, layer=layer, glance=glance))
+    try:
+        for page in sources:
+            check_size(page.height, page.width, f"{encoded.name}, page {page.page}", limits.max_image_pixels)
+    except ValueError as error:
+        raise ValueError(f"{error}; a lower dpi than {limits.dpi:g} makes it smaller") from None
     return sources
 
 

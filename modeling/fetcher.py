@@ -335,11 +335,6 @@ class RunningBackFetcher(nn.Module):
         depth: dict[str, Any] = {"depth_size": self.depth_size} if kind.reads_depths else {}
         return kind(self.config, **self.sizes, **depth)
 
-    def reads_attention(self, choices: FetchChoices) -> bool:
-        """Whether the scorer needs the language model's attention from the question to the base tokens."""
-        strategy = choices.strategy or self.config.strategy
-        return choices.patches is None and self.check_strategy(strategy).reads_attention
-
     def all_scores(self, context: FetchContext, fetched: FetchResult | None = None) -> dict[str, Tensor]:
         """Logits [B, N] of each trained scorer; the one that chose `fetched` does not run again."""
         done = {} if fetched is None else {fetched.strategy: fetched.scores}
@@ -386,7 +381,6 @@ class RunningBackFetcher(nn.Module):
         patch_mask: Tensor,
         budget: int,
         choices: FetchChoices = AS_CONFIGURED,
-        *,
         hidden: Tensor | None = None,
         begun: Tensor | None = None,
     ) -> FetchResult:
@@ -424,7 +418,10 @@ class RunningBackFetcher(nn.Module):
             counts = counts.minimum((begun > 0).sum(1).clamp(min=1))
             budget = int(room.max()) if len(counts) else budget
             ragged = bool((counts < budget).any())
-        if method.detail:
+        if method.choose is None:
+            order = ranked.sort(dim=-1, descending=True, stable=True).indices
+            indices, rank = most_relevant_first(ranked, order[:, :budget].sort(-1).values, counts)
+        elif method.detail:
             indices, levels = method.choose(ranked, budget, relevance=relevance.detach(), config=config, side=side)
             rank = torch.zeros_like(indices)
         else:

@@ -36,10 +36,11 @@ from .checks import CALLABLES, DECODING, NUMBERS, boxes_per_slot, refusal, too_l
 from .configuration_arr_coc import COMPRESSION, ArrCocConfig
 from .fetcher import AS_CONFIGURED, FetchChoices, FetchResult
 from .image_encoding import UPRIGHT, ImageEncoding
-from .image_loading import Source, boxes_on_image, check_print, load_sources, turn_box
+from .image_loading import Loaded, Source, boxes_on_image, check_print, load_sources, turn_box
 from .image_processing_arr_coc import ArrCocImageProcessor, Box, boxes_to_patches, least_scale
 from .passes import ask_in_passes, check_passes
-from .processing_arr_coc import ArrCocProcessor, History, Turn, histories, take_view_options
+from .patch_scorers import SCORERS
+from .processing_arr_coc import ArrCocProcessor, History, Turn, checked_questions, histories
 from .prompt import EmbeddedPrompt, behind_prefix
 from .prompt_format import NOT_ON_THE_PAGE
 from .rereading import READINGS, Reading, on_sheets
@@ -49,6 +50,7 @@ from .view_encoding import (
     reread_words,
     select_views,
     sources_of,
+    take_view_options,
     upright,
     with_features,
 )
@@ -313,7 +315,7 @@ class AnswerGenerator:
             raise ValueError(f"{inputs[0]}: expected generate(**inputs) without a question; got it beside one")
         options, kwargs = self._view_options(kwargs)
         check_names(self.model, kwargs)
-        questions = self.processor.checked_questions(question)
+        questions = checked_questions(question, self.processor.control_tokens, self.processor.count_tokens)
         listed = [] if boxes is None else boxes_per_slot(boxes)
         given = {"boxes": boxes, **vars(choices), **kwargs}
         check_readings(readings, image, {name: self.setting(given, name) for name in WITH_ONE_READING})
@@ -390,7 +392,7 @@ class AnswerGenerator:
         if max(map(len, batch.images)) == 1 or batch.spread not in ("auto", "ranked") or given:
             return False
         strategy = choices.strategy or self.model.config.fetcher_config.strategy
-        return batch.spread == "ranked" or self.model.model.fetcher.scorer(strategy).reads_text
+        return batch.spread == "ranked" or SCORERS[strategy].reads_text
 
     def _ask_pages(
         self,
@@ -403,7 +405,8 @@ class AnswerGenerator:
     ) -> list[Any]:
         """The answer to each question from the most relevant page that has one, or from all pages if none has."""
         # 1. Each page is a prompt of its own, from which patches are fetched as if it were the only one.
-        turns, encoding, encoded = histories(history, len(batch.questions)), batch.encoding, len(batch.encoding)
+        encoding, encoded = batch.encoding, len(batch.encoding.features)
+        turns: Sequence[Any] = histories(history, len(batch.questions)) if history else [()] * len(batch.questions)
         owners = [number for number, images in enumerate(batch.images) for _ in images]
         pages = replace(
             batch,
@@ -695,7 +698,7 @@ def encode_whole(
 
     def encode(sources: Sequence[Any]) -> ImageEncoding:
         shown = [source.load() if isinstance(source, Source) else source for source in sources]
-        inputs = processor(shown, return_tensors="pt")
+        inputs = processor(Loaded(shown), return_tensors="pt")
         words = reread_words(core.vision_tower, processor, [None] * len(shown), shown) if options.reread else None
         encoding = core.encode_image(inputs["pixel_values"], inputs["patch_mask"], words=words)
         encoding.source_sizes = [(image.height, image.width) for image in shown]

@@ -115,7 +115,7 @@ class Encoded:
 
 
 class Loaded(list[Any]):
-    """Outputs of `load_sources`: upright RGB images, and the bytes of documents."""
+    """Outputs of `load_sources`: upright RGB images, and the bytes of documents, which need no further check."""
 
 
 def load_sources(sources: Sequence[Any], *, max_image_pixels: int, policy: str | SourcePolicy) -> Loaded:

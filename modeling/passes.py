@@ -122,7 +122,7 @@ def _with_taken(selected: SelectedSlots, fetched: FetchResult) -> Tensor:
 
 
 @dataclass
-class Reading:
+class CachedPrompt:
     """A prompt, and the language model's cache of it.
 
     Attributes:
@@ -138,7 +138,7 @@ class Reading:
     @classmethod
     def of(
         cls, answer_generator: Any, selected: SelectedSlots, fetched: FetchResult, kwargs: dict[str, Any]
-    ) -> "Reading":
+    ) -> "CachedPrompt":
         """The prompt of the first pass; the encoding may hold the cache of its beginning."""
         core = answer_generator.model.model
         cache: Cache | None = None
@@ -223,7 +223,7 @@ def ask_in_passes(
 def _passes(
     answer_generator: Any, batch: Any, choices: FetchChoices, history: Sequence[Turn],
     on_fetch: Callable[[FetchResult], Any] | None, kwargs: dict[str, Any],
-) -> tuple[Reading, Any, str, tuple[Pass, ...]]:  # fmt: skip
+) -> tuple[CachedPrompt, Any, str, tuple[Pass, ...]]:  # fmt: skip
     """What was read in the end, the last output of `generate` and its text, and the passes of one question."""
     core = answer_generator.model.model
     learned: Any = core.fetcher.tempering
@@ -233,7 +233,7 @@ def _passes(
     selected, choices = answer_generator.select_slots(batch, choices, history, kwargs)
     most = _most_passes(answer_generator, selected, choices)
     least = 1 if choices.num_passes == "auto" else most
-    reading: Reading | None = None
+    reading: CachedPrompt | None = None
     output, text, passes = None, "", list[Pass]()
     while len(passes) < least or (len(passes) < most and passes[-1].uncertainty > UNSURE):
         share = policy(passes, core)
@@ -243,7 +243,7 @@ def _passes(
         if on_fetch is not None:
             on_fetch(fetched)
         if reading is None:
-            reading = Reading.of(answer_generator, selected, fetched, kwargs)
+            reading = CachedPrompt.of(answer_generator, selected, fetched, kwargs)
         else:
             reading.extend(core, selected, fetched)
         output, text = reading.answer(answer_generator, kwargs)

@@ -3,11 +3,9 @@
 Notation: B batch, L tokens of a prompt, M base tokens and K fetched tokens of one image (M + K placeholders).
 """
 
-import math
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +16,7 @@ from transformers.image_utils import make_flat_list_of_images
 from transformers.processing_utils import ImagesKwargs, MultiModalData, ProcessingKwargs, ProcessorMixin
 from transformers.utils import logging
 
-from .budgets import AS_SEEN, SPREADS, TILING, VIEW_OPTIONS, ViewOptions, pooling
+from .budgets import pooling
 from .checks import check_processing, refusal
 from .configuration_arr_coc import COMPRESSION, PROCESSOR_MAP, count_vision_tokens
 from .documents import Limits, open_document
@@ -27,6 +25,7 @@ from .image_processing_arr_coc import ProcessorSettings
 from .image_sources import shorten
 from .prompt_format import CHAT_TEMPLATE, QUESTION_ROLE, images_first
 from .tiles import Turns
+from .view_encoding import take_view_options
 from .word_sources import PageToRead, check_words, read_before, to_tensor, words_of_each
 
 logger = logging.get_logger(__name__)
@@ -391,10 +390,6 @@ class ArrCocProcessor(ProcessorMixin):
             before = text[: text.index(self.image_token)]
             return self.tokenizer(before, add_special_tokens=False, return_tensors="pt").input_ids[0].long()
 
-    def checked_questions(self, question: Any) -> list[str]:
-        """`checked_questions` for this tokenizer."""
-        return checked_questions(question, self.control_tokens, self.count_tokens)
-
     def count_tokens(self, text: str) -> int:
         """The number of a text's tokens."""
         with self.tokenizing.lock:
@@ -472,13 +467,10 @@ class ArrCocProcessor(ProcessorMixin):
         choice, pages = {name: kwargs.pop(name, None) for name in ("budget", "strategy")}, kwargs.pop("pages", None)
         flat: Any = make_flat_list_of_images(images)
         if pages is not None:
-            count = self._count(
-                **choice,
-                side=self.image_processor.size["height"],
-                patch_size=self.image_processor.patch_size,
-                pages=pages,
+            side, patch_size = self.image_processor.size["height"], self.image_processor.patch_size
+            return {}, [self.image_token * self._count(**choice, side=side, patch_size=patch_size, pages=pages)] * len(
+                flat
             )
-            return {}, [self.image_token * count] * len(flat)
         processed = self.image_processor(images, **kwargs)
         return processed, [self.replace_image_token(processed, i, **choice, **kwargs) for i in range(len(flat))]
 
@@ -605,37 +597,3 @@ def _are_turns(history: Any) -> bool:
 
 def _listed(counts: list[int]) -> str:
     return f"{counts[0]} images" if len(counts) == 1 else f"{counts} images per row"
-
-
-_COUNTS = ("max_tiles", "asked_tiles", "max_base_tokens", "max_pages", "max_frames")
-_MEASURES = ("tile_scale", "dpi", "fps")
-
-
-def take_view_options(kwargs: Mapping[str, Any]) -> tuple[ViewOptions, dict[str, Any]]:
-    """The `ViewOptions` among arguments by name, checked, and the other arguments.
-
-    Raises:
-        ValueError: an option with an invalid value.
-    """
-    named = {name: kwargs[name] for name in VIEW_OPTIONS & kwargs.keys() if kwargs[name] is not None}
-    options = replace(AS_SEEN, **named)
-    counted = isinstance(options.tiles, int) and not isinstance(options.tiles, bool) and options.tiles > 0
-    if not counted and options.tiles not in TILING:
-        expected = f"{', '.join(TILING)} or a positive number"
-        raise ValueError(f"tiles: expected {expected}; got {options.tiles!r}")
-    if options.spread not in SPREADS:
-        raise ValueError(f"spread: expected one of {', '.join(SPREADS)}; got {options.spread!r}")
-    check_words(options.words)
-    for name in (*_COUNTS, *_MEASURES):
-        value = getattr(options, name)
-        if value is not None and not (_is_number(value, whole=name in _COUNTS) and 0 < value < math.inf):
-            raise ValueError(f"{name}: expected a positive number; got {value!r}")
-    if not (_is_number(options.asked_share) and 0 <= options.asked_share < 1):
-        raise ValueError(f"asked_share: expected a share from 0 to below 1; got {options.asked_share!r}")
-    if not isinstance(options.reread, bool):
-        raise ValueError(f"reread: expected True or False; got {options.reread!r}")
-    return options, {name: value for name, value in kwargs.items() if name not in VIEW_OPTIONS}
-
-
-def _is_number(value: Any, *, whole: bool = False) -> bool:
-    return isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)

@@ -15,12 +15,12 @@ from PIL import Image, ImageOps
 from torch import Tensor
 from transformers.utils import logging
 
-from .budgets import VIEWS_AT_ONCE, ViewOptions, Window, pooling
+from .budgets import AS_SEEN, SPREADS, TILING, VIEW_OPTIONS, VIEWS_AT_ONCE, ViewOptions, Window, pooling
 from .configuration_arr_coc import COMPRESSION
 from .documents import Limits, open_document
 from .fetcher import FetchChoices
 from .image_encoding import AHEAD, READ_WELL, UPRIGHT, ImageEncoding, Tiles, confidence_of, no_pixels
-from .image_loading import Encoded, Source, check_print
+from .image_loading import Encoded, Loaded, Source, check_print
 from .image_processing_arr_coc import (
     ArrCocImageProcessor,
     Box,
@@ -35,11 +35,45 @@ from .rereading import confidence, reread
 from .tiles import Tiling, ask_tiles, plan_tiles, print_scale
 from .views import SelectedSlots, arrange, relevance_of
 from .vision_tower import ArrCocVisionTower, checksums, textures
-from .word_sources import PageToRead, PageWords, given_words, read_strips, words_of_each, words_of_page
+from .word_sources import PageToRead, PageWords, check_words, given_words, read_strips, words_of_each, words_of_page
 from .wordpieces import COLUMNS, GivenWords, Word
 
 PATIENCE = 2.0
 """Seconds of encoding after which a progress bar is shown."""
+
+
+_COUNTS = ("max_tiles", "asked_tiles", "max_base_tokens", "max_pages", "max_frames")
+_MEASURES = ("tile_scale", "dpi", "fps")
+
+
+def take_view_options(kwargs: Mapping[str, Any]) -> tuple[ViewOptions, dict[str, Any]]:
+    """The `ViewOptions` among arguments by name, checked, and the other arguments.
+
+    Raises:
+        ValueError: an option with an invalid value.
+    """
+    named = {name: kwargs[name] for name in VIEW_OPTIONS & kwargs.keys() if kwargs[name] is not None}
+    options = replace(AS_SEEN, **named)
+    counted = isinstance(options.tiles, int) and not isinstance(options.tiles, bool) and options.tiles > 0
+    if not counted and options.tiles not in TILING:
+        expected = f"{', '.join(TILING)} or a positive number"
+        raise ValueError(f"tiles: expected {expected}; got {options.tiles!r}")
+    if options.spread not in SPREADS:
+        raise ValueError(f"spread: expected one of {', '.join(SPREADS)}; got {options.spread!r}")
+    check_words(options.words)
+    for name in (*_COUNTS, *_MEASURES):
+        value = getattr(options, name)
+        if value is not None and not (_is_number(value, whole=name in _COUNTS) and 0 < value < math.inf):
+            raise ValueError(f"{name}: expected a positive number; got {value!r}")
+    if not (_is_number(options.asked_share) and 0 <= options.asked_share < 1):
+        raise ValueError(f"asked_share: expected a share from 0 to below 1; got {options.asked_share!r}")
+    if not isinstance(options.reread, bool):
+        raise ValueError(f"reread: expected True or False; got {options.reread!r}")
+    return options, {name: value for name, value in kwargs.items() if name not in VIEW_OPTIONS}
+
+
+def _is_number(value: Any, *, whole: bool = False) -> bool:
+    return isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
 
 
 def encode_sources(
@@ -131,13 +165,13 @@ def upright(
     if core.vision_tower.text_reader is None or any(source.turned for source in sources):
         return encoding
     known, turned = encoding.word_sources(), [*sources]
-    words = [*known]
+    words, turns = [*known], False
     for row, source in enumerate(sources):
         if source.second is None and encoding.may_be_turned(row):
             degrees, warning = _turn_of(core, processor, encoding, row, source)
-            turned[row] = source.turn(degrees)
+            turned[row], turns = source.turn(degrees), turns or degrees != 0
             words[row] = (*words[row][:2], "; ".join(filter(None, (words[row][2], warning))))
-    if any(source.turned for source in turned):
+    if turns:
         encoding = encode(turned)
         encoding.sources, encoding.source_sizes = turned, given_sizes
     if words != known:
@@ -393,7 +427,7 @@ def _overviews(
             processor.warn_of_letters(image, placed, side, processor.readable_px)
         if alone:
             warn_of_blank(image)
-    inputs: Mapping[str, Tensor] = processor([*images], return_tensors="pt", readable_px=None)
+    inputs: Mapping[str, Tensor] = processor(Loaded(images), return_tensors="pt", readable_px=None)
     return inputs
 
 
@@ -429,7 +463,7 @@ def _encode_tiles(
                 if number != row or image is None:
                     row, image = number, sources[number].load()
                 squares.append(image.crop(window))
-            inputs = processor(squares, return_tensors="pt", readable_px=None)
+            inputs = processor(Loaded(squares), return_tensors="pt", readable_px=None)
             if reread:
                 words = reread_words(tower, processor, words, squares)
             mask, fields = inputs["patch_mask"].bool(), tower.tile_features(inputs["pixel_values"].to(device), words)

@@ -26,6 +26,7 @@ from .scorers import (
     EMPTY,
     FetchContext,
     SaliencyScorer,
+    Scorer,
     is_uninformative,
     saliency,
     unit_range,
@@ -340,7 +341,9 @@ equal (42 questions).
 """
 
 
-def fetch_over_views(fetcher: RunningBackFetcher, selected: SelectedSlots, choices: FetchChoices) -> JointFetch:
+def fetch_over_views(
+    fetcher: RunningBackFetcher, scorer: Scorer, selected: SelectedSlots, choices: FetchChoices
+) -> JointFetch:
     """`RunningBackFetcher.forward` for slots with several views: `selected.budget` fetched tokens for each prompt.
 
     Raises:
@@ -356,11 +359,9 @@ def fetch_over_views(fetcher: RunningBackFetcher, selected: SelectedSlots, choic
     if given is not None and len(given) != len(views.slots):
         expected = "that of images without tiles"
         raise ValueError(f"relevance: expected {expected}; got {len(given)} for {len(views.slots)} views")
-    strategy = choices.strategy or fetcher.config.strategy
-    scorer = fetcher.scorer(strategy)
     tiles = len(views.tile_rows)
     if scorer.reads_attention and tiles:
-        expected = 'images without tiles (tiles="never")'
+        expected, strategy = 'images without tiles (tiles="never")', choices.strategy or fetcher.config.strategy
         raise ValueError(f'strategy "{strategy}": expected {expected}; got {tiles} tiles')
     parts = torch.arange(len(views.slots)).split(VIEWS_AT_ONCE)
     contexts = [selected.context]
@@ -388,28 +389,30 @@ def fetch_over_views(fetcher: RunningBackFetcher, selected: SelectedSlots, choic
         hidden[: len(selected.rows)].scatter_(1, selected.taken, True)
     raised = scores + FOCUS * torch.where(evidence.isfinite(), evidence, 0.0)[:, None]
     raised = raised.masked_fill(scores <= EMPTY, (1 + FOCUS) * EMPTY)  # below the text of all views
-    in_detail = ALLOCATORS[choices.allocator or fetcher.config.allocator].detail
+    method = ALLOCATORS[choices.allocator or fetcher.config.allocator]
     relevance = scores.sigmoid()
     if not scorer.trained or failed.any():
         in_range = _in_prompts(scores, views, selected.rows)
         relevance = torch.where(failed[:, None], in_range, relevance) if scorer.trained else in_range
-    fetches = []
+    asked = list[tuple[Any, ...]]()  # of each group of slots: the arguments of `choose`
+    groups = list[tuple[list[int], Tensor]]()
     for slots, budget in _groups(views, selected):
         numbers = torch.cat([(views.slots == slot).nonzero()[:, 0] for slot in slots])
         context = selected.context
-        if len(slots) < len(selected.rows):
+        if method.budgeter is not None and len(slots) < len(selected.rows):  # which reads the question
             context = context.select(torch.tensor(slots))
         competing, relevant, real, gone = (
             tensor[numbers].flatten()[None] for tensor in (raised, relevance, mask, hidden)
         )
         _check_room(budget, gone)
-        if in_detail:  # which goes by relevance itself: in views, as they compete
+        if method.detail:  # which goes by relevance itself: in views, as they compete
             learned = scorer.trained and not failed[numbers].any()
             relevant = _competing(competing, evidence[numbers], learned)
         text = None if begun is None else begun[numbers].flatten()[None]
-        fetched = fetcher.choose(context, competing, relevant, real, budget, choices, hidden=gone, begun=text)
-        fetches.append((slots, numbers, fetched))
-    fetched = _by_slot(fetches, scores, Seen(views, relevance, hidden), side, mask, begun)
+        groups.append((slots, numbers))
+        asked.append((context, competing, relevant, real, budget, choices, gone, text))
+    fetches = [((fetched := fetcher.choose(*arguments)), fetched.ranks()[0]) for arguments in asked]
+    fetched = _by_slot(groups, fetches, scores, Seen(views, relevance, hidden), side, mask, begun)
     fetched.fell_back = failed[: len(selected.rows)]
     return fetched
 
@@ -482,20 +485,21 @@ def _in_prompts(scores: Tensor, views: Views, rows: Tensor) -> Tensor:
 
 
 def _by_slot(
-    fetches: list[tuple[list[int], Tensor, FetchResult]],
+    groups: list[tuple[list[int], Tensor]],
+    fetches: list[tuple[FetchResult, Tensor]],
     scores: Tensor,
     seen: Seen,
     side: int,
     mask: Tensor,
     begun: Tensor | None,
 ) -> JointFetch:
-    """The result for each slot, from the results of groups of slots over their views `numbers`."""
+    """The result for each slot, from those of groups of slots over their views, and the ranks of their patches."""
     slots, patches = seen.views.slots, side * side
     parts: dict[int, tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]] = {}
     rooms: dict[int, int] = {}
-    for group, numbers, fetched in fetches:
+    for (group, numbers), (fetched, every_rank) in zip(groups, fetches, strict=True):
         flat = fetched.indices[0, : int(fetched.counts[0])]
-        view, indices, ranks = numbers.to(flat.device)[flat // patches], flat % patches, fetched.ranks()[0, : len(flat)]
+        view, indices, ranks = numbers.to(flat.device)[flat // patches], flat % patches, every_rank[: len(flat)]
         optional = [None if row is None else row[0, : len(flat)] for row in (fetched.weights, fetched.levels)]
         wanted: list[int] = []
         for slot in group:
@@ -517,7 +521,7 @@ def _by_slot(
 
     view, indices = padded(0), padded(1)
     used = torch.arange(budget, device=counts.device) < counts[:, None]
-    first = fetches[0][2]
+    first = fetches[0][0]
     return JointFetch(
         indices=indices,
         positions=torch.stack((indices // side, indices % side), -1),

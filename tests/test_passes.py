@@ -13,7 +13,7 @@ from arr_coc.families.tempering import TemperingPolicy
 from arr_coc.model_summary import generated_image
 from arr_coc.modeling import passes as passes_module
 from arr_coc.modeling.answers import Answer
-from arr_coc.modeling.passes import Reading
+from arr_coc.modeling.passes import CachedPrompt
 from arr_coc.training.recipe import load_recipe
 from arr_coc.training.stages import Run
 from arr_coc.training.tempering import Tempering
@@ -80,9 +80,9 @@ def test_a_further_pass_encodes_nothing_and_reads_only_what_is_new(model: Any, m
     encoded: list[int] = []
     grid = model.model.vision_tower.grid_encoder.register_forward_hook(lambda *_: encoded.append(1))
     tail: list[int] = []
-    extend = Reading.extend
+    extend = CachedPrompt.extend
     monkeypatch.setattr(
-        Reading,
+        CachedPrompt,
         "extend",
         lambda self, *args: (extend(self, *args), tail.append(self.inputs["input_ids"].shape[1] - self.end)),
     )

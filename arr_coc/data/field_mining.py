@@ -62,7 +62,7 @@ def type_of(value: str) -> str:
 
 
 @dataclass(frozen=True)
-class Field:
+class MinedField:
     """A field of a page: its label as printed, without numbering and colon, its value, and where both are."""
 
     label: str
@@ -77,7 +77,7 @@ class _Found:
 
     page: int
     group: str
-    field: Field
+    field: MinedField
     where: str
 
 
@@ -150,7 +150,7 @@ class _Sheet:
         return self._next(x0, x1, y1, y1 - y0)
 
 
-def mine(pages: Sequence[tuple[str, Sequence[TextLine]]], *, under: bool = True) -> list[list[Field]]:
+def mine(pages: Sequence[tuple[str, Sequence[TextLine]]], *, under: bool = True) -> list[list[MinedField]]:
     """The fields of each page; of a label that is on a page twice none.
 
     Args:
@@ -165,7 +165,7 @@ def mine(pages: Sequence[tuple[str, Sequence[TextLine]]], *, under: bool = True)
     by_label: defaultdict[str, list[_Found]] = defaultdict(list)
     for each in found:
         by_label[normal(each.field.label)].append(each)
-    kept: list[list[Field]] = [[] for _ in pages]
+    kept: list[list[MinedField]] = [[] for _ in pages]
     for label, those in by_label.items():
         for each in _sifted(those, len(begins_in[label])):
             kept[each.page].append(each.field)
@@ -209,7 +209,7 @@ def _found(
                 below = sheet.goes_on(value) if where == "under" else None
                 if below is not None and normal(below[0]) not in static:
                     continue  # an address, or a column
-                field = Field(printed[0], value[0].strip(), value[1:], printed[1:])
+                field = MinedField(printed[0], value[0].strip(), value[1:], printed[1:])
                 yield _Found(number, group, field, where)
 
 
@@ -242,9 +242,9 @@ def _sifted(those: Sequence[_Found], documents: int) -> Iterable[_Found]:
             yield from (each for each in here if type_of(each.field.value) == name)
 
 
-def _single(fields: Sequence[Field]) -> list[Field]:
+def _single(fields: Sequence[MinedField]) -> list[MinedField]:
     """Fields whose label is on the page once, and of several that share a value's place that with the longest label."""
-    by_place: dict[Box, Field] = {}
+    by_place: dict[Box, MinedField] = {}
     for field in sorted(fields, key=lambda field: len(field.label)):
         by_place[field.box] = field
     labels = Counter(normal(field.label) for field in by_place.values())

@@ -25,7 +25,7 @@ from typing import Any
 from tqdm import tqdm
 
 from ..files import run_module
-from .field_mining import Field, TextLine, mine, normal, type_of
+from .field_mining import MinedField, TextLine, mine, normal, type_of
 from .field_wordings import PRICE, concept_of
 from .pdf_corpus import pdf_pages
 from .pdf_reading import is_readable, read_pdf_page
@@ -118,7 +118,7 @@ def question(
     return told | {"boxes": rounded, "label_boxes": [[round(edge, 1) for edge in label_box]] if label_box else []}
 
 
-def questions_of(field: Field, pages: str) -> Iterator[dict[str, Any]]:
+def questions_of(field: MinedField, pages: str) -> Iterator[dict[str, Any]]:
     """Questions for a mined field whose concept is known, and for both ends of a range of dates."""
     known = concept_of(field.label, pages)
     value = field.value.lstrip(": ").strip()

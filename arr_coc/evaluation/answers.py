@@ -25,9 +25,8 @@ from ..modeling.image_encoding import ImageEncoding
 from ..modeling.image_loading import Source, load_image, load_sources, reaches
 from ..modeling.image_processing_arr_coc import Box, boxes_to_patches, map_boxes
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
-from ..modeling.processing_arr_coc import take_view_options
 from ..modeling.scorers import SCORERS, topk
-from ..modeling.view_encoding import encode_sources, sources_of
+from ..modeling.view_encoding import encode_sources, sources_of, take_view_options
 from ..modeling.views import JointFetch
 from .arms import Arm
 from .peer_rules import PEERS

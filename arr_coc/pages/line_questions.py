@@ -44,7 +44,7 @@ _EACH = 3  # most questions about the word behind two others
 
 
 @dataclass(frozen=True)
-class Word:
+class PrintedWord:
     """A word of a line: text between spaces.
 
     Attributes:
@@ -64,15 +64,15 @@ class Word:
         return self.text.strip(_EDGES).casefold()
 
 
-def words_of(lines: Sequence[Line]) -> list[list[Word]]:
+def words_of(lines: Sequence[Line]) -> list[list[PrintedWord]]:
     """The words of each line, in order; lines may have none."""
     found = []
     for number, line in enumerate(lines):
-        own: list[Word] = []
+        own: list[PrintedWord] = []
         for match in re.finditer(r"[^ ]+", line.text):
             boxes = line.boxes[match.start() : match.end()]
             (x0, y0), (x1, y1) = boxes[:, :2].min(0).tolist(), boxes[:, 2:].max(0).tolist()
-            own.append(Word(match[0], (x0, y0, x1, y1), number, len(own)))
+            own.append(PrintedWord(match[0], (x0, y0, x1, y1), number, len(own)))
         found.append(own)
     return found
 
@@ -105,8 +105,8 @@ class _Asker:
         self,
         wording: str,
         answers: str | Sequence[str],
-        shown: Sequence[Word],
-        leads: Sequence[Word],
+        shown: Sequence[PrintedWord],
+        leads: Sequence[PrintedWord],
         kind: str,
         **names: str,
     ) -> None:
@@ -137,7 +137,7 @@ class _Asker:
             self._add("both follow", answers, [one[2], other[2]], [*one[:2], *other[:2]], TWO_PLACES, **names)
 
     @cached_property
-    def _single(self) -> list[Word]:
+    def _single(self) -> list[PrintedWord]:
         """Words of letters that are printed once, also as a part of others."""
         every = " ".join(word.text for word in self.words).casefold()
         return [
@@ -186,7 +186,7 @@ class _Asker:
 
     def _more(self) -> None:
         """Of two lines that each end in a number behind a label, which number is greater?"""
-        labelled: dict[str, list[tuple[float, list[Word]]]] = defaultdict(list)
+        labelled: dict[str, list[tuple[float, list[PrintedWord]]]] = defaultdict(list)
         for line in self.lines:
             number = _AMOUNT.fullmatch(line[-1].text) if len(line) > 1 else None
             label = " ".join(word.text for word in line[:-1]).rstrip(": .")
@@ -202,9 +202,9 @@ class _Asker:
     # ---- spread ------------------------------------------------------------------------------------------------------
 
     @cached_property
-    def _places(self) -> dict[str, list[Word]]:
+    def _places(self) -> dict[str, list[PrintedWord]]:
         """Words of letters that no other word of the page contains, with all places where they are printed."""
-        places = defaultdict[str, list[Word]](list)
+        places = defaultdict[str, list[PrintedWord]](list)
         for word in self.words:
             places[word.bare].append(word)
         every = " ".join(places)

@@ -25,7 +25,7 @@ _INKS = ((20, 30, 120), (25, 60, 160), (15, 15, 20), (160, 20, 30), (20, 100, 60
 
 
 @dataclass
-class Sheet:
+class WornSheet:
     """A page under wear: its picture, of constant size, and the movement of its points.
 
     Attributes:
@@ -85,15 +85,15 @@ class Wear:
     """A kind of wear: its weight, and its effect on a sheet at a strength of 0 to 1."""
 
     weight: float
-    apply: Callable[[np.random.Generator, Sheet, float], None]
+    apply: Callable[[np.random.Generator, WornSheet, float], None]
 
 
 WEARS: Registry[Wear] = Registry("wear")
 """All kinds, in the order in which they are applied."""
 
 
-def _kind(name: str, weight: float) -> Callable[[Callable[[np.random.Generator, Sheet, float], None]], None]:
-    def add(apply: Callable[[np.random.Generator, Sheet, float], None]) -> None:
+def _kind(name: str, weight: float) -> Callable[[Callable[[np.random.Generator, WornSheet, float], None]], None]:
+    def add(apply: Callable[[np.random.Generator, WornSheet, float], None]) -> None:
         WEARS.register(name)(Wear(weight, apply))
 
     return add
@@ -123,7 +123,7 @@ def wear(
         raise ValueError(f"strength: expected 0 to 1; got {strength}")
     chosen = _drawn(rng, strength) if kinds is None else [name for name in kinds if WEARS[name]]
     chosen.sort(key=list(WEARS).index)
-    sheet = Sheet(_without_colours(page.image), _unit(page.lines), np.eye(3), page.lines)
+    sheet = WornSheet(_without_colours(page.image), _unit(page.lines), np.eye(3), page.lines)
     if strength > 0:
         for name in chosen:
             WEARS[name].apply(rng, sheet, strength)
@@ -158,7 +158,7 @@ def _unit(lines: Sequence[Line]) -> float:
     return max(float(np.median(np.concatenate(heights))), 1.0) if heights else _PLAIN_TEXT
 
 
-def _moved(sheet: Sheet) -> tuple[Line, ...]:
+def _moved(sheet: WornSheet) -> tuple[Line, ...]:
     """The lines with moved boxes."""
     moved = []
     for line in sheet.lines:
@@ -181,7 +181,7 @@ def _project_boxes(matrix: np.ndarray, boxes: np.ndarray) -> np.ndarray:
     return around
 
 
-def _vanished(sheet: Sheet) -> tuple[Line, ...]:
+def _vanished(sheet: WornSheet) -> tuple[Line, ...]:
     """The lines with UNKNOWN for characters whose boxes are all black or all white in a black and white picture."""
     if not sheet.lines:
         return ()
@@ -212,14 +212,14 @@ def _field(rng: np.random.Generator, size: tuple[int, int], cells: int) -> Image
 
 
 @_kind("inverted", 0.6)
-def _invert(rng: np.random.Generator, sheet: Sheet, strength: float) -> None:
+def _invert(rng: np.random.Generator, sheet: WornSheet, strength: float) -> None:
     """Inverts to light on dark, in two colours."""
     dark, light = rng.uniform(0, 70, 3), rng.uniform(255 - 70 * strength, 255, 3)
     sheet.map_levels(*(np.linspace(high, low, 256) for low, high in zip(dark, light, strict=True)))
 
 
 @_kind("ruled", 3.0)
-def _rule(rng: np.random.Generator, sheet: Sheet, strength: float) -> None:
+def _rule(rng: np.random.Generator, sheet: WornSheet, strength: float) -> None:
     """Rules of forms: lines under or through the feet of text, boxes around it, and hatched bands behind it.
 
     A rule may touch the text and reach beyond it, as where a form is filled in by a typewriter.
@@ -252,7 +252,7 @@ def _rule(rng: np.random.Generator, sheet: Sheet, strength: float) -> None:
 
 
 @_kind("dotted", 0.8)
-def _dot(rng: np.random.Generator, sheet: Sheet, strength: float) -> None:
+def _dot(rng: np.random.Generator, sheet: WornSheet, strength: float) -> None:
     """Dot-matrix print: strokes are pale between the rows of dots, and in some print between the columns too."""
     step, darkest = sheet.unit / _between(rng, 6, 9), _between(rng, 0, 1 - 0.3 * strength)
     waves = [(1 + np.cos(2 * np.pi * (np.arange(side) / step + rng.random()))) / 2 for side in sheet.size]  # 1 on a dot
@@ -263,7 +263,7 @@ def _dot(rng: np.random.Generator, sheet: Sheet, strength: float) -> None:
 
 
 @_kind("bled", 0.8)
-def _bleed(rng: np.random.Generator, sheet: Sheet, strength: float) -> None:
+def _bleed(rng: np.random.Generator, sheet: WornSheet, strength: float) -> None:
     """Ink bleed: strokes are up to a pixel wider to the right and downwards."""
     wide = ImageChops.darker(sheet.image, ImageChops.offset(sheet.image, 1, 0))
     wide = ImageChops.darker(wide, ImageChops.offset(wide, 0, 1))
@@ -271,14 +271,14 @@ def _bleed(rng: np.random.Generator, sheet: Sheet, strength: float) -> None:
 
 
 @_kind("eroded", 0.6)
-def _erode(rng: np.random.Generator, sheet: Sheet, strength: float) -> None:
+def _erode(rng: np.random.Generator, sheet: WornSheet, strength: float) -> None:
     """Ink missing at the edges of strokes."""
     thin = ImageChops.lighter(sheet.image, ImageChops.offset(sheet.image, 1, 0))
     sheet.image = Image.blend(sheet.image, thin, _between(rng, 0.2, 0.7) * strength * min(sheet.unit / 14, 1))
 
 
 @_kind("faded", 1.0)
-def _fade(rng: np.random.Generator, sheet: Sheet, strength: float) -> None:
+def _fade(rng: np.random.Generator, sheet: WornSheet, strength: float) -> None:
     """Thermal print: unevenly pale, with blank columns."""
     width, height = sheet.size
     most, least = _between(rng, 0.3, 0.75) * strength, _between(rng, 0, 0.3) * strength
@@ -295,7 +295,7 @@ def _fade(rng: np.random.Generator, sheet: Sheet, strength: float) -> None:
 
 
 @_kind("tinted", 1.0)
-def _tint(rng: np.random.Generator, sheet: Sheet, strength: float) -> None:
+def _tint(rng: np.random.Generator, sheet: WornSheet, strength: float) -> None:
     """Coloured paper, with a grain, rules, a grid or waves, or plain."""
     width, height = sheet.size
     pattern = np.full((height, width), 255, np.uint8)
@@ -316,7 +316,7 @@ def _tint(rng: np.random.Generator, sheet: Sheet, strength: float) -> None:
 
 
 @_kind("stamped", 0.7)
-def _stamp(rng: np.random.Generator, sheet: Sheet, strength: float) -> None:
+def _stamp(rng: np.random.Generator, sheet: WornSheet, strength: float) -> None:
     """A stamp without words: rings or frames with hatching, of patchy ink, at an angle."""
     side = int(min(sheet.size) * _between(rng, 0.1, 0.3)) + 8
     layer = Image.new("L", (side, side), 0)
@@ -337,7 +337,7 @@ def _stamp(rng: np.random.Generator, sheet: Sheet, strength: float) -> None:
 
 
 @_kind("scribbled", 0.8)
-def _scribble(rng: np.random.Generator, sheet: Sheet, strength: float) -> None:
+def _scribble(rng: np.random.Generator, sheet: WornSheet, strength: float) -> None:
     """Strokes of a pen: underlines, ticks, loops and scribbles like signatures."""
     sheet.image = sheet.image.convert("RGB") if sheet.image.mode == "L" else sheet.image.copy()
     draw = ImageDraw.Draw(sheet.image)
@@ -384,7 +384,7 @@ def _picture(rng: np.random.Generator, size: tuple[int, int]) -> Image.Image:
 
 
 @_kind("illustrated", 1.6)
-def _illustrate(rng: np.random.Generator, sheet: Sheet, strength: float) -> None:
+def _illustrate(rng: np.random.Generator, sheet: WornSheet, strength: float) -> None:
     """Pictures in places without text."""
     (width, height), most = sheet.size, round(2 + 6 * strength)
     boxes = np.concatenate([line.boxes for line in sheet.lines]) if sheet.lines else np.zeros((0, 4))
@@ -403,7 +403,7 @@ def _illustrate(rng: np.random.Generator, sheet: Sheet, strength: float) -> None
 
 
 @_kind("folded", 0.7)
-def _fold(rng: np.random.Generator, sheet: Sheet, strength: float) -> None:
+def _fold(rng: np.random.Generator, sheet: WornSheet, strength: float) -> None:
     """Folds across and along the page: a narrow dark line each, with shade on one side."""
     light = [np.ones(side) for side in sheet.size]
     for _ in range(int(rng.integers(1, 4))):
@@ -420,7 +420,7 @@ def _fold(rng: np.random.Generator, sheet: Sheet, strength: float) -> None:
 
 
 @_kind("skewed", 1.2)
-def _skew(rng: np.random.Generator, sheet: Sheet, strength: float) -> None:
+def _skew(rng: np.random.Generator, sheet: WornSheet, strength: float) -> None:
     """Rotation by up to three degrees, as by a scanner's feeder."""
     angle = math.radians(_between(rng, -_TURN, _TURN) * strength)
     width, height = sheet.size
@@ -431,7 +431,7 @@ def _skew(rng: np.random.Generator, sheet: Sheet, strength: float) -> None:
 
 
 @_kind("tilted", 0.7)
-def _tilt(rng: np.random.Generator, sheet: Sheet, strength: float) -> None:
+def _tilt(rng: np.random.Generator, sheet: WornSheet, strength: float) -> None:
     """Perspective at a slight angle, with the whole page visible."""
     width, height = sheet.size
     quad = sample_quad(rng, width, height, turn=_TURN / 2 * strength, skew=_BEND * strength)
@@ -442,7 +442,7 @@ def _tilt(rng: np.random.Generator, sheet: Sheet, strength: float) -> None:
 
 
 @_kind("on a desk", 1.2)
-def _lay_on_desk(rng: np.random.Generator, sheet: Sheet, strength: float) -> None:
+def _lay_on_desk(rng: np.random.Generator, sheet: WornSheet, strength: float) -> None:
     """The page smaller than the picture, with a background around it."""
     share = 1 - _between(rng, 0.05, 0.3) * strength
     x, y = (side * (1 - share) * rng.random() for side in sheet.size)
@@ -450,7 +450,7 @@ def _lay_on_desk(rng: np.random.Generator, sheet: Sheet, strength: float) -> Non
 
 
 @_kind("unevenly lit", 0.8)
-def _light(rng: np.random.Generator, sheet: Sheet, strength: float) -> None:
+def _light(rng: np.random.Generator, sheet: WornSheet, strength: float) -> None:
     """Coloured, uneven light."""
     levels = _field(rng, sheet.size, int(rng.integers(2, 5)))
     bright = rng.uniform(255 - 40 * strength, 255, 3)
@@ -460,7 +460,7 @@ def _light(rng: np.random.Generator, sheet: Sheet, strength: float) -> None:
 
 
 @_kind("shadowed", 0.8)
-def _shadow(rng: np.random.Generator, sheet: Sheet, strength: float) -> None:
+def _shadow(rng: np.random.Generator, sheet: WornSheet, strength: float) -> None:
     """A shadow with a soft or sharp edge."""
     at = np.linspace(-1, 1, 128)
     angle, softness = _between(rng, 0, 2 * math.pi), _between(rng, 0.02, 0.4)
@@ -470,7 +470,7 @@ def _shadow(rng: np.random.Generator, sheet: Sheet, strength: float) -> None:
 
 
 @_kind("pale", 1.0)
-def _pale(rng: np.random.Generator, sheet: Sheet, strength: float) -> None:
+def _pale(rng: np.random.Generator, sheet: WornSheet, strength: float) -> None:
     """Less contrast: grey black and dim white."""
     low, high = _between(rng, 0, 110) * strength, 255 - _between(rng, 0, 70) * strength
     sheet.map_levels(np.linspace(low, high, 256))
@@ -480,14 +480,14 @@ def _pale(rng: np.random.Generator, sheet: Sheet, strength: float) -> None:
 
 
 @_kind("blurred", 0.9)
-def _blur(rng: np.random.Generator, sheet: Sheet, strength: float) -> None:
+def _blur(rng: np.random.Generator, sheet: WornSheet, strength: float) -> None:
     """Defocus by up to a tenth of a capital's height."""
     radius = min(_between(rng, 0.02, 0.1) * strength * sheet.unit, 3)
     sheet.image = sheet.image.filter(ImageFilter.GaussianBlur(radius))
 
 
 @_kind("coarse", 0.9)
-def _coarsen(rng: np.random.Generator, sheet: Sheet, strength: float) -> None:
+def _coarsen(rng: np.random.Generator, sheet: WornSheet, strength: float) -> None:
     """Low resolution, at least 7 px per capital, enlarged."""
     share = min(_between(rng, 7, 7 + 8 / strength) / sheet.unit, 1)
     small = sheet.image.resize([max(round(side * share), 1) for side in sheet.size], Image.Resampling.BOX)
@@ -495,7 +495,7 @@ def _coarsen(rng: np.random.Generator, sheet: Sheet, strength: float) -> None:
 
 
 @_kind("noisy", 0.9)
-def _noise(rng: np.random.Generator, sheet: Sheet, strength: float) -> None:
+def _noise(rng: np.random.Generator, sheet: WornSheet, strength: float) -> None:
     """Sensor noise, equal in all channels."""
     width, height = sheet.size
     spread = _between(rng, 2, 18) * strength
@@ -506,13 +506,13 @@ def _noise(rng: np.random.Generator, sheet: Sheet, strength: float) -> None:
 
 
 @_kind("grey", 1.0)
-def _grey(rng: np.random.Generator, sheet: Sheet, strength: float) -> None:
+def _grey(rng: np.random.Generator, sheet: WornSheet, strength: float) -> None:
     """Conversion to grey."""
     sheet.image = sheet.image.convert("L")
 
 
 @_kind("black and white", 1.0)
-def _black_and_white(rng: np.random.Generator, sheet: Sheet, strength: float) -> None:
+def _black_and_white(rng: np.random.Generator, sheet: WornSheet, strength: float) -> None:
     """A one-bit scan: by a global threshold, a local threshold, or dithered."""
     grey = sheet.image.convert("L")
     kind = rng.random()
@@ -532,7 +532,7 @@ def _black_and_white(rng: np.random.Generator, sheet: Sheet, strength: float) ->
 
 
 @_kind("faxed", 0.6)
-def _fax(rng: np.random.Generator, sheet: Sheet, strength: float) -> None:
+def _fax(rng: np.random.Generator, sheet: WornSheet, strength: float) -> None:
     """A fax: black and white, with half the vertical resolution, at least 7 px per capital."""
     width, height = sheet.size
     rows = min(_between(rng, 7, 10) / sheet.unit, 1)
@@ -546,7 +546,7 @@ def _fax(rng: np.random.Generator, sheet: Sheet, strength: float) -> None:
 
 
 @_kind("speckled", 0.8)
-def _speckle(rng: np.random.Generator, sheet: Sheet, strength: float) -> None:
+def _speckle(rng: np.random.Generator, sheet: WornSheet, strength: float) -> None:
     """Dust: dots and clumps, dark and light."""
     width, height = sheet.size
     pixels = np.array(sheet.image)
@@ -561,7 +561,7 @@ def _speckle(rng: np.random.Generator, sheet: Sheet, strength: float) -> None:
 
 
 @_kind("compressed", 1.2)
-def _compress(rng: np.random.Generator, sheet: Sheet, strength: float) -> None:
+def _compress(rng: np.random.Generator, sheet: WornSheet, strength: float) -> None:
     """JPEG with a quality of 30 to 90."""
     buffer = io.BytesIO()
     sheet.image.save(buffer, "JPEG", quality=round(_between(rng, 90 - 60 * strength, 90)))

@@ -18,8 +18,7 @@ from ..modeling.image_encoding import ImageEncoding, no_pixels
 from ..modeling.image_loading import Source
 from ..modeling.image_processing_arr_coc import FAR_SHRUNK, ArrCocImageProcessor, is_blank, least_scale
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
-from ..modeling.processing_arr_coc import take_view_options
-from ..modeling.view_encoding import encode_sources, windows_of
+from ..modeling.view_encoding import encode_sources, take_view_options, windows_of
 from .image_workers import PreparedImage
 
 Seen = tuple[dict[str, Any], ...]

@@ -40,8 +40,7 @@ import torch
 from ..modeling.image_loading import load_source, open_source
 from ..modeling.image_processing_arr_coc import ArrCocImageProcessor
 from ..modeling.image_sources import MAX_BYTES, SourcePolicy
-from ..modeling.processing_arr_coc import take_view_options
-from ..modeling.view_encoding import sources_of
+from ..modeling.view_encoding import sources_of, take_view_options
 from ..modeling.word_sources import from_json, to_json
 
 CONTENT, URL, IMAGE, REFUSED = b"B", b"U", b"I", b"E"

@@ -27,7 +27,7 @@ _RULED_LINE = 1.32  # the same with a ruling line in between
 
 
 @dataclass(frozen=True)
-class Layout:
+class DocumentLayout:
     """A layout of `label value` lines.
 
     Attributes:
@@ -54,16 +54,16 @@ class Layout:
         return self.rows or self.underline
 
 
-def _layout(text: str) -> Layout:
+def _layout(text: str) -> DocumentLayout:
     placement, *parts = text.split()
-    return Layout(placement, **dict.fromkeys(parts, True))  # type: ignore[arg-type]
+    return DocumentLayout(placement, **dict.fromkeys(parts, True))  # type: ignore[arg-type]
 
 
 LAYOUTS = Layouts.of_words("document", _layout, {"left": 4.0, "spaced": 4.0, "right": 4.0})  # mostly plain pages
 
 
 @dataclass(frozen=True)
-class Plan:
+class DocumentPlan:
     """The plan of a page that fits: styles at final size, and the places of all parts.
 
     Attributes:
@@ -99,20 +99,20 @@ def sample_font_size(rng: np.random.Generator, *, size: int, height_per_row: flo
     return float(rng.uniform(smallest, usual if rng.random() < 0.7 else largest))
 
 
-def _needed_width(layout: Layout, labels: np.ndarray, values: np.ndarray, gap: float) -> float:
+def _needed_width(layout: DocumentLayout, labels: np.ndarray, values: np.ndarray, gap: float) -> float:
     widest = labels.max() + values.max() if layout.placement == "spaced" else (labels + values).max()
     return float(widest + gap)
 
 
 def make_plan(
     rng: np.random.Generator,
-    layout: Layout,
+    layout: DocumentLayout,
     styles: Styles,
     labels: list[str],
     values: list[str],
     title: str,
     size: int,
-) -> Plan | None:
+) -> DocumentPlan | None:
     """Places lines on a page of `size` px; None if they do not fit even in the smallest font.
 
     `labels` are as drawn, with their colons; an empty `title` means none.
@@ -154,7 +154,7 @@ def make_plan(
     if title:
         x = _title_start(rng, left, heading_width, edge, size)
         place = (x, title_top + 0.45 * title_rows * pixels + styles.heading.cap_height / 2)
-    return Plan(
+    return DocumentPlan(
         styles.label, styles.value, styles.heading, label_x, value_x, baselines, bounds, left, right, divider_x, place
     )
 
@@ -167,7 +167,7 @@ def _title_start(rng: np.random.Generator, left: float, width: float, edge: floa
 
 
 def _block_range(
-    rng: np.random.Generator, layout: Layout, needed: float, edge: float, size: int
+    rng: np.random.Generator, layout: DocumentLayout, needed: float, edge: float, size: int
 ) -> tuple[float, float]:
     """x range of the block: often the whole page between margins, else narrower at any place."""
     free = size - 2 * edge - needed
@@ -182,7 +182,7 @@ def _block_range(
 
 def _columns(
     rng: np.random.Generator,
-    layout: Layout,
+    layout: DocumentLayout,
     labels: np.ndarray,
     values: np.ndarray,
     left: float,
@@ -205,7 +205,13 @@ def _columns(
 
 
 def _rows(
-    rng: np.random.Generator, layout: Layout, pixels: float, count: int, title_height: float, edge: float, size: int
+    rng: np.random.Generator,
+    layout: DocumentLayout,
+    pixels: float,
+    count: int,
+    title_height: float,
+    edge: float,
+    size: int,
 ) -> tuple[list[float], float]:
     """Borders of the rows and the top of the title: tight or loose, at the top, middle or bottom, or spread."""
     least = pixels * (_RULED_LINE if layout.ruled else _LINE)
@@ -226,7 +232,9 @@ def _rows(
     return [float(bound) for bound in bounds], title_top
 
 
-def draw_rules(rng: np.random.Generator, ink: Ink, layout: Layout, plan: Plan, label_ends: list[float]) -> None:
+def draw_rules(
+    rng: np.random.Generator, ink: Ink, layout: DocumentLayout, plan: DocumentPlan, label_ends: list[float]
+) -> None:
     """Draws a layout's lines; `label_ends` are the x of the drawn labels' ends."""
     ruler = Ruler(rng, ink)
     size = ink.size
