@@ -537,10 +537,6 @@ def agreed(answers: Sequence[Answer]) -> Answer:
     return replace(first, probability=(first.probability + share / len(answers)) / 2)
 
 
-PAGES_ALONE = 3
-"""The most pages of a prompt that are asked one by one."""
-
-
 def of_document(answer: Answer, slot: int, fetch: JointFetch, encoding: ImageEncoding, images: Sequence[int]) -> Answer:
     """An answer about one of a prompt's `images` as one about all of them.
 

@@ -19,7 +19,6 @@ from transformers.utils import logging
 from transformers.utils.generic import TransformersKwargs
 
 from .answers import (
-    PAGES_ALONE,
     THINKING,
     Answer,
     answer_probabilities,
@@ -378,6 +377,10 @@ class AnswerGenerator:
             for answer, own in zip(answers, images, strict=True)
         ]
 
+    def reads_text(self, choices: Any) -> bool:
+        """Whether the scorer of the choices reads text."""
+        return SCORERS[choices.strategy or self.model.config.fetcher_config.strategy].reads_text
+
     def ranks_pages(self, batch: QuestionBatch, choices: FetchChoices) -> bool:
         """Whether the most relevant pages of a prompt are asked one by one, see `ViewOptions.spread`.
 
@@ -391,8 +394,7 @@ class AnswerGenerator:
             raise ValueError(f'spread: expected another than "ranked" beside {beside}')
         if max(map(len, batch.images)) == 1 or batch.spread not in ("auto", "ranked") or given:
             return False
-        strategy = choices.strategy or self.model.config.fetcher_config.strategy
-        return batch.spread == "ranked" or SCORERS[strategy].reads_text
+        return batch.spread == "ranked" or self.reads_text(choices)
 
     def _ask_pages(
         self,
@@ -425,13 +427,13 @@ class AnswerGenerator:
         found = dict[int, tuple[int, list[Answer]]]()
         for rank in range(PAGES_ALONE):
             at = [own[rank] for number, own in enumerate(ranked) if number not in found and rank < len(own)]
-            for page, (answer,) in read(at, {**kwargs, **dict.fromkeys(DRAWN), **ONE_BY_ONE}):
+            for page, (answer,) in read(at, {**kwargs, **GREEDILY}):
                 if answer.text.casefold() not in ("", NOT_ON_THE_PAGE):
                     found[owners[page]] = page, [answer]
-        if any(not _is_one(self.setting(kwargs, name)) for name in (*DRAWN, *ONE_BY_ONE)):
-            found = {
-                owners[page]: (page, answers) for page, answers in read([page for page, _ in found.values()], kwargs)
-            }
+        outputs = len(batch.images) > 1 and self.setting(kwargs, "return_dict_in_generate")  # one for all questions
+        if outputs or not all(_is_one(self.setting(kwargs, name)) for name in GREEDILY):
+            again = read([page for _, (page, _) in sorted(found.items())], kwargs)
+            found = {owners[page]: (page, own) for page, own in again}
         # 3. All pages together, for questions that none of these answers.
         answers = list[Answer]()
         for number, images in enumerate(batch.images):
@@ -827,8 +829,9 @@ MODEL_INPUTS = (
 """What the processor makes of images and text, which `ask` makes itself."""
 
 
-DRAWN = ("do_sample", "streamer", "return_dict_in_generate")
-ONE_BY_ONE = {"num_return_sequences": 1, "num_beams": 1}
+PAGES_ALONE = 3
+"""The most pages of a prompt that are asked one by one."""
+GREEDILY = {"do_sample": False, "streamer": None, "num_return_sequences": 1, "num_beams": 1}
 """What is off while pages are asked one by one: only the last answer is sampled, streamed, or one of several."""
 
 WITH_ONE_READING = (

@@ -423,9 +423,9 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
             **kwargs: other fields of `FetchChoices` (`seed`, `generator`, `overlap`, `bypass`, `patches`), `history`
                 (earlier (question, answer) pairs, which the language model reads as text; for several questions also
                 one list each), `on_fetch` (called with the `FetchResult` of all prompts before the first token is
-                generated), fields of `budgets.ViewOptions` (`tiles`, `spread`, ...), `readings` (times that a page is
-                read, 1 to 3, at sizes that differ; the readings vote), `password` (of encrypted PDFs; it is saved
-                nowhere), and arguments of transformers'
+                generated; where pages are ranked, with that of each page alone), fields of `budgets.ViewOptions`
+                (`tiles`, `spread`, ...), `readings` (times that a page is read, 1 to 3, at sizes that differ; the
+                readings vote), `password` (of encrypted PDFs; it is saved nowhere), and arguments of transformers'
                 `generate` (`max_new_tokens`, `num_beams`, `streamer`, ...).
 
         Returns:

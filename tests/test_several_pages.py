@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 import torch
 from helpers import READS_WORDS, SCORES_WORDS, needs_the_shipped_model, tiny_model
+from openai import OpenAI
 from PIL import Image
+from serving_client import chat, data_url, png, serving
 from torch import Tensor
 
 import arr_coc
@@ -15,6 +17,7 @@ from arr_coc.modeling.generation import AnswerGenerator
 from arr_coc.modeling.prompt_format import NOT_ON_THE_PAGE
 from arr_coc.modeling.scorers import FetchContext
 from arr_coc.pages.generator import draw_page
+from arr_coc.serving.settings import ServerSettings
 from arr_coc.viewing import draw_sheet
 
 QUESTION = "What is it?"
@@ -121,9 +124,25 @@ def test_only_the_last_answer_is_streamed_or_one_of_several(model: Any, monkeypa
     text = model.generate(document, QUESTION, streamer=Streamer(), max_new_tokens=4)
     assert text == model.generate(document, QUESTION, max_new_tokens=4)
     assert sum(not len(value) for value in streamed) == 1
+    with monkeypatch.context() as patch:
+        patch.setattr(model.generation_config, "do_sample", True)
+        asked = says(patch, [])
+        model.generate(document, QUESTION, max_new_tokens=4)
+    assert asked == [[[1]], [[1]]]  # greedily, then sampled
     several = model.generate(document, QUESTION, num_beams=2, num_return_sequences=2, return_dict_in_generate=True)
     assert [answer.fetch.counts.nonzero().tolist() for answer in several] == [[[1]]] * 2
     assert several[0].output is not None
+
+
+def test_the_server_asks_as_generate_does(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It answered from all images together, in one prompt."""
+    pages = [paper(0), paper(2), paper(1)]
+    expected = model.generate([pages], [QUESTION], max_new_tokens=4)[0]
+    asked = says(monkeypatch, [])
+    with serving(model, ServerSettings()) as (_, address), OpenAI(base_url=address, api_key="any") as client:
+        messages = chat(QUESTION, *(data_url(png(page)) for page in pages))
+        told = client.chat.completions.create(model="tiny", messages=messages, max_tokens=4)
+    assert told.choices[0].message.content == expected and len(asked) == 1 and len(asked[0][0]) == 1
 
 
 @pytest.mark.parametrize("given", ["relevance", "boxes", "patches"])
@@ -151,9 +170,8 @@ def test_the_shipped_model_answers_about_two_pages_as_about_each(shipped: Any, k
     images = [page.image for page in pages]
     alone = shipped.generate(shipped.encode_image(images[0], prefix=False), question.text)  # which rounds alike
     told = [shipped.generate([order], [question.text], return_fetch=True)[0] for order in (images, images[::-1])]
-    assert told[0].text == told[1].text
-    if [answer.fetch.counts.argmax().item() for answer in told] == [0, 1]:
-        assert told[0].text == alone
+    assert [answer.fetch.counts.argmax().item() for answer in told] == [0, 1]
+    assert told[0].text == told[1].text == alone
 
 
 @pytest.fixture(scope="module")

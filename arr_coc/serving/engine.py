@@ -181,9 +181,7 @@ class Engine(QuestionQueue):
         return [self._waiting, self._waiting_for_passes]
 
     def _queue_of(self, question: ServedQuestion) -> deque[Ticket]:
-        fetcher = self.answer_generator.model.config.fetcher_config
-        strategy = getattr(question.choices, "strategy", None) or fetcher.strategy
-        ranked = len(question.pages) > 1 and self.answer_generator.model.model.fetcher.scorer(strategy).reads_text
+        ranked = len(question.pages) > 1 and self.answer_generator.reads_text(question.choices)
         return self._waiting_for_passes if question.in_passes or ranked else self._waiting
 
     # ---- the thread that embeds
