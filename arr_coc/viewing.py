@@ -221,7 +221,10 @@ def describe(fetch: FetchResult, *, drawn: bool = True) -> str:
         counts = ((len(fetch.seen.views.slots), "view"), (len(fetch.counts), "source"))
         views, sources = (f"{count} {noun}{'' if count == 1 else 's'}" for count, noun in counts)
         each = "" if counts[0][0] == 1 else " each"
-        fetched = f"{_amount(fetch)} fetched{' (outlined)' if drawn else ''} from {views} of {sources}"
+        origin, held = f"{views} of {sources}", fetch.counts.nonzero()[:, 0].tolist()
+        if len(held) == 1 < len(fetch.counts):  # as of a document whose most relevant page is asked
+            origin, each = f"source {held[0] + 1} of {len(fetch.counts)}", " a view"
+        fetched = f"{_amount(fetch)} fetched{' (outlined)' if drawn else ''} from {origin}"
         return f"strategy {fetch.strategy}, allocator {fetch.allocator}: {fetched}, of {patches} patches{each}"
     notes = ["outlined"] * drawn + [f"{padding} of them padding"] * bool(padding)
     said = f" ({', '.join(notes)})" if notes else ""

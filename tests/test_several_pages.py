@@ -18,7 +18,7 @@ from arr_coc.modeling.prompt_format import NOT_ON_THE_PAGE
 from arr_coc.modeling.scorers import FetchContext
 from arr_coc.pages.generator import draw_page
 from arr_coc.serving.settings import ServerSettings
-from arr_coc.viewing import draw_sheet
+from arr_coc.viewing import describe, draw_sheet
 
 QUESTION = "What is it?"
 SIZES = ((90, 120), (200, 150), (640, 400))
@@ -79,6 +79,7 @@ def test_the_answer_is_that_of_its_page_alone_in_any_order(model: Any, order: tu
     assert counts[slot] == int(alone.fetch.counts.sum()) and sum(counts) == counts[slot]
     assert torch.equal(answer.fetch.boxes()[slot], alone.fetch.boxes()[0])
     assert torch.equal(answer.fetch.own_relevance()[slot], alone.fetch.own_relevance()[0])
+    assert f" fetched (outlined) from source {slot + 1} of 3, of " in describe(answer.fetch)
     document = model.encode_image([pages], words=words, **options)
     assert model.generate(document, QUESTION, return_fetch=True).sources == answer.sources
     assert draw_sheet(document.sources, answer, question=QUESTION).width > 300
