@@ -37,8 +37,8 @@ class WebPage(Browser):
             self.call(f"{domain}.enable")
         self.call("Page.setInterceptFileChooserDialog", enabled=True)
         self.resize(width, height)
-        self.call("Page.navigate", url=url)
-        self.wait(f"document.querySelector({json.dumps(shows)})")
+        self.shows = shows
+        self.open(url)
 
     def on_event(self, event: dict[str, Any]) -> None:
         """Notes requests and file dialogs."""
@@ -48,6 +48,11 @@ class WebPage(Browser):
                 self.requests.append(url)
         elif event.get("method") == "Page.fileChooserOpened":
             self.chooser = event["params"]["backendNodeId"]
+
+    def open(self, url: str) -> None:
+        """Goes to an address and waits for the page's parts."""
+        self.call("Page.navigate", url=url)
+        self.wait(f"document.querySelector({json.dumps(self.shows)})")
 
     def resize(self, width: int, height: int) -> None:
         """Makes the window so large, px."""
