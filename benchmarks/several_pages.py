@@ -10,7 +10,6 @@ with its pages in reverse order; seconds are those of encoded pages, side by sid
 import argparse
 import json
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,29 +17,9 @@ import numpy as np
 
 from arr_coc.loading import load_model
 from arr_coc.pages.generator import draw_page
-from arr_coc.pages.page import Question, TextPage
+from arr_coc.pages.page import Question, plain, told_apart
 
 KINDS = ("form", "invoice", "receipt", "table", "letter")
-
-
-def plain(text: str) -> str:
-    """The text in lower case, with single spaces."""
-    return " ".join(text.casefold().split())
-
-
-def told_apart(pages: list[TextPage]) -> Iterator[tuple[int, Question]]:
-    """The questions of a document that only one page can answer, with the number of the page."""
-    texts = [plain(" ".join(line.text for line in page.lines)) for page in pages]
-    for number, page in enumerate(pages):
-        others = [text for other, text in enumerate(texts) if other != number]
-        for question in page.questions:
-            if question.absent or question.history or len(question.answers) != 1 or not question.label_boxes:
-                continue
-            words = {word.strip('?.,:"') for word in plain(question.text).split()}
-            named = [word for word in words if len(word) > 3 and word in texts[number]]
-            elsewhere = any(all(word in text for word in named) for text in others)
-            if named and not elsewhere and not any(plain(question.answers[0]) in text for text in others):
-                yield number, question
 
 
 def ask(model: Any, encoding: Any, question: Question) -> tuple[bool, float]:

@@ -8,13 +8,15 @@ from random import Random
 
 import numpy as np
 import pytest
+import torch
 from helpers import READS_WORDS, SCORES_WORDS, tiny_model
 from tiny_pdf import text_at, write_pdf
 
 from arr_coc.data.field_mining import mine, type_of
 from arr_coc.data.field_wordings import FieldAsker, concept_of, concepts, wordings
 from arr_coc.data.real_corpus import Repository, filings, kept_out, manuals, receipts, write
-from arr_coc.data.real_pages import RealPages, moved, split_of_group
+from arr_coc.data.real_pages import RealPages, line, moved, split_of_group
+from arr_coc.pages.page import Question, TextPage, told_apart
 from arr_coc.pages.splits import SPLITS
 from arr_coc.training.reader.pages import AskedPages, Sources
 from arr_coc.training.reader.question_answering import QuestionAnsweringStage
@@ -302,6 +304,41 @@ def test_questions_of_one_page_are_about_values_of_one_type(real_folder: Path) -
         types = [[type_of(question.answers[0]) for question in page.questions] for page in pages.batch(0)]
         shares.append(np.mean([each.count(each[0]) / len(each) for each in types]))
     assert shares[0] + 0.08 < shares[1]
+
+
+def test_questions_about_another_page_of_the_kind_are_not_answered_by_a_page() -> None:
+    model = tiny_model(**READS_WORDS, fetcher=SCORES_WORDS)
+    pages = AskedPages(
+        Sources({"laid_out": 1.0}, "train"),
+        (1,),
+        Run(model, model.processor),
+        pages=24,
+        questions=6,
+        wanted=lambda question: True,
+        elsewhere=0.5,
+    )
+    asked = pages.batch(0)
+    foreign = [page for page in asked if page.questions[-1].absent and not page.questions[-1].boxes]
+    assert len(foreign) > len(asked) / 4
+    for page in foreign:
+        absent = torch.tensor([question.absent for question in page.questions])
+        assert len(page.questions) <= 6 and not page.answer[absent].any() and not page.relevance[absent].any()
+
+
+def test_told_apart_are_questions_that_one_page_alone_answers() -> None:
+    def page(*rows: tuple[str, str]) -> TextPage:
+        lines = tuple(
+            line(f"{label} {value}", 0, 20 * row, 99, 20 * row + 9) for row, (label, value) in enumerate(rows)
+        )
+        asked = (
+            Question(f"What is the {label}?", (value,), ((0, 0, 9, 9),), ((0, 0, 9, 9),), "x") for label, value in rows
+        )
+        return TextPage(None, (100, 100), lines, tuple(asked))
+
+    pages = [page(("Lamp Price", "7.50"), ("Total", "9")), page(("Chair Price", "4.20"), ("Total", "8"))]
+    assert [(number, each.answers[0]) for number, each in told_apart(pages)] == [(0, "7.50"), (1, "4.20")]
+    pages[1] = page(("Chair Price", "7.50"))
+    assert not any(each.answers == ("7.50",) for _, each in told_apart(pages)), "the answer is on both"
 
 
 def test_the_recipe_on_real_pages_is_one_command() -> None:

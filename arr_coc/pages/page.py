@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -77,3 +78,26 @@ class TextPage:
     questions: tuple[Question, ...] = ()
     kind: str = ""
     source: str = field(default="", repr=False)
+
+
+def plain(text: str) -> str:
+    """The text in lower case, with single spaces."""
+    return " ".join(text.casefold().split())
+
+
+def told_apart(pages: Sequence[TextPage]) -> Iterator[tuple[int, Question]]:
+    """The questions that only one of some pages can answer, with the number of the page.
+
+    The words by which a question names its field are on no other page together, and its answer is on no other page.
+    """
+    texts = [plain(" ".join(line.text for line in page.lines)) for page in pages]
+    for number, page in enumerate(pages):
+        others = [text for other, text in enumerate(texts) if other != number]
+        for question in page.questions:
+            if question.absent or question.history or len(question.answers) != 1 or not question.label_boxes:
+                continue
+            words = {word.strip('?.,:"') for word in plain(question.text).split()}
+            named = [word for word in words if len(word) > 3 and word in texts[number]]
+            elsewhere = any(all(word in text for word in named) for text in others)
+            if named and not elsewhere and not any(plain(question.answers[0]) in text for text in others):
+                yield number, question

@@ -32,7 +32,8 @@ from arr_coc.modeling.scorers import EMPTY, FetchContext
 from arr_coc.pages.domains.browser import STACKED, render_browser
 from arr_coc.pages.domains.document import Document, render_document
 from arr_coc.pages.domains.glyphs import Glyph
-from arr_coc.pages.page import Line, Question, TextPage
+from arr_coc.pages.page import ABSENT, Line, Question, TextPage, told_apart
+from arr_coc.pages.question_writer import NOT_THERE
 from arr_coc.pages.splits import Split
 from arr_coc.pages.wear import wear
 
@@ -442,6 +443,8 @@ class AskedPages(Batches[list[AskedPage]]):
         start: the first step.
         contrast: share of the pages whose questions have, as far as there are any, answers of one type, such as dates:
             then the wording decides.
+        elsewhere: share of the questions about a drawn page that are about another one of its kind, and that this one
+            does not answer.
     """
 
     def __init__(
@@ -456,7 +459,9 @@ class AskedPages(Batches[list[AskedPage]]):
         mistakes: float = 0.0,
         start: int = 0,
         contrast: float = 0.0,
+        elsewhere: float = 0.0,
     ) -> None:
+        self.elsewhere = round(questions * elsewhere)
         self.sources, self.seed, self.pages, self.questions = sources, seed, pages, questions
         self.wanted, self.mistakes, self.start, self.contrast = wanted, mistakes, start, contrast
         self.tokenizer, config = run.processor.tokenizer, run.model.config.vision_config
@@ -478,7 +483,8 @@ class AskedPages(Batches[list[AskedPage]]):
         if self.contrast and rng.random() < self.contrast:
             kind = type_of(known[0].answers[0])
             known.sort(key=lambda question: type_of(question.answers[0]) != kind)
-        asked = tuple(known[: self.questions])
+        others = self._elsewhere(rng, page) if self.elsewhere else []
+        asked = (*known[: self.questions - len(others)], *others)
         wide, tall = page.size
         placed = fit_square(tall, wide, self.side)
         answer = np.stack([self._patches(question.boxes, tall, wide) for question in asked])
@@ -503,6 +509,19 @@ class AskedPages(Batches[list[AskedPage]]):
             torch.from_numpy(relevance),
             torch.from_numpy(answer),
         )
+
+    def _elsewhere(self, rng: np.random.Generator, page: TextPage) -> list[Question]:
+        """Questions about another page of the kind, as questions about fields that this page has not.
+
+        Real pages have none: words of the question alone do not tell whether a page names the field in other ones.
+        """
+        if page.kind not in _generator().KINDS:
+            return []
+        other = _generator().layout_page(rng, self.sources.split, page.kind)
+        asked = [question for number, question in told_apart([other, page]) if not number]
+        absent = [replace(each, answers=(NOT_THERE,), boxes=(), label_boxes=(), kind=ABSENT) for each in asked]
+        known = [each for each in absent if self.prompting.short(each) and self.wanted(each)]
+        return [known[int(n)] for n in rng.permutation(len(known))[: self.elsewhere]]
 
     def _patches(self, boxes: Sequence[Box], tall: int, wide: int) -> np.ndarray:
         """bool [N], True on patches that boxes on a page of that size touch."""

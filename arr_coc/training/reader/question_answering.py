@@ -68,7 +68,8 @@ class QuestionAnsweringStage(ScratchStage):
         places_rate: learning rate of the embeddings of places.
         evaluated: held-out questions that a measurement asks, from each source as many.
         real_folder: of real pages as text, see `arr_coc.data.real_pages`.
-        contrast: share of pages whose questions have answers of one type, see `AskedPages`.
+        contrast, elsewhere: shares of pages whose questions have answers of one type, and of questions about other
+            pages, see `AskedPages`.
     """
 
     name: ClassVar[str] = "question_answering"
@@ -89,10 +90,11 @@ class QuestionAnsweringStage(ScratchStage):
     evaluated: int = 160
     real_folder: str | None = None
     contrast: float = 0.0
+    elsewhere: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check_shares("worn", "mistakes", "contrast")
+        self.check_shares("worn", "mistakes", "contrast", "elsewhere")
         self.check_counts("pages_per_step", "questions", "rank", "evaluated")
         if unknown := sorted(set(self.reads) - set(READS)):
             raise ValueError(f"reads: expected shares of {', '.join(READS)}; got {unknown}")
@@ -148,6 +150,7 @@ class QuestionAnswering(Task):
             mistakes=stage.mistakes,
             start=start,
             contrast=stage.contrast * (sources.split == "train"),
+            elsewhere=stage.elsewhere * (sources.split == "train"),
         )
 
     def _asks(self, question: Question) -> bool:

@@ -39,7 +39,8 @@ class RelevanceStage(ScratchStage):
         mistakes: share of words that are read wrongly on pages that are not drawn, see `AskedPages`.
         word_dropout: share of a question's tokens that the scorers do not see, against learning wordings by heart.
         real_folder: of real pages as text, see `arr_coc.data.real_pages`.
-        contrast: share of pages whose questions have answers of one type, see `AskedPages`.
+        contrast, elsewhere: shares of pages whose questions have answers of one type, and of questions about other
+            pages, see `AskedPages`.
     """
 
     name: ClassVar[str] = "relevance"
@@ -54,13 +55,14 @@ class RelevanceStage(ScratchStage):
     word_dropout: float = 0.0
     real_folder: str | None = None
     contrast: float = 0.0
+    elsewhere: float = 0.0
     learning_rate: float = 1.5e-3
     warmup: int = 40
     evaluate_every: int = 200
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check_shares("worn", "mistakes", "contrast", "word_dropout")
+        self.check_shares("worn", "mistakes", "contrast", "elsewhere", "word_dropout")
         self.check_counts("pages_per_step", "questions")
 
     def task(self, run: Run) -> "RelevanceTask":
@@ -105,6 +107,7 @@ class RelevanceTask(Task):
             mistakes=stage.mistakes,
             start=start,
             contrast=stage.contrast * (sources.split == "train"),
+            elsewhere=stage.elsewhere * (sources.split == "train"),
         )
 
     def losses(self, step: int, batch: Sequence[AskedPage]) -> dict[str, Tensor]:
