@@ -20,7 +20,7 @@ from typing import Any
 from PIL import Image
 from tqdm import tqdm
 
-from arr_coc.data.real_corpus import Repository, annotated
+from arr_coc.data.real_corpus import Repository, scans
 from arr_coc.data.real_pages import RealPages
 from arr_coc.extracting.rows import read_calibration, threshold_for
 from arr_coc.files import run_module, write_json
@@ -37,20 +37,14 @@ FIELDS = "company, date: date, address, total: money, invoice number, cashier, p
 
 def receipts(repository: Repository, pages: RealPages) -> Iterator[tuple[str, Image.Image, dict[str, list[str]]]]:
     """The name and the picture of each page, and for each field what it may be; [] for none."""
-    names = {
-        tuple(line[0] for line in annotated((repository.read(name) or b"").decode("utf-8", "replace"))): Path(name).stem
-        for name in repository.names
-        if name.startswith("data/box/")
-    }
-    for number in range(len(pages)):
+    for number, (name, picture) in enumerate(scans(repository, pages)):
         page = pages.content(number)
-        name = names[tuple(line[0] for line in page["lines"])]
         truth = {}
         for field, concept in CONCEPTS.items():
             answers = [each for own in page["questions"] if own["concept"] == concept for each in own["answers"]]
             if answers or pages.lacks(page, {"concept": concept}):
                 truth[field] = answers
-        yield name, Image.open(BytesIO(repository.read(f"data/img/{name}.jpg") or b"")), truth
+        yield name, Image.open(BytesIO(picture)), truth
 
 
 def is_right(found: Extracted, answers: list[str], kind: str) -> bool:

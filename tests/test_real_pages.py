@@ -14,7 +14,8 @@ from tiny_pdf import text_at, write_pdf
 
 from arr_coc.data.field_mining import mine, type_of
 from arr_coc.data.field_wordings import FieldAsker, concept_of, concepts, wordings
-from arr_coc.data.real_corpus import Repository, filings, kept_out, manuals, receipts, write
+from arr_coc.data.formats.own import Jsonl
+from arr_coc.data.real_corpus import Repository, filings, kept_out, manuals, receipts, write, write_scans
 from arr_coc.data.real_pages import RealPages, line, moved, split_of_group
 from arr_coc.pages.page import Question, TextPage, told_apart
 from arr_coc.pages.splits import SPLITS
@@ -159,6 +160,19 @@ def real_folder(tmp_path: Path) -> Path:
     files = {name: text for number in range(len(CITIES)) for name, text in receipt(number).items()}
     write(receipts(repository(tmp_path / "git", files), set()), tmp_path / "pages" / "receipts.jsonl.gz")
     return tmp_path / "pages"
+
+
+def test_scans_of_receipts_are_a_data_set(tmp_path: Path, real_folder: Path) -> None:
+    texts = {name: text for number in range(len(CITIES)) for name, text in receipt(number).items()}
+    files = texts | {f"data/img/X{number}.jpg": f"picture {number}" for number in range(len(CITIES))}
+    pages = RealPages(real_folder / "receipts.jsonl.gz", "train")
+    write_scans(repository(tmp_path / "scanned", files), pages, tmp_path / "out")
+    records = Jsonl(tmp_path / "out" / "data.jsonl").read()
+    assert len(records) == sum(len(page.questions) for page in map(pages.__getitem__, range(len(pages))))
+    shops = {(Path(str(record.image)), record.answers[0]) for record in records if "STORE" in record.answers[0]}
+    assert len(shops) == len(pages)
+    for path, shop in shops:
+        assert path.read_text() == f"picture {CITIES.index(shop.split()[0].title())}"
 
 
 def test_receipts_have_their_keys_and_mined_fields_and_prices(tmp_path: Path) -> None:

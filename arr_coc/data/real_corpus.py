@@ -24,11 +24,12 @@ from typing import Any
 
 from tqdm import tqdm
 
-from ..files import run_module
+from ..files import run_module, write_text
 from .field_mining import MinedField, TextLine, mine, normal, type_of
 from .field_wordings import PRICE, concept_of
 from .pdf_corpus import pdf_pages
 from .pdf_reading import is_readable, read_pdf_page
+from .real_pages import RealPages
 
 PAGES_OF_DOCUMENT, MOST_PRICES, MOST_MANUALS = 3, 4, 1500
 _KEYS = {"company": "shop", "date": "receipt date", "address": "address", "total": "total"}
@@ -185,6 +186,30 @@ def receipts(repository: Repository, out: set[str]) -> list[_Page]:
     return pages
 
 
+def scans(repository: Repository, pages: RealPages) -> Iterator[tuple[str, bytes]]:
+    """The name and the picture of each receipt in a file of `receipts`, in the order of its pages."""
+    names = {
+        tuple(line[0] for line in annotated((repository.read(name) or b"").decode("utf-8", "replace"))): Path(name).stem
+        for name in repository.names
+        if name.startswith("data/box/")
+    }
+    for number in range(len(pages)):
+        name = names[tuple(line[0] for line in pages.content(number)["lines"])]
+        yield name, repository.read(f"data/img/{name}.jpg") or b""
+
+
+def write_scans(repository: Repository, pages: RealPages, out: Path) -> None:
+    """Writes receipts as a data set: their pictures, and `data.jsonl` with their questions."""
+    out.mkdir(parents=True, exist_ok=True)
+    rows = []
+    for number, (name, picture) in enumerate(scans(repository, pages)):
+        (out / f"{name}.jpg").write_bytes(picture)
+        for each in pages[number].questions:
+            row = {"image": f"{name}.jpg", "question": each.text, "answers": each.answers, "boxes": each.boxes}
+            rows.append(json.dumps(row | {"label_boxes": each.label_boxes, "absent": each.absent}) + "\n")
+    write_text(out / "data.jsonl", "".join(rows))
+
+
 def annotated(text: str) -> Iterator[TextLine]:
     """Lines of SROIE's files: four corners and a text."""
     for row in text.splitlines():
@@ -301,17 +326,22 @@ def write(pages: Sequence[_Page], path: Path, bare: bool = False) -> None:
 
 
 def main() -> None:
-    """Writes `receipts.jsonl.gz`, `orders.jsonl.gz`, `registrations.jsonl.gz` and `manuals.jsonl.gz`."""
+    """Writes `receipts.jsonl.gz`, `orders.jsonl.gz`, `registrations.jsonl.gz`, `manuals.jsonl.gz`, and scans."""
     parser = argparse.ArgumentParser(description="Make files of real pages as text from public repositories.")
     parser.add_argument("--receipts", type=Path, metavar="GIT", help="clone of zzzDavid/ICDAR-2019-SROIE")
     parser.add_argument("--filings", type=Path, metavar="GIT", help="clone of google-research-datasets/vrdu")
     parser.add_argument("--manuals", type=Path, metavar="DIR", help="folder of arr_coc.data.pdf_corpus")
     parser.add_argument("--keep-out", type=Path, metavar="LIST", help="pages and documents to leave out, one a line")
+    told = "also write validation's receipts as a data set of scans, to calibrate on"
+    parser.add_argument("--scans", action="store_true", help=told)
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the files")
     arguments = parser.parse_args()
     out = kept_out(arguments.keep_out)
     if arguments.receipts:
-        write(receipts(Repository(arguments.receipts), out), arguments.out / "receipts.jsonl.gz")
+        path, repository = arguments.out / "receipts.jsonl.gz", Repository(arguments.receipts)
+        write(receipts(repository, out), path)
+        if arguments.scans:
+            write_scans(repository, RealPages(path, "validation"), arguments.out / "scans")
     if arguments.filings:
         repository = Repository(arguments.filings)
         for folder, name in (("ad-buy-form", "orders"), ("registration-form", "registrations")):
