@@ -20,7 +20,7 @@ from typing import Any
 from PIL import Image
 from tqdm import tqdm
 
-from arr_coc.data.real_corpus import Repository, scans
+from arr_coc.data.real_corpus import Repository, pictures
 from arr_coc.data.real_pages import RealPages
 from arr_coc.extracting.rows import read_calibration, threshold_for
 from arr_coc.files import run_module, write_json
@@ -37,8 +37,8 @@ FIELDS = "company, date: date, address, total: money, invoice number, cashier, p
 
 def receipts(repository: Repository, pages: RealPages) -> Iterator[tuple[str, Image.Image, dict[str, list[str]]]]:
     """The name and the picture of each page, and for each field what it may be; [] for none."""
-    for number, (name, picture) in enumerate(scans(repository, pages)):
-        page = pages.content(number)
+    contents = [pages.content(number) for number in range(len(pages))]
+    for page, (name, picture) in zip(contents, pictures(repository, (each["lines"] for each in contents)), strict=True):
         truth = {}
         for field, concept in CONCEPTS.items():
             answers = [each for own in page["questions"] if own["concept"] == concept for each in own["answers"]]

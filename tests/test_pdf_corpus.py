@@ -96,7 +96,7 @@ def test_pages_drawn_ahead_are_those_that_are_read(tmp_path: Path) -> None:
         difference = np.asarray(page.image, np.int16) - np.asarray(anew.image, np.int16)
         assert abs(difference).mean() < 3
     assert (np.asarray(cached[1].image)[..., 1] < 100).any()  # red is red
-    with pytest.raises(FileNotFoundError, match="expected pages that pdf_corpus --cache drew; got none"):
+    with pytest.raises(FileNotFoundError, match="expected pages that pdf_corpus --cache or real_scans stored"):
         CachedPages(tmp_path)
 
 

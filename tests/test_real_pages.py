@@ -10,13 +10,18 @@ import numpy as np
 import pytest
 import torch
 from helpers import READS_WORDS, SCORES_WORDS, tiny_model
+from PIL import Image, ImageDraw
 from tiny_pdf import text_at, write_pdf
 
 from arr_coc.data.field_mining import mine, type_of
 from arr_coc.data.field_wordings import FieldAsker, concept_of, concepts, wordings
 from arr_coc.data.formats.own import Jsonl
+from arr_coc.data.pdf_corpus import store_page
 from arr_coc.data.real_corpus import Repository, filings, kept_out, manuals, receipts, write, write_scans
 from arr_coc.data.real_pages import RealPages, line, moved, split_of_group
+from arr_coc.data.real_scans import Scan, read_scan
+from arr_coc.modeling.printed_lines import line_in_box
+from arr_coc.modeling.word_sources import WORD_SOURCES, PageWords
 from arr_coc.pages.page import Question, TextPage, told_apart
 from arr_coc.pages.splits import SPLITS
 from arr_coc.training.reader.pages import AskedPages, Sources
@@ -360,3 +365,28 @@ def test_the_recipe_on_real_pages_is_one_command() -> None:
     finding, answering = recipe.stages
     assert isinstance(finding, RelevanceStage) and isinstance(answering, QuestionAnsweringStage)
     assert finding.pages == answering.pages and finding.real_folder == answering.real_folder
+
+
+def test_scans_show_only_what_both_teachers_read(
+    tmp_path: Path, real_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The annotation has no small letters, PP-OCR no spaces; what one of them alone reads is painted over."""
+    image = Image.new("RGB", (300, 200), "white")
+    boxes = [(10, 10, 130, 30), (10, 50, 130, 70), (10, 90, 130, 110)]
+    for box in boxes:
+        ImageDraw.Draw(image).rectangle(box, fill="black")
+    read = [line_in_box(text, box) for text, box in zip(("TotalDue", "9.50", "smudge"), boxes, strict=True)]
+    monkeypatch.setitem(WORD_SOURCES, "ocr", lambda page: PageWords(tuple(read)))
+    lines = [("TOTAL DUE", 9, 9, 131, 31), ("9.60", 10, 50, 130, 70)]
+    assert read_scan(Scan("shop", image, lines * 2)) is None, "too little is read alike"
+    page = read_scan(Scan("shop", image, [lines[0], ("9.6", *lines[1][1:])]))
+    assert page is not None and [each.text for each in page.lines] == ["Total Due"]
+    inked = np.asarray(page.image).mean(2) < 128
+    assert inked[20, 20:120].all() and not inked[40:].any()
+    for split in ("train", "validation"):
+        (real_folder / "scans" / split).mkdir(parents=True)
+        store_page(page, real_folder / "scans" / split / "0.npz")
+    drawn = Sources({"scans": 1.0}, "train", worn=0.0, real_folder=real_folder).page(np.random.default_rng(0))
+    assert [each.text for each in drawn.lines] == ["Total Due"] and drawn.image is not None
+    with pytest.raises(FileNotFoundError, match="real_scans"):
+        Sources({"scans": 1.0}, "test", real_folder=real_folder)

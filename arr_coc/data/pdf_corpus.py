@@ -70,10 +70,15 @@ def cache_pages(pages: Sequence[tuple[Path, int]], folder: str | Path, *, limit:
 
 
 def _store(path: Path, page: int, stored: Path, rng: np.random.Generator) -> None:
-    """Writes a page and its text; an empty file marks an unreadable page."""
+    """Draws a page and stores it, if it is readable."""
     dpi = math.exp(rng.uniform(math.log(_DPI[0]), math.log(_DPI[1])))
     drawn = read_pdf_page(path, page, dpi, longest=_LONGEST)
-    if drawn.image is None or not is_readable(drawn):
+    store_page(drawn if is_readable(drawn) else None, stored)
+
+
+def store_page(drawn: TextPage | None, stored: Path) -> None:
+    """Writes a page and its text for `CachedPages`; an empty file marks a page that is left out."""
+    if drawn is None or drawn.image is None:
         stored.touch()
         return
     pixels = np.asarray(drawn.image)
@@ -104,7 +109,7 @@ class CachedPages:
     def __init__(self, folder: str | Path) -> None:
         self._texts = sorted(path for path in Path(folder).glob("*.npz") if path.stat().st_size)
         if not self._texts:
-            raise FileNotFoundError(f"{folder}: expected pages that pdf_corpus --cache drew; got none")
+            raise FileNotFoundError(f"{folder}: expected pages that pdf_corpus --cache or real_scans stored; got none")
 
     def __len__(self) -> int:
         return len(self._texts)

@@ -17,7 +17,7 @@ import json
 import re
 import subprocess
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -186,15 +186,15 @@ def receipts(repository: Repository, out: set[str]) -> list[_Page]:
     return pages
 
 
-def scans(repository: Repository, pages: RealPages) -> Iterator[tuple[str, bytes]]:
-    """The name and the picture of each receipt in a file of `receipts`, in the order of its pages."""
+def pictures(repository: Repository, pages: Iterable[Sequence[TextLine]]) -> Iterator[tuple[str, bytes]]:
+    """The name and the picture of each of SROIE's receipts, whose lines are given."""
     names = {
         tuple(line[0] for line in annotated((repository.read(name) or b"").decode("utf-8", "replace"))): Path(name).stem
         for name in repository.names
         if name.startswith("data/box/")
     }
-    for number in range(len(pages)):
-        name = names[tuple(line[0] for line in pages.content(number)["lines"])]
+    for lines in pages:
+        name = names[tuple(line[0] for line in lines)]
         yield name, repository.read(f"data/img/{name}.jpg") or b""
 
 
@@ -202,7 +202,8 @@ def write_scans(repository: Repository, pages: RealPages, out: Path) -> None:
     """Writes receipts as a data set: their pictures, and `data.jsonl` with their questions."""
     out.mkdir(parents=True, exist_ok=True)
     rows = []
-    for number, (name, picture) in enumerate(scans(repository, pages)):
+    lines = (pages.content(number)["lines"] for number in range(len(pages)))
+    for number, (name, picture) in enumerate(pictures(repository, lines)):
         (out / f"{name}.jpg").write_bytes(picture)
         for each in pages[number].questions:
             row = {"image": f"{name}.jpg", "question": each.text, "answers": each.answers, "boxes": each.boxes}
@@ -256,18 +257,22 @@ def filings(repository: Repository, folder: str, pages_name: str, out: set[str])
         stem = Path(name).stem
         if stem in out:
             continue
-        parts = stem.split("_")
-        group = letters(parts[1]) if len(parts) > 2 and parts[0].isdigit() else stem
-        for size, lines in _text_layers(repository.read(name) or b""):
+        for sheet, lines in text_layers(repository.read(name) or b""):
             if len(lines) >= 15 and not lines[0][0].startswith("Document Metadata"):
-                pages.append(_Page(group, size, lines, []))
+                pages.append(_Page(group_of(stem), sheet.get_size(), lines, []))
     for page, fields in zip(pages, mine([(page.group, page.lines) for page in pages]), strict=True):
         page.questions = [each for field in fields for each in questions_of(field, pages_name)]
     return pages
 
 
-def _text_layers(data: bytes) -> Iterator[tuple[tuple[float, float], list[TextLine]]]:
-    """The size and the lines of the first pages of a PDF, hidden text of scans included; pages that are turned not."""
+def group_of(stem: str) -> str:
+    """The registrant or document of a filing's file."""
+    parts = stem.split("_")
+    return letters(parts[1]) if len(parts) > 2 and parts[0].isdigit() else stem
+
+
+def text_layers(data: bytes) -> Iterator[tuple[Any, list[TextLine]]]:
+    """The first pages of a PDF and their lines, hidden text of scans included; pages that are turned not."""
     import pypdfium2
 
     try:
@@ -277,7 +282,7 @@ def _text_layers(data: bytes) -> Iterator[tuple[tuple[float, float], list[TextLi
     for number in range(min(PAGES_OF_DOCUMENT, len(document))):
         page = document[number]
         if not page.get_rotation():
-            yield page.get_size(), list(_lines(page.get_textpage(), page.get_height()))
+            yield page, list(_lines(page.get_textpage(), page.get_height()))
 
 
 def _lines(text: Any, height: float) -> Iterator[TextLine]:
@@ -341,7 +346,7 @@ def main() -> None:
         path, repository = arguments.out / "receipts.jsonl.gz", Repository(arguments.receipts)
         write(receipts(repository, out), path)
         if arguments.scans:
-            write_scans(repository, RealPages(path, "validation"), arguments.out / "scans")
+            write_scans(repository, RealPages(path, "validation"), arguments.out / "receipts")
     if arguments.filings:
         repository = Repository(arguments.filings)
         for folder, name in (("ad-buy-form", "orders"), ("registration-form", "registrations")):

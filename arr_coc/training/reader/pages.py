@@ -177,11 +177,12 @@ class Sources:
     """A mixture of sources of pages.
 
     Attributes:
-        shares: how often each source comes up: a name of `PAGES`, "pdf" or the name of a file in `real_folder`.
+        shares: how often each source comes up: a name of `PAGES`, "pdf", or that of a file or folder in `real_folder`.
         split: of fonts, words and packages.
         pdf_folder: a cache of PDF pages that `arr_coc.data.pdf_corpus` drew, with a folder for each split.
         worn: share of the pages that are worn, see `arr_coc.pages.wear`.
-        real_folder: files `NAME.jsonl.gz` of real pages as text, see `arr_coc.data.real_pages`.
+        real_folder: files `NAME.jsonl.gz` of real pages as text, see `arr_coc.data.real_pages`, and folders of scans
+            with a folder for each split, see `arr_coc.data.real_scans`.
     """
 
     shares: Mapping[str, float]
@@ -196,7 +197,10 @@ class Sources:
                 if self.pdf_folder is None:
                     raise ValueError('pdf_folder: expected a folder of cached pages for the source "pdf"; got none')
             elif name not in PAGES and self.real_folder is not None:
-                _real(self.real_folder / f"{name}.jsonl.gz", self.split)
+                if (self.real_folder / name).is_dir():
+                    _cached(self.real_folder / name / self.split)
+                else:
+                    _real(self.real_folder / f"{name}.jsonl.gz", self.split)
             else:
                 PAGES[name]
 
@@ -217,12 +221,12 @@ class Sources:
     def _page(self, name: str, rng: np.random.Generator) -> TextPage:
         if name in PAGES:
             return PAGES[name](rng, self.split)
-        if name == "pdf":
-            assert self.pdf_folder is not None
-            pages = _cached(self.pdf_folder / self.split)
+        folder = self.pdf_folder if name == "pdf" else self.real_folder
+        assert folder is not None
+        if name == "pdf" or (folder / name).is_dir():
+            pages = _cached((folder if name == "pdf" else folder / name) / self.split)
             return pages[int(rng.integers(len(pages)))]
-        assert self.real_folder is not None
-        real = _real(self.real_folder / f"{name}.jsonl.gz", self.split)
+        real = _real(folder / f"{name}.jsonl.gz", self.split)
         page = real.page(int(rng.integers(len(real))), rng)
         return moved(rng, page) if self.split == "train" else page
 

@@ -10,7 +10,6 @@ Notation: B crops, G side of their grid, R half rows (2G) and W columns (16G) of
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import ClassVar
 
 import torch
@@ -154,7 +153,7 @@ class RecognitionStage(ScratchStage):
         side: of a crop, px; a multiple of 4 patches.
         per_page: crops that are cut of a page, on average.
         pages: how often each source comes up, see `Sources`.
-        pdf_folder: of cached PDF pages.
+        pdf_folder, real_folder: of cached PDF pages, and of real scans, see `Sources`.
         worn: share of worn pages.
         least_print, most_print: height of a line's characters on crops, px: small print is hard to begin with.
     """
@@ -167,6 +166,7 @@ class RecognitionStage(ScratchStage):
     per_page: int = 8
     pages: Mapping[str, float] = field(default_factory=lambda: {"generated": 1.0})
     pdf_folder: str | None = None
+    real_folder: str | None = None
     worn: float = 0.2
     least_print: float = 7.0
     most_print: float = 24.0
@@ -207,8 +207,8 @@ class Recognition(Task):
 
     def _batches(self, shares: Mapping[str, float], start: int = 0, *, validation: bool = False) -> CropBatches:
         stage = self.stage
-        folder = None if stage.pdf_folder is None else self.root / Path(stage.pdf_folder)
-        sources = Sources(shares, "validation" if validation else "train", folder, stage.worn)
+        pdf, real = (name and self.root / name for name in (stage.pdf_folder, stage.real_folder))
+        sources = Sources(shares, "validation" if validation else "train", pdf or None, stage.worn, real or None)
         heights = (stage.least_print, stage.most_print)
         seed = (stage.seed, int(validation))
         per_page, pool = (EVALUATED_CROPS, EVALUATED_POOL) if validation else (stage.per_page, POOL)
