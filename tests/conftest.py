@@ -138,6 +138,28 @@ def published(tmp_path_factory: pytest.TempPathFactory, tokenizer: Path) -> Path
     return write_published(tmp_path_factory.mktemp("published"), tokenizer)
 
 
+@pytest.fixture(scope="session")
+def attached_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A published model in small, of a family whose processor needs no torchvision. Read only."""
+    from attached_models import published
+
+    folder = tmp_path_factory.mktemp("attached")
+    for part in published("idefics3"):
+        part.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def shipped() -> Any:
+    """arr-coc-135m. Read only."""
+    from helpers import needs_the_shipped_model
+
+    from arr_coc import load_model
+
+    needs_the_shipped_model("load_model()")
+    return load_model()
+
+
 @pytest.fixture(scope="module")
 def model() -> Any:
     """A tiny model whose answers depend on image and question, unless a test file has its own."""

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import needs_the_shipped_model, reads, tiny_model
+from helpers import reads, tiny_model
 from PIL import Image, ImageOps
 from torch import Tensor
 
-import arr_coc
 from arr_coc.modeling.image_encoding import ImageEncoding
 from arr_coc.modeling.image_loading import source_policy, turn_box
 from arr_coc.pages.generator import draw_page
@@ -170,12 +169,6 @@ def test_the_server_tells_the_turn(model: Any, reading: Reading) -> None:
         encoding, (page,) = encoder.encode([prepared])
         assert page["turned"] == degrees and (page["height"], page["width"]) == image.size[::-1]
         assert encoding.turned == [degrees]
-
-
-@pytest.fixture(scope="module")
-def shipped() -> Any:
-    needs_the_shipped_model("load_model()")
-    return arr_coc.load_model()
 
 
 @pytest.mark.slow
