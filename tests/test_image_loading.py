@@ -1,6 +1,7 @@
 """Image loading: every source and mode gives the same RGB pixels; what is refused, and how it is named."""
 
 import base64
+import gzip
 import socket
 import struct
 import warnings
@@ -241,6 +242,8 @@ def test_missing_files(tmp_path: Path) -> None:
         (encoded(noise(200, 200), "GIF")[:900], "got a corrupt one"),
         (png_header(20, 20), "got a corrupt one"),
         (b"\x89PNG\r\n\x1a\n" + b"\0" * 40, "got"),
+        (gzip.compress(b"%PDF-1.4 page"), r"got compressed content \(unpack it first\)"),
+        (b'<svg xmlns="http://www.w3.org/2000/svg"/>', r"got an SVG drawing \(render it as pixels first\)"),
     ],
 )
 def test_broken_files(tmp_path: Path, content: bytes, received: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import reads, tiny_model
+from helpers import LARGE_TEXT, READS_WORDS, reads, tiny_model
 from PIL import Image, ImageOps
 from torch import Tensor
 
@@ -20,7 +20,6 @@ from arr_coc.serving.image_workers import ImageLimits, prepare
 from arr_coc.viewing import MARGIN, draw_answer, draw_sheet
 
 QUESTION = "What is it?"
-READER = {"bridge": {"kind": "wordpieces", "places": 16}, "vision": {"stem": "conv", "stem_channels": [8, 16]}}
 ANGLES = (90, 180, 270)
 
 
@@ -55,7 +54,7 @@ class Reading:
 @pytest.fixture
 def model() -> Any:
     torch.manual_seed(0)
-    return reads(tiny_model(text={"max_position_embeddings": 4096}, **READER), 1, 2)
+    return reads(tiny_model(text=LARGE_TEXT, **READS_WORDS), 1, 2)
 
 
 @pytest.fixture
