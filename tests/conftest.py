@@ -112,6 +112,14 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def tiered_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One whose tiers are learned, so that every part has weights. Read only."""
+    from helpers import tiny_checkpoint
+
+    return tiny_checkpoint(tmp_path_factory.mktemp("tiers"), fetcher={"tier_choice": "classifier"})
+
+
+@pytest.fixture(scope="session")
 def picture(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A PNG of 60 x 90 px (height x width) of noise. Read only."""
     path = tmp_path_factory.mktemp("picture") / "noise.png"

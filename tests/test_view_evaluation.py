@@ -7,9 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from helpers import tiny_model
+from helpers import LARGE_TEXT, noise, tiny_model
 from PIL import Image
 
 from arr_coc.cli import main
@@ -23,12 +22,7 @@ from arr_coc.evaluation.suite import DataSet, measure_suite
 
 ROOT = Path(__file__).parents[1]
 
-LARGE_TEXT = {"max_position_embeddings": 4096}
 QUESTIONS = ("What is it?", "Why?")
-
-
-def noise(size: tuple[int, int], seed: int) -> Image.Image:
-    return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8))
 
 
 @pytest.fixture(scope="module")
@@ -41,8 +35,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two documents, one of two images and one a TIFF of three pages, with two questions each."""
     folder = tmp_path_factory.mktemp("views")
     for number in range(2):
-        noise((150, 110), number).save(folder / f"{number}.png")
-    first, *rest = (noise((70, 90), number) for number in range(2, 5))
+        noise(110, 150, number).save(folder / f"{number}.png")
+    first, *rest = (noise(90, 70, number) for number in range(2, 5))
     first.save(folder / "pages.pdf", save_all=True, append_images=rest, resolution=150)
     lines = [
         {"images": ["0.png", "1.png"], "boxes": [[10, 10, 30, 18]], "box_sources": [1], "answer_sources": [1]},
@@ -79,7 +73,7 @@ def test_what_is_asked_is_what_generate_answers(model: Any, data: Path) -> None:
 
 def test_an_image_is_asked_in_the_same_way_beside_documents(model: Any, data: Path, tmp_path: Path) -> None:
     """Any document in a file turned the tiles of all its images on."""
-    noise((300, 220), 5).save(tmp_path / "large.png")
+    noise(220, 300, 5).save(tmp_path / "large.png")
     large, (document, *_) = Record(tmp_path / "large.png", QUESTIONS[0], ("?",), line=1), read_records(data)[2:]
     alone, beside = (
         score_strategies(model, records, ["realizer"], progress=False)["realizer"].predictions[0]
@@ -131,7 +125,7 @@ def test_a_broken_document_names_its_line(model: Any, tmp_path: Path) -> None:
 
 def test_a_tiff_of_several_pages_is_a_document_and_a_broken_image_is_none(tmp_path: Path) -> None:
     """Its first page alone was looked at."""
-    first, second = (noise((70, 90), number) for number in range(2))
+    first, second = (noise(90, 70, number) for number in range(2))
     first.save(tmp_path / "pages.tiff", save_all=True, append_images=[second])
     first.save(tmp_path / "page.tiff")
     (tmp_path / "broken.png").write_bytes(b"nothing")
