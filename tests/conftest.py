@@ -112,6 +112,14 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def tiered_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One whose tiers are learned, so that every part has weights. Read only."""
+    from helpers import tiny_checkpoint
+
+    return tiny_checkpoint(tmp_path_factory.mktemp("tiers"), fetcher={"tier_choice": "classifier"})
+
+
+@pytest.fixture(scope="session")
 def picture(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A PNG of 60 x 90 px (height x width) of noise. Read only."""
     path = tmp_path_factory.mktemp("picture") / "noise.png"
@@ -136,6 +144,28 @@ def published(tmp_path_factory: pytest.TempPathFactory, tokenizer: Path) -> Path
     from published import write_published
 
     return write_published(tmp_path_factory.mktemp("published"), tokenizer)
+
+
+@pytest.fixture(scope="session")
+def attached_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A published model in small, of a family whose processor needs no torchvision. Read only."""
+    from attached_models import published
+
+    folder = tmp_path_factory.mktemp("attached")
+    for part in published("idefics3"):
+        part.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def shipped() -> Any:
+    """arr-coc-135m. Read only."""
+    from helpers import needs_the_shipped_model
+
+    from arr_coc import load_model
+
+    needs_the_shipped_model("load_model()")
+    return load_model()
 
 
 @pytest.fixture(scope="module")

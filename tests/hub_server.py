@@ -1,11 +1,7 @@
-"""The Hub's HTTP API as far as a push needs it, in a process of its own, with failures on request.
-
-    python hub_server.py      prints its port, then serves 127.0.0.1 until it is ended
+"""The Hub's HTTP API as far as a push to a branch that is there needs it, with failures on request.
 
 It is strict where the Hub is: a commit is taken whole or not at all, names files by what was uploaded before, and must
-are on the commit that it names as its parent. Beyond the Hub's API: `POST /_fail` (see `Failure`), `GET /_heal` (no
-failures any more), `GET /_state` (repositories, commits, uploaded objects), `GET /_log` (every request and the status
-of its answer; 0: cut off), `GET /_reset` (an empty Hub again).
+be on the commit that it names as its parent.
 """
 
 import base64
@@ -15,10 +11,13 @@ import re
 import socket
 import struct
 import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 TOKEN = "hf_test"
 """The only token that may write."""
@@ -51,14 +50,38 @@ class Failure:
 
 
 class Hub:
-    """Repositories: {name: {private, refs: {ref: oid}, commits: {oid: {parent, message, files}}}}; uploaded objects."""
+    """Repositories: {name: {private, refs: {ref: oid}, commits: {oid: {parent, message, files}}}}; uploaded objects.
 
-    def __init__(self) -> None:
+    `log` holds method, path and status of the answer (0: cut off) of every request.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url
         self.repositories: dict[str, dict[str, Any]] = {}
         self.objects: dict[str, int] = {}
         self.failures: list[Failure] = []
         self.log: list[tuple[str, str, int]] = []
         self.lock = threading.RLock()
+
+    # ---- what tests ask
+
+    def fail(self, method: str, path: str, how: int | str, times: int = 1, **headers: str) -> None:
+        self.failures.append(Failure(method, path, times, how, headers))
+
+    def sizes(self, name: str) -> dict[str, int]:
+        """Bytes of the files at main, but for the Hub's own."""
+        repository = self.repository(name)
+        files = repository["commits"][repository["refs"]["main"]]["files"]
+        return {path: file["size"] for path, file in files.items() if path != ".gitattributes"}
+
+    def requests(self) -> Counter[str]:
+        return Counter(f"{method} {path}" for method, path, _ in self.log)
+
+    def uploads(self) -> list[str]:
+        """The weights that were sent, by SHA-256, whatever became of them."""
+        return [path.removeprefix("/lfs/") for method, path, _ in self.log if method == "PUT"]
+
+    # ---- what answers need
 
     def failure(self, method: str, path: str) -> Failure | None:
         with self.lock:
@@ -103,13 +126,6 @@ class Hub:
         siblings = [{"rfilename": path, "size": file["size"]} for path, file in sorted(files.items())]
         return {"id": name, "sha": oid, "private": repository["private"], "siblings": siblings}
 
-    def branch(self, name: str, branch: str, body: dict[str, Any]) -> dict[str, Any]:
-        repository = self.repository(name)
-        if branch in repository["refs"]:
-            raise Refused(409, "Reference already exists")
-        repository["refs"][branch] = self.commit_of(repository, body.get("startingPoint", "main"))
-        return {}
-
     def preupload(self, name: str, revision: str, body: dict[str, Any]) -> dict[str, Any]:
         repository = self.repository(name)
         there = repository["commits"][self.commit_of(repository, revision)]["files"]
@@ -142,7 +158,7 @@ class Hub:
             raise Refused(404, "Object not found")
         return {}
 
-    def take(self, base: str, name: str, revision: str, lines: list[dict[str, Any]], create_pr: bool) -> dict[str, Any]:
+    def take(self, base: str, name: str, revision: str, lines: list[dict[str, Any]]) -> dict[str, Any]:
         repository = self.repository(name)
         parent = self.commit_of(repository, revision)
         files, header = dict(repository["commits"][parent]["files"]), lines[0]["value"]
@@ -161,13 +177,8 @@ class Hub:
                     raise Refused(404, "A file with this name doesn't exist", "EntryNotFound")
                 del files[value["path"]]
         oid = self.commit(repository, parent, header["summary"], files)
-        if not create_pr:
-            repository["refs"][revision] = oid
-            return {"commitUrl": f"{base}/{name}/commit/{oid}", "commitOid": oid}
-        number = 1 + sum(ref.startswith("refs/pr/") for ref in repository["refs"])
-        repository["refs"][f"refs/pr/{number}"] = oid
-        opened = f"{base}/{name}/discussions/{number}"
-        return {"commitUrl": f"{base}/{name}/commit/{oid}", "commitOid": oid, "pullRequestUrl": opened}
+        repository["refs"][revision] = oid
+        return {"commitUrl": f"{base}/{name}/commit/{oid}", "commitOid": oid}
 
 
 def regular(content: bytes) -> dict[str, Any]:
@@ -178,13 +189,12 @@ def regular(content: bytes) -> dict[str, Any]:
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True  # else a body waits 40 ms for its headers to be acknowledged
-    hub = Hub()
+
+    @property
+    def hub(self) -> Hub:
+        return self.server.hub  # type: ignore[attr-defined]
 
     def answer(self) -> None:
-        address = urlsplit(self.path)
-        if address.path.startswith("/_"):
-            self.send(200, self.steer(address.path))
-            return
         failure = self.hub.failure(self.command, self.path)
         if failure is not None and failure.how == "cut":
             self.rfile.read(min(1000, int(self.headers.get("Content-Length", 0))))
@@ -196,7 +206,7 @@ class Handler(BaseHTTPRequestHandler):
             return
         try:
             with self.hub.lock:
-                status, found, headers = 200, self.route(address.path, parse_qs(address.query), body), {}
+                status, found, headers = 200, self.route(urlsplit(self.path).path, body), {}
         except Refused as refused:
             status, found = refused.status, refused.body
             headers = {"X-Error-Message": str(refused), **({"X-Error-Code": refused.code} if refused.code else {})}
@@ -207,22 +217,8 @@ class Handler(BaseHTTPRequestHandler):
 
     do_GET = do_POST = do_PUT = answer
 
-    def steer(self, path: str) -> Any:
-        if path == "/_fail":
-            self.hub.failures.append(Failure(**json.loads(self.body())))
-            return {}
-        if path == "/_heal":
-            self.hub.failures.clear()
-            return {}
-        if path == "/_reset":
-            self.hub.__init__()  # type: ignore[misc]
-            return {}
-        if path == "/_log":
-            return self.hub.log
-        return {"repositories": self.hub.repositories, "objects": self.hub.objects}
-
-    def route(self, path: str, query: dict[str, list[str]], body: bytes) -> dict[str, Any]:
-        hub, base, method = self.hub, f"http://{self.headers['Host']}", self.command
+    def route(self, path: str, body: bytes) -> dict[str, Any]:
+        hub, base, method = self.hub, self.hub.url, self.command
         if method == "PUT":  # a signed address: no token
             return hub.upload(path.removeprefix("/lfs/"), body)
         if self.headers.get("Authorization") != f"Bearer {TOKEN}":
@@ -235,8 +231,6 @@ class Handler(BaseHTTPRequestHandler):
             return {"errors": [], "warnings": []}
         if found := re.fullmatch(rf"{MODEL}(?:/revision/(?P<revision>[^/]+))?", path):
             return hub.info(found["name"], unquote(found["revision"] or "main"))
-        if found := re.fullmatch(rf"{MODEL}/branch/(?P<branch>[^/]+)", path):
-            return hub.branch(found["name"], unquote(found["branch"]), json.loads(body or b"{}"))
         if found := re.fullmatch(rf"{MODEL}/preupload/(?P<revision>[^/]+)", path):
             return hub.preupload(found["name"], unquote(found["revision"]), json.loads(body))
         if found := re.fullmatch(r"/(?P<name>.+)\.git/info/lfs/objects/batch", path):
@@ -245,7 +239,7 @@ class Handler(BaseHTTPRequestHandler):
             return hub.verify(json.loads(body))
         if found := re.fullmatch(rf"{MODEL}/commit/(?P<revision>[^/]+)", path):
             lines = [json.loads(line) for line in body.splitlines()]
-            return hub.take(base, found["name"], unquote(found["revision"]), lines, "create_pr" in query)
+            return hub.take(base, found["name"], unquote(found["revision"]), lines)
         raise Refused(404, f"no such call: {method} {path}")
 
     def body(self) -> bytes:
@@ -278,15 +272,20 @@ class Handler(BaseHTTPRequestHandler):
         self.connection.close()
 
     def note(self, status: int) -> None:
-        path = urlsplit(self.path).path
-        if not path.startswith("/_"):
-            self.hub.log.append((self.command, path, status))
+        self.hub.log.append((self.command, urlsplit(self.path).path, status))
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  the base class's name
-        """Says nothing: whoever started the server reads its port only."""
+        """Says nothing."""
 
 
-if __name__ == "__main__":
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    print(server.server_port, flush=True)
-    server.serve_forever()
+@contextmanager
+def serving() -> Iterator[Hub]:
+    """An empty Hub that answers at its URL."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        hub = Hub(f"http://127.0.0.1:{server.server_port}")
+        server.hub = hub  # type: ignore[attr-defined]
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield hub
+        server.shutdown()
+        thread.join()

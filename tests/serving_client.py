@@ -10,21 +10,13 @@ from io import BytesIO
 from typing import Any
 
 import numpy as np
-import pytest
+from openai import OpenAI
 from PIL import Image
 
-from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
-from arr_coc.serving.app import Server
-from arr_coc.serving.settings import ServerSettings
-
-pytest.importorskip("openai")
-pytest.importorskip("fastapi")
-pytest.importorskip("uvicorn")
-pytest.importorskip("prometheus_client")
-
 from arr_coc.attached import AttachedReader
-from arr_coc.serving.app import DrainingServer
-from arr_coc.serving.settings import UseSettings
+from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+from arr_coc.serving.app import DrainingServer, Server
+from arr_coc.serving.settings import ServerSettings, UseSettings
 
 
 def noise(seed: int, size: tuple[int, int] = (60, 90)) -> Image.Image:
@@ -50,15 +42,18 @@ def chat(question: str, *urls: str) -> list[dict[str, Any]]:
 @contextmanager
 def serving(
     model: ArrCocForConditionalGeneration | AttachedReader, settings: ServerSettings, use: UseSettings | None = None
-) -> Iterator[tuple[Server, str]]:
-    """A running server and its URL."""
+) -> Iterator[tuple[Server, str, OpenAI]]:
+    """A running server, its URL, and a client of it."""
     server, ready = Server(model, settings, "tiny", use or UseSettings()), threading.Event()
     web = DrainingServer(server, ready.set)
+    alone = {"Connection": "close"}  # a kept one is closed after 5 s, perhaps as the next request goes out
     with socket.create_server(("127.0.0.1", 0)) as listening:
         thread = threading.Thread(target=web.run, kwargs={"sockets": [listening]})
         thread.start()
         assert ready.wait(120)
-        yield server, f"http://127.0.0.1:{listening.getsockname()[1]}/v1"
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}/v1"
+        with OpenAI(base_url=url, api_key="any", max_retries=0, timeout=120, default_headers=alone) as client:
+            yield server, url, client
         web.should_exit = True
         thread.join(60)
     assert not thread.is_alive()
@@ -72,12 +67,18 @@ def until(holds: Callable[[], bool], seconds: float = 20.0) -> bool:
     return holds()
 
 
+QUESTION = "What is the total?"
 IMAGES = [png(noise(seed)) for seed in range(4)]
-
-
 URLS = [data_url(content) for content in IMAGES]
-
-
 SETTINGS = ServerSettings(
     cache_tokens=4096, max_waiting=64, embed_batch=4, max_running=6, max_pixels=100_000, image_workers=1
 )
+
+
+def ask(client: OpenAI, question: str = QUESTION, *urls: str, **options: Any) -> Any:
+    """Asks about images, the first of `URLS` where none is named."""
+    return client.chat.completions.create(model="tiny", messages=chat(question, *(urls or URLS[:1])), **options)
+
+
+def text_of(completion: Any) -> str:
+    return completion.choices[0].message.content

@@ -1,6 +1,7 @@
 """Published weights to one checkpoint: nothing unaccounted for, the same numbers, bounded memory, all or nothing."""
 
 import json
+from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -232,56 +233,69 @@ def test_stand_ins_have_the_published_names_and_shapes() -> None:
     assert visual == listed_keys("ovis2_5_2b_visual") and len(visual) == 441
 
 
-def test_all_names_of_deepseek_ocr_and_qwen3_are_accounted_for(tokenizer: Path) -> None:
-    vision = Listed(upstream.deepseek_vision() | upstream.deepseek_language(), tokenizer, "DeepSeek-OCR")
-    llm = Listed(upstream.qwen3(), tokenizer, "Qwen3")
-    plan = make_plan(Request(sources={"vision": vision, "llm": llm}))
-    used, left = account(plan, vision)
-    assert len(used | left) == 476 + 2234
-    assert len(used) == 476 - 1 - 2 - 2  # without CLIP's patch embedding, two separators, the projector to 1280
-    used, left = account(plan, llm)
-    assert len(used) == 310 and left == {"lm_head.weight"}
-    assert sum(t.numel for n, t in plan.targets.items() if "language_model" in n) == 596_049_920
-    assert plan.config.vision_config.window_size == 14 and plan.config.vision_config.grid_size == 64
-    assert plan.config.text_config.rope_parameters["rope_theta"] == 1_000_000
+def qwen3_2b(prefix: str = "") -> Upstream:
+    return upstream.qwen3(width=2048, inner=6144, prefix=prefix, stored_head=False)
 
 
-def qwen3_vl_2b() -> Upstream:
-    return upstream.qwen3_vl(upstream.qwen3(width=2048, inner=6144, stored_head=False))
+def deepseek_ocr() -> Upstream:
+    return upstream.deepseek_vision() | upstream.deepseek_language()
+
+
+LANGUAGE_MODELS: dict[str, Callable[[], Upstream]] = {
+    "arr-coc-qwen3-0.6b": upstream.qwen3,
+    "arr-coc-qwen3-1.7b": qwen3_2b,
+    "arr-coc-qwen3-vl-2b": lambda: upstream.qwen3_vl(qwen3_2b()),
+    "arr-coc-ovis2.5-2b": lambda: upstream.ovis(qwen3_2b("llm.")),
+    "arr-coc-deepseek-ocr-3b": deepseek_ocr,
+}
+"""By the variant that is assembled of it."""
 
 
 def test_the_stand_in_of_qwen3_vl_has_the_names_and_shapes_of_transformers_own_class() -> None:
-    published = qwen3_vl_2b()
+    published = LANGUAGE_MODELS["arr-coc-qwen3-vl-2b"]()
     with torch.device("meta"):
         model = Qwen3VLForConditionalGeneration(Qwen3VLConfig(**published.config))
     held = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items() if name != "lm_head.weight"}
     assert held == published.shapes and len(held) == 625 and model.config.tie_word_embeddings
 
 
-def test_all_names_of_qwen3_vl_are_accounted_for(tokenizer: Path) -> None:
-    """Its plan is what the published config folder says."""
-    vision = Listed(upstream.deepseek_vision(), tokenizer, "DeepSeek-OCR")
-    llm = Listed(qwen3_vl_2b(), tokenizer, "Qwen3-VL")
-    plan = make_plan(Request(sources={"vision": vision, "llm": llm}))
-    used, left = account(plan, llm)
-    assert len(used) == 310 and len(left) == 315 and all(name.startswith("model.visual.") for name in left)
-    held = ArrCocConfig.from_pretrained(HUB / "arr-coc-qwen3-vl-2b").to_dict()
-    made = plan.config.to_dict()
-    for part in ("vision_config", "semantic_config", "fetcher_config", "bridge_config", "text_config", "dtype"):
-        assert made[part] == held[part], part
-
-
-@pytest.mark.parametrize("bridge", ["linear", "vet"])
-def test_all_names_of_ovis_are_accounted_for(tokenizer: Path, bridge: str) -> None:
-    own = upstream.qwen3(width=2048, inner=6144, prefix="llm.", stored_head=False)
-    llm = Listed(upstream.ovis(own), tokenizer, "Ovis")
-    vision = Listed(upstream.deepseek_vision(), tokenizer, "DeepSeek-OCR")
-    plan = make_plan(Request(sources={"vision": vision, "llm": llm}, bridge=bridge))
-    used, left = account(plan, llm)
-    assert len(used | left) == 441 + 310
-    assert len(used) == 310 + (3 if bridge == "vet" else 0)  # table and norm; the head reads other features
+@pytest.mark.parametrize(
+    ("variant", "bridge", "used", "left"),
+    [
+        ("arr-coc-qwen3-0.6b", "linear", 310, {"lm_head.weight"}),
+        ("arr-coc-qwen3-1.7b", "linear", 310, set()),
+        ("arr-coc-qwen3-vl-2b", "linear", 310, {"model.visual"}),
+        ("arr-coc-ovis2.5-2b", "linear", 310, {"visual_tokenizer", "vte.weight"}),
+        ("arr-coc-ovis2.5-2b", "vet", 313, {"visual_tokenizer"}),  # table and norm; the head reads other features
+        # Without CLIP's patch embedding.
+        ("arr-coc-deepseek-ocr-3b", "linear", 476 + 2234 - 1, {"model.vision_model.embeddings"}),
+    ],
+)
+def test_all_published_names_are_accounted_for_and_the_plan_is_the_variants_config(
+    variant: str, bridge: str, used: int, left: set[str], tmp_path: Path
+) -> None:
+    tokenizer = tiny_tokenizer()
+    tokenizer.bos_token = "<|endoftext|>"  # which DeepSeek's prompts begin with
+    tokenizer.save_pretrained(tmp_path)
+    vision = llm = Listed(deepseek_ocr(), tmp_path, "DeepSeek-OCR")
+    if LANGUAGE_MODELS[variant] is not deepseek_ocr:
+        llm = Listed(LANGUAGE_MODELS[variant](), tmp_path, variant)
+    held = ArrCocConfig.from_pretrained(HUB / variant).to_dict()
+    scorers = tuple(dict.fromkeys((held["fetcher_config"]["strategy"], "realizer")))
+    plan = make_plan(Request(sources={"vision": vision, "llm": llm}, bridge=bridge, scorers=scorers))
+    loaded, left_out = account(plan, llm)
+    assert len(loaded) == used and {prefix for prefix in left if any(n.startswith(prefix) for n in left_out)} == left
+    assert all(name.startswith(tuple(left)) for name in left_out), left_out
+    if llm is not vision:  # also without two separators, and the projector to 1280
+        assert len(account(plan, vision)[0]) == 476 - 1 - 2 - 2
     new = {name for name, target in plan.targets.items() if name.startswith("model.bridge.") and not target.rows}
     assert ("model.bridge.head.0.weight" in new) == (bridge == "vet")
+    made = plan.config.to_dict()
+    for config in (held, made):  # ids are those of the tokenizer
+        config["text_config"] = {name: v for name, v in config["text_config"].items() if not name.endswith("token_id")}
+    for part in ("vision_config", "semantic_config", "fetcher_config", "dtype", "text_config"):
+        assert made[part] == held[part], part
+    assert (made["bridge_config"] == held["bridge_config"]) == (bridge == held["bridge_config"]["kind"])
 
 
 # ---- published numbers --------------------------------------------------------------------------------------------

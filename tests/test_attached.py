@@ -288,15 +288,18 @@ def test_cells_are_encoded_at_their_places(reader: AttachedReader) -> None:
         torch.testing.assert_close(plane, expected[cells], atol=1e-5, rtol=1e-5)
 
 
-def test_other_families_are_refused() -> None:
-    other = arr_coc.attach(*published("qwen2_5_vl"))
-    message = 'way "pixels": expected a model of type qwen3_vl, qwen3_vl_moe; got qwen2_5_vl'
+@pytest.mark.parametrize(
+    ("family", "options", "message"),
+    [
+        (
+            "qwen2_5_vl",
+            {"way": "pixels"},
+            'way "pixels": expected a model of type qwen3_vl, qwen3_vl_moe; got qwen2_5_vl',
+        ),
+        ("qwen3_vl", {"way": "tiles"}, "way: expected one of tokens, pixels; got 'tiles'"),
+        ("qwen3_vl", {"way": "pixels", "pool": 0}, 'way "pixels": expected a pool above 0'),
+    ],
+)
+def test_other_ways_are_refused(family: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        other.generate(WIDE, "What?", way="pixels")
-
-
-def test_other_ways_are_refused(reader: AttachedReader) -> None:
-    with pytest.raises(ValueError, match="way: expected one of tokens, pixels; got 'tiles'"):
-        reader.encode_image(WIDE, way="tiles")
-    with pytest.raises(ValueError, match='way "pixels": expected a pool above 0'):
-        reader.encode_image(WIDE, way="pixels", pool=0)
+        reader_of(family).encode_image(WIDE, **options)

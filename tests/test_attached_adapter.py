@@ -90,10 +90,15 @@ def test_the_models_own_attention_teaches(boxes: list[Any], tmp_path: Path) -> N
     assert set(best) <= set(fetched)
 
 
+@pytest.fixture
+def tmp_path(tmp_path: Path, attached_folder: Path) -> Path:
+    """A folder with a published model in it."""
+    (tmp_path / "published").symlink_to(attached_folder)
+    return tmp_path
+
+
 def recipe(folder: Path, **settings: Any) -> Path:
-    """A recipe for a tiny model in a folder of its own."""
-    for part in published("idefics3"):
-        part.save_pretrained(folder / "published")
+    """A recipe for the model in the folder `published` beside it."""
     data = questions(folder, {"boxes": [QUARTER]}, {"question": "Who?", "boxes": [(0, 0, 50, 50)]}, {})
     own = {"stage": "attached_scorer", "data": data, "steps": 4, **QUICK, "evaluate_every": 2}
     content: dict[str, Any] = {"model": "published", "config": {"fetcher_config": SIZES}, "stages": [own], **settings}

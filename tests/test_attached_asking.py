@@ -221,17 +221,16 @@ def test_unknown_families_are_refused_with_the_list() -> None:
         arr_coc.attach(Model(), None)
 
 
-def test_a_processor_of_another_model_is_refused() -> None:
-    model, other = published("qwen3_vl")[0], published("gemma3")[1]
-    with pytest.raises(
-        ValueError, match="processor: expected a Qwen3VLProcessor, as qwen3_vl has; got Gemma3Processor"
-    ):
-        arr_coc.attach(model, other)
-    small = published("internvl")[0]
-    with pytest.raises(
-        ValueError, match="processor: expected a InternVLProcessor, as internvl has; got Qwen3VLProcessor"
-    ):
-        arr_coc.attach(small, published("qwen3_vl")[1])
+@pytest.mark.parametrize(
+    ("family", "other", "message"),
+    [
+        ("qwen3_vl", "gemma3", "processor: expected a Qwen3VLProcessor, as qwen3_vl has; got Gemma3Processor"),
+        ("internvl", "qwen3_vl", "processor: expected a InternVLProcessor, as internvl has; got Qwen3VLProcessor"),
+    ],
+)
+def test_a_processor_of_another_model_is_refused(family: str, other: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        arr_coc.attach(published(family)[0], published(other)[1])
 
 
 def test_an_encoding_of_another_model_is_refused(reader: AttachedReader) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -98,12 +99,10 @@ def test_random_draws_for_each_question(reader: AttachedReader, tmp_path: Path) 
     assert first == fetched(1, None) != fetched(8, 1) and first[0] != first[2]
 
 
-def test_the_command_prints_a_table(cli: Cli, reader: AttachedReader, tmp_path: Path) -> None:
+def test_the_command_prints_a_table(cli: Cli, attached_folder: Path, tmp_path: Path) -> None:
     small = arr_coc.attach(*published("idefics3"))
-    for part in published("idefics3"):
-        part.save_pretrained(tmp_path / "model")
     path = write(tmp_path, rows(small, budget=1.0))
-    options = ("--model", tmp_path / "model", "--budget", "0.2", "--json", tmp_path / "out.json", "--strategies", "all")
+    options = ("--model", attached_folder, "--budget", "0.2", "--json", tmp_path / "out.json", "--strategies", "all")
     code, out, err = cli("evaluate", path, *options)
     assert code == 0, err
     report = json.loads((tmp_path / "out.json").read_text())
@@ -114,28 +113,41 @@ def test_the_command_prints_a_table(cli: Cli, reader: AttachedReader, tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("command", "options", "message"),
     [
-        (["--tiles", "auto"], "tiles: expected none with a idefics3 model; got auto"),
-        (["--passes", "2"], "num_passes: expected none with a idefics3 model; got 2"),
-        (["--allocator", "window"], "allocator: expected none with a idefics3 model; got window"),
-        (["--allocators", "all"], "--allocators: expected none with a idefics3 model; got all"),
-        (["--strategies", "clip_query"], "strategies: expected names among attention, similarity"),
-        (["--strategies", "realizer"], "expected a trained scorer"),
-        (["--strategies", "none@3"], "strategies: expected none without a budget; got none@3"),
-        (["--strategies", "saliency@much"], "budget: expected a share, a number of tokens or one of"),
-        (["--budget", "1.5"], "budget: expected a share in 0..1; got 1.5"),
-        (["--strategies", "oracle"], 'strategy "oracle": expected boxes in every record; got 1 without, e.g. line 2'),
-        (["--batch-size", "0"], "batch_size: expected at least 1; got 0"),
+        ("evaluate", ["--tiles", "auto"], "tiles: expected none with a idefics3 model; got auto"),
+        ("ask", ["--tiles", "3"], "--tiles: expected none with a idefics3 model; got 3"),
+        ("evaluate", ["--passes", "2"], "num_passes: expected none with a idefics3 model; got 2"),
+        ("ask", ["--passes", "2"], "--passes: expected none with a idefics3 model; got 2"),
+        ("evaluate", ["--allocator", "window"], "allocator: expected none with a idefics3 model; got window"),
+        ("ask", ["--allocator", "window"], "--allocator: expected none with a idefics3 model; got window"),
+        ("evaluate", ["--allocators", "all"], "--allocators: expected none with a idefics3 model; got all"),
+        ("evaluate", ["--strategies", "clip_query"], "strategies: expected names among attention, similarity"),
+        ("ask", ["--strategy", "clip_query"], "strategy: expected one of attention"),
+        ("evaluate", ["--strategies", "realizer"], "expected a trained scorer"),
+        ("evaluate", ["--strategies", "none@3"], "strategies: expected none without a budget; got none@3"),
+        ("evaluate", ["--strategies", "saliency@much"], "budget: expected a share, a number of tokens or one of"),
+        ("ask", ["--budget", "auto"], "budget: expected a share, a number of tokens or one of"),
+        *(
+            (command, ["--budget", "1.5"], "budget: expected a share in 0..1; got 1.5")
+            for command in ("evaluate", "ask")
+        ),
+        (
+            "evaluate",
+            ["--strategies", "oracle"],
+            'strategy "oracle": expected boxes in every record; got 1 without, e.g',
+        ),
+        ("evaluate", ["--batch-size", "0"], "batch_size: expected at least 1; got 0"),
     ],
 )
-def test_other_options_are_refused(cli: Cli, options: list[str], message: str, tmp_path: Path) -> None:
-    for part in published("idefics3"):
-        part.save_pretrained(tmp_path / "model")
+def test_other_options_are_refused(
+    cli: Cli, attached_folder: Path, command: str, options: list[str], message: str, tmp_path: Path
+) -> None:
     asked: list[dict[str, Any]] = [{"image": "0.png", "question": "What?", "answers": ["1"], "boxes": [BOX]}]
     path = write(tmp_path, [*asked, {**asked[0], "boxes": []}])
-    code, _, err = cli("evaluate", path, "--model", tmp_path / "model", *options)
-    assert code == 2 and message in err
+    given = (path,) if command == "evaluate" else (tmp_path / "0.png", "What?")
+    code, out, err = cli(command, *given, "--model", attached_folder, *options)
+    assert (code, out) == (2, "") and message in err
 
 
 def test_boxes_beside_the_image_are_refused(reader: AttachedReader, tmp_path: Path) -> None:
@@ -151,18 +163,10 @@ ROOT = Path(__file__).parents[1]
 PDF = ROOT / "examples/images/invoices.pdf"
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """Of a family whose processor needs no torchvision."""
-    for part in published("idefics3"):
-        part.save_pretrained(tmp_path / "model")
-    return tmp_path / "model"
-
-
-def test_the_answer_is_the_readers(cli: Cli, folder: Path, picture: Path, tmp_path: Path) -> None:
+def test_the_answer_is_the_readers(cli: Cli, attached_folder: Path, picture: Path, tmp_path: Path) -> None:
     drawn = tmp_path / "out.png"
     options = ("--budget", "0.5", "--strategy", "saliency", "--picture", drawn)
-    code, out, err = cli("ask", picture, "What?", "--model", folder, *options)
+    code, out, err = cli("ask", picture, "What?", "--model", attached_folder, *options)
     reader = arr_coc.attach(*published("idefics3"))
     expected = reader.generate(picture, "What?", budget=0.5, strategy="saliency", return_fetch=True)
     assert (code, out) == (0, expected.text + "\n")
@@ -175,43 +179,28 @@ def test_the_answer_is_the_readers(cli: Cli, folder: Path, picture: Path, tmp_pa
         assert max(image.size) >= 512
 
 
-def test_words_of_a_file_lead_to_tokens(cli: Cli, folder: Path, picture: Path, tmp_path: Path) -> None:
+def test_words_of_a_file_lead_to_tokens(cli: Cli, attached_folder: Path, picture: Path, tmp_path: Path) -> None:
     word = "<span class='ocrx_word' title='bbox 10 10 60 30'>Total</span>"
     boxed = f"<span class='ocr_line' title='bbox 10 10 60 30'>{word}</span>"
     said = tmp_path / "page.hocr"
     said.write_text(f"<html><body><div class='ocr_page' title='bbox 0 0 640 480'>{boxed}</div></body></html>")
-    options = ("--model", folder, "--strategy", "words", "--budget", "2", "--json")
+    options = ("--model", attached_folder, "--strategy", "words", "--budget", "2", "--json")
     code, out, err = cli("ask", picture, "What is the total?", *options, "--words", said)
     assert code == 0 and json.loads(out)["sources"][0]["box"][:2] == [0, 0], err
 
 
-def test_pages_of_a_document_are_asked_about_together(cli: Cli, folder: Path) -> None:
-    code, out, _ = cli("ask", PDF, "What?", "--model", folder, "--budget", "100", "--strategy", "random", "--json")
+def test_pages_of_a_document_are_asked_about_together(cli: Cli, attached_folder: Path) -> None:
+    code, out, _ = cli(
+        "ask", PDF, "What?", "--model", attached_folder, "--budget", "100", "--strategy", "random", "--json"
+    )
     found = json.loads(out)
     assert code == 0 and found["tokens"]["fetched"] == 100 and found["strategy"] == "random"
     assert {source["page"] for source in found["sources"]} == {1, 2}
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--tiles", "3"], "--tiles: expected none with a idefics3 model; got 3"),
-        (["--allocator", "window"], "--allocator: expected none with a idefics3 model; got window"),
-        (["--passes", "2"], "--passes: expected none with a idefics3 model; got 2"),
-        (["--budget", "auto"], "budget: expected a share, a number of tokens or one of"),
-        (["--budget", "1.5"], "budget: expected a share in 0..1; got 1.5"),
-        (["--strategy", "clip_query"], "strategy: expected one of attention"),
-    ],
-)
-def test_other_options_of_ask_are_refused(
-    cli: Cli, folder: Path, picture: Path, options: list[str], message: str
-) -> None:
-    code, out, err = cli("ask", picture, "What?", "--model", folder, *options)
-    assert (code, out) == (2, "") and message in err
-
-
-def test_a_folder_that_does_not_load_is_refused(folder: Path, checkpoint: Path) -> None:
+def test_a_folder_that_does_not_load_is_refused(attached_folder: Path, checkpoint: Path, tmp_path: Path) -> None:
     assert load_reader(None) is None and load_reader(str(checkpoint)) is None
+    folder = shutil.copytree(attached_folder, tmp_path / "model")
     (folder / "model.safetensors").write_bytes(b"damaged")
     with pytest.raises(ValueError, match="expected what AutoModelForImageTextToText loads; got"):
         load_reader(str(folder))
@@ -222,12 +211,10 @@ def test_what_the_pages_show_runs(page: str, tmp_path: Path, monkeypatch: pytest
     """With the tiny model in the place of the Hub's, and few steps of training."""
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     monkeypatch.chdir(tmp_path)
+    space: dict[str, Any] = {"arr_coc": arr_coc}
     for kind, part in zip(("AutoModelForImageTextToText", "AutoProcessor"), published("qwen3_vl"), strict=True):
-        monkeypatch.setattr(getattr(transformers, kind), "from_pretrained", lambda *args, part=part, **kwargs: part)
-    space: dict[str, Any] = {
-        name: getattr(transformers, name) for name in ("AutoModelForImageTextToText", "AutoProcessor")
-    }
-    space["arr_coc"] = arr_coc
+        space[kind] = getattr(transformers, kind)
+        monkeypatch.setattr(space[kind], "from_pretrained", lambda *args, part=part, **kwargs: part)
     blocks = re.findall(r"```py\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL)
     assert blocks
     for block in blocks:

@@ -6,14 +6,11 @@ from math import exp, prod
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-pytest.importorskip("openai")
-
 import openai
+import pytest
 from attached_models import picture, published
 from helpers import Cli
-from serving_client import chat, data_url, png, serving, until
+from serving_client import ask, chat, data_url, png, serving, text_of, until
 
 import arr_coc
 from arr_coc.attached import AttachedReader
@@ -33,27 +30,18 @@ def reader(request: pytest.FixtureRequest) -> AttachedReader:
 
 
 @pytest.fixture(scope="module")
-def served(reader: AttachedReader, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, str]]:
+def served(reader: AttachedReader, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, str, Any]]:
     with serving(reader, SETTINGS, UseSettings(feedback=tmp_path_factory.mktemp("said"))) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def client(served: tuple[Server, str]) -> Any:
-    with openai.OpenAI(base_url=served[1], api_key="any", max_retries=0, timeout=60) as client:
-        yield client
-
-
-def ask(client: Any, question: str, *urls: str, **options: Any) -> Any:
-    return client.chat.completions.create(model="tiny", messages=chat(question, *urls), **options)
-
-
-def text(completion: Any) -> str:
-    return completion.choices[0].message.content
+def client(served: tuple[Server, str, Any]) -> Any:
+    return served[2]
 
 
 def test_answers_of_many_clients_are_the_readers(
-    served: tuple[Server, str], reader: AttachedReader, client: Any
+    served: tuple[Server, str, Any], reader: AttachedReader, client: Any
 ) -> None:
     """Images, strategies, budgets and lengths mixed in one batch."""
     cases = [
@@ -64,7 +52,7 @@ def test_answers_of_many_clients_are_the_readers(
     def answer(case: tuple[int, str, str, Any, int]) -> str:
         page, question, strategy, budget, length = case
         choices = {"strategy": strategy, "budget": budget}
-        return text(ask(client, question, URLS[page], max_tokens=length, extra_body=choices))
+        return text_of(ask(client, question, URLS[page], max_tokens=length, extra_body=choices))
 
     sizes, generate = list[int](), reader.runner.answers
 
@@ -100,7 +88,7 @@ def test_a_streamed_answer_comes_in_pieces(reader: AttachedReader, client: Any) 
     assert most > 1
     whole = ask(client, "What?", URLS[0], max_tokens=12, logprobs=True)
     told = [token.logprob for token in whole.choices[0].logprobs.content]
-    assert text(whole) == expected.text and prod(map(exp, told)) == pytest.approx(expected.probability, rel=1e-2)
+    assert text_of(whole) == expected.text and prod(map(exp, told)) == pytest.approx(expected.probability, rel=1e-2)
     assert end.choices[0].finish_reason == "length" and usage.usage.completion_tokens == 12
     seen = end.arr_coc["images"]
     assert [(page["height"], page["width"], page["warnings"]) for page in seen] == [(*SIZES[0], [])]
@@ -110,13 +98,13 @@ def test_a_streamed_answer_comes_in_pieces(reader: AttachedReader, client: Any) 
 def test_several_images_documents_and_earlier_turns(reader: AttachedReader, client: Any) -> None:
     both = ask(client, "What?", *URLS[:2], extra_body={"budget": 0.5})
     expected = reader.generate([PAGES[:2]], "What?", budget=0.5, return_fetch=True)[0]
-    assert text(both) == expected.text and len(both.arr_coc["images"]) == 2
+    assert text_of(both) == expected.text and len(both.arr_coc["images"]) == 2
     assert both.arr_coc["patches"] == [sum(origin.source == page for origin in expected.sources) for page in (0, 1)]
     document = ask(client, "What?", data_url(INVOICES.read_bytes()), extra_body={"strategy": "saliency"})
-    assert text(document) == reader.generate(INVOICES, "What?", strategy="saliency")
+    assert text_of(document) == reader.generate(INVOICES, "What?", strategy="saliency")
     turns = [*chat("Who?", URLS[0]), {"role": "assistant", "content": "Me."}, {"role": "user", "content": "What?"}]
     answer = client.chat.completions.create(model="tiny", messages=turns)
-    assert text(answer) == reader.generate(PAGES[0], "What?", history=[("Who?", "Me.")])
+    assert text_of(answer) == reader.generate(PAGES[0], "What?", history=[("Who?", "Me.")])
 
 
 def test_words_of_the_request_are_used(client: Any) -> None:
@@ -124,7 +112,7 @@ def test_words_of_the_request_are_used(client: Any) -> None:
     assert ask(client, "What is the total?", URLS[0], extra_body=said).arr_coc["strategy"] == "words"
 
 
-def test_a_client_that_goes_takes_its_question_along(served: tuple[Server, str], client: Any) -> None:
+def test_a_client_that_goes_takes_its_question_along(served: tuple[Server, str, Any], client: Any) -> None:
     stream = ask(client, "What?", URLS[0], stream=True, max_tokens=1000)
     next(iter(stream))
     assert served[0].engine.running == 1
@@ -156,7 +144,7 @@ def test_refusals_say_why(case: str, client: Any) -> None:
 
 
 def test_a_generation_that_fails_is_tried_again_question_by_question(
-    served: tuple[Server, str], reader: AttachedReader, client: Any, monkeypatch: pytest.MonkeyPatch
+    served: tuple[Server, str, Any], reader: AttachedReader, client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     generate, began = reader.runner.answers, list[int]()
 
@@ -169,12 +157,12 @@ def test_a_generation_that_fails_is_tried_again_question_by_question(
 
     monkeypatch.setattr(reader.runner, "answers", failing)
     with ThreadPoolExecutor(4) as threads:
-        answers = list(threads.map(lambda _: text(ask(client, "What?", URLS[0])), range(4)))
+        answers = list(threads.map(lambda _: text_of(ask(client, "What?", URLS[0])), range(4)))
     assert len(set(answers)) == 1 and began.count(1) == 4 and len(began) > 4
 
 
 def test_a_stop_in_the_middle_of_an_answer_is_told(reader: AttachedReader) -> None:
-    with serving(reader, SETTINGS) as (server, url), openai.OpenAI(base_url=url, api_key="any", max_retries=0) as own:
+    with serving(reader, SETTINGS) as (server, _, own):
         stream = ask(own, "What?", URLS[0], stream=True, max_tokens=1000)
         next(iter(stream))
         server.engine.stop()
@@ -183,7 +171,7 @@ def test_a_stop_in_the_middle_of_an_answer_is_told(reader: AttachedReader) -> No
 
 
 def test_tokens_are_drawn_as_the_model_says_where_nobody_says_otherwise(
-    served: tuple[Server, str], reader: AttachedReader, client: Any, monkeypatch: pytest.MonkeyPatch
+    served: tuple[Server, str, Any], reader: AttachedReader, client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As published generation configs do: a narrow top_k leaves the likeliest token alone."""
     config, generate, given = reader.model.generation_config, reader.model.generate, list[dict[str, Any]]()
@@ -194,15 +182,13 @@ def test_tokens_are_drawn_as_the_model_says_where_nobody_says_otherwise(
 
     monkeypatch.setattr(reader.model, "generate", watched)
     monkeypatch.setattr(config, "top_k", 1)
-    cold, warm = (text(ask(client, "What?", URLS[0], temperature=value)) for value in (0.0, 2.0))
+    cold, warm = (text_of(ask(client, "What?", URLS[0], temperature=value)) for value in (0.0, 2.0))
     assert cold == warm and [own["do_sample"] for own in given] == [False, True]
     assert (given[1]["temperature"], given[1]["top_p"], given[1]["top_k"]) == (2.0, 1.0, 1)
 
 
-def test_what_only_our_own_models_have_is_refused(cli: Cli, tmp_path: Path) -> None:
-    for part in published("idefics3"):
-        part.save_pretrained(tmp_path / "model")
+def test_what_only_our_own_models_have_is_refused(cli: Cli, attached_folder: Path, tmp_path: Path) -> None:
     for option in ("--examples", "--versions"):
-        code, out, err = cli("serve", tmp_path / "model", option, tmp_path / "kept")
+        code, out, err = cli("serve", attached_folder, option, tmp_path / "kept")
         expected = f"{option.removeprefix('--')}: expected none with a idefics3 model; got a folder"
         assert (code, out) == (2, "") and err.endswith(f" ...\narr-coc: error: {expected}\n")  # behind "Loading"

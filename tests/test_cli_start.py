@@ -1,5 +1,6 @@
 """How the command line starts: help and version, what they name, and what they wait for."""
 
+import json
 import os
 import re
 import runpy
@@ -35,143 +36,141 @@ QUESTION = "What is the total?"
 RECEIPT = "examples/images/receipt.png"
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
-def test_help_describes_and_shows_examples(cli: Cli, command: Any) -> None:
-    code, out, _ = cli(command.name, "--help")
-    assert code == 0 and all(example in out for example in command.examples)
-    assert command.name in cli("--help")[1]
-
-
-TIMED = """
-import sys, time
+FRESH = """
+import contextlib, io, json, os, sys, time
 from arr_coc.cli import main
-code = main(sys.argv[1:])
-loaded = [name for name in ("arr_coc.modeling", "numpy", "torch", "transformers") if name in sys.modules]
-print(code, time.process_time(), *loaded, file=sys.stderr)
+
+begun = time.process_time()
+for arguments in json.load(sys.stdin):
+    if child := os.fork():
+        os.waitpid(child, 0)
+        continue
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = main(arguments)
+    loaded = [name for name in ("arr_coc.modeling", "numpy", "torch", "transformers") if name in sys.modules]
+    seconds = begun + time.process_time()
+    print(json.dumps([code, out.getvalue(), err.getvalue(), seconds, loaded]), flush=True)
+    os._exit(0)
 """
-"""Runs a command line in a fresh interpreter; then says its exit code, its seconds of CPU and what it imported."""
+"""Runs command lines, each as in a fresh interpreter; says code, output, errors, CPU seconds and what was imported."""
 
 
-@pytest.mark.parametrize(
-    "arguments", [("--version",), ("--help",), *((command.name, "--help") for command in COMMANDS)]
-)
-def test_help_and_version_do_not_wait_for_the_library(arguments: tuple[str, ...]) -> None:
+def fresh(*lines: tuple[str, ...], **environment: str) -> list[list[Any]]:
+    given = {"cwd": ROOT, "env": {**os.environ, **environment}, "input": json.dumps(lines), "timeout": 300}
+    result = subprocess.run([sys.executable, "-c", FRESH], capture_output=True, text=True, check=True, **given)
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+EXAMPLES: dict[str, Any] = {command.name: command.examples for command in COMMANDS}
+HELP = {("--version",): [__version__], ("--help",): EXAMPLES} | {(name, "--help"): EXAMPLES[name] for name in EXAMPLES}
+"""What is said to each line, among others."""
+BROKEN = {
+    "broken.pdf": "expected a PDF that can be opened; got a broken or empty one",
+    "broken.mp4": "expected a whole video; got a broken one",
+    "narrow.png": "image: expected sides of at least 8 px, the height of the smallest print; got 90x3",
+}
+REFUSED: list[tuple[tuple[str, ...], str]] = [
+    *((("ask", name, QUESTION), message) for name, message in BROKEN.items()),
+    (("ask", "missing.png", QUESTION), "missing.png: expected an image file; got a missing path"),
+    (("ask", "README.md", QUESTION), "a PDF or a video; got text"),
+    (("ask", RECEIPT, QUESTION, "--model", "typo"), "got 'typo', which does not exist"),
+    (("ask", RECEIPT, QUESTION, "--picture", "out.txt"), "--picture: expected a name ending in .png"),
+    (("look", "missing.png", QUESTION, "--out", "out"), "missing.png: expected an image file"),
+    (("ask", RECEIPT, " "), "question: expected a non-empty string; got ' '"),
+    (("ask", RECEIPT, QUESTION, "--budget", "some"), "budget: expected 0 to "),
+    (("ask", RECEIPT, QUESTION, "--budget", "5000"), "budget: expected 0 to 4096 patches"),
+    (("ask", RECEIPT, QUESTION, "--budget", "0.25"), "budget: expected 0 to "),
+    (("build", "nowhere", "out"), "SOURCE: expected a folder; got 'nowhere', which is none"),
+    (("replay", "nowhere"), "LOG: expected a folder; got 'nowhere', which is none"),
+    (("serve", "nowhere"), "got 'nowhere', which does not exist"),
+    (
+        ("ask", RECEIPT, QUESTION, "--model", "docs"),
+        "model: expected a folder with config.json or scorer.safetensors; got none in docs",
+    ),
+    (("info", "docs"), "model: expected a folder with config.json or scorer.safetensors; got none in docs"),
+    (
+        ("ask", RECEIPT, QUESTION, "--strategy", "realizer"),  # a scorer that this model does not hold
+        "strategy: expected one of attention, none, oracle, random, saliency, variance, words (held here)",
+    ),
+    (("evaluate", "examples/held_out/data.jsonl", "--strategies", "none,word"), "(held here); got 'word'"),
+    (("ask", RECEIPT, QUESTION, "--allocator", "best"), "allocator: expected one of adaptive, foveated, knapsack"),
+    (
+        ("ask", RECEIPT, QUESTION, "--tiles", "some"),
+        "--tiles: expected auto, asked, all, never or a positive number",
+    ),
+    (("ask", RECEIPT, QUESTION, "--passes", "0"), "--passes: expected a number from 1, or "),
+    (
+        ("ask", RECEIPT, QUESTION, "--strategy", "oracle"),
+        "--box: expected the place of the answer beside --strategy",
+    ),
+    (
+        ("ask", RECEIPT, QUESTION, "--box", "1,2,3,4"),
+        "--box: expected --strategy oracle, which fetches what is in it",
+    ),
+    (
+        ("ask", RECEIPT, QUESTION, "--strategy", "oracle", "--box", "5000,0,5100,50"),
+        "boxes: expected boxes that reach into the image of ",
+    ),
+    (
+        ("ask", RECEIPT, QUESTION, "--readings", "3", "--passes", "2"),
+        "--readings: expected 1 beside --passes; got 3",
+    ),
+    (
+        ("ask", RECEIPT, QUESTION, "--readings", "2", "--strategy", "oracle", "--box", "1,2,3,4"),
+        "--readings: expected 1 beside --box; got 2",
+    ),
+    *(
+        ((*command, "--device", "foo"), "--device: expected e.g. cpu, cuda, cuda:1, mps; got 'foo'")
+        for command in (
+            ("ask", RECEIPT, QUESTION),
+            ("look", RECEIPT, QUESTION, "--out", "out"),
+            ("serve",),
+            ("demo",),
+            ("measure", "examples/measured.yaml"),
+            ("evaluate", "examples/held_out/data.jsonl"),
+            ("train", "examples/phases.yaml", "--out", "out"),
+            ("info",),
+            ("learn", "--versions", "out"),
+        )
+    ),
+    (("serve", "--port", "99999"), "--port: expected a number from 0 to 65535; got '99999'"),
+    (("measure", "--bench", "nowhere"), "--bench: expected a folder; got 'nowhere', which is none"),
+    (("measure", "nowhere.yaml"), "DATA: expected a file; got 'nowhere.yaml', which does not exist"),
+    (("evaluate", "nowhere.jsonl"), "DATA: expected a file; got 'nowhere.jsonl', which does not exist"),
+    (("train", "nowhere.yaml", "--out", "out"), "RECIPE.yaml: expected a file; got 'nowhere.yaml'"),
+    (("serve", "--api-keys", "nowhere.txt"), "--api-keys: expected a file; got 'nowhere.txt'"),
+    (("measure", "examples/measured.yaml", "--json", "no/such/file"), "--json: expected a file in a folder"),
+]
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, ...], list[Any]]:
+    """What is said to the command lines of `HELP` and `REFUSED`; those of `BROKEN` name files that are there."""
+    folder = tmp_path_factory.mktemp("broken")
+    (folder / "broken.pdf").write_bytes((ROOT / "examples/images/invoices.pdf").read_bytes()[:200])
+    (folder / "broken.mp4").write_bytes(b"\0\0\0\x18ftypisom" + bytes(200))
+    Image.new("RGB", (3, 90)).save(folder / "narrow.png")
+    lines = [*HELP, *(line for line, _ in REFUSED)]
+    placed = [tuple(str(folder / part) if part in BROKEN else part for part in line) for line in lines]
+    return dict(zip(lines, fresh(*placed), strict=True))
+
+
+@pytest.mark.parametrize("line", HELP, ids=" ".join)
+def test_help_and_version_do_not_wait_for_the_library(line: tuple[str, ...], told: Any) -> None:
     """`arr-coc --help` took 5 s: it imported transformers and torch, and registered classes with them."""
-    command = [sys.executable, "-c", TIMED, *arguments]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    code, seconds, *loaded = result.stderr.split()
-    assert result.stdout.startswith(("usage: arr-coc", "arr-coc ")) and (code, loaded) == ("0", [])
-    assert float(seconds) < 1.0  # 0.15 s on an idle machine
+    code, out, _, seconds, loaded = told[line]
+    assert out.startswith(("usage: arr-coc", "arr-coc ")) and (code, loaded) == (0, [])
+    assert seconds < 1.0  # 0.15 s on an idle machine
+    assert all(part in out for part in HELP[line])
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("ask", "missing.png", QUESTION), "missing.png: expected an image file; got a missing path"),
-        (("ask", "README.md", QUESTION), "a PDF or a video; got text"),
-        (("ask", RECEIPT, QUESTION, "--model", "typo"), "got 'typo', which does not exist"),
-        (("ask", RECEIPT, QUESTION, "--picture", "out.txt"), "--picture: expected a name ending in .png"),
-        (("look", "missing.png", QUESTION, "--out", "out"), "missing.png: expected an image file"),
-        (("ask", RECEIPT, " "), "question: expected a non-empty string; got ' '"),
-        (("ask", RECEIPT, QUESTION, "--budget", "some"), "budget: expected 0 to "),
-        (("ask", RECEIPT, QUESTION, "--budget", "5000"), "budget: expected 0 to 4096 patches"),
-        (("ask", RECEIPT, QUESTION, "--budget", "0.25"), "budget: expected 0 to "),
-        (("build", "nowhere", "out"), "SOURCE: expected a folder; got 'nowhere', which is none"),
-        (("replay", "nowhere"), "LOG: expected a folder; got 'nowhere', which is none"),
-        (("serve", "nowhere"), "got 'nowhere', which does not exist"),
-        (
-            ("ask", RECEIPT, QUESTION, "--model", "docs"),
-            "model: expected a folder with config.json or scorer.safetensors; got none in docs",
-        ),
-        (("info", "docs"), "model: expected a folder with config.json or scorer.safetensors; got none in docs"),
-        (
-            ("ask", RECEIPT, QUESTION, "--strategy", "realizer"),  # a scorer that this model does not hold
-            "strategy: expected one of attention, none, oracle, random, saliency, variance, words (held here)",
-        ),
-        (("evaluate", "examples/held_out/data.jsonl", "--strategies", "none,word"), "(held here); got 'word'"),
-        (("ask", RECEIPT, QUESTION, "--allocator", "best"), "allocator: expected one of adaptive, foveated, knapsack"),
-        (
-            ("ask", RECEIPT, QUESTION, "--tiles", "some"),
-            "--tiles: expected auto, asked, all, never or a positive number",
-        ),
-        (("ask", RECEIPT, QUESTION, "--passes", "0"), "--passes: expected a number from 1, or "),
-        (
-            ("ask", RECEIPT, QUESTION, "--strategy", "oracle"),
-            "--box: expected the place of the answer beside --strategy",
-        ),
-        (
-            ("ask", RECEIPT, QUESTION, "--box", "1,2,3,4"),
-            "--box: expected --strategy oracle, which fetches what is in it",
-        ),
-        (
-            ("ask", RECEIPT, QUESTION, "--strategy", "oracle", "--box", "5000,0,5100,50"),
-            "boxes: expected boxes that reach into the image of ",
-        ),
-        (
-            ("ask", RECEIPT, QUESTION, "--readings", "3", "--passes", "2"),
-            "--readings: expected 1 beside --passes; got 3",
-        ),
-        (
-            ("ask", RECEIPT, QUESTION, "--readings", "2", "--strategy", "oracle", "--box", "1,2,3,4"),
-            "--readings: expected 1 beside --box; got 2",
-        ),
-        *(
-            ((*command, "--device", "foo"), "--device: expected e.g. cpu, cuda, cuda:1, mps; got 'foo'")
-            for command in (
-                ("ask", RECEIPT, QUESTION),
-                ("look", RECEIPT, QUESTION, "--out", "out"),
-                ("serve",),
-                ("demo",),
-                ("measure", "examples/measured.yaml"),
-                ("evaluate", "examples/held_out/data.jsonl"),
-                ("train", "examples/phases.yaml", "--out", "out"),
-                ("info",),
-                ("learn", "--versions", "out"),
-            )
-        ),
-        (("serve", "--port", "99999"), "--port: expected a number from 0 to 65535; got '99999'"),
-        (("measure", "--bench", "nowhere"), "--bench: expected a folder; got 'nowhere', which is none"),
-        (("measure", "nowhere.yaml"), "DATA: expected a file; got 'nowhere.yaml', which does not exist"),
-        (("evaluate", "nowhere.jsonl"), "DATA: expected a file; got 'nowhere.jsonl', which does not exist"),
-        (("train", "nowhere.yaml", "--out", "out"), "RECIPE.yaml: expected a file; got 'nowhere.yaml'"),
-        (("serve", "--api-keys", "nowhere.txt"), "--api-keys: expected a file; got 'nowhere.txt'"),
-        (("measure", "examples/measured.yaml", "--json", "no/such/file"), "--json: expected a file in a folder"),
-    ],
-)
-def test_what_cannot_work_is_refused_without_the_library(arguments: tuple[str, ...], message: str) -> None:
-    """`arr-coc ask missing.png` took 5 s, those of the imports."""
-    command = [sys.executable, "-c", TIMED, *arguments]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    refusal, last = result.stderr.strip().split("\n")
-    code, _, *loaded = last.split()
-    assert message in refusal and code == "2" and not {"torch", "transformers"} & {*loaded}
-
-
-def broken(folder: Path, kind: str) -> Path:
-    """A file of a document that cannot be opened, or an image too small for print."""
-    path = folder / f"broken.{kind}"
-    whole = (ROOT / "examples/images/invoices.pdf").read_bytes()
-    if kind == "png":
-        Image.new("RGB", (3, 90)).save(path)
-    else:
-        path.write_bytes({"pdf": whole[:200], "mp4": b"\0\0\0\x18ftypisom" + bytes(200)}[kind])
-    return path
-
-
-@pytest.mark.parametrize(
-    ("kind", "message"),
-    [
-        ("pdf", "expected a PDF that can be opened; got a broken or empty one"),
-        ("mp4", "expected a whole video; got a broken one"),
-        ("png", "image: expected sides of at least 8 px, the height of the smallest print; got 90x3"),
-    ],
-)
-def test_a_broken_document_is_refused_without_the_library(tmp_path: Path, kind: str, message: str) -> None:
-    """It was refused after 20 s, when the model had been loaded."""
-    command = [sys.executable, "-c", TIMED, "ask", str(broken(tmp_path, kind)), QUESTION]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    refusal, last = result.stderr.strip().split("\n")
-    assert message in refusal and last.startswith("2 ") and "torch" not in last.split()
+@pytest.mark.parametrize(("line", "message"), REFUSED)
+def test_what_cannot_work_is_refused_without_the_library(line: tuple[str, ...], message: str, told: Any) -> None:
+    """`arr-coc ask missing.png` took 5 s, those of the imports; a broken document, 20 s, those of the model."""
+    code, _, err, _, loaded = told[line]
+    (refusal,) = err.splitlines()
+    assert message in refusal and code == 2 and not {"torch", "transformers"} & {*loaded}
 
 
 def test_a_name_on_the_hub_is_refused_if_the_hub_does_not_answer() -> None:
@@ -179,12 +178,10 @@ def test_a_name_on_the_hub_is_refused_if_the_hub_does_not_answer() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         hub = f"http://127.0.0.1:{free.getsockname()[1]}"
-    environment = {**os.environ, "HF_ENDPOINT": hub, "HF_HUB_OFFLINE": "0", "TRANSFORMERS_OFFLINE": "0"}
-    command = [sys.executable, "-c", TIMED, "ask", RECEIPT, QUESTION, "--model", "org/name"]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, env=environment, timeout=60)
-    refusal, last = result.stderr.strip().split("\n")
-    assert re.fullmatch(f".*: org/name: expected a folder or a model on the Hub; got no answer from {hub} .*", refusal)
-    assert last.startswith("2 ")
+    line = ("ask", RECEIPT, QUESTION, "--model", "org/name")
+    ((code, _, err, seconds, _),) = fresh(line, HF_ENDPOINT=hub, HF_HUB_OFFLINE="0", TRANSFORMERS_OFFLINE="0")
+    refusal = f".*: org/name: expected a folder or a model on the Hub; got no answer from {hub} .*"
+    assert code == 2 and re.fullmatch(refusal, err.splitlines()[-1]) and seconds < 60
 
 
 def test_trained_scorers_are_known_to_the_command_line() -> None:

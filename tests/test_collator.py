@@ -4,10 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from helpers import TINY_PATCH, TINY_SIDE, tiny_config, tiny_model, tiny_processor, tiny_tokenizer
+from helpers import TINY_PATCH, TINY_SIDE, noise, tiny_config, tiny_model, tiny_processor, tiny_tokenizer
 from PIL import Image
 
 from arr_coc.data.collator import IGNORED, UNKNOWN, QuestionCollator
@@ -17,15 +16,10 @@ from arr_coc.modeling.image_processing_arr_coc import boxes_to_patches
 GRID = TINY_SIDE // TINY_PATCH
 
 
-def noise(seed: int, height: int = 60, width: int = 90) -> Image.Image:
-    pixels = np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
-    return Image.fromarray(pixels)
-
-
 @pytest.fixture
 def records() -> list[Record]:
     """Three questions about two images; the last one has no boxes."""
-    first, second = noise(0), noise(1, 80, 40)
+    first, second = noise(60, 90), noise(80, 40, 1)
     return [
         Record(first, "What is the user's total?", ("42 euros",), ((10, 10, 30, 18),), 1, ((2, 10, 8, 18),)),
         Record(second, "Why?", ("a", "b", "c"), ((0, 0, 40, 80),), 2),
@@ -35,6 +29,14 @@ def records() -> list[Record]:
 
 def collator(**changes: Any) -> QuestionCollator:
     return QuestionCollator(tiny_processor(), tiny_config(), **changes)
+
+
+def recorded(model: Any, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, torch.Tensor]]:
+    """The prompts that the processor makes from now on."""
+    asked: list[dict[str, torch.Tensor]] = []
+    build = model.processor.prompts
+    monkeypatch.setattr(model.processor, "prompts", lambda *args, **kw: asked.append(build(*args, **kw)) or asked[-1])
+    return asked
 
 
 @pytest.mark.parametrize(
@@ -51,14 +53,7 @@ def collator(**changes: Any) -> QuestionCollator:
 def test_prompts_are_those_of_generate(records: list[Record], changes: dict[str, Any], monkeypatch: Any) -> None:
     """Token by token, whatever the layout and budget; the placeholders are there even where nothing is fetched."""
     model = tiny_model(**changes)
-    asked: list[dict[str, torch.Tensor]] = []
-    build = model.processor.prompts
-
-    def recording(*args: Any, **kwargs: Any) -> dict[str, torch.Tensor]:
-        asked.append(build(*args, **kwargs))
-        return asked[-1]
-
-    monkeypatch.setattr(model.processor, "prompts", recording)
+    asked = recorded(model, monkeypatch)
     batch = QuestionCollator(model.processor, model.config)(records)
     for row, record in enumerate(records):
         model.generate(record.picture, record.question, strategy="random")
@@ -135,14 +130,7 @@ def test_a_second_turn_is_the_prompt_of_generate_with_its_history(
     history = (("What is the user's total?", "42 euros"), ("Why?", "<|im_end|>"))
     record = replace(records[1], history=history)
     batch = QuestionCollator(model.processor, model.config)([record, records[1]])
-    asked: list[dict[str, torch.Tensor]] = []
-    build = model.processor.prompts
-
-    def recording(*args: Any, **kwargs: Any) -> dict[str, torch.Tensor]:
-        asked.append(build(*args, **kwargs))
-        return asked[-1]
-
-    monkeypatch.setattr(model.processor, "prompts", recording)
+    asked = recorded(model, monkeypatch)
     model.generate(record.picture, record.question, history=history, strategy="random")
     prompt = (batch["labels"][0] == IGNORED) & batch["attention_mask"][0].bool()
     assert batch["input_ids"][0][prompt].tolist() == asked[0]["input_ids"][0].tolist()

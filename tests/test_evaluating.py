@@ -54,6 +54,16 @@ def model() -> Any:
     return tiny_model()
 
 
+@pytest.fixture
+def encoded(model: Any, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many images are encoded, call by call."""
+    counts, encode = list[int](), model.model.encode_image
+    monkeypatch.setattr(
+        model.model, "encode_image", lambda pixels, *a, **kw: counts.append(len(pixels)) or encode(pixels, *a, **kw)
+    )
+    return counts
+
+
 def test_what_the_model_says_alone_is_what_evaluation_counts(model: Any, lines: list[Any], tmp_path: Path) -> None:
     """Answers taken one by one are all right in batches, and the wrong strategy's answers are not."""
     for line in lines:
@@ -72,35 +82,20 @@ def test_what_the_model_says_alone_is_what_evaluation_counts(model: Any, lines: 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 4, 64])
 def test_every_image_is_encoded_once(
-    model: Any, lines: list[Any], tmp_path: Path, batch_size: int, monkeypatch: pytest.MonkeyPatch
+    model: Any, lines: list[Any], tmp_path: Path, batch_size: int, encoded: list[int]
 ) -> None:
-    encoded: list[int] = []
-    encode = model.model.encode_image
-
-    def counting(pixel_values: Any, mask: Any, **options: Any) -> Any:
-        encoded.append(len(pixel_values))
-        return encode(pixel_values, mask, **options)
-
-    monkeypatch.setattr(model.model, "encode_image", counting)
     records = read_records(write(tmp_path, lines))
     evaluate(model, records, ["none", "saliency"], batch_size=batch_size, progress=False)
     assert sum(encoded) == len(SIZES)
 
 
 def test_every_combination_reads_one_encoding_and_answers_as_it_does_alone(
-    model: Any, lines: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: Any, lines: list[Any], tmp_path: Path, encoded: list[int]
 ) -> None:
     """All allocators with two strategies, and once the one that fetches nothing."""
     names = with_allocators(["none", "saliency", "realizer"], [*ALLOCATORS])
     assert len(set(names)) == 1 + 2 * len(ALLOCATORS) and names[0] == "none" and "realizer+knapsack" in names
-    records, encoded = read_records(write(tmp_path, lines)), list[int]()
-    encode = model.model.encode_image
-
-    def counting(pixel_values: Any, mask: Any, **options: Any) -> Any:
-        encoded.append(len(pixel_values))
-        return encode(pixel_values, mask, **options)
-
-    monkeypatch.setattr(model.model, "encode_image", counting)
+    records = read_records(write(tmp_path, lines))
     scored = score_strategies(model, records, names, progress=False)
     assert sum(encoded) == len(SIZES) and list(scored) == names
     for name in names:

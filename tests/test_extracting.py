@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import Cli, tiny_checkpoint, tiny_model
+from helpers import Cli, tiny_model
 from PIL import Image
 from tiny_pdf import PASSWORD, locked, text_at, write_pdf
 from web_page import WebPage
@@ -185,11 +185,6 @@ def test_the_page_to_check_by_works_in_a_browser_without_a_network(tmp_path: Pat
 
 
 # ---- the command ----------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_checkpoint(tmp_path_factory.mktemp("checkpoint"))
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """Image loading: every source and mode gives the same RGB pixels; what is refused, and how it is named."""
 
 import base64
+import gzip
 import socket
 import struct
 import warnings
@@ -12,7 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from image_processors import SIDE, noise, processor
+from helpers import noise
+from image_processors import SIDE, processor
 from PIL import Image, ImageDraw, ImageOps
 
 from arr_coc.modeling import image_loading
@@ -48,9 +50,9 @@ def same(first: Image.Image, second: Image.Image) -> bool:
 @pytest.mark.versions
 def test_every_mode_becomes_rgb(mode: str) -> None:
     if mode in ("La", "PA"):
-        image = noise(mode="LA" if mode == "La" else "P").convert(mode)
+        image = noise(20, 30).convert("LA" if mode == "La" else "P").convert(mode)
     else:
-        image = noise(mode={"RGBa": "RGBA"}.get(mode, mode)).convert(mode)
+        image = noise(20, 30).convert({"RGBa": "RGBA"}.get(mode, mode)).convert(mode)
     loaded = load_image(image)
     assert loaded.mode == "RGB" and loaded.size == image.size
     assert processor()(image, return_tensors="pt")["pixel_values"].isfinite().all()
@@ -131,7 +133,7 @@ def test_deep_modes_are_scaled_to_8_bit(values: np.ndarray, expected: list[int])
 
 def test_conversions_in_bands_leave_no_seams(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whole images took 2.8 GB to convert (16 bit) where their pixels take 0.2."""
-    fading = noise(mode="RGBA")
+    fading = noise(20, 30).convert("RGBA")
     fading.putalpha(Image.linear_gradient("L").resize(fading.size))
     deep = Image.fromarray(np.random.default_rng(0).integers(0, 65536, (20, 30)).astype(np.uint16))
     for image in (fading, deep):
@@ -161,7 +163,7 @@ def test_exif_orientation_is_applied_once(orientation: int) -> None:
 def test_every_source_gives_the_same_pixels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without any network: sockets are shut."""
     monkeypatch.setattr(socket, "socket", lambda *args, **kwargs: pytest.fail("opened a socket"))
-    image = noise()
+    image = noise(20, 30)
     path = tmp_path / "an image, 100%.png"
     image.save(path)
     text = base64.b64encode(path.read_bytes()).decode()
@@ -241,6 +243,8 @@ def test_missing_files(tmp_path: Path) -> None:
         (encoded(noise(200, 200), "GIF")[:900], "got a corrupt one"),
         (png_header(20, 20), "got a corrupt one"),
         (b"\x89PNG\r\n\x1a\n" + b"\0" * 40, "got"),
+        (gzip.compress(b"%PDF-1.4 page"), r"got compressed content \(unpack it first\)"),
+        (b'<svg xmlns="http://www.w3.org/2000/svg"/>', r"got an SVG drawing \(render it as pixels first\)"),
     ],
 )
 def test_broken_files(tmp_path: Path, content: bytes, received: str) -> None:

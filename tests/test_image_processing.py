@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from image_processors import GRID, PATCH, SIDE, noise, processor
+from helpers import noise
+from image_processors import GRID, PATCH, SIDE, processor
 from PIL import Image, ImageOps
 from transformers.utils import logging as transformers_logging
 
@@ -99,7 +100,7 @@ def test_reversed_box() -> None:
 
 def test_other_refused_options() -> None:
     with pytest.raises(ValueError, match="data_format: expected channels_first"):
-        processor()(noise(), data_format="channels_last")
+        processor()(noise(20, 30), data_format="channels_last")
     with pytest.raises(ValueError, match="an image of at most 64 px a side; got 100x30"):
         processor()(noise(100, 30), do_resize=False)
 
@@ -155,7 +156,7 @@ def test_save_and_load(tmp_path: Path) -> None:
     loaded = ArrCocImageProcessor.from_pretrained(tmp_path)
     assert loaded.to_dict() == saved.to_dict()
     assert (loaded.patch_size, loaded.max_image_pixels, loaded.size["height"]) == (PATCH, 12_345, SIDE)
-    image = noise()
+    image = noise(20, 30)
     assert torch.equal(
         loaded(image, return_tensors="pt")["pixel_values"], saved(image, return_tensors="pt")["pixel_values"]
     )

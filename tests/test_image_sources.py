@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import tiny_model
 from PIL import Image
 
 from arr_coc.modeling import image_loading, image_sources
@@ -79,14 +78,6 @@ def image_file(tmp_path: Path) -> Path:
     path = tmp_path / "image.png"
     path.write_bytes(png())
     return path
-
-
-def test_a_model_takes_bytes_file_objects_and_data_sets_dicts(image_file: Path) -> None:
-    model, content = tiny_model(), image_file.read_bytes()
-    expected = model.generate(image_file, "What is it?")
-    for source in (content, BytesIO(content), {"bytes": content, "path": None}, {"bytes": None, "path": image_file}):
-        assert model.generate(source, "What is it?") == expected
-        assert model.generate(model.encode_image(source), "What is it?") == expected
 
 
 # Downloads

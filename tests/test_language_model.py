@@ -168,11 +168,12 @@ def test_gradients_reach_every_parameter(model: Any) -> None:
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("name", CASES)
-def test_bfloat16_is_finite(name: str) -> None:
-    model = loud_model(**CASES[name]).bfloat16()
+def test_half_precision_is_finite(name: str, dtype: torch.dtype) -> None:
+    model = loud_model(**CASES[name]).to(dtype)
     output = model(**prompt(model, (PAGE, QUESTION)))
-    assert output.logits.isfinite().all() and output.logits.dtype == output.image_tokens.dtype == torch.bfloat16
+    assert output.logits.isfinite().all() and output.logits.dtype == output.image_tokens.dtype == dtype
     assert isinstance(model.generate(PAGE, QUESTION, max_new_tokens=2), str)
 
 
@@ -181,6 +182,7 @@ def test_saving_and_loading_changes_nothing(model: Any, tmp_path: Path) -> None:
     model.processor.save_pretrained(tmp_path)
     again = ArrCocForConditionalGeneration.from_pretrained(tmp_path)
     state = again.state_dict()
+    assert not any(tensor.is_meta for tensor in [*again.parameters(), *again.buffers()])
     assert state.keys() == model.state_dict().keys()
     assert all(torch.equal(tensor, state[name]) for name, tensor in model.state_dict().items())
     assert again.processor.layout == model.config.bridge_config.layout

@@ -1,25 +1,21 @@
-"""Publishing: one whole commit or none, whatever the network does.
+"""Publishing: one whole commit or none, whatever the network does. The Hub is `hub_server.py`."""
 
-The Hub is `hub_server.py` in a process of its own.
-"""
-
-import json
 import os
 import re
 import shutil
 import subprocess
 import sys
-import urllib.request
 from collections import Counter
 from collections.abc import Iterator
+from copy import deepcopy
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
 import hub_server
 import huggingface_hub
 import pytest
 from helpers import tiny_model
+from hub_server import Hub
 from huggingface_hub import constants
 
 from arr_coc.cli import main
@@ -32,68 +28,20 @@ NAME = "org/tiny"
 FILES = f"/api/models/{NAME}"
 
 
-class Hub:
-    """The server, seen from a test."""
-
-    def __init__(self, url: str) -> None:
-        self.url = url
-
-    def ask(self, path: str, body: dict[str, Any] | None = None) -> Any:
-        data = None if body is None else json.dumps(body).encode()
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with opener.open(urllib.request.Request(self.url + path, data), timeout=60) as answer:
-            return json.load(answer)
-
-    def fail(self, method: str, path: str, how: int | str, times: int = 1, **headers: str) -> None:
-        self.ask("/_fail", {"method": method, "path": path, "how": how, "times": times, "headers": headers})
-
-    def repository(self, name: str = NAME) -> dict[str, Any]:
-        found: dict[str, Any] = self.ask("/_state")["repositories"][name]
-        return found
-
-    def sizes(self, revision: str = "main") -> dict[str, int]:
-        """Bytes of the files at a branch, but for the Hub's own."""
-        repository = self.repository()
-        files = repository["commits"][repository["refs"][revision]]["files"]
-        return {path: file["size"] for path, file in files.items() if path != ".gitattributes"}
-
-    def objects(self) -> set[str]:
-        return set(self.ask("/_state")["objects"])
-
-    def requests(self) -> Counter[str]:
-        return Counter(f"{method} {path}" for method, path, _ in self.ask("/_log"))
-
-    def uploads(self) -> list[str]:
-        """The weights that were sent, by SHA-256, whatever became of them."""
-        return [path.removeprefix("/lfs/") for method, path, _ in self.ask("/_log") if method == "PUT"]
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    command = [sys.executable, "-u", str(Path(hub_server.__file__))]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        try:
-            yield f"http://127.0.0.1:{int(process.stdout.readline())}"
-        finally:
-            process.terminate()
-
-
 @pytest.fixture
-def hub(server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     """An empty Hub that this process may use, without waiting between tries and without loading what is pushed."""
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
-    monkeypatch.setattr(constants, "ENDPOINT", server)
-    monkeypatch.setenv("HF_TOKEN", hub_server.TOKEN)
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    monkeypatch.setattr("time.sleep", lambda seconds: None)
-    monkeypatch.setattr(pushing, "check_loads", lambda folder: 1)
-    huggingface_hub.close_session()
-    made = Hub(server)
-    made.ask("/_reset")
-    yield made
-    huggingface_hub.close_session()
+    with hub_server.serving() as hub:
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+        monkeypatch.setattr(constants, "ENDPOINT", hub.url)
+        monkeypatch.setenv("HF_TOKEN", hub_server.TOKEN)
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        monkeypatch.setattr("time.sleep", lambda seconds: None)
+        monkeypatch.setattr(pushing, "check_loads", lambda folder: 1)
+        huggingface_hub.close_session()
+        yield hub
+        huggingface_hub.close_session()
 
 
 @pytest.fixture(scope="module")
@@ -131,14 +79,14 @@ def digests(folder: Path) -> set[str]:
 
 def test_a_push_makes_a_private_repository_in_one_commit_and_again_changes_nothing(hub: Hub, folder: Path) -> None:
     pushed = push(folder, NAME)
-    repository = hub.repository()
+    repository = hub.repository(NAME)
     assert repository["private"] and len(repository["commits"]) == 2  # the Hub's own first one, and ours
-    assert hub.sizes() == sizes_of(folder) == pushed.checked.files
+    assert hub.sizes(NAME) == sizes_of(folder) == pushed.checked.files
     assert pushed.changed and pushed.removed == ()
     assert pushed.url == f"{hub.url}/{NAME}/commit/{repository['refs']['main']}"
     again = push(folder, NAME)
     assert not again.changed and again.url == pushed.url
-    assert len(hub.repository()["commits"]) == 2 and len(hub.uploads()) == 1
+    assert len(hub.repository(NAME)["commits"]) == 2 and len(hub.uploads()) == 1
 
 
 @pytest.mark.parametrize("how", [500, 429, "cut"])
@@ -158,8 +106,8 @@ def test_a_push_makes_a_private_repository_in_one_commit_and_again_changes_nothi
 def test_a_trouble_that_passes_is_sat_out(hub: Hub, folder: Path, method: str, path: str, how: int | str) -> None:
     hub.fail(method, path, how, times=2, **({"Retry-After": "1"} if how == 429 else {}))
     assert push(folder, NAME).changed
-    assert hub.sizes() == sizes_of(folder)
-    assert len(hub.repository()["commits"]) == 2
+    assert hub.sizes(NAME) == sizes_of(folder)
+    assert len(hub.repository(NAME)["commits"]) == 2
 
 
 @pytest.mark.parametrize(
@@ -176,34 +124,34 @@ def test_an_upload_that_fails_for_good_commits_nothing_and_the_next_run_sends_on
     assert re.search(r"\(Error while uploading 'model-0000\d-of-0000\d\.safetensors' to the Hub\)", said)
     assert said.endswith("Nothing is committed in part. Run it again: weights that have arrived are not sent again")
     assert "signed" not in said and "\n" not in said
-    assert hub.sizes() == {}
-    arrived, sent = hub.objects(), len(hub.uploads())
+    assert hub.sizes(NAME) == {}
+    arrived, sent = set(hub.objects), len(hub.uploads())
     assert arrived == digests(shards) - {min(digests(shards))}
-    hub.ask("/_heal")
+    hub.failures.clear()
     push(shards, NAME)
     assert hub.uploads()[sent:] == [min(digests(shards))]
-    assert hub.sizes() == sizes_of(shards)
+    assert hub.sizes(NAME) == sizes_of(shards)
 
 
 def test_a_commit_that_fails_for_good_leaves_the_repository_as_it_was(hub: Hub, folder: Path, shards: Path) -> None:
     push(folder, NAME)
-    before, sent = hub.repository(), len(hub.uploads())
+    before, sent = deepcopy(hub.repository(NAME)), len(hub.uploads())
     hub.fail("POST", f"{FILES}/commit/", 503, times=pushing.TRIES)
     with pytest.raises(ConnectionError, match="got 503 Service Unavailable.* Nothing is committed in part"):
         push(shards, NAME)
-    assert hub.repository() == before
+    assert hub.repository(NAME) == before
     assert len(hub.uploads()) == sent + len(digests(shards))
     pushed = push(shards, NAME)
     assert len(hub.uploads()) == sent + len(digests(shards))  # resumed: nothing sent twice
     assert pushed.removed == ("model.safetensors",)  # from_pretrained would prefer it to the shards
-    assert hub.sizes() == sizes_of(shards)
+    assert hub.sizes(NAME) == sizes_of(shards)
 
 
 def test_a_commit_whose_answer_is_lost_is_not_made_twice(hub: Hub, folder: Path) -> None:
     hub.fail("POST", f"{FILES}/commit/", "lost")
     assert push(folder, NAME).changed
-    assert len(hub.repository()["commits"]) == 2
-    assert hub.sizes() == sizes_of(folder)
+    assert len(hub.repository(NAME)["commits"]) == 2
+    assert hub.sizes(NAME) == sizes_of(folder)
 
 
 @pytest.mark.parametrize(("private", "other"), [(True, "public"), (False, "private")])
@@ -234,7 +182,7 @@ def test_what_the_hub_refuses_is_told_in_one_line_and_not_tried_again(
     with pytest.raises(ValueError, match=f"^{NAME}: {expected}") as caught:
         push(folder, NAME)
     assert "\n" not in str(caught.value) and hub_server.TOKEN not in str(caught.value)
-    assert hub.sizes() == {} and hub.requests()[f"POST {FILES}/commit/main"] == 1
+    assert hub.sizes(NAME) == {} and hub.requests()[f"POST {FILES}/commit/main"] == 1
 
 
 def test_token_network_and_name_are_asked_for_first(
@@ -282,7 +230,7 @@ def test_the_command_loads_what_it_pushes_and_takes_endpoint_and_token_from_the_
     assert (result.returncode, result.stderr) == (0, "")
     count, size = len(sizes_of(folder)), sum(sizes_of(folder).values())
     assert result.stdout.splitlines() == [
-        f"{hub.url}/{NAME}/commit/{hub.repository()['refs']['main']}",
+        f"{hub.url}/{NAME}/commit/{hub.repository(NAME)['refs']['main']}",
         f"{count} files, {size:,} bytes pushed to {NAME} (private), branch main",
     ]
-    assert hub.sizes() == sizes_of(folder)
+    assert hub.sizes(NAME) == sizes_of(folder)

@@ -90,9 +90,6 @@ def cut() -> Wordpieces:
     return Wordpieces(tiny_tokenizer())
 
 
-# ---- wordpieces of words
-
-
 # ---- where characters stand
 
 

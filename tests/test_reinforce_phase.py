@@ -29,11 +29,6 @@ PHASE = AllocatorPhase(
 )
 
 
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_checkpoint(tmp_path_factory.mktemp("tiny"))
-
-
 def test_resume_is_exact_and_keeps_the_scorer_that_the_phase_began_with(checkpoint: Path, tmp_path: Path) -> None:
     whole = trainer_of(checkpoint, tmp_path / "whole", PHASE, accumulation=2)
     whole.train()
@@ -62,11 +57,10 @@ def test_the_scorer_is_trained_alone_and_the_run_says_how_it_fares(checkpoint: P
         assert {"loss/reinforcement", "gradient_norm/scorer", "recall"} <= set(line)
 
 
-def test_tiers_are_reinforced_too(checkpoint: Path, tmp_path: Path) -> None:
-    folder = tiny_checkpoint(tmp_path / "tiers", fetcher={"tier_choice": "classifier"})
+def test_tiers_are_reinforced_too(tiered_checkpoint: Path, tmp_path: Path) -> None:
     trainer = trainer_of(
-        folder,
-        tmp_path / "run",
+        tiered_checkpoint,
+        tmp_path,
         PHASE,
         trained=("scorer", "allocator"),
         allocator="tiers",
@@ -118,6 +112,3 @@ def test_two_processes_reinforce_one_scorer(tmp_path: Path) -> None:
 def test_bad_settings_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         replace(PHASE, **changes)
-
-
-# ---- data ---------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from trainers import CPU, PHASE, Killed, killed_at, loaded, same, tiered_checkpoint, trainer_of, weights_of
+from trainers import CPU, PHASE, Killed, killed_at, loaded, same, trainer_of, weights_of
 
 from arr_coc import ArrCocForConditionalGeneration
 from arr_coc.training.checkpoints import (
@@ -24,9 +24,8 @@ from arr_coc.training.trainer import ArrCocTrainer
 
 
 @pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Read only."""
-    return tiered_checkpoint(tmp_path_factory.mktemp("tiers"))
+def checkpoint(tiered_checkpoint: Path) -> Path:
+    return tiered_checkpoint
 
 
 @pytest.fixture(scope="module")

@@ -13,14 +13,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import pytest
-from serving_client import IMAGES, SETTINGS, URLS
-
-pytest.importorskip("openai")
-
 import openai
+import pytest
 from helpers import loud_model
-from serving_client import chat, data_url, noise, png, serving, until
+from pydantic import BaseModel, create_model
+from serving_client import IMAGES, QUESTION, SETTINGS, URLS, ask, chat, data_url, noise, png, serving, text_of, until
 from tiny_pdf import text_at, write_pdf
 
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
@@ -28,34 +25,21 @@ from arr_coc.serving import image_workers
 from arr_coc.serving.app import Server
 from arr_coc.serving.question import Ticket
 
-QUESTION = "What is the total?"
-
 
 @pytest.fixture(scope="module")
-def served(model: ArrCocForConditionalGeneration) -> Iterator[tuple[Server, str]]:
+def served(model: ArrCocForConditionalGeneration) -> Iterator[tuple[Server, str, Any]]:
     with serving(model, SETTINGS) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def server(served: tuple[Server, str]) -> Server:
+def server(served: tuple[Server, str, Any]) -> Server:
     return served[0]
 
 
 @pytest.fixture(scope="module")
-def client(served: tuple[Server, str]) -> Any:
-    alone = {"Connection": "close"}  # a kept one is closed after 5 s, perhaps as the next request goes out
-    asked = {"base_url": served[1], "api_key": "any", "max_retries": 0, "timeout": 60, "default_headers": alone}
-    with openai.OpenAI(**asked) as client:
-        yield client
-
-
-def ask(client: Any, question: str = QUESTION, *urls: str, **options: Any) -> Any:
-    return client.chat.completions.create(model="tiny", messages=chat(question, *(urls or URLS[:1])), **options)
-
-
-def text(completion: Any) -> str:
-    return completion.choices[0].message.content
+def client(served: tuple[Server, str, Any]) -> Any:
+    return served[2]
 
 
 # ---- answers
@@ -71,7 +55,7 @@ def test_answers_of_many_clients_are_those_of_generate(model: Any, client: Any) 
 
     def answer(case: tuple[int, str, str, int]) -> str:
         image, question, strategy, budget = case
-        return text(ask(client, question, URLS[image], extra_body={"strategy": strategy, "budget": budget}))
+        return text_of(ask(client, question, URLS[image], extra_body={"strategy": strategy, "budget": budget}))
 
     with ThreadPoolExecutor(12) as threads:
         answers = list(threads.map(answer, cases))
@@ -101,7 +85,7 @@ def test_stop_strings_and_lengths(model: Any, client: Any, monkeypatch: pytest.M
             assert "".join(event.choices[0].delta.content or "" for event in events) == before
             assert events[-1].choices[0].finish_reason == "stop"
         else:
-            assert (text(answer), answer.choices[0].finish_reason) == (before, "stop")
+            assert (text_of(answer), answer.choices[0].finish_reason) == (before, "stop")
     tokens = [token.token for token in ask(client, max_tokens=12, logprobs=True).choices[0].logprobs.content]
     count = next(count for count in range(len(tokens)) if stop in "".join(tokens[:count]))
     progress = Ticket.progress
@@ -147,7 +131,7 @@ def test_probabilities_are_the_models_own_whatever_is_drawn(model: Any, client: 
     expected = [model.generate(IMAGES[image], QUESTION, return_fetch=True, max_new_tokens=5) for image in range(3)]
     assert len({own.probability for own in expected}) == 3
     for (image, _), said in zip(cases, answers, strict=True):
-        assert text(said) == expected[image].text
+        assert text_of(said) == expected[image].text
         assert said.arr_coc["probability"] == pytest.approx(expected[image].probability, rel=1e-2)
         logprobs = [token.logprob for token in said.choices[0].logprobs.content]
         assert prod(map(exp, logprobs)) == pytest.approx(expected[image].probability, rel=1e-2)
@@ -163,22 +147,22 @@ def test_several_passes_are_those_of_generate(temperature: float, model: Any, cl
     if not temperature:  # else tokens are drawn
         expected = model.generate(IMAGES[0], QUESTION, **choices, return_fetch=True, max_new_tokens=6)
         assert [own["text"] for own in passes] == [own.text for own in expected.passes]
-        assert text(answer) == expected.text
+        assert text_of(answer) == expected.text
         logprobs = [token.logprob for token in answer.choices[0].logprobs.content]
         assert prod(map(exp, logprobs)) == pytest.approx(expected.probability, rel=1e-2)
 
 
 @pytest.mark.versions
 def test_several_images_and_earlier_turns(model: Any, client: Any) -> None:
-    assert text(ask(client, QUESTION, *URLS[:2])) == model.generate([IMAGES[:2]], [QUESTION])[0]
+    assert text_of(ask(client, QUESTION, *URLS[:2])) == model.generate([IMAGES[:2]], [QUESTION])[0]
     first = chat("Who?", URLS[0])
     turns = [*first, {"role": "assistant", "content": "Me."}, {"role": "user", "content": QUESTION}]
     answer = client.chat.completions.create(model="tiny", messages=turns)
-    assert text(answer) == model.generate(IMAGES[0], QUESTION, history=[("Who?", "Me.")])
+    assert text_of(answer) == model.generate(IMAGES[0], QUESTION, history=[("Who?", "Me.")])
     own = ask(client, "Who?").choices[0].message  # as clients send it back, with null fields
     turns = [*first, own, {"role": "user", "content": QUESTION, "name": "me"}]
     again = client.chat.completions.create(model="tiny", messages=turns, extra_body={"logit_bias": None})
-    assert text(again) == model.generate(IMAGES[0], QUESTION, history=[("Who?", own.content)])
+    assert text_of(again) == model.generate(IMAGES[0], QUESTION, history=[("Who?", own.content)])
 
 
 def pdf(*texts: str) -> bytes:
@@ -197,7 +181,7 @@ def test_pdfs_are_answered_as_generate_answers_them(pages: int, model: Any, clie
     messages: Any = [{"role": "user", "content": [{"type": "text", "text": QUESTION}, file]}]
     for chats in (messages, chat(QUESTION, url)):
         answer = client.chat.completions.create(model="tiny", messages=chats)
-        assert text(answer) == expected
+        assert text_of(answer) == expected
         seen = answer.arr_coc["images"]
         assert [(page["height"], page["width"], page["views"]) for page in seen] == [(150, 125, 1)] * pages
 
@@ -213,8 +197,8 @@ def test_base_tokens_of_one_request_are_pooled_as_generate_pools_them(
     urls = [data_url(each) for each in content]
     expected = model.generate([content], [QUESTION], return_fetch=True)[0]
     answer = ask(client, QUESTION, *urls, max_tokens=8, logprobs=True)
-    assert text(answer) == model.generate([content], [QUESTION], max_new_tokens=8)[0]
-    assert text(ask(client, QUESTION, *urls)) == expected.text
+    assert text_of(answer) == model.generate([content], [QUESTION], max_new_tokens=8)[0]
+    assert text_of(ask(client, QUESTION, *urls)) == expected.text
     assert len(answer.arr_coc["images"]) == len(expected.fetch.seen.views.slots)
     held = client.post("/encodings", cast_to=object, body={"image": URLS[0]})["id"]
     if len(shown) > 4:
@@ -228,13 +212,13 @@ def test_large_images_are_answered_in_tiles(model: Any, client: Any) -> None:
     questions = [(large, "Who?"), (small, "Who?"), (large, "What?"), (small, "What?")] * 3
     with ThreadPoolExecutor(12) as threads:
         answers = list(threads.map(lambda case: ask(client, case[1], data_url(case[0])), questions))
-    assert [text(answer) for answer in answers] == [model.generate(*case) for case in questions]
+    assert [text_of(answer) for answer in answers] == [model.generate(*case) for case in questions]
     tiles = model.encode_image(large).tiles
     assert answers[0].arr_coc["images"] == [
         {"height": 300, "width": 300, "views": 1 + len(tiles), "scale": 0.5, "warnings": []}
     ]
     both = ask(client, QUESTION, data_url(large), data_url(small))
-    assert text(both) == model.generate([[large, small]], [QUESTION])[0] and len(both.arr_coc["images"]) == 2
+    assert text_of(both) == model.generate([[large, small]], [QUESTION])[0] and len(both.arr_coc["images"]) == 2
 
 
 def test_what_changes_nothing_is_taken(model: Any, client: Any) -> None:
@@ -245,7 +229,7 @@ def test_what_changes_nothing_is_taken(model: Any, client: Any) -> None:
         "service_tier": "auto",
         "seed": 7,
     }
-    assert text(ask(client, **nothing)) == model.generate(IMAGES[0], QUESTION)
+    assert text_of(ask(client, **nothing)) == model.generate(IMAGES[0], QUESTION)
 
 
 def schema_of(**properties: Any) -> dict[str, Any]:
@@ -303,14 +287,24 @@ def test_fields_that_may_be_missing_are_null_or_left_out(stream: bool, model: An
     assert told["fields"]["tax"]["error"] and told["fields"]["tip"]["error"]
 
 
-def test_json_that_is_refused(server: Server, client: Any) -> None:
-    for form, message in (
-        (schema_of(rows={"type": "array"}), "rows: expected type string, number"),
-        ({"type": "json_object"}, "response_format.type"),
-    ):
-        with pytest.raises(openai.BadRequestError, match=message):
-            ask(client, response_format=form)
-    assert until(lambda: not server.engine.running)
+def of_text(*names: str) -> type[BaseModel]:
+    """What is asked for as JSON: fields of text."""
+    fields: dict[str, Any] = {name: (str, ...) for name in names}
+    return create_model("Receipt", **fields)
+
+
+def test_the_clients_own_forms_are_filled_or_refused_or_cut(model: Any, client: Any) -> None:
+    parse, asked = client.chat.completions.parse, {"model": "tiny", "messages": chat(QUESTION, URLS[0])}
+    parsed = parse(**asked, **ENDED, response_format=of_text("total", "date")).choices[0].message.parsed
+    answers = {"total": ended(model, QUESTION), "date": ended(model, "What is the date?")}
+    assert parsed.model_dump() == answers
+    answer = parse(**asked, **ENDED, response_format=create_model("Sums", total=(int, ...)))
+    message = answer.choices[0].message
+    assert message.parsed is None and "total: expected an answer that is integer" in message.refusal
+    assert answer.arr_coc["fields"]["total"]["text"] == answers["total"]
+    with pytest.raises(openai.LengthFinishReasonError) as cut:
+        parse(**asked, response_format=of_text("total"), max_tokens=2)
+    assert answers["total"].startswith(cut.value.completion.arr_coc["fields"]["total"]["text"])
 
 
 def test_an_image_is_encoded_once(server: Server, model: Any, client: Any) -> None:
@@ -320,7 +314,7 @@ def test_an_image_is_encoded_once(server: Server, model: Any, client: Any) -> No
     counter = server.metrics.encodings.labels("miss")
     before = counter._value.get()
     for url in (held["id"], data_url(content)):
-        assert text(ask(client, QUESTION, url)) == model.generate(content, QUESTION)
+        assert text_of(ask(client, QUESTION, url)) == model.generate(content, QUESTION)
     assert counter._value.get() == before
     assert client.post("/encodings", cast_to=object, body={"image": data_url(content)})["id"] == held["id"]
 
@@ -389,6 +383,8 @@ REFUSED: dict[str, tuple[dict[str, Any], int, str]] = {
         "prompts of one image without tiles",
     ),
     "a field": ({"extra_body": {"stratgy": "none"}}, 400, "stratgy"),
+    "rows of a table": ({"response_format": schema_of(rows={"type": "array"})}, 400, "rows: expected type string, num"),
+    "any JSON": ({"response_format": {"type": "json_object"}}, 400, "response_format.type"),
     "a seed of samples": ({"seed": 1, "temperature": 0.5}, 400, "seed: expected temperature 0 with it (sampled"),
     "two answers": ({"n": 2}, 400, "n: expected 1, one answer a request"),
     "other tokens' probabilities": ({"logprobs": True, "top_logprobs": 5}, 400, "top_logprobs: expected 0; got 5"),
@@ -398,13 +394,14 @@ REFUSED: dict[str, tuple[dict[str, Any], int, str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_refusals_say_why_and_nothing_of_the_server(case: str, client: Any) -> None:
+def test_refusals_say_why_and_nothing_of_the_server(case: str, server: Server, client: Any) -> None:
     changes, status, message = REFUSED[case]
     with pytest.raises(openai.APIStatusError) as caught:
         client.chat.completions.create(**{"model": "tiny", "messages": chat(QUESTION, URLS[0]), **changes})
     assert caught.value.status_code == status and message in str(caught.value.body)
     body = caught.value.response.text
     assert len(body) < 1000 and not re.search(r"/(tmp|root|home|usr|work)/|Traceback|\.py", body)
+    assert until(lambda: not server.engine.running)
 
 
 ASKED = {"model": "tiny", "messages": chat(QUESTION, URLS[0])}
@@ -415,6 +412,11 @@ MUCH_DETAIL = {"type": "image_url", "image_url": {"url": URLS[0], "detail": "muc
 @pytest.mark.parametrize(
     ("body", "field", "message"),
     [
+        (
+            {"model": "tiny", "messages": chat("a\ud83d", URLS[0])},
+            None,
+            "question: expected text, which UTF-8 can hold; got 'a\\ud83d' (str)",
+        ),
         (b"", None, "body: expected a JSON object (Content-Type: application/json); got none"),
         (b"{", None, "body: expected JSON; got other content"),
         ([1], None, "body: expected a JSON object (Content-Type: application/json); got a list of 1"),
@@ -454,7 +456,7 @@ MUCH_DETAIL = {"type": "image_url", "image_url": {"url": URLS[0], "detail": "muc
     ],
 )
 def test_an_invalid_body_is_refused_by_field(
-    served: tuple[Server, str], body: Any, field: str | None, message: str
+    served: tuple[Server, str, Any], body: Any, field: str | None, message: str
 ) -> None:
     """The words were pydantic's: "Input should be a valid string", or "Field required", in `messages.0.content.str`."""
     content = body if isinstance(body, bytes) else json.dumps(body)
@@ -468,15 +470,6 @@ def test_an_invalid_body_is_refused_by_field(
         "param": field,
         "code": None,
     }
-
-
-def test_half_a_character_is_refused(served: tuple[Server, str]) -> None:
-    """JSON can say it, no tokenizer takes it."""
-    body = json.dumps({"model": "tiny", "messages": chat("a\ud83d", URLS[0])})  # escaped, as openai's client never does
-    headers = {"Content-Type": "application/json"}
-    with openai.DefaultHttpxClient() as http:
-        answer = http.post(f"{served[1]}/chat/completions", content=body, headers=headers)
-    assert answer.status_code == 400 and "text, which UTF-8 can hold" in answer.text
 
 
 def test_who_is_late_is_told_so(server: Server, client: Any) -> None:
@@ -534,8 +527,8 @@ def test_a_served_model_with_eager_attention_answers_as_alone() -> None:
     model.model.language_model.set_attn_implementation("eager")
     asked = [{"max_new_tokens": 8, **options} for options in ({}, {"num_passes": 2}, {"strategy": "attention"})]
     alone = [model.generate(IMAGES[0], QUESTION, return_fetch=True, **options) for options in asked]
-    with serving(model, SETTINGS) as (_, url), openai.OpenAI(base_url=url, api_key="any", max_retries=0) as own:
-        assert text(ask(own, max_tokens=8)) == alone[0].text
+    with serving(model, SETTINGS) as (_, _, own):
+        assert text_of(ask(own, max_tokens=8)) == alone[0].text
         beside = [model.generate(IMAGES[0], QUESTION, return_fetch=True, **options) for options in asked]
     assert [answer.text for answer in beside] == [answer.text for answer in alone]
     assert [answer.probability for answer in beside] == pytest.approx([answer.probability for answer in alone])
@@ -551,7 +544,7 @@ def test_one_refused_question_of_a_batch_leaves_the_others_alone(server: Server,
         jobs = [threads.submit(ask, client, question, max_tokens=40) for question in questions]
     for question, job in zip(questions, jobs, strict=True):
         if question in expected:
-            assert text(job.result()) == expected[question]
+            assert text_of(job.result()) == expected[question]
         else:
             assert isinstance(job.exception(), openai.BadRequestError)
     assert until(lambda: not server.engine.running) and server.engine.rows.free == before
@@ -572,7 +565,7 @@ def test_a_question_cancelled_while_it_is_embedded_never_runs(
         ask(client.with_options(timeout=0.3), max_tokens=700)
     assert until(lambda: cancelled == [True])
     monkeypatch.undo()
-    assert text(ask(client, max_tokens=2)) and until(lambda: not server.engine.running, 0.3)
+    assert text_of(ask(client, max_tokens=2)) and until(lambda: not server.engine.running, 0.3)
 
 
 # ---- images
@@ -583,7 +576,7 @@ def test_a_worker_that_is_killed_costs_no_answer(server: Server, model: Any, cli
     for process in server.workers.processes:
         os.kill(process, signal.SIGKILL)
     content = png(noise(78))
-    assert text(ask(client, QUESTION, data_url(content))) == model.generate(content, QUESTION)
+    assert text_of(ask(client, QUESTION, data_url(content))) == model.generate(content, QUESTION)
     assert server.metrics.worker_restarts._value.get() > restarts
 
 
@@ -600,14 +593,14 @@ def test_a_worker_that_hangs_is_replaced(server: Server, client: Any, monkeypatc
         for process in processes:
             if process in server.workers.processes:
                 os.kill(process, signal.SIGCONT)
-    assert text(ask(client, QUESTION, data_url(png(noise(79)))))
+    assert text_of(ask(client, QUESTION, data_url(png(noise(79)))))
 
 
 # ---- status
 
 
 @pytest.mark.versions
-def test_status_and_metrics(served: tuple[Server, str], client: Any) -> None:
+def test_status_and_metrics(served: tuple[Server, str, Any], client: Any) -> None:
     root = client.with_options(base_url=served[1].removesuffix("/v1"))
     assert [model.id for model in client.models.list()] == ["tiny"]
     for path in ("/healthz", "/readyz"):

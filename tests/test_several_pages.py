@@ -1,23 +1,21 @@
 """A question about several pages: the most relevant page that has an answer is asked alone, wherever it stands."""
 
+from dataclasses import replace
 from itertools import permutations
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from helpers import READS_WORDS, SCORES_WORDS, needs_the_shipped_model, tiny_model
-from openai import OpenAI
+from helpers import READS_WORDS, SCORES_WORDS, tiny_model
 from PIL import Image
-from serving_client import chat, data_url, png, serving
+from serving_client import SETTINGS, ask, data_url, png, serving, text_of
 from torch import Tensor
 
-import arr_coc
 from arr_coc.modeling.generation import AnswerGenerator
 from arr_coc.modeling.prompt_format import NOT_ON_THE_PAGE
 from arr_coc.modeling.scorers import FetchContext
 from arr_coc.pages.generator import draw_page
-from arr_coc.serving.settings import ServerSettings
 from arr_coc.viewing import describe, draw_sheet
 from benchmarks.several_pages import told_apart
 
@@ -141,10 +139,9 @@ def test_the_server_asks_as_generate_does(model: Any, monkeypatch: pytest.Monkey
     pages = [paper(0), paper(2), paper(1)]
     expected = model.generate([pages], [QUESTION], max_new_tokens=4)[0]
     asked = says(monkeypatch, [])
-    with serving(model, ServerSettings()) as (_, address), OpenAI(base_url=address, api_key="any") as client:
-        messages = chat(QUESTION, *(data_url(png(page)) for page in pages))
-        told = client.chat.completions.create(model="tiny", messages=messages, max_tokens=4)
-    assert told.choices[0].message.content == expected and len(asked) == 1 and len(asked[0][0]) == 1
+    with serving(model, replace(SETTINGS, max_pixels=10**6)) as (_, _, client):
+        told = ask(client, QUESTION, *(data_url(png(page)) for page in pages), max_tokens=4)
+    assert text_of(told) == expected and len(asked) == 1 and len(asked[0][0]) == 1
 
 
 @pytest.mark.parametrize("given", ["relevance", "boxes", "patches"])
@@ -172,9 +169,3 @@ def test_the_shipped_model_answers_about_two_pages_as_about_each(shipped: Any, k
     told = [shipped.generate([order], [question.text], return_fetch=True)[0] for order in (images, images[::-1])]
     assert [answer.fetch.counts.argmax().item() for answer in told] == [number, 1 - number]
     assert told[0].text == told[1].text == alone
-
-
-@pytest.fixture(scope="module")
-def shipped() -> Any:
-    needs_the_shipped_model("load_model()")
-    return arr_coc.load_model()

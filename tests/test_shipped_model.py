@@ -4,17 +4,14 @@ import base64
 from pathlib import Path
 from typing import Any
 
-import openai
 import pytest
 import torch
 from bad_calls import BAD
 from chats import WRITTEN, shown, turn
-from helpers import needs_the_shipped_model
 from PIL import Image
 from serving_client import serving
 from transformers import pipeline
 
-import arr_coc
 from arr_coc.serving.settings import ServerSettings
 from benchmarks.page_sizes import TIMES, page_sizes, verdict
 
@@ -29,9 +26,8 @@ OF_THE_TINY_MODEL = ("too large a budget", "long question")
 
 
 @pytest.fixture(scope="module")
-def model() -> Any:
-    needs_the_shipped_model("load_model()")
-    return arr_coc.load_model()
+def model(shipped: Any) -> Any:
+    return shipped
 
 
 @pytest.mark.parametrize("text_first", [False, True])
@@ -58,10 +54,7 @@ def test_the_server_answers_as_generate_does(model: Any, file: Path, kind: str, 
         part = {"type": "file", "file": {"filename": file.name, "file_data": url}}
     expected = model.generate(file, question, return_fetch=True)
     text = {"type": "text", "text": question}
-    with (
-        serving(model, ServerSettings(image_workers=1)) as (_, address),
-        openai.OpenAI(base_url=address, api_key="any", max_retries=0, timeout=120) as client,
-    ):
+    with serving(model, ServerSettings(image_workers=1)) as (_, _, client):
         for content in ([part, text], [text, part]):
             messages: Any = [{"role": "user", "content": content}]
             answer = client.chat.completions.create(model="tiny", messages=messages)

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
-from trainers import CPU, PAGES, PHASE, loaded, tiered_checkpoint, trainer_of, weights_of
+from trainers import CPU, PAGES, PHASE, loaded, trainer_of, weights_of
 
 from arr_coc.adapters import PARTS, adapt, part_of_parameter
 from arr_coc.data.collator import QuestionCollator
@@ -19,13 +18,12 @@ from arr_coc.training.phases import AllocatorPhase, JointPhase, Phase, SemanticP
 from arr_coc.training.trainer import Mix
 
 
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Read only."""
-    return tiered_checkpoint(tmp_path_factory.mktemp("tiers"))
-
-
 # ---- data and draws -----------------------------------------------------------------------------------------------
+@pytest.fixture(scope="module")
+def checkpoint(tiered_checkpoint: Path) -> Path:
+    return tiered_checkpoint
+
+
 def test_draws_depend_on_seed_and_step_alone(checkpoint: Path) -> None:
     config = loaded(checkpoint)[0].config
     mix = Mix({"realizer": 3.0, "none": 1.0}, {"standard": 1.0, 5: 1.0})
@@ -108,43 +106,6 @@ def test_a_frozen_scorer_runs_once_and_without_a_graph(checkpoint: Path, tmp_pat
         scorer.register_forward_hook(lambda _m, _i, scores, name=name: ran.append((name, scores.requires_grad)))
     trainer.train()
     assert ran == [("realizer", False)]
-
-
-def test_activation_checkpointing_recomputes_every_layer_and_changes_no_gradient(checkpoint: Path) -> None:
-    """The layers of all three transformers: each runs twice, once forward and once again in the backward pass."""
-    model, processor = loaded(checkpoint)
-    batch = QuestionCollator(processor, model.config)(open_records(PAGES)[:2])
-    core = model.train().model
-    runs = {"grid": 0, "semantic": 0, "language": 0}
-    layers = {
-        "grid": core.vision_tower.grid_encoder.layers,
-        "semantic": core.vision_tower.semantic_encoder.layers,
-        "language": core.language_model.layers,
-    }
-
-    def count(kind: str) -> Any:
-        def hook(*_: Any) -> None:
-            runs[kind] += 1
-
-        return hook
-
-    for kind, stack in layers.items():
-        for layer in stack:
-            next(module for module in layer.modules() if isinstance(module, nn.Linear)).register_forward_hook(
-                count(kind)
-            )
-    gradients, counts = [], []
-    for checkpointing in (False, True):
-        if checkpointing:
-            model.activation_checkpointing_enable()
-        model.zero_grad()
-        model(**batch, use_cache=False).loss.backward()
-        gradients.append({name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None})
-        counts.append(dict(runs))
-        runs.update(dict.fromkeys(runs, 0))
-    assert counts[1] == {kind: 2 * number for kind, number in counts[0].items()}
-    assert gradients[0].keys() == gradients[1].keys()
-    assert all(torch.allclose(gradients[0][n], gradients[1][n], atol=1e-6) for n in gradients[0])
 
 
 # ---- what a training logs -----------------------------------------------------------------------------------------
@@ -247,15 +208,9 @@ RETAINING = AllocatorPhase(
 )
 
 
-@pytest.fixture(scope="module")
-def tiered(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Read only."""
-    return tiered_checkpoint(tmp_path_factory.mktemp("retention"))
-
-
-def moved(tiered: Path, folder: Path, weight: float) -> float:
+def moved(checkpoint: Path, folder: Path, weight: float) -> float:
     """How far the realizer's logits of retained records are, after training, from those without the adapter."""
-    model, processor = loaded(tiered)
+    model, processor = loaded(checkpoint)
     phase = replace(RETAINING, losses={**RETAINING.losses, "retention": weight})
     trainer = make_trainer(adapt(model, ("scorer",), r=4), processor, phase, folder, device=CPU, root=folder)
     trainer.train()
@@ -269,8 +224,8 @@ def moved(tiered: Path, folder: Path, weight: float) -> float:
     return retention_loss(after, before, batch["patch_mask"][batch["image_index"]]).mean().item()
 
 
-def test_retained_records_are_judged_as_before(tiered: Path, tmp_path: Path) -> None:
-    free, held = (moved(tiered, tmp_path / "free", 0.0), moved(tiered, tmp_path / "held", 5.0))
+def test_retained_records_are_judged_as_before(checkpoint: Path, tmp_path: Path) -> None:
+    free, held = (moved(checkpoint, tmp_path / "free", 0.0), moved(checkpoint, tmp_path / "held", 5.0))
     assert held < free / 3, (held, free)
 
 
@@ -280,9 +235,9 @@ def test_sources_that_there_are_not_are_not_retained(retained: Any) -> None:
         open_records({**MIXED, "retained": retained})
 
 
-def test_a_whole_model_has_nothing_to_be_held_to(tiered: Path, tmp_path: Path) -> None:
+def test_a_whole_model_has_nothing_to_be_held_to(checkpoint: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="retention: expected an adapter"):
-        trainer_of(tiered, tmp_path, RETAINING, losses={"retention": 1.0})
+        trainer_of(checkpoint, tmp_path, RETAINING, losses={"retention": 1.0})
 
 
 def test_retention_counts_real_patches_alone() -> None:

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import needs_the_shipped_model, reads, tiny_model
+from helpers import LARGE_TEXT, READS_WORDS, reads, tiny_model
 from PIL import Image, ImageOps
 from torch import Tensor
 
-import arr_coc
 from arr_coc.modeling.image_encoding import ImageEncoding
 from arr_coc.modeling.image_loading import source_policy, turn_box
 from arr_coc.pages.generator import draw_page
@@ -21,7 +20,6 @@ from arr_coc.serving.image_workers import ImageLimits, prepare
 from arr_coc.viewing import MARGIN, draw_answer, draw_sheet
 
 QUESTION = "What is it?"
-READER = {"bridge": {"kind": "wordpieces", "places": 16}, "vision": {"stem": "conv", "stem_channels": [8, 16]}}
 ANGLES = (90, 180, 270)
 
 
@@ -56,7 +54,7 @@ class Reading:
 @pytest.fixture
 def model() -> Any:
     torch.manual_seed(0)
-    return reads(tiny_model(text={"max_position_embeddings": 4096}, **READER), 1, 2)
+    return reads(tiny_model(text=LARGE_TEXT, **READS_WORDS), 1, 2)
 
 
 @pytest.fixture
@@ -170,12 +168,6 @@ def test_the_server_tells_the_turn(model: Any, reading: Reading) -> None:
         encoding, (page,) = encoder.encode([prepared])
         assert page["turned"] == degrees and (page["height"], page["width"]) == image.size[::-1]
         assert encoding.turned == [degrees]
-
-
-@pytest.fixture(scope="module")
-def shipped() -> Any:
-    needs_the_shipped_model("load_model()")
-    return arr_coc.load_model()
 
 
 @pytest.mark.slow

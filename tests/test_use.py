@@ -7,28 +7,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-pytest.importorskip("openai")
-
 import openai
+import pytest
 from helpers import Cli, tiny_model
-from serving_client import chat, data_url, noise, png, serving, until
+from serving_client import IMAGES, QUESTION, URLS, ask, chat, serving, text_of, until
 from trainers import write_adapter
 
 from arr_coc.data.feedback import Feedback, read_feedback
 from arr_coc.evaluation.prediction_loop import weights_hash
 from arr_coc.journal import journal_files, read_journal
 from arr_coc.learning.versions import Versions
+from arr_coc.loading import load_model
 from arr_coc.serving.app import Server
 from arr_coc.serving.examples import ALLOCATION, ANSWER, JOURNAL, SAME, SKIPPED, LoggedExample, Replay, example_of
 from arr_coc.serving.settings import ServerSettings, UseSettings
 
 pytestmark = pytest.mark.slow
-
-QUESTION = "What is the total?"
-IMAGES = [png(noise(seed)) for seed in range(3)]
-URLS = [data_url(content) for content in IMAGES]
 
 
 def redact(kept: LoggedExample | Feedback) -> LoggedExample | Feedback | None:
@@ -45,8 +39,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def served(folder: Path, checkpoint: Path) -> Iterator[tuple[Server, Any]]:
-    from arr_coc.loading import load_model
-
     settings = ServerSettings(cache_tokens=4096, image_workers=1)
     use = UseSettings(
         examples=folder / "log",
@@ -56,20 +48,13 @@ def served(folder: Path, checkpoint: Path) -> Iterator[tuple[Server, Any]]:
         versions_seconds=0.02,
         redact="test_use:redact",
     )
-    with (
-        serving(load_model(str(checkpoint), "cpu"), settings, use) as (server, url),
-        openai.OpenAI(base_url=url, api_key="any", max_retries=0, timeout=60) as client,
-    ):
+    with serving(load_model(str(checkpoint), "cpu"), settings, use) as (server, _, client):
         yield server, client
 
 
 @pytest.fixture(scope="module")
 def client(served: tuple[Server, Any]) -> Any:
     return served[1]
-
-
-def ask(client: Any, question: str = QUESTION, *urls: str, **options: Any) -> Any:
-    return client.chat.completions.create(model="tiny", messages=chat(question, *(urls or URLS[:1])), **options)
 
 
 def say(client: Any, **body: Any) -> Any:
@@ -91,7 +76,7 @@ def test_examples_hold_what_it_takes_to_ask_again(folder: Path, client: Any, che
     assert until(lambda: logged(folder, first.id) is not None)
     example = logged(folder, first.id)
     assert example is not None and example.images == tuple(IMAGES[:2])
-    assert (example.answer, example.finish) == (first.choices[0].message.content, first.choices[0].finish_reason)
+    assert (example.answer, example.finish) == (text_of(first), first.choices[0].finish_reason)
     assert example.fetched is not None and sum(len(patches) for patches in example.fetched) == 9
     assert (example.budget, example.stops, example.max_tokens, example.version) == (9, ("\x00",), 5, "checkpoint")
     assert example.why in ("sample", "unsure") and example.probability is not None
@@ -103,9 +88,9 @@ def test_a_log_is_replayed(folder: Path, client: Any, checkpoint: Path, cli: Cli
     turns = [*chat("Who?", URLS[1]), {"role": "assistant", "content": "Me."}, {"role": "user", "content": QUESTION}]
     answers = [
         ask(client, QUESTION, URLS[1], extra_body={"strategy": "saliency", "budget": 5}),
-        ask(client, QUESTION, *URLS),
+        ask(client, QUESTION, *URLS[:3]),
         client.chat.completions.create(model="tiny", messages=turns, max_tokens=9),
-        ask(client, max_tokens=12, stop=[ask(client, max_tokens=12).choices[0].message.content[3:5]]),
+        ask(client, max_tokens=12, stop=[text_of(ask(client, max_tokens=12))[3:5]]),
         ask(client, temperature=2.0),
         ask(client, "Who is Ada?"),
         ask(client, "Where is the secret?"),

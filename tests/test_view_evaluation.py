@@ -7,9 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from helpers import tiny_model
+from helpers import LARGE_TEXT, noise, tiny_model
 from PIL import Image
 
 from arr_coc.cli import main
@@ -18,18 +17,12 @@ from arr_coc.data.formats.own import Jsonl
 from arr_coc.data.records import Record, read_records
 from arr_coc.evaluation import evaluate
 from arr_coc.evaluation.answers import needs_views
-from arr_coc.evaluation.predictions import Prediction
 from arr_coc.evaluation.strategies import score_strategies
 from arr_coc.evaluation.suite import DataSet, measure_suite
 
 ROOT = Path(__file__).parents[1]
 
-LARGE_TEXT = {"max_position_embeddings": 4096}
 QUESTIONS = ("What is it?", "Why?")
-
-
-def noise(size: tuple[int, int], seed: int) -> Image.Image:
-    return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8))
 
 
 @pytest.fixture(scope="module")
@@ -42,8 +35,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two documents, one of two images and one a TIFF of three pages, with two questions each."""
     folder = tmp_path_factory.mktemp("views")
     for number in range(2):
-        noise((150, 110), number).save(folder / f"{number}.png")
-    first, *rest = (noise((70, 90), number) for number in range(2, 5))
+        noise(110, 150, number).save(folder / f"{number}.png")
+    first, *rest = (noise(90, 70, number) for number in range(2, 5))
     first.save(folder / "pages.pdf", save_all=True, append_images=rest, resolution=150)
     lines = [
         {"images": ["0.png", "1.png"], "boxes": [[10, 10, 30, 18]], "box_sources": [1], "answer_sources": [1]},
@@ -80,7 +73,7 @@ def test_what_is_asked_is_what_generate_answers(model: Any, data: Path) -> None:
 
 def test_an_image_is_asked_in_the_same_way_beside_documents(model: Any, data: Path, tmp_path: Path) -> None:
     """Any document in a file turned the tiles of all its images on."""
-    noise((300, 220), 5).save(tmp_path / "large.png")
+    noise(220, 300, 5).save(tmp_path / "large.png")
     large, (document, *_) = Record(tmp_path / "large.png", QUESTIONS[0], ("?",), line=1), read_records(data)[2:]
     alone, beside = (
         score_strategies(model, records, ["realizer"], progress=False)["realizer"].predictions[0]
@@ -132,7 +125,7 @@ def test_a_broken_document_names_its_line(model: Any, tmp_path: Path) -> None:
 
 def test_a_tiff_of_several_pages_is_a_document_and_a_broken_image_is_none(tmp_path: Path) -> None:
     """Its first page alone was looked at."""
-    first, second = (noise((70, 90), number) for number in range(2))
+    first, second = (noise(90, 70, number) for number in range(2))
     first.save(tmp_path / "pages.tiff", save_all=True, append_images=[second])
     first.save(tmp_path / "page.tiff")
     (tmp_path / "broken.png").write_bytes(b"nothing")
@@ -146,30 +139,13 @@ def test_training_on_several_images_is_refused(model: Any, data: Path) -> None:
         QuestionCollator(model.processor, model.config)(read_records(data, limit=1))
 
 
-def said(*fetched: tuple[float, ...], best: int = 0) -> Prediction:
-    return Prediction(1, "", 1.0, 9, 4, (90, 70), "", sources=3, fetched=fetched, best=best)
-
-
-DOCUMENTED = [
-    line
-    for block in re.findall(r"```sh\n(.*?)```", (ROOT / "docs" / "views.md").read_text(encoding="utf-8"), re.DOTALL)
-    for line in block.splitlines()
-    if line.startswith("arr-coc")  # the table's command: tests/test_benchmarks.py
-]
-SMALL = {
-    "evaluate": ["--limit", "1", "--strategies", "none", "--model"],
-}
-
-
-def test_the_documented_commands_run(
+def test_the_documented_command_runs(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Image.new("RGB", (64, 64), "red").save("page.png")
     Path("documents.jsonl").write_text('{"images": ["page.png", "page.png"], "question": "?", "answers": ["a"]}\n')
-    assert len(DOCUMENTED) == 1
-    for line in DOCUMENTED:
-        program, command, *rest = shlex.split(line.split(" #")[0])
-        assert program == "arr-coc"
-        main([command, *rest, *SMALL[command], str(checkpoint)])
+    page = (ROOT / "docs" / "views.md").read_text(encoding="utf-8")
+    (line,) = re.findall(r"^arr-coc .*", "".join(re.findall(r"```sh\n(.*?)```", page, re.DOTALL)), re.MULTILINE)
+    main([*shlex.split(line, comments=True)[1:], "--limit", "1", "--strategies", "none", "--model", str(checkpoint)])
     assert capsys.readouterr().out.count("In brackets: 95 % intervals.") == 1

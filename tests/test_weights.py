@@ -19,6 +19,11 @@ from arr_coc.modeling.pretrained import WEIGHTS, WEIGHTS_INDEX, check_finite, we
 from arr_coc.publishing import build
 
 QUESTION = "What is the total?"
+DOORS: tuple[Callable[[Path], Any], ...] = (
+    ArrCocForConditionalGeneration.from_pretrained,
+    lambda source: load_model(str(source)),
+    lambda source: build(source, source.parent / "out"),
+)
 
 
 @pytest.fixture
@@ -105,11 +110,7 @@ def test_weights_that_are_not_the_configs_are_refused_everywhere(name: str, fold
     """A config with fewer layers, and NaN, gave wrong answers and exit code 0."""
     damage, message = DAMAGES[name]
     damage(folder)
-    for door in (
-        ArrCocForConditionalGeneration.from_pretrained,
-        lambda source: load_model(str(source)),
-        lambda source: build(source, source.parent / "out"),
-    ):
+    for door in DOORS:
         with pytest.raises(ValueError, match=message) as error:
             door(folder)
         assert "\n" not in str(error.value)
@@ -180,11 +181,7 @@ def test_a_shard_elsewhere_than_beside_its_index_is_refused(place: str, shards: 
         shutil.copy(shard, other / "outside.safetensors")
     place = place.format(shards.parent)
     forge(shards, lambda names: names.update({name: place for name, file in names.items() if file == shard.name}))
-    for door in (
-        ArrCocForConditionalGeneration.from_pretrained,
-        lambda source: load_model(str(source)),
-        lambda source: build(source, source.parent / "out"),
-    ):
+    for door in DOORS:
         with pytest.raises(ValueError, match="expected names of .safetensors files beside it; got "):
             door(shards)
     assert not (shards.parent / "out").exists()

@@ -28,7 +28,7 @@ from helpers import (
     tiny_model,
     tiny_tokenizer,
 )
-from serving_client import IMAGES, SETTINGS, URLS, chat, serving
+from serving_client import IMAGES, SETTINGS, URLS, ask, serving, text_of
 
 from arr_coc import ArrCocConfig, ArrCocForConditionalGeneration
 from arr_coc.demo.steps import answer_in_steps
@@ -252,19 +252,15 @@ def test_an_answer_says_how_many_tokens_it_read(model: Any, foremost: int) -> No
 
 def test_a_server_answers_as_generate_does() -> None:
     """It gives every token of a prompt an id: a prompt holds fewer of them than patches were fetched."""
-    openai, model = pytest.importorskip("openai"), reads(loud_model(**WORDPIECES, least_legibility=0.6), 0, 1)
-    questions = ["What is it?", "Who?", "When was that?"]
-    with (
-        serving(model, SETTINGS) as (_, address),
-        openai.OpenAI(base_url=address, api_key="any", max_retries=0, timeout=60) as client,
-    ):
-        said = [client.chat.completions.create(model="tiny", messages=chat(q, *URLS[:2])) for q in questions]
+    model, questions = reads(loud_model(**WORDPIECES, least_legibility=0.6), 0, 1), ["What is it?", "Who?", "When?"]
+    with serving(model, SETTINGS) as (_, _, client):
+        said = [ask(client, question, *URLS[:2]) for question in questions]
     expected = model.generate([IMAGES[:2]], questions, return_fetch=True)
     for page in said[0].arr_coc["images"]:
         assert page["legibility"] == 0.5 and page["warnings"] == [
             "this page is hard to read for the model (legibility 0.50): the answer may be wrong"
         ]
-    assert [each.choices[0].message.content for each in said] == [answer.text for answer in expected]
+    assert [text_of(each) for each in said] == [answer.text for answer in expected]
     assert any(int(answer.fetch.tokens.sum()) < int(answer.fetch.counts.sum()) for answer in expected)
 
 

@@ -9,9 +9,9 @@ import numpy as np
 import openai
 import pytest
 import torch
-from helpers import READS_WORDS, SCORES_WORDS, tiny_model
+from helpers import READS_WORDS, SCORES_WORDS, Cli, tiny_checkpoint, tiny_model
 from PIL import Image
-from serving_client import chat, data_url, png, serving
+from serving_client import SETTINGS, ask, data_url, png, serving, text_of
 from tiny_pdf import text_at, write_form, write_pdf
 from transformers import TextStreamer
 
@@ -21,7 +21,7 @@ from arr_coc.evaluation.bench import ModelReader
 from arr_coc.modeling import word_sources
 from arr_coc.modeling.documents import Limits, open_document
 from arr_coc.modeling.image_encoding import ImageEncoding
-from arr_coc.modeling.image_loading import load_source
+from arr_coc.modeling.image_loading import Source, load_source
 from arr_coc.modeling.printed_lines import TextLayer, line_in_box, readable
 from arr_coc.modeling.word_sources import (
     WORD_SOURCES,
@@ -33,10 +33,10 @@ from arr_coc.modeling.word_sources import (
     words_of_page,
 )
 from arr_coc.modeling.wordpieces import TextReader
-from arr_coc.serving.settings import ServerSettings
 
 PAGE = Image.new("RGB", (64, 48), "white")
 WORDS = [("ab", (4, 4, 20, 10)), ("cd", (30, 4, 50, 10)), ("ef", (4, 24, 20, 30))]
+SOURCE = Source(48, 64, PAGE.copy, page=1)
 LIMITS = Limits(150, 200, 1.0, 32, 10**8)
 HOCR = """<div class='ocr_page' title='bbox 0 0 128 96'><span class='ocrx_word' title='bbox 8 8 40 20; x_wconf 90'>
 <strong>ab</strong></span> <span class='ocrx_word' title='bbox 60 8 100 20'>cd</span></div>"""
@@ -136,7 +136,7 @@ def test_text_layers_have_forms_rotated_pages_and_no_hidden_text(tmp_path: Path)
 
 
 def test_a_page_without_a_layer_is_read_by_the_network_with_a_warning(model: Any, tmp_path: Path) -> None:
-    blank = write_pdf(tmp_path / "blank.pdf", "0 0 1 rg 100 100 200 200 re f")
+    blank = write_pdf(tmp_path / "blank.pdf", "0 0 1 rg 10 10 20 20 re f", size=(60, 72))
     answer = model.generate(str(blank), "What?", words="text_layer", return_fetch=True)
     assert answer.words == ("network",) and "page 1 has no text layer, so the network read it" in answer.warning
 
@@ -150,14 +150,7 @@ def stated(*texts: str, hidden: int = 0, unknown: int = 0) -> TextLayer:
 
 
 def doubt(layer: TextLayer, *read: str) -> str:
-    source = open_document_page()
-    return doubts(layer, PageToRead(source, PAGE, lambda strips: list(read)[: len(strips)]))
-
-
-def open_document_page() -> Any:
-    from arr_coc.modeling.image_loading import Source
-
-    return Source(48, 64, PAGE.copy, page=1)
+    return doubts(layer, PageToRead(SOURCE, PAGE, lambda strips: list(read)[: len(strips)]))
 
 
 def test_honest_layers_are_trusted_and_liars_are_not() -> None:
@@ -205,9 +198,7 @@ def test_ocr_gives_lines_and_its_failures_are_told(model: Any, monkeypatch: pyte
 
 @pytest.mark.parametrize(("starts", "shown"), [((4, 7, 10, 13), "abcd"), ((4, 7, 14, 17), "ab cd")])
 def test_gaps_that_an_engine_overlooked_are_spaces(starts: tuple[int, ...], shown: str) -> None:
-    characters = [
-        (name, 0.9, [[x, 4], [x + 3, 4], [x + 3, 10], [x, 10]]) for name, x in zip("abcd", starts, strict=True)
-    ]
+    characters = characters_at(*starts)
     line = word_sources._line_of_ocr(Found.boxes[0], "abcd", 0.9, characters)
     assert line is not None and line.text == shown and line.boxes[0].tolist() == [4, 4, 7, 10]
     even = word_sources._line_of_ocr(Found.boxes[0], "abcd", 0.9, characters[1:])
@@ -239,7 +230,7 @@ def test_the_processor_and_model_inputs_carry_words(model: Any) -> None:
     assert "image_words" not in plain
     tokens = model.generate(**plain, words="network")[:, plain["input_ids"].shape[1] :]
     assert model.processor.batch_decode(tokens, skip_special_tokens=True) == [model.generate(PAGE, "What is ab?")]
-    large = model.processor(images=[PAGE.resize((900, 900))], text=[text], return_tensors="pt")
+    large = model.processor(images=[PAGE.resize((200, 200))], text=[text], return_tensors="pt")
     assert torch.equal(model.generate(**large, words="network"), model.generate(**large))
 
 
@@ -260,30 +251,23 @@ def test_the_collator_gives_training_the_words_of_a_source(
 
 
 def test_the_server_takes_words_and_says_where_they_came_from(model: Any, tmp_path: Path) -> None:
-    pdf = write_pdf(tmp_path / "page.pdf", text_at(72, 700, "ab cd"))
+    pdf = write_pdf(tmp_path / "page.pdf", text_at(5, 30, "ab cd"), size=(60, 72))
     told = f"data:application/pdf;base64,{b64encode(pdf.read_bytes()).decode()}"
     url, question = data_url(png(PAGE)), "What is ab?"
-    with serving(model, ServerSettings()) as (_, address), openai.OpenAI(base_url=address, api_key="any") as client:
-
-        def ask(**extra: Any) -> Any:
-            return client.chat.completions.create(model="tiny", messages=chat(question, url), extra_body=extra)
-
-        for words, source in ((WORDS, "caller"), ("network", "network"), ("auto", "network")):
-            answer = ask(words=words)
+    asked: list[tuple[str, Any, Any, str]] = [
+        (url, PAGE, WORDS, "caller"),
+        (url, PAGE, "network", "network"),
+        (url, PAGE, "auto", "network"),
+        (told, str(pdf), "text_layer", "text_layer"),
+    ]
+    with serving(model, SETTINGS) as (_, _, client):
+        for shown, image, words, source in asked:
+            answer = ask(client, question, shown, extra_body={"words": words})
             assert answer.arr_coc["images"][0]["words"] == source
-            assert answer.choices[0].message.content == model.generate(PAGE, question, words=words)
-        parts = [
-            {"type": "file", "file": {"filename": "page.pdf", "file_data": told}},
-            {"type": "text", "text": question},
-        ]
-        answer = client.chat.completions.create(
-            model="tiny", messages=[{"role": "user", "content": parts}], extra_body={"words": "text_layer"}
-        )
-        assert answer.arr_coc["images"][0]["words"] == "text_layer"
-        assert answer.choices[0].message.content == model.generate(str(pdf), question, words="text_layer")
+            assert text_of(answer) == model.generate(image, question, words=words)
         for words in ("/etc/passwd", [["a", [9, 9, 3, 12]]]):
             with pytest.raises(openai.BadRequestError, match="words"):
-                ask(words=words)
+                ask(client, question, url, extra_body={"words": words})
 
 
 def test_encodings_keep_where_words_came_from(model: Any, tmp_path: Path) -> None:
@@ -370,9 +354,8 @@ def test_files_of_words_that_cannot_be_read_are_refused(tmp_path: Path, content:
     for encoding in ("utf-8", "utf-16"):
         path = tmp_path / f"{encoding}.xml"
         path.write_text(content, encoding=encoding)
-        source = open_document_page()
         with pytest.raises(ValueError, match=said):
-            words_of_page(str(path), PageToRead(source, PAGE))
+            words_of_page(str(path), PageToRead(SOURCE, PAGE))
 
 
 def test_models_that_read_no_text_refuse_words_from_elsewhere() -> None:
@@ -380,17 +363,12 @@ def test_models_that_read_no_text_refuse_words_from_elsewhere() -> None:
         tiny_model().encode_image(PAGE, words=WORDS)
 
 
-def test_the_command_line_takes_a_source_and_says_it(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    from helpers import tiny_checkpoint
-
-    from arr_coc.cli import main
-
+def test_the_command_line_takes_a_source_and_says_it(cli: Cli, tmp_path: Path) -> None:
     folder = tiny_checkpoint(tmp_path / "model", **READS_WORDS)
     PAGE.save(image := tmp_path / "page.png")
     (tmp_path / "words.xml").write_text(ALTO)
-    main(["ask", str(image), "What?", "--model", str(folder), "--words", str(tmp_path / "words.xml"), "--json"])
-    assert json.loads(capsys.readouterr().out)["words"] == ["file"]
-    main(["ask", str(image), "What?", "--model", str(folder), "--words", str(tmp_path / "words.xml")])
-    assert "; words from file" in capsys.readouterr().err
-    assert main(["ask", str(image), "What?", "--model", str(folder), "--words", "nowhere"]) == 2
-    assert "--words: expected auto, network, ocr, text_layer or a file; got 'nowhere'" in capsys.readouterr().err
+    asked = ("ask", image, "What?", "--model", folder, "--words")
+    assert json.loads(cli(*asked, tmp_path / "words.xml", "--json")[1])["words"] == ["file"]
+    assert "; words from file" in cli(*asked, tmp_path / "words.xml")[2]
+    code, _, err = cli(*asked, "nowhere")
+    assert code == 2 and "--words: expected auto, network, ocr, text_layer or a file; got 'nowhere'" in err

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import tiny_checkpoint, tiny_model
+from helpers import tiny_model
 from torch import Tensor
 from transformers import Trainer, TrainingArguments
 
@@ -53,11 +53,6 @@ def weights_of(trainer: ArrCocTrainer) -> dict[str, Tensor]:
 
 def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
-
-
-def tiered_checkpoint(folder: Path) -> Path:
-    """One whose tiers are learned, so that every part has weights."""
-    return tiny_checkpoint(folder, fetcher={"tier_choice": "classifier"})
 
 
 class Killed(Exception):
