@@ -80,14 +80,13 @@ $(COMPLETE): $(INSTALLED) $(wildcard hub_configs/arr-coc-135m/*)
 	-$(BIN)/arr-coc assemble hub_configs/arr-coc-135m
 	@touch $@
 
-# torch is installed first: pip's configuration can name a CPU build, which the packages after it, which accept any
-# torch, then keep.
+# torch is installed first, from TORCH_INDEX if that is given: the packages after it accept any torch, so a CPU build stays.
 $(INSTALLED): setup.py pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "ARR-COC needs Python 3.11 or newer, and \
 	$(PYTHON) is " + sys.version.split()[0] + ": make PYTHON=/path/to/python3.11 ...")'
 	@echo "Installing torch and the other packages in $(VENV), once: gigabytes, which take minutes (pip can be silent) ..."
 	$(PYTHON) -m venv $(VENV)
-	$(PIP_INSTALL) "torch==2.13.0"
+	$(PIP_INSTALL) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) "torch==2.13.0"
 	$(PIP_INSTALL) -e ".[$(EXTRAS),demo]"
 	@touch $@
 
