@@ -25,6 +25,29 @@ _VALUES = tuple(kind for kind in KINDS if kind not in ("note", "words", "choice"
 _SIGNS: tuple[str, ...] = ("({})", "({})", '"{}"', "'{}'", "{}:", "{}:", "{},", "{},", "{}.", "{}.")
 _SIGNS += ("[{}]", "{}!", "{}?", "{};", "#{}", "@{}", "& {}", "* {}")
 _SIGNS += ("<{}>", "{}/", "{}_", "+{}", "={}", "{} -", "{} %", "{}*")
+_MARKED = (
+    "±{}",
+    "£{}",
+    "€{}",
+    "¥{}",
+    "§ {}",
+    "{}°",
+    "{} °C",
+    "{}²",
+    "{}³",
+    "{} µm",
+    "×{}",
+    "• {}",
+    "{}¹",
+    "{}½",
+    "₹{}",
+    "₪{}",
+    "÷{}",
+)
+"""Numbers with marks that are rare elsewhere; the last five are read as "unread"."""
+_FOREIGN = "ΓΔΘΛΞΠΣΦΨΩβγδεζηθλμξπσφψωБГДЖЗИЙЛПУФЦЧШЩЪЫЬЭЮЯбвгджзийлптфцчшщъыьэюяĀČĎĘĞŁŃŘŞŤŻāčďęğıłńřşťż"
+"""Letters that the reader has no class for, and that do not look like one with a class."""
+_ALIKE = "AaBeEHKMoOpPTxXc"
 _USES = ("plain",) * 14 + ("mono",) * 4 + ("hand", "display")
 _TYPED = string.ascii_letters + string.digits * 3 + "-./:,#" * 2
 
@@ -52,7 +75,12 @@ def _texts(random: Random, split: Split) -> Callable[[], str]:
             return random.choice(_SIGNS).format(word())
         if chance < 0.62:
             return words.sentence()
-        if chance < 0.90:
+        if chance < 0.65:
+            return "".join(random.choices(_FOREIGN + 2 * _ALIKE, k=random.randint(3, 9)))
+        if chance < 0.69:
+            number = f"{random.expovariate(0.05):.{random.randint(0, 2)}f}"
+            return random.choice(_MARKED).format(number)
+        if chance < 0.91:
             if random.random() < 0.3:
                 values.reformat()
             return KINDS[random.choice(_VALUES)](values)
