@@ -53,10 +53,14 @@ def ours(model: str, tiles: str | int | None, image: Image.Image, dtype: torch.d
     one: dict[str, Any] = {"max_new_tokens": 1, "min_new_tokens": 1, "do_sample": False}
     views: dict[str, Any] = {} if tiles is None else {"tiles": tiles}
     encoding = asked.encode_image(image, **views)
-    return {
+    calls: dict[str, Call] = {
         "arr-coc": lambda: asked.generate(image, QUESTIONS[0], **one, **views),
         "arr-coc, next question": lambda: asked.generate(encoding, QUESTIONS[1], **one),
     }
+    if asked.model.vision_tower.text_reader is not None:
+        for name, source in (("OCR's words", {"words": "ocr"}), ("reread", {"reread": True})):
+            calls[f"arr-coc, {name}"] = partial(asked.generate, image, QUESTIONS[0], **source, **one, **views)
+    return calls
 
 
 def ocr(image: Image.Image, dtype: torch.dtype) -> dict[str, Call]:
