@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from decimal import Decimal
+from difflib import get_close_matches
 from itertools import product
 from typing import Any
 
@@ -44,6 +45,8 @@ _GROUPED = re.compile(r"[\d ]*|\d{1,3}(,\d{3})*|\d{1,3}(,\d{2})*,\d{3}")
 _MINUS_BEFORE = re.compile(r"(?:^|\W)-[^\w\s]?$|^\s*-\s?(?:[A-Z]{3}|[^\w\s])?\s?$|[A-Z]{3}-$")
 _MINUS_BEHIND = re.compile(r"-\s?(?:[A-Z]{3}|[^\w\s])?\s*")
 """A dash with spaces around it, as in "Tax - 3", is no sign."""
+_SPACED = re.compile(r"(?<![\d.,])\d{1,3}(, \d{3})+\.\d\d(?!\d)")
+"""An amount that was read with a space behind its commas, as 6, 675.25."""
 _BRACKET = re.compile(r"\s*(?:[A-Z]{3}|[^\w\s])?\s*\(")
 
 
@@ -56,6 +59,7 @@ def number_in(text: str) -> int | float | None:
         text.replace("\N{MINUS SIGN}", "-").replace("\N{EN DASH}", "-")
         .replace("\N{NO-BREAK SPACE}", " ").replace("\N{NARROW NO-BREAK SPACE}", " ")
     )  # fmt: skip
+    text = _SPACED.sub(lambda spaced: spaced[0].replace(" ", ""), text)
     found = list(_DIGITS.finditer(text))
     if len(found) != 1:
         return None
@@ -175,6 +179,8 @@ def value_of(text: str, kind: str, day_first: bool | None = None) -> tuple[Value
 # ---- fields ---------------------------------------------------------------------------------------------------------
 
 MAX_FIELDS = 64
+ALIKE = 0.8
+"""The similarity from which on a word is a misspelt type."""
 RIVALS = 4
 """Answers of each field that compete where distinct fields have one place."""
 
@@ -236,7 +242,11 @@ def _field(text: Any) -> FieldToExtract:
         raise ValueError(f"fields: expected NAME, NAME: TYPE or NAME: QUESTION; got {text!r}")
     name, _, told = (part.strip() for part in text.partition(":"))
     kind, _, wording = (part.strip() for part in told.partition(":"))
-    if kind not in TYPES:
+    if kind.lower() in TYPES:
+        kind = kind.lower()
+    elif meant := get_close_matches(kind.lower(), TYPES, 1, ALIKE):
+        raise ValueError(f"fields: expected a type ({', '.join(TYPES)}) or a question; got {kind!r}, like {meant[0]!r}")
+    else:
         kind, wording = "text", told
     return FieldToExtract(name, question_about(wording or name), kind)
 

@@ -171,8 +171,10 @@ class AnswerGenerator:
         image = self._unlocked(image, options.pop("password", None))
         view_options, unknown = self._view_options(options)
         processor = self.processor.image_processor
-        if unknown or isinstance(image, list | tuple):
-            raise ValueError(f"image: expected one image or document; got {sorted(unknown) or type(image).__name__}")
+        if unknown:
+            raise ValueError(f"options: expected {', '.join(sorted(VIEW_OPTIONS))}; got {', '.join(sorted(unknown))}")
+        if isinstance(image, list | tuple):
+            raise ValueError(f"image: expected one image or document; got {type(image).__name__}")
         (loaded,) = load_sources([image], max_image_pixels=processor.max_image_pixels, policy=processor.sources)
         if isinstance(loaded, Image.Image):
             yield self.encode(loaded, **options)

@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -59,7 +60,8 @@ def test_fields_have_names_types_and_questions() -> None:
         ("due", "date", "When must it be paid?"), ("seller", "text", "What is the firm's name?"),
     ]  # fmt: skip
     assert fields_to_extract({"total": "money"}) == fields_to_extract(["total: money"])
-    for wrong in ("", "a, a", ": text", 3):
+    assert fields_to_extract("total: Money") == fields_to_extract("total: money")
+    for wrong in ("", "a, a", ": text", 3, "due: dates", "paid: yes/no?, total: mony"):
         with pytest.raises(ValueError, match="fields: expected"):
             fields_to_extract(wrong)
 
@@ -284,10 +286,9 @@ def test_mistakes_are_refused_before_the_model_is_loaded(
 
 
 def test_paths_without_documents_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="PATHS: expected documents .* got 'nothing/"):
-        find_documents(["nothing/*.png"])
-    with pytest.raises(ValueError, match="PATHS: expected documents"):
-        find_documents([str(tmp_path)])
+    for path, fault in (("nothing/*.png", "has none"), (str(tmp_path), "has none"), ("nothing.png", "does not exist")):
+        with pytest.raises(ValueError, match=rf"PATHS: expected documents .* got '{re.escape(path)}', which {fault}"):
+            find_documents([path])
 
 
 def test_a_schema_gives_fields_with_types(cli: Cli, checkpoint: Path, folder: Path, tmp_path: Path) -> None:

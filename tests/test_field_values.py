@@ -47,6 +47,7 @@ def test_the_rest_of_the_page_tells_the_order() -> None:
     ("text", "kind", "value"),
     [
         ("RM9.00", "money", 9), ("MYR 1,234.50", "money", 1234.5), ("(12.50)", "number", -12.5),
+        ("6, 675.25", "money", 6675.25), ("CHF 1, 002, 676.40", "money", 1002676.4),
         ("yes", "yes/no", True), ("No.", "yes/no", False),
         (" as printed", "text", " as printed"), ("25.12.18", "date", "2018-12-25"),
     ],
@@ -58,3 +59,4 @@ def test_values_by_type(text: str, kind: str, value: object) -> None:
 def test_other_texts_have_no_value_and_say_why() -> None:
     assert value_of("soon", "money") == (None, "'soon' is no money")
     assert number_in("INV-20417") is None
+    assert number_in("6, 675") is None, "may be two numbers"

@@ -68,7 +68,10 @@ def find_documents(paths: Sequence[str]) -> list[Path]:
             pattern = path.relative_to(path.anchor) if path.is_absolute() else path
             own = sorted(file for file in Path(path.anchor or ".").glob(str(pattern)) if file.is_file())
         if not own:
-            raise ValueError(f"PATHS: expected documents ({', '.join(ENDINGS)}), folders or globs; got {name!r}")
+            fault = "has none" if path.exists() or set(name) & set("*?[") else "does not exist"
+            raise ValueError(
+                f"PATHS: expected documents ({', '.join(ENDINGS)}), folders or globs; got {name!r}, which {fault}"
+            )
         found += own
     return list(dict.fromkeys(found))
 
