@@ -21,11 +21,6 @@ LAYOUTS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def model() -> Any:
-    return tiny_model()
-
-
 def fetched(model: Any, image: Any, question: Any, **settings: Any) -> Any:
     return model.generate(image, question, strategy="attention", return_fetch=True, max_new_tokens=2, **settings)
 

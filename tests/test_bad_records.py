@@ -32,35 +32,58 @@ def test_bad_records_are_skipped_with_file_and_line(caplog: pytest.LogCaptureFix
     assert all("data.jsonl" in message and message.endswith("; skipped") for message in messages)
 
 
+ONE = {"image": "page.png", "question": "Why?", "answers": ["no"]}
+TWO = {"images": ["page.png", "b.png"], "question": "?", "answers": ["1"], "boxes": [[1, 2, 3, 4]]}
+
+
+def written(*records: Any, encoding: str = "utf-8") -> Path:
+    """A file with these records, and the images that they name."""
+    for name in ("page.png", "b.png"):
+        Image.new("RGB", (40, 30)).save(name)
+    Path("data.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records), encoding=encoding)
+    return Path("data.jsonl")
+
+
 @pytest.mark.parametrize(
-    "changes, message",
+    ("record", "message"),
     [
-        ({"absent": "yes"}, "absent: expected true or false; got 'yes'"),
-        ({"absent": True, "boxes": [[0, 0, 1, 1]]}, "absent: expected no boxes of what the image does not show; got"),
-        ({"bbox": [[0, 0, 1, 1]]}, "bbox: expected boxes; got an unknown field"),
-        ({"Boxes": [[0, 0, 1, 1]]}, "Boxes: expected boxes; got an unknown field"),
-        ({"history": [["Why?"]]}, r"history: expected a list of \[question, answer\]; got"),
-        ({"history": [["Why?", 3]]}, r"history: expected a list of \[question, answer\]; got"),
-        ({"history": "Why?"}, r"history: expected a list of \[question, answer\]; got 'Why\?'"),
-        ({"history": [[" ", "no"]]}, r"history: expected a list of \[question, answer\]; got"),
+        (ONE | {"image": "9.png"}, r"image: expected a file, relative to .*; got '9.png'"),
+        (ONE | {"image": 3}, "image: expected a non-empty string; got 3"),
+        (ONE | {"question": "  "}, "question: expected a non-empty string; got ''"),
+        (ONE | {"answers": "yes"}, "answers: expected a non-empty list of strings; got 'yes'"),
+        (ONE | {"answers": []}, r"answers: expected a non-empty list of strings; got \[\]"),
+        (ONE | {"boxes": [[1, 2, 3]]}, r"boxes: expected \[x0, y0, x1, y1\] with .*; got \[1, 2, 3\]"),
+        (ONE | {"boxes": [[5, 0, 1, 9]]}, r"boxes: expected .* with x0 <= x1 and y0 <= y1; got \[5, 0, 1, 9\]"),
+        (ONE | {"boxes": [[0, 0, True, 9]]}, r"boxes: expected .*; got \[0, 0, True, 9\]"),
+        (ONE | {"boxes": {"x": 1}}, "boxes: expected a list of"),
+        (ONE | {"boxes": [[0, 0, 9, 10**400]]}, "boxes: expected .*; got"),
+        (ONE | {"absent": "yes"}, "absent: expected true or false; got 'yes'"),
+        (ONE | {"absent": True, "boxes": [[0, 0, 1, 1]]}, "absent: expected no boxes of what the image does not show"),
+        (ONE | {"bbox": [[0, 0, 1, 1]]}, "bbox: expected boxes; got an unknown field"),
+        (ONE | {"Boxes": [[0, 0, 1, 1]]}, "Boxes: expected boxes; got an unknown field"),
+        (ONE | {"history": [["Why?"]]}, r"history: expected a list of \[question, answer\]; got"),
+        (ONE | {"history": [["Why?", 3]]}, r"history: expected a list of \[question, answer\]; got"),
+        (ONE | {"history": "Why?"}, r"history: expected a list of \[question, answer\]; got 'Why\?'"),
+        (ONE | {"history": [[" ", "no"]]}, r"history: expected a list of \[question, answer\]; got"),
+        (TWO | {"box_sources": [2]}, r"box_sources: expected a list of numbers from 0 below 2; got \[2\]"),
+        (TWO | {"box_sources": [0, 1]}, r"box_sources: expected a number for each of 1 boxes; got \[0, 1\]"),
+        (TWO | {"answer_sources": 1}, "answer_sources: expected a list of numbers from 0 below 2; got 1"),
+        (TWO | {"images": []}, r"images: expected a list of paths, and no image beside it; got \[\]"),
+        (TWO | {"image": "page.png"}, "images: expected a list of paths, and no image beside it; got"),
+        (TWO | {"images": ["page.png", "c.png"]}, "image: expected a file, relative to .*; got 'c.png'"),
     ],
 )
-def test_absent_and_history_are_checked(changes: dict[str, Any], message: str) -> None:
-    Image.new("RGB", (8, 8)).save("page.png")
-    line = {"image": "page.png", "question": "Why?", "answers": ["no"]}
-    Path("data.jsonl").write_text(json.dumps(line | changes))
-    with pytest.raises(ValueError, match=f"line 1: {message}"):
-        read_records("data.jsonl")
-    Path("data.jsonl").write_text(json.dumps(line | {"absent": True, "history": [["What?", "that"]]}))
-    (record,) = read_records("data.jsonl")
+def test_a_bad_record_is_refused_with_its_line(record: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=f"data.jsonl, line 2: {message}"):
+        read_records(written(ONE, record))
+    assert len(read_records("data.jsonl", limit=1)) == 1
+
+
+def test_what_good_records_may_say() -> None:
+    """A mark that Windows writes at the start of a file is no content."""
+    (record,) = read_records(written(ONE | {"absent": True, "history": [["What?", "that"]]}))
     assert record.absent and record.located and record.history == (("What?", "that"),)
-
-
-def test_windows_mark_at_the_start_of_a_file_is_no_content() -> None:
-    Image.new("RGB", (8, 8)).save("page.png")
-    line = json.dumps({"image": "page.png", "question": "Why?", "answers": ["no"], "box": "a tag", "page_number": 3})
-    Path("data.jsonl").write_text(line, encoding="utf-8-sig")
-    (record,) = read_records("data.jsonl")
+    (record,) = read_records(written(ONE | {"box": "a tag", "page_number": 3}, encoding="utf-8-sig"))
     assert record.tags == (("box", "a tag"),)
 
 
@@ -165,34 +188,8 @@ def test_json_that_is_none_is_named_with_its_line() -> None:
         open_records(spec)
 
 
-def of_two_images(tmp_path: Path, **fields: object) -> Path:
-    """A file with a record of two images."""
-    for name in ("a.png", "b.png"):
-        Image.new("RGB", (40, 30), name.startswith("a") and "red" or "blue").save(tmp_path / name)
-    said = {"images": ["a.png", "b.png"], "question": "?", "answers": ["1"], "boxes": [[1, 2, 3, 4]], **fields}
-    path = tmp_path / "data.jsonl"
-    path.write_text(json.dumps(said) + "\n")
-    return path
-
-
-def test_a_record_of_several_images_says_which_boxes_lie_where(tmp_path: Path) -> None:
-    (record,) = read_records(of_two_images(tmp_path, box_sources=[1], answer_sources=[1]))
-    assert [image.name for image in record.images] == ["a.png", "b.png"]  # type: ignore[union-attr]
+def test_a_record_of_several_images_says_which_boxes_lie_where() -> None:
+    (record,) = read_records(written(TWO | {"box_sources": [1], "answer_sources": [1]}))
+    assert [image.name for image in record.images] == ["page.png", "b.png"]  # type: ignore[union-attr]
     assert record.boxes_on(0) == () and record.boxes_on(1) == ((1.0, 2.0, 3.0, 4.0),)
     assert record.answer_sources == (1,)
-
-
-@pytest.mark.parametrize(
-    ("fields", "said"),
-    [
-        ({"box_sources": [2]}, "box_sources: expected a list of numbers from 0 below 2; got \\[2\\]"),
-        ({"box_sources": [0, 1]}, "box_sources: expected a number for each of 1 boxes; got \\[0, 1\\]"),
-        ({"answer_sources": 1}, "answer_sources: expected a list of numbers from 0 below 2; got 1"),
-        ({"images": []}, "images: expected a list of paths, and no image beside it; got \\[\\]"),
-        ({"image": "a.png"}, "images: expected a list of paths, and no image beside it; got"),
-        ({"images": ["a.png", "c.png"]}, "image: expected a file, relative to .*; got 'c.png'"),
-    ],
-)
-def test_records_that_name_sources_wrongly_are_refused(tmp_path: Path, fields: dict, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        read_records(of_two_images(tmp_path, **fields))

@@ -203,11 +203,9 @@ def test_the_command_measures_a_bench(bench: Path, tmp_path: Path, cli: Cli) -> 
         assert code == 2 and "expected an answer of model, " in error
 
 
-def test_the_command_measures_a_published_model(bench: Path, tmp_path: Path, cli: Cli) -> None:
-    for part in published("idefics3"):
-        part.save_pretrained(tmp_path / "model")
+def test_the_command_measures_a_published_model(bench: Path, attached_folder: Path, tmp_path: Path, cli: Cli) -> None:
     answers = tmp_path / "a.jsonl"
-    options = ["--bench", bench, "--model", tmp_path / "model", "--limit", 1, "--strategy", "saliency", "--budget"]
+    options = ["--bench", bench, "--model", attached_folder, "--limit", 1, "--strategy", "saliency", "--budget"]
     code, _, error = cli("measure", *options, "0.5", "--predictions", answers)
     assert code == 0, error
     said = {line["source"]: line["answer"] for line in map(json.loads, answers.read_text("utf-8").splitlines())}

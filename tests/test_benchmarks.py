@@ -350,7 +350,6 @@ def test_every_scorer_allocator_and_texture_set_is_timed() -> None:
 
 def test_a_question_visits_few_files_of_the_model() -> None:
     """It once entered 22 files with 67 changes between them: a reader could not follow it."""
-    pytest.importorskip("pypdfium2")
     needs_the_shipped_model("load_model()")
     traces = question_traces(load_model())
     first, pdf, further = traces["image"], traces["PDF"], traces["further question"]

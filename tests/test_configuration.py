@@ -55,47 +55,11 @@ def test_a_side_that_is_no_multiple_of_four_patches_is_refused(size: int) -> Non
 
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
-    "image_size": ({"vision": {"image_size": 100}}, "100"),
-    "patch_size": ({"vision": {"patch_size": 0}}, "0"),
     "hidden_size": ({"vision": {"num_attention_heads": 5}}, "32"),
-    "num_attention_heads": ({"vision": {"num_attention_heads": 0}}, "0"),
-    "window_size": ({"vision": {"window_size": 0}}, "0"),
-    "global_attn_indexes": ({"vision": {"global_attn_indexes": [2]}}, "2"),
-    "stem": ({"vision": {"stem": "fancy"}}, "fancy"),
     "stem_channels": ({"vision": {"stem": "conv", "stem_channels": [8]}}, "8"),
-    "compressed_channels": ({"vision": {"compressed_channels": [8, 16, 32]}}, "32"),
-    "compressor": ({"vision": {"compressor": "magic"}}, "magic"),
-    "position_grid": ({"semantic": {"position_grid": 0}}, "0"),
-    "semantic_config.hidden_size": ({"semantic": {"hidden_size": 48}}, "48"),
-    "strategy": ({"fetcher": {"strategy": "telepathy"}}, "telepathy"),
-    "strategy ": ({"fetcher": {"scorers": ["realizer"], "strategy": "clip_query"}}, "clip_query"),
-    "scorers": ({"fetcher": {"scorers": ["telepathy"]}}, "telepathy"),
-    "scorers ": ({"fetcher": {"scorers": ["saliency"]}}, "saliency"),
-    "allocator": ({"fetcher": {"allocator": "greedy"}}, "greedy"),
-    "overlap": ({"fetcher": {"overlap": "maybe"}}, "maybe"),
-    "position_size": ({"fetcher": {"position_size": 6}}, "6"),
-    "key_pool": ({"fetcher": {"key_pool": 0}}, "0"),
-    "window_size ": ({"fetcher": {"window_size": 2}}, "2"),
-    "window_size  ": ({"fetcher": {"window_size": -1}}, "-1"),
-    "tier_choice": ({"fetcher": {"tier_choice": "dice"}}, "dice"),
-    "tier_lengths": ({"fetcher": {"tier_lengths": [1, 2, 3]}}, "[1, 2, 3]"),
-    "tier_lengths ": ({"fetcher": {"tier_lengths": [1, 2, 2, 3]}}, "[1, 2, 2, 3]"),
-    "tier_lengths  ": ({"fetcher": {"tier_lengths": []}}, "[]"),
-    "adaptive_share": ({"fetcher": {"adaptive_share": 0.0}}, "0.0"),
-    "adaptive_share ": ({"fetcher": {"adaptive_share": 1.5}}, "1.5"),
-    "gradient": ({"fetcher": {"gradient": "steep"}}, "steep"),
-    "temperature": ({"fetcher": {"temperature": 0.0}}, "0.0"),
-    "budget": ({"fetcher": {"budget": "huge"}}, "huge"),
-    "budget ": ({"fetcher": {"budget": -1}}, "-1"),
-    "budget  ": ({"fetcher": {"budget": 257}}, "257"),
-    "kind": ({"bridge": {"kind": "ferry"}}, "ferry"),
-    "layout": ({"bridge": {"layout": "circle"}}, "circle"),
-    "layout ": ({"bridge": {"layout": "indicators"}}, "indicators"),
+    "strategy": ({"fetcher": {"scorers": ["realizer"], "strategy": "clip_query"}}, "clip_query"),
+    "budget": ({"fetcher": {"budget": 257}}, "257"),
     "bypass": ({"bridge": {"kind": "vet", "bypass": True}}, "True"),
-    "num_layers": ({"bridge": {"num_layers": 0}}, "0"),
-    "num_heads": ({"bridge": {"num_heads": 0}}, "0"),
-    "table_size": ({"bridge": {"table_size": 4}}, "4"),
-    "lookup": ({"bridge": {"kind": "vet", "lookup": "random"}}, "random"),
     "text_embedding_mean": ({"bridge": {"text_embedding_std": 0.1}}, "None"),
     "text_embedding_std": ({"bridge": {"text_embedding_mean": 0.0, "text_embedding_std": 0.0}}, "0.0"),
     "bridge_config.layout": ({"bridge": {"layout": "rows"}, "vision": {"compressor": "mask"}}, "rows"),
@@ -105,25 +69,12 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("field", BAD)
 def test_bad_combinations_name_the_field_the_expected_and_the_received(field: str) -> None:
-    """A zero patch size ended in a ZeroDivisionError, and -1 passed for an odd number of patches."""
     changes, received = BAD[field]
     with pytest.raises(ValueError) as error:
         ArrCocModel(tiny_config(**changes))
-    text = str(error.value)
     (part,) = changes if len(changes) == 1 else ("bridge",)
-    assert (
-        re.match(rf"({part}_config\.)?{field.strip()}: ", text)
-        and "expected" in text
-        and received in text.split("got ")[1]
-    )
-    assert "\n" not in text
-
-
-@pytest.mark.parametrize("token", [-1, 10**6])
-def test_an_image_token_outside_the_vocabulary_is_refused(token: int) -> None:
-    config = tiny_config()
-    with pytest.raises(ValueError, match=f"image_token_id: expected .*0 to .*; got {token}"):
-        ArrCocConfig(**{**config.to_dict(), "image_token_id": token})
+    found = re.match(rf"({part}_config\.)?{field}: expected .*; got ([^\n]+)\Z", str(error.value))
+    assert found and received in found[2], str(error.value)
 
 
 IDLE = {"id2label", "label2id", "_name_or_path", "chunk_size_feed_forward", "problem_type"}
@@ -192,31 +143,53 @@ def test_padding_is_in_the_vocabulary(own: int | None, expected: int) -> None:
 
 NAN, INFINITY = float("nan"), float("inf")
 REFUSED: dict[str, list[Any]] = {
-    "vision.num_hidden_layers": ["12", 12.0, True, None, 0, -1, 2_000_000, 10**400],
+    "vision.num_hidden_layers": ["12", 12.0, True, None, 0, -1, 2_000_000],
+    "vision.num_attention_heads": [0, 10**400],
     "vision.hidden_size": [160_000, [32]],
-    "vision.image_size": [2**20],
+    "vision.image_size": [2**20, 100],
+    "vision.patch_size": [0],
     "vision.mlp_dim": [0, "64"],
     "vision.layer_norm_eps": [NAN, INFINITY, 0.0, -1e-6, "1e-6"],
-    "vision.global_attn_indexes": [[True], ["1"], [-1], 1, None],
-    "vision.compressed_channels": [[24, 0], [24.0, 32.0], "24"],
-    "vision.stem": [["conv"], 3, ""],
+    "vision.global_attn_indexes": [[True], ["1"], [-1], [2], 1, None],
+    "vision.compressed_channels": [[24, 0], [24.0, 32.0], [8, 16, 32], "24"],
+    "vision.stem": [["conv"], 3, "", "fancy"],
     "vision.compressor": [None, "magic"],
-    "vision.window_size": [10**6],
+    "vision.window_size": [0, 10**6],
     "semantic.hidden_act": ["magic", 1],
-    "semantic.position_grid": [10**5, False],
+    "semantic.hidden_size": [48],
+    "semantic.latent_size": [-1],
+    "semantic.position_grid": [0, 10**5, False],
     "semantic.initializer_range": [NAN, -1.0],
     "fetcher.strategy": ["telepathy", None, ["realizer"]],
     "fetcher.scorers": [["telepathy"], ["realizer", "realizer"], ["saliency"], "realizer", [[]]],
+    "fetcher.allocator": ["greedy"],
+    "fetcher.overlap": ["maybe"],
     "fetcher.budget": ["huge", -1, 2.5, True, None],
-    "fetcher.temperature": [NAN, INFINITY, 0],
-    "fetcher.adaptive_share": [NAN, True],
+    "fetcher.gradient": ["steep"],
+    "fetcher.temperature": [NAN, INFINITY, 0, 0.0],
+    "fetcher.adaptive_share": [NAN, True, 0.0, 1.5],
     "fetcher.window_gain": [NAN, INFINITY, "1"],
+    "fetcher.window_size": [2, -1],
+    "fetcher.position_size": [6],
     "fetcher.seed": [-1, 2**64, 0.0],
-    "fetcher.key_pool": [10**9],
-    "fetcher.tier_lengths": [[8, 12, 16, NAN], ["8", "12", "16", "24"]],
+    "fetcher.key_pool": [0, 10**9],
+    "fetcher.tier_choice": ["dice"],
+    "fetcher.tier_lengths": [[1, 2, 3], [1, 2, 2, 3], [], [8, 12, 16, NAN], ["8", "12", "16", "24"]],
+    "fetcher.balancer_weights": ["relu"],
+    "fetcher.balancer_aggregation": ["sum"],
+    "fetcher.balancer_size": [0],
+    "fetcher.sjv_weights": [[1, 0]],
+    "fetcher.textures": ["all"],
+    "fetcher.attention_layers": [[0.5, 0.5]],
+    "fetcher.latent_size": [0, -1],
+    "bridge.latent_size": [-1],
     "bridge.kind": ["ferry", {}],
+    "bridge.layout": ["circle", "indicators"],
+    "bridge.lookup": ["random"],
     "bridge.bypass": [1, "yes", None],
-    "bridge.table_size": [2**40],
+    "bridge.num_layers": [0],
+    "bridge.num_heads": [0],
+    "bridge.table_size": [4, 2**40],
     "bridge.text_embedding_std": [NAN],
     "text.hidden_size": ["24", True, 160_000, 0],
     "text.num_hidden_layers": [2_000_000, -1],
@@ -243,7 +216,8 @@ def test_an_odd_value_is_refused_with_its_field_in_one_line(field: str) -> None:
     for value in REFUSED[field]:
         with pytest.raises(ValueError) as error:
             tiny_config(**{part: {name: value}})
-        assert re.match(rf"{part}_config(\.{name})?: expected .*; got [^\n]+\Z", str(error.value)), str(error.value)
+        found = re.match(rf"{part}_config(\.{name})?: expected .*; got ([^\n]+)\Z", str(error.value))
+        assert found and str(value)[:60] in found[2], str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -251,6 +225,8 @@ def test_an_odd_value_is_refused_with_its_field_in_one_line(field: str) -> None:
     [
         ("image_token_id", True),
         ("image_token_id", 2**40),
+        ("image_token_id", 10**6),
+        ("image_token_id", -1),
         ("relevance_loss_weight", NAN),
         ("query_markers", {"start_id": 1}),
         ("query_markers", {"start_id": 1, "end_id": 2, "role_ids": ["3"], "newline_ids": [], "ignored_ids": []}),

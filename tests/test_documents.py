@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from helpers import LARGE_TEXT, READS_WORDS, drawn, tiny_model
 from PIL import Image
-from tiny_pdf import PASSWORD, locked, page, paged, write_form
+from tiny_pdf import PASSWORD, locked, page, paged, pdf_of, write_form
 
 from arr_coc.modeling.documents import Limits, MissingPackage, open_document
 from arr_coc.modeling.image_loading import Encoded, load_source
@@ -114,12 +114,13 @@ def test_a_blank_page_is_named_where_the_answer_comes_from_it(
 
 def encrypted() -> bytes:
     """A PDF that asks for a password: a standard security handler whose keys no empty password gives."""
+    keys = f"/O <{'11' * 32}> /U <{'22' * 32}>"
     parts = [
-        b"<< /Type /Catalog /Pages 2 0 R >>",
-        b"<< /Type /Pages /Kids [] /Count 0 >>",
-        b"<< /Filter /Standard /V 1 /R 2 /Length 40 /P -4 /O <" + b"11" * 32 + b"> /U <" + b"22" * 32 + b"> >>",
+        "<< /Type /Catalog /Pages 2 0 R >>",
+        "<< /Type /Pages /Kids [] /Count 0 >>",
+        f"<< /Filter /Standard /V 1 /R 2 /Length 40 /P -4 {keys} >>",
     ]
-    return _pdf(parts, b"/Encrypt 3 0 R /ID [<00><00>]")
+    return pdf_of(parts, "/Encrypt 3 0 R /ID [<00><00>]")
 
 
 def test_an_encrypted_pdf_opens_with_its_password_which_stays_nowhere(tmp_path: Path) -> None:
@@ -141,26 +142,15 @@ def test_an_encrypted_pdf_opens_with_its_password_which_stays_nowhere(tmp_path: 
 
 
 def of_pages(*boxes: tuple[int, int]) -> bytes:
-    kids = b" ".join(b"%d 0 R" % (number + 3) for number in range(len(boxes)))
-    parts = [b"<< /Type /Catalog /Pages 2 0 R >>", b"<< /Type /Pages /Kids [%s] /Count %d >>" % (kids, len(boxes))]
-    parts += [b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 %d %d] >>" % box for box in boxes]
-    return _pdf(parts)
-
-
-def _pdf(parts: list[bytes], trailer: bytes = b"") -> bytes:
-    content, places = b"%PDF-1.4\n", []
-    for number, part in enumerate(parts, 1):
-        places.append(len(content))
-        content += b"%d 0 obj\n%s\nendobj\n" % (number, part)
-    start = len(content)
-    content += b"xref\n0 %d\n0000000000 65535 f \n" % (len(parts) + 1)
-    content += b"".join(b"%010d 00000 n \n" % place for place in places)
-    return content + b"trailer << /Size %d /Root 1 0 R %s >>\nstartxref\n%d\n%%%%EOF" % (len(parts) + 1, trailer, start)
+    kids = " ".join(f"{number + 3} 0 R" for number in range(len(boxes)))
+    parts = ["<< /Type /Catalog /Pages 2 0 R >>", f"<< /Type /Pages /Kids [{kids}] /Count {len(boxes)} >>"]
+    parts += [f"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 {width} {height}] >>" for width, height in boxes]
+    return pdf_of(parts)
 
 
 def of_a_missing_page() -> bytes:
-    parts = [b"<< /Type /Catalog /Pages 2 0 R >>", b"<< /Type /Pages /Kids [3 0 R 9 0 R] /Count 2 >>"]
-    return _pdf([*parts, b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 9 9] >>"])
+    parts = ["<< /Type /Catalog /Pages 2 0 R >>", "<< /Type /Pages /Kids [3 0 R 9 0 R] /Count 2 >>"]
+    return pdf_of([*parts, "<< /Type /Page /Parent 2 0 R /MediaBox [0 0 9 9] >>"])
 
 
 def of_an_unknown_codec() -> bytes:

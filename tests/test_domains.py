@@ -13,7 +13,6 @@ import pytest
 
 from arr_coc.cli import main
 from arr_coc.data.formats.own import Rendered
-from arr_coc.data.records import read_records
 from arr_coc.pages.domains import DOMAINS, Page, Variations, browser, document, draw_page, values
 from arr_coc.pages.domains.document import Document, render_document
 from arr_coc.pages.domains.domain import Layouts
@@ -194,18 +193,6 @@ def test_train_and_test_pages_of_one_number_share_no_random_numbers() -> None:
 def test_bad_arguments_say_what_was_expected(arguments: tuple, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         draw_page(*arguments[:5], variations=Variations(*arguments[5:] and arguments[5].values()))
-
-
-def test_render_writes_records_of_several_domains(tmp_path: Path) -> None:
-    out = str(tmp_path / "pages")
-    assert not main(["render", out, "--domain", "form, document", "--pages", "4", "--size", "192", "--questions", "2"])
-    records = read_records(tmp_path / "pages" / "data.jsonl")
-    assert [dict(record.tags)["domain"] for record in records] == ["form", "form", "document", "document"] * 2
-    for number, record in enumerate(records):
-        asked = draw_page(dict(record.tags)["domain"], 2026, number // 2, 192, "test").questions[number % 2]
-        assert (record.question, record.answers) == (asked.text, asked.answers)
-        assert np.allclose(record.label_boxes, asked.label_boxes, atol=0.051)
-        assert dict(record.tags)["difficulty"] == asked.difficulty and dict(record.tags)["kind"] == asked.kind
 
 
 def test_render_refuses_an_unknown_domain_before_it_writes_anything(tmp_path: Path, capsys) -> None:

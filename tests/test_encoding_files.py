@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 from accelerate import cpu_offload, disk_offload, init_empty_weights
+from helpers import LARGE_TEXT, SMALL, tiny_model
 from helpers import SCAN as PAGE
-from helpers import SMALL, tiny_model
 from tiny_pdf import paged
 from torch import Tensor
 
@@ -21,7 +21,6 @@ from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from arr_coc.modeling.pretrained import model_identity
 
 QUESTION = "What is the total?"
-LARGE = {"max_position_embeddings": 4096}
 
 
 def flat(value: Any) -> list[Tensor]:
@@ -40,7 +39,7 @@ CASES: dict[str, Any] = {"one image": SMALL, "a page in tiles": PAGE, "pages": p
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("bridge", ["linear", "transformer"])
 def test_what_is_loaded_is_what_was_saved(case: str, bridge: str, tmp_path: Path) -> None:
-    model = tiny_model(text=LARGE, bridge={"kind": bridge, "num_heads": 2, "num_layers": 1})
+    model = tiny_model(text=LARGE_TEXT, bridge={"kind": bridge, "num_heads": 2, "num_layers": 1})
     encoding, path = model.encode_image(CASES[case]), tmp_path / "pages.safetensors"
     encoding.save(path, model)
     loaded = ImageEncoding.load(path, model)
@@ -99,7 +98,7 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_saved_is_refused(tmp_path: Path) -> None:
-    model = tiny_model(text=LARGE)
+    model = tiny_model(text=LARGE_TEXT)
     with pytest.raises(ValueError, match="tiles: expected an encoding that holds all of its tiles"):
         model.encode_image(PAGE, tiles="asked").save(tmp_path / "seen", model)
     with pytest.raises(FileNotFoundError, match=r"none/seen: expected a path in a folder that exists"):
@@ -125,7 +124,7 @@ def test_a_model_whose_adapters_are_asked_otherwise_refuses_it(tmp_path: Path) -
 
 @pytest.mark.parametrize(("case", "where"), [*product(CASES, ["disk"]), (next(iter(CASES)), "cpu")])
 def test_offloaded_weights_encode_write_and_read_the_same(case: str, where: str, tmp_path: Path) -> None:
-    tiny_model(text=LARGE).save_pretrained(tmp_path / "model")
+    tiny_model(text=LARGE_TEXT).save_pretrained(tmp_path / "model")
     model, other = (ArrCocForConditionalGeneration.from_pretrained(tmp_path / "model").eval() for _ in range(2))
     model.processor = other.processor = tiny_model().processor
     device = torch.device("cpu")

@@ -49,11 +49,6 @@ def lines(tmp_path: Path) -> list[dict[str, Any]]:
     ]
 
 
-@pytest.fixture(scope="module")
-def model() -> Any:
-    return tiny_model()
-
-
 @pytest.fixture
 def encoded(model: Any, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many images are encoded, call by call."""
@@ -331,30 +326,6 @@ def test_without_scipy_nothing_is_asked(
     monkeypatch.setattr(model, "generate", None)
     with pytest.raises(ValueError, match=r"intervals: expected scipy \(pip install 'arr-coc\[eval\]'\); got none"):
         evaluate(model, read_records(write(tmp_path, lines)), ["none"], progress=False)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"image": "images/9.png"}, r"image: expected a file, relative to .*; got 'images/9.png'"),
-        ({"image": 3}, "image: expected a non-empty string; got 3"),
-        ({"question": "  "}, "question: expected a non-empty string; got ''"),
-        ({"answers": "yes"}, "answers: expected a non-empty list of strings; got 'yes'"),
-        ({"answers": []}, r"answers: expected a non-empty list of strings; got \[\]"),
-        ({"boxes": [[1, 2, 3]]}, r"boxes: expected \[x0, y0, x1, y1\] with .*; got \[1, 2, 3\]"),
-        ({"boxes": [[5, 0, 1, 9]]}, r"boxes: expected .* with x0 <= x1 and y0 <= y1; got \[5, 0, 1, 9\]"),
-        ({"boxes": [[0, 0, True, 9]]}, r"boxes: expected .*; got \[0, 0, True, 9\]"),
-        ({"boxes": {"x": 1}}, "boxes: expected a list of"),
-        ({"boxes": [[0, 0, 9, 10**400]]}, "boxes: expected .*; got"),
-    ],
-)
-def test_a_bad_record_is_refused_with_its_line(
-    lines: list[Any], tmp_path: Path, change: dict[str, Any], message: str
-) -> None:
-    lines[4] = {**lines[4], **change}
-    with pytest.raises(ValueError, match=rf"data.jsonl, line 5: {message}"):
-        read_records(write(tmp_path, lines))
-    assert len(read_records(tmp_path / "data.jsonl", limit=4)) == 4
 
 
 def test_bad_files_are_refused(lines: list[Any], tmp_path: Path) -> None:

@@ -153,11 +153,6 @@ def test_relevance_of_fixed_scores_is_scaled_per_item() -> None:
 PAGE, QUESTION = generated_image(128), "What is the total?"
 
 
-@pytest.fixture(scope="module")
-def model() -> Any:
-    return tiny_model()
-
-
 @pytest.fixture
 def failing(monkeypatch: pytest.MonkeyPatch) -> Any:
     """A registered strategy that scores every patch with the value put into it."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import Cli, tiny_model
+from helpers import Cli, loud_model, tiny_model
 from serving_client import noise, png
 from trainers import write_adapter
 
@@ -23,7 +23,6 @@ from arr_coc.learning import learn as learning
 from arr_coc.learning.learn import Decision, Lesson, decide, learn
 from arr_coc.learning.versions import CHECKPOINT, DECISION, Versions, adapted_fetcher
 from arr_coc.loading import load_model
-from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 
 PAGES = Rendered(1, 2, size=128)
 
@@ -182,11 +181,6 @@ def adapter(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_adapter(tmp_path_factory.mktemp("adapter"))
 
 
-@pytest.fixture(scope="module")
-def model() -> ArrCocForConditionalGeneration:
-    return tiny_model()
-
-
 def test_each_promotion_is_a_version_and_one_step_leads_back(adapter: Path, tmp_path: Path) -> None:
     versions = Versions(tmp_path / "versions")
     assert versions.current().version == CHECKPOINT and versions.adapter(CHECKPOINT) is None
@@ -236,7 +230,7 @@ def test_a_version_fetches_as_its_adapter_does(adapter: Path, model: Any, pictur
         after = model.generate(picture, "What is the fee?", return_fetch=True)
     finally:
         model.model.fetcher = own
-    with_peft = PeftModel.from_pretrained(tiny_model(), str(adapter)).eval().get_base_model()
+    with_peft = PeftModel.from_pretrained(loud_model(), str(adapter)).eval().get_base_model()
     expected = with_peft.generate(picture, "What is the fee?", return_fetch=True)
     assert torch.allclose(after.fetch.scores, expected.fetch.scores, rtol=1e-4, atol=1e-5)
     assert torch.equal(after.fetch.indices, expected.fetch.indices)

@@ -18,11 +18,6 @@ from trainers import standard_trainer
 from arr_coc import scorer_lora_config
 
 
-@pytest.fixture(scope="module")
-def model() -> Any:
-    return tiny_model()
-
-
 def taught(model: Any) -> dict[str, Tensor]:
     inputs = prompt(model, (PAGE, QUESTION))
     return {**inputs, "labels": inputs.input_ids.masked_fill(inputs.query_mask.bool(), -100)}

@@ -23,11 +23,6 @@ PAGE, OTHER = generated_image(128), generated_image(128).rotate(90)
 QUESTION, LONGER = "What is the total?", "What is written in the second line of the page?"
 
 
-@pytest.fixture(scope="module")
-def model() -> Any:
-    return tiny_model()
-
-
 def asked(model: Any, image: Any = PAGE, question: Any = QUESTION, **settings: Any) -> Any:
     return model.generate(image, question, return_fetch=True, **{"num_passes": 3, "budget": 8, **settings})
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import READS_WORDS, SCORES_WORDS, tiny_config, tiny_model
+from helpers import READS_WORDS, SCORES_WORDS, tiny_config
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -42,11 +42,6 @@ QUESTIONS = ["What is it?", "Why?", "How many of them are there in all?"]
 def images() -> list[Image.Image]:
     draw = np.random.default_rng(0)
     return [Image.fromarray(draw.integers(0, 256, (*size, 3), dtype=np.uint8)) for size in SIZES]
-
-
-@pytest.fixture(scope="module")
-def model() -> Any:
-    return tiny_model()
 
 
 # ---- the rules ----------------------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from typing import Any
 
 import pytest
-from helpers import tiny_model
 
 from arr_coc import probes as probes_module
 from arr_coc.model_summary import generated_image
@@ -11,11 +10,6 @@ from arr_coc.probes import EXPECTED, Range, Statistics, set_probes
 from benchmarks.path import trace
 
 PAGE, QUESTION = generated_image(128), "What is the total?"
-
-
-@pytest.fixture(scope="module")
-def model() -> Any:
-    return tiny_model()
 
 
 def ask(model: Any) -> Any:

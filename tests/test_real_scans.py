@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
-from helpers import tiny_model
+from helpers import LARGE_TEXT, tiny_model
 
 from arr_coc.viewing import draw_sheet
 
@@ -55,13 +55,12 @@ def scans_in(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
 
 @pytest.fixture(scope="module")
 def model() -> Any:
-    return tiny_model(text={"max_position_embeddings": 4096})
+    return tiny_model(text=LARGE_TEXT)
 
 
 @pytest.mark.filterwarnings("ignore")  # Pillow's and PDFium's, of files that are odd on purpose
 @pytest.mark.parametrize("package", PACKAGES)
 def test_a_real_scan_is_answered_or_refused_in_a_line(package: str, model: Any) -> None:
-    pytest.importorskip("pypdfium2")
     answered, refused = [], []
     for path in fetched(package):
         try:

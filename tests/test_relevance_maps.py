@@ -28,7 +28,6 @@ from arr_coc.families.relevance_maps import (
     unit_range,
 )
 from arr_coc.model_summary import generated_image
-from arr_coc.modeling.configuration_arr_coc import ArrCocFetcherConfig
 from arr_coc.modeling.scorers import SCORERS
 from arr_coc.modeling.vision_tower import TEXTURE_SETS, TEXTURES
 
@@ -344,20 +343,3 @@ def test_padding_and_neighbours_change_no_share(ways: dict[str, str]) -> None:
     for item in range(3):
         alone = replace(whole, **{n: t[item : item + 1] for n, t in vars(whole).items() if isinstance(t, torch.Tensor)})
         assert torch.allclose(weights[item], model(values[item : item + 1], alone)[0], atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("setting", "value", "message"),
-    [
-        ("balancer_weights", "relu", "balancer_weights: expected one of sigmoid, softmax; got 'relu'"),
-        ("balancer_aggregation", "sum", "balancer_aggregation: expected one of statistics, learned; got 'sum'"),
-        ("balancer_size", 0, "balancer_size: expected a whole number from 1 to 16384; got 0"),
-        ("sjv_weights", [1, 0], r"sjv_weights: expected 3 numbers from 0 to 1000000, one above 0; got \[1, 0\]"),
-        ("textures", "all", "textures: expected one of light, basic, full, or None; got 'all'"),
-        ("attention_layers", [0.5, 0.5], r"attention_layers: expected two increasing numbers from 0 to 1; got"),
-        ("latent_size", 0, "latent_size: expected a whole number from 1 to 16384, or None; got 0"),
-    ],
-)
-def test_settings_that_make_no_sense_are_refused(setting: str, value: object, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        ArrCocFetcherConfig(**{setting: value})

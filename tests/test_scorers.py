@@ -10,7 +10,6 @@ from scorer_contexts import LENGTH, PIXEL_TEXTURES, SIDE, C, D, W, build, contex
 from torch import nn
 
 from arr_coc.model_summary import generated_image
-from arr_coc.modeling.configuration_arr_coc import ArrCocConfig
 from arr_coc.modeling.patch_scorers import position_code
 from arr_coc.modeling.scorers import EMPTY, SCORERS, FetchContext, Scorer
 from arr_coc.modeling.vision_tower import TEXTURES, KeyValueProjection, key_value_projection
@@ -382,9 +381,3 @@ def test_a_bridge_with_a_latent_keeps_base_tokens_whatever_is_fetched(kind: str)
     assert answers[1].fetch.indices.shape == (1, 17)
     again = model.encode_image(generated_image(128))
     assert torch.equal(again.tokens, encoding.tokens)
-
-
-@pytest.mark.parametrize("part", ["semantic_config", "bridge_config", "fetcher_config"])
-def test_a_latent_without_channels_is_refused(part: str) -> None:
-    with pytest.raises(ValueError, match="latent_size: expected a whole number from 1 to 16384, or None; got -1"):
-        ArrCocConfig(**{part: {"latent_size": -1}})

@@ -33,11 +33,6 @@ SIZES = [(60, 90), (80, 40), (50, 50)]  # height, width
 
 
 @pytest.fixture(scope="module")
-def model() -> Any:
-    return tiny_model()
-
-
-@pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Three images; read only."""
     folder = tmp_path_factory.mktemp("pages")

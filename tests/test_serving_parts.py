@@ -25,10 +25,6 @@ from arr_coc.serving.protocol import error_body
 from arr_coc.serving.refusals import invalid_field
 from arr_coc.serving.settings import ServerSettings, UseSettings
 
-pytest.importorskip("prometheus_client")
-pytest.importorskip("pydantic")
-
-
 # ---- the guard
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import READS_WORDS, SCORES_WORDS, tiny_model
+from helpers import LARGE_TEXT, READS_WORDS, SCORES_WORDS, tiny_model
 from PIL import Image
 from serving_client import SETTINGS, ask, data_url, png, serving, text_of
 from torch import Tensor
@@ -35,7 +35,7 @@ def paper(number: int) -> Image.Image:
 @pytest.fixture
 def model(monkeypatch: pytest.MonkeyPatch) -> Any:
     torch.manual_seed(0)
-    model = tiny_model(text={"max_position_embeddings": 4096}, **READS_WORDS, fetcher=SCORES_WORDS)
+    model = tiny_model(text=LARGE_TEXT, **READS_WORDS, fetcher=SCORES_WORDS)
     scorer = model.model.fetcher.scorer(model.config.fetcher_config.strategy)
 
     def forward(context: FetchContext) -> Tensor:

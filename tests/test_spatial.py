@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from graphs import BOTH, BRIDGES, TEXT, spatial_model
-from helpers import CARD, PAGE, drawn, prompt, tiny_config
+from helpers import CARD, LARGE_TEXT, PAGE, drawn, prompt, tiny_config
 from lone import QUESTION
 from torch import Tensor
 from transformers import Qwen3VLConfig, Qwen3VLModel
@@ -261,7 +261,7 @@ def test_regions_stand_at_their_middle_with_their_mean_depths(model: Any) -> Non
 
 @torch.no_grad()
 def test_patches_of_tiles_stand_where_the_overview_shows_them_with_their_own_depths() -> None:
-    model = spatial_model(text={"max_position_embeddings": 4096})
+    model = spatial_model(text=LARGE_TEXT)
     page = drawn(500, 700)
     encoding = model.encode_image(page, tiles=4)
     answer = model.generate(encoding, QUESTION, budget=30, return_fetch=True, max_new_tokens=1)

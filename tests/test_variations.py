@@ -14,6 +14,7 @@ from arr_coc.cli import main
 from arr_coc.cli.common import find_source
 from arr_coc.data.formats.own import Rendered
 from arr_coc.data.records import NOT_ON_THE_PAGE, read_records
+from arr_coc.modeling.image_loading import load_image
 from arr_coc.pages.domains import AS_DRAWN, Page, Variations, draw_page
 from arr_coc.pages.domains.glyphs import Glyph
 from arr_coc.pages.domains.values import FIELDS, UNHEARD_FIELDS
@@ -158,16 +159,25 @@ def test_shares_can_be_given_on_a_command_line() -> None:
     assert isinstance(source, Rendered) and source.variations == Variations(0, 0.5, 1)
 
 
-def test_written_records_say_what_is_absent_and_what_came_before(tmp_path: Path) -> None:
-    options = ["--photo", "0.5", "--absent", "0.4", "--turns", "0.5", "--pages", "8", "--questions", "4", "--seed", "6"]
-    assert not main(["render", str(tmp_path / "pages"), "--size", str(SIZE), *options])
-    written = read_records(tmp_path / "pages" / "data.jsonl")
-    held = Rendered(8, 4, 6, SIZE, "test", photo=0.5, absent=0.4, turns=0.5).read()
+def test_written_records_are_those_that_are_drawn(tmp_path: Path) -> None:
+    """The same questions, answers and marks, as the page has them; boxes to a tenth of a pixel, pixels but for JPEG."""
+    changes = {"photo": 0.5, "absent": 0.4, "turns": 0.5}
+    drawing = Rendered(8, 4, 6, SIZE, "test", domains=("document", "form"), **changes)
+    options = [f"--{name}={value}" for name, value in {"pages": 8, "questions": 4, "seed": 6, **changes}.items()]
+    assert not main(["render", str(tmp_path / "pages"), "--size", str(SIZE), "--domain", "document, form", *options])
+    written, held = read_records(tmp_path / "pages" / "data.jsonl"), drawing.read()
     assert any(record.absent for record in written) and any(record.history for record in written)
-    for ours, theirs in zip(written, held, strict=True):
-        for name in ("question", "answers", "absent", "history", "located"):
+    assert [dict(record.tags)["domain"] for record in written[::4]] == ["document", "form"] * 4
+    for number, (ours, theirs) in enumerate(zip(written, held, strict=True)):
+        for name in ("question", "answers", "absent", "history", "located", "tags"):
             assert getattr(ours, name) == getattr(theirs, name)
-        assert np.allclose(ours.boxes, theirs.boxes, atol=0.051) and ours.located
-        assert dict(ours.tags)["turn"] == dict(theirs.tags)["turn"] == ("second" if ours.history else "first")
+        for name in ("boxes", "label_boxes"):
+            assert np.allclose(getattr(ours, name), getattr(theirs, name), atol=0.051) and ours.located
+        asked, tags = drawing.page(number // 4).questions[number % 4], dict(ours.tags)
+        assert (ours.question, ours.answers) == (asked.text, asked.answers)
+        assert (tags["difficulty"], tags["kind"]) == (asked.difficulty, asked.kind)
+        assert tags["turn"] == ("second" if ours.history else "first")
+        pictures = [np.asarray(load_image(one.picture), np.float32) for one in (ours, theirs)]
+        assert np.abs(pictures[0] - pictures[1]).mean() < 8
     lines = [json.loads(line) for line in (tmp_path / "pages" / "data.jsonl").read_text().splitlines()]
     assert all(("absent" in line) == (line["kind"] == "absent") for line in lines)

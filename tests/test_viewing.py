@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import Cli, tiny_model
+from helpers import LARGE_TEXT, Cli, tiny_model
 from PIL import Image
 from tiny_pdf import paged
 
@@ -59,7 +59,7 @@ def test_padding_is_cut_off_and_patches_stay_over_their_part_of_the_image(width:
 
 
 def test_patches_of_tiles_are_outlined_where_they_lie_in_the_image() -> None:
-    model = tiny_model(text={"max_position_embeddings": 4096})
+    model = tiny_model(text=LARGE_TEXT)
     page = Image.new("RGB", (500, 700), "white")
     page.paste("black", (300, 520, 380, 540))
     answer = model.generate(
@@ -88,7 +88,7 @@ def test_the_caption_never_leaves_the_page(question: str) -> None:
 
 
 def test_pages_that_were_fetched_from_are_outlined() -> None:
-    model = tiny_model(text={"max_position_embeddings": 4096})
+    model = tiny_model(text=LARGE_TEXT)
     encoding = model.encode_image(paged("TIFF"))
     answer = model.generate(encoding, "What is the total?", budget=12, return_fetch=True)
     sheet = draw_sheet(encoding.sources, answer, question="What is the total?")

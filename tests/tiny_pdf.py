@@ -3,8 +3,8 @@
 from io import BytesIO
 from pathlib import Path
 
-import pytest
 from PIL import Image, ImageDraw
+from reportlab.pdfgen.canvas import Canvas
 
 CONTROL = "/CIDInit /ProcSet findresource begin begincmap 1 beginbfchar <02> <0005> endbfchar endcmap end"
 TIMES = "/Type /Font /Subtype /Type1 /BaseFont /Times-Roman"
@@ -35,7 +35,7 @@ PASSWORD = "sesam\N{LATIN SMALL LETTER O WITH DIAERESIS}ffne"
 
 def locked(path: Path) -> Path:
     """Writes an encrypted PDF of one page, with "Total 3.50" on it."""
-    canvas = pytest.importorskip("reportlab.pdfgen.canvas").Canvas(str(path), (100, 100), encrypt=PASSWORD)
+    canvas = Canvas(str(path), (100, 100), encrypt=PASSWORD)
     canvas.drawString(20, 30, "Total 3.50")
     canvas.save()
     return path
@@ -58,7 +58,8 @@ def write_form(path: Path, value: str) -> Path:
     )
 
 
-def _write(path: Path, objects: list[str]) -> Path:
+def pdf_of(objects: list[str], trailer: str = "") -> bytes:
+    """A PDF of these objects, whose first is its catalogue."""
     written, offsets = "%PDF-1.4\n", []
     for number, content in enumerate(objects, 1):
         offsets.append(len(written.encode("latin-1")))
@@ -66,9 +67,13 @@ def _write(path: Path, objects: list[str]) -> Path:
     start = len(written.encode("latin-1"))
     entries = "".join(f"{offset:010} 00000 n \n" for offset in offsets)
     written += f"xref\n0 {len(objects) + 1}\n0000000000 65535 f \n{entries}"
-    written += f"trailer\n<< /Size {len(objects) + 1} /Root 1 0 R >>\nstartxref\n{start}\n%%EOF\n"
+    written += f"trailer\n<< /Size {len(objects) + 1} /Root 1 0 R {trailer} >>\nstartxref\n{start}\n%%EOF\n"
+    return written.encode("latin-1")
+
+
+def _write(path: Path, objects: list[str]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(written.encode("latin-1"))
+    path.write_bytes(pdf_of(objects))
     return path
 
 
