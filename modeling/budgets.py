@@ -158,7 +158,7 @@ class ViewOptions:
     max_base_tokens: int | None = None
     tile_scale: float = 0.5
     words: Any = "auto"
-    reread: bool = False
+    reread: bool = True
     dpi: float = 150.0
     max_pages: int = 200
     fps: float = 1.0
