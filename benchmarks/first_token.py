@@ -58,7 +58,7 @@ def ours(model: str, tiles: str | int | None, image: Image.Image, dtype: torch.d
         "arr-coc, next question": lambda: asked.generate(encoding, QUESTIONS[1], **one),
     }
     if asked.model.vision_tower.text_reader is not None:
-        for name, source in (("OCR's words", {"words": "ocr"}), ("reread", {"reread": True})):
+        for name, source in (("OCR's words", {"words": "ocr"}), ("read once", {"reread": False})):
             calls[f"arr-coc, {name}"] = partial(asked.generate, image, QUESTIONS[0], **source, **one, **views)
     return calls
 
