@@ -390,3 +390,6 @@ def test_scans_show_only_what_both_teachers_read(
     assert [each.text for each in drawn.lines] == ["Total Due"] and drawn.image is not None
     with pytest.raises(FileNotFoundError, match="real_scans"):
         Sources({"scans": 1.0}, "test", real_folder=real_folder)
+    (real_folder / "receipts").mkdir()
+    text = Sources({"receipts": 1.0}, "train", real_folder=real_folder).page(np.random.default_rng(0))
+    assert text.image is None, "a file of pages as text comes before a folder of its name"

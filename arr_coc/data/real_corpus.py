@@ -31,7 +31,7 @@ from .pdf_corpus import pdf_pages
 from .pdf_reading import is_readable, read_pdf_page
 from .real_pages import RealPages
 
-PAGES_OF_DOCUMENT, MOST_PRICES, MOST_MANUALS = 3, 4, 1500
+PAGES_OF_DOCUMENT, FEWEST_LINES, MOST_PRICES, MOST_MANUALS = 3, 15, 4, 1500
 _KEYS = {"company": "shop", "date": "receipt date", "address": "address", "total": "total"}
 _SPAN = re.compile(r"(\S*\d\S*)\s*(?:-|to|thru)\s*(\S*\d\S*)")
 _FITTING = {
@@ -251,27 +251,30 @@ def _keyed(key: str, concept: str, value: str, lines: Sequence[TextLine]) -> Ite
 
 def filings(repository: Repository, folder: str, pages_name: str, out: set[str]) -> list[_Page]:
     """Pages of PDFs with a text layer, and their mined fields."""
-    pages = []
-    names = [name for name in repository.names if name.startswith(f"{folder}/") and name.lower().endswith(".pdf")]
-    for name in tqdm(names, desc=folder, unit="file", disable=None):
-        stem = Path(name).stem
-        if stem in out:
-            continue
-        for sheet, lines in text_layers(repository.read(name) or b""):
-            if len(lines) >= 15 and not lines[0][0].startswith("Document Metadata"):
-                pages.append(_Page(group_of(stem), sheet.get_size(), lines, []))
+    names = [name for name in repository.names if name.startswith(f"{folder}/")]
+    found = sheets(repository, tqdm(names, desc=folder, unit="file", disable=None), out)
+    pages = [_Page(group, sheet.get_size(), lines, []) for _, group, sheet, lines in found]
     for page, fields in zip(pages, mine([(page.group, page.lines) for page in pages]), strict=True):
         page.questions = [each for field in fields for each in questions_of(field, pages_name)]
     return pages
 
 
-def group_of(stem: str) -> str:
-    """The registrant or document of a filing's file."""
-    parts = stem.split("_")
-    return letters(parts[1]) if len(parts) > 2 and parts[0].isdigit() else stem
+def sheets(
+    repository: Repository, names: Iterable[str], out: set[str]
+) -> Iterator[tuple[str, str, Any, list[TextLine]]]:
+    """The first pages with a text layer of PDFs: name, group (registrant or document), page and lines."""
+    for name in names:
+        stem = Path(name).stem
+        if not name.lower().endswith(".pdf") or stem in out:
+            continue
+        parts = stem.split("_")
+        group = letters(parts[1]) if len(parts) > 2 and parts[0].isdigit() else stem
+        for sheet, lines in _text_layers(repository.read(name) or b""):
+            if len(lines) >= FEWEST_LINES and not lines[0][0].startswith("Document Metadata"):
+                yield name, group, sheet, lines
 
 
-def text_layers(data: bytes) -> Iterator[tuple[Any, list[TextLine]]]:
+def _text_layers(data: bytes) -> Iterator[tuple[Any, list[TextLine]]]:
     """The first pages of a PDF and their lines, hidden text of scans included; pages that are turned not."""
     import pypdfium2
 
@@ -346,7 +349,7 @@ def main() -> None:
         path, repository = arguments.out / "receipts.jsonl.gz", Repository(arguments.receipts)
         write(receipts(repository, out), path)
         if arguments.scans:
-            write_scans(repository, RealPages(path, "validation"), arguments.out / "receipts")
+            write_scans(repository, RealPages(path, "validation"), arguments.out / "scanned_receipts")
     if arguments.filings:
         repository = Repository(arguments.filings)
         for folder, name in (("ad-buy-form", "orders"), ("registration-form", "registrations")):

@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from io import BytesIO
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -28,13 +29,11 @@ from ..pages.page import TextPage
 from . import real_corpus
 from .field_mining import TextLine
 from .pdf_corpus import store_page
-from .real_corpus import Repository, group_of, kept_out, text_layers
+from .real_corpus import Repository, kept_out
 from .real_pages import split_of_group
 
 AGREED = 0.6
 """The least share of a page's annotated characters that PP-OCR reads as well; other pages are left out."""
-LINES = 15
-"""The fewest lines of a filing's page."""
 DPI = 130
 MARGIN = 2
 """Px beside a line that are painted over with it."""
@@ -111,16 +110,13 @@ def receipts(repository: Repository, out: set[str]) -> Iterator[Scan]:
 
 def filings(repository: Repository, folder: str, out: set[str]) -> Iterator[Scan]:
     """The first page with an OCR layer of each scanned PDF, in the groups of `real_corpus`, years mixed."""
-    for name in sorted(repository.names, key=lambda name: zlib.crc32(name.encode())):
-        stem = Path(name).stem
-        if not (name.startswith(f"{folder}/") and name.lower().endswith(".pdf")) or stem in out:
-            continue
-        for sheet, lines in text_layers(repository.read(name) or b""):
-            if len(lines) >= LINES and not lines[0][0].startswith("Document Metadata"):
-                scale = DPI / 72
-                scaled = [(text, x0 * scale, y0 * scale, x1 * scale, y1 * scale) for text, x0, y0, x1, y1 in lines]
-                yield Scan(group_of(stem), sheet.render(scale=scale, rev_byteorder=True).to_pil(), scaled)
-                break
+    names = sorted(repository.names, key=lambda name: zlib.crc32(name.encode()))
+    found = real_corpus.sheets(repository, (name for name in names if name.startswith(f"{folder}/")), out)
+    for _, pages in groupby(found, key=lambda page: page[0]):
+        _, group, sheet, lines = next(pages)
+        scale = DPI / 72
+        scaled = [(text, x0 * scale, y0 * scale, x1 * scale, y1 * scale) for text, x0, y0, x1, y1 in lines]
+        yield Scan(group, sheet.render(scale=scale, rev_byteorder=True).to_pil(), scaled)
 
 
 def main() -> None:

@@ -25,25 +25,7 @@ _VALUES = tuple(kind for kind in KINDS if kind not in ("note", "words", "choice"
 _SIGNS: tuple[str, ...] = ("({})", "({})", '"{}"', "'{}'", "{}:", "{}:", "{},", "{},", "{}.", "{}.")
 _SIGNS += ("[{}]", "{}!", "{}?", "{};", "#{}", "@{}", "& {}", "* {}")
 _SIGNS += ("<{}>", "{}/", "{}_", "+{}", "={}", "{} -", "{} %", "{}*")
-_MARKED = (
-    "±{}",
-    "£{}",
-    "€{}",
-    "¥{}",
-    "§ {}",
-    "{}°",
-    "{} °C",
-    "{}²",
-    "{}³",
-    "{} µm",
-    "×{}",
-    "• {}",
-    "{}¹",
-    "{}½",
-    "₹{}",
-    "₪{}",
-    "÷{}",
-)
+_MARKED = "±{}|£{}|€{}|¥{}|§ {}|{}°|{} °C|{}²|{}³|{} µm|×{}|• {}|{}¹|{}½|₹{}|₪{}|÷{}".split("|")
 """Numbers with marks that are rare elsewhere; the last five are read as "unread"."""
 _FOREIGN = "ΓΔΘΛΞΠΣΦΨΩβγδεζηθλμξπσφψωБГДЖЗИЙЛПУФЦЧШЩЪЫЬЭЮЯбвгджзийлптфцчшщъыьэюяĀČĎĘĞŁŃŘŞŤŻāčďęğıłńřşťż"
 """Letters that the reader has no class for, and that do not look like one with a class."""

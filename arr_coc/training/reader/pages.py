@@ -192,17 +192,11 @@ class Sources:
     real_folder: Path | None = None
 
     def __post_init__(self) -> None:
+        if "pdf" in self.shares and self.pdf_folder is None:
+            raise ValueError('pdf_folder: expected a folder of cached pages for the source "pdf"; got none')
         for name in self.shares:
-            if name == "pdf":
-                if self.pdf_folder is None:
-                    raise ValueError('pdf_folder: expected a folder of cached pages for the source "pdf"; got none')
-            elif name not in PAGES and self.real_folder is not None:
-                if (self.real_folder / name).is_dir():
-                    _cached(self.real_folder / name / self.split)
-                else:
-                    _real(self.real_folder / f"{name}.jsonl.gz", self.split)
-            else:
-                PAGES[name]
+            if name not in PAGES:
+                self._stored(name)
 
     def each(self) -> dict[str, "Sources"]:
         """Every source alone, by name."""
@@ -221,14 +215,23 @@ class Sources:
     def _page(self, name: str, rng: np.random.Generator) -> TextPage:
         if name in PAGES:
             return PAGES[name](rng, self.split)
-        folder = self.pdf_folder if name == "pdf" else self.real_folder
-        assert folder is not None
-        if name == "pdf" or (folder / name).is_dir():
-            pages = _cached((folder if name == "pdf" else folder / name) / self.split)
-            return pages[int(rng.integers(len(pages)))]
-        real = _real(folder / f"{name}.jsonl.gz", self.split)
-        page = real.page(int(rng.integers(len(real))), rng)
+        pages = self._stored(name)
+        number = int(rng.integers(len(pages)))
+        if isinstance(pages, CachedPages):
+            return pages[number]
+        page = pages.page(number, rng)
         return moved(rng, page) if self.split == "train" else page
+
+    def _stored(self, name: str) -> CachedPages | RealPages:
+        """The pages of a source that needs a folder: with pictures, or as text."""
+        if name == "pdf" and self.pdf_folder is not None:
+            return _cached(self.pdf_folder / self.split)
+        if self.real_folder is None:
+            PAGES[name]  # refuses it
+        assert self.real_folder is not None
+        file = self.real_folder / f"{name}.jsonl.gz"
+        scans = self.real_folder / name
+        return _cached(scans / self.split) if scans.is_dir() and not file.exists() else _real(file, self.split)
 
 
 @lru_cache(maxsize=8)
