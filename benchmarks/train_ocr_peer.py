@@ -1,15 +1,14 @@
 """Trains a LoRA for the language model of the OCR pipeline, as for our model, on the plain text of the same pages.
 
-    python -m benchmarks.train_ocr_peer OUT [--pages laid_out=1] [--steps 400] [--pages-per-step 4] [--rank 32]
+    python -m benchmarks.train_ocr_peer OUT [--recipe FILE] [STAGE.SETTING=VALUE ...]
 
-Pages, questions, adapter and learning rate are those of the stage `question_answering`. A page is represented by the
-text of its lines in reading order, as in `ocr_pipeline`. The questions about a page share its tokens; each attends to
-the page and itself. `ocr_pipeline --adapter OUT` uses the result.
+Each stage `question_answering` of the recipe is run in order, with its pages, questions, steps, rank and learning rate.
+A page is represented by the text of its lines in reading order, as in `ocr_pipeline`. The questions about a page share
+its tokens; each attends to the page and itself. A killed run continues. `ocr_pipeline --adapter OUT` uses the result.
 """
 
 import argparse
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,27 +16,27 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 import torch.nn.functional as F
-from peft import LoraConfig, get_peft_model
+from peft import LoraConfig, PeftModel, get_peft_model
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from torch.utils.data import Dataset
+from transformers import AutoModelForCausalLM, AutoTokenizer, Trainer, TrainingArguments
+from transformers.trainer_utils import get_last_checkpoint
 
-from arr_coc.files import check_free
 from arr_coc.loading import find_device
 from arr_coc.pages.page import TextPage
-from arr_coc.training.optimizers import warmup_cosine
-from arr_coc.training.reader.language_model import Adapter, Prompting
+from arr_coc.training.reader.language_model import Prompting
 from arr_coc.training.reader.pages import Sources
 from arr_coc.training.reader.question_answering import QuestionAnsweringStage
+from arr_coc.training.recipe import load_recipe
 
 from .ocr_pipeline import TRAINED, in_reading_order
 from .smollm2 import smollm2_folder
 
+RECIPE = Path(__file__).parents[1] / "hub_configs" / "arr-coc-135m" / "train.yaml"
+
 MOST_TOKENS = 1500
 """The most tokens of a page's text; questions about the text after them are skipped."""
-
-_SHOWN = 20
-"""Steps between two lines of progress."""
 
 
 def text_of(page: TextPage) -> str:
@@ -84,60 +83,78 @@ def row_of(prompting: Prompting, text: str, asked: Sequence[tuple[str, str]]) ->
     return Batch(*(torch.tensor(sum(column, start=[])) for column in zip(*parts, strict=True)))
 
 
-def drawn(sources: Sources, prompting: Prompting, stage: QuestionAnsweringStage, rng: np.random.Generator) -> Batch:
-    """A batch of pages of the sources."""
-    rows: list[Batch] = []
-    while len(rows) < stage.pages_per_step:
-        page = sources.page(rng)
-        shown = prompting.tokenizer.decode(prompting.ids(text := text_of(page))[:MOST_TOKENS])
-        asked = [
-            (question.text, question.answers[0])
-            for question in page.questions
-            if not question.boxes or question.answers[0] in shown
-        ]
-        order = rng.permutation(len(asked))[: stage.questions]
-        if len(order):
-            rows.append(row_of(prompting, text, [asked[int(number)] for number in order]))
-    return stacked(rows)
+class AskedTexts(Dataset[Batch]):
+    """Pages of the sources with questions; each is a function of the stage's seed and its number."""
+
+    def __init__(self, sources: Sources, prompting: Prompting, stage: QuestionAnsweringStage) -> None:
+        self.sources, self.prompting, self.stage = sources, prompting, stage
+
+    def __len__(self) -> int:
+        return self.stage.steps * self.stage.pages_per_step
+
+    def __getitem__(self, number: int) -> Batch:
+        rng, stage = np.random.default_rng((self.stage.seed, number)), self.stage
+        while True:
+            page = self.sources.page(rng)
+            shown = self.prompting.tokenizer.decode(self.prompting.ids(text := text_of(page))[:MOST_TOKENS])
+            asked = [
+                (question.text, question.answers[0])
+                for question in page.questions
+                if (not question.boxes or question.answers[0] in shown)
+                and (not stage.kinds or question.kind in stage.kinds)
+            ]
+            if asked:
+                order = rng.permutation(len(asked))[: stage.questions]
+                return row_of(self.prompting, text, [asked[int(n)] for n in order])
 
 
-def stacked(rows: Sequence[Batch]) -> Batch:
-    """Rows of different lengths as one batch."""
+def stacked(rows: Sequence[Batch]) -> dict[str, Tensor]:
+    """Rows of different lengths as what `AnswerTrainer` takes."""
     fills = {"question": -2}
     columns = {name: [getattr(row, name) for row in rows] for name in Batch._fields}
-    return Batch(
+    batch = Batch(
         *(pad_sequence(of, batch_first=True, padding_value=fills.get(name, 0)) for name, of in columns.items())
     )
+    told = {"input_ids": batch.ids, "position_ids": batch.positions, "attention_mask": batch.seen}
+    return {**told, "answer": batch.answer}
 
 
-def train(model: Any, sources: Sources, prompting: Prompting, stage: QuestionAnsweringStage, steps: int) -> Any:
-    """The model with a trained adapter (PEFT)."""
-    lora = LoraConfig(r=stage.rank, lora_alpha=stage.rank, target_modules="all-linear", task_type="CAUSAL_LM")
-    model = get_peft_model(model, lora, autocast_adapter_dtype=False)
-    adapter, began, losses = Adapter(model, model.dtype), time.perf_counter(), list[float]()
-    optimizer = torch.optim.AdamW(adapter.parameters(), lr=stage.learning_rate, weight_decay=stage.weight_decay)
-    schedule = warmup_cosine(optimizer, steps=steps, warmup=min(stage.warmup, steps - 1))
-    for step in range(steps):
-        batch = drawn(sources, prompting, stage, np.random.default_rng((stage.seed, step)))
-        batch = Batch(*(each.to(model.device) for each in batch))
-        adapter.write()
-        core = model.get_base_model()
-        hidden = core.model(
-            input_ids=batch.ids, attention_mask=batch.seen, position_ids=batch.positions, use_cache=False
-        ).last_hidden_state
-        logits = core.lm_head(hidden[batch.answer]).float()
-        loss = F.cross_entropy(logits, batch.ids.roll(-1, 1)[batch.answer])
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(adapter.parameters(), 1.0)
-        optimizer.step()
-        schedule.step()
-        optimizer.zero_grad()
-        losses.append(loss.item())
-        if (step + 1) % _SHOWN == 0:
-            mean, taken = np.mean(losses[-_SHOWN:]), time.perf_counter() - began
-            print(f"step {step + 1}: loss {mean:.3f}, {taken:.0f} s", flush=True)
-    adapter.write()
-    return model
+class AnswerTrainer(Trainer):
+    """Trainer with the loss of the answers' tokens, whose logits alone are computed."""
+
+    def compute_loss(self, model: Any, inputs: dict[str, Tensor], return_outputs: bool = False, **_: Any) -> Any:
+        answer, core = inputs.pop("answer"), model.get_base_model()
+        hidden = core.model(**inputs, use_cache=False).last_hidden_state
+        logits = core.lm_head(hidden[answer]).float()
+        loss = F.cross_entropy(logits, inputs["input_ids"].roll(-1, 1)[answer])
+        return (loss, logits) if return_outputs else loss
+
+
+def train(model: Any, sources: Sources, prompting: Prompting, stage: QuestionAnsweringStage, out: Path) -> Any:
+    """The model with a trained adapter (PEFT, float32), whose checkpoints lie in `out`; goes on from the newest."""
+    if not isinstance(model, PeftModel):
+        lora = LoraConfig(r=stage.rank, lora_alpha=stage.rank, target_modules="all-linear", task_type="CAUSAL_LM")
+        model = get_peft_model(model, lora)
+    settings = TrainingArguments(
+        output_dir=str(out),
+        per_device_train_batch_size=stage.pages_per_step,
+        max_steps=stage.steps,
+        learning_rate=stage.learning_rate,
+        weight_decay=stage.weight_decay,
+        lr_scheduler_type="cosine",
+        warmup_steps=min(stage.warmup, stage.steps - 1),
+        logging_steps=20,
+        save_steps=20,
+        save_total_limit=2,
+        seed=stage.seed,
+        use_cpu=model.device.type == "cpu",
+        disable_tqdm=True,
+        remove_unused_columns=False,
+        report_to="none",
+    )
+    trainer = AnswerTrainer(model, settings, stacked, AskedTexts(sources, prompting, stage))
+    trainer.train(resume_from_checkpoint=get_last_checkpoint(str(out)) if out.is_dir() else None)
+    return trainer.model
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -145,14 +162,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.train_ocr_peer", description=(__doc__ or "").split("\n")[0]
     )
-    parser.add_argument("out", metavar="OUT", type=Path, help="a new folder for the adapter")
-    pages = "how often each source of pages comes up, as NAME=SHARE (default: laid_out=1)"
-    parser.add_argument("--pages", metavar="P", nargs="+", default=["laid_out=1"], help=pages)
-    parser.add_argument("--pdf-folder", metavar="DIR", type=Path, help='pages of the source "pdf"')
-    parser.add_argument("--steps", metavar="N", type=int, default=400, help="training steps (default: 400)")
-    parser.add_argument("--pages-per-step", metavar="N", type=int, default=4, help="pages per step (default: 4)")
-    parser.add_argument("--rank", metavar="R", type=int, default=32, help="rank of the LoRA (default: 32)")
-    parser.add_argument("--seed", metavar="N", type=int, default=0, help="seed of pages and weights (default: 0)")
+    parser.add_argument("out", metavar="OUT", type=Path, help="folder for the adapter and its checkpoints")
+    parser.add_argument("settings", metavar="STAGE.SETTING=VALUE", nargs="*", help="override the recipe's")
+    parser.add_argument("--recipe", metavar="FILE", type=Path, default=RECIPE, help="(default: arr-coc-135m's first)")
     parser.add_argument("--device", metavar="D", help="cpu, cuda, ... (default: cuda if available)")
     parser.add_argument("--threads", metavar="N", type=int, help="threads of PyTorch (default: PyTorch's)")
     args = parser.parse_args(arguments)
@@ -166,39 +178,23 @@ def run(args: argparse.Namespace) -> None:
     """Trains and saves an adapter.
 
     Raises:
-        ValueError: the folder exists, there is no such device, sources are invalid, or there are fewer than one step.
+        ValueError: there is no such device, no such recipe, it has no such stage, or its sources are invalid.
     """
-    check_free(args.out)
     device = find_device(args.device)
-    if args.steps < 1:
-        raise ValueError(f"--steps: expected at least 1; got {args.steps}")
-    shares = shares_of(args.pages)
-    stage = QuestionAnsweringStage(pages_per_step=args.pages_per_step, rank=args.rank, seed=args.seed, pages=shares)
-    sources = Sources(shares, "train", args.pdf_folder, 0.0)
+    recipe = load_recipe(args.recipe, args.settings)
+    stages = [stage for stage in recipe.stages if isinstance(stage, QuestionAnsweringStage)]
+    if not stages:
+        raise ValueError(f"{args.recipe}: expected a stage question_answering; got none")
+    folders = [None if stage.real_folder is None else recipe.root / stage.real_folder for stage in stages]
+    sources = [Sources(stage.pages, "train", None, 0.0, folder) for stage, folder in zip(stages, folders, strict=True)]
     if args.threads is not None:
         torch.set_num_threads(args.threads)
-    folder = smollm2_folder()
-    torch.manual_seed(args.seed)
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16, device_map=device)
-    train(model, sources, Prompting(AutoTokenizer.from_pretrained(folder)), stage, args.steps).save_pretrained(args.out)
-
-
-def shares_of(texts: Sequence[str]) -> dict[str, float]:
-    """Parses texts NAME=SHARE into shares by name.
-
-    Raises:
-        ValueError: a text of another form, or a share that is not above 0.
-    """
-    shares = {}
-    for text in texts:
-        name, _, share = text.partition("=")
-        try:
-            shares[name] = float(share)
-        except ValueError:
-            shares[name] = 0.0
-        if not name or not 0 < shares[name] < float("inf"):
-            raise ValueError(f"--pages: expected NAME=SHARE with a share above 0; got {text!r}")
-    return shares
+    torch.manual_seed(recipe.seed)
+    model: Any = AutoModelForCausalLM.from_pretrained(smollm2_folder(), dtype=torch.bfloat16, device_map=device)
+    prompting = Prompting(AutoTokenizer.from_pretrained(smollm2_folder()))
+    for number, (stage, source) in enumerate(zip(stages, sources, strict=True)):
+        model = train(model, source, prompting, stage, args.out / f"stage{number}")
+    model.save_pretrained(args.out)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -194,6 +195,7 @@ def test_every_documented_module_can_be_run() -> None:
 
 
 ROOT = Path(__file__).parents[1]
+SHIPPED = ROOT / "hub_configs" / "arr-coc-tiny-2"
 
 
 def test_the_pages_tables_are_the_registries_and_cost_what_is_counted() -> None:
@@ -238,11 +240,18 @@ def small_llama() -> LlamaForCausalLM:
     )
 
 
-def test_the_adapter_learns(prompting: Prompting, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    stage = QuestionAnsweringStage(pages_per_step=1, rank=8, learning_rate=2e-2, warmup=2)
-    model = train_ocr_peer.train(small_llama(), SOURCES, prompting, stage, 40)
-    first, last = (float(text.split("loss ")[1].split(",")[0]) for text in capsys.readouterr().out.splitlines())
+def test_the_adapter_learns_and_goes_on(
+    prompting: Prompting, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    stage = QuestionAnsweringStage(pages_per_step=1, rank=8, learning_rate=2e-2, warmup=2, steps=40)
+    model = train_ocr_peer.train(small_llama(), SOURCES, prompting, stage, tmp_path / "whole")
+    first, last = map(float, re.findall(r"'loss': '?([\d.]+)", capsys.readouterr().out))
     assert last < 0.8 * first
+    kept = shutil.copytree(tmp_path / "whole" / "checkpoint-20", tmp_path / "killed" / "checkpoint-20")
+    again = train_ocr_peer.train(small_llama(), SOURCES, prompting, stage, kept.parent)
+    assert "'loss'" in (said := capsys.readouterr().out) and len(re.findall("'loss'", said)) == 1
+    for one, other in zip(model.parameters(), again.parameters(), strict=True):
+        torch.testing.assert_close(one, other)
     model.save_pretrained(tmp_path)
     assert {"adapter_config.json", "adapter_model.safetensors"} <= {path.name for path in tmp_path.iterdir()}
 
@@ -250,11 +259,9 @@ def test_the_adapter_learns(prompting: Prompting, capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--pages", "forms"], "--pages: expected NAME=SHARE with a share above 0; got 'forms'"),
-        (["--pages", "form=0"], "--pages: expected NAME=SHARE with a share above 0; got 'form=0'"),
-        (["--pages", "nothing=1"], "page source: expected one of"),
-        (["--steps", "0"], "--steps: expected at least 1; got 0"),
-        (["--pages-per-step", "0"], "pages_per_step: expected at least 1; got 0"),
+        (["question_answering.pages={nothing: 1.0}"], "page source: expected one of"),
+        (["question_answering.pages_per_step=0"], "pages_per_step: expected at least 1; got 0"),
+        (["--recipe", str(SHIPPED / "config.json")], "config.json: expected a mapping with a list of stages"),
     ],
 )
 def test_bad_arguments_are_refused(arguments: list[str], message: str, tmp_path: Path) -> None:
@@ -264,7 +271,6 @@ def test_bad_arguments_are_refused(arguments: list[str], message: str, tmp_path:
 
 # ---- Benchmarks of the model measure what they say; `arr-coc info --stats` prints what comes out of every stage
 
-SHIPPED = Path(__file__).parents[1] / "hub_configs" / "arr-coc-tiny-2"
 READ_NO_TEXT = [name for name, kind in SCORERS.items() if not kind.reads_text]
 TRAINED = {name for name in READ_NO_TEXT if SCORERS[name].trained}
 
