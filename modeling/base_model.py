@@ -429,7 +429,8 @@ class ArrCocModel(ArrCocPreTrainedModel):
                 counts=fetched.tokens, image_token_id=image_token, base_positions=tokens.shape[1] - fetched.budget,
                 pad_token_id=self.padding_id, **inputs,
             )  # fmt: skip
-            embeds = self._embed(inputs["input_ids"])
+            columns = (inputs["columns"] - 1).clamp(min=0)
+            embeds = embeds.gather(1, columns[..., None].expand(-1, -1, embeds.shape[2]))
         # 2. The tokens replace the embeddings of their placeholders.
         flat = (tokens if placed is None else tokens[placed]).to(embeds)
         embeds = embeds.masked_scatter((inputs["input_ids"] == image_token)[..., None], flat)

@@ -42,11 +42,10 @@ from .patch_scorers import SCORERS
 from .processing_arr_coc import ArrCocProcessor, History, Turn, checked_questions, histories
 from .prompt import EmbeddedPrompt, behind_prefix
 from .prompt_format import NOT_ON_THE_PAGE
-from .rereading import READINGS, Reading, on_sheets
+from .rereading import READINGS, Reading, on_sheets, with_originals
 from .view_encoding import (
     encode_prompts,
     encode_sources,
-    reread_words,
     select_views,
     sources_of,
     take_view_options,
@@ -702,8 +701,8 @@ def encode_whole(
 
     def encode(sources: Sequence[Any]) -> ImageEncoding:
         shown = [source.load() if isinstance(source, Source) else source for source in sources]
+        words = with_originals([None] * len(shown), processor, shown) if options.reread else None
         inputs = processor(Loaded(shown), return_tensors="pt")
-        words = reread_words(core.vision_tower, processor, [None] * len(shown), shown) if options.reread else None
         encoding = core.encode_image(inputs["pixel_values"], inputs["patch_mask"], words=words)
         encoding.source_sizes = [(image.height, image.width) for image in shown]
         return encoding

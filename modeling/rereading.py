@@ -18,10 +18,10 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from .image_encoding import ImageEncoding
+from .image_encoding import READ_WELL, ImageEncoding
 from .image_loading import Source
-from .image_processing_arr_coc import Placement
-from .wordpieces import Word
+from .image_processing_arr_coc import ArrCocImageProcessor, Placement
+from .wordpieces import COLUMNS, GivenWords, Word
 
 SURE = 0.95
 """The confidence below which a word is read again."""
@@ -87,30 +87,94 @@ class Crop(NamedTuple):
     height: int
 
 
+class Original(NamedTuple):
+    """What a view's unsure words are read from again.
+
+    Attributes:
+        image: the view, RGB.
+        placement: its place in the square of `side` px.
+        as_pixels: the image processor's, a sheet uint8 [H, W, 3] -> float32 [3, H, W].
+        least: the confidence of all words below which none is read again, as the view gets tiles then.
+    """
+
+    image: Image.Image
+    placement: Placement
+    side: int
+    as_pixels: Callable[[np.ndarray], np.ndarray]
+    least: float = 0.0
+
+
+def with_originals(
+    words: Sequence[GivenWords | None],
+    processor: ArrCocImageProcessor,
+    images: Sequence[Image.Image],
+    tiled: Sequence[bool] | None = None,
+) -> list[GivenWords | None]:
+    """The given words of views; where a text reader reads, it reads unsure words again from the view's own pixels.
+
+    `tiled`: whether an image gets tiles if its overview is not read well; then only these are read again.
+    """
+    if processor.patch_size != COLUMNS:
+        return list(words)
+    known = list[GivenWords | None]()
+    for number, (given, image) in enumerate(zip(words, images, strict=True)):
+        if given is None or given.partial:
+            place = processor.place((image.height, image.width), processor.size["height"], bool(processor.do_resize))
+            least = READ_WELL if tiled is not None and tiled[number] else 0.0
+            original = Original(image, place, processor.size["height"], processor.as_pixels, least)
+            given = replace(given or GivenWords([], partial=True), original=original)
+        known.append(given)
+    return known
+
+
 def reread(
-    words: list[Word],
-    image: Image.Image,
-    placement: Placement,
-    side: int,
-    read: Callable[[np.ndarray], list[Word]],
-) -> list[Word]:
-    """The words of a page, those of little confidence read again.
+    views: Sequence[GivenWords | None],
+    stem: Callable[[Tensor], Tensor],
+    read: Callable[[Tensor], list[list[Word]]],
+    like: Tensor,
+    pages: list[list[Word]],
+) -> list[list[Word]]:
+    """The words of pages, those of little confidence read again.
 
     Args:
-        words: as they were read in the square.
-        image: the page, RGB.
-        placement: its place in the square of `side` px.
-        read: reads a sheet, uint8 [H, W, 3].
+        views: the `Original` of each page, if it has one.
+        stem: the layers that see a sheet [1, 3, H, W], like the tensor `like`.
+        read: reads what they give.
+        pages: the words of each page as they were read in the square.
 
     Returns:
-        The same words, in the same order, if there is nothing to read again; else read words are replaced in place.
+        The same words, in the same order, where there is nothing to read again; else read words are replaced in place.
     """
-    lines = unsure_lines(words)
-    crops = packed(lines, placement, side)
-    if not crops:
-        return words
+    # 1. Sheets with the unsure lines of each page.
+    asked: list[tuple[int, Original, list[Line], list[Crop]]] = []
+    for number, (view, words) in enumerate(zip(views, pages, strict=True)):
+        original = None if view is None else view.original
+        if original is not None and confidence(words) >= original.least:
+            lines = unsure_lines(words)
+            if crops := packed(lines, original.placement, original.side):
+                asked.append((number, original, lines, crops))
+    sheets = [sheet_of(crops, original.image, original.placement, original.side) for _, original, _, crops in asked]
+    # 2. The layers that see them, one sheet at a time, as their heights differ.
+    pixels, states, found = list[np.ndarray](), list[Tensor](), list[list[Word]]()
+    for (_, original, _, _), sheet in zip(asked, sheets, strict=True):
+        pixels.append(original.as_pixels(sheet))
+    for each in pixels:
+        states.append(stem(torch.from_numpy(each)[None].to(like)))
+    for state in states:
+        found += read(state)
+    # 3. For each word the reading with the most votes.
+    better = list(pages)
+    for (number, original, lines, crops), words in zip(asked, found, strict=True):
+        better[number] = replaced(pages[number], original.placement, lines, crops, words)
+    return better
+
+
+def replaced(
+    words: list[Word], placement: Placement, lines: Sequence[Line], crops: Sequence[Crop], found: Sequence[Word]
+) -> list[Word]:
+    """The words of a page, those of `lines` replaced by what was `found` on a sheet of `crops` if it has the votes."""
     readings = [[[] for _ in SCALES] for _ in lines]  # type: list[list[list[Word]]]
-    for word, crop in on_page(read(sheet_of(crops, image, placement, side)), crops):
+    for word, crop in on_page(found, crops):
         if lines[crop.line].holds(word):
             readings[crop.line][SCALES.index(crop.scale)].append(word)
     better: dict[int, list[Word]] = {}  # by the id of the word that they replace

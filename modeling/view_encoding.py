@@ -19,7 +19,7 @@ from .budgets import AS_SEEN, SPREADS, TILING, VIEW_OPTIONS, VIEWS_AT_ONCE, View
 from .configuration_arr_coc import COMPRESSION
 from .documents import Limits, open_document
 from .fetcher import FetchChoices
-from .image_encoding import AHEAD, READ_WELL, UPRIGHT, ImageEncoding, Tiles, confidence_of, no_pixels
+from .image_encoding import AHEAD, UPRIGHT, ImageEncoding, Tiles, confidence_of, no_pixels
 from .image_loading import Encoded, Loaded, Source, check_print
 from .image_processing_arr_coc import (
     ArrCocImageProcessor,
@@ -31,12 +31,12 @@ from .image_processing_arr_coc import (
 from .pretrained import device_of
 from .printed_lines import TextLayer
 from .prompt import Core
-from .rereading import confidence, reread
+from .rereading import with_originals
 from .tiles import Tiling, ask_tiles, plan_tiles, print_scale
 from .views import SelectedSlots, arrange, relevance_of
-from .vision_tower import ArrCocVisionTower, checksums, textures
+from .vision_tower import checksums, textures
 from .word_sources import PageToRead, PageWords, check_words, given_words, read_strips, words_of_each, words_of_page
-from .wordpieces import COLUMNS, GivenWords, Word
+from .wordpieces import GivenWords
 
 PATIENCE = 2.0
 """Seconds of encoding after which a progress bar is shown."""
@@ -94,7 +94,9 @@ def encode_sources(
     sources = [source for document in documents for source in document]
     vision = core.config.vision_config
     grid = processor.size["height"] // vision.patch_size
-    pools = [pooling(grid // COMPRESSION, len(document), options.max_base_tokens) for document in documents]
+    scale, pools = least_scale(options.tiles, options.tile_scale), list[int]()
+    for document in documents:
+        pools.append(pooling(grid // COMPRESSION, len(document), options.max_base_tokens))
     pool = pools[0]
     if len(set(pools)) > 1:
         expected = "prompts of about as many pages in one call, or a call for each"
@@ -111,7 +113,6 @@ def encode_sources(
         raise ValueError(f"images: expected {expected}; got {most} of {base} together")
     read = [_kept(source) for source in sources] if len(sources) <= VIEWS_AT_ONCE else sources  # rendered once
     pages = words_of_sources(core, processor, read, options.words)
-    scale = least_scale(options.tiles, options.tile_scale)
     windows = [
         windows_of(source, options, processor, scale)
         if page.lines is None or options.tiles == "never" or isinstance(options.tiles, int)
@@ -244,23 +245,23 @@ def _encode_overviews(
 ) -> ImageEncoding:
     """Overviews [P]; with several sources, without the states for fetched tokens, which are computed on demand.
 
-    `tiled`: see `reread_words`; None: no words are read again.
+    `tiled`: see `with_originals`; None: no words are read again.
     """
     parts = []
     given = [
         _given(core, page, (0, 0, source.width, source.height)) for page, source in zip(pages, sources, strict=True)
     ]
     for start in _starts(len(sources), "page"):
-        some = sources[start : start + VIEWS_AT_ONCE]
-        images = [source.load() for source in some]
-        words = given[start : start + VIEWS_AT_ONCE]
+        some, words = sources[start : start + VIEWS_AT_ONCE], given[start : start + VIEWS_AT_ONCE]
         if _need_no_pixels(words, core):
             mask = patch_masks(processor, [(source.height, source.width) for source in some])
             parts.append(core.encode_words(words, mask, pool=pool))
             continue
-        inputs = _overviews(processor, images, seen[start : start + VIEWS_AT_ONCE], alone=len(sources) == 1)
+        images = [source.load() for source in some]
+        _warn(processor, images, seen[start : start + VIEWS_AT_ONCE], alone=len(sources) == 1)
         if tiled is not None:
-            words = reread_words(core.vision_tower, processor, words, images, tiled[start : start + VIEWS_AT_ONCE])
+            words = with_originals(words, processor, images, tiled[start : start + VIEWS_AT_ONCE])
+        inputs = processor(Loaded(images), return_tensors="pt", readable_px=None)
         parts.append(core.encode_image(inputs["pixel_values"], inputs["patch_mask"], pool=pool, words=words))
     if len(sources) > 1:
         parts = [replace(part, semantic_cache=[], bridge_cache=None) for part in parts]
@@ -315,37 +316,6 @@ def _given(core: Core, page: PageWords, window: Window) -> GivenWords | None:
         return None
     vision = core.config.vision_config
     return given_words(page, window, vision.image_size // vision.patch_size)
-
-
-def reread_words(
-    tower: ArrCocVisionTower,
-    processor: ArrCocImageProcessor,
-    words: Sequence[GivenWords | None],
-    images: Sequence[Image.Image],
-    tiled: Sequence[bool] | None = None,
-) -> list[GivenWords | None]:
-    """The given words of views; where the text reader reads, it reads unsure words again from the view's own pixels.
-
-    `tiled`: whether an image gets tiles if its overview is not read well; then only these are read again.
-    """
-    reader, side, do_resize = tower.text_reader, processor.size["height"], bool(processor.do_resize)
-    if reader is None or processor.patch_size != COLUMNS:
-        return list(words)
-
-    def read(sheet: np.ndarray) -> list[Word]:
-        return reader.words(tower.stem(torch.from_numpy(processor.as_pixels(sheet))[None]))[0]
-
-    def again(image: Image.Image, has_tiles: bool, own: list[Word]) -> list[Word]:
-        if has_tiles and confidence(own) < READ_WELL:
-            return own
-        return reread(own, image, processor.place((image.height, image.width), side, do_resize), side, read)
-
-    return [
-        replace(given or GivenWords([], partial=True), again=partial(again, image, has_tiles))
-        if given is None or given.partial
-        else given
-        for given, image, has_tiles in zip(words, images, tiled or [False] * len(images), strict=True)
-    ]
 
 
 SMALLEST_CAPITAL = 4.5
@@ -413,12 +383,10 @@ def patch_masks(processor: ArrCocImageProcessor, sizes: Iterable[tuple[int, int]
     return torch.from_numpy(np.stack(masks)).flatten(1)
 
 
-def _overviews(
-    processor: ArrCocImageProcessor, images: Sequence[Image.Image], seen: Sequence[bool], *, alone: bool
-) -> Mapping[str, Tensor]:
-    """Model inputs of images, without the warning about small letters in images that tiles or overviews cover.
+def _warn(processor: ArrCocImageProcessor, images: Sequence[Image.Image], seen: Sequence[bool], *, alone: bool) -> None:
+    """Warns of small letters in images that neither tiles nor overviews cover, and of a blank image that is `alone`.
 
-    `alone`: whether there is no other image; where there are several, `answers.blank_warning` says which is blank.
+    Where there are several, `answers.blank_warning` says which is blank.
     """
     side, do_resize = processor.size["height"], bool(processor.do_resize)
     for image, is_seen in zip(images, seen, strict=True):
@@ -427,8 +395,6 @@ def _overviews(
             processor.warn_of_letters(image, placed, side, processor.readable_px)
         if alone:
             warn_of_blank(image)
-    inputs: Mapping[str, Tensor] = processor(Loaded(images), return_tensors="pt", readable_px=None)
-    return inputs
 
 
 def _starts(views: int, unit: str) -> Iterator[int]:
@@ -463,9 +429,9 @@ def _encode_tiles(
                 if number != row or image is None:
                     row, image = number, sources[number].load()
                 squares.append(image.crop(window))
-            inputs = processor(Loaded(squares), return_tensors="pt", readable_px=None)
             if reread:
-                words = reread_words(tower, processor, words, squares)
+                words = with_originals(words, processor, squares)
+            inputs = processor(Loaded(squares), return_tensors="pt", readable_px=None)
             mask, fields = inputs["patch_mask"].bool(), tower.tile_features(inputs["pixel_values"].to(device), words)
         parts.append(
             Tiles(

@@ -108,7 +108,9 @@ def arrange(
     flat = [row for own in rows for row in own]
     side = encoding.features.shape[-1]
     sizes = encoding.read_sizes or [(side, side)] * len(encoding.features)
-    squares = [square_of((0, 0, sizes[number][1], sizes[number][0])) for number in shown]
+    squares = list[Box]()
+    for number in shown:
+        squares.append(square_of((0, 0, sizes[number][1], sizes[number][0])))
     if tiles is not None and flat:
         squares += [square_of(tuple(tiles.windows[row].tolist())) for row in flat]
     return Views(torch.tensor(slots), torch.tensor(squares), torch.tensor(flat, dtype=torch.int64), tiles, spread)
@@ -213,6 +215,10 @@ class Seen:
     hidden: Tensor
 
 
+TokensOfViews = Callable[[Tensor, Tensor, Tensor, Tensor | None], Sequence[Tensor]]
+"""Numbers of views [n], indices of tokens [n, k], bool [n, k], False on padding, levels or None -> [n, k, ...] each."""
+
+
 @dataclass
 class JointFetch(FetchResult):
     """The fetched patches of several views; `scores` and `relevance` are those of the overviews.
@@ -286,18 +292,14 @@ class JointFetch(FetchResult):
     def of_patches(self, make: PatchesOf, context: FetchContext) -> Tensor:
         """As `FetchResult.of_patches`, each token in its own view; 0 on entries that only fill the rectangle."""
         views = self.seen.views
-        (made,) = self.assembled(
-            lambda own, indices, _, levels: [make(context_of(views, context, own), indices, levels)]
-        )
-        return made
+        return self.assembled(lambda own, at, _, levels: [make(context_of(views, context, own), at, levels)])[0]
 
-    def assembled(self, make: Callable[[Tensor, Tensor, Tensor, Tensor | None], Sequence[Tensor]]) -> list[Tensor]:
+    def assembled(self, make: TokensOfViews, used: Tensor | None = None) -> list[Tensor]:
         """Tensors [I, K, ...] of all fetched tokens, made for some views at a time; 0 on entries that fill a row.
 
-        `make` gets numbers of views [n], the indices of their tokens [n, k], bool [n, k], False on padding, and their
-        levels or None; it returns tensors [n, k, ...].
+        `used` [I, K]: True on fetched tokens, if it is known.
         """
-        slots, places, view, indices, levels = self._listed()
+        slots, places, view, indices, levels = self._listed(used)
         made: list[Tensor] = []
         for numbers in view.unique().split(VIEWS_AT_ONCE):
             own = [(view == number).nonzero()[:, 0] for number in numbers]
@@ -323,9 +325,9 @@ class JointFetch(FetchResult):
             total[slots[own][0]] += held[covered.to(held.device)].sum(0)
         return total
 
-    def _listed(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:
+    def _listed(self, used: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:
         """Slot, place in its row, view, index and level (or None) of each of the n fetched tokens."""
-        slots, places = self.used.nonzero(as_tuple=True)
+        slots, places = (self.used if used is None else used).nonzero(as_tuple=True)
         levels = None if self.levels is None else self.levels[slots, places]
         return slots, places, self.view[slots, places], self.indices[slots, places], levels
 
@@ -352,13 +354,13 @@ def fetch_over_views(
     """
     assert selected.views is not None
     if choices.patches is not None:
-        expected = "them of images, not of documents or of images in tiles"
-        raise ValueError(f"patches: expected {expected}; got {len(selected.views.slots)} views")
+        received = f"{len(selected.views.slots)} views"
+        raise ValueError(f"patches: expected them of images, not of documents or of images in tiles; got {received}")
     views, side = selected.views, selected.context.features.shape[-1]
     given = selected.context.relevance
     if given is not None and len(given) != len(views.slots):
-        expected = "that of images without tiles"
-        raise ValueError(f"relevance: expected {expected}; got {len(given)} for {len(views.slots)} views")
+        received = f"{len(given)} for {len(views.slots)} views"
+        raise ValueError(f"relevance: expected that of images without tiles; got {received}")
     tiles = len(views.tile_rows)
     if scorer.reads_attention and tiles:
         expected, strategy = 'images without tiles (tiles="never")', choices.strategy or fetcher.config.strategy
@@ -573,7 +575,7 @@ def bridge_over_views(
             both = model.vision_tower.fetched_states(base, indices, used, levels)
             return *both, base.pieces.take_along_dim(indices[..., None, None], 1)
 
-        states, projected, pieces = fetched.assembled(read)
+        states, projected, pieces = fetched.assembled(read, used)
         return model.bridge_states(
             encoding, states, projected, used, pieces=pieces, indices=fetched.indices, rank=fetched.order,
             relevance=relevance, room=fetched.room, view=fetched.view,
@@ -585,7 +587,7 @@ def bridge_over_views(
             failed[views.slots[numbers].to(failed.device)[bridged.failed]] = True
         return [part for part in (bridged.tokens, bridged.quality) if part is not None]
 
-    tokens, *quality = fetched.assembled(bridge)
+    tokens, *quality = fetched.assembled(bridge, used)
     return Bridged(tokens, quality[0] if quality else None, failed=failed)
 
 
@@ -593,7 +595,6 @@ def _bases(model: Any, encoding: ImageEncoding, views: Views, numbers: Tensor) -
     """The states that fetched tokens of some views attend to: kept for overviews, computed for tiles."""
     if views.whole and encoding.semantic_cache and encoding.pool == 1:
         return encoding.select(numbers)
-    features = views.pick(encoding.features, "features", numbers)
-    pieces = None if encoding.pieces is None else views.pick(encoding.pieces, "pieces", numbers)
-    mask = views.pick(encoding.patch_mask, "patch_mask", numbers)
-    return model.encode_base(features, mask, encoding.bypass, pieces)
+    names = [name for name in ("features", "patch_mask", "pieces") if getattr(encoding, name) is not None]
+    kept = {name: views.pick(getattr(encoding, name), name, numbers) for name in names}
+    return model.encode_base(**kept, bypass=encoding.bypass)

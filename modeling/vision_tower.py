@@ -6,6 +6,7 @@ feature channels, T texture channels, D' semantic width, D language-model width.
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import isqrt
 from typing import Any
 
@@ -22,6 +23,7 @@ from .config_fields import Registry
 from .configuration_arr_coc import COMPRESSION, ArrCocSemanticConfig, ArrCocVisionConfig
 from .grid_encoder import LEVELS, ConvStem, GridEncoder, pool_regions, resize_table
 from .image_encoding import ImageEncoding, KeyValue
+from .rereading import reread
 from .wordpieces import GivenWords, TextReader
 
 # ---- textures: cheap, fixed, and computed once per image ----------------------------------------------------------
@@ -334,15 +336,19 @@ class ArrCocVisionTower(nn.Module):
             words: those of each image from elsewhere, None where the text reader reads; None: it reads all.
         """
         pixel_values = pixel_values.to(self.saccade_projection.weight.dtype)
-        also = ["depths"] * self.keeps_depths
+        also, again = ["depths"] * self.keeps_depths, None
         if self.text_reader is not None:
+            if words is not None and any(each is not None and each.original for each in words):
+                stem = self.grid_encoder.patch_embed
+                assert isinstance(stem, ConvStem), "the configuration checks it"
+                again = partial(reread, words, stem.steps, self.text_reader.words, pixel_values)
             reads = words is None or any(each is None or each.partial for each in words)
             also += ["stem"] + ["coarse"] * reads
         grid = self.grid_encoder(pixel_values, also)
         if self.text_reader is None:
             return grid if also else {"features": grid}
         stem, coarse = grid.pop("stem"), grid.pop("coarse", ())
-        grid["pieces"], grid["characters"] = self.text_reader.read(stem, coarse, words)
+        grid["pieces"], grid["characters"] = self.text_reader.read(stem, coarse, words, again)
         return grid
 
     def stem(self, pixel_values: Tensor) -> Tensor:

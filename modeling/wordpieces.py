@@ -15,6 +15,7 @@ the stem, D width of the language model, V rows of its embedding table, R half r
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -100,17 +101,15 @@ class Word:
 @dataclass(frozen=True)
 class GivenWords:
     """The words of a view from elsewhere than the text reader; `partial`: the reader reads where none of them is;
-    `again`: reads words of the reader once more (`rereading.reread`)."""
+    `original`: what it reads unsure words from once more, see `rereading.Original`."""
 
     words: list[Word]
     partial: bool = False
-    again: Callable[[list[Word]], list[Word]] | None = None
+    original: Any = None
 
     def with_read(self, words: list[Word]) -> list[Word]:
         """All words of the view, from those that the reader read."""
-        if not self.partial:
-            return self.words
-        return merged(self.words, words if self.again is None else self.again(words))
+        return merged(self.words, words) if self.partial else self.words
 
 
 class TextReader(nn.Module):
@@ -149,7 +148,11 @@ class TextReader(nn.Module):
 
     @torch.no_grad()
     def read(
-        self, stem: Tensor, coarse: Sequence[Tensor] = (), words: Sequence[GivenWords | None] | None = None
+        self,
+        stem: Tensor,
+        coarse: Sequence[Tensor] = (),
+        words: Sequence[GivenWords | None] | None = None,
+        again: Callable[[list[list[Word]]], list[list[Word]]] | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Features [B, C, R, R] of the stem -> wordpieces, and the confidence of characters.
 
@@ -157,6 +160,7 @@ class TextReader(nn.Module):
             stem: of the images.
             coarse: of the same images at smaller sizes [B, C, r, r], on which large print is read (`either`).
             words: those of each image from elsewhere, None where the stem is read; None: it is read for all.
+            again: reads the unsure words of all images once more (`rereading.reread`).
 
         Returns:
             See `spread`.
@@ -165,6 +169,7 @@ class TextReader(nn.Module):
         pages: list[list[Word]] = [[] for _ in stem]
         if not stem.is_meta and any(each is None or each.partial for each in given):
             pages = self.scales(stem, coarse)
+            pages = pages if again is None else again(pages)
         pages = [own if each is None else each.with_read(own) for each, own in zip(given, pages, strict=True)]
         pieces, characters, _ = self.spread(pages, stem.shape[-1] // 2)
         return pieces.to(stem.device), characters.to(stem.device)

@@ -161,7 +161,7 @@ def tiny_checkpoint(folder: Path, **changes: Any) -> Path:
 def reads(model: Any, least: int, most: int) -> Any:
     """The model, which finds between `least` and `most` wordpieces in every patch."""
 
-    def read(stem: Tensor, coarse: Sequence[Tensor] = (), words: Any = None) -> tuple[Tensor, Tensor]:
+    def read(stem: Tensor, coarse: Sequence[Tensor] = (), *_: Any) -> tuple[Tensor, Tensor]:
         pieces = torch.full((len(stem), stem.shape[-1] ** 2 // 4, 2, PIECE_SLOTS), -1, dtype=torch.int32)
         for page, features in zip(pieces, stem, strict=True):
             generator = torch.Generator().manual_seed(int(features.double().abs().mean() * 1000))

@@ -20,7 +20,7 @@ from web_page import WebPage
 
 from arr_coc.extracting.check_page import check_page
 from arr_coc.extracting.rows import ExtractionJob, extract_rows, find_documents, read_calibration, threshold_for
-from arr_coc.extracting.tables import harmless, write_table
+from arr_coc.extracting.tables import cells_of, harmless, write_table
 from arr_coc.modeling import extraction
 from arr_coc.modeling.answers import Answer, Origin
 from arr_coc.modeling.extraction import extract, fields_to_extract
@@ -132,6 +132,12 @@ def test_csv_runs_no_formula_and_keeps_numbers(tmp_path: Path) -> None:
     assert cells[0] == ["safe.png", "9.50", "0.9", "2018-12-25", "0.8", "", "0.7", "", ""]
     assert cells[1][:2] == ["'=evil.png", "-3.00"] and cells[1][5] == '\'=HYPERLINK("x")</script><b>'
     assert cells[2] == ["bad.pdf", *[""] * 6, "bad.pdf: expected a PDF; got text", ""]
+    warned = row("w.png", total=(1, 0.9), due_date=("2018-12-25", 0.8), note=(None, 0.7))
+    for name, warning in (("total", "letters are small"), ("due date", "cut"), ("note", "letters are small")):
+        warned["fields"][name]["warning"] = warning
+    assert cells_of([warned], FIELDS, ".")[1][-1] == "total, note: letters are small; due date: cut"
+    warned["fields"]["due date"]["warning"] = "letters are small"
+    assert cells_of([warned], FIELDS, ".")[1][-1] == "letters are small"  # as it is the page's
     write_table(ROWS, FIELDS, tmp_path / "t.csv", "csv", decimal_comma=True)
     assert ";9,50;0,9;" in (tmp_path / "t.csv").read_text(encoding="utf-8-sig")
     assert [harmless(text) for text in ("+1", " -1", "@x", "\tx", "a=b")] == ["'+1", "' -1", "'@x", "'\tx", "a=b"]

@@ -11,8 +11,8 @@ from PIL import Image
 
 from arr_coc.modeling import rereading
 from arr_coc.modeling.image_processing_arr_coc import ArrCocImageProcessor, fit_square
-from arr_coc.modeling.rereading import SURE, Crop, extent, packed, reread, sheet_of, unsure_lines
-from arr_coc.modeling.wordpieces import Word
+from arr_coc.modeling.rereading import SURE, Crop, Original, extent, packed, reread, sheet_of, unsure_lines
+from arr_coc.modeling.wordpieces import GivenWords, Word
 
 SIDE = 256
 
@@ -40,15 +40,27 @@ def again(*texts: tuple[str, float], at: float = 40.0) -> Callable[[list[Crop]],
 
 
 def run(words: list[Word], read: Callable[[list[Crop]], list[Word]] | None, size: tuple[int, int] = (512, 512)) -> Any:
-    image = Image.new("RGB", size, "white")
-    placement = fit_square(image.height, image.width, SIDE)
+    placement = fit_square(size[1], size[0], SIDE)
     crops = packed(unsure_lines(words), placement, SIDE)
 
     def reads(sheet: np.ndarray) -> list[Word]:
         assert read is not None, "nothing is to be read again"
         return read(crops)
 
-    return reread(words, image, placement, SIDE, reads)
+    return run_on(words, size, reads)
+
+
+def run_on(words: list[Word], size: tuple[int, int], read: Callable[[np.ndarray], list[Word]]) -> Any:
+    """The words of a white page of a size, where `read` reads sheets."""
+    original = Original(Image.new("RGB", size, "white"), fit_square(size[1], size[0], SIDE), SIDE, lambda sheet: sheet)
+    view = GivenWords([], partial=True, original=original)
+    sheets: list[np.ndarray] = []
+
+    def stem(sheet: torch.Tensor) -> torch.Tensor:
+        sheets.append(sheet[0].numpy().astype(np.uint8))
+        return sheet
+
+    return reread([view], stem, lambda _: [read(sheets[-1])], torch.zeros(1), [words])[0]
 
 
 OTHERS = [word("Date", 40, 4, 0.99), word("sum", 140, 10, 0.98)]
@@ -104,11 +116,9 @@ def test_crops_are_apart_and_bounded_and_the_least_sure_come_first() -> None:
 
 @pytest.mark.parametrize("size", [(8, 8), (8, 900), (900, 8), (31, 30), (3000, 2000), (255, 257)])
 def test_any_shape_of_image_is_cropped(size: tuple[int, int]) -> None:
-    image = Image.new("RGB", size, "white")
-    placement = fit_square(image.height, image.width, SIDE)
     words = [word("words", x, row, 0.5) for row in (0, 15, 31) for x in (1, 100, 220)]
     seen: list[np.ndarray] = []
-    assert reread(words, image, placement, SIDE, lambda sheet: seen.append(sheet) or []) == words
+    assert run_on(words, size, lambda sheet: seen.append(sheet) or []) == words
     for sheet in seen:
         assert sheet.shape[1:] == (SIDE, 3) and not sheet.shape[0] % 16
 

@@ -92,7 +92,8 @@ def run(args: argparse.Namespace) -> None:
     options |= {"distinct": [split_names(names, "--distinct") for names in args.distinct]} if args.distinct else {}
     options |= {"alternatives": args.alternatives} if args.alternatives else {}
     job = ExtractionJob(tuple(fields), args.model, args.device, args.per, options, read_password(args))
-    announce(f"Loading the model, then reading {len(documents):,} documents")
+    counted = "1 document" if len(documents) == 1 else f"{len(documents):,} documents"
+    announce(f"Loading the model, then reading {counted}")
     made: dict[Path, list[Row]] = {}
     journal, kept = Path(f"{args.out}.rows"), 0
     weights = _hash_of(find_model(args.model))
@@ -109,7 +110,7 @@ def run(args: argparse.Namespace) -> None:
     shown = f"{filled} of {cells} cells filled ({filled / cells:.0%})"
     shown += f", from a probability of {least:.2f} on" if least else ""
     shown += f"; {kept} documents were read before" if kept else ""
-    print(f"{len(documents)} documents, {shown}; table in {args.out}", file=sys.stderr)
+    print(f"{counted}, {shown}; table in {args.out}", file=sys.stderr)
     if bad:
         told = "; ".join(f"{path}: {made[path][0]['error'].removeprefix(f'{path}: ')}" for path in bad[:3])
         raise ValueError(f"{len(bad)} of {len(documents)} documents have an error in {args.out}, such as {told}")

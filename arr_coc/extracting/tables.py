@@ -2,6 +2,7 @@
 
 import csv
 import json
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -46,8 +47,8 @@ def cells_of(rows: Sequence[Row], fields: Sequence[FieldToExtract], point: str |
     `point`: the decimal point of numbers in texts; None: numbers stay numbers.
     """
     paged = any(row["page"] for row in rows)
-    names = [column for each in fields for column in (each.name, f"{each.name} probability")]
-    cells = [["document", *(["page"] if paged else []), *map(harmless, names), "error", "warning"]]
+    columns = [column for each in fields for column in (each.name, f"{each.name} probability")]
+    cells = [["document", *(["page"] if paged else []), *map(harmless, columns), "error", "warning"]]
     for row in rows:
         own: list[Any] = [harmless(row["document"]), *([row["page"]] if paged else [])]
         for each in fields:
@@ -55,7 +56,14 @@ def cells_of(rows: Sequence[Row], fields: Sequence[FieldToExtract], point: str |
             value = None if found is None else found["value"]
             probability = None if found is None else round(found["probability"], 3)
             own += [cell(value, each.kind, point), cell(probability, "number", point)]
-        told = dict.fromkeys(filter(None, (found["warning"] for found in row["fields"].values())))
+        warned = defaultdict[str, list[str]](list)
+        for name, found in row["fields"].items():
+            warned[found["warning"]].append(name)
+        told = (
+            warning if len(names) == len(fields) else f"{', '.join(names)}: {warning}"
+            for warning, names in warned.items()
+            if warning
+        )
         cells.append([*own, harmless(row["error"]), harmless("; ".join(told))])
     return cells
 
