@@ -167,7 +167,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--recipe", metavar="FILE", type=Path, default=RECIPE, help="(default: arr-coc-135m's first)")
     parser.add_argument("--device", metavar="D", help="cpu, cuda, ... (default: cuda if available)")
     parser.add_argument("--threads", metavar="N", type=int, help="threads of PyTorch (default: PyTorch's)")
-    args = parser.parse_args(arguments)
+    args = parser.parse_intermixed_args(arguments)
     try:
         run(args)
     except ValueError as error:

@@ -261,7 +261,7 @@ def test_the_adapter_learns_and_goes_on(
     [
         (["question_answering.pages={nothing: 1.0}"], "page source: expected one of"),
         (["question_answering.pages_per_step=0"], "pages_per_step: expected at least 1; got 0"),
-        (["--recipe", str(SHIPPED / "config.json")], "config.json: expected a mapping with a list of stages"),
+        (["--recipe", str(SHIPPED / "config.json"), "seed=1"], "config.json: expected a mapping with a list of stages"),
     ],
 )
 def test_bad_arguments_are_refused(arguments: list[str], message: str, tmp_path: Path) -> None:
