@@ -118,6 +118,8 @@ def attention_relevance(model: Core, selected: SelectedSlots) -> Tensor:
     paid = torch.stack(layers[first : max(first + 1, round(end * len(layers)))]).mean(0)  # [B, S]
     image = paid[(inputs["input_ids"] == model.config.image_token_id).to(paid.device)]  # slot by slot, in order
     base = model.layout.base_places(selected.encoding.semantic.shape[1] // selected.encoding.pool**2).to(paid.device)
+    if not len(base):
+        raise ValueError('strategy "attention": expected base tokens in the prompt; got layout "fetched"')
     to_base = image.view(len(selected.rows), -1)[:, base]
     return on_fine_grid(to_base, selected.context.side, selected.encoding.base_indices)
 

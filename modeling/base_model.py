@@ -315,7 +315,8 @@ class ArrCocModel(ArrCocPreTrainedModel):
     def _words_of_page(self, encoding: ImageEncoding) -> Tensor | None:
         """[1, W, D] the tokens of all words of one page, as each question fetches them; None if they may not fit."""
         pieces = encoding.pieces
-        if pieces is None or len(pieces) > 1 or encoding.tiles is not None or self.layout.adds or self.deepstack:
+        framed = self.layout.adds and encoding.tokens.shape[1] > 0
+        if pieces is None or len(pieces) > 1 or encoding.tiles is not None or framed or self.deepstack:
             return None
         filled = (pieces >= 0).flatten(2).sum(2) * encoding.patch_mask
         count = int(filled.sum())

@@ -324,8 +324,8 @@ class ArrCocBridgeConfig(ValidatedConfig):
         layout: tokens between and around those of an image. "plain": nothing; "rows": DeepSeek-OCR's `image_newline`
             after each row of base tokens and `view_seperator` after the last, fetched tokens behind it (256 base tokens
             take 273 positions); "indicators": Ovis' image-start before the base and image-end behind the fetched
-            tokens, rows of `table`; "qwen3_vl": nothing, and each token's position is its row and column in the image,
-            on the fine grid, for Qwen3-VL's text models.
+            tokens, rows of `table`; "fetched": no base tokens, fetched tokens alone; "qwen3_vl": nothing, and each
+            token's position is its row and column in the image, on the fine grid, for Qwen3-VL's text models.
         deepstack: whether the first three layers of the language model, one of Qwen3-VL's text models, add the grid
             encoder's states at three depths to image tokens; to fetched tokens only the depths with the highest score
             from scorer "hierarchical", or all three with another scorer. Adds
@@ -450,8 +450,11 @@ class ArrCocConfig(ValidatedConfig):
         vocabulary = self.text_config.vocab_size
         require(0 <= self.image_token_id < vocabulary, "image_token_id", f"0 to {vocabulary - 1}", self.image_token_id)
         bridge, width, compressor = self.bridge_config, self.text_config.hidden_size, self.vision_config.compressor
-        rows = bridge.layout != "rows" or compressor == "conv"
+        rows = bridge.layout not in ("rows", "fetched") or compressor == "conv"
         require(rows, "bridge_config.layout", f'"plain" with compressor "{compressor}" (no rows)', bridge.layout)
+        has_base = bridge.layout != "fetched" or not (bridge.deepstack or self.fetcher_config.strategy == "attention")
+        expected = 'one with base tokens for deepstack and strategy "attention"'
+        require(has_base, "bridge_config.layout", expected, bridge.layout)
         whole_cells = bridge.kind not in ("cells", "wordpieces") or compressor == "conv"
         expected = f'no "cells" or "wordpieces" with compressor "{compressor}" (no cells)'
         require(whole_cells, "bridge_config.kind", expected, bridge.kind)

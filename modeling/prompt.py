@@ -109,8 +109,8 @@ def find_slots(
     per_row = (input_ids == image_token_id).sum(1)
     if budget is None:
         total = int(per_row.sum())
-        size = total // max(1, slots)
-        if slots == 0 or total % slots or size < base or bool((per_row % max(1, size)).any()):
+        size = total // max(1, slots)  # 0: nothing shows an image
+        if not size or total % slots or size < base or bool((per_row % size).any()):
             expected = f"{slots} images of {base} base tokens and equally many fetched tokens each"
             received = f"{per_row.tolist()} placeholders per prompt"
             raise ValueError(f"image placeholders: expected {expected}; got {received}")

@@ -112,7 +112,7 @@ class Layout(nn.Module):
     """Base class: the tokens that a language model expects around an image's tokens [M + K, D]; `width`: D.
 
     Attributes:
-        adds: whether there are such tokens.
+        adds: whether there are such tokens, or base tokens are left out.
         spatial: whether a token's position is its place in the image (`prompt.spatial_positions`), not its number.
     """
 
@@ -199,6 +199,23 @@ class IndicatorLayout(Layout):
         assert indicators is not None, "the config allows this layout with the vet bridge only"
         start, end = (row.to(base).expand(base.shape[0], 1, -1) for row in indicators[:2])
         return torch.cat((start, base), 1), end
+
+
+@LAYOUTS.register("fetched")
+class FetchedLayout(Layout):
+    """Fetched tokens alone: the prompt has no base tokens."""
+
+    @staticmethod
+    def positions(rows: int) -> tuple[int, int]:
+        return -(rows**2), 0
+
+    @staticmethod
+    def base_places(tokens: int) -> Tensor:
+        return torch.arange(0)
+
+    def forward(self, base: Tensor, indicators: Tensor | None) -> Framed:
+        """As `PlainLayout.forward`."""
+        return base[:, :0], None
 
 
 @LAYOUTS.register("qwen3_vl")

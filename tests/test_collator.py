@@ -46,6 +46,7 @@ def recorded(model: Any, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, torc
         {"fetcher": {"budget": 5}},
         {"fetcher": {"strategy": "none"}},
         {"bridge": {"layout": "rows"}},
+        {"bridge": {"layout": "fetched"}},
         {"bridge": {"layout": "indicators", "kind": "vet", "table_size": 24}},
         {"vision": {"compressor": "mask"}, "fetcher": {"overlap": "exclude", "budget": "all"}},
     ],

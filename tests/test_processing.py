@@ -33,7 +33,7 @@ def test_placeholders_equal_the_models_count(budget: int | str | None, strategy:
     assert (out["input_ids"] == processor.image_token_id).sum() == base + num_fetched
 
 
-@pytest.mark.parametrize("layout", ["plain", "rows", "indicators"])
+@pytest.mark.parametrize("layout", ["plain", "rows", "indicators", "fetched"])
 def test_the_layout_takes_placeholders_and_is_saved(layout: str) -> None:
     processor = make_processor(layout=layout)
     out = processor(images=picture(), text="<|image_pad|>What?", budget=3)
@@ -44,7 +44,8 @@ def test_the_layout_takes_placeholders_and_is_saved(layout: str) -> None:
 
 
 def test_an_unknown_layout_is_refused() -> None:
-    with pytest.raises(ValueError, match="^layout: expected one of indicators, plain, qwen3_vl, rows; got 'circle'$"):
+    known = "fetched, indicators, plain, qwen3_vl, rows"
+    with pytest.raises(ValueError, match=f"^layout: expected one of {known}; got 'circle'$"):
         make_processor(layout="circle")
 
 

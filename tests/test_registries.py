@@ -33,7 +33,7 @@ REGISTRIES = {
     "allocator": (ALLOCATORS, {"topk", "window", "tiers", "adaptive", "quadtree", "foveated", "knapsack"}),
     "compressor": (COMPRESSORS, {"conv", "mask"}),
     "bridge": (BRIDGES, {"linear", "quality", "transformer", "vet", "cells", "wordpieces"}),
-    "layout": (LAYOUTS, {"plain", "rows", "indicators"}),
+    "layout": (LAYOUTS, {"plain", "rows", "indicators", "fetched"}),
     "stem": (STEMS, {"patchify", "conv"}),
 }
 

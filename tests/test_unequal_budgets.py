@@ -14,6 +14,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "mask compressor": {"vision": {"compressor": "mask"}},
     "attention across tokens": {"bridge": {"kind": "transformer", "num_heads": 2, "num_layers": 1}},
     "rows": {"bridge": {"layout": "rows"}},
+    "fetched": {"bridge": {"layout": "fetched"}},
     "indicators": {"bridge": {"kind": "vet", "layout": "indicators", "table_size": 40}},
     "classifier": {"fetcher": {"tier_choice": "classifier"}},
 }

@@ -31,6 +31,7 @@ VARIANTS: tuple[dict[str, Any], ...] = (
     {"bridge": {"kind": "vet", "layout": "indicators", "table_size": 40}, "fetcher": {"tier_choice": "classifier"}},
     {"bridge": {"kind": "transformer", "num_layers": 1, "layout": "rows"}, "fetcher": {"allocator": "window"}},
     {"bridge": {"kind": "quality"}, "text": {"model_type": "llama"}, "fetcher": {"allocator": "tiers"}},
+    {"bridge": {"layout": "fetched"}},
 )
 """Configs that the odd values go into, so that every field matters in one of them."""
 
