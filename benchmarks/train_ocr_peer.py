@@ -11,13 +11,13 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from peft import LoraConfig, PeftModel, get_peft_model
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer, Trainer, TrainingArguments
@@ -122,8 +122,15 @@ def stacked(rows: Sequence[Batch]) -> dict[str, Tensor]:
 class AnswerTrainer(Trainer):
     """Trainer with the loss of the answers' tokens, whose logits alone are computed."""
 
-    def compute_loss(self, model: Any, inputs: dict[str, Tensor], return_outputs: bool = False, **_: Any) -> Any:
-        answer, core = inputs.pop("answer"), model.get_base_model()
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Tensor | Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Tensor | int | None = None,
+    ) -> Any:
+        assert isinstance(model, PeftModel)
+        answer, core = inputs.pop("answer"), cast(Any, model.get_base_model())
         hidden = core.model(**inputs, use_cache=False).last_hidden_state
         logits = core.lm_head(hidden[answer]).float()
         loss = F.cross_entropy(logits, inputs["input_ids"].roll(-1, 1)[answer])
