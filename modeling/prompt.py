@@ -110,7 +110,7 @@ def find_slots(
     if budget is None:
         total = int(per_row.sum())
         size = total // max(1, slots)  # 0: nothing shows an image
-        if not size or total % slots or size < base or bool((per_row % size).any()):
+        if slots == 0 or size == 0 or total % slots or size < base or bool((per_row % size).any()):
             expected = f"{slots} images of {base} base tokens and equally many fetched tokens each"
             received = f"{per_row.tolist()} placeholders per prompt"
             raise ValueError(f"image placeholders: expected {expected}; got {received}")

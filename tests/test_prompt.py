@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from arr_coc.modeling.prompt import trim_placeholders
+from arr_coc.modeling.prompt import find_slots, trim_placeholders
 
 IMAGE, PAD, BASE = 9, 7, 2
 
@@ -91,3 +91,9 @@ def test_tensors_of_another_length_are_refused() -> None:
             base_positions=2,
             labels=torch.zeros(1, 3),
         )
+
+
+@pytest.mark.parametrize(("token", "slots"), [(IMAGE, 0), (0, 1)])
+def test_placeholders_without_an_image_and_images_without_placeholders_are_refused(token: int, slots: int) -> None:
+    with pytest.raises(ValueError, match=f"image placeholders: expected {slots} images of 0 base tokens"):
+        find_slots(torch.full((1, 4), token), IMAGE, slots, 0)
