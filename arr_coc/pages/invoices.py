@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 
 from .maker import PAGES, PageMaker
-from .question_writer import SPREAD, boxes_of
+from .question_writer import SPREAD, boxes_of, spoken
 from .sheet import Piece, Style, joined
 from .splits import listed, pairs
 from .tables import TableLook, write_table
@@ -35,6 +35,7 @@ class _Invoice:
         self.y = float(self.random.randint(26, 56))
         self.step = size * self.random.uniform(1.25, 1.55)
         self.entries: list[Entry] = []
+        self.period: list[str] = []  # its first and last day as printed
 
     def label_text(self, name: str) -> str:
         return (name.upper() if self.upper else name) + self.colon
@@ -135,6 +136,10 @@ def _facts(paper: _Invoice) -> list[tuple[str, str]]:
     facts = [("invoice number", values.code()), ("invoice date", values.date(when))]
     if random.random() < 0.6:
         facts.append(("due date", values.date(when + datetime.timedelta(days=random.choice((7, 10, 14, 30, 60))))))
+    if random.random() < 0.25:
+        end = when + datetime.timedelta(days=random.choice((1, 6, 13, 27, random.randint(2, 90))))
+        paper.period = [paper.body.printable(values.date(day)) for day in (when, end)]
+        facts.append(("period", random.choice(("{}-{}", "{} - {}", "{} to {}")).format(*paper.period)))
     more = {"order number": 0.4, "customer number": 0.4, "terms": 0.3, "contact": 0.35, "taxid": 0.3}
     for concept, often in more.items():
         if random.random() < often:
@@ -277,8 +282,18 @@ def _sums(paper: _Invoice, amounts: list[float]) -> None:
         if concept in ("total", "balance") and strong:
             paper.label = paper.body = paper.bold
         y = paper.fact(concept, values.money(round(amount, 2)), at, y, room, right=True)
+        if concept == "total" and random.random() < 0.25:
+            _write_count(paper)
         paper.label, paper.body = label, body
     paper.y = y
+
+
+def _write_count(paper: _Invoice) -> None:
+    """A number of pieces between the word "Total" and the amount, as on orders."""
+    _, _, (label,), (amount,) = paper.entries[-1]
+    text, end, gap = str(paper.random.randint(2, 400)), amount.box[0], paper.body.size
+    if label.box[2] + gap < end - gap - paper.body.width(text) and abs(label.box[3] - amount.box[3]) < gap / 2:
+        paper.sheet.write(text, end - gap * paper.random.uniform(0.5, 1.0), float(amount.boxes[0, 3]), paper.body, "right")
 
 
 def _foot(paper: _Invoice) -> None:
@@ -300,6 +315,10 @@ def _ask(paper: _Invoice, items: Items, title: list[Piece]) -> None:
     maker, questions, random = paper.maker, paper.maker.questions, paper.random
     present = {concept for concept, *_ in paper.entries}
     for concept, names, label, value in paper.entries:
+        if concept == "period":
+            for end, day in zip(("start", "end"), paper.period, strict=True):
+                if day in value[0].text:
+                    questions.ask(f"period {end}", value[0].part(day), label, name=spoken(names[0]))
         if concept in _SPECIAL and random.random() < 0.8:
             questions.ask(_SPECIAL[concept], value, label)
         if names and not concept.endswith("address") and (concept not in _SPECIAL or random.random() < 0.5):

@@ -54,11 +54,11 @@ class _Receipt:
         """The text, in capitals if the receipt is."""
         return text.upper() if self.upper else text
 
-    def centred(self, text: str, style: Style | None = None) -> list[Piece]:
-        """Writes a centred paragraph."""
+    def paragraph(self, text: str, style: Style | None = None, align: str = "middle") -> list[Piece]:
+        """Writes a paragraph, by default a centred one."""
         style = style or self.body
         self.y += style.size
-        pieces, end = self.sheet.paragraph(text, self.left, self.y, self.right - self.left, style, 1.2, "middle")
+        pieces, end = self.sheet.paragraph(text, self.left, self.y, self.right - self.left, style, 1.2, align)
         self.y = end - style.size * 1.2 + self.step - self.body.size
         return pieces
 
@@ -113,7 +113,7 @@ def receipt(maker: PageMaker) -> None:
         paper.entry("date", values.date(when), right=False)
     paper.y += paper.step * 0.4
     for text in random.sample(maker.pool("greeting"), random.choice((0, 1, 1, 2))):
-        paper.centred(paper.text(text.format(url=values.url(), code=values.code())))
+        paper.paragraph(paper.text(text.format(url=values.url(), code=values.code())))
     maker.sheet.height = int(paper.y + random.randint(14, 60))
     _ask(paper, items)
 
@@ -124,22 +124,24 @@ def _head(paper: _Receipt) -> None:
     large = random.random() < 0.6
     face = maker.family(display=0.3).bold if random.random() < 0.4 else paper.bold.face
     style = Style(face, paper.body.size * (random.uniform(1.2, 2.2) if large else 1.0), paper.body.colour)
-    shop = paper.centred(paper.text(name), style)
+    shop = paper.paragraph(paper.text(name), style)
     address = []
     if random.random() < 0.9:
         for line in values.address():
-            address += paper.centred(paper.text(line))
+            address += paper.paragraph(paper.text(line))
     paper.entries.append(("shop", (), [], shop))
     if address:
         paper.entries.append(("address", (), [], address))
-    if random.random() < 0.7:
+    if random.random() < 0.3:  # a number without a name
+        paper.entries.append(("phone", (), [], paper.paragraph(values.phone())))
+    elif random.random() < 0.6:
         _centred_entry(paper, "phone", values.phone())
     if random.random() < 0.35:
         _centred_entry(paper, "taxid", values.code())
     if random.random() < 0.15:
-        paper.centred(paper.text(values.url()))
+        paper.paragraph(paper.text(values.url()))
     if random.random() < 0.35:
-        paper.centred(maker.one("receipt head"))
+        paper.paragraph(maker.one("receipt head"))
     if large and style.size > paper.body.size * 1.4 and random.random() < 0.5:
         maker.questions.gist("largest", joined(shop), shop)
 
@@ -147,7 +149,7 @@ def _head(paper: _Receipt) -> None:
 def _centred_entry(paper: _Receipt, concept: str, value: str) -> None:
     names = paper.maker.term(concept)
     label = paper.text(names[0]) + paper.colon
-    lines = paper.centred(f"{label} {value}")
+    lines = paper.paragraph(f"{label} {value}")
     printed = paper.body.printable(value)
     if len(lines) == 1 and printed in lines[0].text and paper.body.printable(label) in lines[0].text:
         line = lines[0]
@@ -168,6 +170,9 @@ def _about(paper: _Receipt, when: datetime.datetime) -> None:
         "guests": 0.15,
         "register": 0.25,
     }
+    if stamped := random.random() < 0.4:
+        _stamp(paper, when)
+        del shares["date"], shares["time"]
     concepts = [concept for concept, often in shares.items() if random.random() < often]
     random.shuffle(concepts)
     for concept in concepts:
@@ -181,7 +186,7 @@ def _about(paper: _Receipt, when: datetime.datetime) -> None:
             "register": lambda: str(random.randint(1, 30)),
         }[concept]()
         paper.entry(concept, value, right=right)
-    if "date" not in concepts and random.random() < 0.8:
+    if not stamped and "date" not in concepts and random.random() < 0.8:
         paper.y += paper.step
         date = paper.sheet.write(values.date(when), paper.left, paper.y, paper.body)
         paper.entries.append(("date", (), [], [date]))
@@ -193,6 +198,20 @@ def _about(paper: _Receipt, when: datetime.datetime) -> None:
                 x = paper.right if at_right else date.box[2] + paper.body.size * 0.8
                 time = paper.sheet.write(text, x, paper.y, paper.body, "right" if at_right else "left")
                 paper.entries.append(("time", (), [], [time]))
+
+
+def _stamp(paper: _Receipt, when: datetime.datetime) -> None:
+    """Writes date and time as one text, with a label or without."""
+    random, values, printable = paper.random, paper.maker.values, paper.body.printable
+    date, time = printable(values.date(when)), printable(values.time(when))
+    names = paper.maker.term("date") if random.random() < 0.4 else ()
+    label = printable(paper.text(names[0]) + paper.colon) if names else ""
+    text = random.choice(("{} {}", "{} {}", "{} {}", "{}, {}", "{} - {}", "{1} {0}")).format(date, time)
+    lines = paper.paragraph(f"{label} {text}".strip(), align=random.choice(("left", "left", "middle", "right")))
+    if len(lines) == 1 and all(part in lines[0].text for part in (label, date, time)):
+        named = [lines[0].part(label)] if label else []
+        paper.entries.append(("date", names, named, [lines[0].part(date)]))
+        paper.entries.append(("time", (), [], [lines[0].part(time)]))
 
 
 def _drawn_items(paper: _Receipt) -> list[_Item]:

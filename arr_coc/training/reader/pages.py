@@ -42,22 +42,22 @@ from ..stages import Run
 from .language_model import Prompting
 from .targets import LEADS, Print, Wordpieces, pixels, printed, read_without_pixels
 
-Draw = Callable[[np.random.Generator, Split], TextPage]
+Draw = Callable[..., TextPage]
 
 PAGES: Registry[Draw] = Registry("page source")
-"""Sources of pages that need no folder: `draw(rng, split)`."""
+"""Sources of pages that need no folder: `draw(rng, split)`; generated ones take a kind too."""
 
 
 @PAGES.register("generated")
-def generated(rng: np.random.Generator, split: Split) -> TextPage:
+def generated(rng: np.random.Generator, split: Split, kind: str | None = None) -> TextPage:
     """A page of `arr_coc.pages.generator`."""
-    return _generator().draw_page(rng, split)
+    return _generator().draw_page(rng, split, kind)
 
 
 @PAGES.register("laid_out")
-def laid_out(rng: np.random.Generator, split: Split) -> TextPage:
+def laid_out(rng: np.random.Generator, split: Split, kind: str | None = None) -> TextPage:
     """The same without a picture, which is quick."""
-    return _generator().layout_page(rng, split)
+    return _generator().layout_page(rng, split, kind)
 
 
 @PAGES.register("jumble")
@@ -177,7 +177,8 @@ class Sources:
     """A mixture of sources of pages.
 
     Attributes:
-        shares: how often each source comes up: a name of `PAGES`, "pdf", or that of a file or folder in `real_folder`.
+        shares: how often each source comes up: a name of `PAGES`, "pdf", or that of a file or folder in `real_folder`;
+            "laid_out: receipt" is one kind of generated page.
         split: of fonts, words and packages.
         pdf_folder: a cache of PDF pages that `arr_coc.data.pdf_corpus` drew, with a folder for each split.
         worn: share of the pages that are worn, see `arr_coc.pages.wear`.
@@ -195,7 +196,10 @@ class Sources:
         if "pdf" in self.shares and self.pdf_folder is None:
             raise ValueError('pdf_folder: expected a folder of cached pages for the source "pdf"; got none')
         for name in self.shares:
-            if name not in PAGES:
+            source, *kind = name.split(": ")
+            if kind and (source not in ("generated", "laid_out") or kind[0] not in _generator().KINDS):
+                raise ValueError(f"pages: expected generated or laid_out and a kind of page; got {name!r}")
+            if source not in PAGES:
                 self._stored(name)
 
     def each(self) -> dict[str, "Sources"]:
@@ -213,8 +217,9 @@ class Sources:
         return wear(rng, page) if page.image is not None and rng.random() < self.worn else page
 
     def _page(self, name: str, rng: np.random.Generator) -> TextPage:
-        if name in PAGES:
-            return PAGES[name](rng, self.split)
+        source, *kind = name.split(": ")
+        if source in PAGES:
+            return PAGES[source](rng, self.split, *kind)
         pages = self._stored(name)
         number = int(rng.integers(len(pages)))
         if isinstance(pages, CachedPages):
