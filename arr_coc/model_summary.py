@@ -43,9 +43,6 @@ def count_parameters(model: ArrCocForConditionalGeneration) -> dict[str, int]:
     tower = body.vision_tower
     parts: dict[str, nn.Module] = {
         "grid encoder": tower.grid_encoder,
-        "compressor": tower.compressor,
-        "semantic encoder": tower.semantic_encoder,
-        "fetched-patch projection": tower.saccade_projection,
         "fetcher": body.fetcher,
         "bridge": nn.ModuleList(part for part in (body.bridge, body.layout, body.deepstack) if part is not None),
         "language model": body.language_model,
@@ -53,6 +50,9 @@ def count_parameters(model: ArrCocForConditionalGeneration) -> dict[str, int]:
     }
     if tower.text_reader is not None:
         parts["text reader"] = tower.text_reader
+    else:
+        parts |= {"compressor": tower.compressor, "semantic encoder": tower.semantic_encoder}
+        parts["fetched-patch projection"] = tower.saccade_projection
     seen: set[int] = set()
     counts = {name: sum(_new(part, seen)) for name, part in parts.items()}
     total = sum(parameter.numel() for parameter in model.parameters())
@@ -262,7 +262,7 @@ def describe_model(
             "grid": [side, side],
             "patches": side**2,
             "feature_channels": vision.out_channels,
-            "compressor": vision.compressor,
+            "compressor": None if config.bridge_config.kind == "wordpieces" else vision.compressor,
             "bridge": config.bridge_config.kind,
             "language_model": text.model_type,
             "language_width": text.hidden_size,
@@ -413,7 +413,7 @@ def stage_statistics(
         "text embeddings": model.get_input_embeddings()(inputs["input_ids"]),
         "logits": outputs.logits,
     }
-    return {name: Statistics.of(tensor) for name, tensor in stages.items()}
+    return {name: Statistics.of(tensor) for name, tensor in stages.items() if tensor.numel()}
 
 
 def expected_range(stage: str) -> Range:

@@ -79,14 +79,17 @@ def boundaries(core: nn.Module, head: nn.Module | None) -> dict[str, tuple[nn.Mo
     parts: dict[str, tuple[Any, bool, Callable[[Any], Any]]] = {
         "pixels": (tower.grid_encoder, True, lambda passed: passed),
         "grid encoder": (tower.grid_encoder, False, _first),
-        "compressor": (tower.compressor, False, lambda made: made.compressed),
-        "semantic encoder": (tower.semantic_encoder, False, _first),
         "bridge": (core.bridge, False, lambda made: made.tokens),
         "relevance": (core.fetcher, False, lambda made: made.relevance),
         "prompt": (core.language_model, True, lambda passed: passed),
         "language model": (core.language_model, False, lambda made: made.last_hidden_state),
     }
-    return parts if head is None else {**parts, "logits": (head, False, lambda made: made)}
+    if tower.text_reader is None:
+        parts["compressor"] = (tower.compressor, False, lambda made: made.compressed)
+        parts["semantic encoder"] = (tower.semantic_encoder, False, _first)
+    if head is not None:
+        parts["logits"] = (head, False, lambda made: made)
+    return {name: parts[name] for name in EXPECTED if name in parts}
 
 
 def _first(made: Any) -> Any:

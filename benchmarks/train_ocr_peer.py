@@ -134,7 +134,11 @@ class AnswerTrainer(Trainer):
         hidden = []
         for ids, places, seen, told in zip(*inputs.values(), answer, strict=True):  # without padding: half the seconds
             n = int(told.nonzero()[-1]) + 1
-            row = {"input_ids": ids[None, :n], "position_ids": places[None, :n], "attention_mask": seen[None, :, :n, :n]}
+            row = {
+                "input_ids": ids[None, :n],
+                "position_ids": places[None, :n],
+                "attention_mask": seen[None, :, :n, :n],
+            }
             hidden.append(core.model(**row, use_cache=False).last_hidden_state[0][told[:n]])
         logits = core.lm_head(torch.cat(hidden)).float()
         loss = F.cross_entropy(logits, inputs["input_ids"].roll(-1, 1)[answer])

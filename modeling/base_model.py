@@ -85,10 +85,15 @@ class ArrCocModelOutput(CacheOutput):
     scores: dict[str, Tensor] | None = None
 
 
+_IGNORED = [r"^lm_head\."]
+EARLIER = [r"vision_tower\.(compressor|semantic_encoder|saccade_projection)\.", r"(^|\.)bridge\.rest\."]
+"""Weights without effect (`rest` was zero) that earlier versions gave to models that read text."""
+
+
 class ArrCocModel(ArrCocPreTrainedModel):
     """Vision, fetcher, bridge and language model, without the vocabulary head."""
 
-    _keys_to_ignore_on_load_unexpected = [r"^lm_head\."]
+    _keys_to_ignore_on_load_unexpected = _IGNORED
 
     def __init__(self, config: ArrCocConfig) -> None:
         super().__init__(config)
@@ -100,6 +105,9 @@ class ArrCocModel(ArrCocPreTrainedModel):
         outputs["keeps_depths"] |= config.bridge_config.deepstack
         if BRIDGES[config.bridge_config.kind].places_tokens:
             outputs["vocabulary"] = text.vocab_size
+            self._keys_to_ignore_on_load_unexpected = [*_IGNORED, *EARLIER]
+        if outputs["keeps_depths"] and not vision.num_hidden_layers:
+            raise ValueError("vision_config.num_hidden_layers: expected at least 1 for states at three depths; got 0")
         self.vision_tower = ArrCocVisionTower(vision, semantic, **outputs)
         self.fetcher = RunningBackFetcher(fetcher, **sizes, depth_size=vision.hidden_size)
         self.bridge = BRIDGES[config.bridge_config.kind](
@@ -219,19 +227,13 @@ class ArrCocModel(ArrCocPreTrainedModel):
         """The rest of `encode_image`, from the outputs of `ArrCocVisionTower.encode_grid`."""
         return self._encoded(pixel_values, patch_mask, {"features": features, **kept})
 
-    def encode_base(
-        self, features: Tensor, patch_mask: Tensor, bypass: bool, pieces: Tensor | None = None
-    ) -> ImageEncoding:
+    def encode_base(self, features: Tensor, patch_mask: Tensor, bypass: bool) -> ImageEncoding:
         """The parts of an encoding of grids [P, C, G, G] that their fetched tokens attend to; the others are empty."""
         given_fields: Any = {
             "textures": features[:, :0],
             "seeds": patch_mask.new_zeros(len(features), dtype=torch.int64),
         }
-        if self.bridge.places_tokens:  # whose fetched tokens do not attend to base tokens
-            fields = self.vision_tower(None, patch_mask, features, pieces=pieces) | given_fields
-            return ImageEncoding(**fields, tokens=fields["semantic"][:, :0], bypass=bypass)
-        grid = {"features": features, "pieces": pieces}
-        return self._encoded(None, patch_mask, grid, given_fields=given_fields, bypass=bypass)
+        return self._encoded(None, patch_mask, {"features": features}, given_fields=given_fields, bypass=bypass)
 
     def _encoded(
         self,
@@ -323,9 +325,8 @@ class ArrCocModel(ArrCocPreTrainedModel):
         if not 0 < count < self.budget:
             return None
         indices = filled.argsort(descending=True, stable=True)[:, :count]
-        nothing = encoding.semantic.new_zeros(1, count, encoding.semantic.shape[2])  # of what is not text
-        read = {"pieces": pieces[:, indices[0]], "indices": indices, "rank": torch.full_like(indices, FOREMOST)}
-        return self.bridge_states(encoding, nothing, nothing, None, **read).tokens
+        rank = torch.full_like(indices, FOREMOST)
+        return self.bridge_words(encoding, None, pieces=pieces[:, indices[0]], indices=indices, rank=rank).tokens
 
     # ---- a question: select slots, fetch, place
 
@@ -474,24 +475,18 @@ class ArrCocModel(ArrCocPreTrainedModel):
         `room` [I]: the most tokens of each image, at most K, for bridges that make several of a patch; None: one for
         each patch that is used.
         """
-        states, projected = self.vision_tower.fetched_states(encoding, indices, used, levels)
-        read: dict[str, Any] = {}
         if encoding.pieces is not None:
             rank = torch.full_like(indices, FOREMOST) if rank is None else rank
             pieces = encoding.pieces.take_along_dim(indices[..., None, None], 1)
-            read = {"pieces": pieces, "indices": indices, "rank": rank, "relevance": relevance, "room": room}
-        text_arguments = self._text_arguments(encoding.features, **read) if read else {}
-        base, bypass = encoding.bridge_cache or [], encoding.bypass
-        return self.bridge(states, projected, base=base, bypass=bypass, used=used, **text_arguments)
+            read = {"indices": indices, "rank": rank, "relevance": relevance, "room": room}
+            return self.bridge_words(encoding, used, pieces=pieces, **read)
+        states, projected = self.vision_tower.fetched_states(encoding, indices, used, levels)
+        return self.bridge(states, projected, base=encoding.bridge_cache or [], bypass=encoding.bypass, used=used)
 
-    def bridge_states(
-        self, encoding: ImageEncoding, states: Tensor, projected: Tensor, used: Tensor | None, **read: Any
-    ) -> Bridged:
-        """States and projected features of fetched patches, [I, K, D'] each -> tokens [I, K, D] for the language model.
-
-        For models that read text; `read`: fields of `ReadPatches`.
-        """
-        return self.bridge(states, projected, base=[], used=used, **self._text_arguments(encoding.features, **read))
+    def bridge_words(self, encoding: ImageEncoding, used: Tensor | None, **read: Any) -> Bridged:
+        """Wordpieces of fetched patches -> tokens [I, K, D] for the language model; `read`: fields of `ReadPatches`."""
+        nothing, arguments = encoding.semantic, self._text_arguments(encoding.features, **read)
+        return self.bridge(nothing, nothing, base=[], bypass=encoding.bypass, used=used, **arguments)
 
     def _table(self, device: torch.device) -> Tensor:
         """[V, D] the table of the language model's embeddings."""

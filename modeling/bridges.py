@@ -8,7 +8,6 @@ do not depend on what is fetched.
 """
 
 from dataclasses import dataclass, field
-from math import isqrt
 from typing import Any, ClassVar
 
 import torch
@@ -79,16 +78,12 @@ class Bridge(nn.Module):
 
     Attributes:
         reads_pooled: whether pooling averages the states of cells before the bridge; else their tokens behind it.
-        places_tokens: whether it takes `ReadPatches` and returns `Bridged.source`.
+        places_tokens: whether tokens are made of wordpieces (`ReadPatches`) alone, in places of their own
+            (`Bridged.source`): the model then has a text reader, and neither compressor nor semantic encoder.
     """
 
     reads_pooled: ClassVar[bool] = True
     places_tokens: ClassVar[bool] = False
-
-    @property
-    def reads_text_alone(self) -> bool:
-        """Whether tokens depend on wordpieces alone, so that a page whose words are known need not be looked at."""
-        return False
 
     def forward(
         self,
@@ -371,20 +366,15 @@ class WordpieceBridge(Bridge):
 
     Several wordpieces or none may begin in a patch: the tokens of K patches are the filled slots of all, in reading
     order, at most K. A base token is the mean of the wordpieces of its cell. The embedding of its place on the page is
-    added to each token, and a projection of its states (`rest`), which starts at zero. Those of the
-    `FOREMOST` most relevant patches come once more, marked by the relevance of their words (`word_marks`).
+    added to each token. Those of the `FOREMOST` most relevant patches come once more, marked by the relevance of their
+    words (`word_marks`).
     """
 
     reads_pooled: ClassVar[bool] = False
     places_tokens: ClassVar[bool] = True
 
-    @property
-    def reads_text_alone(self) -> bool:
-        return not self.rest.weight.is_meta and not any(bool(part.any()) for part in self.rest.parameters())
-
     def __init__(self, config: ArrCocBridgeConfig, *, vision_size: int, text_size: int) -> None:
         super().__init__()
-        self.rest = Correction(2 * vision_size, text_size)
         self.places = Places(config.places, text_size)
 
     def forward(
@@ -400,10 +390,9 @@ class WordpieceBridge(Bridge):
         if bypass:
             raise ValueError('bridge_bypass: expected a bridge with a linear projection; got "wordpieces"')
         assert patches is not None, "bridges that place tokens take patches"
-        rest = self.rest(torch.cat((semantic, compressed), -1))
         if base is None:
-            count = semantic.shape[1]
-            return Bridged(rest + self.mixtures(patches, isqrt(count)) + self.cell_places(count, rest.device))
+            cells = patches.side // COMPRESSION
+            return Bridged(self.mixtures(patches, cells) + self.cell_places(cells, patches.pieces.device))
         assert patches.indices is not None and patches.rank is not None, "fetched tokens have indices and ranks"
         pieces = patches.pieces.flatten(2)  # [B, K, 2S]
         filled, slots = pieces >= 0, pieces.shape[2]
@@ -420,7 +409,7 @@ class WordpieceBridge(Bridge):
         chosen, filled_slots, again = reading_order(filled, patches.rank, place, room)
         ids, half_rows, columns = (values.flatten(1).gather(1, chosen) for values in (pieces, half_rows, columns))
         source = chosen // slots
-        tokens = patches.table[ids.clamp(min=0)].to(rest) + rest.take_along_dim(source[..., None], 1)
+        tokens = patches.table[ids.clamp(min=0)].to(self.places.line_break.dtype)
         again &= filled_slots
         breaks, marks = line_breaks(half_rows, columns) | (again & ~F.pad(again, (1, 0))[:, :-1]), None
         if patches.relevance is not None and patches.opens is not None:
@@ -435,11 +424,10 @@ class WordpieceBridge(Bridge):
         pieces = patches.pieces.flatten(2).unflatten(1, (cells, COMPRESSION, cells, COMPRESSION))
         ids = pieces.transpose(2, 3).reshape(len(pieces) * cells**2, -1).clamp(min=0).long()  # [B M, 32 S]
         means = F.embedding_bag(ids, patches.table, mode="mean", padding_idx=0)  # row 0 is never read
-        return means.unflatten(0, (len(pieces), -1)).to(self.rest.weight.dtype)
+        return means.unflatten(0, (len(pieces), -1)).to(self.places.line_break.dtype)
 
-    def cell_places(self, count: int, device: torch.device) -> Tensor:
-        """[M, D]: the embeddings of the places of base tokens, the middles of their cells."""
-        cells = isqrt(count)
+    def cell_places(self, cells: int, device: torch.device) -> Tensor:
+        """[M, D]: the embeddings of the places of base tokens, the middles of their `cells` x `cells` cells."""
         middle = torch.arange(cells, device=device) * COMPRESSION + COMPRESSION // 2
         rows, columns = torch.meshgrid(middle, middle, indexing="ij")
         return self.places(2 * rows.flatten(), columns.flatten(), cells * COMPRESSION)

@@ -202,7 +202,8 @@ class ArrCocVisionConfig(ValidatedConfig):
     Args:
         image_size: side of the square image for the stored position table, px; other sides are allowed.
         patch_size: side of a patch, px.
-        hidden_size, num_hidden_layers, num_attention_heads, mlp_dim: the transformer's sizes.
+        hidden_size, num_hidden_layers, num_attention_heads, mlp_dim: the transformer's sizes; 0 layers: the stem alone,
+            without position table and neck.
         window_size: side of a local attention window, patches.
         global_attn_indexes: layers that attend over the whole grid.
         shifted_windows: whether every second layer's windows begin half a window earlier, as in Swin transformers.
@@ -226,7 +227,7 @@ class ArrCocVisionConfig(ValidatedConfig):
     patch_size: int = whole(1, 256, default=16)
     num_channels: int = checked_field("3 (red, green, blue: luminance reads them)", lambda value: value == 3, default=3)
     hidden_size: int = width(768)
-    num_hidden_layers: int = whole(1, MAX_LAYERS, default=12)
+    num_hidden_layers: int = whole(0, MAX_LAYERS, default=12)
     num_attention_heads: int = whole(1, MAX_HEADS, default=12)
     mlp_dim: int | None = whole(1, MAX_MLP, default=None)
     window_size: int = whole(1, MAX_SIDE, default=14)
@@ -252,6 +253,8 @@ class ArrCocVisionConfig(ValidatedConfig):
         require(self.num_patches <= MAX_PATCHES, "image_size", f"at most {MAX_PATCHES} patches", self.image_size)
         require_heads(self, "num_attention_heads")
         layers = self.num_hidden_layers
+        alike = layers > 0 or self.out_channels == self.hidden_size
+        require(alike, "out_channels", f"hidden_size ({self.hidden_size}) without layers", self.out_channels)
         outside = [i for i in self.global_attn_indexes if i >= layers]
         require(not outside, "global_attn_indexes", f"layer numbers below {layers}", self.global_attn_indexes)
         if self.stem == "conv":
@@ -311,7 +314,7 @@ class ArrCocBridgeConfig(ValidatedConfig):
     "quality" and "transformer" add `model.bridge.adapter.{norm,hidden,score,gate,correction}`, "transformer" also
     `model.bridge.{norm,level,layers.i}`, "cells" `model.bridge.{norm,head,table,rest}`, with
     `fetched_words` also `model.bridge.fetched.{norm,head,table}`, "wordpieces"
-    only `model.bridge.{rest,places}` and `model.vision_tower.text_reader.{line_head,character_head,spellings}`; "vet"
+    only `model.bridge.places` and `model.vision_tower.text_reader.{line_head,character_head,spellings}`; "vet"
     has `model.bridge.head.0` (no bias), `model.bridge.head.1` and `model.bridge.table`; layout "rows" has
     `model.layout.image_newline` and `model.layout.view_seperator`, each [D].
 

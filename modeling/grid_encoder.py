@@ -314,8 +314,10 @@ class GridEncoder(nn.Module):
         super().__init__()
         side, self.patch_size = config.grid_size, config.patch_size
         self.patch_embed = STEMS[config.stem](config)
-        self.pos_embed = nn.Parameter(torch.zeros(1, side, side, config.hidden_size))
         self.layers = nn.ModuleList()
+        if not config.num_hidden_layers:  # the stem alone
+            return
+        self.pos_embed = nn.Parameter(torch.zeros(1, side, side, config.hidden_size))
         for number in range(config.num_hidden_layers):
             window = 0 if number in config.global_attn_indexes else config.window_size
             shift = window // 2 if config.shifted_windows and number % 2 else 0
@@ -323,7 +325,8 @@ class GridEncoder(nn.Module):
         self.neck = GridNeck(config)
 
     def start_weights(self, std: float) -> None:
-        initialization.normal_(self.pos_embed, std=std)
+        if self.layers:
+            initialization.normal_(self.pos_embed, std=std)
 
     def forward(self, pixel_values: Tensor, also: Collection[str] = ()) -> Tensor | dict[str, Any]:
         """Features [B, C, G, G]; with names in `also`, a dictionary of "features" and these outputs.
@@ -350,6 +353,8 @@ class GridEncoder(nn.Module):
                     size = (side, side)
                     images = F.interpolate(pixel_values.float(), size, mode="bilinear", antialias=True)
                     outputs["coarse"].append(stem.steps(images.to(pixel_values)))
+        if not self.layers:
+            return {"features": x, **outputs} if also else x
         x = x.permute(0, 2, 3, 1)
         same = self.pos_embed.shape[1] == x.shape[1]
         x = x + (self.pos_embed if same else resize_table(self.pos_embed, x.shape[1]))

@@ -134,7 +134,8 @@ class ImageEncoding(Rows):
         seeds: [P] int64, a checksum of the pixels (for random relevance).
         compressed: [P, D', G/4, G/4], the compressor's output.
         base_indices: [P, M] the patch of each base token (mask compressor), or None.
-        semantic: [P, M, D'], states of base tokens after the semantic encoder, without CLS.
+        semantic: [P, M, D'], states of base tokens after the semantic encoder, without CLS; D' is 0 in models that read
+            text, which have none.
         semantic_cache: its keys and values of base tokens, for each layer.
         tokens: [P, M, D], base tokens for the language model, with the layout's tokens before and between them: [P,
             positions, D].
@@ -366,7 +367,8 @@ class ImageEncoding(Rows):
     def check_fits(self, config: Any) -> None:
         """Raises a ValueError if a model of another width made the encoding: `config` is an `ArrCocConfig`."""
         widths = [self.features.shape[1], self.semantic.shape[-1], self.tokens.shape[-1]]
-        own = [config.vision_config.out_channels, config.semantic_config.hidden_size, config.text_config.hidden_size]
+        semantic = config.semantic_config.hidden_size if self.pieces is None else 0
+        own = [config.vision_config.out_channels, semantic, config.text_config.hidden_size]
         if widths != own:
             raise ValueError(f"image: expected an encoding by a model of widths {own}; got one of {widths}")
 

@@ -308,7 +308,7 @@ def words_of_sources(
 def _need_no_pixels(words: Sequence[GivenWords | None], core: Core) -> TypeGuard[list[GivenWords]]:
     """Whether all words of views are known, and the model by itself reads nothing else."""
     known = not core.vision_tower.keeps_depths and not any(each is None or each.partial for each in words)
-    return known and core.bridge.reads_text_alone
+    return known and core.bridge.places_tokens
 
 
 def _given(core: Core, page: PageWords, window: Window) -> GivenWords | None:

@@ -570,15 +570,13 @@ def bridge_over_views(
     if model.bridge.places_tokens and not encoding.bypass:
 
         def read(numbers: Tensor, indices: Tensor, used: Tensor, levels: Tensor | None) -> Sequence[Tensor]:
-            base = _bases(model, encoding, views, numbers)
-            assert base.pieces is not None, "encodings for bridges that place tokens have wordpieces"
-            both = model.vision_tower.fetched_states(base, indices, used, levels)
-            return *both, base.pieces.take_along_dim(indices[..., None, None], 1)
+            pieces = views.pick(encoding.pieces, "pieces", numbers)
+            return [pieces.take_along_dim(indices[..., None, None], 1)]
 
-        states, projected, pieces = fetched.assembled(read, used)
-        return model.bridge_states(
-            encoding, states, projected, used, pieces=pieces, indices=fetched.indices, rank=fetched.order,
-            relevance=relevance, room=fetched.room, view=fetched.view,
+        (pieces,) = fetched.assembled(read, used)
+        return model.bridge_words(
+            encoding, used, pieces=pieces, indices=fetched.indices, rank=fetched.order, relevance=relevance,
+            room=fetched.room, view=fetched.view,
         )  # fmt: skip
 
     def bridge(numbers: Tensor, indices: Tensor, used: Tensor, levels: Tensor | None) -> Sequence[Tensor]:
@@ -595,6 +593,5 @@ def _bases(model: Any, encoding: ImageEncoding, views: Views, numbers: Tensor) -
     """The states that fetched tokens of some views attend to: kept for overviews, computed for tiles."""
     if views.whole and encoding.semantic_cache and encoding.pool == 1:
         return encoding.select(numbers)
-    names = [name for name in ("features", "patch_mask", "pieces") if getattr(encoding, name) is not None]
-    kept = {name: views.pick(getattr(encoding, name), name, numbers) for name in names}
+    kept = {name: views.pick(getattr(encoding, name), name, numbers) for name in ("features", "patch_mask")}
     return model.encode_base(**kept, bypass=encoding.bypass)

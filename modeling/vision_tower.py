@@ -1,4 +1,4 @@
-"""The vision tower: the compressor and the semantic encoder behind the grid encoder.
+"""The vision tower: behind the grid encoder, a text reader, or the compressor and the semantic encoder.
 
 Notation: P encoded images, I image slots, G side of the fine grid, N = G*G patches, M base tokens, K fetched tokens, C
 feature channels, T texture channels, D' semantic width, D language-model width.
@@ -233,13 +233,14 @@ class FetchedProjection(nn.Linear):
 
 
 class ArrCocVisionTower(nn.Module):
-    """Grid encoder, compressor, semantic encoder, and the projection of fetched patches.
+    """Grid encoder, and behind it a text reader, or compressor, semantic encoder and the projection of fetched patches.
 
     Args:
         vision, semantic: their configurations.
         textures: the set of texture channels, see `TEXTURE_SETS`.
         keeps_depths: whether to keep the grid encoder's states at two depths beside its output.
-        vocabulary: rows of the language model's table, for a `TextReader` of its wordpieces; 0: no reader.
+        vocabulary: rows of the language model's table, for a `TextReader` of its wordpieces, of which all tokens are
+            made, instead of compressor, semantic encoder and projection; 0: no reader.
     """
 
     def __init__(
@@ -255,11 +256,12 @@ class ArrCocVisionTower(nn.Module):
         self.config = vision
         self.texture_set, self.keeps_depths = textures, keeps_depths
         self.grid_encoder = GridEncoder(vision)
-        self.compressor = COMPRESSORS[vision.compressor](vision)
-        self.semantic_encoder = SemanticEncoder(semantic)
-        # Published weights are stored under this name (and `saccade_embedding` below), so it stays.
-        self.saccade_projection = FetchedProjection(vision.out_channels, semantic.hidden_size, bias=False)
         self.text_reader = TextReader(vision.stem_channels[-1], vocabulary) if vocabulary else None
+        if not vocabulary:
+            self.compressor = COMPRESSORS[vision.compressor](vision)
+            self.semantic_encoder = SemanticEncoder(semantic)
+            # Published weights are stored under this name (and `saccade_embedding` below), so it stays.
+            self.saccade_projection = FetchedProjection(vision.out_channels, semantic.hidden_size, bias=False)
 
     def forward(
         self,
@@ -287,8 +289,13 @@ class ArrCocVisionTower(nn.Module):
         if patch_mask is None:
             patch_mask = features.new_ones(len(features), features.shape[-1] ** 2)
         patch_mask = patch_mask.bool()
-        base = self.compressor(features, patch_mask)
-        semantic, cache = self.semantic_encoder(base.tokens, features.shape[-1], base.indices)
+        if self.text_reader is None:
+            base = self.compressor(features, patch_mask)
+            semantic, cache = self.semantic_encoder(base.tokens, features.shape[-1], base.indices)
+        else:
+            cells = features.shape[-1] // COMPRESSION
+            semantic, cache = features.new_zeros(len(features), cells**2, 0), []
+            base = BaseTokens(semantic, features.new_zeros(len(features), 0, cells, cells), None)
         seen = {
             "features": features,
             "patch_mask": patch_mask,
@@ -307,7 +314,7 @@ class ArrCocVisionTower(nn.Module):
         """The fields of R views of N = `patches` whose words are all known: "pieces" and "characters"; "features",
         "textures" and "seeds", which need pixels, are 0."""
         assert self.text_reader is not None, "only models that read text are given words"
-        side, weight = isqrt(patches), self.saccade_projection.weight
+        side, weight = isqrt(patches), next(self.parameters())
         channels = {"features": self.config.out_channels, "textures": len(TEXTURE_SETS[self.texture_set])}
         empty = {name: weight.new_zeros(len(words), count, side, side) for name, count in channels.items()}
         pieces, characters, _ = self.text_reader.spread([each.words for each in words], side)
@@ -335,7 +342,7 @@ class ArrCocVisionTower(nn.Module):
             pixel_values: [P, 3, S, S].
             words: those of each image from elsewhere, None where the text reader reads; None: it reads all.
         """
-        pixel_values = pixel_values.to(self.saccade_projection.weight.dtype)
+        pixel_values = pixel_values.to(next(self.parameters()).dtype)
         also, again = ["depths"] * self.keeps_depths, None
         if self.text_reader is not None:
             if words is not None and any(each is not None and each.original for each in words):
@@ -355,7 +362,7 @@ class ArrCocVisionTower(nn.Module):
         """Pixels [P, 3, height, width], multiples of half a patch -> features of the stem [P, C', rows, columns]."""
         stem = self.grid_encoder.patch_embed
         assert isinstance(stem, ConvStem), "the configuration checks it"
-        return stem.steps(pixel_values.to(self.saccade_projection.weight))
+        return stem.steps(pixel_values.to(next(self.parameters())))
 
     def fetched_states(
         self, encoding: ImageEncoding, indices: Tensor, used: Tensor | None = None, levels: Tensor | None = None

@@ -20,7 +20,6 @@ from helpers import (
     reads,
     tiny_model,
 )
-from torch import nn
 
 from arr_coc.modeling.answers import Answer
 from arr_coc.modeling.image_encoding import ImageEncoding
@@ -111,10 +110,7 @@ def test_asking_leaves_the_encoding_as_it_was(model: Any) -> None:
 
 def reads_all() -> Any:
     """A model that fetches all words of a page, whose tokens are their wordpieces and places alone."""
-    model = reads(tiny_model(**READS_WORDS, fetcher={**SCORES_WORDS, "budget": 250}), 0, 1)
-    for part in model.model.bridge.rest.parameters():
-        nn.init.zeros_(part)
-    return model
+    return reads(tiny_model(**READS_WORDS, fetcher={**SCORES_WORDS, "budget": 250}), 0, 1)
 
 
 def test_words_that_all_questions_fetch_are_read_with_the_page(tmp_path: Any) -> None:

@@ -279,8 +279,6 @@ def test_question_answering_sees_what_the_model_sees(monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(PAGES, "drawn", lambda rng, split: replace(drawn, questions=drawn.questions[:1]))
     task = answering("drawn", model=model, pages_per_step=1, places_rate=1e-3)
     task.places.load_state_dict(model.model.bridge.places.state_dict())
-    for weight in model.model.bridge.rest.parameters():  # the stage leaves it as it starts
-        weight.zero_()
     (asked,) = task.pages(0).batch(0)
     batch = task.prompts([asked], "both")
     last = int(batch.answer[0].nonzero()[0])

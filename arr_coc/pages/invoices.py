@@ -293,7 +293,9 @@ def _write_count(paper: _Invoice) -> None:
     _, _, (label,), (amount,) = paper.entries[-1]
     text, end, gap = str(paper.random.randint(2, 400)), amount.box[0], paper.body.size
     if label.box[2] + gap < end - gap - paper.body.width(text) and abs(label.box[3] - amount.box[3]) < gap / 2:
-        paper.sheet.write(text, end - gap * paper.random.uniform(0.5, 1.0), float(amount.boxes[0, 3]), paper.body, "right")
+        paper.sheet.write(
+            text, end - gap * paper.random.uniform(0.5, 1.0), float(amount.boxes[0, 3]), paper.body, "right"
+        )
 
 
 def _foot(paper: _Invoice) -> None:

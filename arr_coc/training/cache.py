@@ -197,7 +197,8 @@ def _parts(core: Any, whole: bool) -> dict[str, nn.Module]:
     if tower.text_reader is not None:
         parts["text_reader"] = tower.text_reader
     if whole:  # all but the parts for fetched patches only
-        parts |= {"compressor": tower.compressor, "semantic_encoder": tower.semantic_encoder}
+        if tower.text_reader is None:
+            parts |= {"compressor": tower.compressor, "semantic_encoder": tower.semantic_encoder}
         parts |= {"bridge": core.bridge, "layout": core.layout}
         if core.bridge.places_tokens:  # base tokens are rows of the table
             parts["embeddings"] = core.get_input_embeddings()
