@@ -92,18 +92,22 @@ def count_fetched(num_patches: int, budget: int | str | None, *, strategy: str |
     return 0 if strategy == "none" else resolve_budget(budget, num_patches, taken=taken)
 
 
+UNPOOLED = 4
+"""The most sources of a prompt whose base tokens are not pooled by default."""
+
+
 def pooling(rows: int, sources: int, most: int | None) -> int:
     """Base cells along each axis in one base token, so that the base tokens of `sources` are at most `most`.
 
     Args:
         rows: rows of base tokens of one image.
         sources: of one prompt.
-        most: base tokens of the prompt; None: four times those of one image.
+        most: base tokens of the prompt; None: those of `UNPOOLED` images.
 
     Raises:
         ValueError: fewer base tokens than sources.
     """
-    most = 4 * rows**2 if most is None else most
+    most = UNPOOLED * rows**2 if most is None else most
     if sources > most:
         raise ValueError(f"max_base_tokens: expected at least 1 for each of {sources} sources; got {most}")
     factor = 1

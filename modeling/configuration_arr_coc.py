@@ -253,8 +253,8 @@ class ArrCocVisionConfig(ValidatedConfig):
         require(self.num_patches <= MAX_PATCHES, "image_size", f"at most {MAX_PATCHES} patches", self.image_size)
         require_heads(self, "num_attention_heads")
         layers = self.num_hidden_layers
-        alike = layers > 0 or self.out_channels == self.hidden_size
-        require(alike, "out_channels", f"hidden_size ({self.hidden_size}) without layers", self.out_channels)
+        expected = f"at least 1 where out_channels ({self.out_channels}) is not hidden_size"
+        require(layers > 0 or self.out_channels == self.hidden_size, "num_hidden_layers", expected, layers)
         outside = [i for i in self.global_attn_indexes if i >= layers]
         require(not outside, "global_attn_indexes", f"layer numbers below {layers}", self.global_attn_indexes)
         if self.stem == "conv":

@@ -7,7 +7,7 @@ width.
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import partial
+from functools import lru_cache, partial
 from numbers import Integral
 from typing import Any, Protocol
 
@@ -56,6 +56,9 @@ from .views import SelectedSlots
 from .word_sources import from_tensor, resolved_words
 
 logger = logging.get_logger(__name__)
+
+_kept_count = lru_cache(count_fetched)
+"""K of a configured budget, which is a number or a name."""
 
 POSITIONAL = ("inputs", "generation_config", "logits_processor", "stopping_criteria", "prefix_allowed_tokens_fn")
 """The first parameters of transformers' `generate`, in order."""
@@ -607,8 +610,8 @@ class AnswerGenerator:
     def _count_fetched(self, patches: int, taken: int, choices: FetchChoices) -> int:
         """K of an image of so many `patches`, of which so many are `taken`."""
         fetcher = self.model.config.fetcher_config
-        budget = fetcher.budget if choices.budget is None else choices.budget
-        return count_fetched(patches, budget, strategy=choices.strategy or fetcher.strategy, taken=taken)
+        count, budget = (_kept_count, fetcher.budget) if choices.budget is None else (count_fetched, choices.budget)
+        return count(patches, budget, strategy=choices.strategy or fetcher.strategy, taken=taken)
 
     def _answers(
         self,

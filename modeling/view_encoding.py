@@ -15,7 +15,7 @@ from PIL import Image, ImageOps
 from torch import Tensor
 from transformers.utils import logging
 
-from .budgets import AS_SEEN, SPREADS, TILING, VIEW_OPTIONS, VIEWS_AT_ONCE, ViewOptions, Window, pooling
+from .budgets import AS_SEEN, SPREADS, TILING, UNPOOLED, VIEW_OPTIONS, VIEWS_AT_ONCE, ViewOptions, Window, pooling
 from .configuration_arr_coc import COMPRESSION
 from .documents import Limits, open_document
 from .fetcher import FetchChoices
@@ -96,7 +96,8 @@ def encode_sources(
     grid = processor.size["height"] // vision.patch_size
     scale, pools = least_scale(options.tiles, options.tile_scale), list[int]()
     for document in documents:
-        pools.append(pooling(grid // COMPRESSION, len(document), options.max_base_tokens))
+        many = len(document) > UNPOOLED or options.max_base_tokens is not None
+        pools.append(pooling(grid // COMPRESSION, len(document), options.max_base_tokens) if many else 1)
     pool = pools[0]
     if len(set(pools)) > 1:
         expected = "prompts of about as many pages in one call, or a call for each"

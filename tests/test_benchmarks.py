@@ -360,9 +360,9 @@ def test_a_question_visits_few_files_of_the_model() -> None:
     traces = question_traces(load_model())
     first, pdf, further = traces["image"], traces["PDF"], traces["further question"]
     assert "modeling_arr_coc.py" in first.files and "grid_encoder.py" not in further.files
-    assert len(first.files) <= 15 and first.changes <= 45, first.visits
-    assert len(pdf.files) <= 19 and pdf.changes <= 71, pdf.visits
-    assert len(further.files) <= 10 and further.changes <= 23, further.visits
+    assert len(first.files) <= 14 and first.changes <= 42, first.visits
+    assert len(pdf.files) <= 18 and pdf.changes <= 66, pdf.visits
+    assert len(further.files) <= 8 and further.changes <= 20, further.visits
 
 
 def test_all_ways_through_the_grid_encoder_give_the_same_features_for_less_memory() -> None:

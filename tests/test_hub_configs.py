@@ -59,7 +59,7 @@ def test_the_reader_has_its_published_geometry_and_the_vocabulary_of_smollm2() -
     config, processor = config_of(READER), ArrCocProcessor.from_pretrained(ROOT / "hub_configs" / READER)
     assert config.vision_config.num_patches == 4096 and config.vision_tokens() == (256, 273)
     sizes = count_parameters(on_meta(config))
-    assert 2e6 < sizes["grid encoder"] < 12e6 and sizes["language model"] == 134_515_008
+    assert 1e6 < sizes["grid encoder"] < 12e6 and sizes["language model"] == 134_515_008
     tokenizer = processor.tokenizer
     assert len(tokenizer) == config.text_config.vocab_size == 49_152
     assert tokenizer.convert_ids_to_tokens([0, 1, 2, 3]) == ["<|endoftext|>", "<|im_start|>", "<|im_end|>", IMAGE_TOKEN]
