@@ -28,11 +28,11 @@ from .chat import Chat
 from .encoders import AttachedEncoder, Encoder, ModelEncoder
 from .encodings import HANDLE, EncodingStore, UnknownHandle
 from .engine import Engine
-from .feedback_desk import FeedbackRequest, UnknownAnswer, receipt
+from .feedback_desk import FeedbackRequest, UnknownAnswer
 from .guard import Guard
 from .image_workers import ImageLimits, WorkerPool
 from .metrics import FetchWatch, Metrics
-from .protocol import ChatRequest, EncodingRequest, error_body
+from .protocol import ChatRequest, EncodingRequest, error_response
 from .question import EngineBusy, EngineStopped
 from .question_queue import QuestionQueue
 from .refusals import invalid_field
@@ -43,11 +43,9 @@ logger = logging.getLogger(__name__)
 
 
 class Server:
-    """One model behind HTTP.
+    """One model behind HTTP: one of ours with its processor, or a reader of a published model.
 
     Args:
-        model: with its processor; or a reader of a published model.
-        settings: its limits.
         name: the model's name for clients; by default the last part of its folder or Hub name.
         use: settings of the logs; by default there are none.
         secret: the key of the handles of encodings, random by default. Servers with the same key give the same handles.
@@ -84,7 +82,10 @@ class Server:
             self.watch = FetchWatch(find_reference(model), self.metrics)
             processor, encoder = model.processor.image_processor, ModelEncoder(model)
             self.engine = Engine(model, settings, self.watch.observe, alone)
-        self.workers = WorkerPool(processor, _limits(settings), settings.image_workers, restarted)
+        schemes = ("http", "https") if settings.image_hosts else ()
+        policy = SourcePolicy(schemes, settings.private_images, settings.image_hosts, settings.max_body)
+        limits = ImageLimits(settings.max_pixels, policy)
+        self.workers = WorkerPool(processor, limits, settings.image_workers, restarted)
         self.store = EncodingStore(encoder, self.workers, settings.encodings, self.metrics, secret)
         self.use = Use(self.engine, self.store, self.metrics, use)
         self.chat = Chat(self.engine, self.store, settings, self.metrics, self.name, self.use.watch)
@@ -113,12 +114,6 @@ class Server:
     def ready(self) -> bool:
         """Whether the server accepts questions."""
         return self.engine.alive and not self.guard.draining
-
-
-def _limits(settings: ServerSettings) -> ImageLimits:
-    schemes = ("http", "https") if settings.image_hosts else ()
-    policy = SourcePolicy(schemes, settings.private_images, settings.image_hosts, settings.max_body)
-    return ImageLimits(settings.max_pixels, policy)
 
 
 def _endpoints(server: Server) -> FastAPI:
@@ -158,7 +153,7 @@ def _endpoints(server: Server) -> FastAPI:
             raise HTTPException(404, "feedback: expected a server that keeps it; got one that does not")
         async with asyncio.timeout(server.settings.answer_seconds):
             await server.use.desk.take(body)
-        return receipt()
+        return {"object": "feedback", "taken": True}
 
     @api.post("/v1/chat/completions", response_model=None)
     async def chat(body: ChatRequest, request: Request) -> dict[str, Any] | StreamingResponse:
@@ -223,76 +218,49 @@ def _status(good: bool) -> JSONResponse:
 def _add_errors(api: FastAPI, server: Server) -> None:
     """Returns errors in OpenAI's form; internal errors without details of the server."""
 
-    def refuse(
-        reason: str,
-        status: int,
-        message: str,
-        *,
-        seconds: int | None = None,
-        code: str | None = None,
-        param: str | None = None,
-    ) -> Response:
+    def refuse(reason: str, status: int, message: str, **more: Any) -> Response:
         server.metrics.refused.labels(reason).inc()
-        kind = "invalid_request_error" if status < 429 else "server_error"
-        headers = None if seconds is None else {"Retry-After": str(seconds)}
-        return JSONResponse(error_body(message, kind, param=param, code=code), status, headers)
+        return error_response(status, message, **more)
 
-    @api.exception_handler(RequestValidationError)
-    async def invalid(_: Request, error: RequestValidationError) -> Response:
-        field, message = invalid_field(error.errors(), error.body)
-        return refuse("request", 400, message, param=field)
+    async def answer(_: Request, error: Exception) -> Response:
+        match error:
+            case RequestValidationError():
+                field, message = invalid_field(error.errors(), error.body)
+                return refuse("request", 400, message, param=field)
+            case UnknownHandle():
+                return refuse("handle", 404, str(error), code="unknown_encoding")
+            case UnknownAnswer():
+                return refuse("answer", 404, str(error), code="unknown_answer")
+            case ValueError():
+                return refuse("image" if str(error).startswith(("image", "bytes")) else "request", 400, str(error))
+            case HTTPException():
+                return refuse("request", error.status_code, str(error.detail))
+            case EngineBusy():
+                return refuse("busy", 429, str(error), seconds=error.seconds, code="busy")
+            case EngineStopped():
+                return refuse("stopped", 503, "the server ended before the answer did", seconds=5, code="stopped")
+            case JournalFull():
+                logger.error("feedback was not kept: %s", error)
+                return refuse("journal", 507, "feedback: expected room for it; got none")
+            case TimeoutError():
+                limit = f"{server.settings.answer_seconds:g} s, the server's --answer-seconds"
+                return refuse("deadline", 504, f"the answer took too long: more than {limit}", code="deadline")
+            case _ClientGone():
+                server.metrics.refused.labels("gone").inc()
+                return Response(status_code=499)
+            case _:
+                logger.error("a request failed", exc_info=error)
+                return refuse("fault", 500, "the server failed to answer; its log says why")
 
-    @api.exception_handler(UnknownHandle)
-    async def unknown(_: Request, error: UnknownHandle) -> Response:
-        return refuse("handle", 404, str(error), code="unknown_encoding")
-
-    @api.exception_handler(UnknownAnswer)
-    async def forgotten(_: Request, error: UnknownAnswer) -> Response:
-        return refuse("answer", 404, str(error), code="unknown_answer")
-
-    @api.exception_handler(JournalFull)
-    async def full(_: Request, error: JournalFull) -> Response:
-        logger.error("feedback was not kept: %s", error)
-        return refuse("journal", 507, "feedback: expected room for it; got none")
-
-    @api.exception_handler(ValueError)
-    async def bad_value(_: Request, error: ValueError) -> Response:
-        return refuse("image" if str(error).startswith(("image", "bytes")) else "request", 400, str(error))
-
-    @api.exception_handler(HTTPException)
-    async def http(_: Request, error: HTTPException) -> Response:
-        return refuse("request", error.status_code, str(error.detail))
-
-    @api.exception_handler(EngineBusy)
-    async def busy(_: Request, error: EngineBusy) -> Response:
-        return refuse("busy", 429, str(error), seconds=error.seconds, code="busy")
-
-    @api.exception_handler(EngineStopped)
-    async def stopped(_: Request, error: EngineStopped) -> Response:
-        return refuse("stopped", 503, "the server ended before the answer did", seconds=5, code="stopped")
-
-    @api.exception_handler(TimeoutError)
-    async def late(_: Request, error: TimeoutError) -> Response:
-        limit = f"{server.settings.answer_seconds:g} s, the server's --answer-seconds"
-        return refuse("deadline", 504, f"the answer took too long: more than {limit}", code="deadline")
-
-    @api.exception_handler(_ClientGone)
-    async def gone(_: Request, error: _ClientGone) -> Response:
-        server.metrics.refused.labels("gone").inc()
-        return Response(status_code=499)
-
-    @api.exception_handler(Exception)
-    async def fault(_: Request, error: Exception) -> Response:
-        logger.error("a request failed", exc_info=error)
-        return refuse("fault", 500, "the server failed to answer; its log says why")
+    known = (RequestValidationError, ValueError, HTTPException, EngineBusy, EngineStopped, JournalFull, TimeoutError)
+    for kind in (*known, _ClientGone, Exception):
+        api.add_exception_handler(kind, answer)
 
 
 class DrainingServer(uvicorn.Server):
     """uvicorn that on SIGTERM or SIGINT refuses new requests, answers the open ones and ends.
 
-    Args:
-        server: the server.
-        on_ready: called when the server accepts questions.
+    `on_ready` is called when the server accepts questions.
     """
 
     def __init__(self, server: Server, on_ready: Callable[[], None]) -> None:
@@ -322,13 +290,9 @@ def share_cores() -> None:
 
 
 def run(server: Server, host: str, port: int, on_ready: Callable[[str], None]) -> None:
-    """Serves until SIGTERM or SIGINT; a second SIGINT ends at once.
+    """Serves at an address until SIGTERM or SIGINT; a second SIGINT ends at once. Port 0: any free port.
 
-    Args:
-        server: the server.
-        host: address to listen on.
-        port: port to listen on; 0: any free port.
-        on_ready: called with the URL when the server accepts questions.
+    `on_ready` is called with the URL when the server accepts questions.
 
     Raises:
         ValueError: an invalid port.

@@ -5,7 +5,7 @@ import json
 import math
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from ..modeling.processing_arr_coc import checked_questions
 from .answers import AnswerText, SchemaField, as_object, misfit
 from .encodings import EncodingStore
 from .metrics import Metrics, length_label, tier_label
-from .protocol import ChatRequest, Completion, error_body, fetch_summary, logprobs_of, usage
+from .protocol import ChatRequest, Completion, error_body, fetch_summary, logprobs_of
 from .question import Ended, EngineStopped, Progress, ServedQuestion, Ticket
 from .question_queue import QuestionQueue
 from .settings import ServerSettings
@@ -24,15 +24,9 @@ MAX_IMAGES = 8
 
 
 class Chat:
-    """Answers chat requests.
+    """Answers chat requests: the store encodes images, the engine answers questions.
 
-    Args:
-        engine: answers questions.
-        store: encodes images.
-        settings: limits of a request.
-        metrics: counts answers.
-        name: the model's name for clients.
-        on_end: called with every answer that was started, however it ended.
+    `name`: the model's name for clients; `on_end` is called with every answer that was started, however it ended.
     """
 
     def __init__(
@@ -44,9 +38,8 @@ class Chat:
         name: str,
         on_end: Callable[[Ended], None] = lambda ended: None,
     ) -> None:
-        self.on_end = on_end
-        self.engine, self.store = engine, store
-        self.settings, self.metrics, self.name = settings, metrics, name
+        self.engine, self.store, self.settings, self.metrics = engine, store, settings, metrics
+        self.name, self.on_end = name, on_end
         config = engine.generation_config
         ends = config.eos_token_id
         self._ends = set(ends if isinstance(ends, list) else [] if ends is None else [ends])
@@ -91,7 +84,7 @@ class Chat:
             )
             try:
                 for answer, own in zip(answers, texts, strict=True):
-                    answer.take(self.engine.submit(replace(question, text=own)))
+                    answer.take(engine.submit(replace(question, text=own)))
                 for answer in answers:
                     await answer.start()
             except BaseException:
@@ -100,14 +93,9 @@ class Chat:
                 raise
         return answers[0] if schema is None or fields is None else JsonAnswering(fields, schema, answers)
 
-    def finish(self, tokens: list[int], text: AnswerText) -> str:
-        """The reason for the end of an answer: "stop" or "length"."""
-        return "stop" if text.stopped or (tokens and tokens[-1] in self._ends) else "length"
-
-    def shown(self, progress: Progress, start: int = 0) -> tuple[list[int], list[float]]:
-        """Text tokens and their log-probabilities, from index `start` on."""
-        tokens, logprobs = progress.tokens[start:], progress.logprobs[start:]
-        return (tokens[:-1], logprobs[:-1]) if tokens and tokens[-1] in self._ends else (tokens, logprobs)
+    def ends(self, tokens: Sequence[int]) -> bool:
+        """Whether the last of these tokens ends an answer."""
+        return bool(tokens) and tokens[-1] in self._ends
 
 
 class RunningAnswer:
@@ -155,13 +143,8 @@ class RunningAnswer:
         answer = (text, self._probability(ticket)) if self._latest.tokens else None
         self.chat.on_end(Ended(self.number, ticket, tuple(self.request.stops), self._finish, answer))
 
-    @property
-    def probability(self) -> float:
-        """The probability of all tokens so far, calibrated like that of an `Answer`."""
-        assert self._ticket is not None
-        return self._probability(self._ticket)
-
     def _probability(self, ticket: Ticket) -> float:
+        """The probability of all tokens so far, calibrated like that of an `Answer`."""
         text, weights = self._text.text(self._latest.tokens), self.chat.engine.calibration
         return calibrated(math.exp(sum(self._latest.logprobs)), weights, text=text, legibility=ticket.legibility)
 
@@ -198,10 +181,8 @@ class RunningAnswer:
                     logprobs = self._logprobs(seen) if self.request.logprobs else None
                     seen = len(progress.tokens)
                     yield _event(completion.chunk({"content": more}, logprobs=logprobs))
-            yield _event(completion.chunk({}, self._finish, arr_coc=self._fetched()))
-            if self.request.stream_options is not None and self.request.stream_options.include_usage:
-                yield _event(completion.usage_chunk(self._usage()))
-            yield "data: [DONE]\n\n"
+            for event in self.last_events(self._finish, self._fetched(), self._usage()):
+                yield event
         except TimeoutError:
             self.chat.metrics.refused.labels("deadline").inc()
             yield _event(error_body("the answer took too long", "server_error", code="deadline"))
@@ -218,7 +199,7 @@ class RunningAnswer:
             if self._latest.finished or self._text.stopped:
                 count = self._text.ended(self._latest.tokens)  # the engine may be ahead of a stop string
                 self._latest = Progress(self._latest.tokens[:count], self._latest.logprobs[:count], True)
-                self._finish = self.chat.finish(self._latest.tokens, self._text)
+                self._finish = "stop" if self._text.stopped or self.chat.ends(self._latest.tokens) else "length"
                 yield self._latest
                 return
             yield self._latest
@@ -226,7 +207,17 @@ class RunningAnswer:
                 self._latest = await anext(self._progress)
 
     def _logprobs(self, start: int) -> dict[str, Any]:
-        return logprobs_of(self.chat.engine.tokenizer, *self.chat.shown(self._latest, start))
+        """Text tokens from index `start` on, and their log-probabilities."""
+        tokens = self._latest.tokens
+        shown = slice(start, -1 if self.chat.ends(tokens[start:]) else None)
+        return logprobs_of(self.chat.engine.tokenizer, tokens[shown], self._latest.logprobs[shown])
+
+    def last_events(self, finish: str, fetched: dict[str, Any], used: dict[str, int]) -> Iterator[str]:
+        """The events behind the text: the reason of its end, and, if the client requests it, the numbers of tokens."""
+        yield _event(self.completion.chunk({}, finish, arr_coc=fetched))
+        if self.request.stream_options is not None and self.request.stream_options.include_usage:
+            yield _event(self.completion.usage_chunk(used))
+        yield "data: [DONE]\n\n"
 
     @property
     def completion(self) -> Completion:
@@ -235,12 +226,14 @@ class RunningAnswer:
 
     def _usage(self) -> dict[str, int]:
         assert self._ticket is not None
-        return usage(self._ticket.prompt_tokens, len(self._latest.tokens))
+        prompt, answer = self._ticket.prompt_tokens, len(self._latest.tokens)  # the prompt's with images
+        return {"prompt_tokens": prompt, "completion_tokens": answer, "total_tokens": prompt + answer}
 
     def _fetched(self) -> dict[str, Any]:
         assert self._ticket is not None and self._ticket.fetch is not None
         seen = [page for image in self._ticket.question.images for page in image.seen]
-        return {**fetch_summary(self._ticket.fetch, self._ticket.passes, seen), "probability": self.probability}
+        summary = fetch_summary(self._ticket.fetch, self._ticket.passes, seen)
+        return {**summary, "probability": self._probability(self._ticket)}
 
 
 class JsonAnswering:
@@ -261,7 +254,7 @@ class JsonAnswering:
         bodies = [await answer.whole() for answer in self.answers]
         values, refusals = list[Any](), list[str]()
         told = dict[str, dict[str, Any]]()
-        for field, answer, body in zip(self.fields, self.answers, bodies, strict=True):
+        for field, body in zip(self.fields, bodies, strict=True):
             choice, value, error = body["choices"][0], None, None
             text = choice["message"]["content"]
             try:
@@ -271,7 +264,7 @@ class JsonAnswering:
                 refusals += [error] if field.needed else []
             values.append(value)
             own = {"question": field.question, "text": text, "value": value, "error": error}
-            told[".".join(field.path)] = {**own, "probability": answer.probability}
+            told[".".join(field.path)] = {**own, "probability": body["arr_coc"]["probability"]}
         ends = {body["choices"][0]["finish_reason"] for body in bodies}
         first = bodies[0]
         choice = first["choices"][0]
@@ -290,13 +283,10 @@ class JsonAnswering:
         first = self.answers[0]
         try:
             body = await self.whole()
-            completion, choice = first.completion, body["choices"][0]
-            yield _event(completion.chunk(choice["message"]))
-            yield _event(completion.chunk({}, choice["finish_reason"], arr_coc=body["arr_coc"]))
-            options = first.request.stream_options
-            if options is not None and options.include_usage:
-                yield _event(completion.usage_chunk(body["usage"]))
-            yield "data: [DONE]\n\n"
+            choice = body["choices"][0]
+            yield _event(first.completion.chunk(choice["message"]))
+            for event in first.last_events(choice["finish_reason"], body["arr_coc"], body["usage"]):
+                yield event
         except (TimeoutError, EngineStopped):
             yield _event(error_body("the server ended before the answer did", "server_error", code="stopped"))
         finally:

@@ -5,7 +5,6 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 
 from pydantic import Field
 
@@ -55,7 +54,7 @@ class FeedbackDesk:
     """Accepts feedback, and remembers the latest answers for it.
 
     Args:
-        journal: journal of the feedback; durable, so that acknowledged feedback is kept.
+        journal: durable, so that acknowledged feedback is kept.
         store: encodes images that are sent with feedback.
         remembered_bytes: bytes of images whose answers are remembered.
         hook: see `examples`.
@@ -152,8 +151,3 @@ def _boxes(request: FeedbackRequest, size: tuple[int, int]) -> tuple[Box, ...]:
         if not (0 <= x0 < x1 <= width and 0 <= y0 < y1 <= height):
             raise ValueError(f"boxes: expected boxes inside {width} x {height} px; got {[x0, y0, x1, y1]}")
     return boxes
-
-
-def receipt() -> dict[str, Any]:
-    """The response body for accepted feedback."""
-    return {"object": "feedback", "taken": True}

@@ -5,12 +5,13 @@ It reads each body within limits of size and time, so that no endpoint waits for
 
 import asyncio
 import hmac
-import json
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
+from starlette.requests import ClientDisconnect, Request
+
 from .metrics import Metrics
-from .protocol import error_body
+from .protocol import error_response
 from .settings import ServerSettings
 
 Message = MutableMapping[str, Any]
@@ -31,16 +32,11 @@ class _Refusal(Exception):
 
 
 class Guard:
-    """An ASGI application around another one.
+    """An ASGI application around another one, with keys and limits; `metrics` count refusals.
 
-    Args:
-        app: the inner application.
-        settings: keys and limits.
-        metrics: counts refusals.
-
-        Attributes:
-            open: requests that are being read or answered.
-            draining: whether the server is ending; it then refuses new requests.
+    Attributes:
+        open: requests that are being read or answered.
+        draining: whether the server is ending; it then refuses new requests.
     """
 
     def __init__(self, app: App, settings: ServerSettings, metrics: Metrics) -> None:
@@ -56,11 +52,13 @@ class Guard:
         self.open += 1
         try:
             self._admit(scope)
-            whole = _replayed(await self._body(scope, receive), receive)
+            whole = replayed(await self._body(scope, receive), receive)
         except _Refusal as refusal:
             self.metrics.refused.labels(refusal.reason).inc()
-            await _refuse(refusal, send)
-        except _Gone:
+            response = error_response(refusal.status, str(refusal), seconds=refusal.retry_after)
+            response.headers["connection"] = "close"  # the body can be unread
+            await response(scope, receive, send)
+        except ClientDisconnect:
             self.metrics.refused.labels("gone").inc()
         else:
             await self.app(scope, whole, send)
@@ -89,42 +87,21 @@ class Guard:
         limit, content = self.settings.max_body, bytearray()
         try:
             async with asyncio.timeout(self.settings.body_seconds):
-                while True:
-                    message = await receive()
-                    if message["type"] == "http.disconnect":
-                        raise _Gone
-                    content += message.get("body", b"")
+                async for part in Request(scope, receive).stream():
+                    content += part
                     if len(content) > limit:
                         raise _Refusal(413, "body_size", f"body: expected at most {limit} bytes; got more")
-                    if not message.get("more_body"):
-                        return bytes(content)
         except TimeoutError:
             expected = f"it whole within {self.settings.body_seconds:g} s"
             raise _Refusal(408, "body_time", f"body: expected {expected}; got a slower one") from None
+        return bytes(content)
 
 
-class _Gone(Exception):
-    """The client disconnected before its request was complete."""
-
-
-def _replayed(body: bytes, receive: Receive) -> Receive:
+def replayed(body: bytes, receive: Receive) -> Receive:
     """A `receive` that returns the whole body first, then later messages."""
-    given = False
+    unread = [body]
 
     async def replay() -> Message:
-        nonlocal given
-        if given:
-            return await receive()
-        given = True
-        return {"type": "http.request", "body": body, "more_body": False}
+        return {"type": "http.request", "body": unread.pop(), "more_body": False} if unread else await receive()
 
     return replay
-
-
-async def _refuse(refusal: _Refusal, send: Send) -> None:
-    body = json.dumps(error_body(str(refusal), "invalid_request_error" if refusal.status < 429 else "server_error"))
-    headers = [(b"content-type", b"application/json"), (b"connection", b"close")]  # the body can be unread
-    if refusal.retry_after is not None:
-        headers.append((b"retry-after", str(refusal.retry_after).encode()))
-    await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
-    await send({"type": "http.response.body", "body": body.encode()})

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, field_validator, model_validator
+from starlette.responses import JSONResponse
 
 from ..attached.scoring import AttachedFetch
 from ..modeling.answers import Pass, budget_warning
@@ -246,13 +247,15 @@ def error_body(message: str, kind: str, *, param: str | None = None, code: str |
     return {"error": {"message": said, "type": kind, "param": about or None, "code": code}}
 
 
-class Completion:
-    """The answer to one request, whole or in chunks.
+def error_response(status: int, message: str, *, seconds: int | None = None, **more: str | None) -> JSONResponse:
+    """An error as a response; `seconds`: when the client can try again; `more`: of `error_body`."""
+    kind = "invalid_request_error" if status < 429 else "server_error"
+    headers = None if seconds is None else {"Retry-After": str(seconds)}
+    return JSONResponse(error_body(message, kind, **more), status, headers)
 
-    Args:
-        number: the answer's id.
-        model: its name for clients.
-    """
+
+class Completion:
+    """The answer `number` to one request, whole or in chunks; `model`: its name for clients."""
 
     def __init__(self, number: str, model: str) -> None:
         self.head = {"id": f"chatcmpl-{number}", "created": int(time.time()), "model": model}
@@ -275,11 +278,6 @@ class Completion:
     def usage_chunk(self, usage: dict[str, int]) -> dict[str, Any]:
         """The last event of a streamed answer, if the client requests it."""
         return {**self.head, "object": "chat.completion.chunk", "choices": [], "usage": usage}
-
-
-def usage(prompt: int, completion: int) -> dict[str, int]:
-    """The numbers of tokens of prompt (images included) and answer."""
-    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
 
 
 def logprobs_of(tokenizer: Any, tokens: Sequence[int], logprobs: Sequence[float]) -> dict[str, Any]:

@@ -21,14 +21,13 @@ from ray.serve.config import AutoscalingConfig, RequestRouterConfig
 from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 from ray.serve.request_router import PendingRequest, RequestRouter, RunningReplica
-from starlette.responses import JSONResponse
 
 from ..attached.reader import load_model_or_reader
 from .app import Server
 from .encodings import affinity_key, by_affinity
-from .guard import App, Guard, Message, Receive, Send
+from .guard import App, Guard, Message, Receive, Send, replayed
 from .metrics import Metrics
-from .protocol import error_body
+from .protocol import error_response
 from .settings import ServerSettings
 
 ATTEMPTS = 5
@@ -58,13 +57,9 @@ class AffinityRouter(RequestRouter):
 
 
 class Replica:
-    """One server.
+    """One server; see `RayArguments`, and `Server`.
 
     Args:
-        model: folder or name on the Hub.
-        settings: limits of the server.
-        name: the model's name for clients.
-        device: "cpu", "cuda", ...
         secret: key of the handles, the same for all replicas.
         version: unused. Ray replaces replicas whose arguments change, so a new version replaces them.
     """
@@ -80,7 +75,6 @@ class Replica:
     ) -> None:
         loaded = await asyncio.to_thread(load_model_or_reader, model, device)
         self.server = Server(loaded, settings, name, secret=secret)
-        self.version = version
         self.tag = serve.get_replica_context().replica_id.unique_id.encode()
         self._running = AsyncExitStack()
         await self._running.enter_async_context(self.server.lifespan(self.server.api))
@@ -88,11 +82,8 @@ class Replica:
     async def answer(self, key: str, scope: Message, body: bytes) -> AsyncIterator[Message]:
         """The application's messages to one request; `key` is the router's."""
         gone, messages = asyncio.Event(), asyncio.Queue[Message | None]()
-        unread = [body]
 
-        async def receive() -> Message:
-            if unread:
-                return {"type": "http.request", "body": unread.pop(), "more_body": False}
+        async def disconnected() -> Message:
             await gone.wait()
             return {"type": "http.disconnect"}
 
@@ -101,7 +92,8 @@ class Replica:
                 message = {**message, "headers": [*message["headers"], (REPLICA, self.tag)]}
             messages.put_nowait(message)
 
-        request = asyncio.ensure_future(self.server.app({**scope, "root_path": ""}, receive, send))
+        received = replayed(body, disconnected)
+        request = asyncio.ensure_future(self.server.app({**scope, "root_path": ""}, received, send))
         request.add_done_callback(lambda done: messages.put_nowait(None))
         try:
             while (message := await messages.get()) is not None:
@@ -123,12 +115,9 @@ class Replica:
 
 
 class Gateway:
-    """Accepts requests and passes them to replicas.
+    """Accepts requests, by the keys and request limits of the settings, and passes them to replicas.
 
-    Args:
-        replicas: Ray's handle of the replicas.
-        settings: the gateway uses its keys and request limits.
-        secret: key of the handles.
+    `secret`: key of the handles.
     """
 
     def __init__(self, replicas: DeploymentHandle, settings: ServerSettings, secret: bytes) -> None:
@@ -152,7 +141,7 @@ class Gateway:
         key = await asyncio.to_thread(affinity_key, body, self.secret) if body else ""
         if scope["path"].endswith("/encodings") and key.startswith(("http:", "https:")):
             message = "image: expected a data: URL, by which several servers know an image; got another"
-            await _answer(send, 400, message, "invalid_request_error")
+            await error_response(400, message)(scope, receive, send)
             return
         passed = {name: scope[name] for name in _SCOPE if name in scope}
         begun = False
@@ -166,7 +155,7 @@ class Gateway:
                         await send(message)
                 return
             except TimeoutError:
-                await _answer(send, 503, "no server is ready; try again", "server_error")
+                await error_response(503, "no server is ready; try again", seconds=5)(scope, receive, send)
                 return
             except (RayActorError, RayServeException):
                 if begun:  # the answer is incomplete, which the client notices
@@ -174,7 +163,8 @@ class Gateway:
                 await asyncio.sleep(PAUSE)
             finally:
                 answer.cancel()
-        await _answer(send, 503, "the servers end before they answer; try again", "server_error")
+        message = "the servers end before they answer; try again"
+        await error_response(503, message, seconds=5)(scope, receive, send)
 
 
 async def _live(receive: Receive, send: Send) -> None:
@@ -184,13 +174,6 @@ async def _live(receive: Receive, send: Send) -> None:
         await send({"type": f"{message['type']}.complete"})
         if message["type"] == "lifespan.shutdown":
             return
-
-
-async def _answer(send: Send, status: int, message: str, kind: str) -> None:
-    headers = {"Retry-After": "5"} if status == 503 else None
-    response = JSONResponse(error_body(message, kind), status, headers)
-    await send({"type": "http.response.start", "status": status, "headers": response.raw_headers})
-    await send({"type": "http.response.body", "body": response.body})
 
 
 class RayArguments(BaseModel):
