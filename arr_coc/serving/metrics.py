@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Summary, generate_latest
 
@@ -34,64 +35,31 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
-        self.first_token = Histogram(
-            "arr_coc_first_token_seconds",
-            "From a whole request to its first token, by prompt tokens.",
-            ["tokens"],
-            buckets=SECONDS,
-            registry=registry,
-        )
-        self.answer = Histogram(
-            "arr_coc_answer_seconds",
-            "From a whole request to its last token, by prompt tokens.",
-            ["tokens"],
-            buckets=SECONDS,
-            registry=registry,
-        )
-        self.patches = Histogram(
-            "arr_coc_fetched_patches",
-            "Patches fetched for an image, by strategy.",
-            ["strategy"],
-            buckets=COUNTS,
-            registry=registry,
-        )
-        self.fetched_tokens = Counter(
-            "arr_coc_fetched_tokens",
-            "Fetched tokens, by the smallest tier that holds them.",
-            ["tier"],
-            registry=registry,
-        )
-        self.statistics = Summary(
-            "arr_coc_fetch_statistic",
-            "What scorer and bridge did, by statistic and strategy.",
-            ["statistic", "strategy"],
-            registry=registry,
-        )
-        self.reference = Gauge(
-            "arr_coc_fetch_reference", "The checkpoint's own mean of a statistic.", ["statistic"], registry=registry
-        )
-        self.drift = Gauge(
-            "arr_coc_drift",
-            "Population stability index of a statistic against the checkpoint's reference.",
-            ["statistic"],
-            registry=registry,
-        )
-        self.fallbacks = Counter(
-            "arr_coc_fallbacks", "What was done in a simpler or slower way, by why.", ["reason"], registry=registry
-        )
-        self.prompt_tokens = Counter("arr_coc_prompt_tokens", "Tokens of prompts, images included.", registry=registry)
-        self.answer_tokens = Counter("arr_coc_answer_tokens", "Tokens of answers.", registry=registry)
-        self.answers = Counter("arr_coc_answers", "Questions by how they ended.", ["finish"], registry=registry)
-        self.refused = Counter(
-            "arr_coc_refused", "Requests that were refused, by reason.", ["reason"], registry=registry
-        )
-        self.encodings = Counter("arr_coc_encodings", "Images asked for, by where from.", ["source"], registry=registry)
-        self.encode_seconds = Histogram(
-            "arr_coc_encode_seconds", "Encoding one image.", buckets=SECONDS, registry=registry
-        )
-        self.worker_restarts = Counter(
-            "arr_coc_image_worker_restarts", "Image workers that ended or hung.", registry=registry
-        )
+        seconds = partial(Histogram, buckets=SECONDS, registry=registry)
+        told = "From a whole request to its first token, by prompt tokens."
+        self.first_token = seconds("arr_coc_first_token_seconds", told, ["tokens"])
+        told = "From a whole request to its last token, by prompt tokens."
+        self.answer = seconds("arr_coc_answer_seconds", told, ["tokens"])
+        self.encode_seconds = seconds("arr_coc_encode_seconds", "Encoding one image.")
+        told = "Patches fetched for an image, by strategy."
+        self.patches = Histogram("arr_coc_fetched_patches", told, ["strategy"], buckets=COUNTS, registry=registry)
+        told = "What scorer and bridge did, by statistic and strategy."
+        self.statistics = Summary("arr_coc_fetch_statistic", told, ["statistic", "strategy"], registry=registry)
+        gauge = partial(Gauge, labelnames=["statistic"], registry=registry)
+        self.reference = gauge("arr_coc_fetch_reference", "The checkpoint's own mean of a statistic.")
+        told = "Population stability index of a statistic against the checkpoint's reference."
+        self.drift = gauge("arr_coc_drift", told)
+        count = partial(Counter, registry=registry)
+        told = "Fetched tokens, by the smallest tier that holds them."
+        self.fetched_tokens = count("arr_coc_fetched_tokens", told, ["tier"])
+        told = "What was done in a simpler or slower way, by why."
+        self.fallbacks = count("arr_coc_fallbacks", told, ["reason"])
+        self.prompt_tokens = count("arr_coc_prompt_tokens", "Tokens of prompts, images included.")
+        self.answer_tokens = count("arr_coc_answer_tokens", "Tokens of answers.")
+        self.answers = count("arr_coc_answers", "Questions by how they ended.", ["finish"])
+        self.refused = count("arr_coc_refused", "Requests that were refused, by reason.", ["reason"])
+        self.encodings = count("arr_coc_encodings", "Images asked for, by where from.", ["source"])
+        self.worker_restarts = count("arr_coc_image_worker_restarts", "Image workers that ended or hung.")
 
     def watch(self, name: str, description: str, value: Callable[[], float]) -> None:
         """Adds a gauge whose value is computed on each read."""
@@ -128,12 +96,7 @@ class _Latest:
 
 
 class FetchWatch:
-    """Counts the `fetch_statistics` of every question and compares them with the reference.
-
-    Args:
-        reference: the checkpoint's; None if there is none.
-        metrics: the server's metrics.
-    """
+    """Counts the `fetch_statistics` of every question and compares them with the checkpoint's reference, if any."""
 
     def __init__(self, reference: FetchReference | None, metrics: Metrics) -> None:
         self.metrics = metrics
