@@ -24,14 +24,9 @@ UNFINISHED = "\N{REPLACEMENT CHARACTER}"
 
 
 class AnswerText:
-    """The text of one answer as `generate` returns it, cut before the first stop string.
+    """The text of one answer as `generate` returns it, cut before the first of the stop strings.
 
-    Args:
-        tokenizer: decodes the tokens.
-        stop: strings that end the answer.
-
-    Attributes:
-        stopped: whether a stop string was found.
+    `stopped`: whether a stop string was found.
     """
 
     def __init__(self, tokenizer: Any, stop: Sequence[str] = ()) -> None:
@@ -76,12 +71,8 @@ class AnswerText:
         return (text[: min(ends)] if ends else text).strip()
 
     def more(self, tokens: Sequence[int], finished: bool) -> str:
-        """The text to send next. Later tokens and stop strings cannot change it. Thinking is not sent.
-
-        Args:
-            tokens: all tokens so far.
-            finished: whether these are all tokens.
-        """
+        """The text to send next, from all tokens so far; later tokens and stop strings cannot change it. Thinking is
+        not sent."""
         text = self.text(tokens, finished)
         if not finished and not self.stopped:
             text = text.rstrip(UNFINISHED)
@@ -152,11 +143,8 @@ class SchemaField:
         return self.required and "null" not in self.kinds
 
     def value(self, text: str, cut: bool = False) -> Any:
-        """The field's value in an answer; None if the page has none, and the field can be null or omitted.
-
-        Args:
-            text: the answer.
-            cut: whether it was ended by `max_tokens`.
+        """The field's value in an answer; None if the page has none, and the field can be null or omitted. `cut`:
+        whether the answer was ended by `max_tokens`.
 
         Raises:
             ValueError: the answer is no value of the field, or may not be the whole one.
@@ -227,9 +215,8 @@ def _fields(
     schema, nullable = _plain(schema, root, place)
     known = OF_OBJECTS if "properties" in schema else OF_FIELDS | ({"$defs", "definitions"} if not path else set())
     if others := sorted(set(schema) & {*Draft202012Validator.VALIDATORS} - known):
-        raise ValueError(
-            f"{place}: expected keywords among {', '.join(sorted(known - NOTES))}; got {', '.join(others)}"
-        )
+        expected = ", ".join(sorted(known - NOTES))
+        raise ValueError(f"{place}: expected keywords among {expected}; got {', '.join(others)}")
     kinds = schema.get("type", "object" if "properties" in schema else "string")
     kinds = (kinds,) if isinstance(kinds, str) else tuple(kinds)
     if "properties" in schema:
@@ -248,9 +235,9 @@ def _fields(
         expected = "an object with properties" if not path else f"type {', '.join(KINDS)}, or an object with properties"
         raise ValueError(f"{place}: expected {expected}; got {', '.join(map(str, unknown or kinds))}")
     if values:
-        kept = tuple(value for value in values if "type" not in schema or _fits(value, {"type": schema["type"]}))
         kinds = tuple(kind for kind in kinds if kind != "null" or None in values)
-        values = tuple(value for value in kept if value is not None)
+        typed = Draft202012Validator({"type": schema["type"]} if "type" in schema else {})
+        values = tuple(value for value in values if value is not None and typed.is_valid(value))
     if ("enum" in schema or "const" in schema) and not values:
         raise ValueError(f"{place}: expected values of its type; got none")
     for lower, upper in BOUNDS.items():
@@ -263,10 +250,6 @@ def _fields(
     limits = {key: value for key, value in schema.items() if key in OF_FIELDS - NOTES - {"type"}}
     question = _question(path[-1:], str(schema.get("description") or ""))
     yield SchemaField(path, question, kinds, values, required, limits, held)
-
-
-def _fits(value: Any, schema: Mapping[str, Any]) -> bool:
-    return Draft202012Validator(schema).is_valid(value)
 
 
 def _plain(schema: Any, root: Mapping[str, Any], place: str) -> tuple[Mapping[str, Any], bool]:
@@ -287,10 +270,9 @@ def _plain(schema: Any, root: Mapping[str, Any], place: str) -> tuple[Mapping[st
                 expected = "one schema" if word == "allOf" else "one schema and null"
                 raise ValueError(f"{place}: expected {word} {expected}; got {len(others)} schemas")
             nullable |= len(others) < len(schema[word])
-        if twice := sorted(
-            key for key in beside if key not in NOTES and others[0].get(key, beside[key]) != beside[key]
-        ):
-            raise ValueError(f"{place}: expected no other {', '.join(twice)} beside {word}; got two")
+        twice = [key for key in beside if key not in NOTES and others[0].get(key, beside[key]) != beside[key]]
+        if twice:
+            raise ValueError(f"{place}: expected no other {', '.join(sorted(twice))} beside {word}; got two")
         schema = {**others[0], **beside}
     raise ValueError(f"{place}: expected a JSON schema; got another")
 

@@ -5,6 +5,7 @@ takes ids only, so it cannot run them: a question that arrives during a batch wa
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,10 +26,8 @@ class AttachedEngine(QuestionQueue):
     """Answers questions about images that a reader encoded.
 
     Args:
-        reader: a reader of a published model.
         settings: the engine uses `cache_tokens`, `max_running` and `max_waiting`. `cache_tokens` counts the prompts and
             answers of a batch, padding included.
-        on_alone: called when the questions of a batch must be answered one by one.
     """
 
     def __init__(
@@ -83,41 +82,34 @@ class AttachedEngine(QuestionQueue):
             self._try(group, lambda tickets: self._generate(tickets, [prepared[ticket] for ticket in tickets]))
 
     def _prepared(self, ticket: Ticket) -> PreparedPrompt:
-        question = ticket.question
-        assert isinstance(question.choices, AttachedChoices)
+        question, choices = ticket.question, ticket.question.choices
+        assert isinstance(choices, AttachedChoices)
         (image,) = question.images
         (prompt,) = image.encoding.prompts
         self.reader.check_questions(question.text, [question.history])
-        prepared = self.reader.ask(
-            image.encoding,
-            prompt,
-            question.text,
-            question.history,
-            budget=question.choices.budget,
-            strategy=question.choices.strategy,
-        )
+        prepared = self.reader.ask(image.encoding, prompt, question.text, question.history, **vars(choices))
         ticket.fetch, ticket.version, ticket.prompt_tokens = prepared.fetch, self.version, len(prepared.placed.ids)
         check_room(ticket.prompt_tokens, question.max_tokens, self.longest)
         return prepared
 
     def _generate(self, tickets: Sequence[Ticket], prepared: Sequence[PreparedPrompt]) -> None:
         question, logits = tickets[0].question, LatestLogits()
-        top_k = self.generation_config.top_k or 0
-        drawn = {"temperature": question.temperature, "top_p": question.top_p, "top_k": top_k}
         with self._changed:
             if not self.alive:
                 raise EngineStopped
             self._running = [*tickets]
         try:
-            settings = {
+            settings: dict[str, Any] = {
                 "do_sample": question.temperature > 0,
-                **(drawn if question.temperature > 0 else {}),
                 "max_new_tokens": max(ticket.question.max_tokens for ticket in tickets),
                 "num_beams": 1,
                 "num_return_sequences": 1,
                 "logits_processor": [logits],
                 "stopping_criteria": [TellTickets(tickets, logits, self._ends, lambda: self.alive)],
             }
+            if question.temperature > 0:
+                settings |= {"temperature": question.temperature, "top_p": question.top_p}
+                settings["top_k"] = self.generation_config.top_k or 0
             self.reader.runner.answers(prepared, settings, False)
         finally:
             with self._changed:
@@ -127,13 +119,9 @@ class AttachedEngine(QuestionQueue):
 
 
 class TellTickets(StoppingCriteria):
-    """Passes new tokens to their tickets, and ends each row [B] at the end of its answer.
+    """Passes new tokens, chosen from `latest`, to the tickets of B rows, and ends each row [B] with its answer.
 
-    Args:
-        tickets: B tickets.
-        latest: the logits from which the tokens were chosen.
-        ends: ids of tokens that end an answer.
-        alive: returns whether the engine still answers.
+    `ends`: ids of tokens that end an answer; `alive` returns whether the engine still answers.
     """
 
     def __init__(

@@ -35,12 +35,8 @@ LARGEST_ID = 2**31 - 1
 class TokenRows(nn.Module):
     """A pool of `capacity` rows [D]; row r has the ids V + r, V + r + capacity, ... in turn.
 
-    An id is reused after `LARGEST_ID - V` others, when no cache holds its first use.
-
-    Args:
-        embedding: the language model's embedding, for ids below V.
-        vocabulary: V.
-        capacity: number of rows.
+    An id is reused after `LARGEST_ID - V` others, when no cache holds its first use. `embedding`: the language
+    model's, for ids below V.
     """
 
     rows: Tensor

@@ -40,11 +40,7 @@ class Encoder(Protocol):
 
 
 class ModelEncoder:
-    """Encodes as `generate` of ARR-COC models does.
-
-    Args:
-        model: with its processor.
-    """
+    """Encodes as `generate` of ARR-COC models does."""
 
     by_prompt: ClassVar[bool] = False
 
@@ -78,11 +74,7 @@ class ModelEncoder:
 
 
 class AttachedEncoder:
-    """Encodes for a reader of a published model; the language model prefills the base tokens.
-
-    Args:
-        reader: the reader.
-    """
+    """Encodes for a reader of a published model; the language model prefills the base tokens."""
 
     by_prompt: ClassVar[bool] = True
 
@@ -96,8 +88,10 @@ class AttachedEncoder:
         (prompt,) = encoding.prompts
         prompt.sources = [replace(source, load=no_pixels) for source in sources]
         counts = [sum(view.image == number for view in prompt.views) for number in range(len(images))]
-        pages = zip(images, counts, strict=True)
-        return encoding, tuple({**_size(image), "views": count, "warnings": _warnings(image)} for image, count in pages)
+        return encoding, tuple(
+            {"height": image.height, "width": image.width, "views": count, "warnings": _warnings(image)}
+            for image, count in zip(images, counts, strict=True)
+        )
 
     def share_a_prompt(self, encodings: Sequence[AttachedEncoding]) -> bool:
         """False, as the tokens of a prompt depend on all of its images."""
@@ -107,26 +101,15 @@ class AttachedEncoder:
 def _opened(prepared: Sequence[PreparedImage]) -> tuple[list[Image.Image], list[Source]]:
     """The pages of images and documents, and the source of each."""
     pages = [page for image in prepared for page in image.pages]
-    images = [Image.fromarray(page.pixels) for page in pages]
-    return images, [
-        Source(
-            image.height,
-            image.width,
-            partial(_itself, image),
-            page.page,
-            page.second,
-            None if page.layer is None else partial(_itself, page.layer),
-        )
-        for image, page in zip(images, pages, strict=True)
-    ]
+    images, sources = [Image.fromarray(page.pixels) for page in pages], list[Source]()
+    for image, page in zip(images, pages, strict=True):
+        layer = None if page.layer is None else partial(_itself, page.layer)
+        sources.append(Source(image.height, image.width, partial(_itself, image), page.page, page.second, layer))
+    return images, sources
 
 
 def _itself(value: Any, *_: Any) -> Any:
     return value
-
-
-def _size(image: Image.Image) -> dict[str, Any]:
-    return {"height": image.height, "width": image.width}
 
 
 def _warnings(image: Image.Image) -> list[str]:
@@ -155,7 +138,8 @@ def seen_pages(
         warnings = _warnings(image)
         if scale < FAR_SHRUNK and processor.readable_px is not None:
             warnings.append(f"letters lower than {math.ceil(processor.readable_px / scale)} px are not read")
-        page = {**_size(image), "views": 1 + len(windows), "scale": round(scale, 3)}
+        page: dict[str, Any] = {"height": image.height, "width": image.width}
+        page |= {"views": 1 + len(windows), "scale": round(scale, 3)}
         if (legibility := encoding.legibility([number])) is not None:
             page["legibility"] = round(legibility, 3)
             source, _, warning = encoding.word_sources()[number]

@@ -9,10 +9,9 @@ import hmac
 import json
 import secrets
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, is_dataclass, replace
-from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -78,10 +77,6 @@ def inline_content(url: str) -> bytes:
     return stream.read()
 
 
-async def _ready(prepared: list[PreparedImage]) -> list[PreparedImage]:
-    return prepared
-
-
 def _worded(key: bytes, words: Any) -> bytes:
     """The key of an image's encoding with these words."""
     return key if words == "auto" else hashlib.sha256(key + json.dumps(words).encode()).digest()
@@ -99,13 +94,10 @@ def handle_of(key: bytes, secret: bytes) -> str:
 
 
 class EncodingStore:
-    """Encodes images; each only once while it is in the cache.
+    """Encodes images, which the workers decode; each only once while it is in the cache.
 
     Args:
-        encoder: encodes images.
-        workers: decode images.
         limit: bytes of encodings in the cache; a single larger encoding is used, but not kept.
-        metrics: counts hits and misses.
         secret: key of the handles; by default random for each store.
 
     Attributes:
@@ -137,13 +129,16 @@ class EncodingStore:
         if scheme == "encoding":
             if words != "auto":
                 raise ValueError("words: expected them with a whole image; got a handle, whose words were read")
-            return self._by_handle(source.removeprefix(HANDLE))
+            key = self._keys.get(source.removeprefix(HANDLE))
+            if key is None:
+                raise UnknownHandle("encoding: expected a handle that is held; got another: encode the image again")
+            return self._hit(key)
         if scheme == "data":
             content = inline_content(source)
             key = _worded(hashlib.sha256(content).digest(), words)
-            return await self._by_key(key, lambda: self._prepared([source], words))
+            return await self._by_key(key, [source], words)
         prepared = await self._prepared([source], words)
-        return await self._by_key(prepared[0].key, partial(_ready, prepared))
+        return await self._by_key(prepared[0].key, [source], words, prepared)
 
     async def get_all(self, sources: Sequence[str], words: Any = None) -> list[HeldEncoding]:
         """The encodings of a prompt's images; one encoding of all images if they cannot be encoded one by one.
@@ -157,14 +152,14 @@ class EncodingStore:
         if self.encoder.by_prompt and len(sources) > 1:
             self._refuse_handles(sources, f"{len(sources)} images", "one")
             prepared = await self._prepared(sources, words)
-            return [await self._by_key(_joint_key(prepared), partial(_ready, prepared))]
+            return [await self._by_key(_joint_key(prepared), sources, words, prepared)]
         held = [await self.get(source, words) for source in sources]  # one by one, as a request has one image worker
         encodings = [own.encoding for own in held]
         if len(held) == 1 or self.encoder.share_a_prompt(encodings):
             return held
         pages = sum(map(len, encodings))
         self._refuse_handles(sources, f"{pages} pages, which share their base tokens", "fewer pages")
-        return [await self._by_key(_joint_key(held), lambda: self._prepared(sources, words))]
+        return [await self._by_key(_joint_key(held), sources, words)]
 
     @staticmethod
     def _refuse_handles(sources: Sequence[str], shown: str, fewer: str) -> None:
@@ -200,23 +195,20 @@ class EncodingStore:
             task.cancel()
         await asyncio.to_thread(self._thread.shutdown, cancel_futures=True)
 
-    def _by_handle(self, handle: str) -> HeldEncoding:
-        key = self._keys.get(handle)
-        if key is None:
-            raise UnknownHandle("encoding: expected a handle that is held; got another: encode the image again")
+    def _hit(self, key: bytes) -> HeldEncoding:
         self.metrics.encodings.labels("hit").inc()
         self._held.move_to_end(key)
         return self._held[key]
 
-    async def _by_key(self, key: bytes, prepare: Callable[[], Awaitable[list[PreparedImage]]]) -> HeldEncoding:
+    async def _by_key(
+        self, key: bytes, sources: Sequence[str], words: Any, prepared: list[PreparedImage] | None = None
+    ) -> HeldEncoding:
         if key in self._held:
-            self.metrics.encodings.labels("hit").inc()
-            self._held.move_to_end(key)
-            return self._held[key]
+            return self._hit(key)
         task = self._under_way.get(key)
         self.metrics.encodings.labels("miss" if task is None else "shared").inc()
         if task is None:
-            task = self._under_way[key] = asyncio.create_task(self._encode(key, prepare))
+            task = self._under_way[key] = asyncio.create_task(self._encode(key, sources, words, prepared))
             task.add_done_callback(lambda done: self._ended(key, done))
         return await asyncio.shield(task)  # a disconnected client does not cancel it for others
 
@@ -225,38 +217,33 @@ class EncodingStore:
         if not task.cancelled():
             task.exception()  # all clients may have disconnected
 
-    async def _encode(self, key: bytes, prepare: Callable[[], Awaitable[list[PreparedImage]]]) -> HeldEncoding:
-        prepared = await prepare()
+    async def _encode(
+        self, key: bytes, sources: Sequence[str], words: Any, prepared: list[PreparedImage] | None
+    ) -> HeldEncoding:
+        prepared = prepared or await self._prepared(sources, words)
         with self.metrics.encode_seconds.time():
             encoded = asyncio.get_running_loop().run_in_executor(self._thread, self.encoder.encode, prepared)
             encoding, seen = await encoded
-        handle = handle_of(key, self._secret)
         contents = tuple(image.content for image in prepared) if self.keeps_content else ()
-        held = HeldEncoding(key, handle, encoding, size_of(encoding) + sum(map(len, contents)), seen, contents)
-        self._hold(held)
-        return held
-
-    def _hold(self, held: HeldEncoding) -> None:
-        if held.size > self.limit:
+        size = size_of(encoding) + sum(map(len, contents))
+        held = HeldEncoding(key, handle_of(key, self._secret), encoding, size, seen, contents)
+        if size > self.limit:
             self.metrics.fallbacks.labels("not_held").inc()
-            return
-        self._held[held.key], self._keys[held.handle] = held, held.key
-        self.bytes += held.size
+            return held
+        self._held[key], self._keys[held.handle] = held, key
+        self.bytes += size
         while self.bytes > self.limit:
             _, oldest = self._held.popitem(last=False)
             del self._keys[oldest.handle]
             self.bytes -= oldest.size
+        return held
 
 
 def affinity_key(body: bytes, secret: bytes) -> str:
     """The routing key of a request's first image: the handle of its encoding, or its URL.
 
-    Args:
-        body: of /v1/chat/completions or /v1/encodings.
-        secret: the key of the handles, common to all servers.
-
-    Returns:
-        "" without a readable image: any server returns the error.
+    `body`: of /v1/chat/completions or /v1/encodings; without a readable image the key is "", as any server returns the
+    error. `secret`: the key of the handles, common to all servers.
     """
     try:
         url = _first_image(json.loads(body))

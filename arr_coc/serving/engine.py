@@ -102,10 +102,8 @@ class Engine(QuestionQueue):
     """Answers questions about encoded images.
 
     Args:
-        model: with its processor.
         settings: the engine uses `cache_tokens`, `batch_tokens`, `max_running`, `max_waiting` and `embed_batch`.
         on_embedded: called with the prompts of each batch of questions.
-        on_alone: called when the questions of a batch must be embedded one by one.
 
     Raises:
         ValueError: the model's prompts are more than embeddings, which the batch does not support.
@@ -120,11 +118,8 @@ class Engine(QuestionQueue):
     ) -> None:
         model.config.require_embeds_alone("serve")
         super().__init__(settings, model.device, on_alone)
-        self.model, self.answer_generator, self.on_embedded = (
-            model,
-            AnswerGenerator(model, model.processor),
-            on_embedded,
-        )
+        self.model, self.on_embedded = model, on_embedded
+        self.answer_generator = AnswerGenerator(model, model.processor)
         self.tokenizer, self.control_tokens = model.processor.tokenizer, model.processor.control_tokens
         self.count_tokens = model.processor.count_tokens
         self.generation_config, self.calibration = model.generation_config, model.config.calibration
@@ -226,10 +221,13 @@ class Engine(QuestionQueue):
         ticket.prompt_tokens = len(ids)
         positions = len(ids) + ticket.question.max_tokens
         check_room(len(ids), ticket.question.max_tokens, self.longest)
+
+        def may_begin() -> bool:
+            used = sum(running.positions for running in self._running.values())
+            return not self.alive or ticket.cancelled or used + positions <= self.positions
+
         with self._changed:
-            self._changed.wait_for(
-                lambda: not self.alive or ticket.cancelled or self._used() + positions <= self.positions
-            )
+            self._changed.wait_for(may_begin)
             if not self.alive:
                 raise EngineStopped
             if ticket.cancelled:
@@ -238,17 +236,11 @@ class Engine(QuestionQueue):
             pages = [page for page, _ in ticket.question.pages]
             manager = self._manager(sampling=ticket.question.temperature > 0)
             self._running[ticket.number] = _Running(ticket, manager, own, pages, positions)
-        drawn: dict[str, Any] = {"temperature": ticket.question.temperature, "top_p": ticket.question.top_p}
-        manager.add_request(
-            tokens,
-            request_id=ticket.number,
-            max_new_tokens=ticket.question.max_tokens,
-            streaming=True,
-            **(drawn if ticket.question.temperature > 0 else {}),
-        )
-
-    def _used(self) -> int:
-        return sum(running.positions for running in self._running.values())
+        drawn: dict[str, Any] = {}
+        if ticket.question.temperature > 0:
+            drawn = {"temperature": ticket.question.temperature, "top_p": ticket.question.top_p}
+        most = ticket.question.max_tokens
+        manager.add_request(tokens, request_id=ticket.number, max_new_tokens=most, streaming=True, **drawn)
 
     def _as_ids(self, ticket: Ticket, ids: Tensor, embeds: Tensor) -> tuple[list[int], list[int]]:
         """A prompt [S] with ids of `TokenRows` for its image tokens, and the ids that the question owns."""
@@ -283,7 +275,12 @@ class Engine(QuestionQueue):
     # ---- the thread of questions in several passes
 
     def _answer_in_passes(self) -> None:
-        while (ticket := self._next_in_passes()) is not None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: not self.alive or self._waiting_for_passes)
+                if not self.alive:
+                    return
+                ticket = self._waiting_for_passes.popleft()
             try:
                 with self._passing:
                     ticket.version = self.version
@@ -293,23 +290,14 @@ class Engine(QuestionQueue):
             except Exception as error:
                 self._refuse(ticket, error)
 
-    def _next_in_passes(self) -> Ticket | None:
-        with self._changed:
-            self._changed.wait_for(lambda: not self.alive or self._waiting_for_passes)
-            return self._waiting_for_passes.popleft() if self.alive else None
-
     # ---- the batch, and the threads that read its answers
 
     def _manager(self, *, sampling: bool) -> ContinuousBatchingManager:
         """The batch with sampled or with greedy tokens; each starts on first use."""
         if sampling not in self._managers:
-            settings = self.settings
-            manager = self.batched.manager(
-                self.answer_generator.model.generation_config,
-                sampling=sampling,
-                cache_tokens=settings.cache_tokens,
-                batch_tokens=settings.batch_tokens,
-            )
+            tokens, settings = self.answer_generator.model.generation_config, self.settings
+            sizes = {"cache_tokens": settings.cache_tokens, "batch_tokens": settings.batch_tokens}
+            manager = self.batched.manager(tokens, sampling=sampling, **sizes)
             manager.start()
             self._managers[sampling] = manager
             self._begin(lambda: self._collect(manager), "collector")

@@ -37,17 +37,14 @@ class LoggedExample:
         time: time of the end in ISO 8601.
         why: the reason to keep it: "sample", "failure" or "unsure".
         images: the image files.
-        question: the text.
         history: earlier questions and answers.
-        strategy, budget, allocator: as in the request.
-        max_tokens, temperature, top_p, stops: as in the request.
+        strategy, budget, allocator, num_passes, max_tokens, temperature, top_p, stops: as in the request.
         finish: the kind of end, see `question.Ended`.
         answer, probability: None without an answer.
         fetched: the fetched patches of each image, ascending; None if the answer ended before.
         weights: SHA-256 of the checkpoint's files.
         version: version of the scorer.
         redacted: whether a hook changed it; it then cannot be reproduced.
-        num_passes: as in the request.
     """
 
     id: str
@@ -88,17 +85,14 @@ def example_of(entry: JournalEntry) -> LoggedExample:
         content = dict(entry.content)
         content["images"] = tuple(base64.b64decode(image, validate=True) for image in content["images"])
         content["history"] = tuple((asked, said) for asked, said in content["history"])
-        content["fetched"] = _numbers(content["fetched"])
+        if content["fetched"] is not None:
+            content["fetched"] = tuple(map(tuple, content["fetched"]))
         content["stops"] = tuple(content["stops"])
         example = LoggedExample(**content)
         check_types(example)
     except (ValueError, TypeError, KeyError) as error:
         raise ValueError(f"{entry.where}: expected an example; got {error}") from error
     return example
-
-
-def _numbers(fetched: Any) -> tuple[tuple[int, ...], ...] | None:
-    return None if fetched is None else tuple(tuple(patches) for patches in fetched)
 
 
 def fetched_patches(fetch: FetchResult) -> tuple[tuple[int, ...], ...]:
@@ -137,7 +131,6 @@ class Replayed:
     """The result of asking an example again.
 
     Attributes:
-        example: the example.
         outcome: `SAME`, `ANSWER`, `ALLOCATION` (the same answer from other patches) or `SKIPPED`.
         answer: the new answer.
         note: why it was not asked, or a possible reason for a difference.
@@ -150,12 +143,7 @@ class Replayed:
 
 
 class Replay:
-    """Asks examples again.
-
-    Args:
-        model: with its processor; each answer uses the example's version of the scorer.
-        versions: the folder of the scorer's versions; None: only the checkpoint's scorer.
-    """
+    """Asks examples again, each with its version of the scorer; None: only the checkpoint's scorer."""
 
     def __init__(self, model: ArrCocForConditionalGeneration, versions: Versions | None = None) -> None:
         self.model, self.versions = model, versions
@@ -199,19 +187,11 @@ class Replay:
     def _ask(self, example: LoggedExample, fetcher: RunningBackFetcher) -> Answer:
         core = self.model.model
         own, core.fetcher = core.fetcher, fetcher
+        choices = {name: getattr(example, name) for name in ("strategy", "budget", "allocator", "num_passes")}
+        options: dict[str, Any] = {"return_fetch": True, "max_new_tokens": example.max_tokens, "do_sample": False}
+        options["history"] = list(example.history)
         try:
-            (answer,) = self.model.generate(
-                [list(example.images)],
-                [example.question],
-                history=list(example.history),
-                return_fetch=True,
-                max_new_tokens=example.max_tokens,
-                do_sample=False,
-                strategy=example.strategy,
-                budget=example.budget,
-                allocator=example.allocator,
-                num_passes=example.num_passes,
-            )
+            (answer,) = self.model.generate([list(example.images)], [example.question], **choices, **options)
         finally:
             core.fetcher = own
         return answer

@@ -51,8 +51,8 @@ SECONDS = 15.0
 MEMORY = 1536 * 2**20
 """The most bytes of memory for decoding one image."""
 
-_LENGTH = struct.Struct("<I")
-"""The most bytes of the JSON before the pixels, which describes them."""
+_NUMBER = struct.Struct("<I")
+"""A process id, or the length of the JSON that describes the pixels behind it."""
 
 
 @dataclass(frozen=True)
@@ -84,24 +84,18 @@ class PreparedImage:
     def to_bytes(self) -> bytes:
         pages = [(*page.pixels.shape[:2], page.page, page.second, to_json(page.layer)) for page in self.pages]
         head = json.dumps([self.key.hex(), pages]).encode()
-        return b"".join((_LENGTH.pack(len(head)), head, *(page.pixels.tobytes() for page in self.pages), self.content))
+        return b"".join((_NUMBER.pack(len(head)), head, *(page.pixels.tobytes() for page in self.pages), self.content))
 
     @classmethod
     def from_bytes(cls, message: bytes) -> "PreparedImage":
-        at = _LENGTH.size + _LENGTH.unpack_from(message)[0]
-        key, listed = json.loads(message[_LENGTH.size : at])
+        at = _NUMBER.size + _NUMBER.unpack_from(message)[0]
+        key, listed = json.loads(message[_NUMBER.size : at])
         pages = []
         for height, width, page, second, layer in listed:
             pixels = np.frombuffer(message, np.uint8, 3 * height * width, at).reshape(height, width, 3)
             pages.append(DecodedPage(pixels, page, second, from_json(layer)))
             at += pixels.nbytes
         return cls(bytes.fromhex(key), tuple(pages), message[at:])
-
-    @staticmethod
-    def most_bytes(pixels: int) -> int:
-        """The most bytes of a message with this number of pixels, without `content`; text layers are a few per
-        cent."""
-        return 8 * 2**20 + 4 * pixels
 
 
 @dataclass(frozen=True)
@@ -132,17 +126,6 @@ def prepare(content: bytes, processor: ArrCocImageProcessor, limits: ImageLimits
     return PreparedImage(hashlib.sha256(content).digest(), tuple(pages))
 
 
-def download(url: str, limits: ImageLimits) -> bytes:
-    """Downloads the content of the URL.
-
-    Raises:
-        ValueError: the limits forbid it, or the download failed.
-    """
-    stream, _ = open_source(url, limits.policy, SECONDS)
-    with stream:
-        return stream.read()
-
-
 def work(connection: Connection, processor: ArrCocImageProcessor, limits: ImageLimits) -> None:
     """Answers requests until the other side closes. The process has no secrets, no core file and limited memory."""
     os.environ.clear()
@@ -157,33 +140,26 @@ def work(connection: Connection, processor: ArrCocImageProcessor, limits: ImageL
             message = connection.recv_bytes()
         except (EOFError, OSError):
             return
-        connection.send_bytes(_answer(message, lambda content: prepare(content, processor, limits), limits))
+        connection.send_bytes(_answer(message, processor, limits))
 
 
-def _answer(message: bytes, prepared: Callable[[bytes], PreparedImage], limits: ImageLimits) -> bytes:
+def _answer(message: bytes, processor: ArrCocImageProcessor, limits: ImageLimits) -> bytes:
     try:
         content = message[1:]
         if message[:1] == CONTENT:
-            return IMAGE + prepared(content).to_bytes()
-        content = download(content.decode(), limits)
-        return IMAGE + replace(prepared(content), content=content).to_bytes()
+            return IMAGE + prepare(content, processor, limits).to_bytes()
+        stream, _ = open_source(content.decode(), limits.policy, SECONDS)
+        with stream:
+            content = stream.read()
+        return IMAGE + replace(prepare(content, processor, limits), content=content).to_bytes()
     except MemoryError:
         return REFUSED + f"image: expected one that decodes in {MEMORY >> 20} MiB; got a larger one".encode()
     except (ValueError, OSError, RuntimeError) as error:  # torch raises RuntimeError when memory runs out
         return REFUSED + (str(error) if isinstance(error, ValueError) else "image: expected one that decodes").encode()
 
 
-_NUMBER = struct.Struct("<I")
-_REQUEST = 1 + _NUMBER.size
-
-
 class Nursery:
-    """The nursery process, from the server's side.
-
-    Args:
-        processor: the model's image processor.
-        limits: limits of one image.
-    """
+    """The nursery process, from the server's side."""
 
     def __init__(self, processor: ArrCocImageProcessor, limits: ImageLimits) -> None:
         self._socket, theirs = socket.socketpair()
@@ -225,11 +201,17 @@ def _serve(control: socket.socket) -> None:
     line = bytearray()
     while not line.endswith(b"\n"):
         line += control.recv(1) or sys.exit(0)
-    processor, limits = _configured(*json.loads(line))
+    described, limited = json.loads(line)
+    policy: dict[str, Any] = limited["policy"]
+    policy |= {name: tuple(value) for name, value in policy.items() if isinstance(value, list)}
+    processor, limits = (
+        ArrCocImageProcessor.from_dict(described),
+        ImageLimits(limited["pixels"], SourcePolicy(**policy)),
+    )
     workers: set[int] = set()
     while True:
-        message, descriptors, _, _ = socket.recv_fds(control, _REQUEST, 1)
-        if len(message) < _REQUEST:
+        message, descriptors, _, _ = socket.recv_fds(control, 1 + _NUMBER.size, 1)
+        if len(message) < 1 + _NUMBER.size:
             break
         number = _NUMBER.unpack_from(message, 1)[0]
         if message[:1] == b"F":
@@ -252,12 +234,6 @@ def _end(worker: int) -> None:
     """Kills a worker and waits for it; until then no other process can get its id."""
     os.kill(worker, signal.SIGKILL)
     os.waitpid(worker, 0)
-
-
-def _configured(processor: dict[str, Any], limits: dict[str, Any]) -> tuple[ArrCocImageProcessor, ImageLimits]:
-    policy = limits.pop("policy")
-    lists = {name: tuple(value) for name, value in policy.items() if isinstance(value, list)}
-    return ArrCocImageProcessor.from_dict(processor), ImageLimits(**limits, policy=SourcePolicy(**{**policy, **lists}))
 
 
 logger = logging.getLogger(__name__)
@@ -292,21 +268,14 @@ class _Worker:
             if not self.connection.poll(seconds):
                 raise TimeoutError
             return self.connection.recv_bytes(most_bytes)
-        except TimeoutError:
-            raise
         except (EOFError, OSError) as error:
+            if isinstance(error, TimeoutError):
+                raise
             raise WorkerLost from error
 
 
 class WorkerPool:
-    """Prepares images in `count` processes.
-
-    Args:
-        processor: the model's image processor.
-        limits: limits of one image.
-        count: number of processes.
-        on_restart: called when a process is replaced.
-    """
+    """Prepares images in `count` processes; `on_restart` is called when one is replaced."""
 
     def __init__(
         self,
@@ -316,8 +285,8 @@ class WorkerPool:
         on_restart: Callable[[], None] = lambda: None,
     ) -> None:
         self.processor, self.limits, self.count, self.on_restart = processor, limits, count, on_restart
-        downloaded = limits.policy.max_bytes or MAX_BYTES
-        self._most_bytes = 1 + PreparedImage.most_bytes(limits.pixels) + downloaded
+        prepared = 8 * 2**20 + 4 * limits.pixels  # bytes of a `PreparedImage`: text layers are a few per cent
+        self._most_bytes = 1 + prepared + (limits.policy.max_bytes or MAX_BYTES)
         self._idle: asyncio.LifoQueue[_Worker] = asyncio.LifoQueue()
         self._threads = ThreadPoolExecutor(count, thread_name_prefix="image-worker")
         self._workers: set[_Worker] = set()

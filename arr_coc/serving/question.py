@@ -29,11 +29,8 @@ class ServedQuestion:
     """A question.
 
     Attributes:
-        text: the question.
         images: the prompt's images, in order.
         history: earlier questions and answers.
-        choices: how patches are fetched.
-        max_tokens: the most tokens of the answer.
         temperature: of sampling; 0: greedy decoding.
         top_p: sampling uses the likeliest tokens up to this total probability.
     """
@@ -98,13 +95,11 @@ class Ticket:
     """A question in the engine. Threads push progress, the event loop reads it.
 
     Attributes:
-        question: the question.
         number: its name in the batch.
         fetch: the fetched patches, a row per image; known from the first `Progress` on.
         prompt_tokens: the number of prompt tokens; known from the first `Progress` on.
         cancelled: whether the client has stopped waiting for the answer.
         version: version of the scorer.
-        passes: the passes, if there are several.
         legibility: legibility of the fetched patches, see `Answer.fetched_legibility`.
     """
 

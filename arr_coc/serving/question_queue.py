@@ -25,10 +25,7 @@ logger = logging.getLogger(__name__)
 class QuestionQueue(ABC):
     """Accepts questions from the event loop and passes them to `_answer` in a separate thread.
 
-    Args:
-        settings: the queue uses `max_running` and `max_waiting`.
-        device: device of the model.
-        on_alone: called when the questions of a batch must be tried one by one.
+    `on_alone` is called when the questions of a batch must be tried one by one.
 
     Attributes:
         tokenizer, generation_config: the model's.

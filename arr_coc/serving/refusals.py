@@ -48,9 +48,7 @@ Place = tuple[str | int, ...]
 def invalid_field(errors: Sequence[Mapping[str, Any]], body: Any) -> tuple[str | None, str]:
     """The field that pydantic refused first, None for the whole body; and the error in one line.
 
-    Args:
-        errors: pydantic's, in order; their places start with "body".
-        body: the decoded body.
+    `errors`: pydantic's, in order; their places start with "body".
     """
     placed = [(_place(error, body), error) for error in errors]
     first = placed[0][0]

@@ -91,8 +91,3 @@ class UseSettings:
                 raise ValueError(f"{name}: expected a positive number; got {getattr(self, name)}")
         if self.redact is not None and self.examples is None and self.feedback is None:
             raise ValueError("redact: expected a log of examples or of feedback; got none")
-
-    @property
-    def keeps_images(self) -> bool:
-        """Whether any log needs the image files."""
-        return self.examples is not None or self.feedback is not None

@@ -39,28 +39,17 @@ _WAITING = 64
 
 
 class ExampleLog:
-    """Keeps examples in a journal.
+    """Keeps examples in a journal, after the hook; `settings` and numbers drawn from 0 to 1 select them.
 
-    Args:
-        journal: the journal.
-        settings: select the answers to keep.
-        weights: SHA-256 of the checkpoint's files.
-        hook: called with each example before it is written.
-        registry: registry of the counters.
-        draw: returns a random number from 0 to 1 for each answer.
+    `weights`: SHA-256 of the checkpoint's files.
     """
 
     def __init__(
-        self,
-        journal: Journal,
-        settings: UseSettings,
-        weights: str,
-        hook: Hook,
-        registry: CollectorRegistry,
-        draw: Callable[[], float] = random.random,
+        self, journal: Journal, settings: UseSettings, weights: str, hook: Hook, registry: CollectorRegistry
     ) -> None:
         assert journal.name == JOURNAL
-        self.journal, self.settings, self.weights, self.hook, self.draw = journal, settings, weights, hook, draw
+        self.journal, self.settings, self.weights, self.hook = journal, settings, weights, hook
+        self.draw: Callable[[], float] = random.random
         self.kept = Counter("arr_coc_examples", "Examples by what became of them.", ["outcome"], registry=registry)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="examples")
         self._room = threading.BoundedSemaphore(_WAITING)
@@ -116,13 +105,6 @@ class ExampleLog:
             why=why,
             images=tuple(content for image in question.images for content in image.contents),
             question=question.text,
-            history=question.history,
-            strategy=choices.strategy,
-            budget=choices.budget,
-            allocator=choices.allocator,
-            max_tokens=question.max_tokens,
-            temperature=question.temperature,
-            top_p=question.top_p,
             stops=ended.stops,
             finish=ended.finish,
             answer=text,
@@ -130,19 +112,18 @@ class ExampleLog:
             fetched=None if ticket.fetch is None else fetched_patches(ticket.fetch),
             weights=self.weights,
             version=ticket.version,
-            num_passes=choices.num_passes,
+            **{name: getattr(choices, name) for name in ("strategy", "budget", "allocator", "num_passes")},
+            **{name: getattr(question, name) for name in ("history", "max_tokens", "temperature", "top_p")},
         )
 
 
 class VersionWatch:
-    """A thread that swaps the engine's fetcher after a version is promoted or rolled back.
+    """A thread that swaps the engine's fetcher after a version in `folder` is promoted or rolled back.
 
     Args:
         engine: an engine that still has the checkpoint's fetcher.
-        folder: folder of the versions.
         seconds: interval between checks.
         weights: SHA-256 of the checkpoint's files, which an adapter must match.
-        registry: registry of the metric with the version in use.
 
     Raises:
         ValueError: the version is damaged or another model's, so the server does not start. Later errors of this kind
@@ -200,11 +181,7 @@ class VersionWatch:
 class Use:
     """The configured logs of one server, and the watch over its scorer's versions.
 
-    Args:
-        engine: the engine that answers.
-        store: the store of images; it keeps the image files if a log needs them.
-        metrics: count the kept entries.
-        settings: the configured logs and versions.
+    The store keeps the image files if a log needs them.
 
     Raises:
         ValueError: no such hook, or a version that is damaged or another model's.
@@ -212,11 +189,10 @@ class Use:
     """
 
     def __init__(self, engine: QuestionQueue, store: EncodingStore, metrics: Metrics, settings: UseSettings) -> None:
-        store.keeps_content = settings.keeps_images
+        store.keeps_content = settings.examples is not None or settings.feedback is not None
         hook, registry = load_hook(settings.redact), metrics.registry
-        wanted = settings.examples is not None or settings.versions is not None
         weights = ""
-        if wanted:
+        if settings.examples is not None or settings.versions is not None:
             assert isinstance(engine, Engine), "of our own models alone"
             weights = weights_hash(engine.model)
         self.examples: ExampleLog | None = None

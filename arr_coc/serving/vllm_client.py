@@ -60,39 +60,20 @@ class VllmClient:
         """
         return self.answer_generator.encode(image, prefix=False)
 
-    def ask(
-        self,
-        encoding: ImageEncoding,
-        question: str,
-        *,
-        history: Sequence[Turn] = (),
-        max_tokens: int = 64,
-        **choices: Any,
-    ) -> str:
-        """The greedy answer, as from `generate`; `history` as there, `choices` are fields of FetchChoices.
+    def ask(self, encoding: ImageEncoding, question: str, *, max_tokens: int = 64, **options: Any) -> str:
+        """The greedy answer, as from `generate`; `options` are `history`, as there, and fields of FetchChoices.
 
         Raises:
             ValueError: an invalid choice or prompt.
             openai.OpenAIError: the server did not answer.
         """
-        body = self.body(encoding, question, history=history, max_tokens=max_tokens, **choices)
-        completion = self.client.chat.completions.create(**body)
-        return split_thinking((completion.choices[0].message.content or "").strip())[1]
-
-    def body(
-        self,
-        encoding: ImageEncoding,
-        question: str,
-        *,
-        history: Sequence[Turn] = (),
-        max_tokens: int = 64,
-        **choices: Any,
-    ) -> dict[str, Any]:
-        """The request that `ask` sends."""
-        embeds = self.prompt_embeds(encoding, question, history=history, max_tokens=max_tokens, **choices)
+        embeds = self.prompt_embeds(encoding, question, max_tokens=max_tokens, **options)
         part = {"type": "prompt_embeds", "data": serialized(embeds)}
         messages = [{"role": "user", "content": [part]}]
-        return {"model": self.name, "messages": messages, "max_tokens": max_tokens, "temperature": 0.0}
+        completion = self.client.chat.completions.create(
+            model=self.name, messages=messages, max_tokens=max_tokens, temperature=0.0
+        )
+        return split_thinking((completion.choices[0].message.content or "").strip())[1]
 
     @torch.no_grad()
     def prompt_embeds(
