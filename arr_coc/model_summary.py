@@ -26,7 +26,7 @@ from .modeling.pretrained import CACHE
 from .modeling.prompt import image_planes
 from .modeling.scorers import SCORERS, FetchContext
 from .modeling.views import SelectedSlots
-from .probes import EXPECTED, Range, Statistics
+from .probes import Statistics
 
 STAGES = ("grid encoder", "base tokens", "fetcher", "fetched tokens", "prefill", "one decode step")
 
@@ -74,7 +74,6 @@ def count_flops(
     budget: int | str | None = None,
     question_tokens: int = 16,
     image_size: int | None = None,
-    reads_base: bool = True,
 ) -> dict[str, int]:
     """FLOPs (a multiply-add is two) of each of `STAGES` for one image and one question, by torch's own counter.
 
@@ -86,19 +85,16 @@ def count_flops(
         budget: see `resolve_budget`; the config's by default.
         question_tokens: L.
         image_size: side of the image, px; the config's by default.
-        reads_base: whether the prompt holds the base tokens.
     """
     config, body = model.config, model.model
     image_size = image_size or config.vision_config.image_size
     base, num_fetched = config.vision_tokens(image_size, budget)
-    if body.language_model._can_set_experts_implementation():
-        body.language_model.set_experts_implementation(
-            "batched_mm"
-        )  # that of the meta device in float32; the work is the same
+    if body.language_model._can_set_experts_implementation():  # that of meta in float32; the work is the same
+        body.language_model.set_experts_implementation("batched_mm")
     flops: dict[str, int] = {}
 
     def counted(stage: str, work: Callable[[], Any]) -> Any:
-        with _plain_attention(), FlopCounterMode(display=False) as counter:
+        with _counting() as counter:
             result = work()
         flops[stage] = counter.get_total_flops()
         return result
@@ -121,7 +117,7 @@ def count_flops(
     def read(length: int) -> Tensor:
         return model.lm_head(_read(model, length, cache)[:, -1:])
 
-    counted("prefill", lambda: read((base if reads_base else 0) + num_fetched + question_tokens))
+    counted("prefill", lambda: read(base + num_fetched + question_tokens))
     counted("one decode step", lambda: read(1))
     assert tuple(flops) == STAGES
     return flops
@@ -148,15 +144,12 @@ def count_scorers(
     kinds = {name: kind for name, kind in SCORERS.items() if not kind.reads_text or name in held}
     config.fetcher_config.scorers = [name for name, kind in kinds.items() if kind.trained]
     config.fetcher_config.textures = None
-    model = on_meta(config)
-    image_size = image_size or config.vision_config.image_size
-    base, _ = config.vision_tokens(image_size)
-    encoding = model.model.encode_image(_empty(model, config.vision_config.num_channels, image_size, image_size))
-    selected = _selected_slots(model, encoding, question_tokens, 1)
+    model, selected = _model_and_slots(config, question_tokens, image_size)
+    base, _ = config.vision_tokens(image_size or config.vision_config.image_size)
     counts = {}
     for name, kind in kinds.items():
         fetch = _fetching(model, selected, name, base)
-        with _plain_attention(), FlopCounterMode(display=False) as counter:
+        with _counting() as counter:
             if kind.fetches:
                 fetch()
         parameters = sum(_new(model.model.fetcher.scorers[name], set())) if kind.trained else 0
@@ -165,22 +158,19 @@ def count_scorers(
 
 
 @torch.no_grad()
-def count_allocators(config: ArrCocConfig, *, question_tokens: int = 16) -> dict[str, dict[str, int]]:
-    """The "parameters" and "flops" of every registered allocator for one question, with the largest trained part
-    that the configuration allows: the classifier of "tiers". Choosing needs no matrix products."""
+def count_allocators(config: ArrCocConfig) -> dict[str, dict[str, int]]:
+    """The "parameters" and "flops" of every registered allocator for one question of 16 tokens, with the largest
+    trained part that the configuration allows: the classifier of "tiers". Choosing needs no matrix products."""
     config = ArrCocConfig.from_dict(config.to_dict())
     config.fetcher_config.tier_choice = "classifier"
-    model = on_meta(config)
-    image_size = config.vision_config.image_size
-    encoding = model.model.encode_image(_empty(model, config.vision_config.num_channels, image_size, image_size))
-    context = _selected_slots(model, encoding, question_tokens, 1).context
+    model, selected = _model_and_slots(config, 16)
     counts = {}
     for name in ALLOCATORS:
         held = model.model.fetcher.budgeters
         learned = [*held[name].children()] if name in held else []
-        with _plain_attention(), FlopCounterMode(display=False) as counter:
+        with _counting() as counter:
             for part in learned:
-                part(context)
+                part(selected.context)
         parameters = sum(parameter.numel() for part in learned for parameter in part.parameters())
         counts[name] = {"parameters": parameters, "flops": counter.get_total_flops()}
     return counts
@@ -218,31 +208,33 @@ def _empty(model: ArrCocForConditionalGeneration, *shape: int) -> Tensor:
     return torch.empty(1, *shape, device="meta", dtype=model.dtype)
 
 
+def _model_and_slots(
+    config: ArrCocConfig, question_tokens: int, image_size: int | None = None
+) -> tuple[ArrCocForConditionalGeneration, SelectedSlots]:
+    """The model on the meta device, and `_selected_slots` of an image."""
+    model, side = on_meta(config), image_size or config.vision_config.image_size
+    encoding = model.model.encode_image(_empty(model, config.vision_config.num_channels, side, side))
+    return model, _selected_slots(model, encoding, question_tokens, 1)
+
+
 def _selected_slots(
     model: ArrCocForConditionalGeneration, encoding: ImageEncoding, question_tokens: int, num_fetched: int
 ) -> SelectedSlots:
     """The image slot of a question with so many tokens about one image, without the prompt around it."""
     query = _empty(model, question_tokens, model.config.text_config.hidden_size)
     query_mask = torch.ones(1, question_tokens, dtype=torch.bool, device="meta")
-    seen = (encoding.features, encoding.textures, encoding.patch_mask)
-    context = FetchContext(
-        *seen,
-        query,
-        query_mask,
-        encoding.seeds,
-        depths=encoding.depths,
-        pieces=encoding.pieces,
-        table=model.get_input_embeddings().get_parameter("weight"),
-    )
+    seen = (encoding.features, encoding.textures, encoding.patch_mask, query, query_mask, encoding.seeds)
+    table = model.get_input_embeddings().get_parameter("weight")
+    context = FetchContext(*seen, depths=encoding.depths, pieces=encoding.pieces, table=table)
     ids = query_mask.long()
     return SelectedSlots(ids, query_mask, query, encoding, ids[:, 0], num_fetched, context, encoding.base_indices)
 
 
 @contextmanager
-def _plain_attention() -> Iterator[None]:
-    """Attention as matrix products, as the counter does not know every fused kernel."""
-    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
-        yield
+def _counting() -> Iterator[FlopCounterMode]:
+    """Counts FLOPs; attention is matrix products, as the counter does not know every fused kernel."""
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        yield counter
 
 
 def describe_model(
@@ -280,20 +272,13 @@ def describe_model(
     }
 
 
-def describe_scorers(
-    config: Any, question_tokens: int, image_size: int | None = None
-) -> dict[str, dict[str, int | bool]]:
-    """Every registered scorer's parameters and FLOPs at this model's sizes, and whether this model holds it."""
-    counts = count_scorers(config, question_tokens=question_tokens, image_size=image_size)
-    held = config.fetcher_config.scorers
-    return {name: {**of, "held": not of["parameters"] or name in held} for name, of in counts.items()}
-
-
 def report(description: dict[str, Any]) -> str:
     """The result of `describe_model` as text."""
     geometry, fetching, tokens = description["geometry"], description["fetching"], description["tokens"]
     budgets = ", ".join(f"{name} {count}" for name, count in fetching["budgets"].items())
     trained = ", ".join(fetching["trained_scorers"]) or "none"
+    flops = description["flops"]
+    first_token = sum(count for stage, count in flops.items() if stage != STAGES[-1])
     lines = [
         description["model"],
         "",
@@ -312,14 +297,10 @@ def report(description: dict[str, Any]) -> str:
         f"  trained scorers   {trained}",
         "",
         "parameters",
-        *_shares(description["parameters"], description["parameters"]["total"], _count),
+        *_shares(description["parameters"], description["parameters"]["total"], "{:,}".format),
         "",
         f"FLOPs for one image and a question of {tokens['question']} tokens, counted (a multiply-add is 2)",
-        *_shares(
-            description["flops"],
-            sum(n for stage, n in description["flops"].items() if stage != "one decode step"),
-            _flops,
-        ),
+        *_shares(flops, first_token, _flops),
         "  shares are of the work up to the first token; the first two stages run once per image",
         *_scorers(description.get("scorers")),
         *_statistics(description.get("statistics")),
@@ -331,7 +312,7 @@ def _scorers(scorers: dict[str, dict[str, Any]] | None) -> list[str]:
     if scorers is None:
         return []
     rows = [
-        f"  {name:<24}{_count(of['parameters']):>12}{_flops(of['flops']):>12}  {'yes' if of['held'] else 'no'}"
+        f"  {name:<24}{of['parameters']:>12,}{_flops(of['flops']):>12}  {'yes' if of['held'] else 'no'}"
         for name, of in scorers.items()
     ]
     return ["", f"{'every scorer at these sizes':<28}parameters{'FLOPs':>10}  held here", *rows]
@@ -350,10 +331,6 @@ def _statistics(statistics: dict[str, dict[str, Any]] | None) -> list[str]:
 
 def _shares(counts: dict[str, int], whole: int, show: Any) -> list[str]:
     return [f"  {name:<20}{show(count):>12}{100 * count / max(1, whole):>8.1f} %" for name, count in counts.items()]
-
-
-def _count(number: int) -> str:
-    return f"{number:,}"
 
 
 def _flops(number: int) -> str:
@@ -414,8 +391,3 @@ def stage_statistics(
         "logits": outputs.logits,
     }
     return {name: Statistics.of(tensor) for name, tensor in stages.items() if tensor.numel()}
-
-
-def expected_range(stage: str) -> Range:
-    """The expected range of the values of a stage of `stage_statistics`."""
-    return EXPECTED.get(stage, Range())

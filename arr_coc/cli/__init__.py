@@ -65,7 +65,7 @@ def parser() -> argparse.ArgumentParser:
         sub = commands.add_parser(
             command.name,
             help=command.summary,
-            description=f"{command.description}",
+            description=command.description,
             epilog="\n".join(("examples:", *(f"  {example}" for example in command.examples))),
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )

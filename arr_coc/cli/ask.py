@@ -12,21 +12,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .common import (
-    Command,
-    add_options,
-    announce,
-    check_arguments,
-    read_password,
-    tiles_of,
-    writable,
-)
+from .common import Command, add_options, announce, check_arguments, read_password, tiles_of, writable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from arr_coc.attached import AttachedReader
-    from arr_coc.modeling.answers import Answer, Pass
+    from arr_coc.modeling.answers import Answer
 
 PICTURES = (".png", ".jpg", ".jpeg", ".webp")
 
@@ -39,19 +31,20 @@ FILE = re.compile(
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
     sources = "image, PDF or video file, http(s) URL or data: URL; several are asked about together"
-    parser.add_argument("image", metavar="IMAGE", nargs="+", help=sources)
-    parser.add_argument("questions", metavar="QUESTION", nargs="+", help="one or more questions, each in quotes")
+    add("image", metavar="IMAGE", nargs="+", help=sources)
+    add("questions", metavar="QUESTION", nargs="+", help="one or more questions, each in quotes")
     add_options(parser, "model", "strategy", "budget", "allocator", "passes", "box")
     tiles = "tiles of large images: auto, all, asked (those the question chooses), never, or a number (default: auto)"
-    parser.add_argument("--tiles", metavar="T", type=tiles_of, help=tiles)
+    add("--tiles", metavar="T", type=tiles_of, help=tiles)
     add_options(parser, "readings", "words", "reread", "password-file")
     picture = (
         f"file for a picture of the fetched patches and their relevance ({', '.join(PICTURES)}); for a document or a "
         "large image it is a contact sheet"
     )
-    parser.add_argument("--picture", metavar="FILE", help=picture)
-    parser.add_argument("--json", action="store_true", help="print the answer and what was fetched as JSON")
+    add("--picture", metavar="FILE", help=picture)
+    add("--json", action="store_true", help="print the answer and what was fetched as JSON")
     add_options(parser, "device")
 
 
@@ -181,19 +174,18 @@ def _as_json(args: argparse.Namespace, model: Any, answer: Answer, base: int) ->
         "regions": fetch.regions()[used].tolist(),  # y0, x0, y1, x1 there, in patches
         "padding": fetch.is_padding[used].tolist(),
         "sources": [asdict(origin) for origin in answer.sources],
-        "passes": [_pass_as_json(each) for each in answer.passes],
+        "passes": [
+            {
+                "answer": each.text,
+                "confidence": each.probability,
+                "uncertainty": each.uncertainty,
+                "exploration": each.share,
+                "budget": each.fetch.budget,
+                "positions": each.fetch.positions[0].tolist(),
+            }
+            for each in answer.passes
+        ],
         "fallbacks": fetch.fallbacks,
-    }
-
-
-def _pass_as_json(each: Pass) -> dict[str, Any]:
-    return {
-        "answer": each.text,
-        "confidence": each.probability,
-        "uncertainty": each.uncertainty,
-        "exploration": each.share,
-        "budget": each.fetch.budget,
-        "positions": each.fetch.positions[0].tolist(),
     }
 
 

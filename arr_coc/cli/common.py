@@ -67,10 +67,7 @@ def check_arguments(args: argparse.Namespace) -> None:
     if hasattr(args, "model"):
         from arr_coc.files import find_model
 
-        config = Path(find_model(args.model), "config.json")
-        if "budget" in given:
-            _check_budget(given["budget"], config)
-        _check_choices(given, config)
+        _check_choices(given, Path(find_model(args.model), "config.json"))
     if "words" in given and given["words"] not in WORDS and not Path(given["words"]).expanduser().is_file():
         raise ValueError(f"--words: expected {', '.join(WORDS)} or a file; got {given['words']!r}")
     for name in ("json", "predictions"):
@@ -78,26 +75,20 @@ def check_arguments(args: argparse.Namespace) -> None:
             writable(value, f"--{name}")
 
 
-def _check_budget(budget: str, config: Path) -> None:
-    """Refuses a budget that no model has, or not this one; a published model's may be a share, and is left to it."""
+def _check_choices(given: Mapping[str, str], config: Path) -> None:
+    """Refuses a budget, strategies and allocators that no model has, or not this one; published models, whose budget
+    may be a share, are asked later."""
     from arr_coc.files import read_json
     from arr_coc.modeling.budgets import REFERENCE_PATCHES, resolve_budget
 
     content = read_json(config) if config.is_file() else {}
-    if content.get("model_type") == "arr_coc":
-        vision = content["vision_config"]
-        resolve_budget(budget, (vision["image_size"] // vision["patch_size"]) ** 2)
-    elif not re.fullmatch(r"\d*\.?\d+", budget):
-        resolve_budget(budget, REFERENCE_PATCHES)
-
-
-def _check_choices(given: Mapping[str, str], config: Path) -> None:
-    """Refuses strategies and allocators that no model has, or not this one; published models are asked later."""
-    from arr_coc.files import read_json
-
-    content = read_json(config) if config.is_file() else {}
     if content.get("model_type") != "arr_coc":
+        if "budget" in given and not re.fullmatch(r"\d*\.?\d+", given["budget"]):
+            resolve_budget(given["budget"], REFERENCE_PATCHES)
         return
+    if "budget" in given:
+        vision = content["vision_config"]
+        resolve_budget(given["budget"], (vision["image_size"] // vision["patch_size"]) ** 2)
     held = {*UNTRAINED.split(", "), *content.get("fetcher_config", {}).get("scorers", ["realizer", "clip_query"])}
     several = [] if given.get("strategies") == "all" else given.get("strategies", "").split(",")
     pairs = [name.strip().partition("+") for name in several if name.strip()]
@@ -211,21 +202,20 @@ def read_password(args: argparse.Namespace) -> str | None:
     return Path(name).expanduser().read_text(encoding="utf-8", errors="replace").partition("\n")[0].rstrip("\r")
 
 
-def tiles_of(text: str) -> str | int:
-    """The value of --tiles: a positive number, or a word."""
-    if text in TILING:
-        return text
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected {', '.join(TILING)} or a positive number; got {text!r}")
-    return int(text)
+def _positive_or(words: Sequence[str], expected: str) -> Callable[[str], int | str]:
+    """A parser of a positive number or one of some words."""
+
+    def parse(text: str) -> int | str:
+        if text in words:
+            return text
+        if not text.isdecimal() or int(text) < 1:
+            raise argparse.ArgumentTypeError(f"expected {expected}; got {text!r}")
+        return int(text)
+
+    return parse
 
 
-def _passes(text: str) -> int | str:
-    if text == "auto":
-        return text
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f'expected a number from 1, or "auto"; got {text!r}')
-    return int(text)
+tiles_of = _positive_or(TILING, f"{', '.join(TILING)} or a positive number")
 
 
 SHARED: dict[str, dict[str, Any]] = {
@@ -285,7 +275,7 @@ SHARED: dict[str, dict[str, Any]] = {
     },
     "passes": {
         "metavar": "P",
-        "type": _passes,
+        "type": _positive_or(("auto",), 'a number from 1, or "auto"'),
         "default": 1,
         "help": 'passes of fetching per question, each with the budget: a number, or "auto": up to 4 while unsure '
         "(default: 1)",

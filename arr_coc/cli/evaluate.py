@@ -26,51 +26,49 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
     form = (
         'JSONL file with {"image": path, "question": str, "answers": [str], "boxes": [[x0, y0, x1, y1]]} per line, '
         "boxes optional; or a file in --format; or a YAML file with format, path and other settings; or a YAML file "
         "with sets: a suite of data sets, their arms, and tags to report by"
     )
-    parser.add_argument("data", metavar="DATA", nargs="?", help=form)
+    add("data", metavar="DATA", nargs="?", help=form)
     add_options(parser, *DATA, "model")
     strategies = "strategies, comma-separated, or all: also oracle if every record has boxes (default: the model's own)"
-    parser.add_argument("--strategies", metavar="A,B", help=strategies)
+    add("--strategies", metavar="A,B", help=strategies)
     allocators = "allocators, comma-separated, or all: each strategy runs with each of them (default: --allocator)"
-    parser.add_argument("--allocators", metavar="A,B", help=allocators)
+    add("--allocators", metavar="A,B", help=allocators)
     add_options(parser, "budget", "allocator", "passes")
     metrics = f"metric of the answers: {METRICS} (default: the format's; exact_match for JSONL)"
-    parser.add_argument("--metric", metavar="M", help=metrics)
+    add("--metric", metavar="M", help=metrics)
     add_options(parser, "tiles")
-    parser.add_argument("--batch-size", metavar="N", type=int, default=32, help="questions per batch (default: 32)")
-    parser.add_argument("--limit", metavar="N", type=int, help="ask only the first N questions (default: all)")
-    parser.add_argument("--seed", metavar="N", type=int, help="seed of random relevance (default: one per question)")
+    add("--batch-size", metavar="N", type=int, default=32, help="questions per batch (default: 32)")
+    add("--limit", metavar="N", type=int, help="ask only the first N questions (default: all)")
+    add("--seed", metavar="N", type=int, help="seed of random relevance (default: one per question)")
     arms = (
         "instead of --strategies, ways to fill the prompt, which are compared: strategies, uniform, larger, smaller, "
         "patches_only, other_base, oracle, keep_all, peers; STRATEGY@K; STRATEGY+ALLOCATOR; or groups: ladder, "
         "baselines, halves, bounds, peers"
     )
-    parser.add_argument("--arms", metavar="A,B", help=arms)
-    rules = "with --arms, criteria that decide (default: those of the ladder)"
-    parser.add_argument("--rules", metavar="RULES.yaml", help=rules)
-    parser.add_argument("--seeds", metavar="N,N", help="with --arms, seeds of random relevance (default: 0,1,2)")
+    add("--arms", metavar="A,B", help=arms)
+    add("--rules", metavar="RULES.yaml", help="with --arms, criteria that decide (default: those of the ladder)")
+    add("--seeds", metavar="N,N", help="with --arms, seeds of random relevance (default: 0,1,2)")
     splits = "with a suite, split of rendered pages: validation to decide, test to report (default: the suite's)"
-    parser.add_argument("--split", choices=("train", "validation", "test"), help=splits)
-    parser.add_argument("--sets", metavar="A,B", help="with a suite, names of its sets (default: all)")
+    add("--split", choices=("train", "validation", "test"), help=splits)
+    add("--sets", metavar="A,B", help="with a suite, names of its sets (default: all)")
     bench = "instead of DATA: a folder of sources of real pages, each a folder with data.jsonl and its images"
-    parser.add_argument("--bench", metavar="DIR", help=bench)
-    sources = "with --bench, names of sources in DIR (default: all)"
-    parser.add_argument("--sources", metavar="NAME", nargs="+", help=sources)
-    strategy = "with --bench, what decides what is fetched (default: the model's)"
-    parser.add_argument("--strategy", metavar="S", help=strategy)
+    add("--bench", metavar="DIR", help=bench)
+    add("--sources", metavar="NAME", nargs="+", help="with --bench, names of sources in DIR (default: all)")
+    add("--strategy", metavar="S", help="with --bench, what decides what is fetched (default: the model's)")
     add_options(parser, "readings", "words", "reread")
     answers = "with --bench, JSONL file of the answers; a run resumes after those that it holds (default: none)"
-    parser.add_argument("--predictions", metavar="FILE", help=answers)
+    add("--predictions", metavar="FILE", help=answers)
     fit = (
         "fit the probability of answers to how many are right, and write the weights into config.json of --model; DATA "
         "has to be a validation set"
     )
-    parser.add_argument("--fit-calibration", action="store_true", help=fit)
-    parser.add_argument("--json", metavar="FILE", help="file for the results and all answers (default: none)")
+    add("--fit-calibration", action="store_true", help=fit)
+    add("--json", metavar="FILE", help="file for the results and all answers (default: none)")
     add_options(parser, "device")
 
 
@@ -108,26 +106,21 @@ def check(args: argparse.Namespace) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    kind = kind_of(args)
-    if kind is None:
-        _run_strategies(args)
-        return
-    target = None if args.json is None else writable(args.json, "--json")
-    result, text = {"--bench DIR": _of_bench, "a suite": _of_suite, "--arms": _of_arms}[kind](args)
+    from arr_coc.files import write_json
+
+    kinds = {None: _of_strategies, "--bench DIR": _of_bench, "a suite": _of_suite, "--arms": _of_arms}
+    result, text = kinds[kind_of(args)](args)
     print(text)
-    if target is not None:
-        from arr_coc.files import write_json
-
-        write_json(target, result)
+    if args.json is not None:
+        write_json(Path(args.json).expanduser(), result)
 
 
-def _run_strategies(args: argparse.Namespace) -> None:
+def _of_strategies(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     from arr_coc.attached import AttachedReader
     from arr_coc.attached.placing import share_or_number
     from arr_coc.attached.reader import load_model_or_reader
     from arr_coc.evaluation import evaluate
     from arr_coc.evaluation.strategies import with_allocators
-    from arr_coc.files import write_json
     from arr_coc.metrics import METRICS
     from arr_coc.modeling.allocators import ALLOCATORS
     from arr_coc.publishing.building import whole_model
@@ -137,51 +130,31 @@ def _run_strategies(args: argparse.Namespace) -> None:
     METRICS[metric]  # a ValueError before records and model are loaded
     if args.allocators is not None and args.allocator is not None:
         raise ValueError("--allocators: expected it without --allocator; got both")
-    target = None if args.json is None else writable(args.json, "--json")
     if args.fit_calibration:
         _check_fit(args)
     records = list(source.read(limit=args.limit, **reading(args.on_error, args.max_errors)))
     announce(f"Loading the model, then asking {len(records):,} questions")
     model = load_model_or_reader(whole_model(args.model), args.device)
-    budget = args.budget
+    same = {name: getattr(args, name) for name in ("batch_size", "budget", "allocator", "seed", "tiles")}
+    options: dict[str, Any] = {**same, "num_passes": args.passes}
     if args.fit_calibration:
         if isinstance(model, AttachedReader):
             raise ValueError(f"--fit-calibration: expected an ARR-COC model; got {model.model.config.model_type}")
-        result, text = _fit(args, model, records, metric)
-        print(text)
-        if target is not None:
-            write_json(target, result)
-        return
+        return _fit(args, model, records, metric, options)
     if isinstance(model, AttachedReader):
         if args.allocators is not None:
             kind = model.model.config.model_type
             raise ValueError(f"--allocators: expected none with a {kind} model; got {args.allocators}")
-        budget = None if budget is None else share_or_number(budget)
+        options["budget"] = None if args.budget is None else share_or_number(args.budget)
     if args.strategies == "all":
         strategies = usable_strategies(model, oracle=all(record.located for record in records))
     else:
         strategies = split_names(_own_strategy(args, model), "--strategies")
     if args.allocators is not None:
-        every_one = args.allocators == "all"
-        strategies = with_allocators(
-            strategies, [*ALLOCATORS] if every_one else split_names(args.allocators, "--allocators")
-        )
-    result = evaluate(
-        model,
-        records,
-        strategies,
-        batch_size=args.batch_size,
-        budget=budget,
-        allocator=args.allocator,
-        seed=args.seed,
-        num_passes=args.passes,
-        metric=metric,
-        tiles=args.tiles,
-        data=source.title,
-    )
-    print(table(result["strategies"], metric))
-    if target is not None:
-        write_json(target, result)
+        named = [*ALLOCATORS] if args.allocators == "all" else split_names(args.allocators, "--allocators")
+        strategies = with_allocators(strategies, named)
+    result = evaluate(model, records, strategies, metric=metric, data=source.title, **options)
+    return result, table(result["strategies"], metric)
 
 
 def _check_fit(args: argparse.Namespace) -> None:
@@ -195,7 +168,11 @@ def _check_fit(args: argparse.Namespace) -> None:
 
 
 def _fit(
-    args: argparse.Namespace, model: ArrCocForConditionalGeneration, records: list[Any], metric: str
+    args: argparse.Namespace,
+    model: ArrCocForConditionalGeneration,
+    records: list[Any],
+    metric: str,
+    options: dict[str, Any],
 ) -> tuple[dict[str, Any], str]:
     """Fits the calibration, writes it into the model's folder, and says how far confidence was off before and after."""
     from arr_coc.evaluation.calibration import LEGEND, calibration_table
@@ -203,18 +180,7 @@ def _fit(
     from arr_coc.evaluation.strategies import fit_to_records
     from arr_coc.files import read_json, write_json
 
-    result = fit_to_records(
-        model,
-        records,
-        _own_strategy(args, model),
-        metric,
-        batch_size=args.batch_size,
-        budget=args.budget,
-        allocator=args.allocator,
-        seed=args.seed,
-        num_passes=args.passes,
-        tiles=args.tiles,
-    )
+    result = fit_to_records(model, records, _own_strategy(args, model), metric, **options)
     path = Path(args.model, "config.json")
     write_json(path, {**read_json(path), "calibration": result["weights"]})
     table = calibration_table([([name], result[name]) for name in ("before", "after")], [""])

@@ -8,12 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .common import (
-    Command,
-    add_options,
-    split_names,
-    writable_folder,
-)
+from .common import Command, add_options, split_names, writable_folder
 
 if TYPE_CHECKING:
     from arr_coc.modeling.image_encoding import ImageEncoding
@@ -21,15 +16,15 @@ if TYPE_CHECKING:
 
 
 def add_look_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("image", metavar="IMAGE", help="image or document (PDF, TIFF, GIF, video)")
-    parser.add_argument("questions", metavar="QUESTION", nargs="+", help="one or more questions, each in quotes")
-    parser.add_argument("--out", metavar="DIR", required=True, help="output folder for the figures and look.json")
+    add = parser.add_argument
+    add("image", metavar="IMAGE", help="image or document (PDF, TIFF, GIF, video)")
+    add("questions", metavar="QUESTION", nargs="+", help="one or more questions, each in quotes")
+    add("--out", metavar="DIR", required=True, help="output folder for the figures and look.json")
     add_options(parser, "model", "strategy")
-    several = "also draw these strategies side by side, comma-separated (default: none)"
-    parser.add_argument("--strategies", metavar="A,B", help=several)
+    add("--strategies", metavar="A,B", help="also draw these strategies side by side, comma-separated (default: none)")
     add_options(parser, "budget", "allocator", "passes")
     textures = "textures to draw, of the 13 basic ones, comma-separated (default: 6 of them)"
-    parser.add_argument("--textures", metavar="A,B", help=textures)
+    add("--textures", metavar="A,B", help=textures)
     add_options(parser, "box", "device")
 
 
@@ -120,26 +115,26 @@ LOOK = Command(
 
 
 def add_info_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "model", metavar="M", nargs="?", help="folder, or org/name on the Hub (default: the shipped one)"
-    )
+    add = parser.add_argument
+    add("model", metavar="M", nargs="?", help="folder, or org/name on the Hub (default: the shipped one)")
     size = "side of the image in px, for tokens, FLOPs and --stats (default: the model's)"
-    parser.add_argument("--image-size", metavar="S", type=int, help=size)
-    parser.add_argument("--budget", metavar="K", help="number of fetched tokens, for the FLOPs (default: the model's)")
+    add("--image-size", metavar="S", type=int, help=size)
+    add("--budget", metavar="K", help="number of fetched tokens, for the FLOPs (default: the model's)")
     length = "length of the question in tokens, for the FLOPs (default: 16)"
-    parser.add_argument("--question-tokens", metavar="L", type=int, default=16, help=length)
+    add("--question-tokens", metavar="L", type=int, default=16, help=length)
     stats = "run the model on a generated image: statistics of each stage, and values out of range (reads the weights)"
-    parser.add_argument("--stats", action="store_true", help=stats)
+    add("--stats", action="store_true", help=stats)
     scorers = "list every registered scorer with its parameters and FLOPs at this model's sizes"
-    parser.add_argument("--scorers", action="store_true", help=scorers)
+    add("--scorers", action="store_true", help=scorers)
     add_options(parser, "device")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add("--json", action="store_true", help="print JSON")
 
 
 def run_info(args: argparse.Namespace) -> None:
     from arr_coc.files import find_model
     from arr_coc.loading import load_config
-    from arr_coc.model_summary import describe_model, describe_scorers, expected_range, report, stage_statistics
+    from arr_coc.model_summary import count_scorers, describe_model, report, stage_statistics
+    from arr_coc.probes import EXPECTED, Range
     from arr_coc.publishing.building import load_model
 
     if args.question_tokens < 1:
@@ -148,11 +143,16 @@ def run_info(args: argparse.Namespace) -> None:
     config = load_config(name)
     description = describe_model(name, config, args.budget, args.question_tokens, args.image_size)
     if args.scorers:
-        description["scorers"] = describe_scorers(config, args.question_tokens, args.image_size)
+        counts = count_scorers(config, question_tokens=args.question_tokens, image_size=args.image_size)
+        held = config.fetcher_config.scorers
+        description["scorers"] = {
+            name: {**of, "held": not of["parameters"] or name in held} for name, of in counts.items()
+        }
     if args.stats:
         statistics = stage_statistics(load_model(name, args.device), budget=args.budget, image_size=args.image_size)
         description["statistics"] = {
-            stage: {**asdict(of), "in_range": of.within(expected_range(stage))} for stage, of in statistics.items()
+            stage: {**asdict(of), "in_range": of.within(EXPECTED.get(stage, Range()))}
+            for stage, of in statistics.items()
         }
     print(json.dumps(description, indent=2) if args.json else report(description))
 

@@ -7,15 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .common import (
-    Command,
-    add_options,
-    announce,
-    check_arguments,
-    read_password,
-    split_names,
-    writable,
-)
+from .common import Command, add_options, announce, check_arguments, read_password, split_names, writable
 
 if TYPE_CHECKING:
     from arr_coc.extracting.rows import Row
@@ -26,32 +18,31 @@ FORMATS = ("csv", "jsonl", "xlsx", "html")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    paths = "images, PDFs, folders (searched whole) or globs in quotes"
-    parser.add_argument("paths", metavar="PATHS", nargs="+", help=paths)
+    add = parser.add_argument
+    add("paths", metavar="PATHS", nargs="+", help="images, PDFs, folders (searched whole) or globs in quotes")
     fields = (
         '"NAME, NAME: TYPE, NAME: QUESTION, NAME: TYPE: QUESTION"; types are text, number, money, date, yes/no '
         "(default type: text; default question: What is the NAME?)"
     )
-    parser.add_argument("--fields", metavar="FIELDS", help=fields)
+    add("--fields", metavar="FIELDS", help=fields)
     schema = "instead of --fields, a JSON schema of an object with the fields; a description is asked"
-    parser.add_argument("--schema", metavar="FILE.json", help=schema)
-    parser.add_argument("--out", metavar="FILE", required=True, help="file for the table")
-    parser.add_argument("--format", choices=FORMATS, help="of the table (default: by FILE's ending)")
-    parser.add_argument("--per", choices=("document", "page"), default="document", help="what a row is for")
+    add("--schema", metavar="FILE.json", help=schema)
+    add("--out", metavar="FILE", required=True, help="file for the table")
+    add("--format", choices=FORMATS, help="of the table (default: by FILE's ending)")
+    add("--per", choices=("document", "page"), default="document", help="what a row is for")
     least = "a field stays empty below this probability, 0 to 1 (default: 0)"
-    parser.add_argument("--min-probability", metavar="P", type=float, default=0.0, help=least)
+    add("--min-probability", metavar="P", type=float, default=0.0, help=least)
     precision = "instead, so that this share of the filled cells is right, by --calibration"
-    parser.add_argument("--precision", metavar="P", type=float, help=precision)
+    add("--precision", metavar="P", type=float, help=precision)
     calibration = "cells of calibration documents, from python -m benchmarks.extracting --write-calibration"
-    parser.add_argument("--calibration", metavar="FILE.json", help=calibration)
+    add("--calibration", metavar="FILE.json", help=calibration)
     distinct = 'fields that are at different places, as "date, due date"; may be repeated'
-    parser.add_argument("--distinct", metavar="NAMES", action="append", default=[], help=distinct)
+    add("--distinct", metavar="NAMES", action="append", default=[], help=distinct)
     others = "other answers of each field, in jsonl; they take time (default: 0)"
-    parser.add_argument("--alternatives", metavar="N", type=int, default=0, help=others)
-    jobs = "processes, each with the model in memory (default: 1)"
-    parser.add_argument("--jobs", metavar="N", type=int, default=1, help=jobs)
+    add("--alternatives", metavar="N", type=int, default=0, help=others)
+    add("--jobs", metavar="N", type=int, default=1, help="processes, each with the model in memory (default: 1)")
     comma = "decimal commas in numbers, and semicolons between the cells of CSV"
-    parser.add_argument("--decimal-comma", action="store_true", help=comma)
+    add("--decimal-comma", action="store_true", help=comma)
     add_options(parser, "words", "password-file", "model", "device")
 
 
@@ -74,13 +65,8 @@ def check(args: argparse.Namespace) -> None:
 def run(args: argparse.Namespace) -> None:
     from tqdm import tqdm
 
-    from arr_coc.extracting.rows import (
-        ExtractionJob,
-        extract_rows,
-        find_documents,
-        read_calibration,
-        threshold_for,
-    )
+    from arr_coc.evaluation.prediction_loop import hash_files, weight_files
+    from arr_coc.extracting.rows import ExtractionJob, extract_rows, find_documents, read_calibration, threshold_for
     from arr_coc.extracting.tables import write_table
     from arr_coc.files import find_model
 
@@ -96,14 +82,18 @@ def run(args: argparse.Namespace) -> None:
     announce(f"Loading the model, then reading {counted}")
     made: dict[Path, list[Row]] = {}
     journal, kept = Path(f"{args.out}.rows"), 0
-    weights = _hash_of(find_model(args.model))
+    model = find_model(args.model)
+    weights = hash_files([*weight_files(model), *sorted(Path(model).glob("*.json"))])  # without loading the model
     every = 0.5 if sys.stderr.isatty() else 30  # seconds between lines
     with tqdm(total=len(documents), unit="document", mininterval=every) as bar:
         for path, rows, known in extract_rows(documents, job, journal, weights, args.jobs):
             made[path], kept = rows, kept + known
             bar.update()
     rows = [row for path in documents for row in made[path]]
-    filled = _keep_sure(rows, least)
+    found = [cell for row in rows for cell in row["fields"].values()]
+    for cell in found:
+        cell["value"] = None if cell["probability"] < least else cell["value"]
+    filled = sum(cell["value"] is not None for cell in found)
     kind = args.format or Path(args.out).suffix.lstrip(".").lower()
     write_table(rows, fields, Path(args.out), kind, args.decimal_comma, job.password)
     cells, bad = len(rows) * len(fields), [path for path in documents if any(row["error"] for row in made[path])]
@@ -131,21 +121,6 @@ def _fields(args: argparse.Namespace) -> list[FieldToExtract]:
         kind = "date" if form == "date" else kind
         made.append(FieldToExtract(".".join(own.path), own.question, kind, tuple(map(str, own.values))))
     return fields_to_extract(made)
-
-
-def _hash_of(model: str) -> str:
-    """The hash of a model's weights and settings, without loading it."""
-    from arr_coc.evaluation.prediction_loop import hash_files, weight_files
-
-    return hash_files([*weight_files(model), *sorted(Path(model).glob("*.json"))])
-
-
-def _keep_sure(rows: list[Row], least: float) -> int:
-    """Empties the cells below a probability, and counts those that stay filled."""
-    found = [cell for row in rows for cell in row["fields"].values()]
-    for cell in found:
-        cell["value"] = None if cell["probability"] < least else cell["value"]
-    return sum(cell["value"] is not None for cell in found)
 
 
 COMMAND = Command(

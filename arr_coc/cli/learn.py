@@ -5,29 +5,22 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
-from .common import (
-    DATA,
-    Command,
-    add_options,
-    find_source,
-    reading,
-    training_log,
-    writable,
-)
+from .common import DATA, Command, add_options, find_source, read_source, reading, training_log
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("log", metavar="LOG", nargs="?", help="folder that arr-coc serve --feedback wrote")
+    add = parser.add_argument
+    add("log", metavar="LOG", nargs="?", help="folder that arr-coc serve --feedback wrote")
     add_options(parser, "model")
-    parser.add_argument("--versions", metavar="DIR", required=True, help="folder of the versions of the scorer")
+    add("--versions", metavar="DIR", required=True, help="folder of the versions of the scorer")
     original = "YAML file (format, path, ...) of questions on which the scorer's relevance is kept by distillation"
-    parser.add_argument("--original", metavar="DATA.yaml", help=original)
-    parser.add_argument("--rest", metavar="DATA.yaml", help="regression set: YAML file, as --original")
-    parser.add_argument("--back", action="store_true", help="go back to the previous version, and exit")
-    parser.add_argument("--steps", metavar="N", type=int, help="training steps (default: 400)")
-    parser.add_argument("--rank", metavar="R", type=int, help="rank of the LoRA adapter (default: 8)")
+    add("--original", metavar="DATA.yaml", help=original)
+    add("--rest", metavar="DATA.yaml", help="regression set: YAML file, as --original")
+    add("--back", action="store_true", help="go back to the previous version, and exit")
+    add("--steps", metavar="N", type=int, help="training steps (default: 400)")
+    add("--rank", metavar="R", type=int, help="rank of the LoRA adapter (default: 8)")
     margin = "points that the regression set may lose; the interval must exclude a larger loss (default: 1)"
-    parser.add_argument("--margin", metavar="POINTS", type=float, help=margin)
+    add("--margin", metavar="POINTS", type=float, help=margin)
     add_options(parser, "device")
 
 
@@ -44,8 +37,6 @@ def run(args: argparse.Namespace) -> None:
     from arr_coc.learning.learn import Lesson, learn
     from arr_coc.loading import find_device
     from arr_coc.publishing.building import whole_model
-
-    from .common import read_source
 
     margin = None if args.margin is None else args.margin / 100
     given = {"steps": args.steps, "rank": args.rank, "margin": margin}
@@ -89,7 +80,6 @@ def add_replay_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_replay(args: argparse.Namespace) -> None:
-    target = None if args.json is None else writable(args.json, "--json")
     from arr_coc.files import write_json
     from arr_coc.journal import journal_files
     from arr_coc.learning.versions import Versions
@@ -111,8 +101,8 @@ def run_replay(args: argparse.Namespace) -> None:
             print(f"{example.id} {example.time}: {replayed.outcome}{note}: {answers}")
         asked = replace(example, images=()).content()
         rows.append({**asked, "outcome": replayed.outcome, "now": replayed.answer, "note": replayed.note})
-    if target is not None:
-        write_json(target, rows)
+    if args.json is not None:
+        write_json(Path(args.json).expanduser(), rows)
     print(", ".join(f"{count} {outcome}" for outcome, count in outcomes.most_common()))
 
 
@@ -133,9 +123,8 @@ def add_reference_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="folder of the model; the file is written into it")
     parser.add_argument("data", metavar="DATA", nargs="?", help="typical questions, as for arr-coc evaluate")
     add_options(parser, *DATA)
-    parser.add_argument(
-        "--limit", metavar="N", type=int, default=500, help="ask only the first N questions (default: 500)"
-    )
+    first = "ask only the first N questions (default: 500)"
+    parser.add_argument("--limit", metavar="N", type=int, default=500, help=first)
     add_options(parser, "device")
 
 

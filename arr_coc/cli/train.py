@@ -1,32 +1,29 @@
 """`arr-coc render` and `arr-coc train`: pages with questions, and recipes from a configuration to weights."""
 
 import argparse
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from .common import Command, training_log
 
-if TYPE_CHECKING:
-    from arr_coc.data.records import Record
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("recipe", metavar="RECIPE.yaml", help="recipe: the stages and their settings")
+    add = parser.add_argument
+    add("recipe", metavar="RECIPE.yaml", help="recipe: the stages and their settings")
     out = "output folder for checkpoints and the trained model (default: runs/train)"
-    parser.add_argument("--out", metavar="OUT", default="runs/train", help=out)
-    parser.add_argument("--device", default="cpu", help="device, as PyTorch names it (default: cpu)")
+    add("--out", metavar="OUT", default="runs/train", help=out)
+    add("--device", default="cpu", help="device, as PyTorch names it (default: cpu)")
     adapter = "train only a LoRA adapter of this rank (8 if none is given), on the parts of the recipe's one phase"
-    parser.add_argument("--adapter", metavar="RANK", type=int, nargs="?", const=8, help=adapter)
+    add("--adapter", metavar="RANK", type=int, nargs="?", const=8, help=adapter)
     settings = "override: steps=100 in all stages, 2.steps=100 or joint.steps=100 in one, joint.data.path=x nested"
-    parser.add_argument("settings", metavar="SETTING", nargs="*", help=settings)
+    add("settings", metavar="SETTING", nargs="*", help=settings)
 
 
 def run(args: argparse.Namespace) -> None:
     from accelerate import PartialState
 
     from arr_coc.data.formats import check_files, open_records
-    from arr_coc.loading import find_device
+    from arr_coc.evaluation.fetch_reference import REFERENCE, measure_reference
+    from arr_coc.loading import find_device, load_model
     from arr_coc.training.recipe import load_recipe, train, train_adapter
 
     if args.adapter is not None and args.adapter < 1:
@@ -40,8 +37,8 @@ def run(args: argparse.Namespace) -> None:
         if args.adapter is None:
             usual = None if recipe.reference is None else open_records(recipe.reference, folder=recipe.root)
             train(recipe, Path(args.out), device)
-            if usual is not None and PartialState().is_main_process:
-                _save_reference(trained, usual, args.device)
+            if usual is not None and PartialState().is_main_process:  # how the model fetches on usual questions
+                measure_reference(load_model(str(trained), args.device), usual).save(trained / REFERENCE)
         else:
             trained = train_adapter(recipe, Path(args.out), device, rank=args.adapter)
     state = PartialState()
@@ -49,14 +46,6 @@ def run(args: argparse.Namespace) -> None:
         print(trained)
     if state.num_processes > 1:
         state.destroy_process_group()
-
-
-def _save_reference(folder: Path, records: "Sequence[Record]", device: str) -> None:
-    """Saves beside a trained model how it fetches on usual questions."""
-    from arr_coc.evaluation.fetch_reference import REFERENCE, measure_reference
-    from arr_coc.loading import load_model
-
-    measure_reference(load_model(str(folder), device), records).save(folder / REFERENCE)
 
 
 COMMAND = Command(
@@ -91,23 +80,19 @@ VARIATIONS = {
 
 
 def add_render_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "out", metavar="OUT", help="output folder for data.jsonl and images/; must be empty or not exist"
-    )
-    parser.add_argument("--pages", metavar="N", type=int, default=400, help="number of pages (default: 400)")
-    parser.add_argument(
-        "--questions", metavar="N", type=int, default=3, help="questions per page, at most (default: 3)"
-    )
-    parser.add_argument("--seed", metavar="N", type=int, default=2026, help="seed of the pages (default: 2026)")
-    size = "side of a page in px (default: 256)"
-    parser.add_argument("--size", metavar="PX", type=int, default=256, help=size)
+    add = parser.add_argument
+    add("out", metavar="OUT", help="output folder for data.jsonl and images/; must be empty or not exist")
+    add("--pages", metavar="N", type=int, default=400, help="number of pages (default: 400)")
+    add("--questions", metavar="N", type=int, default=3, help="questions per page, at most (default: 3)")
+    add("--seed", metavar="N", type=int, default=2026, help="seed of the pages (default: 2026)")
+    add("--size", metavar="PX", type=int, default=256, help="side of a page in px (default: 256)")
     domain = f"kinds of pages, drawn in turn: {DOMAINS} (default: document)"
-    parser.add_argument("--domain", metavar="NAME[,NAME]", default="document", help=domain)
+    add("--domain", metavar="NAME[,NAME]", default="document", help=domain)
     split = "split of fonts, layouts, wordings and words; validation has train's layouts (default: test)"
-    parser.add_argument("--split", choices=("train", "validation", "test"), default="test", help=split)
+    add("--split", choices=("train", "validation", "test"), default="test", help=split)
     for name, what in VARIATIONS.items():
-        parser.add_argument(f"--{name}", metavar="SHARE", type=float, default=0.0, help=f"{what} (default: 0)")
-    parser.add_argument("--force", action="store_true", help="replace OUT if it has files")
+        add(f"--{name}", metavar="SHARE", type=float, default=0.0, help=f"{what} (default: 0)")
+    add("--force", action="store_true", help="replace OUT if it has files")
 
 
 def run_render(args: argparse.Namespace) -> None:
@@ -116,18 +101,10 @@ def run_render(args: argparse.Namespace) -> None:
 
     if args.unheard and not args.absent:
         raise ValueError(f"--unheard: expected --absent above 0, of which it is a share; got {args.absent:g}")
-    path = write_questions(
-        Path(args.out),
-        pages=args.pages,
-        questions=args.questions,
-        seed=args.seed,
-        size=args.size,
-        split=args.split,
-        domains=[name.strip() for name in args.domain.split(",")],
-        variations=Variations(**{name: getattr(args, name) for name in VARIATIONS}),
-        force=args.force,
-    )
-    print(path)
+    same = {name: getattr(args, name) for name in ("pages", "questions", "seed", "size", "split", "force")}
+    domains = [name.strip() for name in args.domain.split(",")]
+    variations = Variations(**{name: getattr(args, name) for name in VARIATIONS})
+    print(write_questions(Path(args.out), domains=domains, variations=variations, **same))
 
 
 RENDER = Command(
