@@ -49,10 +49,8 @@ def load_scorer(path: str | Path, model_type: str, width: int) -> TrainedScorer:
     about, weights = _read(path)
     expected, received = (model_type, str(width)), (about["model_type"], about["width"])
     if expected != received:
-        raise ValueError(
-            f"{path}: expected a scorer for {model_type} with tokens {width} wide; got one for {received[0]}, "
-            f"{received[1]} wide"
-        )
+        wanted = f"a scorer for {model_type} with tokens {width} wide"
+        raise ValueError(f"{path}: expected {wanted}; got one for {received[0]}, {received[1]} wide")
     config = ArrCocFetcherConfig.from_dict(json.loads(about["config"]))
     scorer = TrainedScorer(config, feature_size=width, text_size=width)
     scorer.load_state_dict(weights)
@@ -96,14 +94,9 @@ def scorer_loss(
     (prompt,) = encoding.prompts
     scores = token_scores(scorer, prompt, reader.query(question))
     places = prompt.is_place.to(scores.device)
-    if boxes is None:
-        paid = reader.runner.attention(encoding, prompt, question, history, to_all=True)
-        return _divergence(scores, paid, places)
+    if boxes is None:  # divergence of softmax(scores) from attention over the places
+        paid = reader.runner.attention(encoding, prompt, question, history, to_all=True)[places]
+        target = paid / paid.sum().clamp(min=1e-12)
+        return F.kl_div(scores[places].log_softmax(-1), target, reduction="sum")
     target = relevance_of_boxes(prompt, boxes).to(scores.device)
     return relevance_loss(scores[None, None], target[None], places[None], POSITIVE_WEIGHT)
-
-
-def _divergence(scores: Tensor, attention: Tensor, places: Tensor) -> Tensor:
-    """Divergence of softmax(scores) from attention, both [N] over the places."""
-    target = attention[places] / attention[places].sum().clamp(min=1e-12)
-    return F.kl_div(scores[places].log_softmax(-1), target, reduction="sum")

@@ -80,11 +80,9 @@ class EncodedPrompt:
 
 @dataclass(eq=False)
 class AttachedEncoding:
-    """The result of `AttachedReader.encode_image`: the images of each prompt.
+    """The result of `AttachedReader.encode_image`: the images of each prompt, and the model that encoded them.
 
     Attributes:
-        prompts: the images of each prompt.
-        model: the model that encoded them.
         outputs: makes the model's own output, as in `mm_encoder_outputs`, from image tokens by name.
     """
 
@@ -108,8 +106,6 @@ def encode_prompts(
     """Runs the vision tower once over the images of all prompts.
 
     Args:
-        family: of the model.
-        sources, images: of each prompt.
         texts: the processor's text for each image.
         inputs: the processor's outputs for all images.
         pool, way: see `AttachedReader.encode_image`.
@@ -122,7 +118,12 @@ def encode_prompts(
         known = family.of_prompt(inputs, first, first + len(shown))
         pixels = family.pixels(tower, first, first + len(shown)) if way == "pixels" else {}
         views = _views(family, own, written, known)
-        prompts.append(_unseen(own, written, views, saliency_of(shown, views), pool, known, pixels))
+        places, boxes = places_of(views)
+        grids = [(-(-view.rows // pool), -(-view.cols // pool)) if pool else (0, 0) for view in views]
+        cells = cells_of(places, views, grids) if pool else torch.full((len(places),), -1)
+        where = (places, boxes, saliency_of(shown, views), cells, grids)
+        none = torch.zeros(0)  # until the tower has encoded the images
+        prompts.append(EncodedPrompt(own, written, views, *where, none, [], none, None, [], pixels, known))
         first += len(shown)
     if way == "pixels":
         grids = [grid for prompt in prompts for grid in prompt.base_grids]
@@ -160,25 +161,6 @@ def _views(
             raise ValueError(f"{family.model.config.model_type}: expected {expected}; got {sum(map(len, own))}")
         views += own
     return views
-
-
-def _unseen(
-    sources: list[Source],
-    texts: list[str],
-    views: list[View],
-    saliency: Tensor,
-    pool: int,
-    known: dict[str, Tensor],
-    pixels: dict[str, Tensor],
-) -> EncodedPrompt:
-    """The images of a prompt before the tower has encoded them."""
-    places, boxes = places_of(views)
-    grids = [(-(-view.rows // pool), -(-view.cols // pool)) if pool else (0, 0) for view in views]
-    cells = cells_of(places, views, grids) if pool else torch.full((len(places),), -1)
-    none = torch.zeros(0)
-    return EncodedPrompt(
-        sources, texts, views, places, boxes, saliency, cells, grids, none, [], none, None, [], pixels, known
-    )
 
 
 def _see(prompt: EncodedPrompt, tokens: Tensor, *planes: Tensor) -> None:

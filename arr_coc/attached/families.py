@@ -59,11 +59,7 @@ class View:
 
 
 class AttachedFamily:
-    """Base class: images of one view each, one-dimensional positions, all image tokens of a batch in one tensor.
-
-    Args:
-        model, processor: of the family.
-    """
+    """Base class: images of one view each, one-dimensional positions, all image tokens of a batch in one tensor."""
 
     by_prompt: ClassVar[bool] = False
     """Whether `mm_encoder_outputs` holds a list with a tensor for each prompt instead of one tensor."""
@@ -72,8 +68,7 @@ class AttachedFamily:
     """Whether the vision tower can encode the patches of single image tokens: needed for way "pixels"."""
 
     def __init__(self, model: Any, processor: Any) -> None:
-        self.model = model
-        self.processor = processor
+        self.model, self.processor = model, processor
         self.image_token = processor.tokenizer.convert_ids_to_tokens(model.config.image_token_id)
 
     def views(self, image: int, size: tuple[int, int], tokens: int, text: str, inputs: Mapping[str, Any]) -> list[View]:
@@ -119,9 +114,6 @@ class AttachedFamily:
         places."""
         raise NotImplementedError
 
-    def _image_token(self, ids: Tensor) -> Tensor:
-        return ids == self.model.config.image_token_id
-
 
 FAMILIES: Registry[type[AttachedFamily]] = Registry("model_type")
 
@@ -151,7 +143,7 @@ class QwenVL(AttachedFamily):
         return {"image_grid_thw": inputs["image_grid_thw"][first:last]}
 
     def positions(self, ids: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
-        types = self._image_token(ids).int()
+        types = (ids == self.model.config.image_token_id).int()
         return self.model.base_model.get_rope_index(ids[None], types[None], **inputs)[0][:, 0]
 
     def position_ids(self, positions: Tensor, mask: Tensor) -> Tensor:
@@ -282,15 +274,13 @@ class LlavaOnevision(AttachedFamily):
 
     def _cut_grid(self, size: tuple[int, int], side: int) -> tuple[int, int]:
         """Rows and columns of the tiles' tokens without padding, as in `pack_image_features`."""
-        from transformers.models.llava_onevision.modeling_llava_onevision import (
-            get_anyres_image_grid_shape,
-            unpad_image,
-        )
+        from transformers.models.llava_onevision import modeling_llava_onevision as published
 
         config = self.model.config
-        shape = get_anyres_image_grid_shape(size, config.image_grid_pinpoints, config.vision_config.image_size)
+        pinpoints, tile = config.image_grid_pinpoints, config.vision_config.image_size
+        shape = published.get_anyres_image_grid_shape(size, pinpoints, tile)
         whole = torch.empty(1, *(count * side for count in shape), device="meta")
-        rows, cols = unpad_image(whole, size).shape[1:]
+        rows, cols = published.unpad_image(whole, size).shape[1:]
         most = int(config.vision_aspect_ratio.removeprefix("anyres_max_"))
         ratio = math.sqrt(rows * cols / (most * side**2))
         return (int(rows // ratio), int(cols // ratio)) if ratio > 1.1 else (rows, cols)

@@ -111,8 +111,6 @@ def place(
     """Places base tokens at their view, and fetched tokens behind all base tokens.
 
     Args:
-        plain: the plain model's prompt.
-        prompt: its images.
         fetched: [K] numbers of tokens, ascending; None: all, each in its own place, without base tokens.
         tokens, planes: [K, D] the fetched tokens, or all.
     """
@@ -128,13 +126,10 @@ def place(
     behind = columns[-1].expand(len(own)) if count else own
     keys = torch.cat((text, columns[_first_of_view(prompt)], behind))
     order = keys.argsort(stable=True)
-    kinds = torch.tensor([TEXT, BASE, FETCHED], device=ids.device).repeat_interleave(
-        torch.tensor([len(text), count, len(own)], device=ids.device)
-    )
-    image_id = ids[columns[:1]]
-    every = torch.cat((ids[text], image_id.expand(count + len(own))))
+    counts = ids.new_tensor([len(text), count, len(own)])
+    kinds = ids.new_tensor([TEXT, BASE, FETCHED]).repeat_interleave(counts)[order]
+    every = torch.cat((ids[text], ids[columns[:1]].expand(count + len(own))))
     at = torch.cat((positions[:, text].float(), base_positions, positions[:, own].float()), 1)
-    kinds = kinds[order]
     prefix = int((kinds == BASE).nonzero()[-1]) + 1 if count else 0
     image_tokens = torch.cat((prompt.base, tokens))
     image_planes = [torch.cat(pair) for pair in zip(prompt.base_planes, planes, strict=True)]
@@ -175,8 +170,6 @@ def pad(
     """Pads prompts on the left, or behind a common prefix.
 
     Args:
-        prompts: at least one.
-        image_id, pad_id: of the model.
         prefix: p.
         level: whether all get equally many image tokens; the padding is zeros that no token attends to.
         spare: padding in every prompt.
@@ -215,19 +208,10 @@ def _behind(tokens: Tensor, more: int, prefix: int, prompt: PlacedPrompt) -> Ten
 
 
 class PromptWriter:
-    """Questions about images -> token ids.
-
-    Args:
-        family: of the model, with its processor.
-
-    Attributes:
-        tokenizing: holds the lock of the tokenizer.
-    """
+    """Questions about images -> token ids; `tokenizing` holds the lock of the tokenizer."""
 
     def __init__(self, family: AttachedFamily) -> None:
-        self.family = family
-        self.processor = family.processor
-        self.model = family.model
+        self.family, self.processor, self.model = family, family.processor, family.model
         self.tokenizing = Turns()
 
     def chat(self, images: int, question: str, history: Sequence[Turn] = ()) -> str:
@@ -250,13 +234,8 @@ class PromptWriter:
         """The processor's outputs for the images of prompts, and its text for each image."""
         texts = [self.chat(len(shown), "?") for shown in images]
         with self.tokenizing.lock:
-            inputs = self.processor(
-                text=texts,
-                images=[list(shown) for shown in images],
-                padding=True,
-                return_tensors="pt",
-                return_text_replacement_offsets=True,
-            )
+            options = {"padding": True, "return_tensors": "pt", "return_text_replacement_offsets": True}
+            inputs = self.processor(text=texts, images=[list(shown) for shown in images], **options)
         offsets = inputs.pop("text_replacement_offsets")
         return inputs.to(self.model.device), [[part["replacement"] for part in own] for own in offsets]
 

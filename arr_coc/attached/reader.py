@@ -34,7 +34,6 @@ from .runner import ModelRunner, PreparedPrompt
 from .scoring import (
     ALL,
     STRATEGIES,
-    AttachedFetch,
     TrainedScorer,
     between_cells,
     fetch_result,
@@ -79,9 +78,7 @@ def attach(model: Any, processor: Any) -> "AttachedReader":
 class AttachedReader:
     """Answers questions about images with a published model: see `attach`.
 
-    Attributes:
-        model, processor: the arguments of `attach`.
-        scorer: the trained scorer of strategy "realizer", or None.
+    `scorer`: the trained scorer of strategy "realizer", or None.
     """
 
     def __init__(self, model: Any, processor: Any) -> None:
@@ -89,9 +86,7 @@ class AttachedReader:
         expected = PROCESSOR_MAPPING_NAMES[model_type]
         if expected not in [base.__name__ for base in type(processor).__mro__]:
             raise ValueError(f"processor: expected a {expected}, as {model_type} has; got {type(processor).__name__}")
-        self.model = model
-        self.processor = processor
-        self.family = kind(model, processor)
+        self.model, self.processor, self.family = model, processor, kind(model, processor)
         self.writer = PromptWriter(self.family)
         self.runner = ModelRunner(self.writer)
         self.scorer: TrainedScorer | None = None
@@ -134,7 +129,8 @@ class AttachedReader:
         """
         self._check_way(pool, way)
         check_words(words)
-        sources = [_sources(shown, password) for shown in shown_by_prompts(image)]
+        loaded = [[load_source(one, password=password) for one in shown] for shown in shown_by_prompts(image)]
+        sources = [[page for one in shown for page in sources_of(one, AS_SEEN, MAX_IMAGE_PIXELS)] for shown in loaded]
         return self.encode_sources(sources, pool, way, prefix, words)
 
     @torch.no_grad()
@@ -221,9 +217,8 @@ class AttachedReader:
                 own = {"words": words, "password": password}
                 encoding = self.encode_image(image, pool=pool, way=way, prefix=shared, **own)
             elif image.model is not self.model:
-                raise ValueError(
-                    f"encoding: expected one that this model made; got one of {type(image.model).__name__}"
-                )
+                made = type(image.model).__name__
+                raise ValueError(f"encoding: expected one that this model made; got one of {made}")
             else:
                 encoding = image
             prompts, said = _paired(encoding.prompts, [*zip(questions, turns, strict=True)])
@@ -315,9 +310,8 @@ class AttachedReader:
         if strategy not in STRATEGIES:
             raise ValueError(f"strategy: expected one of {', '.join(sorted(STRATEGIES))}; got {strategy!r}")
         if strategy == "realizer" and self.scorer is None:
-            raise ValueError(
-                'strategy "realizer": expected a trained scorer (load_adapter, or arr-coc train); got none'
-            )
+            expected = "a trained scorer (load_adapter, or arr-coc train)"
+            raise ValueError(f'strategy "realizer": expected {expected}; got none')
         if (strategy == "oracle") != (boxes is not None):
             received = f"strategy {strategy!r} {'without' if boxes is None else 'with'} boxes"
             raise ValueError(f"boxes: expected boxes with strategy oracle, and with no other; got {received}")
@@ -343,50 +337,31 @@ class AttachedReader:
         If the budget keeps all tokens, the strategy is "all", with every token in its place. `boxes`: a list for each
         image of the prompt; the other arguments are those of `generate`.
         """
-        fetch = self._fetch(encoding, prompt, question, history, budget, strategy, boxes, seed)
-        kept = None if fetch.strategy == ALL else fetch.indices[0]
-        placed = self.runner.place(prompt, self.writer.plain(prompt, question, history), kept)
-        return PreparedPrompt(encoding, prompt, placed, fetch)
-
-    def _fetch(
-        self,
-        encoding: AttachedEncoding,
-        prompt: EncodedPrompt,
-        question: str,
-        history: Sequence[Turn],
-        budget: float | int | str,
-        strategy: str,
-        boxes: Sequence[Sequence[Box]] | None,
-        seed: int,
-    ) -> AttachedFetch:
         count = count_fetched(budget, len(prompt), int(prompt.is_place.sum()), len(prompt.base))
         if count is None:
-            every = torch.arange(len(prompt), device=prompt.base.device)
-            return fetch_result(prompt, every, torch.zeros(len(prompt)), torch.ones(len(prompt)), ALL, failed=False)
-        if not count:
+            every, none = torch.arange(len(prompt), device=prompt.base.device), torch.zeros(len(prompt))
+            fetch = fetch_result(prompt, every, none, torch.ones(len(prompt)), ALL, failed=False)
+        elif not count:
             none = torch.zeros(len(prompt))
-            return fetch_result(prompt, torch.zeros(0, dtype=torch.long), none, none, "none", failed=False)
-        given: dict[str, Any] = {"seed": seed}
-        if strategy == "attention":
-            to_all = prompt.tokens is not None
-            paid = self.runner.attention(encoding, prompt, question, history, to_all=to_all)
-            given["attention"] = paid if to_all else between_cells(paid, prompt)
-        if boxes is not None:
-            given["relevance"] = relevance_of_boxes(prompt, boxes)
-        if strategy == "words":
-            given["relevance"] = relevance_of_words(prompt, question)
-        trained = self.scorer if strategy == "realizer" else None
-        scorer = trained or make_scorer(strategy, self.width)
-        scores, relevance, failed = score(scorer, prompt, self.query(question), **given)
-        return fetch_result(
-            prompt, most_relevant(scores, prompt.is_place, count), scores, relevance, strategy, failed=failed
-        )
-
-
-def _sources(shown: Sequence[Any], password: str | None) -> list[Source]:
-    """The images, pages and frames of a prompt."""
-    pages = [sources_of(load_source(one, password=password), AS_SEEN, MAX_IMAGE_PIXELS) for one in shown]
-    return [page for own in pages for page in own]
+            fetch = fetch_result(prompt, torch.zeros(0, dtype=torch.long), none, none, "none", failed=False)
+        else:
+            given: dict[str, Any] = {"seed": seed}
+            if strategy == "attention":
+                to_all = prompt.tokens is not None
+                paid = self.runner.attention(encoding, prompt, question, history, to_all=to_all)
+                given["attention"] = paid if to_all else between_cells(paid, prompt)
+            if boxes is not None:
+                given["relevance"] = relevance_of_boxes(prompt, boxes)
+            if strategy == "words":
+                given["relevance"] = relevance_of_words(prompt, question)
+            trained = self.scorer if strategy == "realizer" else None
+            scorer = trained or make_scorer(strategy, self.width)
+            scores, relevance, failed = score(scorer, prompt, self.query(question), **given)
+            chosen = most_relevant(scores, prompt.is_place, count)
+            fetch = fetch_result(prompt, chosen, scores, relevance, strategy, failed=failed)
+        kept = None if count is None else fetch.indices[0]
+        placed = self.runner.place(prompt, self.writer.plain(prompt, question, history), kept)
+        return PreparedPrompt(encoding, prompt, placed, fetch)
 
 
 def _paired(prompts: list[EncodedPrompt], questions: list[Any]) -> tuple[list[EncodedPrompt], list[Any]]:

@@ -30,14 +30,7 @@ NEW_TOKENS = 128
 
 
 class PreparedPrompt(NamedTuple):
-    """A question about the images of a prompt, ready for the language model.
-
-    Attributes:
-        encoding: the encoding of the images.
-        prompt: the images.
-        placed: the prompt for the language model.
-        fetch: the tokens fetched for the question.
-    """
+    """A question about the images of a prompt, ready for the language model: `placed`, with the fetched tokens."""
 
     encoding: AttachedEncoding
     prompt: EncodedPrompt
@@ -69,17 +62,11 @@ class _FirstLayers(AttentionRecorder):
 
 
 class ModelRunner:
-    """Runs a published model on prompts.
-
-    Args:
-        writer: of the model's prompts.
-    """
+    """Runs a published model on prompts."""
 
     def __init__(self, writer: PromptWriter) -> None:
-        self.writer = writer
-        self.family = writer.family
-        self.model = writer.model
-        self.processor = writer.processor
+        self.writer, self.family = writer, writer.family
+        self.model, self.processor = writer.model, writer.processor
 
     def place(self, prompt: EncodedPrompt, plain: PlainPrompt, fetched: Tensor | None) -> PlacedPrompt:
         """The prompt with base tokens and fetched tokens; None: with all tokens."""

@@ -90,7 +90,6 @@ def contexts(
     """The scorers' inputs for a prompt, for all views of one size at a time.
 
     Args:
-        prompt: its images.
         query: [L, D] embeddings of the question.
         attention, relevance: [N] each, or None.
         seed: of random relevance.
@@ -215,11 +214,9 @@ def relevance_of_words(prompt: EncodedPrompt, question: str) -> Tensor:
         if not words:
             continue
         x0, y0, x1, y1 = torch.tensor([box for _, box in words]).unbind(-1)
-        across, down = x0 - x1[:, None], (y0 + y1) / 2 - (y0 + y1)[:, None] / 2
-        back = x0[:, None] - x1
-        cost = (
-            across.clamp(min=0) * RIGHT + back.clamp(min=0) * LEFT + torch.where(down > 0, down * BELOW, -down * ABOVE)
-        )
+        across, back = (x0 - x1[:, None]).clamp(min=0), (x0[:, None] - x1).clamp(min=0)
+        down = (y0 + y1) / 2 - (y0 + y1)[:, None] / 2
+        cost = across * RIGHT + back * LEFT + torch.where(down > 0, down * BELOW, -down * ABOVE)
         near = (1 + cost / (y1 - y0)[:, None]).rsqrt()
         said = (spelled_alike([text for text, _ in words], question)[:, None] * near).amax(0)
         left, top, right, bottom = prompt.boxes[:, :, None].unbind(1)
