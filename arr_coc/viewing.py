@@ -54,9 +54,9 @@ def caption_font(size: int) -> Any:
 
 def draw_answer(image: Any, answer: Answer, *, question: str) -> Image.Image:
     """`draw_fetch` for the result of `generate(..., return_fetch=True)`, for one image and one question."""
-    boxes = [origin.box for origin in answer.sources]
+    boxes = [origin.box for origin in answer.sources] or None
     said: Any = {"question": question, "text": answer.text, "probability": answer.probability}
-    return draw_fetch(image, answer.fetch, **said, boxes=boxes or None, turned=sum(answer.turned))
+    return draw_fetch(image, answer.fetch, **said, boxes=boxes, turned=sum(answer.turned))
 
 
 def draw_fetch(
@@ -100,7 +100,8 @@ def draw_fetch(
     heated = bool(fetch.budget) and with_relevance
     if heated:
         relevance = fetch.relevance[0].float().cpu().numpy().reshape(side, side)
-        canvas.alpha_composite(_heat(relevance, cell, placed))
+        layer = Image.fromarray(heat(relevance)).resize((cell * side,) * 2, Image.Resampling.NEAREST)
+        canvas.alpha_composite(layer.crop(_window(placed)))
     if boxes is not None:
         boxes = [turn_box(box, turned, given.height, given.width) for box in boxes]
     elif isinstance(fetch, JointFetch):  # whose regions are those of overview and tiles
@@ -127,12 +128,6 @@ def heat(relevance: np.ndarray) -> np.ndarray:
     """The heat map's colour and opacity: [...] in 0..1 -> uint8 RGBA [..., 4]."""
     opacity = CLEAREST + (DENSEST - CLEAREST) * np.clip(relevance, 0, 1)
     return np.concatenate((colours(relevance), np.rint(255 * opacity).astype(np.uint8)[..., None]), -1)
-
-
-def _heat(relevance: np.ndarray, cell: int, placed: Placement) -> Image.Image:
-    """Relevance [G, G] as a translucent layer over the image inside the square."""
-    layer = Image.fromarray(heat(relevance)).resize((cell * len(relevance),) * 2, Image.Resampling.NEAREST)
-    return layer.crop(_window(placed))
 
 
 def _lines(boxes: Sequence[tuple[int, ...]], side: int, cell: int, placed: Placement) -> Image.Image:
@@ -184,9 +179,12 @@ def _with_caption(
     """The picture on paper; below it a colour bar if `heated`, question, answer, confidence and a summary of the
     fetched patches."""
     width = max(picture.width, NARROWEST)
-    large: Any = caption_font(22)
-    small: Any = caption_font(16)
-    lines = [(line, large, INK) for entry in _said(question, text, probability) for line in wrap(entry, large, width)]
+    large, small = caption_font(22), caption_font(16)
+    said = [f"Q: {question}"] if question.strip() else []
+    if text is not None:
+        confidence = "" if probability is None else f"   (confidence {probability:.1%})"
+        said.append(f"A: {text or '(nothing)'}{confidence}")
+    lines = [(line, large, INK) for entry in said for line in wrap(entry, large, width)]
     lines += [(line, small, SOFT_INK) for line in wrap(describe(fetch), small, width)]
     heights = [font.size * 1.35 for _, font, _ in lines]
     bar = round(BAR_HEIGHT + 2.2 * small.size) if heated else 0
@@ -202,12 +200,6 @@ def _with_caption(
         draw.text((MARGIN, y), line, ink, font)
         y += step
     return page
-
-
-def _said(question: str, text: str | None, probability: float | None) -> list[str]:
-    confidence = "" if probability is None else f"   (confidence {probability:.1%})"
-    entries = [f"Q: {question}"] if question.strip() else []
-    return entries if text is None else [*entries, f"A: {text or '(nothing)'}{confidence}"]
 
 
 def describe(fetch: FetchResult, *, drawn: bool = True) -> str:
@@ -228,11 +220,11 @@ def describe(fetch: FetchResult, *, drawn: bool = True) -> str:
         return f"strategy {fetch.strategy}, allocator {fetch.allocator}: {fetched}, of {patches} patches{each}"
     notes = ["outlined"] * drawn + [f"{padding} of them padding"] * bool(padding)
     said = f" ({', '.join(notes)})" if notes else ""
-    amount = (
-        f"{fetch.budget} of {patches} patches" if fetch.levels is None else f"{_amount(fetch)} of {patches} patches"
-    )
+    amount = str(fetch.budget) if fetch.levels is None else _amount(fetch)
     beside = f"beside {base} base tokens{' (grid)' if drawn else ''}"
-    return f"strategy {fetch.strategy}, allocator {fetch.allocator}: {amount} fetched{said}, {beside}"
+    return (
+        f"strategy {fetch.strategy}, allocator {fetch.allocator}: {amount} of {patches} patches fetched{said}, {beside}"
+    )
 
 
 def _amount(fetch: FetchResult) -> str:
@@ -285,10 +277,7 @@ WIDEST = 40
 def draw_sheet(sources: Sequence[Source], answer: Answer, *, question: str) -> Image.Image:
     """The sheet: pages with the answer's patches, then the others, and below them question and answer.
 
-    Args:
-        sources: all pages or frames (`ImageEncoding.sources`).
-        answer: from `generate(..., return_fetch=True)`.
-        question: for the caption.
+    `sources`: all pages or frames (`ImageEncoding.sources`); `answer`: from `generate(..., return_fetch=True)`.
 
     Raises:
         ValueError: an answer about other sources.
@@ -303,7 +292,8 @@ def draw_sheet(sources: Sequence[Source], answer: Answer, *, question: str) -> I
     others = [number for number in range(len(sources)) if number not in fetched]
     small = [_named(_shrunk(sources[number], SMALL)[0], _name(sources[number])) for number in others[:WIDEST]]
     rows = [_rows(large, COLUMNS * LARGE), _rows(small, max(COLUMNS * SMALL, *(page.width for page in large), 0))]
-    sheet = _stacked([row for part in rows for row in part] or [Image.new("RGB", (SMALL, SMALL), PAPER)])
+    pictures = [row for part in rows for row in part] or [Image.new("RGB", (SMALL, SMALL), PAPER)]
+    sheet = _joined(pictures, down=True)
     return _with_caption(sheet, answer.fetch, question, answer.text, answer.probability, bool(heated))
 
 
@@ -377,22 +367,16 @@ def _rows(pages: Sequence[Image.Image], width: int) -> list[Image.Image]:
             rows[-1].append(page)
         else:
             rows.append([page])
-    return [_beside(row) for row in rows]
+    return [_joined(row, down=False) for row in rows]
 
 
-def _beside(pages: Sequence[Image.Image]) -> Image.Image:
-    size = (sum(page.width for page in pages) + MARGIN * (len(pages) - 1), max(page.height for page in pages))
-    row, x = Image.new("RGB", size, PAPER), 0
-    for page in pages:
-        row.paste(page, (x, 0))
-        x += page.width + MARGIN
-    return row
-
-
-def _stacked(rows: Sequence[Image.Image]) -> Image.Image:
-    size = (max(row.width for row in rows), sum(row.height for row in rows) + MARGIN * (len(rows) - 1))
-    sheet, y = Image.new("RGB", size, PAPER), 0
-    for row in rows:
-        sheet.paste(row, (0, y))
-        y += row.height + MARGIN
-    return sheet
+def _joined(pictures: Sequence[Image.Image], *, down: bool) -> Image.Image:
+    """Pictures side by side, or below one another if `down`, with margins between them."""
+    widths, heights = ([picture.size[axis] for picture in pictures] for axis in (0, 1))
+    gaps = MARGIN * (len(pictures) - 1)
+    size = (max(widths), sum(heights) + gaps) if down else (sum(widths) + gaps, max(heights))
+    joined, at = Image.new("RGB", size, PAPER), 0
+    for picture in pictures:
+        joined.paste(picture, (0, at) if down else (at, 0))
+        at += picture.size[down] + MARGIN
+    return joined

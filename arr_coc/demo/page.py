@@ -54,14 +54,7 @@ class Side:
 
 
 class DemoPage:
-    """A Gradio page for one model. Each visitor has a `Session` for everything else.
-
-    Args:
-        model: the model.
-
-    Attributes:
-        blocks: the Gradio app.
-    """
+    """A Gradio page for one model, `blocks`. Each visitor has a `Session` for everything else."""
 
     def __init__(self, model: ArrCocForConditionalGeneration) -> None:
         self.model = model
@@ -169,7 +162,8 @@ class DemoPage:
 
     def forget(self) -> Updates:
         """Clears the page."""
-        updates: Updates = {self.message: _no_problem(), self.session: None, self.asked: gr.Gallery([], visible=False)}
+        hidden = gr.HTML("", visible=False)
+        updates: Updates = {self.message: hidden, self.session: None, self.asked: gr.Gallery([], visible=False)}
         for side in self.sides:
             updates |= {**side.cleared(), side.picture: None}
         return updates
@@ -213,7 +207,7 @@ class DemoPage:
 
     def _asking(self, session: Session, names: list[str]) -> Updates:
         """Shows the plain image on each side that a strategy will fill, and hides the other side."""
-        updates: Updates = {self.message: _no_problem()}
+        updates: Updates = {self.message: gr.HTML("", visible=False)}
         for number, side in enumerate(self.sides):
             name = names[number] if number < len(names) else None
             picture = None if name is None else session.image
@@ -225,10 +219,6 @@ def _problem(error: ValueError) -> Any:
     """One line, which screen readers announce at once."""
     line = html.escape(" ".join(str(error).split()))
     return gr.HTML(f'<p role="alert">{line}</p>', visible=True)
-
-
-def _no_problem() -> Any:
-    return gr.HTML("", visible=False)
 
 
 POLICY = "default-src 'self' data: blob: 'unsafe-inline' 'unsafe-eval'; base-uri 'self'; form-action 'self'"
@@ -268,13 +258,7 @@ class OwnFilesOnly:
 
 
 def run(page: DemoPage, host: str, port: int, ready: Callable[[str], None]) -> None:
-    """Serves a page until the process is interrupted.
-
-    Args:
-        page: the page to serve.
-        host: address to listen on.
-        port: port to listen on.
-        ready: called with the page's URL when the server is ready.
+    """Serves a page until the process is interrupted; `ready` is called with its URL when the server is ready.
 
     Raises:
         OSError: the port is in use.

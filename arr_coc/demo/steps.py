@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Event, Thread
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from PIL import Image
@@ -33,8 +33,7 @@ class Step:
     Attributes:
         fetch: the fetched patches, one row.
         text: the answer so far.
-        probability: probability of the whole answer, 0..1; None until the answer is complete.
-        warning: see `Answer.warning`.
+        probability: of the whole answer, 0..1; None until the answer is complete.
     """
 
     fetch: FetchResult
@@ -49,12 +48,7 @@ def answer_in_steps(
     """Yields the steps of an answer about one encoded image; the last step has the probability.
 
     The first step is before the first token. If the caller stops reading steps, generation ends at the next token.
-
-    Args:
-        model: the model.
-        encoding: from its `encode_image`.
-        question: one question.
-        **choices: `strategy`, `budget` and others of `generate`.
+    `choices`: `strategy`, `budget` and others of `generate`.
 
     Raises:
         ValueError: `generate` refuses the arguments.
@@ -82,26 +76,21 @@ def answer_in_steps(
             news.put(answer)
 
     Thread(target=generate, daemon=True).start()
+    step: Step | None = None
     try:
-        yield from _steps(news)
+        while step is None or step.probability is None:
+            item: Any = news.get()
+            if isinstance(item, Exception):
+                raise item
+            if step is None:
+                step = Step(item)
+            elif isinstance(item, Answer):
+                step = replace(step, text=item.text, probability=item.probability, warning=item.warning)
+            else:
+                step = replace(step, text=item)
+            yield step
     finally:
         left.set()
-
-
-def _steps(news: SimpleQueue[Any]) -> Iterator[Step]:
-    """One step for each item of the queue, up to the whole answer."""
-    step: Step | None = None
-    while step is None or step.probability is None:
-        item = news.get()
-        if isinstance(item, Exception):
-            raise item
-        if step is None:
-            step = Step(item)
-        elif isinstance(item, Answer):
-            step = replace(step, text=item.text, probability=item.probability, warning=item.warning)
-        else:
-            step = replace(step, text=item)
-        yield step
 
 
 class _TextQueue(BaseStreamer):
@@ -181,32 +170,25 @@ def budgets(config: ArrCocConfig) -> list[tuple[str, str]]:
     return [*labels, (f"{AUTO}: the model chooses", AUTO)]
 
 
-_EXAMPLES = (
-    ("Receipt", "examples/images/receipt.png", "What is the total?"),
-    ("Receipt", "examples/images/receipt.png", "What is the date?"),
-    ("Page", "examples/held_out/images/00000.jpg", "What is the phone?"),
-)
-
-
-@dataclass(frozen=True)
-class DemoExample:
-    """An image and a question about it.
-
-    Attributes:
-        name: a description of the image.
-        path: path of the image.
-        question: a question about it.
-    """
+class DemoExample(NamedTuple):
+    """The path of an image, with a description of it and a question about it."""
 
     name: str
     path: Path
     question: str
 
 
+EXAMPLES = (
+    DemoExample("Receipt", Path("examples/images/receipt.png"), "What is the total?"),
+    DemoExample("Receipt", Path("examples/images/receipt.png"), "What is the date?"),
+    DemoExample("Page", Path("examples/held_out/images/00000.jpg"), "What is the phone?"),
+)
+
+
 def find_examples() -> Iterator[DemoExample]:
     """The examples whose images exist beside the package or in the working directory."""
     roots = (Path(__file__).resolve().parents[2], Path.cwd())
-    for name, image, question in _EXAMPLES:
-        path = next((root / image for root in roots if (root / image).is_file()), None)
+    for example in EXAMPLES:
+        path = next((root / example.path for root in roots if (root / example.path).is_file()), None)
         if path is not None:
-            yield DemoExample(name, path, question)
+            yield example._replace(path=path)

@@ -39,7 +39,6 @@ class PatchMap:
     """A number for each patch.
 
     Attributes:
-        name: its title.
         values: float [G, G].
         weight: its weight among several maps, or None.
         source: its origin, if it is not the strategy that fetched.
@@ -82,8 +81,6 @@ class SeenImage:
     """An image without tiles, encoded once for all of its questions.
 
     Attributes:
-        image: the loaded image.
-        encoding: encoding of the image.
         textures: [1, T, G, G], the set "basic", independent of the checkpoint's scorers.
         part: the view of the sources that it shows; None: all of the source.
     """
@@ -104,11 +101,9 @@ class AnswerEvidence:
     """The evidence for one answer.
 
     Attributes:
-        question: the question.
         answer: with the fetched patches and, with several passes, their history.
         uncertainty: uncertainty of the answer, 0..1, see `answer_uncertainties`.
         untrained: whether the scorer's weights are untrained.
-        textures: textures of the image.
         inner: the maps that the scorer combines, with their weights; the three relevance maps for a scorer without such
             maps.
         inner_note: a sentence about these maps.
@@ -133,9 +128,9 @@ class AnswerEvidence:
         return relevance_map(self.fetch)
 
 
-def relevance_map(fetch: FetchResult, item: int = 0) -> np.ndarray:
-    """The relevance [G, G] of one item's patches."""
-    return as_grid(fetch.relevance[item])
+def relevance_map(fetch: FetchResult) -> np.ndarray:
+    """The relevance [G, G] of the first item's patches."""
+    return as_grid(fetch.relevance[0])
 
 
 def as_grid(values: Tensor) -> np.ndarray:
@@ -168,9 +163,7 @@ def see_part(
     """The view with a question's most fetched patches, as a separate image.
 
     Args:
-        model: with a processor.
-        encoding: encoding of one document or of an image in tiles, from `model.encode_image`.
-        question: the question.
+        encoding: of one document or of an image in tiles, from `model.encode_image`.
         **choices: how patches are fetched, see `FetchChoices`; views do not support several passes.
 
     Raises:
@@ -202,36 +195,30 @@ def gather_evidence(
     """Answers a question greedily and gathers the evidence for the answer.
 
     Args:
-        model: with a processor.
         seen: the image, from `see`.
-        question: the question.
-        choices: how patches are fetched, see `FetchChoices`.
         boxes: for strategy "oracle", px of the image.
         texture_names: names of `TEXTURE_SETS["basic"]`.
 
     Raises:
         ValueError: `generate` refuses the choices, or a texture is not a basic one.
     """
-    shown = tuple(PatchMap(name, as_grid(seen.textures[0, _channel(name)].flatten())) for name in texture_names)
+    basic = dict(zip(TEXTURE_SETS["basic"], seen.textures[0], strict=True))
+    for name in texture_names:
+        if name not in basic:
+            raise ValueError(f"textures: expected names among {', '.join(basic)}; got {name!r}")
+    shown = tuple(PatchMap(name, as_grid(basic[name].flatten())) for name in texture_names)
     answer, uncertainty = _answer(model, seen, question, choices, boxes)
     strategy = answer.fetch.strategy
     scorer = model.model.fetcher.scorer(strategy)
-    context = replace(_context(model, seen, question, choices), textures=_richest(model, seen))
+    # The scorers' inputs, without external relevance and attention.
+    batch, resolved = QuestionBatch(seen.encoding, [[0]], [question]), replace(choices, num_passes=1)
+    generator = AnswerGenerator(model, model.processor)
+    context = generator.select_slots(batch, model.model.fetcher.resolve(resolved), (), {})[0].context
+    # The larger set of the checkpoint's textures and the basic ones; the smaller one is its beginning.
+    if context.textures.shape[1] <= seen.textures.shape[1]:
+        context = replace(context, textures=seen.textures.to(context.textures))
     inner, note = inner_maps(model, scorer, strategy, context)
     return AnswerEvidence(question, answer, uncertainty, is_untrained(scorer), shown, inner, note)
-
-
-def _channel(name: str) -> int:
-    basic = TEXTURE_SETS["basic"]
-    if name not in basic:
-        raise ValueError(f"textures: expected names among {', '.join(basic)}; got {name!r}")
-    return basic.index(name)
-
-
-def _richest(model: ArrCocForConditionalGeneration, seen: SeenImage) -> Tensor:
-    """The larger set of the checkpoint's textures and the basic ones; the smaller one is its beginning."""
-    own = seen.encoding.textures
-    return own if own.shape[1] > seen.textures.shape[1] else seen.textures.to(own)
 
 
 def _answer(
@@ -244,36 +231,16 @@ def _answer(
     """The answer and its uncertainty, after the last pass."""
     oracle = (choices.strategy or model.config.fetcher_config.strategy) == "oracle"
     given = [list(boxes)] if oracle and boxes is not None else None
-    answer = model.generate(
-        seen.encoding,
-        question,
-        choices=choices,
-        boxes=given,
-        return_fetch=True,
-        return_dict_in_generate=True,
-        do_sample=False,
-        num_beams=1,
-    )
+    greedy: dict[str, Any] = {"return_dict_in_generate": True, "do_sample": False, "num_beams": 1}
+    answer = model.generate(seen.encoding, question, choices=choices, boxes=given, return_fetch=True, **greedy)
     answer = answer[0] if isinstance(answer, list) else answer
     if answer.passes:
         return answer, answer.passes[-1].uncertainty
     output = answer.output
     start = output.sequences.shape[1] - len(output.logits)
-    end, pad = (generation_setting(model, {}, name, default) for name, default in _ENDS.items())
+    end, pad = generation_setting(model, {}, "eos_token_id", []), generation_setting(model, {}, "pad_token_id", -1)
     (uncertainty,) = answer_uncertainties(output, start, end, pad)
     return answer, uncertainty
-
-
-_ENDS: dict[str, Any] = {"eos_token_id": [], "pad_token_id": -1}
-
-
-def _context(
-    model: ArrCocForConditionalGeneration, seen: SeenImage, question: str, choices: FetchChoices
-) -> FetchContext:
-    """The scorers' inputs for image and question, without external relevance and attention."""
-    answer_generator, batch = AnswerGenerator(model, model.processor), QuestionBatch(seen.encoding, [[0]], [question])
-    resolved = model.model.fetcher.resolve(replace(choices, num_passes=1))
-    return answer_generator.select_slots(batch, resolved, (), {})[0].context
 
 
 # ---- maps of a scorer -----------------------------------------------------------------------------------------------
@@ -288,7 +255,6 @@ def inner_maps(
     this scorer trained. Untrained maps are omitted.
 
     Args:
-        model: holds the scorer.
         scorer, strategy: the scorer that chose the patches, and its name.
         context: has the textures of the set "basic" or more.
 

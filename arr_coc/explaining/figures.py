@@ -107,9 +107,8 @@ def draw_evidence(seen: SeenImage, evidence: AnswerEvidence) -> Any:
         rows += [FigureText(f"{evidence.inner_note}:")]
         rows += [FigureRow(tuple(_map_panel(seen, each) for each in evidence.inner), max(3, len(evidence.inner)))]
     if evidence.textures:
-        rows += [
-            FigureText("textures of the image, whatever is asked (in all maps, dark to light is least to greatest):")
-        ]
+        note = "textures of the image, whatever is asked (in all maps, dark to light is least to greatest):"
+        rows += [FigureText(note)]
         rows += _in_rows([_map_panel(seen, each) for each in evidence.textures], 6)
     return _draw(rows, seen)
 
@@ -155,12 +154,14 @@ def _head(evidence: AnswerEvidence) -> list[FigureText]:
     answer = evidence.answer
     sure = f"confidence {answer.probability:.1%}, uncertainty {evidence.uncertainty:.3f}"
     said = f"{answer.text or '(nothing)'}   ({sure})"
+    fetch = evidence.fetch
+    fetched = f"{int(fetch.tokens.sum())} tokens fetched from {fetch.scores.shape[-1]} patches"
     lines = [
         FigureText(evidence.question, TEXT, INK, bold=True),
         FigureText(said, TEXT, INK),
-        FigureText(_described(evidence.fetch)),
+        FigureText(f"{fetch.strategy}, {fetch.allocator}: {fetched}"),
     ]
-    failed = [part for part, count in evidence.fetch.fallbacks.items() if count]
+    failed = [part for part, count in fetch.fallbacks.items() if count]
     return [*lines, *(FigureText(f"The {part} fell back on a simpler part.", SMALL, "#b00020") for part in failed)]
 
 
@@ -174,11 +175,6 @@ def _part(seen: SeenImage) -> list[FigureText]:
         FigureText(shown),
         FigureText(f"Asked by itself here; over all views the answer is: {part.answer or '(nothing)'}"),
     ]
-
-
-def _described(fetch: FetchResult) -> str:
-    patches = fetch.scores.shape[-1]
-    return f"{fetch.strategy}, {fetch.allocator}: {int(fetch.tokens.sum())} tokens fetched from {patches} patches"
 
 
 def _title(evidence: AnswerEvidence) -> str:
@@ -274,9 +270,8 @@ def _draw_relevance(axes: Any, seen: SeenImage, relevance: np.ndarray | None, hi
 def _draw_map(axes: Any, seen: SeenImage, values: np.ndarray, low: float, high: float) -> None:
     side = seen.encoding.side
     shown = np.ma.masked_where(~seen.patch_mask, values)
-    axes.imshow(
-        shown, extent=(0, side, side, 0), vmin=low, vmax=max(high, low + 1e-9), cmap="viridis", interpolation="nearest"
-    )
+    scale = {"vmin": low, "vmax": max(high, low + 1e-9), "cmap": "viridis", "interpolation": "nearest"}
+    axes.imshow(shown, extent=(0, side, side, 0), **scale)
 
 
 def _draw_tokens(axes: Any, seen: SeenImage, fetch: FetchResult) -> None:
@@ -287,17 +282,14 @@ def _draw_tokens(axes: Any, seen: SeenImage, fetch: FetchResult) -> None:
 def _outline(axes: Any, fetch: FetchResult) -> None:
     """Draws each token as a square in the colour of its size, large tokens first."""
     from matplotlib.collections import PatchCollection
+    from matplotlib.colors import to_rgba
     from matplotlib.patches import Rectangle
 
     regions = fetch.regions()[fetch.used].tolist()
     for size in sorted(tokens_by_size(fetch), reverse=True):
         squares = [Rectangle((x0, y0), x1 - x0, y1 - y0) for y0, x0, y1, x1 in regions if (y1 - y0) * (x1 - x0) == size]
         colour = LEVEL_COLOURS[size]
-        axes.add_collection(PatchCollection(squares, facecolor=(*_rgb(colour), 0.12), edgecolor=colour, linewidth=0.7))
-
-
-def _rgb(colour: str) -> tuple[float, ...]:
-    return tuple(int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5))
+        axes.add_collection(PatchCollection(squares, facecolor=to_rgba(colour, 0.12), edgecolor=colour, linewidth=0.7))
 
 
 def _draw_uncertainties(axes: Any, values: Sequence[float]) -> None:
@@ -380,17 +372,10 @@ def _wrapped(line: FigureText) -> list[str]:
 def _write(figure: Any, lines: Sequence[str], x: float, y: float, style: FigureText) -> None:
     """Writes lines of text below `y` literally: a dollar sign does not start a formula."""
     height = figure.get_figheight()
+    look = {"size": style.size, "color": style.ink, "weight": "bold" if style.bold else "normal"}
     for number, text in enumerate(lines):
-        figure.text(
-            x / WIDTH,
-            (y - number * _step(style.size)) / height,
-            text,
-            size=style.size,
-            color=style.ink,
-            va="top",
-            weight="bold" if style.bold else "normal",
-            parse_math=False,
-        )
+        place = (x / WIDTH, (y - number * _step(style.size)) / height)
+        figure.text(*place, text, va="top", parse_math=False, **look)
 
 
 def _place(figure: Any, row: FigureRow, at: float, shape: float, window: tuple[float, float, float, float]) -> None:
@@ -412,6 +397,8 @@ def _place(figure: Any, row: FigureRow, at: float, shape: float, window: tuple[f
 
 
 def _draw_legend(figure: Any, legend: Legend, at: float) -> None:
+    from matplotlib.colors import to_rgba
+
     height, middle = figure.get_figheight(), at - 0.12
     length, thick = 1.2, 0.11
     x = MARGIN
@@ -425,7 +412,7 @@ def _draw_legend(figure: Any, legend: Legend, at: float) -> None:
     x += 0.35
     for colour, text in legend.outlines:
         mark = figure.add_axes((x / WIDTH, (middle - thick / 2) / height, thick / WIDTH, thick / height))
-        mark.set(xticks=[], yticks=[], facecolor=(*_rgb(colour), 0.12))
+        mark.set(xticks=[], yticks=[], facecolor=to_rgba(colour, 0.12))
         for spine in mark.spines.values():
             spine.set(color=colour, linewidth=1.2)
         figure.text((x + 0.18) / WIDTH, middle / height, text, size=SMALL, color=SOFT, va="center")
