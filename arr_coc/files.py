@@ -51,7 +51,10 @@ def sole_writer(out: Path, *, patience: float | None = None) -> Iterator[None]:
     try:
         lock.acquire(timeout=PATIENCE if patience is None else patience)
     except Timeout:
-        raise ValueError(f"{out}: expected no other process to write there; got {_holder(path)}") from None
+        holder = ""
+        with suppress(OSError, UnicodeDecodeError):
+            holder = path.read_text(encoding="utf-8")
+        raise ValueError(f"{out}: expected no other process to write there; got {holder or 'another one'}") from None
     try:
         path.write_text(f"process {os.getpid()} on {platform.node()} since {datetime.now():%Y-%m-%d %H:%M:%S}", "utf-8")
         yield
@@ -59,13 +62,6 @@ def sole_writer(out: Path, *, patience: float | None = None) -> Iterator[None]:
         with suppress(OSError):  # Windows keeps a file that is open; it is locked again then
             path.unlink()  # while the lock is held: a process that opened it meanwhile notices, and starts over
         lock.release()
-
-
-def _holder(lock: Path) -> str:
-    try:
-        return lock.read_text(encoding="utf-8") or "another one"
-    except (OSError, UnicodeDecodeError):
-        return "another one"
 
 
 _WRITERS = ("while serializing", "inline_container")
@@ -321,16 +317,13 @@ def check_types(settings: Any) -> None:
     """
     hints = get_type_hints(type(settings))
     for field in fields(settings):
-        _check_type(field.name, getattr(settings, field.name), hints[field.name])
-
-
-def _check_type(name: str, value: Any, hint: Any) -> None:
-    try:
-        type_validator(name, value, _as_read(hint))
-    except TypeError as error:
-        declared = hint.__name__ if isinstance(hint, type) and not get_args(hint) else str(hint)
-        expected = re.sub(r"(collections\.abc|typing)\.", "", declared)
-        raise ValueError(f"{name}: expected {expected}; got {value!r}") from error
+        value, hint = getattr(settings, field.name), hints[field.name]
+        try:
+            type_validator(field.name, value, _as_read(hint))
+        except TypeError as error:
+            declared = hint.__name__ if isinstance(hint, type) and not get_args(hint) else str(hint)
+            expected = re.sub(r"(collections\.abc|typing)\.", "", declared)
+            raise ValueError(f"{field.name}: expected {expected}; got {value!r}") from error
 
 
 def _as_read(hint: Any) -> Any:
@@ -355,14 +348,7 @@ def fault_of_input(error: Exception) -> str | None:
     """
     from huggingface_hub.errors import StrictDataclassError
 
-    kinds: tuple[type[Exception], ...] = (
-        ValueError,
-        OSError,
-        SafetensorError,
-        StrictDataclassError,
-        zipfile.BadZipFile,
-        pickle.UnpicklingError,
-    )
+    kinds = (ValueError, OSError, SafetensorError, StrictDataclassError, zipfile.BadZipFile, pickle.UnpicklingError)
     return (" ".join(str(error).split()) or type(error).__name__) if isinstance(error, kinds) else None
 
 
