@@ -12,6 +12,7 @@ import torch
 from helpers import Cli, tiny_tokenizer
 from serving_client import chat, data_url, noise, png
 from starlette.responses import JSONResponse
+from starlette.types import Message
 from torch import nn
 
 from arr_coc.cli.serve import KEYS_VARIABLE, _keys
@@ -19,7 +20,7 @@ from arr_coc.serving.answers import AnswerText, SchemaField, as_object, fields_o
 from arr_coc.serving.batched_model import LARGEST_ID, TokenRows
 from arr_coc.serving.encodings import HANDLE, affinity_key, by_affinity, handle_of
 from arr_coc.serving.examples import load_hook
-from arr_coc.serving.guard import Guard, Message
+from arr_coc.serving.guard import Guard
 from arr_coc.serving.metrics import Metrics, length_label
 from arr_coc.serving.protocol import error_body
 from arr_coc.serving.refusals import invalid_field

@@ -235,10 +235,7 @@ SHARED: dict[str, dict[str, Any]] = {
         "help": 'number of tokens to fetch, or "fast", "balanced", "standard", "accurate", "all", "tier:64" to '
         '"tier:400", or "auto": the model chooses (default: the model\'s)',
     },
-    "allocator": {
-        "metavar": "A",
-        "help": f"how patches are chosen by relevance: {ALLOCATORS} (default: the model's)",
-    },
+    "allocator": {"metavar": "A", "help": f"how patches are chosen by relevance: {ALLOCATORS} (default: the model's)"},
     "box": {
         "metavar": "X0,Y0,X1,Y1",
         "action": "append",
@@ -289,11 +286,13 @@ SHARED: dict[str, dict[str, Any]] = {
     },
     "on-error": {
         "choices": ("stop", "skip"),
+        "default": "stop",
         "help": "what to do at a bad record: stop, or skip it with a warning (default: stop)",
     },
     "max-errors": {
         "metavar": "N",
         "type": int,
+        "default": 100,
         "help": "number of bad records that are skipped at most (default: 100)",
     },
 }
@@ -412,9 +411,3 @@ def read_source(path: Path) -> Format:
     if not isinstance(content, Mapping):
         raise ValueError(f"{path}: expected format, path and the format's other fields by name; got {content!r}")
     return open_source(content, folder=path.parent)
-
-
-def reading(on_error: Any, max_errors: Any) -> dict[str, Any]:
-    """The arguments of `Format.read` among the options."""
-    options = {"on_error": on_error, "max_errors": max_errors}
-    return {name: value for name, value in options.items() if value is not None}

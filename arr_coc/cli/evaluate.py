@@ -7,18 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .common import (
-    DATA,
-    METRICS,
-    Command,
-    add_options,
-    announce,
-    check_arguments,
-    find_source,
-    reading,
-    split_names,
-    writable,
-)
+from .common import DATA, METRICS, Command, add_options, announce, check_arguments, find_source, split_names, writable
 
 if TYPE_CHECKING:
     from arr_coc.attached import AttachedReader
@@ -132,7 +121,7 @@ def _of_strategies(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         raise ValueError("--allocators: expected it without --allocator; got both")
     if args.fit_calibration:
         _check_fit(args)
-    records = list(source.read(limit=args.limit, **reading(args.on_error, args.max_errors)))
+    records = list(source.read(limit=args.limit, on_error=args.on_error, max_errors=args.max_errors))
     announce(f"Loading the model, then asking {len(records):,} questions")
     model = load_model_or_reader(whole_model(args.model), args.device)
     same = {name: getattr(args, name) for name in ("batch_size", "budget", "allocator", "seed", "tiles")}
@@ -274,20 +263,11 @@ def _of_arms(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     announce("Loading the model, then asking every arm")
     model = load_model(args.model, args.device)
     arms = tuple(split_names(args.arms, "--arms"))
-    data = DataSet(
-        "data",
-        source,
-        arms,
-        tiles=args.tiles,
-        metric=source.metric if args.metric is None else args.metric,
-        rules="default" if rules is None else rules,
-        budget=args.budget,
-        allocator=args.allocator,
-        seeds=seeds,
-    )
-    result = measure_suite(
-        model, [data], limit=args.limit, batch_size=args.batch_size, **reading(args.on_error, args.max_errors)
-    )
+    same = {name: getattr(args, name) for name in ("tiles", "budget", "allocator")}
+    same |= {"metric": source.metric if args.metric is None else args.metric, "seeds": seeds}
+    data = DataSet("data", source, arms, rules="default" if rules is None else rules, **same)
+    same = {name: getattr(args, name) for name in ("limit", "batch_size", "on_error", "max_errors")}
+    result = measure_suite(model, [data], **same)
     return result, suite_text(result)
 
 

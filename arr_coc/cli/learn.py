@@ -5,7 +5,7 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
-from .common import DATA, Command, add_options, find_source, read_source, reading, training_log
+from .common import DATA, Command, add_options, find_source, read_source, training_log
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -136,7 +136,7 @@ def run_reference(args: argparse.Namespace) -> None:
     if not folder.is_dir():
         raise ValueError(f"model: expected a folder, to write {REFERENCE} into; got {args.model!r}")
     source = find_source(args.data, args.format, args.fields)
-    records = list(source.read(limit=args.limit, **reading(args.on_error, args.max_errors)))
+    records = list(source.read(limit=args.limit, on_error=args.on_error, max_errors=args.max_errors))
     reference = measure_reference(load_model(args.model, args.device), records)
     reference.save(folder / REFERENCE)
     for name, own in reference.statistics.items():

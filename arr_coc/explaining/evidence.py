@@ -125,12 +125,7 @@ class AnswerEvidence:
     @property
     def relevance(self) -> np.ndarray:
         """float [G, G] in 0..1: the map by which patches were chosen."""
-        return relevance_map(self.fetch)
-
-
-def relevance_map(fetch: FetchResult) -> np.ndarray:
-    """The relevance [G, G] of the first item's patches."""
-    return as_grid(fetch.relevance[0])
+        return as_grid(self.fetch.relevance[0])
 
 
 def as_grid(values: Tensor) -> np.ndarray:

@@ -21,7 +21,7 @@ from ..modeling.fetcher import FetchResult
 from ..modeling.image_processing_arr_coc import fit_square
 from ..modeling.passes import UNSURE
 from ..viewing import heat
-from .evidence import AnswerEvidence, PatchMap, SeenImage, relevance_map, tokens_by_size
+from .evidence import AnswerEvidence, PatchMap, SeenImage, as_grid, tokens_by_size
 
 LEVEL_COLOURS = {1: "#d55e00", 4: "#0072b2", 16: "#cc79a7"}
 """Colours of tokens by their number of patches (by Okabe and Ito, safe for colour-blind readers)."""
@@ -75,9 +75,8 @@ class FigureText:
 
 @dataclass(frozen=True)
 class Legend:
-    """A colour bar, and the meaning of the tokens' outlines."""
+    """The colour bar of relevance, and the meaning of the tokens' outlines."""
 
-    bar: str
     outlines: tuple[tuple[str, str], ...]
 
 
@@ -143,7 +142,7 @@ def draw_strategies(seen: SeenImage, evidence: Sequence[AnswerEvidence]) -> Any:
         rows += [FigureRow(tuple(_tokens_panel(seen, each) for each in part), columns)]
     sizes = {size for each in evidence for size in tokens_by_size(each.fetch)}
     outlines = tuple((LEVEL_COLOURS[size], _token_of(size)) for size in sorted(sizes))
-    return _draw([*rows, Legend("relevance", outlines)], seen)
+    return _draw([*rows, Legend(outlines)], seen)
 
 
 # ---- parts --------------------------------------------------------------------------------------------------------
@@ -199,7 +198,7 @@ def _map_panel(seen: SeenImage, each: PatchMap) -> Panel:
 
 def _pass_panel(seen: SeenImage, number: int, one_pass: Pass, taken: np.ndarray) -> Panel:
     def draw(axes: Any) -> None:
-        _draw_relevance(axes, seen, relevance_map(one_pass.fetch), hidden=taken)
+        _draw_relevance(axes, seen, as_grid(one_pass.fetch.relevance[0]), hidden=taken)
         _outline(axes, one_pass.fetch)
 
     drawn = f", {one_pass.share:.0%} of them drawn" if one_pass.share else ""
@@ -229,7 +228,7 @@ def _token_of(size: int) -> str:
 
 def _legend(fetch: FetchResult) -> Legend:
     counts = tokens_by_size(fetch).items()
-    return Legend("relevance", tuple((LEVEL_COLOURS[size], f"{_token_of(size)}: {count}") for size, count in counts))
+    return Legend(tuple((LEVEL_COLOURS[size], f"{_token_of(size)}: {count}") for size, count in counts))
 
 
 # ---- contents of axes ---------------------------------------------------------------------------------------------
@@ -402,8 +401,8 @@ def _draw_legend(figure: Any, legend: Legend, at: float) -> None:
     height, middle = figure.get_figheight(), at - 0.12
     length, thick = 1.2, 0.11
     x = MARGIN
-    figure.text(x / WIDTH, middle / height, f"{legend.bar}  0", size=SMALL, color=SOFT, va="center")
-    x += _width(f"{legend.bar}  0")
+    figure.text(x / WIDTH, middle / height, "relevance  0", size=SMALL, color=SOFT, va="center")
+    x += _width("relevance  0")
     axes = figure.add_axes((x / WIDTH, (middle - thick / 2) / height, length / WIDTH, thick / height))
     axes.imshow(heat(np.linspace(0, 1, 100))[None], aspect="auto")
     axes.set(xticks=[], yticks=[])

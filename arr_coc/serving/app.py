@@ -110,11 +110,6 @@ class Server:
             await self.workers.stop()
             await self.store.stop()
 
-    @property
-    def ready(self) -> bool:
-        """Whether the server accepts questions."""
-        return self.engine.alive and not self.guard.draining
-
 
 def _endpoints(server: Server) -> FastAPI:
     # Without FastAPI's documentation pages, which load scripts from other hosts.
@@ -204,7 +199,7 @@ def _add_status(api: FastAPI, server: Server) -> None:
 
     @api.get("/readyz")
     async def readyz() -> Response:
-        return _status(server.ready)
+        return _status(server.engine.alive and not server.guard.draining)
 
     @api.get("/metrics")
     async def metrics() -> Response:

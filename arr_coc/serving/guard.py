@@ -5,19 +5,13 @@ It reads each body within limits of size and time, so that no endpoint waits for
 
 import asyncio
 import hmac
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
 
 from starlette.requests import ClientDisconnect, Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .metrics import Metrics
 from .protocol import error_response
 from .settings import ServerSettings
-
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Message, Receive, Send], Awaitable[None]]
 
 OPEN_PATHS = ("/healthz", "/readyz")
 """Paths that are always answered, as monitoring has no key and must not wait."""
@@ -39,12 +33,12 @@ class Guard:
         draining: whether the server is ending; it then refuses new requests.
     """
 
-    def __init__(self, app: App, settings: ServerSettings, metrics: Metrics) -> None:
+    def __init__(self, app: ASGIApp, settings: ServerSettings, metrics: Metrics) -> None:
         self.app, self.settings, self.metrics = app, settings, metrics
         self.open = 0
         self.draining = False
 
-    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers one request, or passes it on."""
         if scope["type"] != "http" or scope["path"] in OPEN_PATHS:
             await self.app(scope, receive, send)
@@ -65,7 +59,7 @@ class Guard:
         finally:
             self.open -= 1
 
-    def _admit(self, scope: Message) -> None:
+    def _admit(self, scope: Scope) -> None:
         headers = {name.lower(): value for name, value in scope["headers"]}
         if self.draining:
             raise _Refusal(503, "draining", "the server is ending; try another", retry_after=5)
@@ -83,7 +77,7 @@ class Guard:
         matches = [hmac.compare_digest(shown, key.encode()) for key in self.settings.api_keys]
         return scheme.lower() == b"bearer" and any(matches)
 
-    async def _body(self, scope: Message, receive: Receive) -> bytes:
+    async def _body(self, scope: Scope, receive: Receive) -> bytes:
         limit, content = self.settings.max_body, bytearray()
         try:
             async with asyncio.timeout(self.settings.body_seconds):

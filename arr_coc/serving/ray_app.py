@@ -21,11 +21,12 @@ from ray.serve.config import AutoscalingConfig, RequestRouterConfig
 from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 from ray.serve.request_router import PendingRequest, RequestRouter, RunningReplica
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..attached.reader import load_model_or_reader
 from .app import Server
 from .encodings import affinity_key, by_affinity
-from .guard import App, Guard, Message, Receive, Send, replayed
+from .guard import Guard, replayed
 from .metrics import Metrics
 from .protocol import error_response
 from .settings import ServerSettings
@@ -79,7 +80,7 @@ class Replica:
         self._running = AsyncExitStack()
         await self._running.enter_async_context(self.server.lifespan(self.server.api))
 
-    async def answer(self, key: str, scope: Message, body: bytes) -> AsyncIterator[Message]:
+    async def answer(self, key: str, scope: Scope, body: bytes) -> AsyncIterator[Message]:
         """The application's messages to one request; `key` is the router's."""
         gone, messages = asyncio.Event(), asyncio.Queue[Message | None]()
 
@@ -124,10 +125,10 @@ class Gateway:
         self.replicas: Any = replicas.options(stream=True)
         self.settings, self.secret = settings, secret
 
-    def __serve_build_asgi_app__(self) -> App:
+    def __serve_build_asgi_app__(self) -> ASGIApp:
         guard = Guard(self._hand_on, self.settings, Metrics())
 
-        async def application(scope: Message, receive: Receive, send: Send) -> None:
+        async def application(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] == "lifespan":
                 await _live(receive, send)
             else:
@@ -135,7 +136,7 @@ class Gateway:
 
         return application
 
-    async def _hand_on(self, scope: Message, receive: Receive, send: Send) -> None:
+    async def _hand_on(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Sends a request to replicas until one answers."""
         body = b"" if scope["method"] == "GET" else (await receive())["body"]
         key = await asyncio.to_thread(affinity_key, body, self.secret) if body else ""

@@ -68,7 +68,9 @@ class VllmClient:
             openai.OpenAIError: the server did not answer.
         """
         embeds = self.prompt_embeds(encoding, question, max_tokens=max_tokens, **options)
-        part = {"type": "prompt_embeds", "data": serialized(embeds)}
+        saved = BytesIO()  # vLLM loads the tensor with `weights_only`
+        torch.save(embeds.cpu().clone(), saved)  # saving a view would save its whole storage
+        part = {"type": "prompt_embeds", "data": base64.b64encode(saved.getvalue()).decode()}
         messages = [{"role": "user", "content": [part]}]
         completion = self.client.chat.completions.create(
             model=self.name, messages=messages, max_tokens=max_tokens, temperature=0.0
@@ -114,10 +116,3 @@ class VllmClient:
         with processor.tokenizing.lock:
             head, tail = processor.tokenizer(text.split(processor.image_token), add_special_tokens=False)["input_ids"]
         return list(head), list(tail)
-
-
-def serialized(embeds: Tensor) -> str:
-    """Embeddings [S, D] in vLLM's format: base64 of a saved tensor, which it loads with `weights_only`."""
-    stream = BytesIO()
-    torch.save(embeds.detach().cpu().clone(), stream)  # saving a view would save its whole storage
-    return base64.b64encode(stream.getvalue()).decode()
