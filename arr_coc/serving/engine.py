@@ -176,8 +176,9 @@ class Engine(QuestionQueue):
         return [self._waiting, self._waiting_for_passes]
 
     def _queue_of(self, question: ServedQuestion) -> deque[Ticket]:
-        ranked = len(question.pages) > 1 and self.answer_generator.reads_text(question.choices)
-        return self._waiting_for_passes if question.in_passes or ranked else self._waiting
+        wanted: Any = question.choices  # from `choices`
+        ranked = len(question.pages) > 1 and self.answer_generator.reads_text(wanted)
+        return self._waiting_for_passes if ranked or wanted.num_passes not in (None, 1) else self._waiting
 
     # ---- the thread that embeds
 
@@ -186,7 +187,9 @@ class Engine(QuestionQueue):
         return min(self._embed_batch, self._max_running - len(self._running))
 
     def _go_together(self, first: ServedQuestion, other: ServedQuestion) -> bool:
-        return first.goes_with(other)
+        # Single images and views, which share a budget, cannot be embedded in one batch.
+        alike = first.choices == other.choices and first.max_tokens == other.max_tokens
+        return alike and (first.joint, first.pools) == (other.joint, other.pools)
 
     @torch.no_grad()
     def _answer(self, batch: list[Ticket]) -> None:

@@ -43,11 +43,6 @@ class ServedQuestion:
     temperature: float = 0.0
     top_p: float = 1.0
 
-    def goes_with(self, other: "ServedQuestion") -> bool:
-        """Whether both can be embedded in one batch. Single images and views, which share a budget, cannot be mixed."""
-        alike = self.choices == other.choices and self.max_tokens == other.max_tokens
-        return alike and (self.joint, self.pools) == (other.joint, other.pools)
-
     @property
     def joint(self) -> bool:
         """Whether several views share one budget."""
@@ -62,11 +57,6 @@ class ServedQuestion:
     def pages(self) -> list[tuple[Page, ImageEncoding]]:
         """The page in each slot of the prompt, and its encoding."""
         return [((image.key, row), image.encoding) for image in self.images for row in range(len(image.encoding))]
-
-    @property
-    def in_passes(self) -> bool:
-        """Whether it can have more than one pass."""
-        return isinstance(self.choices, FetchChoices) and self.choices.num_passes not in (None, 1)
 
 
 @dataclass(frozen=True)
