@@ -60,22 +60,24 @@ class VllmClient:
         """
         return self.answer_generator.encode(image, prefix=False)
 
-    def ask(self, encoding: ImageEncoding, question: str, *, max_tokens: int = 64, **options: Any) -> str:
-        """The greedy answer, as from `generate`; `options` are `history`, as there, and fields of FetchChoices.
+    def ask(self, encoding: ImageEncoding, question: str, **options: Any) -> str:
+        """The greedy answer, as from `generate`; `options` are those of `prompt_embeds`.
 
         Raises:
             ValueError: an invalid choice or prompt.
             openai.OpenAIError: the server did not answer.
         """
-        embeds = self.prompt_embeds(encoding, question, max_tokens=max_tokens, **options)
+        completion = self.client.chat.completions.create(**self.body(encoding, question, **options))
+        return split_thinking((completion.choices[0].message.content or "").strip())[1]
+
+    def body(self, encoding: ImageEncoding, question: str, *, max_tokens: int = 64, **options: Any) -> dict[str, Any]:
+        """The request that `ask` sends."""
         saved = BytesIO()  # vLLM loads the tensor with `weights_only`
+        embeds = self.prompt_embeds(encoding, question, max_tokens=max_tokens, **options)
         torch.save(embeds.cpu().clone(), saved)  # saving a view would save its whole storage
         part = {"type": "prompt_embeds", "data": base64.b64encode(saved.getvalue()).decode()}
         messages = [{"role": "user", "content": [part]}]
-        completion = self.client.chat.completions.create(
-            model=self.name, messages=messages, max_tokens=max_tokens, temperature=0.0
-        )
-        return split_thinking((completion.choices[0].message.content or "").strip())[1]
+        return {"model": self.name, "messages": messages, "max_tokens": max_tokens, "temperature": 0.0}
 
     @torch.no_grad()
     def prompt_embeds(
@@ -88,6 +90,8 @@ class VllmClient:
         **choices: Any,
     ) -> Tensor:
         """The prompt's embeddings [S, D], without the tokens that the server's template adds around it.
+
+        `history`: as in `generate`; `choices` are fields of FetchChoices.
 
         Raises:
             ValueError: an invalid choice or prompt, or the template adds other tokens around it.
