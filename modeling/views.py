@@ -570,6 +570,7 @@ def bridge_over_views(
     if model.bridge.places_tokens and not encoding.bypass:
 
         def read(numbers: Tensor, indices: Tensor, used: Tensor, levels: Tensor | None) -> Sequence[Tensor]:
+            assert encoding.pieces is not None, "encodings for bridges that place tokens have wordpieces"
             pieces = views.pick(encoding.pieces, "pieces", numbers)
             return [pieces.take_along_dim(indices[..., None, None], 1)]
 
