@@ -107,8 +107,8 @@ def test_salience_is_the_weighted_sum_of_its_parts() -> None:
             low, high = own[real[item]].min(), own[real[item]].max()
             parts.append((own - low) / (high - low))
         parts.append(np.exp(-(eccentricity[item].double().numpy() ** 2) / (2 * CENTRE_WIDTH**2)))
-        expected[item] = (0.5 * parts[0] + 0.3 * parts[1] + 0.2 * parts[2]) * real[item]
-    score = salience_score(edges, contrast, eccentricity, mask(), (0.5, 0.3, 0.2))
+        expected[item] = (0.4 * parts[0] + 0.4 * parts[1] + 0.2 * parts[2]) * real[item]
+    score = salience_score(edges, contrast, eccentricity, mask())
     assert score.numpy() == pytest.approx(expected, abs=1e-5)
     default = salience_score(edges * 1e4, contrast, eccentricity, mask())
     assert default.min() >= 0 and default.max() <= 1 and not default[2].any()
