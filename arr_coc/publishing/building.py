@@ -127,7 +127,8 @@ def read_card(path: Path) -> ModelCard:
             text = file.read()
         return ModelCard(text if text.startswith("---") else f"---\n\n---\n{text}")
     except (ValueError, TypeError, yaml.YAMLError) as error:
-        raise ValueError(f"{path}: expected a card with YAML metadata; got {_line(error)}") from error
+        received = " ".join(str(error).split()) or type(error).__name__
+        raise ValueError(f"{path}: expected a card with YAML metadata; got {received}") from error
 
 
 def complete_card(
@@ -242,10 +243,6 @@ def _say_tested(text: str, versions: str) -> str:
 def _title(text: str) -> str | None:
     heading = re.search(r"^# +(.+?) *\r?$", text, re.MULTILINE)
     return heading[1] if heading else None
-
-
-def _line(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
 
 
 CODE = Path(modeling.__file__).parent
