@@ -287,7 +287,8 @@ def test_training_balances_the_load_and_evaluation_leaves_it() -> None:
     scorer(whole)
     assert scorer.router.load_bias.abs().max() == pytest.approx(BALANCE_RATE)
     for _ in range(4000):
-        scorer.router(scorer._normed(whole), expert_evidence(whole), whole.patch_mask)
+        normed = scorer.patch_norm(whole.features.flatten(2).transpose(1, 2))
+        scorer.router(normed, expert_evidence(whole), whole.patch_mask)
     scorer.eval()
     assert (load() - CHOSEN / len(EXPERTS)).abs().max() < 0.1
 
