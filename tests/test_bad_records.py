@@ -151,7 +151,7 @@ def test_bad_records_of_published_files_are_named(
     shared = both or (path == "scenes.json" and len(keys) < 4)
     if not shared and "annotation 2" not in message:
         with caplog.at_level(logging.WARNING):
-            assert len(open_records(spec, on_error="skip")) == 1
+            assert len(open_records({**spec, "on_error": "skip"})) == 1
         assert len(caplog.records) == 1
 
 
@@ -178,7 +178,7 @@ def test_faults_of_a_whole_source_are_never_skipped(name: str, changes: dict[str
     spec = {**MAKERS[name](), **changes}
     Path("list.json").write_text("[1]")
     with pytest.raises(ValueError, match=message):
-        open_records(spec, on_error="skip")
+        open_records({**spec, "on_error": "skip"})
 
 
 def test_json_that_is_none_is_named_with_its_line() -> None:

@@ -27,9 +27,7 @@ from arr_coc.evaluation.peer_rules import (
     merge,
     raters,
     received,
-    received_from_last,
     relevance,
-    significance,
     targets,
 )
 from arr_coc.evaluation.peers import choose, read_prompt
@@ -50,7 +48,7 @@ def test_fastv_ranks_by_attention_received() -> None:
     attention = torch.tensor([[1.0, 0, 0, 0], [0.1, 0.9, 0, 0], [0.0, 0.8, 0.2, 0], [0.2, 0.0, 0.5, 0.3]])
     places = torch.tensor([1, 2])
     assert_close(received(attention, places), torch.tensor([1.7 / 4, 0.7 / 4]))
-    assert_close(received_from_last(attention, places), torch.tensor([0.0, 0.5]))
+    assert_close(received(attention, places, slice(-1, None)), torch.tensor([0.0, 0.5]))
 
 
 def test_sparsevlm_lets_the_words_about_the_image_rate() -> None:
@@ -63,7 +61,7 @@ def test_sparsevlm_lets_the_words_about_the_image_rate() -> None:
     assert raters(torch.ones(1, 1), shares.log()).tolist() == [True, False, False]
     attention = torch.zeros(6, 6)
     attention[4, 1], attention[5, 1], attention[5, 2], attention[3, 2] = 0.2, 0.4, 0.3, 9.0
-    assert_close(significance(attention, torch.tensor([4, 5]), torch.tensor([1, 2])), torch.tensor([0.3, 0.15]))
+    assert_close(received(attention, torch.tensor([1, 2]), torch.tensor([4, 5])), torch.tensor([0.3, 0.15]))
 
 
 def test_visionzip_attends_from_cls_with_every_head() -> None:

@@ -37,8 +37,7 @@ def test_resume_is_exact_and_keeps_the_scorer_that_the_phase_began_with(checkpoi
     resumed.train()
     assert same(weights_of(whole), weights_of(resumed))
     before = loaded(checkpoint)[0].model.fetcher.scorer("realizer").state_dict()
-    assert resumed.reinforcer is not None
-    assert same(resumed.reinforcer.references["realizer"].state_dict(), before)
+    assert same(resumed.references["realizer"].state_dict(), before)
     assert not same(resumed.model.model.fetcher.scorer("realizer").state_dict(), before)
 
 

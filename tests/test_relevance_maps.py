@@ -107,8 +107,8 @@ def test_salience_is_the_weighted_sum_of_its_parts() -> None:
             low, high = own[real[item]].min(), own[real[item]].max()
             parts.append((own - low) / (high - low))
         parts.append(np.exp(-(eccentricity[item].double().numpy() ** 2) / (2 * CENTRE_WIDTH**2)))
-        expected[item] = (0.5 * parts[0] + 0.3 * parts[1] + 0.2 * parts[2]) * real[item]
-    score = salience_score(edges, contrast, eccentricity, mask(), (0.5, 0.3, 0.2))
+        expected[item] = (0.4 * parts[0] + 0.4 * parts[1] + 0.2 * parts[2]) * real[item]
+    score = salience_score(edges, contrast, eccentricity, mask())
     assert score.numpy() == pytest.approx(expected, abs=1e-5)
     default = salience_score(edges * 1e4, contrast, eccentricity, mask())
     assert default.min() >= 0 and default.max() <= 1 and not default[2].any()
@@ -287,7 +287,8 @@ def test_training_balances_the_load_and_evaluation_leaves_it() -> None:
     scorer(whole)
     assert scorer.router.load_bias.abs().max() == pytest.approx(BALANCE_RATE)
     for _ in range(4000):
-        scorer.router(scorer._normed(whole), expert_evidence(whole), whole.patch_mask)
+        normed = scorer.patch_norm(whole.features.flatten(2).transpose(1, 2))
+        scorer.router(normed, expert_evidence(whole), whole.patch_mask)
     scorer.eval()
     assert (load() - CHOSEN / len(EXPERTS)).abs().max() < 0.1
 

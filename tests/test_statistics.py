@@ -78,8 +78,8 @@ def test_what_no_image_shows_is_not_ruled_out() -> None:
 
 def called(first: np.ndarray, second: np.ndarray, images: np.ndarray) -> bool:
     """As the experiment calls it."""
-    p = sign_flip(first, second, groups=images, flips=1999)
-    difference = paired_difference(first, second, groups=images, resamples=500)
+    p = sign_flip(first, second, groups=images)
+    difference = paired_difference(first, second, groups=images)
     return is_significant(difference, p, len(np.unique(images)))
 
 
@@ -100,7 +100,7 @@ def test_the_same_arm_twice_is_not_called_different() -> None:
 
 def finds_something(answers: np.ndarray, images: np.ndarray) -> bool:
     """Whether any comparison of the first arm with the others is called significant, as the experiment calls it."""
-    p_values = [sign_flip(answers[0], other, groups=images, flips=1999) for other in answers[1:]]
+    p_values = [sign_flip(answers[0], other, groups=images) for other in answers[1:]]
     return any(
         p <= SIGNIFICANCE
         and is_significant(paired_difference(answers[0], other, groups=images), p, len(np.unique(images)))

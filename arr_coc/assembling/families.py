@@ -143,10 +143,8 @@ class PublishedFamily:
     def bridge_config(self, source: WeightsSource, kind: str) -> dict[str, Any]:
         """Fields of `bridge_config` that depend on the language model, for a bridge of this kind."""
         if kind == "vet":
-            raise ValueError(
-                'bridge "vet": expected a language model with a visual embedding table (Ovis2.5); '
-                f"got {source}, without"
-            )
+            expected = "a language model with a visual embedding table (Ovis2.5)"
+            raise ValueError(f'bridge "vet": expected {expected}; got {source}, without')
         return {}
 
     def map(self, source: WeightsSource, roles: set[str], wanted: Shapes) -> Mapping:
@@ -170,15 +168,7 @@ def family_of(source: WeightsSource) -> PublishedFamily:
         raise ValueError(f"{source}: {error}") from error
 
 
-_NOT_MODEL = (
-    "architectures",
-    "auto_map",
-    "dtype",
-    "torch_dtype",
-    "transformers_version",
-    "_name_or_path",
-    "use_cache",
-) + ("_model_name_or_path",)
+_SAVED = "architectures auto_map dtype torch_dtype transformers_version use_cache _name_or_path _model_name_or_path"
 """Fields of a published config that describe how it was saved, not the model."""
 
 
@@ -197,7 +187,7 @@ def inner_config(source: WeightsSource, name: str, model_type: str) -> dict[str,
 
 def as_text_config(published: dict[str, Any], model_type: str) -> dict[str, Any]:
     """The config of a published causal language model as `text_config`."""
-    fields = {name: value for name, value in published.items() if name not in _NOT_MODEL}
+    fields = {name: value for name, value in published.items() if name not in _SAVED.split()}
     return {**fields, "model_type": model_type}
 
 

@@ -240,9 +240,8 @@ def make_plan(request: Request) -> Plan:
 def _family(role: str, source: WeightsSource) -> PublishedFamily:
     family = family_of(source)
     if role not in family.roles:
-        raise ValueError(
-            f"--{role}: expected a model that can be {role}; got {source}, which can be {', '.join(family.roles)}"
-        )
+        received = f"{source}, which can be {', '.join(family.roles)}"
+        raise ValueError(f"--{role}: expected a model that can be {role}; got {received}")
     return family
 
 
@@ -313,11 +312,9 @@ def _mappings(
         mapping = family.map(source, roles, wanted)
         homeless = [target for target in mapping.loaded if target not in wanted]
         placed = {rows.name for name, parts in mapping.loaded.items() if name in wanted for rows in parts}
-        unknown = sorted(source.tensors.keys() - placed - mapping.left_out.keys())
-        if unknown:
-            raise ValueError(
-                f"{source}: expected only tensors with a place here; got {len(unknown)} without, e.g. {unknown[0]}"
-            )
+        if unknown := sorted(source.tensors.keys() - placed - mapping.left_out.keys()):
+            received = f"{len(unknown)} without, e.g. {unknown[0]}"
+            raise ValueError(f"{source}: expected only tensors with a place here; got {received}")
         assert not homeless, homeless
         mappings.append(mapping)
     return mappings
@@ -333,9 +330,8 @@ def _merge(mappings: list[Mapping], wanted: dict[str, tuple[int, ...]]) -> dict[
     missing = [name for name in wanted if name not in loaded and _recipe(name) is None]
     if missing:
         sources = ", ".join(str(mapping.source) for mapping in mappings)
-        raise ValueError(
-            f"{sources}: expected a tensor for each of ours; got none for {len(missing)}, e.g. {missing[0]}"
-        )
+        received = f"none for {len(missing)}, e.g. {missing[0]}"
+        raise ValueError(f"{sources}: expected a tensor for each of ours; got {received}")
     return loaded
 
 
@@ -362,10 +358,9 @@ def _target(name: str, shape: tuple[int, ...], dtype: torch.dtype, rows: tuple[T
             kinds = ", ".join(_STORED)
             raise ValueError(f"{part.source}: expected {part.name} stored as one of {kinds}; got {part.info.dtype}")
         if part.shape != expected:
-            raise ValueError(
-                f"{part.source}: expected {part.name} of shape {list(expected)} (config.json); got {list(part.shape)}"
-                + ("" if part.whole else f", rows {part.start} to {part.stop}")
-            )
+            received = f"{list(part.shape)}" + ("" if part.whole else f", rows {part.start} to {part.stop}")
+            wanted = f"{part.name} of shape {list(expected)} (config.json)"
+            raise ValueError(f"{part.source}: expected {wanted}; got {received}")
     return Target(name, shape, dtype, rows)
 
 
@@ -400,9 +395,8 @@ def report(plan: Plan) -> str:
     lines += [f"  {count:>5} tensors: {recipe}" for recipe, count in recipes.items()] or ["  nothing"]
     lines += ["", "left out"]
     reasons = Counter((str(source), reason) for source, _, reason in plan.left_out)
-    lines += [f"  {count:>5} tensors of {source}: {reason}" for (source, reason), count in reasons.items()] or [
-        "  nothing"
-    ]
+    left_out = [f"  {count:>5} tensors of {source}: {reason}" for (source, reason), count in reasons.items()]
+    lines += left_out or ["  nothing"]
     largest = max(sum(plan.targets[name].nbytes for name in names) for names in plan.shards.values())
     dtype = str(plan.dtype).removeprefix("torch.")
     lines += ["", f"{len(plan.shards)} file(s) of at most {largest:,} bytes, {dtype}"]

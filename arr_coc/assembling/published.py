@@ -23,9 +23,7 @@ from .families import (
 )
 from .sources import WeightsSource
 
-# ---- clip_text -------------------------------------------------------------------------------------------------------
-#
-# CLIP's word embeddings (openai/clip-vit-large-patch14) initialise the question's projection of scorer "clip_query".
+# ---- CLIP's word embeddings (openai/clip-vit-large-patch14) start the question's projection of scorer "clip_query".
 #
 # The scorer's shared space is trained. CLIP's embeddings are a good start, as similar words are close together. The
 # projection is fitted to map the language model's embedding of a word to CLIP's embedding of the same word.
@@ -52,9 +50,8 @@ class Clip(PublishedFamily):
         mapping = Mapping(source)
         mapping.leave_out(re.escape(WORDS), "read, to fit how scorer clip_query starts")
         mapping.leave_out(r"text_model\..+|text_projection\.weight|logit_scale", "its text encoder: words are enough")
-        mapping.leave_out(
-            r"vision_model\..+|visual_projection\.weight", "its vision encoder: images are read by another"
-        )
+        seen = r"vision_model\..+|visual_projection\.weight"
+        mapping.leave_out(seen, "its vision encoder: images are read by another")
         return mapping
 
 
@@ -69,10 +66,9 @@ def words_in_common(source: WeightsSource, tokenizer: Any) -> list[tuple[int, in
     """
     known = tokenizer.get_vocab()
     vocabulary = read_json(source.file("tokenizer.json")).get("model", {}).get("vocab", {})
-    words = [
-        (token.removesuffix("</w>"), row) for token, row in vocabulary.items() if re.fullmatch(r"[a-z]+</w>", token)
-    ]
-    pairs = sorted((known["Ġ" + word], row) for word, row in words if "Ġ" + word in known)  # Ġ: a space before it
+    words = {token: row for token, row in vocabulary.items() if re.fullmatch(r"[a-z]+</w>", token)}
+    spaced = [("Ġ" + token.removesuffix("</w>"), row) for token, row in words.items()]  # Ġ: a space before it
+    pairs = sorted((known[word], row) for word, row in spaced if word in known)
     if not pairs:
         raise ValueError(f"{source}: expected words that the language model's tokenizer knows too; got none")
     return pairs
@@ -103,9 +99,7 @@ def _gather(rows: TensorRows, wanted: Tensor) -> Tensor:
     return gathered
 
 
-# ---- decoders --------------------------------------------------------------------------------------------------------
-#
-# Decoders with transformers' own tensor names: Qwen3, Qwen2, Llama and models of its form, as SmolLM2.
+# ---- Decoders with transformers' own tensor names: Qwen3, Qwen2, Llama and models of its form, as SmolLM2.
 
 
 @FAMILIES.register("llama")
@@ -125,9 +119,7 @@ class Decoder(PublishedFamily):
         return mapping
 
 
-# ---- qwen3_vl --------------------------------------------------------------------------------------------------------
-#
-# Qwen3-VL (Qwen/Qwen3-VL-2B-Instruct, -4B-, ...): a text model with 2-D positions (M-RoPE) and planes (DeepStack).
+# ---- Qwen3-VL (Qwen/Qwen3-VL-2B-Instruct, -4B-, ...): a text model with 2-D positions (M-RoPE) and planes (DeepStack).
 #
 # Its vision encoder and the mergers of its planes are left out. DeepSeek-OCR's encoder reads images, with new mergers
 # that start at zero.
@@ -170,9 +162,7 @@ class Qwen3VlMoe(Qwen3Vl):
         return mapping
 
 
-# ---- deepseek_ocr ----------------------------------------------------------------------------------------------------
-#
-# DeepSeek-OCR (deepseek-ai/DeepSeek-OCR): the vision encoder, the projector, and a mixture-of-experts language model.
+# ---- DeepSeek-OCR (deepseek-ai/DeepSeek-OCR): vision encoder, projector, and a mixture-of-experts language model.
 #
 # Notation: G side of the grid, D' semantic width. `sam_model` is our grid encoder and, with its last two
 # convolutions, our compressor; `vision_model` is our semantic encoder.
@@ -358,11 +348,7 @@ def _map_projector(mapping: Mapping, wanted: Shapes, *, own: bool) -> None:
     if ours is not None and (own or (rows, columns) == ours):
         mapping.rename({r"model\.projector\.layers\.(weight|bias)": r"model.bridge.projection.\1"})
         return
-    why = (
-        "this bridge has no projection"
-        if ours is None
-        else f"leads to {rows} channels, not to the {ours[0]} of this LLM"
-    )
+    why = f"leads to {rows} channels, not to the {ours[0]} of this LLM" if ours else "this bridge has no projection"
     mapping.leave_out(r"model\.projector\.layers\.(weight|bias)", why)
 
 
@@ -392,9 +378,7 @@ def _count(source: WeightsSource, pattern: str) -> int:
     return count
 
 
-# ---- ovis ------------------------------------------------------------------------------------------------------------
-#
-# Ovis2.5 (AIDC-AI/Ovis2.5-2B, -9B): a Qwen3 language model and a visual embedding table.
+# ---- Ovis2.5 (AIDC-AI/Ovis2.5-2B, -9B): a Qwen3 language model and a visual embedding table.
 #
 # Its vision encoder is left out; DeepSeek-OCR's encoder reads images. The table's head reads 2x2-merged features of
 # Ovis's encoder; it is loaded if our features have the same width, else it is new.
@@ -430,12 +414,8 @@ class Ovis(PublishedFamily):
             theirs = source.shape(head)[1]
             if theirs == ours:
                 mapping.take(HEAD, head)
-            else:
-                mapping.leave_out(
-                    r"visual_tokenizer\.head\.0\.weight", f"reads {theirs} features of its own encoder, not our {ours}"
-                )
-        mapping.leave_out(
-            r"visual_tokenizer\.head\..+|vte\.weight", 'the visual table of bridge "vet", which is not asked for'
-        )
+            mapping.leave_out(re.escape(head), f"reads {theirs} features of its own encoder, not our {ours}")
+        rest = r"visual_tokenizer\.head\..+|vte\.weight"
+        mapping.leave_out(rest, 'the visual table of bridge "vet", which is not asked for')
         mapping.leave_out(r"visual_tokenizer\.vit\..+", "its own vision encoder: images are read by another")
         return mapping

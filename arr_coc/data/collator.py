@@ -6,7 +6,7 @@ Notation: B records, S their longest sequence, P distinct images, I = B image sl
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -22,7 +22,6 @@ from ..modeling.word_sources import PageToRead, check_words, read_before, to_ten
 from .records import Record, is_document
 
 Side = Literal["left", "right"]
-Choice = Literal["first", "random"]
 
 IGNORED = -100
 """Label of tokens that are not predicted, which transformers' losses ignore."""
@@ -40,17 +39,12 @@ class QuestionCollator:
     """Batches of records as tensors for `ArrCocForConditionalGeneration.forward`.
 
     Args:
-        processor: the model's processor.
-        config: the model's config.
-        padding_side: the side of padding.
         budget: placeholders for fetched tokens in prompts; the config's by default. A step can use fewer, see
             `trim_placeholders`.
-        answer: the answer to learn, the first of a record or a random one.
-        seed: seed of the random answer, with the record's line: the same in every epoch and process.
         words: where the words of images come from, a name in `word_sources.WORD_SOURCES`.
 
     Raises:
-        ValueError: an unknown side or choice, a bad budget, a tokenizer without a token that ends an answer.
+        ValueError: an unknown side, a bad budget, a tokenizer without a token that ends an answer.
     """
 
     def __init__(
@@ -60,25 +54,16 @@ class QuestionCollator:
         *,
         padding_side: Side = "right",
         budget: int | str | None = None,
-        answer: Choice = "first",
-        seed: int = 0,
         words: str = "network",
     ) -> None:
-        for name, value, known in (("padding_side", padding_side, Side), ("answer", answer, Choice)):
-            if value not in get_args(known):
-                raise ValueError(f"{name}: expected {' or '.join(get_args(known))}; got {value!r}")
+        if padding_side not in get_args(Side):
+            raise ValueError(f"padding_side: expected {' or '.join(get_args(Side))}; got {padding_side!r}")
         check_words(words)
-        self.words = words
-        self.processor, self.padding_side, self.answer, self.seed = processor, padding_side, answer, seed
+        self.processor, self.padding_side, self.words = processor, padding_side, words
         self.side, self.patch_size = processor.image_processor.size["height"], processor.image_processor.patch_size
-        base, num_fetched = count_vision_tokens(
-            self.side,
-            self.patch_size,
-            config.fetcher_config.budget if budget is None else budget,
-            excludes_base=config.excludes_base,
-            layout=config.bridge_config.layout,
-        )
-        self.placeholders = base + num_fetched
+        spent = config.fetcher_config.budget if budget is None else budget
+        prompt: dict[str, Any] = {"excludes_base": config.excludes_base, "layout": config.bridge_config.layout}
+        self.placeholders = sum(count_vision_tokens(self.side, self.patch_size, spent, **prompt))
         self.limit = getattr(config.text_config, "max_position_embeddings", None)
         end = query_markers(processor.tokenizer, processor.image_token)["end_id"]
         self.end = processor.tokenizer.eos_token_id if end is None else end
@@ -137,7 +122,11 @@ class QuestionCollator:
 
     def _sequence(self, record: Record) -> dict[str, Tensor]:
         """The tensors [S] of one record; the question is located in the prompt only, so no answer leaks into it."""
-        prompt, answer = self._prompt(record), self._answer(record)
+        asked: dict[str, Any] = {"images": [1], "placeholders": self.placeholders, "history": record.history}
+        prompt = self.processor.prompts([record.question], **asked)["input_ids"][0]
+        said = self.opening + record.answers[0].strip()  # in which special tokens are spelt
+        tokens = self.processor.tokenizer(said, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+        answer = torch.tensor([*tokens, self.end])
         if self.limit is not None and len(prompt) + len(answer) > self.limit:
             received = f"{len(prompt) + len(answer)}, {self.placeholders} of them the image's"
             raise ValueError(
@@ -150,24 +139,6 @@ class QuestionCollator:
             "labels": torch.cat((torch.full_like(prompt, IGNORED), answer)),
             "query_mask": torch.cat((self.processor.query_mask(prompt[None])[0], torch.zeros_like(answer).bool())),
         }
-
-    def _prompt(self, record: Record) -> Tensor:
-        """The prompt of `generate(image, question, history=...)`."""
-        prompts = self.processor.prompts(
-            [record.question], images=[1], placeholders=self.placeholders, history=record.history
-        )
-        return prompts["input_ids"][0]
-
-    def _answer(self, record: Record) -> Tensor:
-        """The answer's tokens and the end of the turn; text of special tokens in the answer is spelt."""
-        number = 0
-        if self.answer == "random":
-            number = int(np.random.default_rng((self.seed, record.line)).integers(len(record.answers)))
-        tokens = self._tokens(self.opening + record.answers[number].strip(), split_special_tokens=True)
-        return torch.cat((tokens, torch.tensor([self.end])))
-
-    def _tokens(self, text: str, **kwargs: bool) -> Tensor:
-        return torch.tensor(self.processor.tokenizer(text, add_special_tokens=False, **kwargs)["input_ids"]).long()
 
     def _images(self, records: Sequence[Record]) -> dict[str, Tensor]:
         """Pixels of the distinct images, the image of each record, and the patches of its answer."""

@@ -30,15 +30,11 @@ class Feedback:
     """A user's feedback on an answer.
 
     Attributes:
-        image: the image file.
-        question: the question.
-        right: whether the model's answer was right.
         said: the model's answer, if known.
         answer: the right answer, if known.
         boxes: boxes of the right answer and of its label, px of the image; empty if unknown.
         history: earlier questions about the image and their answers.
         time: time in ISO 8601.
-        version: version of the scorer.
     """
 
     image: bytes

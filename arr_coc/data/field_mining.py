@@ -110,52 +110,34 @@ def _prefixes(line: TextLine) -> Iterable[tuple[str, int, int, int]]:
             yield normal(label), start, start + len(label), begins
 
 
-class _Sheet:
-    """The lines of a page, and which are beside which."""
+def _right(lines: Sequence[TextLine], line: TextLine) -> TextLine | None:
+    """The next line in the same row."""
+    _, _, y0, x1, y1 = line
+    high = y1 - y0
+    row = [other for other in lines if abs(other[2] + other[4] - y0 - y1) < high and 0 <= other[1] - x1 < 25 * high]
+    return min(row, key=lambda other: other[1], default=None)
 
-    def __init__(self, lines: Sequence[TextLine]) -> None:
-        self.lines = lines
 
-    def right(self, number: int) -> TextLine | None:
-        """The next line in the same row."""
-        _, _, y0, x1, y1 = self.lines[number]
-        high = y1 - y0
-        row = [
-            other
-            for other in self.lines
-            if abs(other[2] + other[4] - y0 - y1) < high and 0 <= other[1] - x1 < 25 * high
-        ]
-        return min(row, key=lambda other: other[1], default=None)
-
-    def under(self, number: int) -> TextLine | None:
-        """The line under it, unless that is one of several of its kind, as in a column or an address."""
-        _, x0, _, x1, y1 = self.lines[number]
-        return self._next(x0, x1, y1, y1 - self.lines[number][2])
-
-    def _next(self, x0: float, x1: float, y1: float, high: float) -> TextLine | None:
-        below = [
-            other
-            for other in self.lines
-            if -0.4 * high < other[2] - y1 < 1.3 * high
-            and other[1] - x0 < 3 * high
-            and other[3] > x0
-            and other[1] > x0 - 2 * high
-            and other[1] < x1
-        ]
-        return min(below, key=lambda other: (other[2], abs(other[1] - x0)), default=None)
-
-    def goes_on(self, value: TextLine) -> TextLine | None:
-        """What stands under a value."""
-        _, x0, y0, x1, y1 = value
-        return self._next(x0, x1, y1, y1 - y0)
+def _under(lines: Sequence[TextLine], line: TextLine) -> TextLine | None:
+    """The next line under a line or a part of one."""
+    _, x0, y0, x1, y1 = line
+    high = y1 - y0
+    below = [
+        other
+        for other in lines
+        if -0.4 * high < other[2] - y1 < 1.3 * high
+        and other[1] - x0 < 3 * high
+        and other[3] > x0
+        and other[1] > x0 - 2 * high
+        and other[1] < x1
+    ]
+    return min(below, key=lambda other: (other[2], abs(other[1] - x0)), default=None)
 
 
 def mine(pages: Sequence[tuple[str, Sequence[TextLine]]], *, under: bool = True) -> list[list[MinedField]]:
-    """The fields of each page; of a label that is on a page twice none.
+    """The fields of pages of one kind (document, lines); of a label that is on a page twice none.
 
-    Args:
-        pages: of one kind: the document and the lines of each.
-        under: whether values may stand under their labels.
+    `under`: whether values may stand under their labels.
     """
     lines_in, begins_in = _counts(pages)
     documents = len({group for group, _ in pages})
@@ -188,25 +170,22 @@ def _found(
     number: int, group: str, lines: Sequence[TextLine], candidates: set[str], static: set[str], under: bool
 ) -> Iterable[_Found]:
     """Everything on a page that may be a field."""
-    sheet = _Sheet(lines)
-    for at, line in enumerate(lines):
+    for line in lines:
         for label, start, end, rest in _prefixes(line):
             if label not in candidates:
                 continue
             printed = _part(line, start, end)
-            values: list[tuple[str, TextLine | None]] = []
+            values: dict[str, TextLine | None] = {"right": _right(lines, line)}
             if rest < len(line[0]):
-                values.append(("rest", _part(line, rest, len(line[0]))))
-            else:
-                values.append(("right", sheet.right(at)))
-                if under:
-                    values.append(("under", sheet.under(at)))
-            for where, value in values:
+                values = {"rest": _part(line, rest, len(line[0]))}
+            elif under:
+                values["under"] = _under(lines, line)
+            for where, value in values.items():
                 if value is None or not _may_be_value(value[0]):
                     continue
                 if normal(value[0]) in (static if where != "rest" else candidates):
                     continue
-                below = sheet.goes_on(value) if where == "under" else None
+                below = _under(lines, value) if where == "under" else None
                 if below is not None and normal(below[0]) not in static:
                     continue  # an address, or a column
                 field = MinedField(printed[0], value[0].strip(), value[1:], printed[1:])
@@ -214,12 +193,9 @@ def _found(
 
 
 def _may_be_value(text: str) -> bool:
-    ends = (
-        re.search(r"(^|\s)[A-Za-z][A-Za-z. ]+:", text.lstrip(": "))
-        or text.rstrip().endswith(":")
-        or _NUMBERING.match(text)
-    )
-    return bool(re.search(r"[A-Za-z0-9]", text)) and len(text.split()) <= VALUE_WORDS and not ends
+    label = re.search(r"(^|\s)[A-Za-z][A-Za-z. ]+:", text.lstrip(": ")) or text.rstrip().endswith(":")
+    short = re.search(r"[A-Za-z0-9]", text) and len(text.split()) <= VALUE_WORDS
+    return bool(short and not label and not _NUMBERING.match(text))
 
 
 def _sifted(those: Sequence[_Found], documents: int) -> Iterable[_Found]:

@@ -107,9 +107,8 @@ class FieldAsker:
         if known.pages == "receipts" and drawn in WORDINGS and self.random.random() < OWN:
             return self.writer.word(drawn)
         if self.random.random() < OWN:
-            return self.random.choice(
-                share(known.questions, self.split, f"questions: {concept}", _core(known.questions))
-            )
+            own = share(known.questions, self.split, f"questions: {concept}", _core(known.questions))
+            return self.random.choice(own)
         named = label and self.random.random() < 0.45
         name = long_form(label) if named else self._name(known)
         return self.writer.named(name, known.kind if known.kind in _KINDS else "", label if named else "")
@@ -135,11 +134,8 @@ def wordings(split: Split) -> Iterator[str]:
     """Every wording of a split about known concepts: what `FieldAsker` chooses from."""
     for concept in concepts().values():
         yield from share(concept.questions, split, f"questions: {concept.name}", _core(concept.questions))
-        pools = [
-            pool
-            for pool in ("any", {"phone": "contact", "email": "contact"}.get(concept.kind, concept.kind))
-            if pool in WORDINGS
-        ]
+        kind = {"phone": "contact", "email": "contact"}.get(concept.kind, concept.kind)
+        pools = [pool for pool in ("any", kind) if pool in WORDINGS]
         for name in share(concept.names, split, f"names: {concept.name}", _core(concept.names)):
             for pool in pools:
                 for template in share(WORDINGS[pool], split, pool, min(4, len(WORDINGS[pool]) - 4)):

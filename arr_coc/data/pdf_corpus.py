@@ -41,15 +41,10 @@ _QUALITY = 95  # of JPEG, for pages with colours; others are PNG, which is faste
 
 
 def cache_pages(pages: Sequence[tuple[Path, int]], folder: str | Path, *, limit: int, seed: int = 0) -> int:
-    """Renders pages of PDFs into a folder, each at a random resolution of 70 to 200 dpi.
+    """Renders pages of PDFs into a folder, each at a random resolution of 70 to 200 dpi, until it has `limit` of them.
 
-    Existing pages are kept, so an interrupted call can be repeated. Unreadable pages are skipped.
-
-    Args:
-        pages: files and pages from 0, in the order of their numbers in the folder.
-        folder: the folder, created if missing.
-        limit: the wanted number of pages.
-        seed: seed of the resolutions.
+    Existing pages are kept, so an interrupted call can be repeated. Unreadable pages are skipped. Files come with their
+    pages from 0, in the order of their numbers in the folder.
 
     Returns:
         The number of pages in the folder; fewer than `limit` if there are no more.
@@ -63,17 +58,13 @@ def cache_pages(pages: Sequence[tuple[Path, int]], folder: str | Path, *, limit:
                 break
             stored = folder / f"{number:06}.npz"
             if not stored.exists():
-                _store(path, page, stored, np.random.default_rng([seed, number]))
+                low, high = map(math.log, _DPI)
+                dpi = math.exp(np.random.default_rng([seed, number]).uniform(low, high))
+                drawn = read_pdf_page(path, page, dpi, longest=_LONGEST)
+                store_page(drawn if is_readable(drawn) else None, stored)
             count += stored.stat().st_size > 0
             progress.update(count - progress.n)
     return count
-
-
-def _store(path: Path, page: int, stored: Path, rng: np.random.Generator) -> None:
-    """Draws a page and stores it, if it is readable."""
-    dpi = math.exp(rng.uniform(math.log(_DPI[0]), math.log(_DPI[1])))
-    drawn = read_pdf_page(path, page, dpi, longest=_LONGEST)
-    store_page(drawn if is_readable(drawn) else None, stored)
 
 
 def store_page(drawn: TextPage | None, stored: Path) -> None:
@@ -98,9 +89,6 @@ def store_page(drawn: TextPage | None, stored: Path) -> None:
 
 class CachedPages:
     """The pages of `cache_pages` in a folder, by index; their order is fixed.
-
-    Args:
-        folder: the folder.
 
     Raises:
         FileNotFoundError: the folder has no pages.
@@ -168,17 +156,13 @@ def install(packages: Iterable[str], folder: str | Path) -> None:
         kept = Path(folder).resolve() / package
         if kept.exists():
             continue
-        with tempfile.TemporaryDirectory(dir=_made(kept.parent), prefix=".") as scratch:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=kept.parent, prefix=".") as scratch:
             unpacked = Path(scratch) / "unpacked"
             for command in fetch_commands(package, unpacked):
                 subprocess.run(command, cwd=scratch, check=True, stdout=subprocess.DEVNULL)
             _keep_pdfs(unpacked)
             unpacked.rename(kept)
-
-
-def _made(folder: str | Path) -> Path:
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    return Path(folder)
 
 
 def _keep_pdfs(folder: Path) -> None:

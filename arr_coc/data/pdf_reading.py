@@ -25,7 +25,6 @@ def read_pdf_page(path: str | Path, page: int, dpi: float, *, longest: int | Non
     where they are printed. Invisible text is omitted.
 
     Args:
-        path: the PDF file.
         page: counted from 0.
         dpi: px of the picture per inch of the page.
         longest: the most px of the longer side; larger pages are rendered at a lower resolution.

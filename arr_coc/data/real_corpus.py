@@ -35,15 +35,9 @@ PAGES_OF_DOCUMENT, FEWEST_LINES, MOST_PRICES, MOST_MANUALS = 3, 15, 4, 1500
 _KEYS = {"company": "shop", "date": "receipt date", "address": "address", "total": "total"}
 _SPAN = re.compile(r"(\S*\d\S*)\s*(?:-|to|thru)\s*(\S*\d\S*)")
 _FITTING = {
-    "amount": ("amount",),
-    "date": ("date",),
-    "dates": ("date", "dates"),
-    "time": ("time",),
-    "phone": ("phone", "number"),
-    "text": ("text", "number"),
-    "person": ("text",),
-    "company": ("text",),
-    "count": ("number",),
+    **{kind: (kind,) for kind in ("amount", "date", "time")},
+    **{"dates": ("date", "dates"), "phone": ("phone", "number"), "text": ("text", "number"), "count": ("number",)},
+    **{"person": ("text",), "company": ("text",)},
 }
 """Types of values that a concept's kind allows; any of others."""
 _NO_ITEM = re.compile(
@@ -188,11 +182,10 @@ def receipts(repository: Repository, out: set[str]) -> list[_Page]:
 
 def pictures(repository: Repository, pages: Iterable[Sequence[TextLine]]) -> Iterator[tuple[str, bytes]]:
     """The name and the picture of each of SROIE's receipts, whose lines are given."""
-    names = {
-        tuple(line[0] for line in annotated((repository.read(name) or b"").decode("utf-8", "replace"))): Path(name).stem
-        for name in repository.names
-        if name.startswith("data/box/")
-    }
+    names = {}
+    for name in (name for name in repository.names if name.startswith("data/box/")):
+        told = annotated((repository.read(name) or b"").decode("utf-8", "replace"))
+        names[tuple(line[0] for line in told)] = Path(name).stem
     for lines in pages:
         name = names[tuple(line[0] for line in lines)]
         yield name, repository.read(f"data/img/{name}.jpg") or b""
@@ -232,9 +225,8 @@ def _keyed(key: str, concept: str, value: str, lines: Sequence[TextLine]) -> Ite
         totals = [line for line in lines if re.search("total|amount|amt", line[0], re.I)]
         for text, x0, y0, x1, y1 in lines:
             at = text.find(value)
-            if at >= 0 and (
-                key == "date" or any(abs(y0 + y1 - line[2] - line[4]) < 1.2 * (y1 - y0) for line in totals)
-            ):
+            beside = key == "date" or any(abs(y0 + y1 - line[2] - line[4]) < 1.2 * (y1 - y0) for line in totals)
+            if at >= 0 and beside:
                 step = (x1 - x0) / len(text)
                 boxes.append((x0 + at * step, y0, x0 + (at + len(value)) * step, y1))
     else:

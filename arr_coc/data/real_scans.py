@@ -86,17 +86,12 @@ def read_scan(scan: Scan) -> TextPage | None:
     if not known or sum(len(squeezed(line.text)) for line in known) < AGREED * characters:
         return None
     paper = tuple(int(each) for each in np.median(np.asarray(image).reshape(-1, 3), 0))
-    covered, pencil = image.copy(), ImageDraw.Draw(image)
+    covered, pencil, (wide, tall) = image.copy(), ImageDraw.Draw(image), image.size
     for x0, y0, x1, y1 in boxes:
         pencil.rectangle((x0 - MARGIN, y0 - MARGIN, x1 + MARGIN, y1 + MARGIN), fill=paper)
     for line in known:
         x0, y0, x1, y1 = (round(edge) for edge in line.box)
-        place = (
-            max(x0 - MARGIN, 0),
-            max(y0 - MARGIN, 0),
-            min(x1 + MARGIN, image.width),
-            min(y1 + MARGIN, image.height),
-        )
+        place = (max(x0 - MARGIN, 0), max(y0 - MARGIN, 0), min(x1 + MARGIN, wide), min(y1 + MARGIN, tall))
         image.paste(covered.crop(place), place[:2])
     return TextPage(image, image.size, tuple(known), kind="scan", source=scan.group)
 

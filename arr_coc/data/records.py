@@ -15,7 +15,7 @@ with a string are tags, by which `arr-coc evaluate` reports scores.
 import json
 import math
 import os
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
@@ -99,7 +99,7 @@ def require(row: Any, *names: str) -> None:
             raise ValueError(f"expected {listed(names)}; got no {name}")
 
 
-def listed(names: tuple[str, ...]) -> str:
+def listed(names: Sequence[str]) -> str:
     """ "a, b and c"."""
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
@@ -129,7 +129,7 @@ def answers_of(value: Any, name: str = "answers") -> tuple[str, ...]:
     return tuple(value)
 
 
-def said_by_people(value: Any, name: str = "answers") -> tuple[str, ...]:
+def said_by_people(value: Any) -> tuple[str, ...]:
     """The right answers, from a list of strings or of `{"answer": str}`.
 
     Raises:
@@ -137,7 +137,7 @@ def said_by_people(value: Any, name: str = "answers") -> tuple[str, ...]:
     """
     if isinstance(value, list | tuple):
         value = [said.get("answer") if isinstance(said, Mapping) else said for said in value]
-    return answers_of(value, name)
+    return answers_of(value)
 
 
 def numbers_of(value: Any, name: str, count: int) -> list[float]:
@@ -160,13 +160,7 @@ def _is_finite(number: float) -> bool:
 
 
 def numbers_in(row: Mapping[str, Any], name: str, count: int | None, length: int | None = None) -> tuple[int, ...]:
-    """Numbers of sources in the field `name`; empty if it is missing.
-
-    Args:
-        row: the record's fields.
-        name: of the field.
-        count: number of sources; None: unknown.
-        length: the expected number of entries; None: any.
+    """Numbers of sources in the field `name`, below `count` and as many as `length`, if known; empty if it is missing.
 
     Raises:
         ValueError: another type, or a number outside the sources.
@@ -318,7 +312,6 @@ def gather(
     """Reads the records of all rows.
 
     Args:
-        rows: the source's rows.
         read: converts a row into a record; its ValueError names the problem, but not its place.
         limit: the most records, from the first on; None: all.
         on_error: "skip" skips bad records with a warning that names them.
@@ -352,23 +345,15 @@ def gather(
     return records
 
 
-def read_records(
-    path: str | Path, *, limit: int | None = None, on_error: OnError = "stop", max_errors: int = MAX_ERRORS
-) -> list[Record]:
-    """The records of a JSONL file; empty lines are ignored.
-
-    Args:
-        path: the file.
-        limit, on_error, max_errors: see `gather`.
+def read_records(path: str | Path, **settings: Any) -> list[Record]:
+    """The records of a JSONL file; empty lines are ignored. Settings are those of `gather`.
 
     Raises:
         ValueError: an unreadable line, a missing image, no records; the message names file and line.
         OSError: the file cannot be read.
     """
     path = Path(path).absolute()
-    records = gather(
-        lines(path), lambda row: parse(row, path.parent), limit=limit, on_error=on_error, max_errors=max_errors
-    )
+    records = gather(lines(path), lambda row: parse(row, path.parent), **settings)
     if not records:
         raise ValueError(f"{path}: expected one JSON object per line; got an empty file")
     return records
@@ -428,14 +413,9 @@ def _images_of(content: dict[str, Any], folder: Path) -> list[Path]:
     if "images" not in content:
         return [image_file(folder, text_of(content, "image"))]
     names = content["images"]
-    if (
-        "image" in content
-        or not isinstance(names, list)
-        or not names
-        or not all(isinstance(name, str) for name in names)
-    ):
-        expected = "a list of paths, and no image beside it"
-        raise ValueError(f"images: expected {expected}; got {shorten(names)}")
+    paths = isinstance(names, list) and names and all(isinstance(name, str) for name in names)
+    if "image" in content or not paths:
+        raise ValueError(f"images: expected a list of paths, and no image beside it; got {shorten(names)}")
     return [image_file(folder, name) for name in names]
 
 

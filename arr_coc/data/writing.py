@@ -40,17 +40,9 @@ def write_questions(
 
     Args:
         out: folder for `data.jsonl` and `images/`, written atomically.
-        pages: number of pages.
-        questions: the most questions per page.
-        seed: seed of all random draws.
         size: side of a page, px.
         split: split of fonts, layouts, wordings and words, see `arr_coc.pages.splits`.
         domains: names in `DOMAINS`, which alternate.
-        variations: variations of the pages and their questions.
-        force: whether to replace `out` if it exists and is not empty.
-
-    Returns:
-        The JSONL file's path.
 
     Raises:
         FileNotFoundError: no font of the split is installed; `out` does not change.
@@ -86,15 +78,16 @@ def _line(domain: str, page: Page, question: Question) -> dict[str, Any]:
         "answers": list(question.answers),
         "boxes": [_rounded(box) for box in question.boxes],
         **({"label_box": labels[0]} if len(labels) == 1 else {"label_boxes": labels}),
-        "domain": domain,
-        "kind": question.kind,
-        "difficulty": question.difficulty,
-        "layout": page.layout,
-        "font": page.font,
-        **page.told,
+        **tags_of_page(domain, page, question),
         **({"absent": True} if question.absent else {}),
         **({"history": [list(turn) for turn in question.history]} if question.history else {}),
     }
+
+
+def tags_of_page(domain: str, page: Page, question: Question) -> dict[str, str]:
+    """What a record tells of the page and of the question, by name."""
+    asked = {"domain": domain, "kind": question.kind, "difficulty": question.difficulty}
+    return {**asked, "layout": page.layout, "font": page.font, **page.told}
 
 
 def _rounded(box: Box) -> list[float]:

@@ -8,6 +8,7 @@ Notation: G side of the fine grid, K fetched patches, S sources. Positions are (
 
 import hashlib
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -188,15 +189,13 @@ def question_room(model: ArrCocForConditionalGeneration, records: Sequence[Recor
 
 def needs_views(records: Sequence[Record], tiles: str | int | None) -> bool:
     """Whether tiles are on, or a record has several images, a PDF, a video, or a TIFF or GIF with several pages."""
-    files = {record.image for record in records if isinstance(record.image, Path)}
-    return tiles is not None or any(record.others for record in records) or any(map(_is_document, files))
-
-
-def _is_document(path: Path) -> bool:
-    try:
-        return is_document(path)
-    except ValueError:
-        return False  # reading the image later raises the error, with the record's line
+    if tiles is not None or any(record.others for record in records):
+        return True
+    for path in {record.image for record in records if isinstance(record.image, Path)}:
+        with suppress(ValueError):  # reading the image later raises the error, with the record's line
+            if is_document(path):
+                return True
+    return False
 
 
 def check_arms(arms: Sequence[Arm], side: int) -> None:

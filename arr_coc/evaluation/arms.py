@@ -109,7 +109,6 @@ def make_arms(
     """Makes the arms called `names`, in that order.
 
     Args:
-        config: of the model.
         names: strategies, peers, and names of `BASELINES`, `HALVES` and `BOUNDS`. RULE@K sets the budget of all passes
             together; K is a value of `budget`, or "all" for as many as the context holds. RULE+ALLOCATOR and
             RULE+CHANGE (of `CHANGES`) can be combined: realizer+window@64. larger@TOKENS and smaller@TOKENS resize the
@@ -147,14 +146,12 @@ def make_arms(
 
 def _with_training(arm: Arm) -> Arm:
     """The arm, with a note if it is fair only for weights that were trained on its prompts or those of its rule."""
-    if arm.rule in PEERS and PEERS[arm.rule].reads_all:
-        what = "all patches at once, as the rule needs"
-    elif arm.rule in TRAINABLE:
-        what = "such prompts"
-    else:
+    peer = PEERS.get(arm.rule)
+    if not (arm.rule in TRAINABLE or (peer and peer.reads_all)):
         return arm
+    what = "all patches at once, as the rule needs" if peer else "such prompts"
     note = f"fair only if the weights were trained on {what}"
-    return replace(arm, note="; ".join(part for part in (arm.note, note) if part))
+    return replace(arm, note=f"{arm.note}; {note}" if arm.note else note)
 
 
 def _members(config: ArrCocConfig, group: str, boxed: bool, several: bool) -> list[str]:
@@ -210,31 +207,23 @@ class _Maker:
             return self._resized(name, rule, int(budget) if budget else self.base + self.budget)
         if changes or budget:
             return self._ablation(name, rule, changes, budget, seeds)
-        tokens = self.base + self.budget
-        plain = Arm(name, "ladder", name, self.budget, self.allocator, self.side, tokens)
+        plain = Arm(name, "ladder", name, self.budget, self.allocator, self.side, self.base + self.budget)
+        given = replace(plain, strategy="oracle", allocator="topk")
         if name == "random":
             return replace(plain, seeds=seeds)
         if name in SCORERS and not SCORERS[name].fetches:
             return replace(plain, budget=0, tokens=self.base)
         if name == "uniform":
-            return replace(plain, role="baseline", strategy="oracle", allocator="topk", note=BASELINES[name])
+            return replace(given, role="baseline", note=BASELINES[name])
         if name in PEERS:
-            return replace(plain, role="peer", strategy="oracle", allocator="topk", note=PEERS[name].note)
+            return replace(given, role="peer", note=PEERS[name].note)
         if name == "oracle":
             return replace(plain, role="bound", note=BOUNDS[name])
         if name == "keep_all":
-            room = self.most - self.base
-            patches = self.config.vision_config.num_patches
+            room, patches = self.most - self.base, self.config.vision_config.num_patches
             cut = "" if room >= patches else f"; the context holds {room} of {patches}"
-            return replace(
-                plain,
-                role="bound",
-                strategy=self.fetching,
-                budget=room,
-                allocator="topk",
-                tokens=self.most,
-                note=BOUNDS[name] + cut,
-            )
+            whole = replace(given, strategy=self.fetching, budget=room, tokens=self.most)
+            return replace(whole, role="bound", note=BOUNDS[name] + cut)
         return plain
 
     def _half(self, name: str, rule: str, budget_name: str) -> Arm:
@@ -245,40 +234,26 @@ class _Maker:
         if not base + budget:
             raise ValueError(f"arms: expected a budget of at least 1 for patches_only; got {name}")
         strategy = self.fetching if budget else "none"
-        return Arm(
-            name,
-            "half",
-            strategy,
-            budget,
-            self.allocator,
-            self.side,
-            base + budget,
-            note=HALVES[rule] if budget else "the base tokens of another page of the data, no patches",
-        )
+        note = HALVES[rule] if budget else "the base tokens of another page of the data, no patches"
+        return Arm(name, "half", strategy, budget, self.allocator, self.side, base + budget, note=note)
 
     def _ablation(self, name: str, rule: str, changes: list[str], budget_name: str, seeds: tuple[int, ...]) -> Arm:
-        strategy = "oracle" if rule in PEERS else rule
+        peer = PEERS.get(rule)
+        strategy = rule if peer is None else "oracle"
         fields = {key: value for change in changes for key, value in CHANGES.get(change, {}).items()}
         overlap, wanted = fields.get("overlap"), budget_name or self.wanted
         asked = self.config.vision_tokens(budget=wanted, strategy=strategy, overlap=overlap)[1]
         held = self._most(overlap) - self.base
         budget = min(asked, held)
-        cut = f"the context holds {held} of {asked} patches" if asked > held else ""
         allocator = next((change for change in reversed(changes) if change in ALLOCATORS), self.allocator)
         passes = fields.get("passes", 1)
         each = budget // passes
-        return Arm(
-            name,
-            "ablation",
-            strategy,
-            each,
-            "topk" if rule in PEERS else allocator,
-            self.side,
-            self.base + passes * each,
-            seeds if rule == "random" else (),
-            PEERS[rule].note if rule in PEERS else cut,
-            **fields,
-        )
+        tokens = self.base + passes * each
+        arm = Arm(name, "ablation", strategy, each, allocator, self.side, tokens, **fields)
+        if peer is not None:
+            return replace(arm, allocator="topk", note=peer.note)
+        cut = f"the context holds {held} of {asked} patches" if asked > held else ""
+        return replace(arm, seeds=seeds if rule == "random" else (), note=cut)
 
     def _resized(self, name: str, rule: str, wanted: int) -> Arm | None:
         """The arm with the smallest image that has at least `wanted` tokens, so that a baseline never gets fewer."""

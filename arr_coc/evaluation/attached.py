@@ -56,22 +56,25 @@ def attached_arms(
         if rule not in STRATEGIES:
             raise ValueError(f"strategies: expected names among {', '.join([*STRATEGIES, *FIXED])}; got {rule!r}")
         reader.check_strategy(rule, () if rule == "oracle" else None)
-        spent = BUDGET if budget is None else budget
-        spent = share_or_number(own) if at else spent
+        spent = share_or_number(own) if at else BUDGET if budget is None else budget
         count_fetched(spent, 2**30, 2**30, 1)
         arms.append(AttachedArm(name, rule, spent))
-    bare = [record.line for record in records if not record.located]
-    if bare and any(arm.strategy == "oracle" for arm in arms):
+    if any(arm.strategy == "oracle" for arm in arms):
+        check_located(records)
+    return arms
+
+
+def check_located(records: Sequence[Record]) -> None:
+    """Raises a ValueError if strategy "oracle" does not know what to fetch for some records."""
+    if bare := [record.line for record in records if not record.located]:
         expected = 'strategy "oracle": expected boxes in every record'
         raise ValueError(f"{expected}; got {len(bare)} without, e.g. line {bare[0]}")
-    return arms
 
 
 def usable_strategies(reader: AttachedReader, *, oracle: bool) -> list[str]:
     """The names of all arms that a reader can run; "words", which not every page has, is left out."""
-    known = (("realizer", reader.scorer is not None), ("oracle", oracle), ("words", False))
-    unusable = {name for name, usable in known if not usable}
-    return [name for name in (*STRATEGIES, *FIXED) if name not in unusable]
+    usable = {"realizer": reader.scorer is not None, "oracle": oracle, "words": False}
+    return [name for name in (*STRATEGIES, *FIXED) if usable.get(name, True)]
 
 
 def predict_attached(
@@ -99,14 +102,8 @@ def predict_attached(
                 for start in range(0, len(group), size):
                     part = group[start : start + size]
                     drawn = part[0].place if seed is None else seed * len(records) + part[0].place
-                    answers = _ask(reader, arm, encoding, part, drawn)
-                    yield (
-                        arm.name,
-                        {
-                            item.place: _prediction(item.record.line, answer, encoding, digest)
-                            for item, answer in zip(part, answers, strict=True)
-                        },
-                    )
+                    asked = zip(part, _ask(reader, arm, encoding, part, drawn), strict=True)
+                    yield arm.name, {at: _prediction(own.line, said, encoding, digest) for (at, own), said in asked}
                     bar.update(len(part))
 
 
@@ -127,19 +124,12 @@ def _ask(
     reader: AttachedReader, arm: AttachedArm, encoding: AttachedEncoding, part: Sequence[Item], seed: int
 ) -> list[Answer]:
     records, sources = [item.record for item in part], range(len(encoding.prompts[0].sources))
-    boxes: Any = [all_boxes(record, source) for record in records for source in sources]
-    return reader.generate(
-        encoding,
-        [record.question for record in records],
-        history=[list(record.history) for record in records],
-        strategy=arm.strategy,
-        budget=arm.budget,
-        boxes=boxes if arm.strategy == "oracle" else None,
-        seed=seed,
-        return_fetch=True,
-        do_sample=False,
-        max_new_tokens=new_tokens(reader.model),
-    )
+    fetching: dict[str, Any] = {"strategy": arm.strategy, "budget": arm.budget, "seed": seed}
+    if arm.strategy == "oracle":
+        fetching["boxes"] = [all_boxes(record, source) for record in records for source in sources]
+    decoding: dict[str, Any] = {"do_sample": False, "max_new_tokens": new_tokens(reader.model), "return_fetch": True}
+    questions, history = [record.question for record in records], [list(record.history) for record in records]
+    return reader.generate(encoding, questions, history=history, **fetching, **decoding)
 
 
 def _prediction(line: int, answer: Answer, encoding: AttachedEncoding, digest: str) -> Prediction:

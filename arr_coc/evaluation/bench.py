@@ -11,6 +11,7 @@ import statistics
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -51,9 +52,7 @@ class BenchAnswer:
     """A reader's answer to one question of a bench.
 
     Attributes:
-        reader: the reader's name.
         source, line: the place of the question in the bench.
-        question, answer: their texts.
         probability: probability of the whole answer, 0..1.
         first: whether the page was read for this question; the seconds then include the reading.
         first_token: seconds until the first token of the answer.
@@ -119,10 +118,9 @@ class ModelReader:
 
 def _says(text: str, answer: str) -> bool:
     """Whether a text holds an answer, by letters and digits: its words anywhere, or all of it without spaces."""
-    (words, whole), (wanted, joined) = (
-        (set(found := _WORD.findall(each.lower())), "".join(found)) for each in (text, answer)
-    )
-    return wanted <= words or (len(joined) > FEW and joined in whole)
+    words, wanted = (_WORD.findall(each.lower()) for each in (text, answer))
+    joined = "".join(wanted)
+    return set(wanted) <= set(words) or (len(joined) > FEW and joined in "".join(words))
 
 
 _WORD = re.compile(r"[^\W_]+")
@@ -137,7 +135,6 @@ def read_bench(folder: Path, sources: Sequence[str] | None = None, *, limit: int
     Args:
         folder: holds the sources' folders.
         sources: names of the sources to read; None: all.
-        limit: the most questions per source, from the first on; None: all.
 
     Raises:
         ValueError: a missing folder, no questions in it, an unknown source, or a bad record.
@@ -150,14 +147,12 @@ def read_bench(folder: Path, sources: Sequence[str] | None = None, *, limit: int
     wanted = list(files) if sources is None else list(dict.fromkeys(sources))
     if unknown := sorted(set(wanted) - set(files)):
         raise ValueError(f"sources: expected names among {', '.join(files)}; got {', '.join(unknown)}")
-    return {name: _read_source(files[name], limit) for name in wanted}
-
-
-def _read_source(file: Path, limit: int | None) -> list[Record]:
-    records = gather(lines(file), lambda row: _record(row, file.parent), limit=limit)
-    if not records:
-        raise ValueError(f"{file}: expected questions, one JSON object per line; got none")
-    return records
+    bench: dict[str, list[Record]] = {}
+    for name in wanted:
+        bench[name] = gather(lines(files[name]), partial(_record, folder=files[name].parent), limit=limit)
+        if not bench[name]:
+            raise ValueError(f"{files[name]}: expected questions, one JSON object per line; got none")
+    return bench
 
 
 def _record(row: Row, folder: Path) -> Record:
@@ -194,15 +189,10 @@ def ask_bench(
     """Asks all questions, one at a time, grouped by page; each page is read once.
 
     Args:
-        reader: answers the questions.
         name: the reader's name, kept with the answers.
         bench: from `read_bench`.
         predictions: JSONL of `BenchAnswer`, written answer by answer; questions that it already answers are not asked
             again.
-        progress: show a progress bar (on standard error).
-
-    Returns:
-        The answers in the bench's order.
 
     Raises:
         ValueError: `predictions` holds answers of another reader or to other questions, or an image cannot be read.
@@ -233,20 +223,9 @@ def _ask_page(reader: Reader, name: str, source: str, records: Sequence[Record])
         ended = time.perf_counter()
         read, fetched = reader.known(page, record.answers) if isinstance(reader, ModelReader) else (None, None)
         first_token = clock.times[1] if len(clock.times) > 1 else ended  # times[0] is the prompt
-        yield BenchAnswer(
-            name,
-            source,
-            record.line,
-            record.question,
-            answer,
-            round(probability, 6),
-            number == 0,
-            round(first_token - began, 4),
-            round(ended - began, 4),
-            page.legibility() if isinstance(page, ImageEncoding) else None,
-            read,
-            fetched,
-        )
+        told = (round(probability, 6), number == 0, round(first_token - began, 4), round(ended - began, 4))
+        legibility = page.legibility() if isinstance(page, ImageEncoding) else None
+        yield BenchAnswer(name, source, record.line, record.question, answer, *told, legibility, read, fetched)
 
 
 def _read_answers(path: Path | None, name: str, bench: Bench) -> dict[tuple[str, int], BenchAnswer]:
@@ -279,7 +258,6 @@ def score_bench(bench: Bench, answers: Sequence[BenchAnswer]) -> dict[str, Any]:
     """Scores the answers and summarizes their times.
 
     Args:
-        bench: the questions.
         answers: from `ask_bench`, in the same order.
 
     Returns:
@@ -300,9 +278,7 @@ def score_bench(bench: Bench, answers: Sequence[BenchAnswer]) -> dict[str, Any]:
         own = answers[first : first + len(records)]
         first += len(records)
         exact = [is_right(answer.answer, record) for answer, record in zip(own, records, strict=True)]
-        anls = [
-            METRICS["anls"].score(answer.answer, record.answers) for answer, record in zip(own, records, strict=True)
-        ]
+        anls = [METRICS["anls"].score(said.answer, record.answers) for said, record in zip(own, records, strict=True)]
         pages = np.unique([str(record.image) for record in records], return_inverse=True)[1]
         right += exact
         sources[name] = {
@@ -314,21 +290,18 @@ def score_bench(bench: Bench, answers: Sequence[BenchAnswer]) -> dict[str, Any]:
             "pages": int(pages.max()) + 1,
             "seconds": _seconds(own),
         }
-    mean = {
-        name: asdict(mean_of_intervals([Interval(**row[name]) for row in sources.values()]))
-        for name in ("exact", "anls")
-    }
-    counts = {name: sum(row[name] for row in sources.values()) for name in ("questions", "pages")}
+    rows = [*sources.values()]
+    mean = {name: asdict(mean_of_intervals([Interval(**row[name]) for row in rows])) for name in ("exact", "anls")}
+    lost = {step: statistics.mean(row["lost"].get(step, 0) for row in rows) for step in LOST}
+    counts = {name: sum(row[name] for row in rows) for name in ("questions", "pages")}
     probabilities = np.array([answer.probability for answer in answers])
     refused = np.array([says_absent(answer.answer) for answer in answers])
     return {
         "sources": sources,
         "mean": {
             **mean,
-            "legibility": _mean_of_known([row["legibility"] for row in sources.values()], range(len(sources))),
-            "lost": {step: statistics.mean(row["lost"].get(step, 0) for row in sources.values()) for step in LOST}
-            if any(row["lost"] for row in sources.values())
-            else {},
+            "legibility": _mean_of_known([row["legibility"] for row in rows], range(len(rows))),
+            "lost": lost if any(row["lost"] for row in rows) else {},
             **counts,
             "seconds": _seconds(answers),
         },
@@ -405,12 +378,8 @@ def bench_text(result: Mapping[str, Any]) -> str:
         "page, of later ones; mean to the last token.",
     ]
     if result["mean"]["lost"]:
-        lost = [
-            [name, *(f"{100 * row['lost'][step]:.1f}" for step in LOST)]
-            for name, row in result["sources"].items()
-            if row["lost"]
-        ]
-        lost.append(["mean", *(f"{100 * result['mean']['lost'][step]:.1f}" for step in LOST)])
+        known = [(name, row) for name, row in (*result["sources"].items(), ("mean", result["mean"])) if row["lost"]]
+        lost = [[name, *(f"{100 * row['lost'][step]:.1f}" for step in LOST)] for name, row in known]
         legend = ". ".join(f"{step}: {meaning}" for step, meaning in LOST.items())
         notes += ["", to_text(["answers lost, %", *LOST], lost), f"The right answer is lost in {legend}."]
     confidence = calibration_table([(["all questions"], result["calibration"])], [""])

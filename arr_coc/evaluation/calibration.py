@@ -60,7 +60,6 @@ def fit_calibration(
     Args:
         probabilities: probabilities of the answers' tokens, 0..1.
         right: their scores, 0..1, or bool.
-        texts: the answers.
         legibility: legibility of the fetched patches of each answer; None if unknown.
 
     Raises:
@@ -110,10 +109,7 @@ def calibration_table(rows: Iterable[tuple[list[str], Mapping[str, Any]]], head:
     The last column is omitted if no answer is "not on the page".
     """
     edges = [f"{100 * each // BINS}-{100 * (each + 1) // BINS} %" for each in range(BINS)]
-    cells = [
-        [*named, f"{100 * found['ece']:.1f}", *map(_cell, found["bins"]), _cell(found["refused"])]
-        for named, found in rows
-    ]
+    cells = [[*named, f"{100 * of['ece']:.1f}", *map(_cell, of["bins"]), _cell(of["refused"])] for named, of in rows]
     titles = [*head, "ECE, points", *edges, '"not on the page"']
     shown = len(titles) - all(row[-1] == "-" for row in cells)
     return Table(titles[:shown], [row[:shown] for row in cells])

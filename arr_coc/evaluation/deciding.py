@@ -21,6 +21,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from ..data.records import listed
 from ..files import read_yaml
 from .predictions import compared_halves
 from .reporting import points
@@ -92,18 +93,13 @@ class Condition:
     def finding(self, compare: Callable[[str, str], Comparison]) -> str:
         """A sentence with the measurements, for a condition that holds."""
         if self.above:
-            return f"{self.arm} is above {_listed(self.others)}, by more than {self.by:g} points."
-        return f"{self.arm} is {_listed([self._place(other, compare(self.arm, other)) for other in self.others])}."
+            return f"{self.arm} is above {listed(self.others)}, by more than {self.by:g} points."
+        return f"{self.arm} is {listed([self._place(other, compare(self.arm, other)) for other in self.others])}."
 
     def _place(self, other: str, row: Comparison) -> str:
         if row["significant"] and row["difference"]["high"] < 0:
             return f"below {other}: {points(row['difference'])} points"
         return f"not above {other} by more than {self.by:g} points: {points(row['difference'])}"
-
-
-def _listed(names: Sequence[str]) -> str:
-    """ "a, b and c"."""
-    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
 def read_rules(path: Path) -> dict[str, Any]:
@@ -126,23 +122,19 @@ def check_rules(rules: Any) -> None:
     """
     if not isinstance(rules, dict) or not isinstance(rules.get("rules"), list) or not rules["rules"]:
         raise ValueError(f"rules: expected a list of rules under the name rules; got {rules!r}")
-    for place, rule in (*((f"rules[{i}]", rule) for i, rule in enumerate(rules["rules"])), *_notes(rules)):
-        condition(rule, place)
-        _check_names(rule, place, ("decision",) if place.startswith("rules") else ())
-    _check_names(rules.get("otherwise"), "otherwise", ("decision",))
-
-
-def _notes(rules: dict[str, Any]) -> list[tuple[str, Any]]:
     notes = rules.get("notes") or []
     if not isinstance(notes, list):
         raise ValueError(f"notes: expected a list; got {notes!r}")
-    return [(f"notes[{i}]", note) for i, note in enumerate(notes)]
+    for kind, stated in (("rules", rules["rules"]), ("notes", notes)):
+        for i, rule in enumerate(stated):
+            condition(rule, f"{kind}[{i}]")
+            _check_decision(rule, f"{kind}[{i}]", decides=kind == "rules")
+    _check_decision(rules.get("otherwise"), "otherwise")
 
 
-def _check_names(content: Any, place: str, needed: Sequence[str]) -> None:
-    for name in needed:
-        if not isinstance(content, dict) or not isinstance(content.get(name), str):
-            raise ValueError(f"{place}: expected {name}, a string; got {content!r}")
+def _check_decision(content: Any, place: str, *, decides: bool = True) -> None:
+    if decides and (not isinstance(content, dict) or not isinstance(content.get("decision"), str)):
+        raise ValueError(f"{place}: expected decision, a string; got {content!r}")
     if "text" in content:
         raise ValueError(f"{place}: expected no text, which is made from what is measured; got {content['text']!r}")
 

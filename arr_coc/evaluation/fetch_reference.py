@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -93,7 +94,6 @@ class FetchReference:
     """A checkpoint's reference statistics.
 
     Attributes:
-        strategy: the strategy's name.
         questions: the number of questions; each counts once per image.
         statistics: distributions by name, see `fetch_statistics`.
     """
@@ -139,14 +139,9 @@ def find_reference(model: ArrCocForConditionalGeneration) -> FetchReference | No
     name = model.config._name_or_path
     if not name:
         return None
-    path = cached_file(
-        name,
-        REFERENCE,
-        revision=getattr(model.config, "_commit_hash", None),
-        _raise_exceptions_for_gated_repo=False,
-        _raise_exceptions_for_missing_entries=False,
-        _raise_exceptions_for_connection_errors=False,
-    )
+    faults = ("gated_repo", "missing_entries", "connection_errors")
+    quiet: dict[str, Any] = {f"_raise_exceptions_for_{fault}": False for fault in faults}
+    path = cached_file(name, REFERENCE, revision=getattr(model.config, "_commit_hash", None), **quiet)
     return None if path is None else FetchReference.load(Path(path))
 
 

@@ -4,7 +4,8 @@ Base tokens always stay, as in every arm; a rule chooses K further patches of th
 language model choose before it here: the language model then reads the kept patches only. None of the authors' code
 is used; `Peer.differs` names differences from it.
 
-Notation: n candidates, K chosen of them, S prompt length, L question tokens, D language-model width.
+Notation: n candidates, K chosen of them, S prompt length, L question tokens, T text tokens after the image, D
+language-model width, C feature channels, H heads, d head width.
 """
 
 from functools import partial
@@ -20,9 +21,7 @@ PEERS: Registry[Peer] = Registry("peer")
 """The rules by name."""
 
 
-# ---- cdpruner --------------------------------------------------------------------------------------------------------
-#
-# CDPruner: the most diverse subset, conditioned on the question, by a determinantal point process.
+# ---- CDPruner: the most diverse subset, conditioned on the question, by a determinantal point process.
 #
 # Qizhe Zhang et al., "Beyond Attention or Similarity: Maximizing Conditional Diversity for Token Pruning in MLLMs",
 # arXiv 2506.10967: the kernel is the cosine of the projected tokens i and j times the relevance of both; its MAP subset
@@ -30,14 +29,9 @@ PEERS: Registry[Peer] = Registry("peer")
 # Relevance is the cosine to the question, scaled to 0..1. The authors' code flips its sign first, since CLIP's patches
 # are least similar to the words for their content. In other embedding spaces the flip reverses the ranking, so there is
 # `cdpruner_unturned` besides `cdpruner`.
-#
-# Notation: n candidates, L question tokens, D language-model width, K kept.
-
 
 EXHAUSTED = 1e-6
 """A token's squared length after projecting out the chosen tokens counts as 0 below this (float32)."""
-
-
 LEAST = 1e-6
 """Added to the difference from the smallest relevance, so that no relevance is 0."""
 
@@ -57,12 +51,7 @@ def conditional_dpp(weight: Tensor, states: Tensor, count: int) -> Tensor:
     """Places [K] of the greedy MAP subset of the kernel weight_i * cosine(i, j) * weight_j.
 
     Each step takes the token that adds most to the determinant. When the kernel's rank is exhausted, the tokens of the
-    largest weight follow.
-
-    Args:
-        weight: [n], 0 or more.
-        states: [n, D].
-        count: K.
+    largest weight follow. Weights [n] are 0 or more; states are [n, D].
     """
     rows = weight[:, None] * F.normalize(states.float(), dim=-1)
     gain = rows.square().sum(-1)
@@ -87,43 +76,29 @@ def _cdpruner(question: PeerQuestion, count: int, *, turned: bool) -> Choice:
     return Choice(conditional_dpp(relevance(patches, text, turned=turned), patches, count))
 
 
-_CDPRUNER = "CDPruner: Maximizing Conditional Diversity for Token Pruning in MLLMs"
-_CDPRUNER_DIFFERS = (
-    "relevance is the mean cosine to the question's tokens in the language model's embedding space, for want of CLIP's "
-    "text encoder, {}; once no token adds to the determinant, the rest are those of the largest relevance"
-)
-
-PEERS.register("cdpruner")(
-    Peer(
-        _CDPRUNER,
-        "2506.10967",
-        _CDPRUNER_DIFFERS.format("its sign turned as in the authors' code, where it is CLIP's cosine that needs it"),
-        partial(_cdpruner, turned=True),
-        reads_all=False,
+for _name, _turned, _sign in (
+    ("cdpruner", True, "its sign turned as in the authors' code, where it is CLIP's cosine that needs it"),
+    ("cdpruner_unturned", False, "without the authors' turn of its sign, which undoes what only CLIP does"),
+):
+    PEERS.register(_name)(
+        Peer(
+            "CDPruner: Maximizing Conditional Diversity for Token Pruning in MLLMs",
+            "2506.10967",
+            "relevance is the mean cosine to the question's tokens in the language model's embedding space, for want "
+            f"of CLIP's text encoder, {_sign}; once no token adds to the determinant, the rest are those of the "
+            "largest relevance",
+            partial(_cdpruner, turned=_turned),
+            reads_all=False,
+        )
     )
-)
-PEERS.register("cdpruner_unturned")(
-    Peer(
-        _CDPRUNER,
-        "2506.10967",
-        _CDPRUNER_DIFFERS.format("without the authors' turn of its sign, which undoes what only CLIP does"),
-        partial(_cdpruner, turned=False),
-        reads_all=False,
-    )
-)
 
 
-# ---- dart ------------------------------------------------------------------------------------------------------------
-#
-# DART: a few pivots, and the tokens that duplicate them least.
+# ---- DART: a few pivots, and the tokens that duplicate them least.
 #
 # Zichen Wen et al., "Stop Looking for Important Tokens in Multimodal Language Models: Duplication Matters More",
 # arXiv 2502.11494: pivots are the tokens of the largest key norm in the second layer, some from the image and some
 # from the text after it. The rule also keeps the tokens with the lowest cosine to the pivots, by the hidden states
 # after that layer and the language model's last normalisation.
-#
-# Notation: n candidates, t pivots of the text, D language-model width, K kept.
-
 
 IMAGE_PIVOTS, TEXT_PIVOTS = 4, 4
 """Numbers of pivots from image and text: eight in all, for every K."""
@@ -172,62 +147,44 @@ PEERS.register("dart")(
 )
 
 
-# ---- fastv -----------------------------------------------------------------------------------------------------------
-#
-# FastV: attention received in an early layer of the language model, with all patches in the prompt.
+# ---- FastV: attention received in an early layer of the language model, with all patches in the prompt.
 #
 # Liang Chen et al., "An Image is Worth 1/2 Tokens After Layer 2: Plug-and-Play Inference Acceleration for Large
 # Vision-Language Models", arXiv 2403.06764: after layer K = 2, image tokens are ranked by the mean attention that they
 # receive from all tokens, and the lowest are dropped. `fastv` follows that description. `fastv_last` follows the
 # authors' code, which ranks by the attention of the last position, the only one that sees every token of a causal
 # model.
-#
-# Notation: S prompt length, n candidates, K kept.
 
 
-_FASTV = "FastV's ranking: An Image is Worth 1/2 Tokens After Layer 2"
-_FASTV_DIFFERS = (
-    "ranked by the second layer's attention {}, with all patches in the prompt however long it gets; what is kept is "
-    "read anew by all layers"
-)
+def received(attention: Tensor, places: Tensor, rows: Tensor | slice = slice(None)) -> Tensor:
+    """Mean attention [n] that the columns `places` of weights [S, S] receive from `rows`, by default all."""
+    return attention[rows][:, places].mean(0)
 
 
-def received(attention: Tensor, places: Tensor) -> Tensor:
-    """Mean attention [n] that the columns `places` of weights [S, S] receive from all rows."""
-    return attention[:, places].mean(0)
+def _fastv(question: PeerQuestion, count: int, *, rows: slice) -> Choice:
+    return Choice(best_places(received(question.reading.attention, question.places, rows), count))
 
 
-def received_from_last(attention: Tensor, places: Tensor) -> Tensor:
-    """Attention [n] of the last row of weights [S, S] to `places`."""
-    return attention[-1, places]
+for _name, _rows, _origin in (
+    ("fastv", slice(None), "from all positions, as the paper says"),
+    ("fastv_last", slice(-1, None), "from the last position, as the authors' code does"),
+):
+    PEERS.register(_name)(
+        Peer(
+            "FastV's ranking: An Image is Worth 1/2 Tokens After Layer 2",
+            "2403.06764",
+            f"ranked by the second layer's attention {_origin}, with all patches in the prompt however long it gets; "
+            "what is kept is read anew by all layers",
+            partial(_fastv, rows=_rows),
+        )
+    )
 
 
-def _fastv(question: PeerQuestion, count: int) -> Choice:
-    return Choice(best_places(received(question.reading.attention, question.places), count))
-
-
-def _fastv_last(question: PeerQuestion, count: int) -> Choice:
-    return Choice(best_places(received_from_last(question.reading.attention, question.places), count))
-
-
-PEERS.register("fastv")(
-    Peer(_FASTV, "2403.06764", _FASTV_DIFFERS.format("from all positions, as the paper says"), _fastv)
-)
-PEERS.register("fastv_last")(
-    Peer(_FASTV, "2403.06764", _FASTV_DIFFERS.format("from the last position, as the authors' code does"), _fastv_last)
-)
-
-
-# ---- sparsevlm -------------------------------------------------------------------------------------------------------
-#
-# SparseVLM: the question's tokens that are similar to the image rate the patches by their attention.
+# ---- SparseVLM: the question's tokens that are similar to the image rate the patches by their attention.
 #
 # Yuan Zhang et al., "SparseVLM: Visual Token Sparsification for Efficient Vision-Language Model Inference", arXiv
 # 2410.04417: raters are the text tokens after the image whose similarity to its tokens (softmax over the text, mean
 # over the image) is above the mean. An image token's significance is the raters' mean attention to it.
-#
-# Notation: S prompt length, n candidates, T text tokens after the image, D language-model width, K kept.
-
 
 ALIKE = 1e-6
 """Shares that differ by no more than this are equal up to rounding (float32)."""
@@ -240,15 +197,10 @@ def raters(patches: Tensor, text: Tensor) -> Tensor:
     return above if above.any() else torch.ones_like(above)
 
 
-def significance(attention: Tensor, rows: Tensor, places: Tensor) -> Tensor:
-    """[n]: mean attention of `rows` of weights [S, S] to `places`."""
-    return attention[rows][:, places].mean(0)
-
-
 def _sparsevlm(question: PeerQuestion, count: int) -> Choice:
     embeds, behind = question.embeds, question.behind
     rows = behind[raters(embeds[question.places], embeds[behind])]
-    return Choice(best_places(significance(question.reading.attention, rows, question.places), count))
+    return Choice(best_places(received(question.reading.attention, question.places, rows), count))
 
 
 PEERS.register("sparsevlm")(
@@ -262,18 +214,12 @@ PEERS.register("sparsevlm")(
 )
 
 
-# ---- visionzip -------------------------------------------------------------------------------------------------------
-#
-# VisionZip: dominant tokens by CLS attention, and contextual tokens that the other tokens are merged into.
+# ---- VisionZip: dominant tokens by CLS attention, and contextual tokens that the other tokens are merged into.
 #
 # Senqiao Yang et al., "VisionZip: Longer is Better but Not Necessary in Vision Language Models", arXiv 2412.04467:
 # dominant tokens have the highest CLS attention in the vision encoder's last layer but one. Of the others, evenly
 # spaced ones are targets; each remaining token is merged into the target whose key (mean over heads) is the most
 # similar to its own. The mean of the tokens merged into a target is added to it.
-#
-# Notation: n candidates, r of them not dominant, c contextual tokens, K kept, C feature channels, H heads, d head
-# width.
-
 
 CONTEXTUAL = 10 / 64
 """Share of the kept tokens that are contextual: 54 dominant and 10 contextual make 64."""
@@ -293,11 +239,7 @@ def targets(rest: Tensor, count: int) -> Tensor:
 def merge(features: Tensor, keys: Tensor, into: Tensor, rest: Tensor) -> Tensor:
     """Features [c, C] of the targets; each has the mean of the tokens of `rest` with the most similar keys added.
 
-    Args:
-        features: [n, C].
-        keys: [n, d].
-        into: [c] places of the targets.
-        rest: places of the tokens to merge.
+    Features [n, C] and keys [n, d] are those of all tokens; `into` [c] and `rest` are places among them.
     """
     unit = F.normalize(keys.float(), dim=-1)
     nearest = (unit[rest] @ unit[into].T).argmax(-1)

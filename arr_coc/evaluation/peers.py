@@ -168,10 +168,8 @@ class PeerQuestion:
 
     Args:
         model: with a processor.
-        encoding: encoding of one image.
-        text: the question.
 
-        Raises:
+    Raises:
         ValueError: the model's prompts are more than embeddings, which the rules cannot read.
     """
 
@@ -259,19 +257,15 @@ def choose(
     Args:
         model: with a processor.
         wanted: peers, each with its K; if the image has fewer candidates, all are kept.
-        encoding: encoding of one image.
-        text: the question.
     """
-    question = PeerQuestion(model, encoding, text)
-    return [_keep(question, peer, budget) for peer, budget in wanted]
-
-
-def _keep(question: PeerQuestion, peer: Peer, budget: int) -> Kept:
-    count = min(budget, len(question.candidates))
-    choice = peer.rule(question, count) if count else Choice(question.candidates[:0])
-    assert len(choice.places.unique()) == len(choice.places) == count, "exactly K patches"
-    patches, order = question.candidates[choice.places].sort()
-    return Kept(patches, None if choice.merged is None else choice.merged[order].T)
+    question, kept = PeerQuestion(model, encoding, text), []
+    for peer, budget in wanted:
+        count = min(budget, len(question.candidates))
+        choice = peer.rule(question, count) if count else Choice(question.candidates[:0])
+        assert len(choice.places.unique()) == len(choice.places) == count, "exactly K patches"
+        patches, order = question.candidates[choice.places].sort()
+        kept.append(Kept(patches, None if choice.merged is None else choice.merged[order].T))
+    return kept
 
 
 def merged(encoding: ImageEncoding, choices: Sequence[Kept]) -> ImageEncoding:

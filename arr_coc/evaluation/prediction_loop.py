@@ -47,7 +47,6 @@ class OtherPages:
 
     Args:
         model: with a processor.
-        images: the images of all records.
     """
 
     def __init__(self, model: ArrCocForConditionalGeneration, images: Sequence[Path | HeldImage]) -> None:
@@ -71,25 +70,14 @@ class OtherPages:
 def as_read(arm: Arm, encoding: ImageEncoding, images: Tensor, others: Tensor) -> ImageEncoding:
     """The images number `images` [I] of an encoding, with the base tokens that the language model reads under `arm`.
 
-    `others` [I]: the numbers of their other pages in the encoding.
+    `others` [I]: the numbers of their other pages in the encoding, whose base tokens and prefill "other_base" takes.
     """
     own = encoding.select(images)
-    if arm.rule == "other_base":
-        return with_base_of(own, encoding.select(others))
-    return own.without_base() if arm.rule == "patches_only" else own
-
-
-def with_base_of(encoding: ImageEncoding, others: ImageEncoding) -> ImageEncoding:
-    """The encoding with the base tokens of `others` and their prefill, image by image."""
-    return replace(
-        encoding,
-        tokens=others.tokens,
-        closing=others.closing,
-        quality=others.quality,
-        prefix_ids=others.prefix_ids,
-        prefix_cache=others.prefix_cache,
-        page_cache=None,
-    )
+    if arm.rule != "other_base":
+        return own.without_base() if arm.rule == "patches_only" else own
+    other = encoding.select(others)
+    names = ("tokens", "closing", "quality", "prefix_ids", "prefix_cache")
+    return replace(own, page_cache=None, **{name: getattr(other, name) for name in names})
 
 
 MAX_NEW_TOKENS = 32
@@ -135,11 +123,9 @@ def predict_all(
     Args:
         model: with a processor; in evaluation mode meanwhile.
         arms: arms whose runs answer every record.
-        records: the questions.
         batch_size: questions per batch at the model's usual number of image tokens; fewer for arms with more tokens.
         tiles: see `views.ViewOptions`; None: one view per image, but views of documents and of several images.
         fetchers: fetchers in place of the model's own, by the arm's name.
-        progress: show a progress bar (on standard error).
         on_answer: called with the record's number, the whole answer (a prediction keeps a part of it), and the
             (height, width) of each source in the prompt, px.
 
@@ -148,8 +134,10 @@ def predict_all(
             outside it, or an arm that needs a single view where there are several. Messages about records name their
             line.
     """
-    _check_questions(model, records)
-    told = on_answer or _ignored
+    processor = model.processor
+    for record in records:
+        with _of_line(record.line):
+            checked_questions(record.question, processor.control_tokens, processor.count_tokens)
     pages = OtherPages(model, [record.image for record in records])
     groups = by_image(records)
     in_views = [needs_views([item.record for item in group], tiles) for group in groups]
@@ -164,27 +152,15 @@ def predict_all(
     model.eval()
     try:
         with tqdm(total=total, unit="answer", disable=None if progress else True) as bar:
+            common = (batch_size, fetchers or {}, on_answer)
             for run, predictions in chain(
-                *(
-                    _predict_batch(model, arms, batch, batch_size, pages, fetchers or {}, told)
-                    for batch in _batches(images, batch_size)
-                ),
-                *(
-                    _predict_document(model, arms, group, batch_size, tiles, fetchers or {}, told)
-                    for group in documents
-                ),
+                *(_predict_batch(model, arms, batch, pages, *common) for batch in _batches(images, batch_size)),
+                *(_predict_document(model, arms, group, tiles, *common) for group in documents),
             ):
                 yield run, predictions
                 bar.update(len(predictions))
     finally:
         model.train(was_training)
-
-
-def _check_questions(model: ArrCocForConditionalGeneration, records: Sequence[Record]) -> None:
-    processor = model.processor
-    for record in records:
-        with _of_line(record.line):
-            checked_questions(record.question, processor.control_tokens, processor.count_tokens)
 
 
 def _check_sources(
@@ -214,10 +190,6 @@ def _of_line(line: int | None) -> Iterator[None]:
         raise ValueError(f"line {line}: {error}") from error
 
 
-def _ignored(place: int, answer: Answer, sizes: Sequence[tuple[int, int]]) -> None:
-    """Ignores an answer, for callers that need predictions only."""
-
-
 @contextmanager
 def _fetching_by(model: ArrCocForConditionalGeneration, fetcher: RunningBackFetcher | None) -> Iterator[None]:
     """A context in which the model uses another fetcher; None: its own."""
@@ -245,55 +217,51 @@ def _predict_batch(
     model: ArrCocForConditionalGeneration,
     arms: Sequence[Arm],
     batch: Sequence[Item],
-    batch_size: int,
     pages: OtherPages,
+    batch_size: int,
     fetchers: Mapping[str, RunningBackFetcher],
-    told: OnAnswer,
+    on_answer: OnAnswer | None,
 ) -> Iterator[tuple[str, dict[int, Prediction]]]:
     """All runs' predictions for a few images. Images are loaded once, and encoded once per size."""
     sources = list(dict.fromkeys(item.record.image for item in batch))
     others = _other_pages(arms, sources, pages)
     sources = list(dict.fromkeys((*sources, *others.values())))
+    lines = {item.record.image: item.record.line for item in batch}
     images: list[Image.Image] = []
+    for source in sources:
+        with _of_line(lines.get(source)):  # another page may be of another batch
+            images += load_images(model, [source])
+    _check_boxes(model, batch, dict(zip(sources, images, strict=True)))
     encodings: dict[int, ImageEncoding] = {}
     choices, usual = PeerChoices(model, arms), sum(model.config.vision_tokens())
-    for arm in arms:
-        for run, seed in arm.runs.items():
-            if not images:
-                lines = {item.record.image: item.record.line for item in batch}
-                for source in sources:
-                    with _of_line(lines.get(source)):  # another page may be of another batch
-                        images += load_images(model, [source])
-                _check_boxes(model, batch, dict(zip(sources, images, strict=True)))
-            if arm.side not in encodings:
-                encodings[arm.side] = encode(model, images, arm.side)
-            size = max(1, batch_size * usual // max(usual, arm.tokens))
-            for start in range(0, len(batch), size):
-                part = batch[start : start + size]
-                slots = [sources.index(item.record.image) for item in part]
-                beside = [sources.index(others[item.record.image]) for item in part]
-                encoding = as_read(arm, encodings[arm.side], torch.tensor(slots), torch.tensor(beside))
-                asked = [item.record for item in part]
-                with _fetching_by(model, fetchers.get(arm.name)):
-                    limit = new_tokens(model)
-                    answers = ask(model, arm, asked, encoding, seed=seed, choices=choices, max_new_tokens=limit)
-                for item, answer, slot in zip(part, answers, slots, strict=True):
-                    told(item.place, answer, [(images[slot].height, images[slot].width)])
-                predictions = {
-                    item.place: prediction(item.record.line, answer, encoding, images[slot])
-                    for item, answer, slot in zip(part, answers, slots, strict=True)
-                }
-                yield run, predictions
+    for arm, (run, seed) in [(each, run) for each in arms for run in each.runs.items()]:
+        if arm.side not in encodings:
+            encodings[arm.side] = encode(model, images, arm.side)
+        size = max(1, batch_size * usual // max(usual, arm.tokens))
+        for start in range(0, len(batch), size):
+            part = batch[start : start + size]
+            slots = [sources.index(item.record.image) for item in part]
+            beside = [sources.index(others[item.record.image]) for item in part]
+            encoding = as_read(arm, encodings[arm.side], torch.tensor(slots), torch.tensor(beside))
+            asked, limit = [item.record for item in part], new_tokens(model)
+            with _fetching_by(model, fetchers.get(arm.name)):
+                answers = ask(model, arm, asked, encoding, seed=seed, choices=choices, max_new_tokens=limit)
+            predictions = {}
+            for item, answer, slot in zip(part, answers, slots, strict=True):
+                if on_answer is not None:
+                    on_answer(item.place, answer, [(images[slot].height, images[slot].width)])
+                predictions[item.place] = prediction(item.record.line, answer, encoding, images[slot])
+            yield run, predictions
 
 
 def _predict_document(
     model: ArrCocForConditionalGeneration,
     arms: Sequence[Arm],
     group: Sequence[Item],
-    batch_size: int,
     tiles: str | int | None,
+    batch_size: int,
     fetchers: Mapping[str, RunningBackFetcher],
-    told: OnAnswer,
+    on_answer: OnAnswer | None,
 ) -> Iterator[tuple[str, dict[int, Prediction]]]:
     """All runs' predictions for one document, whose sources are encoded once."""
     encoding, digest = encode_document(model, group[0].record, tiles)
@@ -303,18 +271,15 @@ def _predict_document(
     for arm, (run, seed) in [(each, run) for each in arms for run in each.runs.items()]:
         for start in range(0, len(group), size):
             part = group[start : start + size]
-            asked = [item.record for item in part]
+            asked, limit = [item.record for item in part], new_tokens(model)
             with _fetching_by(model, fetchers.get(arm.name)):
-                answers = ask(model, arm, asked, encoding, seed=seed, max_new_tokens=new_tokens(model))
+                answers = ask(model, arm, asked, encoding, seed=seed, max_new_tokens=limit)
+            predictions = {}
             for item, answer in zip(part, answers, strict=True):
-                told(item.place, answer, encoding.source_sizes or ())
-            yield (
-                run,
-                {
-                    item.place: view_prediction(item.record.line, answer, encoding, digest)
-                    for item, answer in zip(part, answers, strict=True)
-                },
-            )
+                if on_answer is not None:
+                    on_answer(item.place, answer, encoding.source_sizes or ())
+                predictions[item.place] = view_prediction(item.record.line, answer, encoding, digest)
+            yield run, predictions
 
 
 def _other_pages(
@@ -363,7 +328,7 @@ def answering_hash(model: Any, name: str | None) -> str:
     if name is not None and Path(name).is_dir():
         paths += [path for path in weight_files(name) if path not in paths]
     settings = [model.config.to_json_string(), model.generation_config.to_json_string()]
-    return _hash_text("".join([hash_files(paths), *settings]))
+    return hashlib.sha256("".join([hash_files(paths), *settings]).encode()).hexdigest()
 
 
 def weight_files(source: str) -> list[Path]:
@@ -374,10 +339,6 @@ def weight_files(source: str) -> list[Path]:
         assert config is not None  # cached_file raises if there is none
         folder = Path(config).parent
     return sorted(path for path in folder.rglob("*") if path.suffix in WEIGHTS)
-
-
-def _hash_text(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def hash_files(paths: Iterable[Path]) -> str:

@@ -31,7 +31,6 @@ class Prediction:
     """A run's answer to one record.
 
     Attributes:
-        line: the record's line.
         answer, probability: as in `Answer`.
         tokens: positions of the image in the prompt.
         grid: G.
@@ -190,12 +189,8 @@ def changed_answers(
 def query_dependence(rows: Sequence[Sequence[Prediction]], groups: np.ndarray) -> float | None:
     """Mean Jaccard distance between the patches of two questions about one image: 0 if equal, 1 if disjoint.
 
-    Args:
-        rows: R runs of n predictions.
-        groups: int [n], the index of each question's image.
-
-    Returns:
-        None if no image has two questions, or if nothing is fetched.
+    Of R runs of n predictions; `groups`, int [n], is the index of each question's image. None if no image has two
+    questions, or if nothing is fetched.
     """
     distances: list[float] = []
     for image in np.unique(groups):

@@ -37,19 +37,15 @@ def kinds_table(by: str, kinds: Sequence[str], scored: Sequence["Scored"]) -> di
         {"by", "rows": [{"bucket", "n", "scores": {arm: interval}, "tokens": {arm: mean}}]}; `tokens` holds only arms
         whose number of tokens depends on the question.
     """
-    values = sorted(set(kinds) - {""}, key=lambda kind: (int(kind), "") if kind.isdecimal() else (math.inf, kind))
-    rows = [_bucket(value, np.array([kind == value for kind in kinds]), scored) for value in values]
+    rows = []
+    for value in sorted(set(kinds) - {""}, key=lambda kind: (int(kind), "") if kind.isdecimal() else (math.inf, kind)):
+        inside = np.array([kind == value for kind in kinds])
+        intervals = {own.arm.name: score_interval(own.mean_scores[inside], own.images[inside]) for own in scored}
+        scores = {name: asdict(interval) for name, interval in intervals.items()}
+        spent = {own.arm.name: own.tokens[:, inside] for own in scored if (own.tokens != own.tokens[:, :1]).any()}
+        tokens = {name: float(positions.mean()) for name, positions in spent.items()}
+        rows.append({"bucket": value, "n": int(inside.sum()), "scores": scores, "tokens": tokens})
     return {"by": by, "rows": rows}
-
-
-def _bucket(value: str, inside: np.ndarray, scored: Sequence["Scored"]) -> dict[str, Any]:
-    intervals = {
-        of_arm.arm.name: score_interval(of_arm.mean_scores[inside], of_arm.images[inside]) for of_arm in scored
-    }
-    scores = {name: asdict(interval) for name, interval in intervals.items()}
-    tokens = {of_arm.arm.name: of_arm.tokens for of_arm in scored}
-    spent = {name: float(rows[:, inside].mean()) for name, rows in tokens.items() if (rows != rows[:, :1]).any()}
-    return {"bucket": value, "n": int(inside.sum()), "scores": scores, "tokens": spent}
 
 
 logger = logging.get_logger(__name__)
@@ -60,7 +56,6 @@ class Items:
     """The distinct questions of a data set: of copies (same pixels, question and answers) only the first counts.
 
     Attributes:
-        records: n records.
         places: int [n], the index of each among all records.
         images: int [n], the index of each record's image; images with the same pixels have the same index.
         copies: the number of records that do not count.
@@ -117,8 +112,6 @@ class Scored:
     """An arm's predictions for the items that count, with their scores.
 
     Attributes:
-        arm: the arm.
-        metric: a name of `METRICS`.
         predictions: R rows of n.
         scores: float64 [R, n] in 0..1.
         recalls: float64 [R, n], NaN for records without boxes.
@@ -185,8 +178,7 @@ class Scored:
 
         Intervals are drawn by documents. None if no question has a known source of the answer.
         """
-        known = np.zeros(0, dtype=bool) if self.pages is None else ~np.isnan(self.pages[0]).any(0)
-        if self.pages is None or not known.any():
+        if self.pages is None or not (known := ~np.isnan(self.pages[0]).any(0)).any():
             return None
         best, most = self.pages.mean(1)[:, known]
         images = self.images[known]
@@ -221,14 +213,7 @@ class Scored:
 
 
 def score_arm(arm: Arm, rows: Sequence[Sequence[Prediction]], items: Items, metric: str, patch_size: int) -> Scored:
-    """Scores the predictions of all runs of an arm.
-
-    Args:
-        arm: the arm.
-        rows: R runs, each with one prediction for every record of the data.
-        items: the records that count.
-        metric: a name of `METRICS`.
-        patch_size: px.
+    """Scores the predictions of an arm's R runs, each with one for every record of the data.
 
     Raises:
         ValueError: answers that the metric cannot score, or boxes outside their image.
@@ -237,14 +222,12 @@ def score_arm(arm: Arm, rows: Sequence[Sequence[Prediction]], items: Items, metr
     counted = [[row[place] for place in items.places] for row in rows]
     pairs = [list(zip(row, items.records, strict=True)) for row in counted]
     scores = [[float(score(said.answer, record.answers)) for said, record in row] for row in pairs]
-    recalls = [[_recall(said, record, patch_size) for said, record in row] for row in pairs]
+    recalls = [
+        [view_recall(*pair) if pair[0].over_views else recall(*pair, patch_size) for pair in row] for row in pairs
+    ]
     pages = np.moveaxis(np.array([[right_source(said, record) for said, record in row] for row in pairs]), -1, 0)
     absent = np.array([record.absent for record in items.records])
     return Scored(arm, metric, counted, np.array(scores), np.array(recalls), items.images, absent, pages)
-
-
-def _recall(said: Prediction, record: Record, patch_size: int) -> float:
-    return view_recall(said, record) if said.over_views else recall(said, record, patch_size)
 
 
 def compare(first: Scored, second: Scored) -> dict[str, Any]:
@@ -269,9 +252,7 @@ def compare_all(
 ) -> list[dict[str, Any]]:
     """Compares all pairs as one family, with Holm's p, significance and the detectable difference.
 
-    Args:
-        pairs: pairs of arms.
-        wanted: by pair of names, the share by which a criterion requires the first arm to exceed the second.
+    `wanted`: by pair of names, the share by which a criterion requires the first arm to exceed the second.
     """
     comparisons = [compare(first, second) for first, second in pairs]
     adjusted = holm([comparison["p"] for comparison in comparisons])

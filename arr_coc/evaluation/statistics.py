@@ -34,6 +34,13 @@ POWER = 0.8
 """The probability with which a detectable difference is detected (the power of the test)."""
 
 
+Values = Sequence[float] | np.ndarray
+"""Scores of items."""
+
+Groups = Sequence[int] | np.ndarray | None
+"""The group of each item, as of questions about one image; groups are drawn as a whole. None: each is a group."""
+
+
 @dataclass(frozen=True)
 class Interval:
     """A value and its 95 % interval."""
@@ -58,21 +65,8 @@ def wilson(successes: int, n: int) -> Interval:
     return Interval(successes / n, float(interval.low), float(interval.high))
 
 
-def bootstrap_mean(
-    values: Sequence[float] | np.ndarray,
-    *,
-    groups: Sequence[int] | np.ndarray | None = None,
-    seed: int = 0,
-    resamples: int = RESAMPLES,
-) -> Interval:
-    """Mean with a percentile bootstrap interval (Efron 1979), deterministic for given values and seed.
-
-    Args:
-        values: at least one.
-        groups: the group of each value (questions of one image); groups are drawn as a whole. None: every value is a
-            group.
-        seed: seed of the resampling.
-        resamples: the number of resamples.
+def bootstrap_mean(values: Values, *, groups: Groups = None) -> Interval:
+    """Mean with a percentile bootstrap interval (Efron 1979), the same for the same values.
 
     Raises:
         ValueError: no values.
@@ -81,13 +75,13 @@ def bootstrap_mean(
     sums, counts = _by_group(items, groups)
     # Equal groups are interchangeable: how often each kind of group is drawn is multinomial.
     kinds, copies = np.unique(np.stack((sums, counts), 1), axis=0, return_counts=True)
-    drawn = np.random.default_rng(seed).multinomial(len(sums), copies / len(sums), size=resamples)
+    drawn = np.random.default_rng(0).multinomial(len(sums), copies / len(sums), size=RESAMPLES)
     means = (drawn @ kinds[:, 0]) / (drawn @ kinds[:, 1])
     low, high = np.quantile(means, (0.025, 0.975))
     return Interval(float(items.mean()), float(low), float(high))
 
 
-def score_interval(values: Sequence[float] | np.ndarray, groups: Sequence[int] | np.ndarray | None) -> Interval:
+def score_interval(values: Values, groups: Groups) -> Interval:
     """`bootstrap_mean` of scores in 0..1; if all scores are 0 or all are 1, Wilson's interval for the number of images.
 
     Equal scores give resamples no spread, though other images could differ.
@@ -95,7 +89,7 @@ def score_interval(values: Sequence[float] | np.ndarray, groups: Sequence[int] |
     Raises:
         ValueError: no values, or scipy is needed and not installed.
     """
-    return _with_spread(bootstrap_mean(values, groups=groups), _count_groups(values, groups), (0.0, 1.0))
+    return _with_spread(values, groups, (0.0, 1.0))
 
 
 def mean_of_intervals(intervals: Sequence[Interval]) -> Interval:
@@ -112,20 +106,18 @@ def mean_of_intervals(intervals: Sequence[Interval]) -> Interval:
     return Interval(value, value - below, value + above)
 
 
-def _with_spread(interval: Interval, groups: int, bounds: tuple[float, float]) -> Interval:
-    """Widens an interval of zero width by the uncertainty that remains after as many equal groups."""
+def _with_spread(values: Values, groups: Groups, bounds: tuple[float, float]) -> Interval:
+    """`bootstrap_mean`; an interval of zero width is widened by what remains open after as many equal groups."""
+    interval = bootstrap_mean(values, groups=groups)
     if interval.high - interval.low > ROUNDING:
         return interval
-    open_share, (least, most) = wilson(0, groups).high, bounds
+    number = len(values) if groups is None else len(np.unique(np.asarray(groups)))
+    open_share, (least, most) = wilson(0, number).high, bounds
     value = interval.value
     return Interval(value, max(least, value - open_share), min(most, value + open_share))
 
 
-def _count_groups(values: Sequence[float] | np.ndarray, groups: Sequence[int] | np.ndarray | None) -> int:
-    return len(values) if groups is None else len(np.unique(np.asarray(groups)))
-
-
-def _by_group(values: np.ndarray, groups: Sequence[int] | np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+def _by_group(values: np.ndarray, groups: Groups) -> tuple[np.ndarray, np.ndarray]:
     """Sum and number of the values of each group."""
     if not len(values):
         raise ValueError("values: expected at least one; got none")
@@ -135,14 +127,7 @@ def _by_group(values: np.ndarray, groups: Sequence[int] | np.ndarray | None) -> 
     return np.bincount(group, values), np.bincount(group)
 
 
-def paired_difference(
-    first: Sequence[float] | np.ndarray,
-    second: Sequence[float] | np.ndarray,
-    *,
-    groups: Sequence[int] | np.ndarray | None = None,
-    seed: int = 0,
-    resamples: int = RESAMPLES,
-) -> Interval:
+def paired_difference(first: Values, second: Values, *, groups: Groups = None) -> Interval:
     """Mean of `first` - `second` on the same items, with a bootstrap interval (see `bootstrap_mean`).
 
     If all differences are equal, the interval is widened as in `score_interval`.
@@ -150,26 +135,17 @@ def paired_difference(
     Raises:
         ValueError: unequal numbers of items, none, or scipy is needed and not installed.
     """
-    differences = _paired(first, second)
-    interval = bootstrap_mean(differences, groups=groups, seed=seed, resamples=resamples)
-    return _with_spread(interval, _count_groups(differences, groups), (-1.0, 1.0))
+    return _with_spread(_paired(first, second), groups, (-1.0, 1.0))
 
 
-def _paired(first: Sequence[float] | np.ndarray, second: Sequence[float] | np.ndarray) -> np.ndarray:
+def _paired(first: Values, second: Values) -> np.ndarray:
     ours, theirs = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
     if ours.shape != theirs.shape:
         raise ValueError(f"scores: expected the same items for both; got {len(ours)} and {len(theirs)}")
     return ours - theirs
 
 
-def sign_flip(
-    first: Sequence[float] | np.ndarray,
-    second: Sequence[float] | np.ndarray,
-    *,
-    groups: Sequence[int] | np.ndarray | None = None,
-    seed: int = 0,
-    flips: int = FLIPS,
-) -> float:
+def sign_flip(first: Values, second: Values, *, groups: Groups = None) -> float:
     """Two-sided p of the permutation test of paired scores: under the null hypothesis all signs are equally likely.
 
     This is Fisher's randomisation with whole groups. It is valid for any correlation within a group; McNemar's test of
@@ -181,10 +157,10 @@ def sign_flip(
     sums, _ = _by_group(_paired(first, second), groups)
     kinds, copies = np.unique(np.abs(sums[sums != 0]), return_counts=True)
     # Of `copies` groups with the same absolute difference, a binomial number keeps the sign.
-    unflipped = np.random.default_rng(seed).binomial(copies, 0.5, size=(flips, len(copies)))
+    unflipped = np.random.default_rng(0).binomial(copies, 0.5, size=(FLIPS, len(copies)))
     totals = (2 * unflipped - copies) @ kinds
     extreme = np.abs(totals) >= abs(sums.sum()) - 1e-9
-    return float((1 + extreme.sum()) / (1 + flips))
+    return float((1 + extreme.sum()) / (1 + FLIPS))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -198,23 +174,12 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def is_significant(difference: Interval, p: float, images: int) -> bool:
-    """Whether a difference is significant: enough images, p at most `SIGNIFICANCE`, and an interval without 0.
-
-    Args:
-        difference: the difference; its interval is drawn by images.
-        p: after Holm.
-        images: the number of images.
-    """
+    """Whether there are enough images, p (after Holm) is at most `SIGNIFICANCE`, and the interval is without 0."""
     excludes_zero = difference.low > 0 or difference.high < 0
     return images >= FEWEST_IMAGES and p <= SIGNIFICANCE and excludes_zero
 
 
-def clustered_error(
-    first: Sequence[float] | np.ndarray,
-    second: Sequence[float] | np.ndarray,
-    *,
-    groups: Sequence[int] | np.ndarray | None = None,
-) -> float:
+def clustered_error(first: Values, second: Values, *, groups: Groups = None) -> float:
     """Cluster-robust standard error of the mean difference of paired scores.
 
     If all differences are equal, it is the uncertainty that remains after as many equal groups.
@@ -244,10 +209,6 @@ def detectable_difference(image_error: float, *, comparisons: int = 1, beyond: f
     return max(significant, beyond + (quantile(0.975) + quantile(POWER)) * image_error) if beyond else significant
 
 
-Shares = Sequence[float] | np.ndarray
-"""The scores of an arm's trainings, in 0..1."""
-
-
 @dataclass(frozen=True)
 class TrainingSpread:
     """The spread of the scores of one arm's trainings.
@@ -260,23 +221,15 @@ class TrainingSpread:
     sd: float
     freedom: int
 
-    def error(self, *arms: Shares) -> float:
+    def error(self, *arms: Values) -> float:
         """Standard error of the sum or difference of the arms' mean scores, from the scores of their trainings."""
-        return self.sd * math.sqrt(sum(_slope(float(np.mean(runs))) ** 2 / len(runs) for runs in arms))
+        slopes = [math.sqrt(share * (1 - share)) for share in (float(np.mean(runs)) for runs in arms)]
+        return self.sd * math.sqrt(sum(slope**2 / len(runs) for slope, runs in zip(slopes, arms, strict=True)))
 
 
-def training_spread(arms: Sequence[Shares]) -> TrainingSpread:
-    """The spread between trainings, pooled over arms.
-
-    Args:
-        arms: for each arm, the scores of its trainings, in 0..1.
-    """
+def training_spread(arms: Sequence[Values]) -> TrainingSpread:
+    """The spread between trainings, pooled over arms, from the scores in 0..1 of each arm's trainings."""
     scaled = [2 * np.arcsin(np.sqrt(np.asarray(runs, dtype=np.float64))) for runs in arms]
     freedom = sum(len(runs) - 1 for runs in scaled)
     squares = sum(float(((runs - runs.mean()) ** 2).sum()) for runs in scaled)
     return TrainingSpread(math.sqrt(squares / freedom) if freedom else math.inf, freedom)
-
-
-def _slope(share: float) -> float:
-    """The derivative of a share by its arcsine scale."""
-    return math.sqrt(share * (1 - share))

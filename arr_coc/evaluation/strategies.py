@@ -17,7 +17,7 @@ from ..modeling.fetcher import FetchChoices, RunningBackFetcher
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..modeling.scorers import SCORERS
 from .arms import Arm
-from .attached import attached_arms, predict_attached
+from .attached import attached_arms, check_located, predict_attached
 from .calibration import calibration, fit_calibration
 from .prediction_loop import predict_all
 from .predictions import Prediction
@@ -107,14 +107,11 @@ def score_strategies(
         seed: seed of "random", which draws for each image and question independently of the batch; the config's by
             default.
         num_passes: passes per question, each with the whole budget; "auto": while the answer is uncertain.
-        metric: a name of `METRICS`.
         tiles: see `views.ViewOptions`; None: one view per image, but views of documents and of several images.
-        progress: show a progress bar (on standard error).
     """
     if isinstance(budget, float):
         raise ValueError(f"budget: expected a number of tokens or a name; got {budget}")
     strategies = list(dict.fromkeys(strategies))
-    require_extra("scipy.stats", "intervals")
     check_request(model, records, strategies, batch_size, budget, allocator, metric)
     arms = []
     for name in strategies:
@@ -127,12 +124,7 @@ def score_strategies(
 def fit_to_records(
     model: ArrCocForConditionalGeneration, records: Sequence[Record], strategy: str, metric: str, **settings: Any
 ) -> dict[str, Any]:
-    """Fits `config.calibration` to the model's answers to the questions of a validation set.
-
-    Args:
-        model: the model whose config gets the weights.
-        records, metric, settings: as in `evaluate`.
-        strategy: the strategy of the answers.
+    """Fits `config.calibration` to the model's answers to a validation set; settings are as in `evaluate`.
 
     Returns:
         {"weights": see `calibration.fit_calibration`, "n": answers, "before", "after": their `calibration`}.
@@ -146,10 +138,8 @@ def fit_to_records(
     told, read = [each.probability for each in said], [each.legibility for each in said]
     weights = fit_calibration(told, right, [each.answer for each in said], read)
     model.config.calibration = weights
-    fitted = np.array(
-        [calibrated(each.probability, weights, text=each.answer, legibility=each.legibility) for each in said]
-    )
-    after = calibration(fitted, right, refused)
+    fitted = [calibrated(each.probability, weights, text=each.answer, legibility=each.legibility) for each in said]
+    after = calibration(np.array(fitted), right, refused)
     return {"weights": weights, "n": len(said), "before": scored.calibration, "after": after}
 
 
@@ -165,7 +155,6 @@ def score_attached(
     progress: bool = True,
 ) -> dict[str, Scored]:
     """`score_strategies` for a reader of a published model. Arguments and errors are those of `evaluate`."""
-    require_extra("scipy.stats", "intervals")
     _check_sizes(records, strategies, batch_size)
     arms = attached_arms(reader, strategies, budget, records)
     check_answers(records, metric)
@@ -174,24 +163,16 @@ def score_attached(
 
 
 def score_fetchers(
-    model: ArrCocForConditionalGeneration,
-    records: Sequence[Record],
-    fetchers: Mapping[str, RunningBackFetcher],
-    *,
-    batch_size: int = 32,
-    metric: str = "exact_match",
-    progress: bool = True,
+    model: ArrCocForConditionalGeneration, records: Sequence[Record], fetchers: Mapping[str, RunningBackFetcher]
 ) -> dict[str, Scored]:
-    """The configured model's answers and scores with each fetcher in place of its own, question by question.
+    """The configured model's answers and exact matches with each fetcher in place of its own, question by question.
 
     Every image is drawn and encoded once for all fetchers. Errors are those of `evaluate`.
     """
-    strategy = model.config.fetcher_config.strategy
-    require_extra("scipy.stats", "intervals")
-    check_request(model, records, [strategy], batch_size, None, None, metric)
+    strategy, metric = model.config.fetcher_config.strategy, "exact_match"
+    check_request(model, records, [strategy], 1, None, None, metric)
     arm = strategy_arm(model, FetchChoices(strategy=strategy))
-    arms = [replace(arm, name=name) for name in fetchers]
-    return score_arms(model, records, arms, metric, batch_size=batch_size, fetchers=fetchers, progress=progress)[0]
+    return score_arms(model, records, [replace(arm, name=name) for name in fetchers], metric, fetchers=fetchers)[0]
 
 
 def score_arms(
@@ -225,9 +206,7 @@ def with_allocators(strategies: Sequence[str], allocators: Sequence[str]) -> lis
     """
     for allocator in allocators:
         ALLOCATORS[allocator]
-    pairs = [
-        [f"{name}+{allocator}" for allocator in allocators] if SCORERS[name].fetches else [name] for name in strategies
-    ]
+    pairs = [[f"{name}+{own}" for own in allocators] if SCORERS[name].fetches else [name] for name in strategies]
     return [name for own in pairs for name in own]
 
 
@@ -290,14 +269,13 @@ def check_request(
     if allocator is not None:
         ALLOCATORS[allocator]
     resolve_budget(budget, model.config.vision_config.num_patches, model.config.fetcher_config.budget)
-    bare = [record.line for record in records if not record.located]
-    if bare and any(strategy == "oracle" for strategy, _ in named):
-        expected = 'strategy "oracle": expected boxes in every record'
-        raise ValueError(f"{expected}; got {len(bare)} without, e.g. line {bare[0]}")
+    if any(strategy == "oracle" for strategy, _ in named):
+        check_located(records)
     check_answers(records, metric)
 
 
 def _check_sizes(records: Sequence[Record], strategies: Sequence[str], batch_size: int) -> None:
+    require_extra("scipy.stats", "intervals")
     if not records or not strategies:
         raise ValueError(f"expected records and strategies; got {len(records)} records, {len(strategies)} strategies")
     if batch_size < 1:

@@ -49,8 +49,6 @@ class DataSet:
     """One data set of a suite.
 
     Attributes:
-        name: name in the report.
-        source: source of the records.
         arms: names, see `make_arms`.
         by: tags of the records; each gives a table by kind of question.
         tiles, metric: see `evaluate`.
@@ -157,22 +155,15 @@ def measure_suite(
             ready.append(_prepared(model, each, limit, errors))
         except ValueError as error:
             raise ValueError(f"{each.name}: {error}") from error
-    results = {one.data.name: _measured(model, one, batch_size, progress) for one in ready}
+    settings: dict[str, Any] = {"batch_size": batch_size, "progress": progress}
+    results = {ready_set[0].name: _measured(model, *ready_set, **settings) for ready_set in ready}
     return {"sets": results, "model": shown(model.config._name_or_path), **environment(model.device)}
-
-
-@dataclass(frozen=True)
-class _Prepared:
-    data: DataSet
-    records: list[Record]
-    arms: list[Arm]
-    rules: dict[str, Any] | None
 
 
 def _prepared(
     model: ArrCocForConditionalGeneration, each: DataSet, limit: int | None, errors: Mapping[str, Any]
-) -> _Prepared:
-    """Reads a set's records and makes its arms; refuses sets that cannot be asked or reported."""
+) -> tuple[DataSet, list[Record], list[Arm], dict[str, Any] | None]:
+    """A set with its records, arms and rules; refuses sets that cannot be asked or reported."""
     records = list(each.source.read(limit=limit, **errors))  # rendered pages are drawn at every access
     if not isinstance(each.source, Rendered):  # drawn pages are valid, and checking them costs time
         check_answers(records, each.metric)
@@ -184,16 +175,8 @@ def _prepared(
     if unknown := sorted(set(each.by) - tags):
         raise ValueError(f"by: expected tags among {', '.join(sorted(tags)) or 'none'}; got {', '.join(unknown)}")
     room = None if each.rules is None else question_room(model, records, new_tokens(model))
-    arms = make_arms(
-        model.config,
-        each.arms,
-        budget=each.budget,
-        allocator=each.allocator,
-        seeds=each.seeds,
-        room=room,
-        boxed=boxed,
-        several=len(images) > 1,
-    )
+    chosen: dict[str, Any] = {"budget": each.budget, "allocator": each.allocator, "seeds": each.seeds}
+    arms = make_arms(model.config, each.arms, **chosen, room=room, boxed=boxed, several=len(images) > 1)
     rules, names = each.rules, [arm.name for arm in arms]
     if rules == "default":
         usual = default_rules(model.config.fetcher_config.strategy)
@@ -204,18 +187,20 @@ def _prepared(
             raise ValueError(f"rules: expected rules about arms that are asked; got {', '.join(missing)} in them")
     for arm in arms:
         model.model.fetcher.check_strategy(arm.strategy)
-    return _Prepared(each, records, arms, rules)
+    return each, records, arms, rules
 
 
 def _measured(
-    model: ArrCocForConditionalGeneration, prepared: _Prepared, batch_size: int, progress: bool
+    model: ArrCocForConditionalGeneration,
+    each: DataSet,
+    records: list[Record],
+    arms: list[Arm],
+    rules: dict[str, Any] | None,
+    **settings: Any,
 ) -> dict[str, Any]:
-    each, records, arms = prepared.data, prepared.records, prepared.arms
-    scored, items = score_arms(
-        model, records, arms, each.metric, batch_size=batch_size, tiles=each.tiles, progress=progress
-    )
+    scored, items = score_arms(model, records, arms, each.metric, tiles=each.tiles, **settings)
     tags, rows = [dict(record.tags) for record in items.records], list(scored.values())
-    judged = {} if prepared.rules is None else judge(rows, items, prepared.rules)
+    judged = {} if rules is None else judge(rows, items, rules)
     return {
         "data": each.source.title,
         "metric": each.metric,
@@ -238,23 +223,20 @@ def suite_text(result: Mapping[str, Any]) -> str:
     """Formats the result of `measure_suite` as tables: sets and arms, kinds of questions, base tokens of other pages,
     confidence."""
     tables = [table for table in (_overall(result), _kinds(result), _swaps(result), _compared(result)) if table.rows]
-    texts, confidence = [to_text(table.head, table.rows) for table in tables], _confidence(result)
+    texts = [to_text(table.head, table.rows) for table in tables]
+    measured = [(name, arm, row) for name, own in result["sets"].items() for arm, row in own["arms"].items()]
+    rows = [([name, arm], row["calibration"]) for name, arm, row in measured]
+    confidence = calibration_table(rows, ["data", "arm"])
     notes = ["In brackets: 95 % intervals.", f"{to_text(confidence.head, confidence.rows)}\n{LEGEND}"]
     return "\n\n".join([*texts, *notes, *_decisions(result)])
 
 
 def _compared(result: Mapping[str, Any]) -> Table:
-    rows = [
-        [
-            name,
-            f"{row['first']} - {row['second']}",
-            points(row["difference"]) + ("*" if row["significant"] else ""),
-            p_value(row["p_holm"]),
-            f"{100 * row['detectable']:.1f}",
-        ]
-        for name, measured in result["sets"].items()
-        for row in measured.get("comparisons", ())
-    ]
+    rows = []
+    for name, row in ((name, row) for name, own in result["sets"].items() for row in own.get("comparisons", ())):
+        difference = points(row["difference"]) + ("*" if row["significant"] else "")
+        found = [difference, p_value(row["p_holm"]), f"{100 * row['detectable']:.1f}"]
+        rows.append([name, f"{row['first']} - {row['second']}", *found])
     return Table(["data", "difference", "points (* significant)", "p (Holm)", "detectable, points"], rows)
 
 
@@ -264,15 +246,6 @@ def _decisions(result: Mapping[str, Any]) -> list[str]:
     lines = [" ".join([f"{name}: {of['decision']}.", of["text"], *of["notes"]]) for name, of in found.items()]
     notes = {arm: note for of in result["sets"].values() for arm, note in of.get("notes", {}).items() if note}
     return [*lines, "\n".join(f"{arm}: {note}." for arm, note in notes.items())] if notes else lines
-
-
-def _confidence(result: Mapping[str, Any]) -> Table:
-    rows = [
-        ([name, arm], row["calibration"])
-        for name, measured in result["sets"].items()
-        for arm, row in measured["arms"].items()
-    ]
-    return calibration_table(rows, ["data", "arm"])
 
 
 def _overall(result: Mapping[str, Any]) -> Table:
@@ -289,19 +262,14 @@ def _overall(result: Mapping[str, Any]) -> Table:
 
 
 def _kinds(result: Mapping[str, Any]) -> Table:
-    rows = [
-        [name, table["by"], row["bucket"], arm, percent(score), _number(row.get("tokens", {}).get(arm)), str(row["n"])]
-        for name, measured in result["sets"].items()
-        for table in measured["by"]
-        for row in table["rows"]
-        for arm, score in row["scores"].items()
-    ]
+    rows = []
+    for name, measured in result["sets"].items():
+        for by, row in ((table["by"], row) for table in measured["by"] for row in table["rows"]):
+            tokens = {arm: f"{mean:.0f}" for arm, mean in row.get("tokens", {}).items()}  # that depend on the question
+            for arm, score in row["scores"].items():
+                cells = [name, by, row["bucket"], arm, percent(score), tokens.get(arm, "-"), str(row["n"])]
+                rows.append(cells)
     return Table(["data", "by", "kind", "arm", "right, %", "tokens", "questions"], rows)
-
-
-def _number(value: float | None) -> str:
-    """A mean; "-" for arms whose number of tokens does not depend on the question."""
-    return "-" if value is None else f"{value:.0f}"
 
 
 def _swaps(result: Mapping[str, Any]) -> Table:

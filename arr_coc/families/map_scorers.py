@@ -30,12 +30,7 @@ AGGREGATION_SIZE = 32
 
 
 def shares(logits: Tensor, kind: str) -> Tensor:
-    """Logits [B, R] -> shares [B, R] that sum to 1 in each item.
-
-    Args:
-        logits: of any range.
-        kind: "softmax", or "sigmoid": a sigmoid of each logit, divided by their sum.
-    """
+    """Logits [B, R] -> shares [B, R] that sum to 1 in each item, by "softmax" or by "sigmoid" divided by the sum."""
     if kind == "softmax":
         return logits.softmax(-1)
     gates = logits.sigmoid()
@@ -121,6 +116,7 @@ class MapScorer(Scorer):
     trained = True
     map_names: ClassVar[tuple[str, ...]] = RELEVANCE_MAPS
     """The names of the maps, in order."""
+    balancer: TensionBalancer
 
     def __init__(self, config: ArrCocFetcherConfig, *, feature_size: int, text_size: int) -> None:
         super().__init__(config, feature_size=feature_size, text_size=text_size)
@@ -131,8 +127,8 @@ class MapScorer(Scorer):
         raise TypeError(f"{type(self).__name__} has no maps: expected a registered scorer")
 
     def weights(self, maps: Tensor, context: FetchContext) -> Tensor:
-        """Their shares [B, 3], float32; they sum to 1 in each item."""
-        raise TypeError(f"{type(self).__name__} has no weights: expected a registered scorer")
+        """Their shares [B, 3], float32, which sum to 1 in each item; those of the `balancer`, unless overridden."""
+        return self.balancer(maps, context)
 
     def weighted(self, context: FetchContext) -> Tensor:
         """The maps times their shares [B, 3, N]."""
@@ -159,9 +155,6 @@ class CompositionalScorer(MapScorer):
         information, salience = fixed_maps(context)
         coupling = self.shared_space(flat_features(context.features), context)
         return torch.stack((information, salience, coupling.to(information.device)), 1)
-
-    def weights(self, maps: Tensor, context: FetchContext) -> Tensor:
-        return self.balancer(maps, context)
 
 
 @SCORERS.register("contextual")
@@ -262,9 +255,6 @@ class HierarchicalScorer(MapScorer):
         levels = zip(self.levels.values(), depth_grids(context), strict=True)
         return torch.stack([level(flat_features(states), context) for level, states in levels], 1)
 
-    def weights(self, maps: Tensor, context: FetchContext) -> Tensor:
-        return self.balancer(maps, context)
-
     def depth_maps(self, context: FetchContext) -> Tensor:
         return self.weighted(context)
 
@@ -361,13 +351,11 @@ class ExpertScorer(Scorer):
 
     def gates(self, context: FetchContext) -> Tensor:
         """[B, N, E] the weight of each expert on each patch: see `Router.forward`."""
-        return self.router(self._normed(context), expert_evidence(context), context.patch_mask)
-
-    def _normed(self, context: FetchContext) -> Tensor:
-        return self.patch_norm(context.features.flatten(2).transpose(1, 2))
+        normed = self.patch_norm(flat_features(context.features))
+        return self.router(normed, expert_evidence(context), context.patch_mask)
 
     def forward(self, context: FetchContext) -> Tensor:
-        normed = self._normed(context)
+        normed = self.patch_norm(flat_features(context.features))
         patches = self.patch_projection(normed)
         words = self.text_projection(self.text_norm(context.query)).to(patches.device)
         words = torch.cat((words, self.nothing.expand(len(words), -1, -1)), 1)

@@ -25,16 +25,10 @@ CENTRE_WIDTH = 0.5
 
 
 def information_score(counts: Tensor) -> Tensor:
-    """Information: Shannon entropy of a histogram as a share of its maximum.
+    """Information: Shannon entropy of a histogram [..., bins] as a share of its maximum, [...] in float32.
 
     H(p) / log(bins) with p = counts / sum (Shannon 1948). Range 0..1: 0 if all counts are in one bin (a flat patch) or
     there are none, 1 if all bins are equal.
-
-    Args:
-        counts: [..., bins], at least 0.
-
-    Returns:
-        [...], float32.
 
     Raises:
         ValueError: fewer than two bins.
@@ -69,46 +63,27 @@ def local_contrast(luminance: Tensor, mask: Tensor) -> Tensor:
     return (luminance.float() - surround).abs() * real * (around[:, 1] > 0)
 
 
-def salience_score(
-    edges: Tensor,
-    contrast: Tensor,
-    eccentricity: Tensor,
-    mask: Tensor,
-    weights: tuple[float, float, float] = SALIENCE_WEIGHTS,
-) -> Tensor:
-    """Salience: the weighted sum of edge magnitude, local contrast and a centre prior.
+def salience_score(edges: Tensor, contrast: Tensor, eccentricity: Tensor, mask: Tensor) -> Tensor:
+    """Salience: the sum of edge magnitude, local contrast and a centre prior, by `SALIENCE_WEIGHTS`; [B, N] in float32.
 
     Edges and contrast are relative to the item's own range. Sources: Itti, Koch and Niebur (1998) for the sum of
-    feature maps of equal range; Tatler (2007) for the centre, here exp(-r^2 / (2 * 0.5^2)). Range 0 to the sum of the
-    weights (1 by default); 0 on padding.
+    feature maps of equal range; Tatler (2007) for the centre, here exp(-r^2 / (2 * 0.5^2)). Range 0..1; 0 on padding.
 
     Args:
         edges, contrast: [B, N], any scale.
         eccentricity: [B, N], 0 in the image's centre, 1 in its corners.
         mask: bool [B, N], False on padding patches.
-        weights: of the three, each at least 0.
-
-    Returns:
-        [B, N], float32.
     """
     centre = torch.exp(-eccentricity.float().square() / (2 * CENTRE_WIDTH**2))
     parts = (unit_range(edges, mask), unit_range(contrast, mask), torch.where(mask, centre, 0.0))
-    return sum((weight * part for weight, part in zip(weights, parts, strict=True)), torch.zeros_like(centre))
+    return sum((weight * part for weight, part in zip(SALIENCE_WEIGHTS, parts, strict=True)), torch.zeros_like(centre))
 
 
 def query_similarity(patches: Tensor, words: Tensor, mask: Tensor) -> Tensor:
-    """Query similarity: the similarity of a patch to the most similar token of the question.
+    """Query similarity: that of patches [B, N, H] to the most similar of the words [B, L, H] in `mask` [B, L]; [B, N].
 
     (1 + max over tokens of cosine) / 2 in the space of the projections; maximum similarity as in ColBERT (Khattab and
-    Zaharia 2020), for each patch. Range 0..1; 0 without tokens.
-
-    Args:
-        patches: [B, N, H].
-        words: [B, L, H].
-        mask: bool [B, L], True on the question's tokens.
-
-    Returns:
-        [B, N], float32.
+    Zaharia 2020), for each patch. float32 in 0..1; 0 without tokens.
     """
     cosine = F.normalize(patches.float(), dim=-1) @ F.normalize(words.float(), dim=-1).transpose(1, 2)
     cosine = cosine.masked_fill(~mask[:, None], -1.0)

@@ -127,7 +127,8 @@ def read_card(path: Path) -> ModelCard:
             text = file.read()
         return ModelCard(text if text.startswith("---") else f"---\n\n---\n{text}")
     except (ValueError, TypeError, yaml.YAMLError) as error:
-        raise ValueError(f"{path}: expected a card with YAML metadata; got {_line(error)}") from error
+        received = " ".join(str(error).split()) or type(error).__name__
+        raise ValueError(f"{path}: expected a card with YAML metadata; got {received}") from error
 
 
 def complete_card(
@@ -140,14 +141,9 @@ def complete_card(
     their text stays). All other content stays.
 
     Args:
-        path: path of the card.
         name: name of the model, for a card without a title.
         strategy: the model's default strategy, whose results are added.
-        evaluation: output of `arr-coc evaluate --json`.
         base_model: Hub names of the models that this one is made of, for a card that names none.
-
-    Returns:
-        The card as written.
 
     Raises:
         ValueError: the card's metadata are not YAML, or the evaluation has another form.
@@ -186,14 +182,10 @@ def tested_transformers() -> str:
 
 
 def evaluation_results(evaluation: dict[str, Any], strategy: str) -> list[EvalResult]:
-    """Results of one strategy in percent, rounded as `arr-coc evaluate` prints them.
-
-    Args:
-        evaluation: output of `arr-coc evaluate --json`.
-        strategy: the strategy to report. An evaluation without it gives no results.
+    """Results of one strategy in percent, rounded as `arr-coc evaluate` prints them; none if it was not evaluated.
 
     Raises:
-        ValueError: another form.
+        ValueError: another form than that of `arr-coc evaluate --json`.
     """
     try:
         row = evaluation["strategies"].get(strategy)
@@ -228,10 +220,7 @@ def default_strategy(config: dict[str, Any]) -> str:
 
 
 def base_models(assembly: dict[str, Any]) -> list[str]:
-    """The Hub names of the sources of an assembled model; folders have none.
-
-    Args:
-        assembly: the record of sources that `arr-coc assemble` wrote.
+    """The Hub names of the sources in the record that `arr-coc assemble` wrote; folders have none.
 
     Raises:
         ValueError: another form.
@@ -256,10 +245,6 @@ def _title(text: str) -> str | None:
     return heading[1] if heading else None
 
 
-def _line(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
-
-
 CODE = Path(modeling.__file__).parent
 """The folder whose files travel with the weights."""
 
@@ -273,12 +258,7 @@ def build(source: str | Path, out: str | Path, *, card: str | Path | None = None
 
     Args:
         source: a folder with config, processor, tokenizer, weights (one file or shards) and optionally a README.md.
-        out: the folder to write.
         card: a README.md in place of the source's. The card is completed, or written if missing (`complete_card`).
-        force: whether to replace `out` if it exists and is not empty.
-
-    Returns:
-        `out`.
 
     Raises:
         ValueError: `source` is incomplete or not an ARR-COC model; its weights are damaged, not finite or do not match
@@ -302,19 +282,14 @@ def build(source: str | Path, out: str | Path, *, card: str | Path | None = None
         _write_auto_maps(beside)
         if card is not None:
             shutil.copyfile(card, beside / CARD)
-        _complete_card(beside, source.name)
+        complete_card(
+            beside / CARD,
+            source.name,
+            strategy=default_strategy(read_json(beside / "config.json")),
+            evaluation=read_json(beside / EVALUATION) if (beside / EVALUATION).is_file() else None,
+            base_model=base_models(read_json(beside / ASSEMBLY)) if (beside / ASSEMBLY).is_file() else (),
+        )
     return out
-
-
-def _complete_card(folder: Path, name: str) -> None:
-    evaluation, assembly = folder / EVALUATION, folder / ASSEMBLY
-    complete_card(
-        folder / CARD,
-        name,
-        strategy=default_strategy(read_json(folder / "config.json")),
-        evaluation=read_json(evaluation) if evaluation.is_file() else None,
-        base_model=base_models(read_json(assembly)) if assembly.is_file() else (),
-    )
 
 
 def _check(source: Path, out: Path, force: bool) -> None:
@@ -391,12 +366,7 @@ def export_language_model(
 
     Args:
         model: with its processor.
-        out: the folder to write.
-        force: whether to replace `out` if it exists and is not empty.
         max_shard_size: the largest size of a weight file, as "500MB".
-
-    Returns:
-        `out`, an absolute path.
 
     Raises:
         ValueError: the language model has no plain form (`plain_language_model`), prompts are more than embeddings, or

@@ -97,8 +97,7 @@ def check_contents(files: dict[str, Path]) -> None:
         if path.suffix.lower() in PICKLES:
             raise ValueError(f"{name}: expected no pickles (loading one runs its code); got a {path.suffix} file")
         if path.suffix == ".safetensors":
-            where = _find_in_json(_metadata(name, path))
-            if where:
+            if where := _find_in_json(_metadata(name, path)):
                 raise ValueError(f"{name}: expected no absolute paths; got {where!r} in its metadata")
             continue
         if path.stat().st_size > _MAX_TEXT:
@@ -145,13 +144,11 @@ def _check_text(name: str, content: bytes) -> None:
             raise ValueError(f"{name}: expected JSON; got {error}") from error
         if name == "tokenizer.json" and isinstance(held, dict):
             held.pop("model", None)
-        where = _find_in_json(held)
-        if where:
+        if where := _find_in_json(held):
             raise ValueError(f"{name}: expected no absolute paths; got {where!r}")
         return
     for number, line in enumerate(text.splitlines(), start=1):
-        match = _PATH.search(line)
-        if match:
+        if match := _PATH.search(line):
             raise ValueError(f"{name}: expected no absolute paths; got {match[0]!r} in line {number}")
 
 
@@ -161,8 +158,7 @@ def _find_in_json(held: Any) -> str | None:
         place = key.endswith(("path", "file", "dir", "folder"))
         if _WHOLE_PATH.fullmatch(string) or (place and string.startswith("/")):
             return string
-        match = _PATH.search(string)
-        if match:
+        if match := _PATH.search(string):
             return match[0]
     return None
 
@@ -200,9 +196,8 @@ def check_complete(folder: Path) -> None:
         raise ValueError(f"{folder}: expected a complete repository (arr-coc build); got no {', '.join(missing)}")
     config = read_json(folder / "config.json")
     if config.get("model_type") != ArrCocConfig.model_type:
-        raise ValueError(
-            f"config.json: expected model_type {ArrCocConfig.model_type!r}; got {config.get('model_type')!r}"
-        )
+        expected = f"model_type {ArrCocConfig.model_type!r}"
+        raise ValueError(f"config.json: expected {expected}; got {config.get('model_type')!r}")
     _check_auto_map(folder, "config.json", config, tuple(AUTO_MAP))
     _check_auto_map(folder, "processor_config.json", read_json(folder / "processor_config.json"), tuple(PROCESSOR_MAP))
     if not any((folder / name).is_file() for name in TOKENIZERS):
@@ -226,11 +221,9 @@ def _check_auto_map(folder: Path, name: str, held: dict[str, Any], classes: tupl
     if missing:
         raise ValueError(f"{name}: expected an auto_map for {', '.join(classes)}; got none for {', '.join(missing)}")
     for auto in classes:
-        module = auto_map[auto].rpartition(".")[0]
-        if not (folder / f"{module}.py").is_file():
-            raise ValueError(
-                f"{name}: expected {auto} in a file of the folder; got {auto_map[auto]!r}, which is not there"
-            )
+        if not (folder / f"{auto_map[auto].rpartition('.')[0]}.py").is_file():
+            received = f"{auto_map[auto]!r}, which is not there"
+            raise ValueError(f"{name}: expected {auto} in a file of the folder; got {received}")
 
 
 def _check_card(folder: Path, strategy: str) -> None:
@@ -256,20 +249,10 @@ def check_loads(folder: Path) -> int:
     hidden = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_TOKEN_PATH", "HF_HUB_CACHE", "HF_MODULES_CACHE", "HF_ENDPOINT")
     with tempfile.TemporaryDirectory(prefix="arr-coc-") as home:
         environment = {name: value for name, value in os.environ.items() if name not in hidden}
-        environment |= {
-            "HF_HOME": home,
-            "HF_HUB_OFFLINE": "1",
-            "PYTHONDONTWRITEBYTECODE": "1",
-            "TRANSFORMERS_VERBOSITY": "error",
-        }
-        script = Path(__file__).with_name("alone.py")
-        result = subprocess.run(
-            [sys.executable, "-P", str(script), str(folder.absolute())],
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        environment |= {"HF_HOME": home, "HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
+        environment |= {"PYTHONDONTWRITEBYTECODE": "1"}
+        command = [sys.executable, "-P", str(Path(__file__).with_name("alone.py")), str(folder.absolute())]
+        result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     try:
         report = json.loads(result.stdout.strip().splitlines()[-1])
     except (IndexError, ValueError):

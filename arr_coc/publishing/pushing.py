@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, get_token
 from huggingface_hub.errors import HfHubHTTPError, HTTPError, OfflineModeIsEnabled
-from huggingface_hub.hf_api import CommitInfo, ModelInfo
+from huggingface_hub.hf_api import CommitInfo
 from huggingface_hub.utils import HFValidationError, validate_repo_id
 
 from ..modeling.pretrained import WEIGHTS_INDEX
@@ -57,7 +57,6 @@ class Pushed:
 
     Attributes:
         url: URL of the commit or of the pull request.
-        checked: the files.
         removed: weight files that were removed from the repository.
         changed: False if the repository already had the same files.
     """
@@ -112,11 +111,9 @@ def push(
 
     Args:
         folder: a folder from `arr-coc build`.
-        name: org/name.
         private: whether the repository is private. An existing repository must agree.
         revision: a branch (default: main).
         create_pr: whether to open a pull request instead.
-        message: the commit message.
 
     Raises:
         ValueError: the folder, the name, the token, the branch or the visibility is refused.
@@ -132,14 +129,20 @@ def push(
     with _told(name, create_pr):
         _patiently(lambda: api.create_repo(name, private=private, exist_ok=True))
         info = _patiently(lambda: api.model_info(name))
-    _check_visibility(name, private, info)
+    if info.private is not None and bool(info.private) != private:
+        ours, theirs = ("private", "public") if private else ("public", "private")
+        got = f"a {theirs} one (push with --{theirs}, or change it in its settings)"
+        raise ValueError(f"{name}: expected a {ours} repository; got {got}")
     with _told(name, create_pr):
         if branch != MAIN and not create_pr and not branch.startswith("refs/"):
             _patiently(lambda: api.create_branch(name, branch=branch, exist_ok=True))
         before, commit, removed = _send(api, Path(folder).absolute(), checked, name, branch, create_pr, message)
         place = commit.pr_revision or commit.oid
         after = _patiently(lambda: api.model_info(name, revision=place, files_metadata=True))
-    _check_arrived(name, checked, after)
+    sizes = {sibling.rfilename: sibling.size for sibling in after.siblings or ()}
+    wrong = [file for file, size in checked.files.items() if file not in sizes or sizes[file] not in (size, None)]
+    if wrong:
+        raise ValueError(f"{name}: expected every file to arrive; got no {', '.join(wrong)} (see its .gitignore)")
     return Pushed(commit.pr_url or commit.commit_url, checked, removed, changed=commit.oid != before)
 
 
@@ -154,7 +157,8 @@ def _send(
     for tried in range(1, TRIES + 1):
         head = _patiently(lambda: api.model_info(name, revision=branch))
         first = first or head.sha
-        removed = tuple(file for file in _names(head) if _is_weight(file) and file not in checked.files)
+        there = [sibling.rfilename for sibling in head.siblings or ()]
+        removed = tuple(file for file in there if _is_weight(file) and file not in checked.files)
         additions = [CommitOperationAdd(file, str(folder / file)) for file in checked.files]
         api.preupload_lfs_files(name, additions, revision=branch, create_pr=create_pr, free_memory=False)
         try:
@@ -176,28 +180,8 @@ def _send(
     raise AssertionError("unreachable")
 
 
-def _names(info: ModelInfo) -> list[str]:
-    return [sibling.rfilename for sibling in info.siblings or ()]
-
-
 def _is_weight(name: str) -> bool:
     return "/" not in name and (name.endswith(".safetensors") or name == WEIGHTS_INDEX)
-
-
-def _check_visibility(name: str, private: bool, info: ModelInfo) -> None:
-    kinds = {True: "private", False: "public"}
-    if info.private is not None and bool(info.private) != private:
-        raise ValueError(
-            f"{name}: expected a {kinds[private]} repository; got a {kinds[not private]} one "
-            f"(push with --{kinds[not private]}, or change it in its settings)"
-        )
-
-
-def _check_arrived(name: str, checked: Checked, after: ModelInfo) -> None:
-    sizes = {sibling.rfilename: sibling.size for sibling in after.siblings or ()}
-    wrong = [file for file, size in checked.files.items() if file not in sizes or sizes[file] not in (size, None)]
-    if wrong:
-        raise ValueError(f"{name}: expected every file to arrive; got no {', '.join(wrong)} (see its .gitignore)")
 
 
 def _patiently(call: Callable[[], Result]) -> Result:
@@ -242,18 +226,11 @@ def _told(name: str, create_pr: bool) -> Iterator[None]:
         if response is not None and response.status_code not in _PASSING:
             raise ValueError(f"{name}: {_refusal(name, cause, response)}{during}") from error
         got = f"{response.status_code} {response.reason_phrase}" if response is not None else _line(cause)
-        raise ConnectionError(
-            f"{name}: expected the Hub to take it; got {got}{during}. {_advice(create_pr)}"
-        ) from error
+        advice = "See whether a pull request is open; if not: run" if create_pr else "Nothing is committed in part. Run"
+        advice += " it again: weights that have arrived are not sent again"
+        raise ConnectionError(f"{name}: expected the Hub to take it; got {got}{during}. {advice}") from error
     except ValueError as error:  # the Hub refuses a card or a name
         raise ValueError(f"{name}: {' '.join(str(error).split())}") from error
-
-
-def _advice(create_pr: bool) -> str:
-    again = "Run it again: weights that have arrived are not sent again"
-    if create_pr:
-        return f"See whether a pull request is open; if not: {again[0].lower()}{again[1:]}"
-    return f"Nothing is committed in part. {again}"
 
 
 def _refusal(name: str, error: BaseException, response: Any) -> str:

@@ -64,9 +64,7 @@ class AttachedScorerStage(Stage):
         super().__post_init__()
         if self.teacher not in TEACHERS:
             raise ValueError(f"teacher: expected one of {', '.join(TEACHERS)}; got {self.teacher!r}")
-        for name in ("steps", "batch_size", "evaluate_every", "kept"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}: expected at least 1; got {getattr(self, name)}")
+        self.check_counts("steps", "batch_size", "evaluate_every", "kept")
 
     def run(self, run: Run, folder: Path) -> None:
         """Refuses our own models: their scorers are trained by phases.
@@ -98,15 +96,9 @@ class AttachedScorerStage(Stage):
             own = new_scorer(config or ArrCocFetcherConfig(), reader.width, self.seed)
             reader.scorer = own.to(reader.model.device)
         scorer, pages = reader.scorer, _Pages(reader, self.kept)
-        loop = Loop(
-            "attached_scorer",
-            scorer,
-            adamw([([*scorer.parameters()], self.learning_rate)], self.weight_decay, scorer),
-            folder / "attached_scorer.pt",
-            self.steps,
-            min(self.warmup, self.steps - 1),
-            self.evaluate_every,
-        )
+        optimizer = adamw([([*scorer.parameters()], self.learning_rate)], self.weight_decay, scorer)
+        schedule = (self.steps, min(self.warmup, self.steps - 1), self.evaluate_every)
+        loop = Loop("attached_scorer", scorer, optimizer, folder / "attached_scorer.pt", *schedule)
 
         def losses(step: int) -> Iterator[dict[str, Tensor]]:
             drawn = random.Random(f"{self.seed} {step}").choices(range(len(records)), k=self.batch_size)
@@ -165,7 +157,6 @@ def begin_attached(model: Path, root: Path, start: Path | None, device: str) -> 
         model: a folder; or the path that `root` and a name on the Hub would make.
         root: the recipe's folder.
         start: the folder of an earlier run, or None.
-        device: where to train.
 
     Raises:
         ValueError: not a published model, or no scorer of this model in `start`.

@@ -43,7 +43,6 @@ def written_out(
     It has no attention dropout, as no language model that is trained from scratch here uses it.
 
     Args:
-        module: the attention module.
         query: [B, H, S, d].
         key, value: [B, key heads, keys, d].
         attention_mask: [B, 1, S, keys], added to the scores, or None.
@@ -111,55 +110,23 @@ def all_eager_attention(model: ArrCocForConditionalGeneration) -> Iterator[None]
             config._attn_implementation = implementation
 
 
-_ATTENTION = re.compile(r"(?:^|\.)layers\.(\d+)\.self_attn$")
-
-
-def placeholder_columns(input_ids: Tensor, slots: int, image_token_id: int) -> tuple[Tensor, Tensor]:
-    """The place of each image slot: its prompt [I] and the columns of its placeholders [I, M + K]."""
-    rows, columns = (input_ids == image_token_id).nonzero(as_tuple=True)
-    return rows.view(slots, -1)[:, 0], columns.view(slots, -1)
-
-
-def fetched_columns(columns: Tensor, config: ArrCocConfig, num_fetched: int) -> Tensor:
-    """The columns [I, K] of fetched tokens among those of whole images [I, positions]: the last before the layout's
-    end."""
-    _, behind = LAYOUTS[config.bridge_config.layout].positions(1)
-    end = columns.shape[1] - behind
-    return columns[:, end - num_fetched : end]
-
-
-def attention_layers(language_model: nn.Module, layers: Sequence[int] | None) -> list[nn.Module]:
-    """The attention modules of a decoder, `layers.i.self_attn` as everywhere in transformers.
-
-    Args:
-        language_model: the decoder.
-        layers: their numbers; None: all. Negative numbers count from the last.
-
-    Raises:
-        ValueError: a layer that the decoder does not have, or no layers.
-    """
-    modules = {int(m[1]): module for name, module in language_model.named_modules() if (m := _ATTENTION.search(name))}
-    wanted = range(len(modules)) if layers is None else layers
-    if not modules or not wanted or not all(-len(modules) <= number < len(modules) for number in wanted):
-        raise ValueError(f"distillation_layers: expected numbers of {len(modules)} layers, from 0; got {layers}")
-    return [modules[number] for number in sorted({number % len(modules) for number in wanted})]
+_ATTENTION = re.compile(r"(?:^|\.)layers\.\d+\.self_attn$")
 
 
 @contextmanager
-def answer_attention(
-    language_model: PreTrainedModel, predicting: Tensor, layers: Sequence[int] | None
-) -> Iterator[list[Tensor]]:
+def answer_attention(language_model: PreTrainedModel, predicting: Tensor) -> Iterator[list[Tensor]]:
     """Collects the attention of the positions that predict the answer, while the model runs.
 
     Attention is explicit within the context. Only these rows are kept, not the whole [S, S] of every layer.
 
     Args:
-        language_model: the decoder.
         predicting: bool [B, S], positions that predict answer tokens.
-        layers: see `attention_layers`.
 
     Yields:
         A list that gets one [B, S] per layer: attention to all positions, mean over heads and predicting positions.
+
+    Raises:
+        ValueError: a decoder whose attention is not `layers.i.self_attn`, as elsewhere in transformers.
     """
     share = predicting.float() / predicting.sum(1, keepdim=True).clamp(min=1)
     collected: list[Tensor] = []
@@ -167,7 +134,11 @@ def answer_attention(
     def collect(module: nn.Module, arguments: object, output: tuple[Tensor, Tensor]) -> None:
         collected.append(torch.einsum("bs,bst->bt", share, output[1].float().mean(1)))
 
-    hooks = [module.register_forward_hook(collect) for module in attention_layers(language_model, layers)]
+    modules = [module for name, module in language_model.named_modules() if _ATTENTION.search(name)]
+    if not modules:
+        received = type(language_model).__name__
+        raise ValueError(f"distillation: expected a decoder with layers.i.self_attn; got {received}")
+    hooks = [module.register_forward_hook(collect) for module in modules]
     try:
         with eager_attention(language_model):
             yield collected
@@ -183,24 +154,22 @@ def patch_attention(collected: Sequence[Tensor], input_ids: Tensor, fetch: Fetch
         collected: from `answer_attention`, [B, S] per layer.
         input_ids: [B, S], the prompts.
         fetch: the fetched patches: all patches, for a target.
-        config: the model's.
     """
     slots, patches = fetch.scores.shape
-    rows, columns = placeholder_columns(input_ids, slots, config.image_token_id)
-    columns = fetched_columns(columns, config, fetch.indices.shape[1])
-    paid = torch.stack(list(collected)).mean(0)[rows].gather(1, columns)  # [I, K]
+    rows, columns = (each.view(slots, -1) for each in (input_ids == config.image_token_id).nonzero(as_tuple=True))
+    _, behind = LAYOUTS[config.bridge_config.layout].positions(1)
+    end = columns.shape[1] - behind  # of the fetched tokens, the last of an image but for the layout's end
+    columns = columns[:, end - fetch.indices.shape[1] : end]
+    paid = torch.stack(list(collected)).mean(0)[rows[:, 0]].gather(1, columns)  # [I, K]
     paid = paid.masked_fill(fetch.is_padding, 0.0)
     target = paid.new_zeros(slots, patches).scatter(1, fetch.indices, paid)
     return target / target.sum(1, keepdim=True).clamp(min=1e-12)
 
 
 def distillation_loss(scores: Tensor, target: Tensor, patch_mask: Tensor) -> Tensor:
-    """Kullback-Leibler divergence [I] of a scorer's softmax over patches from `target`.
+    """Kullback-Leibler divergence [I] of the softmax of logits [I, N] from `target` [I, N], which sums to 1 per slot.
 
-    Args:
-        scores: logits [I, N].
-        target: [I, N], 1 in all per slot.
-        patch_mask: bool [I, N], False on padding patches, which do not count.
+    Padding patches, False in `patch_mask` [I, N], do not count.
     """
     logits = scores.float().masked_fill(~patch_mask, torch.finfo(torch.float32).min)
     return F.kl_div(logits.log_softmax(1), target, reduction="none").masked_fill(~patch_mask, 0.0).sum(1)

@@ -25,9 +25,10 @@ from torch import Tensor, nn
 from transformers.utils import logging
 
 from ..files import disk_faults
-from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration, ImageEncoding
+from ..modeling.modeling_arr_coc import ImageEncoding
 from ..modeling.scorers import scorer_inputs
 from ..version import __version__
+from .parts import base_model
 
 logger = logging.get_logger(__name__)
 
@@ -61,10 +62,7 @@ class CachedEncoder:
     def __init__(self, model: nn.Module, folder: str | Path, limit_bytes: int = 10 * 2**30) -> None:
         if limit_bytes < 1:
             raise ValueError(f"limit_bytes: expected at least 1; got {limit_bytes}")
-        wrapped: Any = model
-        self.model: ArrCocForConditionalGeneration = wrapped
-        if hasattr(model, "get_base_model"):
-            self.model = wrapped.get_base_model()
+        self.model = base_model(model)
         self.folder, self.limit_bytes = Path(folder), limit_bytes
         self.hits = self.misses = 0
         self._stamp: object = None

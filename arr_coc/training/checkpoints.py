@@ -36,12 +36,7 @@ COMPLETE = "complete.json"
 
 
 def mark_complete(folder: Path, listed: Path | None = None) -> None:
-    """Declares that a folder is complete; its files are on the disk before the list is.
-
-    Args:
-        folder: a checkpoint.
-        listed: the place of the list, if not in the folder.
-    """
+    """Declares a folder complete, by a list in it or at `listed`; its files are on the disk before the list is."""
     digests = {}
     for path in sorted(folder.rglob("*")):
         if path.is_file() and path != folder / COMPLETE:

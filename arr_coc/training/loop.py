@@ -26,7 +26,7 @@ from transformers.utils import logging
 from ..files import write_text
 from .attention import all_eager_attention
 from .checkpoints import load_state, save_state
-from .optimizers import OPTIMIZERS, check_optimizer, warmup_cosine
+from .optimizers import OPTIMIZERS, warmup_cosine
 from .stages import Run, Stage
 
 logger = logging.get_logger(__name__)
@@ -48,7 +48,6 @@ class Loop:
     """One stage of training.
 
     Attributes:
-        name: in the log.
         module: all that is trained; its state and the optimiser's make a checkpoint.
         optimizer: of its parameters, see `OPTIMIZERS`.
         path: the checkpoint, written at every measurement; a killed run resumes from it. Losses and measurements are
@@ -81,16 +80,13 @@ class Loop:
                 something else; damaged checkpoints and none that is whole.
         """
         state = load_state(self.path)
-        if state is None:
-            self._cut_curve(-1)
-            return 0
         try:
-            step = self._load(state)
+            step = 0 if state is None else self._load(state)
         except (KeyError, TypeError, AttributeError, RuntimeError) as error:
             received = " ".join(str(error).split())
             raise ValueError(f"{self.path}: expected a checkpoint of this stage and model; got {received}") from error
-        if step < self.steps:
-            self._cut_curve(step)
+        if state is None or step < self.steps:
+            self._cut_curve(-1 if state is None else step)
         return step
 
     def _load(self, state: Mapping[str, Any]) -> int:
@@ -114,7 +110,6 @@ class Loop:
         """Steps `first` to `steps`.
 
         Args:
-            first: the first step.
             losses: the losses of each part of a step: the sum of "loss" is minimised, the others are logged.
             measure: measurements on held-out data, by name.
         """
@@ -168,13 +163,8 @@ class Loop:
         logger.info(f"{self.name} step {step}/{self.steps}, held out: {_listed(scores)}")
 
     def _save(self, step: int) -> None:
-        state = {
-            "weights": self.module.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "schedule": self.schedule.state_dict(),
-            "step": step,
-        }
-        save_state(self.path, state)
+        parts: dict[str, Any] = {"weights": self.module, "optimizer": self.optimizer, "schedule": self.schedule}
+        save_state(self.path, {**{name: part.state_dict() for name, part in parts.items()}, "step": step})
 
     def _append(self, step: int, numbers: Mapping[str, float]) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -286,7 +276,7 @@ class ScratchStage(Stage):
             either does (Wortsman et al. 2022, Robust fine-tuning of zero-shot models).
 
     Raises:
-        ValueError: a share outside 0..1, or an optimiser that is unknown or that torch does not have.
+        ValueError: a share outside 0..1, or an unknown optimiser.
     """
 
     name: ClassVar[str]
@@ -309,19 +299,8 @@ class ScratchStage(Stage):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.check_shares("averaged")
-        check_optimizer(self.optimizer)
-
-    def check_counts(self, *names: str) -> None:
-        """Raises ValueError where one of these settings is below 1."""
-        for name in names:
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}: expected at least 1; got {getattr(self, name)}")
-
-    def check_shares(self, *names: str) -> None:
-        """Raises ValueError where one of these settings is not in 0..1."""
-        for name in names:
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name}: expected a share in 0..1; got {getattr(self, name)}")
+        if self.optimizer not in OPTIMIZERS:
+            raise ValueError(f"optimizer: expected one of {', '.join(OPTIMIZERS)}; got {self.optimizer!r}")
 
     @abstractmethod
     def task(self, run: Run) -> Task:
@@ -333,16 +312,9 @@ class ScratchStage(Stage):
         run.model.to(run.device)  # type: ignore[arg-type]  # transformers wraps `to` and loses its types
         task = self.task(run)
         found = {name: weight.detach().clone() for name, weight in task.module.named_parameters() if self.averaged}
-        loop = Loop(
-            self.name,
-            task.module,
-            OPTIMIZERS[self.optimizer](task.groups(), self.weight_decay, task.module),
-            folder / f"{self.name}.pt",
-            self.steps,
-            self.warmup,
-            self.evaluate_every,
-            self.bf16,
-        )
+        optimizer = OPTIMIZERS[self.optimizer](task.groups(), self.weight_decay, task.module)
+        schedule = (self.steps, self.warmup, self.evaluate_every)
+        loop = Loop(self.name, task.module, optimizer, folder / f"{self.name}.pt", *schedule, self.bf16)
         first = loop.resume()
         if first < self.steps:
             batches = prefetched(task.pages(first), self.workers)

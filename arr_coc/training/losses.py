@@ -21,9 +21,7 @@ from .attention import distillation_loss
 def efficiency_loss(expected_tokens: Tensor, target: float) -> Tensor:
     """The excess of the mean of `expected_tokens` [I] over `target`, as a share of `target`; 0 below it.
 
-    Args:
-        expected_tokens: fetched tokens, see `FetchResult.expected_tokens`.
-        target: fetched tokens, above 0.
+    Both are numbers of fetched tokens, see `FetchResult.expected_tokens`.
 
     Raises:
         ValueError: a target that is not positive.
@@ -36,10 +34,8 @@ def efficiency_loss(expected_tokens: Tensor, target: float) -> Tensor:
 def diversity_loss(tier_logits: Tensor) -> Tensor:
     """Distance of the batch's mean tier distribution from uniform: 1 - entropy / log T, from 0 to 1 (one tier only).
 
-    The loss takes the mean over the batch first, so each item may be certain of its tier if the tiers differ.
-
-    Args:
-        tier_logits: [I, T], see `FetchResult.tier_logits`.
+    The loss takes the mean over the batch of `FetchResult.tier_logits` [I, T] first, so each item may be certain of its
+    tier if the tiers differ.
     """
     mean = tier_logits.float().softmax(-1).mean(0)
     return 1 - torch.special.entr(mean).sum() / math.log(tier_logits.shape[-1])
@@ -81,17 +77,8 @@ def expected_answer_loss(tier_logits: Tensor, losses: Tensor) -> Tensor:
     return (tier_logits.softmax(-1) * losses.to(tier_logits)).sum(-1)
 
 
-WEIGHTS = {
-    "answer": 1.0,
-    "relevance": 1.0,
-    "efficiency": 0.5,
-    "diversity": 0.0,
-    "distribution": 0.0,
-    "distillation": 0.0,
-    "tiers": 0.0,
-    "reinforcement": 0.0,
-    "retention": 0.0,
-}
+_OPTIONAL = ("diversity", "distribution", "distillation", "tiers", "reinforcement", "retention")
+WEIGHTS = {"answer": 1.0, "relevance": 1.0, "efficiency": 0.5, **dict.fromkeys(_OPTIONAL, 0.0)}
 """Default weight of every loss. answer: cross-entropy of the answer's tokens; relevance: binary cross-entropy of the
 scorers with boxes; efficiency: the excess of the mean budget over its target; diversity: over tiers; distribution:
 vision tokens against text embeddings; distillation: the scorers against the model's own attention; tiers: the
@@ -158,9 +145,7 @@ def answer_positions(labels: Tensor) -> int:
 def token_losses(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Cross-entropy of each answer token, and whether it was the most probable: both [B, T-1], 0 and True elsewhere.
 
-    Args:
-        logits: [B, T, vocabulary] of the last T positions.
-        labels: [B, S], -100 on tokens that are not predicted.
+    Logits [B, T, vocabulary] are those of the last T positions; labels [B, S] are -100 on tokens not to predict.
     """
     targets = labels[:, labels.shape[1] - logits.shape[1] + 1 :]
     predictions = logits[:, :-1].float()
@@ -201,8 +186,6 @@ def loss_terms(
     Args:
         output: of a forward pass, with `output_scores` to train the scorers.
         batch: its inputs, with `labels`, and `relevance_targets` if boxes are known.
-        weights: see `WEIGHTS`.
-        config: the model's.
         target_tokens: the mean of fetched tokens at which the efficiency loss is 0.
         text_statistics: mean and standard deviation of the text embeddings, for the distribution loss.
         attended: [I, N] the keep-all model's attention, for distillation.

@@ -18,11 +18,9 @@ from .losses import real_patches, token_losses
 
 
 def recall(fetched: Tensor, relevance_targets: Tensor | None) -> Tensor:
-    """[I] the share of an image's relevant patches that were fetched; NaN if the relevant patches are unknown.
+    """[I] the share of an image's relevant patches that were fetched (bool [I, N]); NaN if the relevant are unknown.
 
-    Args:
-        fetched: bool [I, N], True on fetched patches.
-        relevance_targets: [I, N], rows of -1 for unknown patches; None: all are unknown.
+    `relevance_targets` [I, N] has rows of -1 for unknown patches; None: all are unknown.
     """
     if relevance_targets is None:
         return torch.full((len(fetched),), torch.nan, device=fetched.device)
@@ -34,12 +32,8 @@ def query_dependence(fetched: Tensor, images: Tensor, questions: list[tuple[int,
     """The dependence of the fetched patches on the question: [I] in 0..1, NaN without another question about the image.
 
     The mean Jaccard distance (`fetch_distances`, as in reports of experiments) to the patches fetched for the other
-    questions about the image. 0: the question has no effect; 1: no patch is fetched for both.
-
-    Args:
-        fetched: bool [I, N], True on fetched patches.
-        images: [I] the image in each slot.
-        questions: each slot's question, as token ids.
+    questions about the image. 0: the question has no effect; 1: no patch is fetched for both. Fetched patches are bool
+    [I, N], `images` [I] is the image in each slot, `questions` are token ids.
     """
     asked = {question: number for number, question in enumerate(questions)}
     kind = torch.tensor([asked[question] for question in questions], device=images.device)
@@ -48,22 +42,18 @@ def query_dependence(fetched: Tensor, images: Tensor, questions: list[tuple[int,
     return torch.where(other, fetch_distances(fetched), 0.0).sum(1) / other.sum(1)  # 0 / 0 is NaN
 
 
-def _questions(batch: Mapping[str, Any]) -> list[tuple[int, ...]]:
-    """The question's token ids in each prompt."""
-    rows = zip(batch["input_ids"], batch["query_mask"].bool(), strict=True)
-    return [tuple(ids[mask].tolist()) for ids, mask in rows]
-
-
 def fetch_measures(output: ArrCocOutput, batch: Mapping[str, Any]) -> dict[str, Tensor]:
     """For each slot [I]: recall, number of fetched tokens, and dependence on the question."""
     fetch, index = output.fetch, batch.get("image_index")
     assert fetch is not None
     fetched = fetch.covered()
     images = torch.arange(len(fetch.scores), device=fetch.scores.device) if index is None else index
+    prompts = zip(batch["input_ids"], batch["query_mask"].bool(), strict=True)
+    questions = [tuple(ids[mask].tolist()) for ids, mask in prompts]
     return {
         "recall": recall(fetched, batch.get("relevance_targets")),
         "fetched": fetch.wanted.float(),
-        "query_dependence": query_dependence(fetched, images, _questions(batch)),
+        "query_dependence": query_dependence(fetched, images, questions),
     }
 
 

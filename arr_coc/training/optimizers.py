@@ -21,31 +21,12 @@ def adamw(groups: Groups, weight_decay: float, module: nn.Module) -> Optimizer:
     return AdamW(list(_by_decay(groups, weight_decay)), betas=BETAS)
 
 
-def muon(groups: Groups, weight_decay: float, module: nn.Module) -> Optimizer:
+class MuonWithAdamW(Optimizer):
     """Muon for the matrices and kernels of the module's stacked layers, AdamW for all other parameters.
 
     Jordan et al. 2024, Muon: An optimizer for hidden layers in neural networks; with steps as large as AdamW's at the
-    same learning rate (Liu et al. 2025, Muon is scalable for LLM training).
-    """
-    return MuonWithAdamW(groups, weight_decay, module)
-
-
-OPTIMIZERS: dict[str, Callable[[Groups, float, nn.Module], Optimizer]] = {"adamw": adamw, "muon": muon}
-"""Makers of an optimiser over groups, with a weight decay, of the parameters of a module."""
-
-
-def check_optimizer(name: str) -> None:
-    """Raises a ValueError for an unknown optimiser, or one that the installed torch does not have."""
-    if name not in OPTIMIZERS:
-        raise ValueError(f"optimizer: expected one of {', '.join(OPTIMIZERS)}; got {name!r}")
-    if name == "muon" and not hasattr(torch.optim, "Muon"):
-        raise ValueError(f"optimizer: expected torch 2.9 or later for muon; got torch {torch.__version__}")
-
-
-class MuonWithAdamW(Optimizer):
-    """Both of torch's optimisers as one, so that there is one schedule and one state.
-
-    torch's Muon takes matrices alone: a kernel [out, in, h, w] of a convolution is a matrix [out, h * w * in] to it.
+    same learning rate (Liu et al. 2025, Muon is scalable for LLM training). Both are torch's, as one optimiser with one
+    schedule and one state. Muon takes matrices alone: a kernel [out, in, h, w] is a matrix [out, h * w * in] to it.
     """
 
     def __init__(self, groups: Groups, weight_decay: float, module: nn.Module) -> None:
@@ -128,6 +109,9 @@ def _by_decay(groups: Groups, weight_decay: float) -> Iterator[dict[str, Any]]:
             chosen = [parameter for parameter in parameters if (parameter.ndim > 1) == matrices]
             yield {"params": chosen, "weight_decay": weight_decay if matrices else 0.0, "lr": rate}
 
+
+OPTIMIZERS: dict[str, Callable[[Groups, float, nn.Module], Optimizer]] = {"adamw": adamw, "muon": MuonWithAdamW}
+"""Makers of an optimiser over groups, with a weight decay, of the parameters of a module."""
 
 FLOOR = 0.02
 """Share of the learning rate that is left at the end."""

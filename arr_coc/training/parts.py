@@ -46,11 +46,7 @@ def parameter_groups(
 ) -> list[dict[str, Any]]:
     """An optimiser's groups: for each part, matrices with weight decay and vectors without.
 
-    Args:
-        model: with trainable parameters.
-        learning_rate: of parts outside `rates`.
-        rates: part -> learning rate.
-        weight_decay: of matrices.
+    `rates`: part -> learning rate; `learning_rate` is that of all others.
 
     Raises:
         ValueError: an unknown part, or no trainable parameter.
@@ -62,13 +58,8 @@ def parameter_groups(
     if not groups:
         raise ValueError("trained: expected parameters to train; got a model that is all frozen")
     return [
-        {
-            "params": parameters,
-            "lr": rates.get(part, learning_rate),
-            "weight_decay": weight_decay if decays else 0.0,
-            "part": part,
-        }
-        for (part, decays), parameters in groups.items()
+        {"params": own, "lr": rates.get(part, learning_rate), "weight_decay": weight_decay * decays, "part": part}
+        for (part, decays), own in groups.items()
     ]
 
 
@@ -78,8 +69,6 @@ def gradient_norms(model: nn.Module) -> dict[str, Tensor]:
     for part, _, parameter in trainable(model):
         if parameter.grad is not None:
             gradients.setdefault(part, []).append(parameter.grad)
-    return {part: _whole(nn.utils.get_total_norm(tensors)) for part, tensors in gradients.items()}
-
-
-def _whole(norm: Tensor) -> Tensor:
-    return norm.full_tensor() if isinstance(norm, torch.distributed.tensor.DTensor) else norm
+    norms = {part: nn.utils.get_total_norm(tensors) for part, tensors in gradients.items()}
+    sharded = torch.distributed.tensor.DTensor
+    return {part: norm.full_tensor() if isinstance(norm, sharded) else norm for part, norm in norms.items()}

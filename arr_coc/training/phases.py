@@ -68,7 +68,6 @@ class Phase(Stage):
         temperature: of the soft top-k of gradient "soft", at the first step and at the last.
         allocator: its name; None: the model's.
         target_tokens: the mean of fetched tokens at which the efficiency loss is 0; None: the model's budget.
-        distillation_layers: layers of the language model whose attention is distilled; None: all.
         distillation_budget: fetched tokens in distillation, the most salient first: all, or as many as the context
             holds.
         bf16, activation_checkpointing: compute in bfloat16; trade time for memory.
@@ -101,7 +100,6 @@ class Phase(Stage):
     temperature: tuple[float, float] | None = None
     allocator: str | None = None
     target_tokens: float | None = None
-    distillation_layers: tuple[int, ...] | None = None
     distillation_budget: int | str = "all"
     bf16: bool = False
     activation_checkpointing: bool = False
@@ -299,10 +297,7 @@ def make_trainer(
     Args:
         model: an ARR-COC model, or a PEFT model around one (PEFT then decides the trained parameters, not
             `phase.trained`).
-        processor: the model's.
-        phase: its settings.
         folder: of the phase's checkpoints.
-        device: where to train.
         root: the folder that paths in `phase.data` are relative to.
     """
     config = model.config
@@ -344,11 +339,7 @@ def make_trainer(
 def train_phase(
     model: Any, processor: ArrCocProcessor, phase: Phase, folder: Path, *, device: torch.device, root: Path
 ) -> Path:
-    """Runs a phase, or resumes a killed one; see `make_trainer`.
-
-    Returns:
-        The folder of its result: model and processor.
-    """
+    """Runs a phase, or resumes a killed one (see `make_trainer`); returns the folder with model and processor."""
     finished = folder / MODEL
     if finished.is_dir() and (fault := damage(finished, folder / DIGESTS)) is None:
         return finished

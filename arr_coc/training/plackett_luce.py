@@ -112,10 +112,8 @@ def _mode(weights: Tensor) -> tuple[Tensor, Tensor]:
 def size_probabilities(survival: Tensor) -> Tensor:
     """The probability of every size 1..K from that of every rank to be fetched: [I, K] -> [I, K].
 
-    P(size = k) = P(size > k - 1) - P(size > k). Tiers of one size on a small grid count as one size.
-
-    Args:
-        survival: P(size > r) at rank r, falling and 1 at rank 0: `FetchResult.survival`.
+    P(size = k) = P(size > k - 1) - P(size > k); `FetchResult.survival` is P(size > r) at rank r, from 1 at rank 0 down.
+    Tiers of one size on a small grid count as one size.
     """
     return (survival - torch.nn.functional.pad(survival[:, 1:], (0, 1))).clamp(min=0)
 

@@ -43,7 +43,7 @@ from .checkpoints import LEARNER, load_learner, save_learner
 from .phases import Phase, train_phase
 from .reader import question_answering, recognition, relevance  # noqa: F401  # register their stages
 from .reader.language_model import load_adapter, save_adapter
-from .stages import STAGES, Run, Stage, stage_from
+from .stages import STAGES, Run, Stage, check_names, stage_from
 
 
 @dataclass(frozen=True)
@@ -167,9 +167,7 @@ class Recipe:
 
 def _changed(known: Mapping[str, Any], changes: Any, where: str) -> dict[str, Any]:
     """A mapping with changes, also in nested mappings."""
-    if not isinstance(changes, Mapping) or set(changes) - set(known):
-        received = sorted(set(changes) - set(known)) if isinstance(changes, Mapping) else changes
-        raise ValueError(f"{where}: expected settings among {', '.join(known)}; got {received}")
+    check_names(known, changes, where)
     changed = dict(known)
     for name, value in changes.items():
         nested = isinstance(known[name], Mapping)
@@ -228,7 +226,6 @@ def load_recipe(path: Path, settings: Sequence[str] = ()) -> Recipe:
     """Reads a recipe.
 
     Args:
-        path: the YAML file.
         settings: overrides: "2.steps=100" or "joint.steps=100" for a stage by number or name, "steps=100" for all
             stages with this setting, "2.data.path=pages.jsonl" inside one, "seed=1" or "reference.pages=9" for the
             recipe.
@@ -246,7 +243,8 @@ def load_recipe(path: Path, settings: Sequence[str] = ()) -> Recipe:
         _override(recipe, key if equals else "", held)
     _check_top(recipe, path)
     defaults = recipe.get("defaults") or {}
-    _check_defaults(defaults, recipe["stages"])
+    if strange := sorted(str(name) for name in defaults if not any(_knows(stage, name) for stage in recipe["stages"])):
+        raise ValueError(f"defaults: expected settings that a stage has; got {', '.join(strange)}")
     return Recipe(
         model=path.parent / (recipe.get("model") or "."),
         stages=tuple(stage_from(spec, defaults, f"stages[{n}]") for n, spec in enumerate(recipe["stages"])),
@@ -269,11 +267,7 @@ def _check_top(recipe: dict[str, Any], path: Path) -> None:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """The content of a recipe's file.
-
-    Raises:
-        ValueError: no stages, or unknown names.
-    """
+    """The content of a recipe's file, of known names."""
     content = read_yaml(path)
     stages = content.get("stages") if isinstance(content, dict) else None
     if not isinstance(stages, list) or not stages:
@@ -282,12 +276,6 @@ def _read(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path}: expected {', '.join(_KEYS)}; got {', '.join(unknown)}")
     _check_top(content, path)
     return content
-
-
-def _check_defaults(defaults: Any, stages: list[Any]) -> None:
-    strange = sorted(str(name) for name in defaults if not any(_knows(stage, name) for stage in stages))
-    if strange:
-        raise ValueError(f"defaults: expected settings that a stage has; got {', '.join(strange)}")
 
 
 def train(recipe: Recipe, out: Path, device: torch.device | str = "cpu") -> None:
@@ -368,12 +356,8 @@ def tell_changes(stage: Stage, path: Path) -> None:
 
 def tell_recipe(recipe: Recipe, path: Path, **others: Any) -> None:
     """The same for the settings of a recipe beside its stages, and for `others`."""
-    names = ("model", "start", "seed", "changes", "averaged")
-    _tell(
-        {name: repr(value) for name, value in [*((n, getattr(recipe, n)) for n in names), *others.items()]},
-        path,
-        "training",
-    )
+    own = {name: getattr(recipe, name) for name in ("model", "start", "seed", "changes", "averaged")}
+    _tell({name: repr(value) for name, value in {**own, **others}.items()}, path, "training")
 
 
 def _tell(told: dict[str, str], path: Path, what: str) -> None:
@@ -410,13 +394,9 @@ def begin(recipe: Recipe, device: torch.device) -> Run:
 
 
 def load_warm_start(model: ArrCocForConditionalGeneration, start: Path) -> None:
-    """Loads the weights of a trained model.
+    """Loads the weights in a trained model's folder; weights that it does not have stay new.
 
     For another image size, position tables are resized as for an image of that size.
-
-    Args:
-        model: with new weights; weights that the trained model does not have stay new.
-        start: the trained model's folder.
 
     Raises:
         ValueError: weights of other shapes, or fewer language layers.
@@ -448,11 +428,7 @@ ADAPTER = "adapter"
 def train_adapter(recipe: Recipe, out: Path, device: torch.device | str = "cpu", *, rank: int = 8) -> Path:
     """Runs a recipe's one phase on an adapter, or resumes a killed run; the model's own weights do not change.
 
-    Args:
-        recipe: of one phase, with a trained model as its start (`start`).
-        out: folder for checkpoints and for the adapter.
-        device: where to train.
-        rank: of LoRA.
+    The recipe has a trained model as its `start`; checkpoints and the adapter go to `out`.
 
     Returns:
         The adapter's folder, for `PeftModel.from_pretrained`.
@@ -460,18 +436,6 @@ def train_adapter(recipe: Recipe, out: Path, device: torch.device | str = "cpu",
     Raises:
         ValueError: another recipe, a phase whose parts have no linear layers, or `out` in use by another process.
     """
-    main = PartialState(cpu=torch.device(device).type == "cpu").is_main_process
-    with sole_writer(out) if main else nullcontext():
-        trained = _train_adapter(recipe, out, torch.device(device), rank)
-        if main:
-            with fresh_folder((out / ADAPTER).absolute(), force=True) as beside:
-                for path in (*trained.glob("adapter_*"), *trained.glob("README.md")):
-                    shutil.copyfile(path, beside / path.name)
-    return out / ADAPTER
-
-
-def _train_adapter(recipe: Recipe, out: Path, device: torch.device, rank: int) -> Path:
-    """Runs the phase; returns the folder of its result."""
     phase = recipe.stages[0]
     if len(recipe.stages) != 1 or not isinstance(phase, Phase) or recipe.start is None:
         stages = ", ".join(type(stage).__name__ for stage in recipe.stages)
@@ -481,12 +445,20 @@ def _train_adapter(recipe: Recipe, out: Path, device: torch.device, rank: int) -
     own = {"config": recipe.changes, "reference": recipe.reference}
     if given := [name for name, value in own.items() if value]:
         raise ValueError(f"adapter: expected a recipe of the start's model as it is; got {', '.join(given)}")
-    with refused(str(recipe.start)):
-        model = ArrCocForConditionalGeneration.from_pretrained(recipe.start)
-        processor = ArrCocProcessor.from_pretrained(recipe.start)
-    if PartialState().is_main_process:
-        tell_recipe(recipe, out / "recipe.json", rank=rank)
-        tell_changes(phase, out / "stage0.json")
-    torch.manual_seed(recipe.seed)
-    adapted = adapt(model, phase.trained, r=rank)
-    return train_phase(adapted, processor, phase, out / "stage0", device=device, root=recipe.root)
+    device = torch.device(device)
+    main = PartialState(cpu=device.type == "cpu").is_main_process
+    with sole_writer(out) if main else nullcontext():
+        with refused(str(recipe.start)):
+            model = ArrCocForConditionalGeneration.from_pretrained(recipe.start)
+            processor = ArrCocProcessor.from_pretrained(recipe.start)
+        if main:
+            tell_recipe(recipe, out / "recipe.json", rank=rank)
+            tell_changes(phase, out / "stage0.json")
+        torch.manual_seed(recipe.seed)
+        adapted = adapt(model, phase.trained, r=rank)
+        trained = train_phase(adapted, processor, phase, out / "stage0", device=device, root=recipe.root)
+        if main:
+            with fresh_folder((out / ADAPTER).absolute(), force=True) as beside:
+                for path in (*trained.glob("adapter_*"), *trained.glob("README.md")):
+                    shutil.copyfile(path, beside / path.name)
+    return out / ADAPTER

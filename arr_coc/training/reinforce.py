@@ -11,7 +11,7 @@ Notation: B prompts, I image slots, G draws, N patches, K fetched tokens at most
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
@@ -27,6 +27,7 @@ from ..modeling.views import SelectedSlots
 from .losses import answer_positions, token_losses
 from .parts import base_model
 from .plackett_luce import draw_orders, draw_sizes, set_log_probability, size_log_probability
+from .stages import check_names
 
 
 @dataclass(frozen=True)
@@ -59,8 +60,6 @@ def reward(
 
     Args:
         correctness: in 0..1.
-        fetched: number of fetched patches.
-        budget: the most patches.
         passes: number of passes; an answer from base tokens alone has one.
     """
     saved = 1 - torch.as_tensor(fetched).to(correctness) / max(1, budget)
@@ -136,8 +135,8 @@ class AnsweredPrompts:
 
     def _generated(self, images: dict[str, Any]) -> Tensor:
         """Greedy answers, scored as text, with room for thinking before them."""
-        prompts, room = self._prompts()
-        room = max(room, self.model.generation_config.max_new_tokens or 0)
+        prompts, longest = self._prompts()
+        room = max(longest, self.model.generation_config.max_new_tokens or 0)
         settings: dict[str, Any] = {**prompts, **images, "max_new_tokens": room}
         output = self.model.generate(**settings, do_sample=False, num_beams=1)
         texts = self._decoded(output[:, prompts["input_ids"].shape[1] :])
@@ -222,10 +221,6 @@ class DrawnQuestions:
         own = {**{name: batch[name] for name in _PROMPT[:3]}, "query_mask": query.bool(), "image_index": index}
         return cls(AnsweredPrompts(model, own, answers, encoding), selected, mask)
 
-    def fetch(self, strategy: str, allocator: str | None) -> FetchResult:
-        """The patches that the model itself fetches, with the gradient of its scorer and budgeter."""
-        return self.prompts.model.model.fetch(self.selected, FetchChoices(strategy=strategy, allocator=allocator))
-
     @torch.no_grad()
     def correctness(self, drawn: Tensor, sizes: Tensor, how: str) -> Tensor:
         """Correctness [B, G] of the answers from the first `sizes` [I, G] of the drawn patches [I, G, K].
@@ -290,17 +285,10 @@ class ReinforceSettings:
         Raises:
             ValueError: an unknown setting, or a bad one.
         """
-        _check_names(cls, settings, "reinforcement")
+        check_names(cls.__dataclass_fields__, settings, "reinforcement")
         weights = settings.get("weights", {})
-        _check_names(RewardWeights, weights, "reinforcement.weights")
+        check_names(RewardWeights.__dataclass_fields__, weights, "reinforcement.weights")
         return cls(**{**settings, "weights": RewardWeights(**weights)})
-
-
-def _check_names(kind: type, settings: Any, what: str) -> None:
-    known = [setting.name for setting in fields(kind)]
-    if not isinstance(settings, Mapping) or set(settings) - set(known):
-        received = sorted(set(settings) - set(known)) if isinstance(settings, Mapping) else settings
-        raise ValueError(f"{what}: expected settings among {', '.join(known)}; got {received}")
 
 
 @dataclass(frozen=True)
@@ -308,7 +296,6 @@ class Reinforcement:
     """Loss and measurements of one step of reinforcement.
 
     Attributes:
-        loss: to minimise.
         rewards: [B, G].
         correctness: [B, G] in 0..1.
         log_probability: [B, G] of the drawn sets.
@@ -368,7 +355,6 @@ def reinforcement_loss(
     *,
     generator: torch.Generator,
     strategy: str | None = None,
-    allocator: str | None = None,
     fetch: FetchResult | None = None,
     answers: Sequence[Sequence[str]] | None = None,
     encoding: ImageEncoding | None = None,
@@ -380,13 +366,10 @@ def reinforcement_loss(
         model: an ARR-COC model with its processor, wrapped by PEFT or not.
         batch: from `QuestionCollator`, without its boxes: `input_ids`, `labels`, `attention_mask` [B, S];
             `query_mask`, `image_index` where there are any; `pixel_values` and `patch_mask` unless `encoding` is given.
-        settings: see there.
-        generator: of the draws.
-        strategy, allocator: names; the config's by default.
-        fetch: of a forward pass on this batch with `strategy` and `allocator`: its scores get the gradient, through
-            whatever wraps the model (DDP); None: the scorer runs here.
+        strategy: a name; that of `fetch`, or the config's, by default.
+        fetch: of a forward pass on this batch: its scores get the gradient, through whatever wraps the model (DDP);
+            None: the scorer runs here.
         answers: for each prompt the right texts; by default from `labels`.
-        encoding: the images, encoded.
         reference: the starting scorer, see `starting_scorer`; None: no divergence.
 
     Raises:
@@ -394,11 +377,12 @@ def reinforcement_loss(
             images with an allocator that chooses the number of patches.
     """
     base = base_model(model)
-    strategy = base.config.fetcher_config.strategy if strategy is None else strategy
+    strategy = strategy or (base.config.fetcher_config.strategy if fetch is None else fetch.strategy)
     if not base.model.fetcher.check_strategy(strategy).trained:
         raise ValueError(f"strategy: expected a scorer with weights, to be trained; got {strategy!r}")
     asked = DrawnQuestions.of(base, batch, encoding=encoding, answers=answers)
-    fetch = asked.fetch(strategy, allocator) if fetch is None else fetch
+    if fetch is None:
+        fetch = base.model.fetch(asked.selected, FetchChoices(strategy=strategy))
     logits = fetch.scores / settings.temperature
     sets, sizes, log_p = _draw(logits, fetch.survival, asked, settings.draws, generator)
     correct = asked.correctness(sets, sizes, settings.answering)
@@ -433,37 +417,3 @@ def _draw(
         log_p = size_log_probability(survival, sizes)
     sets = draw_orders(logits, asked.selected.budget, mask=mask, generator=generator)
     return sets, sizes, log_p + set_log_probability(logits, sets, mask, sizes=sizes)
-
-
-class Reinforcer:
-    """The functions of seed and step that reinforcement needs over a run.
-
-    Args:
-        model: at the start of the run, before a checkpoint is loaded: its scorers are the references.
-        settings: see there.
-        seed: of the draws.
-    """
-
-    def __init__(self, model: nn.Module, settings: ReinforceSettings, *, seed: int) -> None:
-        self.model, self.settings, self.seed = model, settings, seed
-        self.references = {name: starting_scorer(model, name) for name in base_model(model).model.fetcher.scorers}
-
-    def loss(
-        self, batch: Mapping[str, Tensor], fetch: FetchResult, *, step: int, encoding: ImageEncoding | None = None
-    ) -> Reinforcement:
-        """`reinforcement_loss` of a batch after its forward pass; the draws depend on the batch, too."""
-        numbers = (self.seed, step, int(batch["input_ids"].sum()))
-        seed = 0
-        for number in numbers:
-            seed = (seed * 1_000_003 + number) % 2**63
-        return reinforcement_loss(
-            self.model,
-            batch,
-            self.settings,
-            generator=torch.Generator().manual_seed(seed),
-            strategy=fetch.strategy,
-            allocator=fetch.allocator,
-            fetch=fetch,
-            encoding=encoding,
-            reference=self.references[fetch.strategy],
-        )

@@ -1,7 +1,7 @@
 """Stages: the entries of a recipe, their registry, and the state that one stage passes to the next."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar
@@ -21,8 +21,6 @@ class Run:
 
     Attributes:
         model: after the stages so far; a stage trains it in place or replaces it.
-        processor: the model's.
-        device: where to train.
         root: the folder that paths in a stage's data are relative to.
         learner: states that only training needs, such as "adapter", by name; empty before a stage has made them.
     """
@@ -52,6 +50,18 @@ class Stage(ABC):
     def __post_init__(self) -> None:
         check_types(self)
 
+    def check_counts(self, *names: str, least: int = 1) -> None:
+        """Raises ValueError where one of these settings is below `least`."""
+        for name in names:
+            if getattr(self, name) < least:
+                raise ValueError(f"{name}: expected at least {least}; got {getattr(self, name)}")
+
+    def check_shares(self, *names: str) -> None:
+        """Raises ValueError where one of these settings is not in 0..1."""
+        for name in names:
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name}: expected a share in 0..1; got {getattr(self, name)}")
+
     @abstractmethod
     def run(self, run: Run, folder: Path) -> None:
         """Trains `run.model`, or resumes a killed run.
@@ -60,6 +70,13 @@ class Stage(ABC):
             run: the recipe's; the stage replaces its model and learner by its results.
             folder: the stage's own, for its checkpoints.
         """
+
+
+def check_names(known: Iterable[str], settings: Any, where: str) -> None:
+    """Raises ValueError unless `settings` is a mapping of some of the `known` names."""
+    if not isinstance(settings, Mapping) or set(settings) - set(known):
+        received = sorted(set(settings) - set(known)) if isinstance(settings, Mapping) else settings
+        raise ValueError(f"{where}: expected settings among {', '.join(known)}; got {received}")
 
 
 STAGES: Registry[type[Stage]] = Registry("stage")
@@ -72,7 +89,6 @@ def stage_from(spec: Any, defaults: Mapping[str, Any], where: str) -> Stage:
     Args:
         spec: its settings, and "stage", its name.
         defaults: of settings that the entry leaves out; unknown ones are ignored.
-        where: the entry's place, for errors.
 
     Raises:
         ValueError: not a mapping with a stage's name; an unknown setting, or an invalid value.

@@ -25,7 +25,7 @@ from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration, ImageEnc
 from ..modeling.passes import AUTO_PASSES
 from .checkpoints import load_state, save_state
 from .reinforce import RewardWeights, answer_correctness, group_advantages, reward
-from .stages import STAGES, Run, Stage
+from .stages import STAGES, Run, Stage, check_names
 
 logger = logging.getLogger(__name__)
 
@@ -39,11 +39,7 @@ Episode = Callable[[int], float]
 def tempering_loss(
     policy: TemperingPolicy, questions: Sequence[Episode], *, draws: int, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Plays G = `draws` episodes of each question.
-
-    Returns:
-        The loss to minimise, and the rewards [B, G].
-    """
+    """Plays G = `draws` episodes of each question; returns the loss to minimise, and the rewards [B, G]."""
     rewards, log_p = [], []
     for play in questions:
         for number in range(draws):
@@ -88,19 +84,9 @@ class Tempering(Stage):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, least in (
-            ("steps", 1),
-            ("batch_size", 1),
-            ("draws", 2),
-            ("new_tokens", 1),
-            ("log_every", 1),
-            ("save_every", 1),
-        ):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name}: expected at least {least}; got {getattr(self, name)}")
-        known = RewardWeights.__dataclass_fields__
-        if unknown := sorted(set(self.rewards) - set(known)):
-            raise ValueError(f"rewards: expected settings among {', '.join(known)}; got {unknown}")
+        self.check_counts("steps", "batch_size", "new_tokens", "log_every", "save_every")
+        self.check_counts("draws", least=2)
+        check_names(RewardWeights.__dataclass_fields__, self.rewards, "rewards")
 
     def run(self, run: Run, folder: Path) -> None:
         if (processes := PartialState().num_processes) > 1:
@@ -113,10 +99,14 @@ class Tempering(Stage):
         model.processor = run.processor
         records = open_records(self.data, folder=run.root)
         optimizer = torch.optim.AdamW(policy.parameters(), lr=self.learning_rate, weight_decay=0.0)
-        for step in range(self._resume(folder, policy, optimizer), self.steps):
+        if state := load_state(folder / STATE):
+            policy.load_state_dict(state["policy"])
+            optimizer.load_state_dict(state["optimizer"])
+        for step in range(int(state["step"]) if state else 0, self.steps):
             generator = torch.Generator().manual_seed(self.seed * 1_000_003 + step)
             chosen = torch.randint(len(records), (self.batch_size,), generator=generator).tolist()
-            questions = [self._episode(model, records[number], step) for number in chosen]
+            asked = [(model.encode_image(records[number].picture), records[number]) for number in chosen]
+            questions = [partial(self._play, model, *each, step) for each in asked]
             loss, rewards = tempering_loss(policy, questions, draws=self.draws, generator=generator)
             optimizer.zero_grad()
             loss.backward()
@@ -127,35 +117,14 @@ class Tempering(Stage):
                 state = {"step": step + 1, "policy": policy.state_dict(), "optimizer": optimizer.state_dict()}
                 save_state(folder / STATE, state)
 
-    def _resume(self, folder: Path, policy: TemperingPolicy, optimizer: torch.optim.Optimizer) -> int:
-        """The step to resume from."""
-        state = load_state(folder / STATE)
-        if state is None:
-            return 0
-        policy.load_state_dict(state["policy"])
-        optimizer.load_state_dict(state["optimizer"])
-        return int(state["step"])
-
-    def _episode(self, model: ArrCocForConditionalGeneration, record: Record, step: int) -> Episode:
-        """A question whose image is encoded for all of its episodes."""
-        return partial(self._play, model, model.encode_image(record.picture), record, step)
-
     def _play(
         self, model: ArrCocForConditionalGeneration, encoding: ImageEncoding, record: Record, step: int, number: int
     ) -> float:
         """The reward of one episode; its draws depend on question, step and number."""
-        answer = model.generate(
-            encoding,
-            record.question,
-            history=record.history,
-            budget=self.budget,
-            num_passes="auto",
-            exploration="learned",
-            seed=step * self.draws + number,
-            return_fetch=True,
-            do_sample=False,
-            max_new_tokens=self.new_tokens,
-        )
+        passes: dict[str, Any] = {"num_passes": "auto", "exploration": "learned", "seed": step * self.draws + number}
+        settings: dict[str, Any] = {"do_sample": False, "max_new_tokens": self.new_tokens, "return_fetch": True}
+        settings |= {"budget": self.budget, "history": record.history}
+        answer = model.generate(encoding, record.question, **passes, **settings)
         gained = reward(
             torch.tensor(answer_correctness(answer.text, record.answers)),
             fetched=answer.fetch.budget,

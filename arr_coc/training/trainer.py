@@ -35,7 +35,7 @@ from .checkpoints import discard_incomplete, mark_complete, newest_complete
 from .losses import Counts, Term, answer_positions, loss_terms, text_statistics, token_losses
 from .measures import Averages, fetch_measures, item_measures, summary, tier_shares
 from .parts import base_model, gradient_norms, parameter_groups
-from .reinforce import Reinforcer, ReinforceSettings
+from .reinforce import ReinforceSettings, reinforcement_loss, starting_scorer
 
 if TYPE_CHECKING:
     from .phases import Phase
@@ -139,9 +139,8 @@ class ArrCocTrainer(Trainer):
         self.averages = Averages(self.accelerator)
         if self.weights["retention"] and not hasattr(self.model, "disable_adapter"):
             raise ValueError("retention: expected an adapter to be trained, beside what shall stay; got a whole model")
-        self.reinforcer: Reinforcer | None = None
-        if self.weights["reinforcement"]:
-            self.reinforcer = Reinforcer(self.model, ReinforceSettings.of(phase.reinforcement), seed=self.args.seed)
+        scorers = base_model(self.model).model.fetcher.scorers if self.weights["reinforcement"] else ()
+        self.references = {name: starting_scorer(self.model, name) for name in scorers}
         self.text_statistics = self._text_statistics() if self.weights["distribution"] else None
         wrapped = {type(module).__name__ for module in self.model.modules()}  # FSDP refuses names of missing modules
         self.model._no_split_modules = sorted(wrapped & set(base_model(self.model)._no_split_modules or ()))
@@ -181,11 +180,6 @@ class ArrCocTrainer(Trainer):
         """How the current step fetches."""
         return self.phase.mix.draw(self.args.seed, self.state.global_step, base_model(self.model).config)
 
-    def evaluation_draw(self) -> Draw:
-        """How evaluation fetches: the model's own strategy and budget."""
-        config = base_model(self.model).config
-        return Draw(config.fetcher_config.strategy, config.vision_tokens()[1])
-
     def compute_loss(
         self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
@@ -203,14 +197,14 @@ class ArrCocTrainer(Trainer):
             batch,
             self.weights,
             config=config,
-            target_tokens=self._target_tokens(),
+            target_tokens=config.vision_tokens()[1] if self.phase.target_tokens is None else self.phase.target_tokens,
             text_statistics=self.text_statistics,
             attended=attended,
             by_tier=self._answer_by_tier(model, inputs, draw) if self.weights["tiers"] else None,
             before=before,
         )
-        if self.reinforcer is not None:
-            terms["reinforcement"] = self._reinforced(self.reinforcer, batch, output)
+        if self.weights["reinforcement"]:
+            terms["reinforcement"] = self._reinforced(batch, output)
         totals = num_items_in_batch
         if totals is None:
             totals = Counts.of(batch).tensor(self.args.device)
@@ -229,12 +223,17 @@ class ArrCocTrainer(Trainer):
             loss = loss + self.weights[name] * mean
         return loss
 
-    def _reinforced(self, reinforcer: Reinforcer, batch: Mapping[str, Any], output: ArrCocOutput) -> Term:
-        """The loss of answers from drawn sets of patches."""
+    def _reinforced(self, batch: Mapping[str, Any], output: ArrCocOutput) -> Term:
+        """The loss of answers from drawn sets of patches; the draws depend on the batch, too."""
         assert output.fetch is not None
-        reinforcement = reinforcer.loss(batch, output.fetch, step=self.state.global_step, encoding=self._encoded(batch))
+        fetch, settings, seed = output.fetch, ReinforceSettings.of(self.phase.reinforcement), 0
+        for number in (self.args.seed, self.state.global_step, int(batch["input_ids"].sum())):
+            seed = (seed * 1_000_003 + number) % 2**63
+        draws, known = torch.Generator().manual_seed(seed), self.references[fetch.strategy]
+        given: dict[str, Any] = {"fetch": fetch, "encoding": self._encoded(batch), "reference": known}
+        reinforcement = reinforcement_loss(self.model, batch, settings, generator=draws, **given)
         self.averages.add(reinforcement.measures())
-        return Term(reinforcement.loss * len(output.fetch.scores), "slots")
+        return Term(reinforcement.loss * len(fetch.scores), "slots")
 
     def _encoded(self, batch: Mapping[str, Any]) -> ImageEncoding | None:
         """The batch's images from the cache; None without a cache."""
@@ -250,17 +249,9 @@ class ArrCocTrainer(Trainer):
         if encoding is not None:
             inputs = {n: t for n, t in inputs.items() if n not in ("pixel_values", "patch_mask")}
             inputs["image_encoding"] = encoding
-        return model(
-            **inputs,
-            choices=FetchChoices(
-                strategy=strategy,
-                allocator=allocator,
-                relevance=None if known is None else known.clamp(min=0),
-                all_scores=scores,
-            ),
-            logits_to_keep=answer_positions(batch["labels"]),
-            use_cache=False,
-        )
+        relevance = None if known is None else known.clamp(min=0)
+        choices = FetchChoices(strategy=strategy, allocator=allocator, relevance=relevance, all_scores=scores)
+        return model(**inputs, choices=choices, logits_to_keep=answer_positions(batch["labels"]), use_cache=False)
 
     def _trimmed(self, inputs: Mapping[str, Any], num_fetched: int) -> dict[str, Any]:
         """The batch with placeholders for `num_fetched` fetched tokens per image."""
@@ -268,25 +259,17 @@ class ArrCocTrainer(Trainer):
         base = config.vision_tokens(inputs["pixel_values"].shape[-1], budget=0)[0]
         aligned = {name: inputs[name] for name in _ALIGNED if inputs.get(name) is not None}
         counts = torch.full((len(inputs["input_ids"]),), num_fetched, device=inputs["input_ids"].device)
-        trimmed = trim_placeholders(
-            inputs["input_ids"],
-            counts,
-            image_token_id=config.image_token_id,
-            base_positions=base,
-            pad_token_id=config.padding_id,
-            **aligned,
-        )
-        return {**inputs, **trimmed}
+        tokens: dict[str, Any] = {"image_token_id": config.image_token_id, "pad_token_id": config.padding_id}
+        return {**inputs, **trim_placeholders(inputs["input_ids"], counts, base_positions=base, **tokens, **aligned)}
 
     @torch.no_grad()
     def _attended(self, model: nn.Module, inputs: Mapping[str, Any]) -> Tensor:
         """[I, N] the attention of the model with all patches fetched, when it predicts the answer."""
         inner = base_model(self.model)
         predicting = nn.functional.pad(inputs["labels"][:, 1:] != -100, (0, 1))
-        with answer_attention(inner.model.language_model, predicting, self.phase.distillation_layers) as collected:
-            output = self._run(
-                model, inputs, "saliency", "topk", scores=False
-            )  # all patches are fetched, whatever the scores
+        with answer_attention(inner.model.language_model, predicting) as collected:
+            # all patches are fetched, whatever the scores
+            output = self._run(model, inputs, "saliency", "topk", scores=False)
         assert output.fetch is not None
         return patch_attention(collected, inputs["input_ids"], output.fetch, inner.config)
 
@@ -309,10 +292,6 @@ class ArrCocTrainer(Trainer):
             assert output.logits is not None
             losses[size] = token_losses(output.logits, batch["labels"])[0].sum(1)
         return torch.stack([losses[size] for size in sizes], 1)
-
-    def _target_tokens(self) -> float:
-        target = self.phase.target_tokens
-        return float(base_model(self.model).config.vision_tokens()[1]) if target is None else target
 
     def _text_statistics(self) -> tuple[float, float]:
         """Mean and standard deviation of the text embeddings, before training."""
@@ -364,7 +343,8 @@ class ArrCocTrainer(Trainer):
         if model is self.model and not self.is_in_train:
             model = self.accelerator.prepare_model(model, evaluation_mode=True)
         model.eval()
-        draw, config, rows = self.evaluation_draw(), base_model(self.model).config, []
+        config, rows = base_model(self.model).config, []
+        draw = Draw(config.fetcher_config.strategy, config.vision_tokens()[1])  # the model's own
         for inputs in dataloader:
             inputs = self._prepare_inputs(inputs)
             batch = self._trimmed(inputs, draw.num_fetched)

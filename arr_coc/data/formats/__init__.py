@@ -9,7 +9,7 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
-from ..records import MAX_ERRORS, OnError, Record
+from ..records import Record
 from .base import FORMATS as FORMATS
 from .base import Columns as Columns
 from .base import Format as Format
@@ -31,25 +31,21 @@ def open_records(
     *,
     folder: str | Path = ".",
     limit: int | None = None,
-    on_error: OnError = "stop",
-    max_errors: int = MAX_ERRORS,
 ) -> Sequence[Record]:
     """Reads the records of a source; images are opened on demand.
 
     Args:
         spec: `format`, a name in `FORMATS` ("jsonl" by default), the fields of that format's class, and perhaps
-            `on_error` and `max_errors`, in place of the arguments.
+            `on_error` ("skip" skips bad records with a warning that names file and line) and `max_errors` (with more
+            bad records than this, reading stops).
         folder: folder to which paths in `spec` are relative.
         limit: the most records, from the first on; None: all.
-        on_error: "skip" skips bad records with a warning that names file and line.
-        max_errors: with more bad records than this, reading stops.
 
     Raises:
         ValueError: an unknown format, missing or unknown fields, missing or bad files, or a bad record.
         OSError: a file cannot be read.
     """
-    spec, given = _apart(spec)
-    errors: dict[str, Any] = {"on_error": on_error, "max_errors": max_errors, **given}
+    spec, errors = _apart(spec)
     return open_source(spec, folder=folder).read(limit=limit, **errors)
 
 

@@ -14,9 +14,7 @@ from PIL import Image
 from ...files import parse_json
 from ...modeling.config_fields import Registry
 from ..records import (
-    MAX_ERRORS,
     HeldImage,
-    OnError,
     Record,
     Row,
     answers_of,
@@ -61,9 +59,7 @@ class Format(ABC):
         return bool(self.files)
 
     @abstractmethod
-    def read(
-        self, *, limit: int | None = None, on_error: OnError = "stop", max_errors: int = MAX_ERRORS
-    ) -> Sequence[Record]:
+    def read(self, *, limit: int | None = None, **errors: Any) -> Sequence[Record]:
         """All records; arguments and errors as in `gather`. A source without records is an error."""
 
     def digest(self, records: Sequence[Record]) -> str:
@@ -103,10 +99,8 @@ class RowFormat(Format):
             ValueError: a bad row; `gather` adds its place to the message.
         """
 
-    def read(
-        self, *, limit: int | None = None, on_error: OnError = "stop", max_errors: int = MAX_ERRORS
-    ) -> list[Record]:
-        records = gather(self.rows(), self.record, limit=limit, on_error=on_error, max_errors=max_errors)
+    def read(self, *, limit: int | None = None, **errors: Any) -> list[Record]:
+        records = gather(self.rows(), self.record, limit=limit, **errors)
         if not records:
             raise ValueError(f"{self.title}: expected records; got none")
         return records

@@ -1,6 +1,6 @@
 """Our own formats: JSON lines, feedback of a server's users, alternating sources, rendered pages."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import islice
@@ -13,7 +13,8 @@ from ...journal import journal_files
 from ...pages.domains import DOMAINS, Page, Variations, draw_page
 from ...pages.splits import Split, check_split
 from ..feedback import JOURNAL, Part, read_feedback
-from ..records import MAX_ERRORS, HeldImage, OnError, Record, Row, check_limit, lines, parse
+from ..records import HeldImage, Record, Row, check_limit, lines, parse
+from ..writing import tags_of_page
 from .base import FORMATS, FileFormat, Format
 
 
@@ -41,7 +42,6 @@ class FeedbackLog(Format):
     """Feedback from `arr-coc serve --feedback`.
 
     Attributes:
-        path: the folder.
         part: "learned", "held_out" (one image in three) or "all".
     """
 
@@ -62,9 +62,7 @@ class FeedbackLog(Format):
     def files(self) -> list[Path]:
         return journal_files(self.path, JOURNAL)
 
-    def read(
-        self, *, limit: int | None = None, on_error: OnError = "stop", max_errors: int = MAX_ERRORS
-    ) -> Sequence[Record]:
+    def read(self, *, limit: int | None = None, **errors: Any) -> Sequence[Record]:
         """The records. Entries are written atomically, so a damaged entry is an error."""
         check_limit(limit)
         records = list(islice(read_feedback(self.path, self.part), limit))
@@ -79,7 +77,6 @@ class Mixed(Format):
     """Equally many records of each source; shorter sources repeat until the longest ends.
 
     Attributes:
-        sources: the settings of each source.
         retained: indices, from 0, of the sources on whose records the scorer's relevance is retained, see `Record`.
     """
 
@@ -107,38 +104,39 @@ class Mixed(Format):
     def filed(self) -> bool:
         return all(source.filed for source in self.sources)
 
-    def read(
-        self, *, limit: int | None = None, on_error: OnError = "stop", max_errors: int = MAX_ERRORS
-    ) -> Sequence[Record]:
+    def read(self, *, limit: int | None = None, **errors: Any) -> Sequence[Record]:
         """The records of all sources in turn, renumbered."""
         check_limit(limit)
-        sources = [source.read(limit=limit, on_error=on_error, max_errors=max_errors) for source in self.sources]
-        records = _InTurn(sources, self.retained)
-        return records if limit is None else records[:limit]
+        sources = [source.read(limit=limit, **errors) for source in self.sources]
+        numbers = range(len(sources) * max(map(len, sources)))
+        records = OnDemand(partial(_in_turn, sources, self.retained), numbers)
+        return records if limit is None else list(records[:limit])
 
 
-@dataclass(frozen=True)
-class _InTurn(Sequence[Record]):
-    """Records of the sources in turn; created on demand."""
+def _in_turn(sources: Sequence[Sequence[Record]], retained: Sequence[int], number: int) -> Record:
+    """The record with this number, from 0, of sources in turn."""
+    turn, source = divmod(number, len(sources))
+    records = sources[source]
+    return replace(records[turn % len(records)], line=number + 1, retained=source in retained)
 
-    sources: list[Sequence[Record]]
-    retained: tuple[int, ...]
+
+class OnDemand(Sequence[Record]):
+    """The records that `make` makes of `numbers`, at every access."""
+
+    def __init__(self, make: Callable[[int], Record], numbers: range) -> None:
+        self.make, self.numbers = make, numbers
 
     def __len__(self) -> int:
-        return len(self.sources) * max(map(len, self.sources))
+        return len(self.numbers)
 
     @overload
     def __getitem__(self, index: int) -> Record: ...
     @overload
-    def __getitem__(self, index: slice) -> list[Record]: ...
-    def __getitem__(self, index: int | slice) -> Record | list[Record]:
+    def __getitem__(self, index: slice) -> "OnDemand": ...
+    def __getitem__(self, index: int | slice) -> "Record | OnDemand":
         if isinstance(index, slice):
-            return [self[number] for number in range(*index.indices(len(self)))]
-        if not -len(self) <= index < len(self):
-            raise IndexError(index)
-        turn, source = divmod(index % len(self), len(self.sources))
-        records = self.sources[source]
-        return replace(records[turn % len(records)], line=index % len(self) + 1, retained=source in self.retained)
+            return OnDemand(self.make, self.numbers[index])
+        return self.make(self.numbers[index])
 
 
 _DRAWN = 64
@@ -198,12 +196,10 @@ class Rendered(Format):
     def title(self) -> str:
         return f"rendered pages ({', '.join(self.domains)}), {self.split} split, seed {self.seed}"
 
-    def read(
-        self, *, limit: int | None = None, on_error: OnError = "stop", max_errors: int = MAX_ERRORS
-    ) -> Sequence[Record]:
+    def read(self, *, limit: int | None = None, **errors: Any) -> Sequence[Record]:
         """The records, each drawn on demand; none can be bad."""
         check_limit(limit)
-        return _Drawn(self, range(self.pages * self.questions)[:limit])
+        return OnDemand(self.record, range(self.pages * self.questions)[:limit])
 
     def page(self, number: int) -> Page:
         """The page with this number, from 0."""
@@ -215,15 +211,8 @@ class Rendered(Format):
         page = self.page(page_number)
         asked = page.questions[place % len(page.questions)]
         image = HeldImage((self, page_number), partial(_image, self, page_number))
-        tags = {
-            "domain": self.domains[page_number % len(self.domains)],
-            "kind": asked.kind,
-            "difficulty": asked.difficulty,
-            "layout": page.layout,
-            "font": page.font,
-            **page.told,
-            **({"turn": asked.turn} if self.turns else {}),
-        }
+        tags = tags_of_page(self.domains[page_number % len(self.domains)], page, asked)
+        tags |= {"turn": asked.turn} if self.turns else {}
         told = asked.label_boxes, tuple(tags.items()), asked.absent, asked.history
         return Record(image, asked.text, asked.answers, asked.boxes, number + 1, *told)
 
@@ -233,25 +222,6 @@ def _names(names: Any) -> tuple[str, ...]:
     if not isinstance(names, str | list | tuple):
         raise ValueError(f"domains, fields: expected a list of names; got {names!r}")
     return tuple(part.strip() for part in names.split(",")) if isinstance(names, str) else tuple(names)
-
-
-class _Drawn(Sequence[Record]):
-    """The records of a source, drawn on demand."""
-
-    def __init__(self, source: Rendered, numbers: range) -> None:
-        self.source, self.numbers = source, numbers
-
-    def __len__(self) -> int:
-        return len(self.numbers)
-
-    @overload
-    def __getitem__(self, index: int) -> Record: ...
-    @overload
-    def __getitem__(self, index: slice) -> "_Drawn": ...
-    def __getitem__(self, index: int | slice) -> "Record | _Drawn":
-        if isinstance(index, slice):
-            return _Drawn(self.source, self.numbers[index])
-        return self.source.record(self.numbers[index])
 
 
 @lru_cache(maxsize=_DRAWN)

@@ -45,11 +45,10 @@ def spell(text: str) -> str:
 def within(tokens: Iterable[OcrToken], width: int, height: int) -> list[OcrToken]:
     """Tokens with boxes clipped to an image of `width` x `height` px, without tokens outside it."""
     inside = []
-    for token in tokens:
-        x0, y0, x1, y1 = token.box
+    for text, (x0, y0, x1, y1) in ((token.text, token.box) for token in tokens):
         box = (max(x0, 0.0), max(y0, 0.0), min(x1, float(width)), min(y1, float(height)))
         if box[0] < box[2] and box[1] < box[3]:
-            inside.append(OcrToken(token.text, box))
+            inside.append(OcrToken(text, box))
     return inside
 
 
@@ -70,11 +69,7 @@ def reading_order(tokens: Iterable[OcrToken]) -> list[OcrToken]:
 def locate(answers: Sequence[str], tokens: Sequence[OcrToken]) -> tuple[Box, ...]:
     """Boxes of the tokens that spell an answer, in all places; empty if no answer is found.
 
-    Of several answers, the most frequent one that is in at most `MOST_PLACES` places counts.
-
-    Args:
-        answers: the right answers.
-        tokens: in reading order.
+    Tokens are in reading order. Of several answers, the most frequent in at most `MOST_PLACES` places counts.
     """
     spelt = [(token, word) for token in tokens if (word := spell(token.text))]
     for answer, _ in Counter(answer.strip().casefold() for answer in answers).most_common():
@@ -100,6 +95,11 @@ def _runs(wanted: str, words: Sequence[str]) -> list[range]:
     return runs
 
 
+def _parts(path: Path) -> list[Path]:
+    """A file, or the JSON files in a folder."""
+    return sorted(path.glob("*.json")) if path.is_dir() else [path]
+
+
 @FORMATS.register("chartqa")
 @dataclass(frozen=True)
 class ChartQa(FileFormat):
@@ -112,7 +112,7 @@ class ChartQa(FileFormat):
 
     @property
     def files(self) -> list[Path]:
-        return sorted(self.path.glob("*.json")) if self.path.is_dir() else [self.path]
+        return _parts(self.path)
 
     @property
     def _folder(self) -> Path:
@@ -172,9 +172,8 @@ class DocVqa(FileFormat):
 
     @staticmethod
     def _boxes(path: Path, image: Path, answers: tuple[str, ...]) -> tuple[Box, ...]:
-        pages = list_in(path, "recognitionResults")
         tokens = []
-        for page in pages:
+        for page in list_in(path, "recognitionResults"):
             require(page, "lines")
             for line in page["lines"]:
                 require(line, "words")
@@ -201,12 +200,8 @@ class Gqa(FileFormat):
     scene_graphs: Path | None = None
 
     @property
-    def _parts(self) -> list[Path]:
-        return sorted(self.path.glob("*.json")) if self.path.is_dir() else [self.path]
-
-    @property
     def files(self) -> list[Path]:
-        return [*self._parts, *([] if self.scene_graphs is None else [self.scene_graphs])]
+        return [*_parts(self.path), *([] if self.scene_graphs is None else [self.scene_graphs])]
 
     @cached_property
     def _scenes(self) -> dict[str, Any]:
@@ -226,7 +221,7 @@ class Gqa(FileFormat):
         check_folder(self.images, "images")
         _ = self._scenes  # read now, as its errors do not belong to a record
         number = 0
-        for path in self._parts:
+        for path in _parts(self.path):
             content = read_json(path)
             if not isinstance(content, dict):
                 raise ValueError(f"{path}: expected an object of questions by id; got {shorten(content)}")
@@ -258,11 +253,7 @@ def _object(value: Any, name: str) -> Mapping[str, Any]:
 
 
 def _gqa_box(place: Any) -> Box:
-    """The box of an object of a scene graph.
-
-    Raises:
-        ValueError: its place is not given in numbers.
-    """
+    """The box of an object of a scene graph."""
     require(place, "x", "y", "w", "h")
     x, y, width, height = numbers_of([place[name] for name in "xywh"], "x, y, w and h", 4)
     return (x, y, x + width, y + height)
@@ -304,7 +295,7 @@ class TextVqa(FileFormat):
     def rows(self) -> Iterator[Row]:
         check_folder(self.images, "images")
         questions = list_in(self.path, "data")
-        _ = self._read  # read now, as its errors do not belong to a record
+        _ = self._read  # now, as its errors do not belong to a record
         yield from numbered(self.path, questions)
 
     def record(self, row: Row) -> Record:

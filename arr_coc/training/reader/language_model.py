@@ -146,24 +146,15 @@ class PackedPage:
 
     def add_fetched(self, page: PageTokens, *, question: int = -1, start: int | None = None) -> None:
         """Fetched tokens: wordpieces with their places."""
-        self.add(
-            page.pieces.tolist(),
-            question=question,
-            start=start,
-            half_rows=page.half_rows.tolist(),
-            columns=page.columns.tolist(),
-            kind="fetched",
-        )
+        ids, half_rows, columns = (each.tolist() for each in (page.pieces, page.half_rows, page.columns))
+        self.add(ids, question=question, start=start, half_rows=half_rows, columns=columns, kind="fetched")
 
     def ask(
         self, questions: Sequence[Question], prompting: Prompting, foremost: Sequence["Again"] | None = None
     ) -> None:
         """Adds questions and their answers, each behind the page as if it were the only one.
 
-        Args:
-            questions: about the page.
-            prompting: of the tokenizer.
-            foremost: for each the fetched tokens that come once more, right before it.
+        `foremost`: for each the fetched tokens that come once more, right before it.
         """
         end = len(self.ids)
         for number, question in enumerate(questions):
@@ -273,11 +264,7 @@ class AdaptedModel:
     def answers(self, embeds: Tensor, batch: PackedQuestions) -> tuple[Tensor, Tensor, Tensor]:
         """Logits [t, V] of all tokens of answers, the tokens [t], and the number of each one's question [t].
 
-        The adapter is as it was last written (`Adapter.write`).
-
-        Args:
-            embeds: [P, S, D] of the batch.
-            batch: P pages with their questions.
+        The batch's embeddings are [P, S, D]. The adapter is as it was last written (`Adapter.write`).
         """
         written_out = self.model.config._attn_implementation == WRITTEN_OUT
         hidden = self.model(

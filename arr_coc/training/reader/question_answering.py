@@ -22,12 +22,11 @@ from arr_coc.modeling.bridges import FOREMOST, Places, WordpieceBridge, line_bre
 from arr_coc.modeling.configuration_arr_coc import COMPRESSION
 from arr_coc.modeling.wordpieces import SPACE
 from arr_coc.pages.page import Question
-from arr_coc.pages.splits import Split
 
-from ..loop import ScratchStage, Task
 from ..stages import STAGES, Run
 from .language_model import AdaptedModel, Again, PackedPage, PackedQuestions, Prompting, stacked
-from .pages import AskedPage, AskedPages, PageReader, Sources
+from .pages import AskedPage, PageReader
+from .relevance import AskingStage, AskingTask
 from .targets import PageTokens, base_mixture, page_tokens
 
 READS = ("both", "fetched", "base")
@@ -40,12 +39,7 @@ PLACES_STD = 0.02
 
 
 def foremost(patches: np.ndarray, relevance: np.ndarray) -> np.ndarray:
-    """bool [n], True on wordpieces in the `FOREMOST` most relevant patches.
-
-    Args:
-        patches: [n] the patch of each wordpiece.
-        relevance: [n] of that patch.
-    """
+    """bool [n], True on wordpieces in the `FOREMOST` most relevant patches, from patch and relevance [n] of each."""
     held, first = np.unique(patches, return_index=True)
     best = held[np.argsort(-relevance[first], kind="stable")[:FOREMOST]]
     return np.isin(patches, best)
@@ -53,34 +47,20 @@ def foremost(patches: np.ndarray, relevance: np.ndarray) -> np.ndarray:
 
 @STAGES.register("question_answering")
 @dataclass(frozen=True)
-class QuestionAnsweringStage(ScratchStage):
+class QuestionAnsweringStage(AskingStage):
     """Settings of the stage.
 
     Attributes:
-        pages_per_step: pages of a step.
-        questions: most questions about a page.
         kinds: of questions that are asked, see `Question.kind`; none: all.
-        pages: how often each source comes up, see `Sources`.
-        worn: share of worn pages among those that are drawn.
-        mistakes: share of words that are read wrongly on pages that are not drawn, see `AskedPages`.
         reads: how often the pages of a step come with both kinds of token, fetched ones alone and base tokens alone.
         rank: of the LoRA adapter.
         places_rate: learning rate of the embeddings of places.
         evaluated: held-out questions that a measurement asks, from each source as many.
-        real_folder: of real pages as text, see `arr_coc.data.real_pages`.
-        contrast, elsewhere: shares of pages whose questions have answers of one type, and of questions about other
-            pages, see `AskedPages`.
     """
 
     name: ClassVar[str] = "question_answering"
-    leaves_whole: ClassVar[bool] = False
 
-    pages_per_step: int = 4
-    questions: int = 8
     kinds: Sequence[str] = ()
-    pages: Mapping[str, float] = field(default_factory=lambda: {"laid_out": 1.0})
-    worn: float = 0.3
-    mistakes: float = 0.1
     reads: Mapping[str, float] = field(default_factory=lambda: {"both": 0.3, "fetched": 0.7})
     rank: int = 24
     learning_rate: float = 6e-4
@@ -88,14 +68,10 @@ class QuestionAnsweringStage(ScratchStage):
     weight_decay: float = 0.0
     warmup: int = 20
     evaluated: int = 160
-    real_folder: str | None = None
-    contrast: float = 0.0
-    elsewhere: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check_shares("worn", "mistakes", "contrast", "elsewhere")
-        self.check_counts("pages_per_step", "questions", "rank", "evaluated")
+        self.check_counts("rank", "evaluated")
         if unknown := sorted(set(self.reads) - set(READS)):
             raise ValueError(f"reads: expected shares of {', '.join(READS)}; got {unknown}")
 
@@ -103,8 +79,10 @@ class QuestionAnsweringStage(ScratchStage):
         return QuestionAnswering(self, run)
 
 
-class QuestionAnswering(Task):
+class QuestionAnswering(AskingTask):
     """The language model with a LoRA adapter, and the embeddings of places."""
+
+    stage: QuestionAnsweringStage
 
     def __init__(self, stage: QuestionAnsweringStage, run: Run) -> None:
         self.stage, self.run, self.config = stage, run, run.model.config.vision_config
@@ -131,29 +109,7 @@ class QuestionAnswering(Task):
             (list(self.places.parameters()), self.stage.places_rate),
         ]
 
-    def pages(self, start: int) -> AskedPages:
-        return self._pages(self._sources("train"), start)
-
-    def _sources(self, split: Split) -> Sources:
-        folder = None if self.stage.real_folder is None else self.run.root / self.stage.real_folder
-        return Sources(self.stage.pages, split, None, self.stage.worn, folder)
-
-    def _pages(self, sources: Sources, start: int = 0) -> AskedPages:
-        stage = self.stage
-        return AskedPages(
-            sources,
-            (stage.seed, sources.split != "train"),
-            self.run,
-            pages=stage.pages_per_step,
-            questions=stage.questions,
-            wanted=self._asks,
-            mistakes=stage.mistakes,
-            start=start,
-            contrast=stage.contrast * (sources.split == "train"),
-            elsewhere=stage.elsewhere * (sources.split == "train"),
-        )
-
-    def _asks(self, question: Question) -> bool:
+    def asks(self, question: Question) -> bool:
         return not self.stage.kinds or question.kind in self.stage.kinds
 
     def parts(self, batch: Sequence[AskedPage]) -> list[AskedPage]:
@@ -239,8 +195,8 @@ class QuestionAnswering(Task):
     def _unseen(self) -> dict[str, list[AskedPage]]:
         """Held-out pages of each source."""
         unseen: dict[str, list[AskedPage]] = {}
-        for name, source in self._sources("validation").each().items():
-            batches, asked, step = self._pages(source), unseen.setdefault(name, []), 0
+        for name, source in self.sources("validation").each().items():
+            batches, asked, step = self.asked(source), unseen.setdefault(name, []), 0
             while sum(len(page.questions) for page in asked) < self.stage.evaluated / len(self.stage.pages):
                 asked += batches.batch(step)
                 step += 1

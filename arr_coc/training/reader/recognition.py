@@ -10,13 +10,13 @@ Notation: B crops, G side of their grid, R half rows (2G) and W columns (16G) of
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from arr_coc.modeling.grid_encoder import ConvStem, GridEncoder, GridLayer, WideBlock
+from arr_coc.modeling.grid_encoder import ConvStem, GridEncoder, WideBlock
 from arr_coc.modeling.wordpieces import CELL_COLUMNS, CHARACTERS, COLUMNS, Lines, TextReader, Word
 
 from ..loop import ScratchStage, Task
@@ -279,19 +279,16 @@ def words_right(pages: Sequence[Sequence[Word]], text: Print) -> Iterator[bool]:
 def start_encoder(encoder: GridEncoder) -> None:
     """Lets features begin as what the stem says, as far as they have room for it: what is added has to be learnt."""
     nn.init.zeros_(encoder.pos_embed)
+    layers: Any = encoder.layers
+    last = [part for layer in layers for part in (layer.attn.proj, layer.mlp.lin2)]
     if isinstance(stem := encoder.patch_embed, ConvStem):
-        for block in stem.steps:
-            if isinstance(block, WideBlock):
-                nn.init.zeros_(block.pwconv2.weight)
-                nn.init.zeros_(block.pwconv2.bias)
+        last += [block.pwconv2 for block in stem.steps if isinstance(block, WideBlock)]
         if stem.projection.kernel_size == (2, 2):
             nn.init.orthogonal_(stem.projection.weight)
             assert stem.projection.bias is not None
             nn.init.zeros_(stem.projection.bias)
-    for layer in encoder.layers:
-        assert isinstance(layer, GridLayer)
-        for last in (layer.attn.proj, layer.mlp.lin2):
-            nn.init.zeros_(last.weight)
-            nn.init.zeros_(last.bias)
+    for part in last:
+        nn.init.zeros_(part.weight)
+        nn.init.zeros_(part.bias)
     nn.init.orthogonal_(encoder.neck.conv1.weight)
     nn.init.dirac_(encoder.neck.conv2.weight)

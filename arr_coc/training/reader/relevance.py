@@ -6,6 +6,7 @@ read text alone learn from pages that are never drawn (source "laid_out").
 Notation: Q questions of a page, N patches.
 """
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -26,10 +27,9 @@ EVALUATED_PAGES = 100
 """Held-out pages that a measurement asks about."""
 
 
-@STAGES.register("relevance")
 @dataclass(frozen=True)
-class RelevanceStage(ScratchStage):
-    """Settings of the stage.
+class AskingStage(ScratchStage):
+    """Settings of the stages that learn from questions about pages.
 
     Attributes:
         pages: how often each source comes up, see `Sources`; sources whose pages have no questions are of no use.
@@ -37,45 +37,95 @@ class RelevanceStage(ScratchStage):
         questions: most questions about a page.
         worn: share of worn pages among those that are drawn.
         mistakes: share of words that are read wrongly on pages that are not drawn, see `AskedPages`.
-        word_dropout: share of a question's tokens that the scorers do not see, against learning wordings by heart.
         real_folder: of real pages as text, see `arr_coc.data.real_pages`.
         contrast, elsewhere: shares of pages whose questions have answers of one type, and of questions about other
             pages, see `AskedPages`.
     """
 
-    name: ClassVar[str] = "relevance"
     leaves_whole: ClassVar[bool] = False
-    writes_out: ClassVar[bool] = False
 
     pages: Mapping[str, float] = field(default_factory=lambda: {"laid_out": 1.0})
     pages_per_step: int = 4
     questions: int = 8
     worn: float = 0.3
-    mistakes: float = 0.15
-    word_dropout: float = 0.0
+    mistakes: float = 0.1
     real_folder: str | None = None
     contrast: float = 0.0
     elsewhere: float = 0.0
-    learning_rate: float = 1.5e-3
-    warmup: int = 40
-    evaluate_every: int = 200
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check_shares("worn", "mistakes", "contrast", "elsewhere", "word_dropout")
+        self.check_shares("worn", "mistakes", "contrast", "elsewhere")
         self.check_counts("pages_per_step", "questions")
+
+
+class AskingTask(Task):
+    """What the tasks of these stages share: pages with the questions that they ask."""
+
+    stage: AskingStage
+    run: Run
+    salt: ClassVar[tuple[int, ...]] = ()
+    """Tells the pages of a task from those of others with the stage's seed."""
+
+    @abstractmethod
+    def asks(self, question: Question) -> bool:
+        """Whether a question is asked."""
+
+    def pages(self, start: int) -> AskedPages:
+        return self.asked(self.sources("train"), start)
+
+    def sources(self, split: Split) -> Sources:
+        """The stage's sources of pages."""
+        folder = None if self.stage.real_folder is None else self.run.root / self.stage.real_folder
+        return Sources(self.stage.pages, split, None, self.stage.worn, folder)
+
+    def asked(self, sources: Sources, start: int = 0) -> AskedPages:
+        """Pages of the sources with questions, from step `start` on."""
+        stage, trains = self.stage, sources.split == "train"
+        return AskedPages(
+            sources,
+            (stage.seed, *self.salt, not trains),
+            self.run,
+            pages=stage.pages_per_step,
+            questions=stage.questions,
+            wanted=self.asks,
+            mistakes=stage.mistakes,
+            start=start,
+            contrast=stage.contrast * trains,
+            elsewhere=stage.elsewhere * trains,
+        )
+
+
+@STAGES.register("relevance")
+@dataclass(frozen=True)
+class RelevanceStage(AskingStage):
+    """Settings of the stage.
+
+    Attributes:
+        word_dropout: share of a question's tokens that the scorers do not see, against learning wordings by heart.
+    """
+
+    name: ClassVar[str] = "relevance"
+    writes_out: ClassVar[bool] = False
+
+    mistakes: float = 0.15
+    word_dropout: float = 0.0
+    learning_rate: float = 1.5e-3
+    warmup: int = 40
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_shares("word_dropout")
 
     def task(self, run: Run) -> "RelevanceTask":
         return RelevanceTask(self, run)
 
 
-def has_place(question: Question) -> bool:
-    """Whether it is known where a question's answer stands, or that it stands nowhere."""
-    return bool(question.boxes) or question.kind == "absent"
-
-
-class RelevanceTask(Task):
+class RelevanceTask(AskingTask):
     """The scorers with weights; the encoder and the language model's embeddings stay as they are."""
+
+    stage: RelevanceStage
+    salt = (7,)
 
     def __init__(self, stage: RelevanceStage, run: Run) -> None:
         self.stage, self.run = stage, run
@@ -88,27 +138,9 @@ class RelevanceTask(Task):
     def groups(self) -> list[tuple[list[nn.Parameter], float]]:
         return [(list(self.module.parameters()), self.stage.learning_rate)]
 
-    def pages(self, start: int) -> AskedPages:
-        return self._pages(self._sources("train"), start)
-
-    def _sources(self, split: Split) -> Sources:
-        folder = None if self.stage.real_folder is None else self.run.root / self.stage.real_folder
-        return Sources(self.stage.pages, split, None, self.stage.worn, folder)
-
-    def _pages(self, sources: Sources, start: int = 0) -> AskedPages:
-        stage = self.stage
-        return AskedPages(
-            sources,
-            (stage.seed, 7, sources.split != "train"),
-            self.run,
-            pages=stage.pages_per_step,
-            questions=stage.questions,
-            wanted=has_place,
-            mistakes=stage.mistakes,
-            start=start,
-            contrast=stage.contrast * (sources.split == "train"),
-            elsewhere=stage.elsewhere * (sources.split == "train"),
-        )
+    def asks(self, question: Question) -> bool:
+        """Where it is known where the answer stands, or that it stands nowhere."""
+        return bool(question.boxes) or question.kind == "absent"
 
     def losses(self, step: int, batch: Sequence[AskedPage]) -> dict[str, Tensor]:
         losses, random = [], torch.Generator().manual_seed(hash((self.stage.seed, step)) % 2**32)
@@ -123,8 +155,8 @@ class RelevanceTask(Task):
     @cached_property
     def _unseen(self) -> dict[str, list[AskedPage]]:
         unseen = {}
-        for name, source in self._sources("validation").each().items():
-            pages = self._pages(source)
+        for name, source in self.sources("validation").each().items():
+            pages = self.asked(source)
             steps = max(1, EVALUATED_PAGES // len(self.stage.pages) // pages.pages)
             unseen[name] = [page for number in range(steps) for page in pages.batch(number)]
         return unseen

@@ -125,12 +125,7 @@ class Print:
         return torch.where(none, own, first), torch.where(none, own, last)
 
     def over(self, crops: int, side: int) -> Tensor:
-        """[B, R, W] the character over the middle of each column of each half row, -1 for none.
-
-        Args:
-            crops: B.
-            side: G.
-        """
+        """[B, R, W] the character over the middle of each column of each half row, -1 for none; B crops, side G."""
         first, last = self.covered()
         wide, tall = side * COLUMNS, side * 2
         grid = torch.full((crops * tall * wide,), -1, device=self.box.device)
@@ -217,7 +212,6 @@ def read_without_pixels(
     """int32 [N, 2, S] the wordpieces on a page that is fitted into a square of `side` x `side` patches, centred.
 
     Args:
-        page: with text.
         side: G.
         cut: words into wordpieces.
         rng: of mistakes.

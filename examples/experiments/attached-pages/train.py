@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from arr_coc.pages.splits import Split
 from arr_coc.training.loop import Loop
-from arr_coc.training.optimizers import muon
+from arr_coc.training.optimizers import MuonWithAdamW
 
 STAGES = {"language": (400, 1e-3), "tower": (700, 2e-3), "together": (180, 5e-4), "fewer": (300, 1e-3)}
 """Steps and learning rate of the stages."""
@@ -158,10 +158,10 @@ def batch(stage: str, split: Split, size: int, seed: tuple[int, int]) -> tuple[l
 
 
 def train(student: Student, stage: str, steps: int, rate: float, size: int, out: Path, held_out: int) -> None:
-    """Trains a stage, or resumes it."""
-    weights = [weight for name, weight in student.named_parameters() if TRAINED[stage] in name]
-    optimizer, warmup = muon([(weights, rate)], 0.01, student), min(30, steps - 1)
-    loop = Loop(stage, student, optimizer, out / f"{stage}.pt", steps, warmup, max(1, min(100, steps // 3)), bf16=True)
+    """Trains or resumes a stage."""
+    weights = [each for name, each in student.named_parameters() if TRAINED[stage] in name]
+    muon, warmup = MuonWithAdamW([(weights, rate)], 0.01, student), min(30, steps - 1)
+    loop = Loop(stage, student, muon, out / f"{stage}.pt", steps, warmup, max(1, min(100, steps // 3)), bf16=True)
     if (first := loop.resume()) == steps:
         return
     pages, images, _ = batch(stage, "validation", held_out, (2, 0))
