@@ -26,17 +26,9 @@ from benchmarks.attached import NoVideos, bare_processor, character_tokenizer, q
 
 PAD, END = 0, 1
 TEXT = {
-    "vocab_size": 256,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-    "pad_token_id": PAD,
-    "bos_token_id": 2,
-    "eos_token_id": END,
-    "max_position_embeddings": 4096,
+    **{"vocab_size": 256, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 4, "head_dim": 8},
+    **{"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 4096},
+    **{"pad_token_id": PAD, "bos_token_id": 2, "eos_token_id": END},
 }
 VISION = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
 
@@ -139,16 +131,11 @@ def gemma3() -> tuple[Any, Any]:
 
 def llava_onevision() -> tuple[Any, Any]:
     words: Any = character_tokenizer({"image_token": "<image>", "video_token": "<video>"})
+    vision = {"image_size": 28, "patch_size": 7, "vision_use_head": False}
     pinpoints = [[28, 28], [28, 56], [56, 28], [56, 56], [84, 28]]
     config = transformers.LlavaOnevisionConfig(
         text_config={"model_type": "qwen2", **TEXT},
-        vision_config={
-            "model_type": "siglip_vision_model",
-            **VISION,
-            "image_size": 28,
-            "patch_size": 7,
-            "vision_use_head": False,
-        },
+        vision_config={"model_type": "siglip_vision_model", **VISION, **vision},
         image_token_id=words.image_token_id,
         image_token_index=words.image_token_id,
         video_token_id=words.video_token_id,

@@ -1,6 +1,5 @@
 """A processor of small pages, and the pictures and chats that the tests of prompts give it."""
 
-from io import BytesIO
 from typing import Any
 
 import numpy as np
@@ -21,12 +20,6 @@ def make_processor(tokenizer: Any = None, **kwargs: Any) -> Any:
 
 def picture(height: int = 20, width: int = 30) -> Image.Image:
     return Image.fromarray(np.random.default_rng(height).integers(0, 256, (height, width, 3), dtype=np.uint8))
-
-
-def png(image: Image.Image) -> bytes:
-    stream = BytesIO()
-    image.save(stream, "PNG")
-    return stream.getvalue()
 
 
 def chat(question: str = "What is it?", images: int = 1) -> list[dict[str, Any]]:

@@ -4,6 +4,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -220,6 +221,12 @@ def loud_model(seed: int = 0, **changes: Any) -> ArrCocForConditionalGeneration:
 def noise(height: int, width: int, seed: int = 0) -> Image.Image:
     pixels = np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
     return Image.fromarray(pixels)
+
+
+def png(image: Image.Image) -> bytes:
+    stream = BytesIO()
+    image.save(stream, "PNG")
+    return stream.getvalue()
 
 
 def prompt(model: Any, *pairs: tuple[Any, str], **processor_kwargs: Any) -> Any:

@@ -15,25 +15,13 @@ from benchmarks import upstream
 from benchmarks.upstream import write_upstream
 
 VISION: dict[str, Any] = {
-    "image": 128,
-    "patch": 8,
-    "width": 24,
-    "layers": 2,
-    "heads": 2,
-    "whole": (1,),
-    "window": 7,
-    "channels": 16,
-} | {"compressed": (24, 32), "semantic_layers": 2, "semantic_heads": 2, "grid": 4, "projected": 24}
+    **{"image": 128, "patch": 8, "width": 24, "layers": 2, "heads": 2, "whole": (1,), "window": 7, "channels": 16},
+    **{"compressed": (24, 32), "semantic_layers": 2, "semantic_heads": 2, "grid": 4, "projected": 24},
+}
 QWEN3 = {"width": 24, "vocabulary": 300, "layers": 2, "heads": 2, "groups": 1, "head": 12, "inner": 48}
 DEEPSEEK = {
-    "width": 24,
-    "vocabulary": 300,
-    "layers": 3,
-    "heads": 2,
-    "inner": 40,
-    "expert": 8,
-    "experts": 4,
-    "active": 2,
+    **{"width": 24, "vocabulary": 300, "layers": 3, "heads": 2, "inner": 40},
+    **{"expert": 8, "experts": 4, "active": 2},
 }
 PARTS = ("vision", "llm")
 

@@ -6,10 +6,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from io import BytesIO
 from typing import Any
 
-import numpy as np
+import helpers
+from helpers import png
 from openai import OpenAI
 from PIL import Image
 
@@ -20,14 +20,7 @@ from arr_coc.serving.settings import ServerSettings, UseSettings
 
 
 def noise(seed: int, size: tuple[int, int] = (60, 90)) -> Image.Image:
-    pixels = np.random.default_rng(seed).integers(0, 256, (*size, 3), dtype=np.uint8)
-    return Image.fromarray(pixels)
-
-
-def png(image: Image.Image) -> bytes:
-    stream = BytesIO()
-    image.save(stream, "PNG")
-    return stream.getvalue()
+    return helpers.noise(*size, seed)
 
 
 def data_url(content: bytes) -> str:

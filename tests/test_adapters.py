@@ -190,9 +190,7 @@ stages:
 """
 
 
-def test_a_phase_trains_an_adapter_from_the_command_line(
-    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_command_trains_an_adapter(checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(RECIPE.format(checkpoint=checkpoint, stage="allocator"), encoding="utf-8")
     before = load_file(checkpoint / "model.safetensors")
@@ -222,9 +220,7 @@ def test_an_adapter_of_several_phases_is_refused(checkpoint: Path, tmp_path: Pat
         train_adapter(replace(recipe, changes={"fetcher_config": {"budget": 4}}), tmp_path / "run")
 
 
-def test_what_a_phase_cannot_learn_from_is_told(
-    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_no_phase_learns_from_is_told(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Phases ran to their end without a gradient, or ended in transformers' KeyError at the first evaluation."""
     said: list[str] = []
     monkeypatch.setattr("arr_coc.training.trainer.logger.warning", said.append)

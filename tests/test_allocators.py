@@ -55,9 +55,7 @@ def allocations(draw: st.DrawFn) -> tuple[torch.Tensor, int]:
 @pytest.mark.parametrize("name", SINGLY)
 @settings(deadline=None, max_examples=60)
 @given(case=allocations(), gain=st.sampled_from([0.0, 0.5, 3.0]), size=st.sampled_from([1, 3, 5]))
-def test_the_budget_is_exact_padding_comes_last_and_taken_never(
-    name: str, case: tuple[torch.Tensor, int], gain: float, size: int
-) -> None:
+def test_the_budget_is_exact_padding_last(name: str, case: tuple[torch.Tensor, int], gain: float, size: int) -> None:
     scores, count = case
     before = scores.clone()
     config = ArrCocFetcherConfig(window_gain=gain, window_size=size)
@@ -207,7 +205,7 @@ def test_the_choice_is_exported_saved_and_loaded(name: str, tmp_path: Path) -> N
         torch.testing.assert_close(loaded(scores), module(scores), rtol=0, atol=0)
 
 
-def test_window_prefers_the_neighbours_of_what_was_chosen() -> None:
+def test_window_prefers_the_neighbours_of_what_was_chosen_to_the_patch_itself() -> None:
     """A word rarely ends at a patch's border: the patch beside four chosen ones beats a lone one."""
     scores = torch.zeros(8, 8)
     scores[2:4, 2:6] = 10.0  # a word, two patches high
@@ -216,6 +214,11 @@ def test_window_prefers_the_neighbours_of_what_was_chosen() -> None:
     word = [18, 19, 20, 21, 26, 27, 28, 29]
     assert topk(flat, 9, config=config).tolist() == [[*word, 56]]
     assert window(flat, 9, config=config).tolist() == [sorted([*word, 22])]
+    # Counted there, every first choice gained as much as a patch beside it, and a speck outlived the word's end.
+    scores = torch.zeros(8, 8)
+    scores[2, 2], scores[7, 0], scores[2, 3] = 10.0, 5.0, 4.0  # a letter, a speck, the next letter
+    config = ArrCocFetcherConfig(window_gain=0.5, window_size=3)
+    assert window(scores.view(1, -1), 2, config=config).tolist() == [[18, 19]]
 
 
 @pytest.mark.parametrize("name", SINGLY)
@@ -227,20 +230,16 @@ def test_the_choice_does_not_depend_on_the_scale_of_the_scores(name: str, scale:
     assert torch.equal(chosen, choose(name)(scores * scale, 9, config=config))
 
 
-def test_window_does_not_count_a_patch_among_its_own_neighbours() -> None:
-    """Counted there, every first choice gained as much as a patch beside it, and a speck outlived the word's end."""
-    scores = torch.zeros(8, 8)
-    scores[2, 2], scores[7, 0], scores[2, 3] = 10.0, 5.0, 4.0  # a letter, a speck, the next letter
-    config = ArrCocFetcherConfig(window_gain=0.5, window_size=3)
-    assert window(scores.view(1, -1), 2, config=config).tolist() == [[18, 19]]
-
-
 # ---- how many
 
 
-def test_tiers_scale_with_the_patches() -> None:
+def test_tiers_scale_with_the_patches_and_expected_counts_are_exact_under_autocast() -> None:
     assert tier_sizes(4096, 4096).tolist() == [64, 128, 256, 384, 400] == list(TIERS)
     assert tier_sizes(256, 20).tolist() == [4, 8, 16, 20, 20], "and keep to what may be fetched"
+    # Trainer's bf16: as a matrix product, 273.5 fetched tokens were expected to be 274.
+    with torch.autocast("cpu", torch.bfloat16):
+        budgets = budgets_from_tiers(torch.tensor([[0.5, 0.5]]), torch.tensor([146, 401]))
+    assert budgets.expected.dtype == torch.float32 and budgets.expected.item() == 273.5
 
 
 @pytest.mark.parametrize(("budget", "count"), [("auto", 25), ("tier:64", 4), ("tier:400", 25)])
@@ -248,13 +247,6 @@ def test_a_tier_is_a_budget_too(budget: str, count: int) -> None:
     assert resolve_budget(budget, 256) == count
     with pytest.raises(ValueError, match="tier:64, tier:128.*; got 'tier:65'$"):
         resolve_budget("tier:65", 256)
-
-
-def test_expected_counts_are_exact_under_autocast() -> None:
-    """Trainer's bf16: as a matrix product, 273.5 fetched tokens were expected to be 274."""
-    with torch.autocast("cpu", torch.bfloat16):
-        budgets = budgets_from_tiers(torch.tensor([[0.5, 0.5]]), torch.tensor([146, 401]))
-    assert budgets.expected.dtype == torch.float32 and budgets.expected.item() == 273.5
 
 
 def test_the_mass_decides_how_many() -> None:
@@ -265,10 +257,7 @@ def test_the_mass_decides_how_many() -> None:
 
     assert counts(0.5) == [1, 3, 0] and counts(0.85) == [2, 6, 0] and counts(1.0) == [3, 6, 0]
     assert counts(0.5, least=2) == [2, 3, 2] and counts(0.85, most=4) == [2, 4, 0]
-
-
-def test_all_of_the_mass_is_every_patch_that_holds_some() -> None:
-    """Rounding had left a rest, which no patch behind them held: all of the budget was taken."""
+    # Rounding had left a rest, which no patch behind them held: all of the budget was taken.
     generator = torch.Generator().manual_seed(0)
     mass = torch.rand(200, 256, generator=generator) * (torch.arange(256) < 100)
     assert budgets_from_mass(mass, 1.0, least=1, most=256).counts.eq(100).all()
@@ -316,9 +305,7 @@ def test_the_classifier_reads_the_question_and_the_gestalt() -> None:
     with_taken=st.booleans(),
 )
 @torch.no_grad()
-def test_every_item_gets_exactly_its_count_of_its_best_patches(
-    data: st.DataObject, allocator: str, strategy: str, with_taken: bool
-) -> None:
+def test_items_get_their_best_patches(data: st.DataObject, allocator: str, strategy: str, with_taken: bool) -> None:
     """Distinct, ascending, none taken, padding last; as alone, whatever its neighbours get."""
     torch.manual_seed(data.draw(st.integers(0, 10**6)))
     lengths = data.draw(st.lists(st.integers(1, 9), min_size=2, max_size=3))

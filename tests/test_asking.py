@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import CARD, PAGE, QUESTION, Calls, noise, prompt
+from helpers import CARD, PAGE, QUESTION, Calls, noise, png, prompt
 from transformers import GenerationConfig, TextIteratorStreamer, TextStreamer
 
 from arr_coc.modeling.image_processing_arr_coc import boxes_to_patches
@@ -25,22 +25,22 @@ def expected(model: Any) -> str:
     return model.generate(PAGE, QUESTION)
 
 
-def png() -> bytes:
-    stream = BytesIO()
-    PAGE.save(stream, "PNG")
-    return stream.getvalue()
-
-
 # ---- what comes back
 
 
-def test_a_string_for_one_and_a_list_for_lists(model: Any, expected: str) -> None:
+def test_a_string_for_one_and_a_list_for_lists_of_images_or_questions(model: Any, expected: str) -> None:
     assert isinstance(expected, str)
     assert model.generate(image=PAGE, question=QUESTION) == expected
     assert model.generate([PAGE], QUESTION) == model.generate(PAGE, [QUESTION]) == [expected]
     other = model.generate(CARD, "Who?")
     assert model.generate([PAGE, CARD], [QUESTION, "Who?"]) == [expected, other]
     assert model.generate((PAGE, CARD), (QUESTION, "Who?")) == [expected, other]
+    assert model.generate(PAGE, [QUESTION, "Who?"]) == [expected, model.generate(PAGE, "Who?")]
+    both = [expected, model.generate(CARD, QUESTION)]
+    assert model.generate([PAGE, CARD], QUESTION) == both
+    assert model.generate(model.encode_image([PAGE, CARD]), [QUESTION] * 2) == both
+    # As for a list of images; it said "expected 1 or 1 (one per question)".
+    assert model.generate(model.encode_image([PAGE, CARD]), QUESTION) == both
 
 
 class Says:
@@ -72,9 +72,7 @@ class Says:
         ("9", "", "9"),
     ],
 )
-def test_what_was_thought_is_no_part_of_the_answer(
-    model: Any, written: str, thinking: str, said: str, passes: int
-) -> None:
+def test_what_was_thought_is_not_the_answer(model: Any, written: str, thinking: str, said: str, passes: int) -> None:
     settings = {"max_new_tokens": 40, "num_passes": passes}
     assert model.generate(PAGE, QUESTION, logits_processor=[Says(model, written)], **settings) == said
     says = Says(model, written)
@@ -103,53 +101,26 @@ def test_what_is_fetched_is_told_before_the_first_token(model: Any) -> None:
         model.generate(PAGE, QUESTION, on_fetch=3)
 
 
-def test_several_questions_of_one_image_and_one_question_of_several(model: Any, expected: str) -> None:
-    assert model.generate(PAGE, [QUESTION, "Who?"]) == [expected, model.generate(PAGE, "Who?")]
-    assert model.generate([PAGE, CARD], QUESTION) == [expected, model.generate(CARD, QUESTION)]
-    assert model.generate(model.encode_image([PAGE, CARD]), [QUESTION] * 2) == [
-        expected,
-        model.generate(CARD, QUESTION),
-    ]
+SOURCES: dict[str, Any] = {
+    "path": lambda folder: str(folder / "page.png"),
+    "Path": lambda folder: folder / "page.png",
+    "file URL": lambda folder: (folder / "page.png").as_uri(),
+    "data URL": lambda folder: "data:image/png;base64," + base64.b64encode(png(PAGE)).decode(),
+    "array": lambda folder: np.asarray(PAGE),
+    "tensor": lambda folder: torch.from_numpy(np.array(PAGE)),
+    "tensor CHW": lambda folder: torch.from_numpy(np.array(PAGE)).permute(2, 0, 1),
+    "bytes": lambda folder: png(PAGE),
+    "file": lambda folder: BytesIO(png(PAGE)),
+    "dict": lambda folder: {"bytes": png(PAGE), "path": None},
+    "path in dict": lambda folder: {"bytes": None, "path": folder / "page.png"},
+}
 
 
-def test_one_question_of_an_encoding_of_several_images(model: Any, expected: str) -> None:
-    """As for a list of images; it said "expected 1 or 1 (one per question)"."""
-    assert model.generate(model.encode_image([PAGE, CARD]), QUESTION) == [expected, model.generate(CARD, QUESTION)]
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        lambda folder: str(folder / "page.png"),
-        lambda folder: folder / "page.png",
-        lambda folder: (folder / "page.png").as_uri(),
-        lambda folder: "data:image/png;base64," + base64.b64encode(png()).decode(),
-        lambda folder: np.asarray(PAGE),
-        lambda folder: torch.from_numpy(np.array(PAGE)),
-        lambda folder: torch.from_numpy(np.array(PAGE)).permute(2, 0, 1),
-        lambda folder: png(),
-        lambda folder: BytesIO(png()),
-        lambda folder: {"bytes": png(), "path": None},
-        lambda folder: {"bytes": None, "path": folder / "page.png"},
-    ],
-    ids=[
-        "path",
-        "Path",
-        "file URL",
-        "data URL",
-        "array",
-        "tensor",
-        "tensor CHW",
-        "bytes",
-        "file",
-        "dict",
-        "path in dict",
-    ],
-)
-def test_every_kind_of_image_gives_the_same_answer(model: Any, expected: str, source: Any, tmp_path: Path) -> None:
-    (tmp_path / "page.png").write_bytes(png())
-    assert model.generate(source(tmp_path), QUESTION) == expected
-    assert model.generate(model.encode_image(source(tmp_path)), QUESTION) == expected
+@pytest.mark.parametrize("kind", SOURCES)
+def test_every_kind_of_image_gives_the_same_answer(model: Any, expected: str, kind: str, tmp_path: Path) -> None:
+    (tmp_path / "page.png").write_bytes(png(PAGE))
+    assert model.generate(SOURCES[kind](tmp_path), QUESTION) == expected
+    assert model.generate(model.encode_image(SOURCES[kind](tmp_path)), QUESTION) == expected
 
 
 def test_several_images_in_one_prompt(model: Any) -> None:
@@ -186,9 +157,6 @@ def test_oracle_fetches_what_lies_under_the_boxes(model: Any) -> None:
     assert inside
     fetched = set(answer.fetch.indices[0].tolist())
     assert inside <= fetched or fetched <= inside
-
-
-def test_a_list_of_boxes_per_question(model: Any) -> None:
     first, second = [(0, 0, 9, 9)], [(5, 5, 20, 20)]
 
     def asked(boxes: Any) -> Any:
@@ -216,21 +184,14 @@ def test_the_standard_call_gives_the_same_answer_behind_its_prompt(model: Any, e
     assert torch.equal(full.sequences, output) and len(full.scores) == output.shape[1] - length
 
 
-@pytest.mark.parametrize(
-    "decoding",
-    [
-        {"cache_implementation": "static"},
-        {"generation_config": {"cache_implementation": "static"}},
-    ],
-    ids=["static cache", "configured static cache"],
-)
+@pytest.mark.parametrize("configured", [False, True], ids=["argument", "GenerationConfig"])
 @pytest.mark.parametrize("convenience", [True, False], ids=["question", "inputs"])
 @pytest.mark.filterwarnings("ignore")
-def test_every_cache_gives_the_same_tokens(model: Any, decoding: dict[str, Any], convenience: bool) -> None:
+def test_every_cache_gives_the_same_tokens(model: Any, configured: bool, convenience: bool) -> None:
     """A cache set in the GenerationConfig met the prefix's own cache: "Passing both ... is unsupported"."""
-    config = decoding.get("generation_config")
-    if config is not None:
-        decoding = {"generation_config": GenerationConfig(**{**model.generation_config.to_diff_dict(), **config})}
+    decoding: dict[str, Any] = {"cache_implementation": "static"}
+    if configured:
+        decoding = {"generation_config": GenerationConfig(**{**model.generation_config.to_diff_dict(), **decoding})}
     if convenience:
         pairs = [PAGE, THIRD], [QUESTION, "total price"]
         assert model.generate(*pairs, **decoding) == model.generate(*pairs)
@@ -239,12 +200,19 @@ def test_every_cache_gives_the_same_tokens(model: Any, decoding: dict[str, Any],
         assert torch.equal(model.generate(**inputs, **decoding), model.generate(**inputs))
 
 
-def test_sampling_obeys_the_seed(model: Any) -> None:
+def test_sampling_obeys_the_seed_and_several_sequences_are_all_returned(model: Any) -> None:
     def sample(seed: int) -> list[str]:
         torch.manual_seed(seed)
         return model.generate([PAGE, CARD], QUESTION, do_sample=True, temperature=3.0)
 
     assert sample(0) == sample(0) != sample(1)
+    # For one image and one question only the first of them came back.
+    answers = model.generate(PAGE, QUESTION, num_beams=3, num_return_sequences=2)
+    assert isinstance(answers, list) and len(answers) == 2 and answers[0] != answers[1]
+    detailed = model.generate([PAGE, CARD], QUESTION, num_beams=3, num_return_sequences=2, return_fetch=True)
+    assert [answer.text for answer in detailed[:2]] == answers
+    assert torch.equal(detailed[0].fetch.indices, detailed[1].fetch.indices)
+    assert not torch.equal(detailed[1].fetch.indices, detailed[2].fetch.indices)
 
 
 @pytest.mark.parametrize("cached", [True, False])
@@ -262,16 +230,6 @@ def test_beams_with_several_images_per_prompt(model: Any, cached: bool) -> None:
         alone = model.generate(**single, **options)[:, single.input_ids.shape[1] :]
         width = min(alone.shape[1], together.shape[1])
         assert torch.equal(together[2 * i : 2 * i + 2, :width], alone[:, :width])
-
-
-def test_several_returned_sequences_are_all_returned(model: Any) -> None:
-    """For one image and one question only the first of them came back."""
-    answers = model.generate(PAGE, QUESTION, num_beams=3, num_return_sequences=2)
-    assert isinstance(answers, list) and len(answers) == 2 and answers[0] != answers[1]
-    detailed = model.generate([PAGE, CARD], QUESTION, num_beams=3, num_return_sequences=2, return_fetch=True)
-    assert [answer.text for answer in detailed[:2]] == answers
-    assert torch.equal(detailed[0].fetch.indices, detailed[1].fetch.indices)
-    assert not torch.equal(detailed[1].fetch.indices, detailed[2].fetch.indices)
 
 
 @pytest.mark.parametrize("convenience", [True, False], ids=["question", "inputs"])

@@ -37,21 +37,13 @@ UNDER_BOX = [26, 27, 36, 37]
 # ---- strategies ------------------------------------------------------------------------------------------------------
 
 
-def test_saliency_fetches_what_has_edges(reader: AttachedReader) -> None:
+def test_saliency_fetches_what_has_edges_and_oracle_what_lies_under_boxes(reader: AttachedReader) -> None:
     answer = reader.generate(blank_but(BOX), "What?", budget=4, strategy="saliency", return_fetch=True)
     assert answer.fetch.indices.tolist() == [UNDER_BOX]
     assert answer.fetch.positions.tolist() == [[[2, 6], [2, 7], [3, 6], [3, 7]]]
-    assert [origin.box for origin in answer.sources] == [
-        (192, 64, 224, 96),
-        (224, 64, 256, 96),
-        (192, 96, 224, 128),
-        (224, 96, 256, 128),
-    ]
+    assert [origin.box for origin in answer.sources] == [(x, y, x + 32, y + 32) for y in (64, 96) for x in (192, 224)]
     assert answer.fetch.covered().nonzero()[:, 1].tolist() == UNDER_BOX
     assert answer.fetch.regions()[0, 3].tolist() == [3, 7, 4, 8]
-
-
-def test_oracle_fetches_what_lies_under_boxes(reader: AttachedReader) -> None:
     options = {"budget": 4, "strategy": "oracle", "return_fetch": True}
     answer = reader.generate(blank_but(BOX), "What?", boxes=[BOX], **options)
     assert answer.fetch.indices.tolist() == [UNDER_BOX]
@@ -60,6 +52,11 @@ def test_oracle_fetches_what_lies_under_boxes(reader: AttachedReader) -> None:
     pair = reader.generate([[blank_but(BOX)] * 2], "What?", boxes=[[], [BOX]], **options)
     assert pair[0].fetch.indices.tolist() == [[80 + number for number in UNDER_BOX]]
     assert {origin.source for origin in pair[0].sources} == {1}
+    answer = reader.generate(
+        blank_but(BOX), "What?", budget=4, strategy="oracle", boxes=[(0, 0, 320, 256)], return_fetch=True
+    )
+    assert answer.fetch.indices.tolist() == [UNDER_BOX]
+    assert answer.fetch.fallbacks == {"scorer": 1, "bridge": 0}
 
 
 def test_similarity_fetches_tokens_that_are_like_the_question(reader: AttachedReader) -> None:
@@ -89,7 +86,7 @@ def test_words_of_the_question_lead_to_the_value_beside_them(reader: AttachedRea
     assert answer.fetch.positions.tolist() == [[[row, 0], [row, 6], [row, 7]]] and not answer.fetch.fallbacks["scorer"]
 
 
-def test_words_are_those_of_a_pdfs_text_layer(reader: AttachedReader, tmp_path: Path) -> None:
+def test_words_are_those_of_a_pdfs_text_layer_also_of_an_encrypted_one(reader: AttachedReader, tmp_path: Path) -> None:
     """The tip is on the second of two pages that have as much print everywhere."""
     rows = [f"BT /F1 16 Tf 20 {190 - 20 * row} Td (Row {row}    Amount {row}0.00) Tj ET" for row in range(9)]
     tip = "BT /F1 16 Tf 20 50 Td (Tip     Amount 7.50) Tj ET"
@@ -97,9 +94,6 @@ def test_words_are_those_of_a_pdfs_text_layer(reader: AttachedReader, tmp_path: 
     answer = reader.generate(path, "What is the tip?", budget=8, strategy="words", return_fetch=True)
     assert {(origin.page, round(origin.box[1])) for origin in answer.sources} == {(2, 328)}
     assert max(origin.box[2] for origin in answer.sources) > 300
-
-
-def test_an_encrypted_pdf_opens_with_its_password(reader: AttachedReader, tmp_path: Path) -> None:
     asked: dict[str, Any] = {"image": locked(tmp_path / "locked.pdf"), "question": "What is the total?", "budget": 4}
     answer = reader.generate(**asked, strategy="words", password=PASSWORD, return_fetch=True)
     assert not answer.fetch.fallbacks["scorer"]
@@ -166,14 +160,6 @@ def test_neighbours_of_a_token_that_is_attended_to_are_fetched(reader: AttachedR
     assert int((spread > 0).sum()) == 4 + 9 + 4 and paid.count_nonzero() == 3
 
 
-def test_where_a_map_says_nothing_saliency_stands_in(reader: AttachedReader) -> None:
-    answer = reader.generate(
-        blank_but(BOX), "What?", budget=4, strategy="oracle", boxes=[(0, 0, 320, 256)], return_fetch=True
-    )
-    assert answer.fetch.indices.tolist() == [UNDER_BOX]
-    assert answer.fetch.fallbacks == {"scorer": 1, "bridge": 0}
-
-
 # ---- budgets ---------------------------------------------------------------------------------------------------------
 
 
@@ -212,13 +198,16 @@ def test_other_budgets_are_refused(budget: Any, base: int, message: str) -> None
 # ---- what cannot be asked --------------------------------------------------------------------------------------------
 
 
-def test_unknown_families_are_refused_with_the_list() -> None:
+def test_unknown_families_and_encodings_of_another_model_are_refused(reader: AttachedReader) -> None:
     class Model:
         class config:  # noqa: N801
             model_type = "mllama"
 
     with pytest.raises(ValueError, match="model_type: expected one of gemma3, idefics3, internvl, .*; got 'mllama'"):
         arr_coc.attach(Model(), None)
+    page = arr_coc.attach(*published("qwen2_5_vl")).encode_image(picture(150, 220))
+    with pytest.raises(ValueError, match="encoding: expected one that this model made; got one of Qwen2_5_VL"):
+        reader.generate(page, "What?")
 
 
 @pytest.mark.parametrize(
@@ -231,12 +220,6 @@ def test_unknown_families_are_refused_with_the_list() -> None:
 def test_a_processor_of_another_model_is_refused(family: str, other: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         arr_coc.attach(published(family)[0], published(other)[1])
-
-
-def test_an_encoding_of_another_model_is_refused(reader: AttachedReader) -> None:
-    page = arr_coc.attach(*published("qwen2_5_vl")).encode_image(picture(150, 220))
-    with pytest.raises(ValueError, match="encoding: expected one that this model made; got one of Qwen2_5_VL"):
-        reader.generate(page, "What?")
 
 
 @pytest.mark.parametrize(

@@ -187,9 +187,6 @@ def test_words_of_a_file_lead_to_tokens(cli: Cli, attached_folder: Path, picture
     options = ("--model", attached_folder, "--strategy", "words", "--budget", "2", "--json")
     code, out, err = cli("ask", picture, "What is the total?", *options, "--words", said)
     assert code == 0 and json.loads(out)["sources"][0]["box"][:2] == [0, 0], err
-
-
-def test_pages_of_a_document_are_asked_about_together(cli: Cli, attached_folder: Path) -> None:
     code, out, _ = cli(
         "ask", PDF, "What?", "--model", attached_folder, "--budget", "100", "--strategy", "random", "--json"
     )

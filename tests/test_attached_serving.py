@@ -9,8 +9,8 @@ from typing import Any
 import openai
 import pytest
 from attached_models import picture, published
-from helpers import Cli
-from serving_client import ask, chat, data_url, png, serving, text_of, until
+from helpers import Cli, png
+from serving_client import ask, chat, data_url, serving, text_of, until
 
 import arr_coc
 from arr_coc.attached import AttachedReader
@@ -40,9 +40,7 @@ def client(served: tuple[Server, str, Any]) -> Any:
     return served[2]
 
 
-def test_answers_of_many_clients_are_the_readers(
-    served: tuple[Server, str, Any], reader: AttachedReader, client: Any
-) -> None:
+def test_clients_get_what_reader_says(served: tuple[Server, str, Any], reader: AttachedReader, client: Any) -> None:
     """Images, strategies, budgets and lengths mixed in one batch."""
     cases = [
         (number % 3, f"What is {number}?", ("attention", "saliency", "similarity")[number % 3], budget, 3 + number % 5)
@@ -105,9 +103,6 @@ def test_several_images_documents_and_earlier_turns(reader: AttachedReader, clie
     turns = [*chat("Who?", URLS[0]), {"role": "assistant", "content": "Me."}, {"role": "user", "content": "What?"}]
     answer = client.chat.completions.create(model="tiny", messages=turns)
     assert text_of(answer) == reader.generate(PAGES[0], "What?", history=[("Who?", "Me.")])
-
-
-def test_words_of_the_request_are_used(client: Any) -> None:
     said = {"strategy": "words", "words": [["Total", [0, 0, 40, 20]]], "budget": 4}
     assert ask(client, "What is the total?", URLS[0], extra_body=said).arr_coc["strategy"] == "words"
 

@@ -144,20 +144,15 @@ def test_the_base_is_read_once_for_the_scorer_and_the_answer(model: Any) -> None
     assert fresh.positions == len(encoding.prefix_ids) + glancing.positions
 
 
-def test_other_strategies_never_read_attention(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "arr_coc.modeling.base_model.attention_relevance", lambda *_: pytest.fail("nobody asked for it")
-    )
+# ---- what cannot be read
+
+
+def test_attention_without_weights_is_named_or_never_read(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(AttentionRecorder, "_record", lambda *_: None)
+    with pytest.raises(ValueError, match=r'^strategy "attention": expected a language model with attention "sdpa" or'):
+        fetched(model, PAGE, QUESTION)
+    monkeypatch.setattr("arr_coc.modeling.base_model.attention_relevance", lambda *_: pytest.fail("nobody asked"))
     for strategy in ("realizer", "saliency"):
         model.generate(PAGE, QUESTION, strategy=strategy, max_new_tokens=1)
     patches = torch.arange(17)[None]
     model.generate(PAGE, QUESTION, strategy="attention", patches=patches, max_new_tokens=1)
-
-
-# ---- what cannot be read
-
-
-def test_attention_that_shows_no_weights_is_named(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(AttentionRecorder, "_record", lambda *_: None)
-    with pytest.raises(ValueError, match=r'^strategy "attention": expected a language model with attention "sdpa" or'):
-        fetched(model, PAGE, QUESTION)

@@ -18,18 +18,26 @@ def working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def test_bad_records_stop_the_reading() -> None:
-    with pytest.raises(ValueError, match=r"data.jsonl, line 2: expected a JSON object; got '{'"):
-        read_records(bad_lines())
-
-
-def test_bad_records_are_skipped_with_file_and_line(caplog: pytest.LogCaptureFixture) -> None:
+def test_bad_records_stop_the_reading_or_are_skipped_with_file_and_line(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         records = read_records(bad_lines(), on_error="skip")
     assert [record.line for record in records] == [1, 3, 7]
     messages = [record.getMessage() for record in caplog.records]
     assert [f"line {number}:" in message for number, message in zip((2, 4, 6), messages, strict=True)] == [True] * 3
     assert all("data.jsonl" in message and message.endswith("; skipped") for message in messages)
+    with pytest.raises(ValueError, match=r"data.jsonl, line 2: expected a JSON object; got '{'"):
+        read_records(bad_lines())
+    assert len(read_records(bad_lines(), on_error="skip", max_errors=3)) == 3
+    with pytest.raises(ValueError, match=r"expected at most 2 bad records; got one more: .*data.jsonl, line 6: "):
+        read_records(bad_lines(), on_error="skip", max_errors=2)
+    Path("data.jsonl").write_text("{\n{\n")
+    with pytest.raises(ValueError, match=r"expected at least one good record; got 2 bad ones, the last: .*line 2"):
+        read_records("data.jsonl", on_error="skip")
+    wrong: Any = "ignore"
+    with pytest.raises(ValueError, match="on_error: expected stop or skip; got 'ignore'"):
+        read_records("data.jsonl", on_error=wrong)
+    with pytest.raises(ValueError, match="max_errors: expected at least 0; got -1"):
+        read_records("data.jsonl", max_errors=-1)
 
 
 ONE = {"image": "page.png", "question": "Why?", "answers": ["no"]}
@@ -85,20 +93,10 @@ def test_what_good_records_may_say() -> None:
     assert record.absent and record.located and record.history == (("What?", "that"),)
     (record,) = read_records(written(ONE | {"box": "a tag", "page_number": 3}, encoding="utf-8-sig"))
     assert record.tags == (("box", "a tag"),)
-
-
-def test_too_many_bad_records_stop_after_all() -> None:
-    assert len(read_records(bad_lines(), on_error="skip", max_errors=3)) == 3
-    with pytest.raises(ValueError, match=r"expected at most 2 bad records; got one more: .*data.jsonl, line 6: "):
-        read_records(bad_lines(), on_error="skip", max_errors=2)
-    Path("data.jsonl").write_text("{\n{\n")
-    with pytest.raises(ValueError, match=r"expected at least one good record; got 2 bad ones, the last: .*line 2"):
-        read_records("data.jsonl", on_error="skip")
-    wrong: Any = "ignore"
-    with pytest.raises(ValueError, match="on_error: expected stop or skip; got 'ignore'"):
-        read_records("data.jsonl", on_error=wrong)
-    with pytest.raises(ValueError, match="max_errors: expected at least 0; got -1"):
-        read_records("data.jsonl", max_errors=-1)
+    (record,) = read_records(written(TWO | {"box_sources": [1], "answer_sources": [1]}))
+    assert [image.name for image in record.images] == ["page.png", "b.png"]  # type: ignore[union-attr]
+    assert record.boxes_on(0) == () and record.boxes_on(1) == ((1.0, 2.0, 3.0, 4.0),)
+    assert record.answer_sources == (1,)
 
 
 def change(path: str, *keys: Any, to: Any) -> None:
@@ -186,10 +184,3 @@ def test_json_that_is_none_is_named_with_its_line() -> None:
     Path("val.json").write_text('{"data": [\n,]}')
     with pytest.raises(ValueError, match=r"val.json: expected JSON; got .*line 2 column 1"):
         open_records(spec)
-
-
-def test_a_record_of_several_images_says_which_boxes_lie_where() -> None:
-    (record,) = read_records(written(TWO | {"box_sources": [1], "answer_sources": [1]}))
-    assert [image.name for image in record.images] == ["page.png", "b.png"]  # type: ignore[union-attr]
-    assert record.boxes_on(0) == () and record.boxes_on(1) == ((1.0, 2.0, 3.0, 4.0),)
-    assert record.answer_sources == (1,)

@@ -108,9 +108,7 @@ def test_answers_are_those_of_the_language_model_and_its_cache_changes_none(pipe
     assert pipeline.ask(page, "What is the VAT?") == (answer, pytest.approx(probability, rel=1e-5))
 
 
-def test_a_language_model_that_is_not_the_expected_one_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_language_model_that_is_not_as_expected_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     code, wheel = 1, b"another file"
 
@@ -127,17 +125,14 @@ def test_a_language_model_that_is_not_the_expected_one_is_refused(
     assert not (tmp_path / "arr-coc" / "smollm2-135m-instruct").exists()
 
 
-def test_peers_have_their_published_sizes() -> None:
+def test_peers_and_published_models_have_their_sizes() -> None:
     """Of SmolVLM-256M, and of them in SigLIP, without whose pooling 93 million are 86; of Donut-base and its Swin."""
     with torch.device("meta"):
         smolvlm: Any = SmolVLMForConditionalGeneration(first_token.smolvlm_config())
         donut: Any = VisionEncoderDecoderModel(first_token.donut_config())
     parts = (smolvlm, smolvlm.model.vision_model, donut, donut.encoder)
     assert [round(part.num_parameters() / 1e6) for part in parts] == [256, 86, 202, 74]
-
-
-def test_published_models_have_their_sizes() -> None:
-    """Of Qwen3-VL-2B and its tower, of InternVL3.5-1B and its tower, in millions."""
+    # Of Qwen3-VL-2B and its tower, of InternVL3.5-1B and its tower, in millions.
     found = []
     for name in ("qwen3-vl-2b", "internvl3.5-1b"):
         config, _ = attached.SIZES[name]()
@@ -146,6 +141,13 @@ def test_published_models_have_their_sizes() -> None:
         tower = getattr(model.model, "visual", None) or model.model.vision_tower
         found += [round(part.num_parameters() / 1e6) for part in (model, tower)]
     assert found == [2128, 407, 1061, 304]
+    # 2,127,532,032: the parameters of Qwen3-VL-2B, embeddings counted once.
+    text = ArrCocConfig.from_pretrained(Path(__file__).parents[1] / "hub_configs" / "arr-coc-qwen3-1.7b").text_config
+    rival = qwen3_vl_config(text)
+    assert rival.text_config.rope_parameters["mrope_section"] == [24, 20, 20]
+    with torch.device("meta"):
+        model = Qwen3VLForConditionalGeneration(rival)
+    assert sum(parameter.numel() for parameter in model.parameters()) == 2_127_532_032
 
 
 def test_running_back_is_timed_beside_the_plain_model(picture: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -240,9 +242,7 @@ def small_llama() -> LlamaForCausalLM:
     )
 
 
-def test_the_adapter_learns_and_goes_on(
-    prompting: Prompting, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_an_adapter_learns_further(prompting: Prompting, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     stage = QuestionAnsweringStage(pages_per_step=1, rank=8, learning_rate=2e-2, warmup=2, steps=40)
     model = train_ocr_peer.train(small_llama(), SOURCES, prompting, stage, tmp_path / "whole")
     first, last = map(float, re.findall(r"'loss': '?([\d.]+)", capsys.readouterr().out))
@@ -298,9 +298,7 @@ def test_assembling_holds_one_file_and_one_group(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("llm", ["qwen3", "deepseek"])
-def test_info_prints_what_comes_out_of_every_stage(
-    llm: str, published: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_info_prints_every_stage(llm: str, published: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assembled(published, tmp_path / "out", llm)
     capsys.readouterr()
     assert main(["info", str(tmp_path / "out"), "--stats", "--json"]) == 0
@@ -386,16 +384,6 @@ def test_the_time_to_the_first_token_is_that_of_both_models() -> None:
     assert our_inputs(config, 128, 16)["input_ids"].shape == (1, sum(config.vision_tokens(128)) + 16)
     seconds = first_tokens(config, rival, torch.float32, rounds=1)
     assert [len(of.taken) for of in seconds.values()] == [1, 1] and "qwen3-vl" in table(seconds, "arr-coc")
-
-
-def test_the_rival_has_the_published_sizes() -> None:
-    """2,127,532,032: the parameters of Qwen3-VL-2B, embeddings counted once."""
-    text = ArrCocConfig.from_pretrained(Path(__file__).parents[1] / "hub_configs" / "arr-coc-qwen3-1.7b").text_config
-    rival = qwen3_vl_config(text)
-    assert rival.text_config.rope_parameters["mrope_section"] == [24, 20, 20]
-    with torch.device("meta"):
-        model = Qwen3VLForConditionalGeneration(rival)
-    assert sum(parameter.numel() for parameter in model.parameters()) == 2_127_532_032
 
 
 def test_calls_take_turns_and_ratios_are_those_of_rounds() -> None:

@@ -103,7 +103,7 @@ def test_linear_reads_the_semantic_state_first() -> None:
 
 
 @pytest.mark.parametrize("kind", SCORED)
-def test_quality_weighs_the_correction(kind: str) -> None:
+def test_quality_weighs_the_correction_and_a_new_adapter_is_the_identity(kind: str) -> None:
     bridge = build(kind)
     base = bridge(*tokens())
     assert base.quality.shape == (2, 5) and base.quality.dtype == torch.float32
@@ -116,11 +116,7 @@ def test_quality_weighs_the_correction(kind: str) -> None:
         bridge.adapter.score.bias.fill_(200.0)  # a quality of 1: nothing to correct
     assert torch.equal(bridge(*tokens()).tokens, projected.tokens)
     assert not torch.allclose(base.tokens, projected.tokens)
-
-
-@pytest.mark.parametrize("kind", SCORED)
-def test_a_new_adapter_is_the_identity(kind: str) -> None:
-    """An assembled checkpoint must begin with its projector's own tokens, whatever bridge is around it."""
+    # An assembled checkpoint must begin with its projector's own tokens, whatever bridge is around it.
     bridge = ArrCocForConditionalGeneration(tiny_config(bridge={"kind": kind})).model.bridge
     assert not bridge.adapter.correction.weight.any() and bridge.adapter.gate.weight.any()
     given = (torch.randn(1, 5, 32), torch.randn(1, 5, 32))
@@ -162,6 +158,8 @@ def test_vet_is_softmax_times_table() -> None:
     assert torch.equal(bridge.indicators(torch.device("cpu")), bridge.table.weight[-4:])
     hard = build("vet", {"table_size": 24, "lookup": "hard"})(*tokens()).tokens
     assert torch.equal(hard, bridge.table.weight[logits.argmax(-1)])
+    with pytest.raises(ValueError, match=r"^bridge_bypass: expected a bridge with a linear projection; got \"vet\""):
+        build("vet")(*tokens(), bypass=True)
 
 
 def test_straight_through_is_hard_forwards_and_soft_backwards() -> None:
@@ -183,11 +181,6 @@ def test_probabilities_are_in_float32() -> None:
     bridge.table.register_forward_pre_hook(lambda module, args: seen.append(args[0]))
     out = bridge(*(t.bfloat16() for t in tokens())).tokens
     assert seen[0].dtype == torch.float32 and out.dtype == torch.bfloat16 and out.isfinite().all()
-
-
-def test_vet_cannot_be_bypassed() -> None:
-    with pytest.raises(ValueError, match=r"^bridge_bypass: expected a bridge with a linear projection; got \"vet\""):
-        build("vet")(*tokens(), bypass=True)
 
 
 def test_the_worked_case_of_ovis() -> None:
@@ -233,17 +226,14 @@ def wordpieces(counts: list[int], lower: list[int] | None = None) -> tuple[Any, 
     return bridge, replace(told(bridge, len(counts))["patches"], pieces=pieces)
 
 
-def test_fetched_tokens_are_rows_of_the_vocabulary_at_their_places() -> None:
+def test_fetched_tokens_are_rows_of_the_vocabulary_at_their_places_in_reading_order() -> None:
     bridge, patches = wordpieces([2, 0, 1, 0, 1])
     out = bridge(*tokens(seed=2), base=[], patches=replace(patches, rank=patches.rank + FOREMOST))
     assert out.source.tolist() == [[0, 0, 2, 4, -1]] * 2 and not out.tokens[:, 4].any()
     rows, columns = torch.tensor([0, 0, 4, 6]), torch.tensor([5, 5, 1, 2])
     placed = bridge.places.rows(2 * rows) + bridge.places.columns(columns)
     torch.testing.assert_close(out.tokens[:, :4], (patches.table[[1, 2, 3, 5]] + placed).expand(2, -1, -1))
-
-
-def test_wordpieces_stand_in_reading_order() -> None:
-    """Patches come row by row; what begins in the upper halves of a row of them is read before what does below."""
+    # Patches come row by row; what begins in the upper halves of a row of them is read before what does below.
     bridge, patches = wordpieces([1, 1, 1, 1, 1], lower=[2])
     assert bridge(*tokens(), base=[], patches=patches).source.tolist() == [[0, 1, 3, 2, 4]] * 2
 
@@ -258,9 +248,7 @@ def test_of_more_wordpieces_than_patches_the_most_relevant_patches_stay() -> Non
 
 
 @pytest.mark.parametrize(("most", "mean", "share"), [(3, 0.8, 1 / 4), (2, 0.9, 1 / 9)])
-def test_words_are_marked_where_they_begin_and_end(
-    monkeypatch: pytest.MonkeyPatch, most: int, mean: float, share: float
-) -> None:
+def test_the_ends_of_words_are_marked(monkeypatch: pytest.MonkeyPatch, most: int, mean: float, share: float) -> None:
     """Patches 2 and 3 hold one word in a line, patch 4 the next line. With two foremost patches, half of the word does
     not come again. What stands in reading order is not marked."""
     monkeypatch.setattr("arr_coc.modeling.bridges.FOREMOST", most)

@@ -92,9 +92,6 @@ def test_the_same_numbers_are_the_same_html() -> None:
         return make_html(LAYOUTS.train["table_zebra_two"], style, [("a", "1"), ("b", "2")], title="T", pixels=12.5)
 
     assert html() == html() and "http" not in html()
-
-
-def test_labels_of_a_page_share_their_case() -> None:
     rng = np.random.default_rng(0)
     assert cased(rng, ["gate", "tip"], upper=True) == ["GATE", "TIP"]
     assert {tuple(cased(rng, ["gate", "tip"], upper=False)) for _ in range(20)} == {("gate", "tip"), ("Gate", "Tip")}
@@ -111,9 +108,7 @@ def test_without_a_browser_the_error_names_its_package(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_browser_that_ends_at_once_is_an_error_and_leaves_nothing(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_browser_that_ends_at_once_is_a_clean_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with pytest.raises(RuntimeError, match="browser: expected .*it has ended"):
         browser.Browser("/bin/false")

@@ -57,20 +57,11 @@ def trained(folder: Path, kind: type[ArrCocTrainer], efficiency: float = 0.5) ->
     with torch.no_grad():
         for weight in model.model.fetcher.budgeters.parameters():
             weight.div_(10)  # as a training begins, certain of nothing
-    phase = AllocatorPhase(
-        data=LEARNED,
-        trained=("allocator",),
-        allocator="tiers",
-        steps=STEPS,
-        warmup=1,
-        batch_size=16,
-        gradient="none",
-        evaluate_every=STEPS,
-        budgets={"auto": 1.0},
-        target_tokens=16.0,
-        learning_rate=1e-2,
-        losses={"answer": 0.0, "relevance": 0.0, "tiers": 1.0, "diversity": 0.5, "efficiency": efficiency},
-    )
+    sizes: dict[str, Any] = {"steps": STEPS, "warmup": 1, "batch_size": 16, "evaluate_every": STEPS}
+    chosen: dict[str, Any] = {"trained": ("allocator",), "allocator": "tiers", "budgets": {"auto": 1.0}}
+    chosen |= {"gradient": "none", "target_tokens": 16.0, "learning_rate": 1e-2}
+    losses = {"answer": 0.0, "relevance": 0.0, "tiers": 1.0, "diversity": 0.5, "efficiency": efficiency}
+    phase = AllocatorPhase(data=LEARNED, losses=losses, **sizes, **chosen)
     trainer = make_trainer(model, model.processor, phase, folder, device=torch.device("cpu"), root=folder)
     trainer.__class__ = kind
     trainer.train()

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from chats import PLACE, chat, encode, make_processor, picture, png, questions
+from chats import PLACE, chat, encode, make_processor, picture, questions
+from helpers import png
 
 from arr_coc.modeling.answers import split_thinking
 from arr_coc.modeling.processing_arr_coc import ArrCocProcessor
@@ -83,9 +84,6 @@ def test_rendered_prompt() -> None:
     assert processor.apply_chat_template(plain, add_generation_prompt=True) == (
         "<|im_start|>user\n<|vision_start|><|image_pad|><|vision_end|>question<|im_end|>\n<|im_start|>assistant\n"
     )
-
-
-def test_other_content_is_refused() -> None:
     with pytest.raises(Exception, match="expected text, image or image_url; got video"):
         make_processor().apply_chat_template([{"role": "user", "content": [{"type": "video", "video": "x.mp4"}]}])
 
@@ -135,9 +133,6 @@ def test_images_keep_their_order() -> None:
     assert torch.equal(out["pixel_values"], expected)
     assert (out["input_ids"] == processor.image_token_id).sum() == 2 * (16 + 4)
     assert questions(processor, out) == ["c"]
-
-
-def test_answers_are_marked_for_training() -> None:
     processor = make_processor()
     messages = [*chat("Total?"), {"role": "assistant", "content": "42 EUR"}]
     out = encode(processor, messages, add_generation_prompt=False, return_assistant_tokens_mask=True)

@@ -107,9 +107,7 @@ REFUSED: dict[str, tuple[Callable[[Path], None], str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_a_folder_unfit_to_be_published_is_refused(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
-) -> None:
+def test_an_unfit_folder_is_refused(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
     monkeypatch.setattr(pushing, "check_loads", lambda folder: pytest.fail("loaded"))
     spoil, expected = REFUSED[case]
     spoiled = tmp_path / "spoiled"
@@ -162,9 +160,7 @@ def test_code_that_needs_this_package_is_refused(folder: Path, tmp_path: Path) -
     spoiled = tmp_path / "spoiled"
     shutil.copytree(folder, spoiled)
     path = spoiled / "processing_arr_coc.py"
-    path.write_text(
-        path.read_text()
-        + "\ntry:\n    import arr_coc\nexcept ImportError as error:\n    raise OSError('no') from error\n"
-    )
+    importing = "\ntry:\n    import arr_coc\nexcept ImportError as error:\n    raise OSError('no') from error\n"
+    path.write_text(path.read_text() + importing)
     with pytest.raises(ValueError, match=r"expected it to load; got Auto\w+: no \(OSError\)"):
         check(spoiled)

@@ -34,13 +34,18 @@ def data(picture: Path, tmp_path: Path) -> Path:
 # ---- ask ----------------------------------------------------------------------------------------------------------
 
 
-def test_ask_prints_the_answer_and_draws_it(cli: Cli, checkpoint: Path, picture: Path, tmp_path: Path) -> None:
+def test_ask_prints_and_draws_and_takes_boxes(cli: Cli, checkpoint: Path, picture: Path, tmp_path: Path) -> None:
     drawn = tmp_path / "out.png"
     code, out, err = cli("ask", picture, QUESTION, "--model", checkpoint, "--picture", drawn)
     assert (code, out) == (0, tiny_model().generate(picture, QUESTION) + "\n")
     assert "strategy realizer, allocator topk: 17 of 256 patches fetched" in err and str(drawn) in err
     with Image.open(drawn) as image:
         assert image.width >= 768
+    options = ("--strategy", "oracle", "--budget", "4", "--json")
+    found = json.loads(cli("ask", picture, QUESTION, "--model", checkpoint, *options, "--box", "0,4,10,12")[1])
+    assert found["positions"] == [[3, 0], [3, 1], [4, 0], [4, 1]]  # 21 px of padding above
+    code, _, err = cli("ask", picture, QUESTION, "--model", checkpoint, *options)
+    assert code == 2 and "--box: expected the place of the answer beside --strategy oracle; got none" in err
 
 
 def test_ask_as_json_says_what_was_fetched(cli: Cli, checkpoint: Path, picture: Path) -> None:
@@ -107,14 +112,6 @@ def test_ask_several_questions_about_a_page_that_is_encoded_once(
     assert "--picture: expected one question, whose patches it shows; got 3" in message
 
 
-def test_ask_with_boxes(cli: Cli, checkpoint: Path, picture: Path) -> None:
-    options = ("--strategy", "oracle", "--budget", "4", "--json")
-    found = json.loads(cli("ask", picture, QUESTION, "--model", checkpoint, *options, "--box", "0,4,10,12")[1])
-    assert found["positions"] == [[3, 0], [3, 1], [4, 0], [4, 1]]  # 21 px of padding above
-    code, _, err = cli("ask", picture, QUESTION, "--model", checkpoint, *options)
-    assert code == 2 and "--box: expected the place of the answer beside --strategy oracle; got none" in err
-
-
 # ---- mistakes -----------------------------------------------------------------------------------------------------
 
 
@@ -167,9 +164,7 @@ def test_ask_refuses_in_one_line(
     assert message in refused(cli("ask", image, question, "--model", checkpoint, *options))
 
 
-def test_a_model_that_is_not_there_is_never_looked_up(
-    cli: Cli, picture: Path, tmp_path: Path, monkeypatch: Any
-) -> None:
+def test_a_missing_model_is_never_looked_up(cli: Cli, picture: Path, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "hub_configs").mkdir()
     (tmp_path / "empty").mkdir()
@@ -228,23 +223,20 @@ def test_no_model_named_and_none_shipped(cli: Cli, picture: Path, tmp_path: Path
     assert message == "model: expected a folder or org/name; got none, and hub_configs/not-shipped is not here"
 
 
-def test_the_shipped_model_is_the_default(
-    cli: Cli, checkpoint: Path, picture: Path, tmp_path: Path, monkeypatch: Any
-) -> None:
+def test_the_default_is_shipped(cli: Cli, checkpoint: Path, picture: Path, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr("arr_coc.loading.SHIPPED", Path("models") / "tiny")
     shutil.copytree(checkpoint, tmp_path / "models" / "tiny")
     monkeypatch.chdir(tmp_path)
     assert cli("ask", picture, QUESTION)[0] == 0
 
 
-def test_wrong_arguments_are_one_line_too(cli: Cli) -> None:
+def test_wrong_arguments_are_one_line_too_or_a_traceback(cli: Cli, tmp_path: Path, picture: Path) -> None:
     assert "the following arguments are required: QUESTION (see arr-coc ask --help)" in refused(cli("ask", "a.png"))
     assert "invalid choice: 'dance'" in refused(cli("dance"))
     assert "COMMAND" in refused(cli())
     assert "--batch-size: invalid int value: 'x'" in refused(cli("evaluate", "d", "--batch-size", "x"))
-
-
-def test_debug_shows_the_traceback(picture: Path) -> None:
+    (tmp_path / "data.yaml").write_text("format: {a: {}}\npath: questions.jsonl\n")
+    assert "format: expected one of " in refused(cli("evaluate", tmp_path / "data.yaml"))
     with pytest.raises(ValueError, match="which does not exist"):
         main(["ask", str(picture), QUESTION, "--model", "typo", "--debug"])
 
@@ -354,8 +346,3 @@ def test_build_writes_a_repository(cli: Cli, checkpoint: Path, tmp_path: Path) -
     assert code == 0 and said.startswith(str(out)) and (out / "modeling_arr_coc.py").is_file()
     assert "(or --force, which replaces it); got one with files" in refused(cli("build", checkpoint, out))
     assert cli("build", checkpoint, out, "--force")[0] == 0
-
-
-def test_a_format_that_is_no_name_is_refused(cli: Cli, tmp_path: Path) -> None:
-    (tmp_path / "data.yaml").write_text("format: {a: {}}\npath: questions.jsonl\n")
-    assert "format: expected one of " in refused(cli("evaluate", tmp_path / "data.yaml"))

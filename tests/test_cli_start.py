@@ -70,60 +70,43 @@ BROKEN = {
     "broken.mp4": "expected a whole video; got a broken one",
     "narrow.png": "image: expected sides of at least 8 px, the height of the smallest print; got 90x3",
 }
+ASK = ("ask", RECEIPT, QUESTION)
 REFUSED: list[tuple[tuple[str, ...], str]] = [
     *((("ask", name, QUESTION), message) for name, message in BROKEN.items()),
     (("ask", "missing.png", QUESTION), "missing.png: expected an image file; got a missing path"),
     (("ask", "README.md", QUESTION), "a PDF or a video; got text"),
-    (("ask", RECEIPT, QUESTION, "--model", "typo"), "got 'typo', which does not exist"),
-    (("ask", RECEIPT, QUESTION, "--picture", "out.txt"), "--picture: expected a name ending in .png"),
+    ((*ASK, "--model", "typo"), "got 'typo', which does not exist"),
+    ((*ASK, "--picture", "out.txt"), "--picture: expected a name ending in .png"),
     (("look", "missing.png", QUESTION, "--out", "out"), "missing.png: expected an image file"),
     (("ask", RECEIPT, " "), "question: expected a non-empty string; got ' '"),
-    (("ask", RECEIPT, QUESTION, "--budget", "some"), "budget: expected 0 to "),
-    (("ask", RECEIPT, QUESTION, "--budget", "5000"), "budget: expected 0 to 4096 patches"),
-    (("ask", RECEIPT, QUESTION, "--budget", "0.25"), "budget: expected 0 to "),
+    ((*ASK, "--budget", "some"), "budget: expected 0 to "),
+    ((*ASK, "--budget", "5000"), "budget: expected 0 to 4096 patches"),
+    ((*ASK, "--budget", "0.25"), "budget: expected 0 to "),
     (("build", "nowhere", "out"), "SOURCE: expected a folder; got 'nowhere', which is none"),
     (("replay", "nowhere"), "LOG: expected a folder; got 'nowhere', which is none"),
     (("serve", "nowhere"), "got 'nowhere', which does not exist"),
-    (
-        ("ask", RECEIPT, QUESTION, "--model", "docs"),
-        "model: expected a folder with config.json or scorer.safetensors; got none in docs",
-    ),
+    ((*ASK, "--model", "docs"), "model: expected a folder with config.json or scorer.safetensors; got none in docs"),
     (("info", "docs"), "model: expected a folder with config.json or scorer.safetensors; got none in docs"),
     (
-        ("ask", RECEIPT, QUESTION, "--strategy", "realizer"),  # a scorer that this model does not hold
+        (*ASK, "--strategy", "realizer"),  # a scorer that this model does not hold
         "strategy: expected one of attention, none, oracle, random, saliency, variance, words (held here)",
     ),
     (("evaluate", "examples/held_out/data.jsonl", "--strategies", "none,word"), "(held here); got 'word'"),
-    (("ask", RECEIPT, QUESTION, "--allocator", "best"), "allocator: expected one of adaptive, foveated, knapsack"),
+    ((*ASK, "--allocator", "best"), "allocator: expected one of adaptive, foveated, knapsack"),
+    ((*ASK, "--tiles", "some"), "--tiles: expected auto, asked, all, never or a positive number"),
+    ((*ASK, "--passes", "0"), "--passes: expected a number from 1, or "),
+    ((*ASK, "--strategy", "oracle"), "--box: expected the place of the answer beside --strategy"),
+    ((*ASK, "--box", "1,2,3,4"), "--box: expected --strategy oracle, which fetches what is in it"),
+    ((*ASK, "--strategy", "oracle", "--box", "5000,0,5100,50"), "boxes: expected boxes that reach into the image of "),
+    ((*ASK, "--readings", "3", "--passes", "2"), "--readings: expected 1 beside --passes; got 3"),
     (
-        ("ask", RECEIPT, QUESTION, "--tiles", "some"),
-        "--tiles: expected auto, asked, all, never or a positive number",
-    ),
-    (("ask", RECEIPT, QUESTION, "--passes", "0"), "--passes: expected a number from 1, or "),
-    (
-        ("ask", RECEIPT, QUESTION, "--strategy", "oracle"),
-        "--box: expected the place of the answer beside --strategy",
-    ),
-    (
-        ("ask", RECEIPT, QUESTION, "--box", "1,2,3,4"),
-        "--box: expected --strategy oracle, which fetches what is in it",
-    ),
-    (
-        ("ask", RECEIPT, QUESTION, "--strategy", "oracle", "--box", "5000,0,5100,50"),
-        "boxes: expected boxes that reach into the image of ",
-    ),
-    (
-        ("ask", RECEIPT, QUESTION, "--readings", "3", "--passes", "2"),
-        "--readings: expected 1 beside --passes; got 3",
-    ),
-    (
-        ("ask", RECEIPT, QUESTION, "--readings", "2", "--strategy", "oracle", "--box", "1,2,3,4"),
+        (*ASK, "--readings", "2", "--strategy", "oracle", "--box", "1,2,3,4"),
         "--readings: expected 1 beside --box; got 2",
     ),
     *(
         ((*command, "--device", "foo"), "--device: expected e.g. cpu, cuda, cuda:1, mps; got 'foo'")
         for command in (
-            ("ask", RECEIPT, QUESTION),
+            ASK,
             ("look", RECEIPT, QUESTION, "--out", "out"),
             ("serve",),
             ("demo",),
@@ -184,11 +167,6 @@ def test_a_name_on_the_hub_is_refused_if_the_hub_does_not_answer() -> None:
     assert code == 2 and re.fullmatch(refusal, err.splitlines()[-1]) and seconds < 60
 
 
-def test_trained_scorers_are_known_to_the_command_line() -> None:
-    assert {*TRAINED.split(", ")} == {name for name, kind in SCORERS.items() if kind.trained}
-    assert TILING == budgets.TILING
-
-
 @pytest.mark.parametrize(
     ("command", "names"),
     [
@@ -210,6 +188,8 @@ def test_help_says_the_defaults_of_the_library(cli: Cli) -> None:
     assert f"(default: {DEFAULT_FORMAT})" in text and f"skipped at most (default: {MAX_ERRORS})" in text
     assert f"(default: {SHIPPED.as_posix()} of a checkout)" in text
     assert f"(default: {MAIN})" in " ".join(cli("push", "--help")[1].split())
+    assert {*TRAINED.split(", ")} == {name for name, kind in SCORERS.items() if kind.trained}
+    assert TILING == budgets.TILING
 
 
 def test_version_and_module(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 from ask_by_clients import TOKENS
-from helpers import loud_model
-from serving_client import QUESTION, noise, png, serving
+from helpers import loud_model, png
+from serving_client import QUESTION, noise, serving
 from tiny_pdf import text_at, write_pdf
 
 from arr_coc.serving.settings import ServerSettings

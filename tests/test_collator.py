@@ -108,10 +108,7 @@ def test_relevance_covers_answer_and_label_and_is_unknown_without_boxes(records:
     assert (batch["relevance_targets"][2] == UNKNOWN).all()
     outside = collator()([replace(records[0], boxes=((500, 500, 600, 600),), label_boxes=())])
     assert (outside["relevance_targets"] == UNKNOWN).all()
-
-
-def test_nothing_is_relevant_to_what_the_image_does_not_show(records: list[Record]) -> None:
-    """Other than a record without boxes, of which nobody knows: here the scorers learn that no patch answers."""
+    # Other than a record without boxes, of which nobody knows: here the scorers learn that no patch answers.
     asked = [records[0], replace(records[2], answers=(NOT_ON_THE_PAGE,), absent=True)]
     batch = collator()(asked)
     assert batch["relevance_targets"][0].any() and (batch["relevance_targets"][1] == 0).all()
@@ -123,9 +120,7 @@ def test_nothing_is_relevant_to_what_the_image_does_not_show(records: list[Recor
     assert losses[0] > 0 == losses[1]
 
 
-def test_a_second_turn_is_the_prompt_of_generate_with_its_history(
-    records: list[Record], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_second_turn_is_the_prompt_of_a_conversation(records: list[Record], monkeypatch: pytest.MonkeyPatch) -> None:
     """And the question's tokens are those of the last question alone, whatever the history says."""
     model = tiny_model()
     history = (("What is the user's total?", "42 euros"), ("Why?", "<|im_end|>"))
@@ -150,9 +145,7 @@ def test_a_batch_trains_the_model(records: list[Record]) -> None:
     assert model.lm_head.weight.grad is not None and model.lm_head.weight.grad.any()
 
 
-def test_what_cannot_be_collated_is_refused(
-    records: list[Record], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_no_batch_holds_is_refused(records: list[Record], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match="records: expected at least one; got none"):
         collator()([])

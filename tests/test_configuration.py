@@ -36,6 +36,8 @@ def test_the_published_geometry() -> None:
     assert count_vision_tokens(1024, 16) == (256, 273)
     assert [resolve_budget(name, 4096) for name in ("fast", "balanced", "accurate")] == [64, 180, 400]
     assert ArrCocVisionConfig().num_patches == 4096
+    # Newlines are no patches: with them among the base, "all" left out as many patches that nothing had taken.
+    assert count_vision_tokens(128, 8, "all", layout="rows", excludes_base=True) == (21, 240)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +83,7 @@ IDLE = {"id2label", "label2id", "_name_or_path", "chunk_size_feed_forward", "pro
 """What transformers keeps for every config, and no part of this model asks for."""
 
 
-def test_a_config_survives_json(tmp_path: Any) -> None:
+def test_a_config_survives_json_or_is_refused_in_one_line(tmp_path: Any) -> None:
     config = tiny_config(fetcher={"budget": "fast", "allocator": "window"}, relevance_loss_weight=0.5)
     config.save_pretrained(tmp_path)
     again = ArrCocConfig.from_pretrained(tmp_path)
@@ -90,6 +92,12 @@ def test_a_config_survives_json(tmp_path: Any) -> None:
     saved = json.loads((tmp_path / "config.json").read_text())
     assert saved["model_type"] == "arr_coc" and saved["fetcher_config"]["model_type"] == "arr_coc_fetcher"
     assert not IDLE & {*saved, *(key for part in ArrCocConfig.sub_configs for key in saved[part])}
+    # transformers' own errors have several lines, and are no ValueErrors.
+    settings = tiny_config().to_dict()
+    settings["text_config"]["hidden_size"] = "wide"
+    (tmp_path / "config.json").write_text(json.dumps(settings))
+    with pytest.raises(ValueError, match=r"\A[^\n]*text_config.*hidden_size[^\n]*expected int; got str[^\n]*\Z"):
+        load_config(str(tmp_path))
 
 
 def test_the_saved_dtype_is_that_of_auto(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,11 +132,6 @@ def test_vision_tokens_counts_what_the_layout_adds(layout: str, added: int) -> N
     config = tiny_config(bridge={"kind": "vet" if layout == "indicators" else "linear", "layout": layout})
     assert config.vision_tokens() == (16 + added, 17)
     assert count_vision_tokens(128, 8, 3, layout=layout) == (16 + added, 3)
-
-
-def test_all_that_can_be_fetched_does_not_depend_on_the_layout() -> None:
-    """Newlines are no patches: with them among the base, "all" left out as many patches that nothing had taken."""
-    assert count_vision_tokens(128, 8, "all", layout="rows", excludes_base=True) == (21, 240)
 
 
 @pytest.mark.parametrize(("own", "expected"), [(None, 0), (-1, 0), (7, 7), (60, 0)])
@@ -242,26 +245,16 @@ def test_the_whole_configs_own_fields_are_checked_too(field: str, value: Any) ->
         ArrCocConfig(**{**tiny_config().to_dict(), field: value})
 
 
-def test_what_is_assigned_later_is_checked_as_well() -> None:
+def test_what_is_assigned_later_or_registered_from_outside_is_checked_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     config = tiny_config()
     with pytest.raises(ValueError, match="seed: expected a whole number from 0 to 4294967295; got -1"):
         config.fetcher_config.seed = -1
     assert config.fetcher_config.seed == 0
-
-
-def test_a_whole_number_stands_for_a_fraction_and_a_list_for_a_tuple() -> None:
-    """JSON writes 1 for 1.0, and knows no tuples."""
+    # JSON writes 1 for 1.0, and knows no tuples.
     config = ArrCocFetcherConfig(temperature=1, tier_lengths=[1, 2, 3, 4])
     assert config.temperature == 1 and list(config.tier_lengths) == [1, 2, 3, 4]
-
-
-def test_a_config_file_is_refused_in_one_line(tmp_path: Path) -> None:
-    """transformers' own errors have several lines, and are no ValueErrors."""
-    settings = tiny_config().to_dict()
-    settings["text_config"]["hidden_size"] = "wide"
-    (tmp_path / "config.json").write_text(json.dumps(settings))
-    with pytest.raises(ValueError, match=r"\A[^\n]*text_config.*hidden_size[^\n]*expected int; got str[^\n]*\Z"):
-        load_config(str(tmp_path))
+    monkeypatch.setitem(SCORERS, "darkness", type("Darkness", (Scorer,), {}))
+    assert tiny_config(fetcher={"strategy": "darkness"}).fetcher_config.strategy == "darkness"
 
 
 def test_a_published_config_with_the_field_glance_layers_is_read() -> None:
@@ -272,11 +265,6 @@ def test_a_published_config_with_the_field_glance_layers_is_read() -> None:
         ArrCocFetcherConfig(**{"glance_layers": [0.6, 0.1]})
     with pytest.raises(ValueError, match="strategy: expected one of attention, .*; got 'glance'"):
         ArrCocFetcherConfig(strategy="glance")
-
-
-def test_a_part_that_was_registered_from_outside_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(SCORERS, "darkness", type("Darkness", (Scorer,), {}))
-    assert tiny_config(fetcher={"strategy": "darkness"}).fetcher_config.strategy == "darkness"
 
 
 def test_outputs_do_not_depend_on_the_configured_form_of_return(picture: Path) -> None:

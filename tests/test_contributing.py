@@ -36,7 +36,7 @@ def page() -> Image.Image:
     return image
 
 
-def test_the_scorer_of_ten_lines_fetches_by_its_rule(darkness: None, tmp_path: Path) -> None:
+def test_ten_lines_are_a_scorer_that_commands_know(darkness: None, tmp_path: Path, cli: Cli, checkpoint: Path) -> None:
     model = tiny_model()
     answer = model.generate(page(), "What?", strategy="darkness", budget=1, return_fetch=True, max_new_tokens=1)
     assert answer.fetch.positions.tolist() == [[[1, 3]]]
@@ -44,9 +44,6 @@ def test_the_scorer_of_ten_lines_fetches_by_its_rule(darkness: None, tmp_path: P
     records = [Record(image=tmp_path / "page.png", question="What?", answers=("x",), line=1)]
     result = evaluate(model, records, ["darkness", "none"], progress=False)
     assert result["strategies"]["darkness"]["n"] == 1
-
-
-def test_the_commands_know_it_by_name(darkness: None, cli: Cli, checkpoint: Path, tmp_path: Path) -> None:
     page().save(tmp_path / "page.png")
     line = {"image": "page.png", "question": "What?", "answers": ["x"]}
     (tmp_path / "data.jsonl").write_text(json.dumps(line) + "\n")

@@ -35,9 +35,7 @@ def content(picture: Path) -> bytes:
 # ---- steps
 
 
-def test_steps_begin_with_what_is_fetched_grow_by_tokens_and_end_with_the_offline_answer(
-    model: Any, content: bytes
-) -> None:
+def test_steps_show_what_is_fetched_grow_by_tokens_and_end_with_the_offline_answer(model: Any, content: bytes) -> None:
     encoding = model.encode_image(content)
     steps = list(answer_in_steps(model, encoding, QUESTION, strategy="saliency", budget=9))
     whole = model.generate(encoding, QUESTION, strategy="saliency", budget=9, return_fetch=True)
@@ -55,19 +53,11 @@ def test_what_generate_refuses_is_raised_where_the_steps_are_read(model: Any, co
         list(answer_in_steps(model, model.encode_image(content), QUESTION, budget="lots"))
 
 
-def test_generation_ends_once_nobody_reads_the_steps(
-    model: Any, content: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_generation_ends_when_no_one_reads_it(model: Any, content: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     answers, generate = SimpleQueue[Any](), model.generate
     monkeypatch.setattr(model, "generate", lambda *args, **kwargs: answers.put(generate(*args, **kwargs)))
-    steps = answer_in_steps(
-        model,
-        model.encode_image(content),
-        QUESTION,
-        max_new_tokens=900,
-        min_new_tokens=900,
-        return_dict_in_generate=True,
-    )
+    long = {"max_new_tokens": 900, "min_new_tokens": 900, "return_dict_in_generate": True}
+    steps = answer_in_steps(model, model.encode_image(content), QUESTION, **long)
     for _ in range(3):
         next(steps)
     steps.close()

@@ -130,9 +130,7 @@ def wait_for_answer(page: WebPage, side: str = "first") -> str:
     return page.text(f"#{side}-answer textarea")
 
 
-def test_upload_ask_twice_and_side_by_side(
-    visit: Callable[..., WebPage], answers: dict[Any, str], tmp_path: Path
-) -> None:
+def test_upload_ask_twice_side_by_side(visit: Callable[..., WebPage], answers: dict[Any, str], tmp_path: Path) -> None:
     page = visit()
     page.upload("#file input[type=file]", RECEIPT)
     page.wait("document.querySelector('#first-picture img')")
@@ -157,9 +155,7 @@ def test_upload_ask_twice_and_side_by_side(
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
-def test_a_telephone_scrolls_to_the_answers_and_the_problems(
-    visit: Callable[..., WebPage], answers: dict[Any, str], tmp_path: Path
-) -> None:
+def test_telephones_scroll_to_answers(visit: Callable[..., WebPage], answers: dict[Any, str], tmp_path: Path) -> None:
     page = visit(width=390, height=844)
     page.click_button(PHONE)
     assert wait_for_answer(page) == answers[PAGE, PHONE, "realizer"]

@@ -176,9 +176,7 @@ def _of_quarter(patches: list[float], real: list[bool], share: float) -> dict[in
 
 @settings(deadline=None, max_examples=10)
 @given(seed=st.integers(0, 10**6), shares=st.sampled_from([(0.25, 0.5), (0.05, 0.9), (0.0, 1.0)]), gap=st.booleans())
-def test_the_knapsack_is_as_good_as_dynamic_programming_over_all_choices(
-    seed: int, shares: tuple[float, float], gap: bool
-) -> None:
+def test_the_knapsack_is_as_good_as_dynamic_programming(seed: int, shares: tuple[float, float], gap: bool) -> None:
     """Cell after cell, from an enumeration of every way to divide a cell."""
     generator = torch.Generator().manual_seed(seed)
     relevance = torch.rand(1, N, generator=generator) ** 4

@@ -68,10 +68,7 @@ def test_frames_are_sources_at_their_seconds() -> None:
     assert opened(video(frames=6), Limits(72, 5, 2.0, 32, 10**6))[3].second == 1.5
     dark = [sum(sources[0].load().getpixel((30, 17 + 20 * at))) < 200 for at in range(3)]
     assert dark == [True, False, False] and [sum(sources[1].load().getpixel((30, 17))) < 200] == [True]
-
-
-def test_seconds_are_counted_from_the_first_frame_on() -> None:
-    """Of a clip cut out of a longer one the first frame came again and again."""
+    # Of a clip cut out of a longer one the first frame came again and again.
     plain, cut = opened(video(frames=12)), opened(video(frames=12, first=40))
     assert [source.second for source in cut] == [source.second for source in plain]
     for one, other in zip(cut, plain, strict=True):
@@ -91,9 +88,7 @@ def test_a_clip_that_is_to_be_turned_is_upright() -> None:
 
 
 @pytest.mark.parametrize(("reads_words", "tiles"), [(False, "auto"), (False, "never"), (True, "never")])
-def test_a_blank_page_is_named_where_the_answer_comes_from_it(
-    monkeypatch: pytest.MonkeyPatch, reads_words: bool, tiles: str
-) -> None:
+def test_a_blank_page_is_named_by_its_answer(monkeypatch: pytest.MonkeyPatch, reads_words: bool, tiles: str) -> None:
     """A document with a blank page was said to make any answer a guess, whatever page it came from."""
     warned: list[str] = []
     monkeypatch.setattr("arr_coc.modeling.image_processing_arr_coc.logger.warning_once", warned.append)
@@ -186,14 +181,12 @@ def test_what_cannot_be_read_says_so_in_one_line(case: str) -> None:
     assert "\n" not in str(error.value)
 
 
-def test_broken_videos_say_so() -> None:
+def test_broken_videos_and_packages_that_are_not_installed_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     content = video()
     for broken in (content[:40], content[:8] + b"\0" * 400, of_an_unknown_codec()):
         with pytest.raises(ValueError, match="bytes: expected a "):
             opened(broken)
 
-
-def test_a_package_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> None:
         raise ImportError(name)
 
@@ -215,7 +208,12 @@ def test_a_document_is_asked_like_an_image(kind: str) -> None:
     assert model.generate([content, content], [QUESTION, "Who?"], budget=20)[0] == answer.text
 
 
-def test_seconds_stand_in_the_prompt_but_are_not_asked_about() -> None:
+def test_documents_keep_pages_and_seconds_beside_images() -> None:
+    """A video that was joined with an image had no seconds in its prompt."""
+    model = tiny_model(text=LARGE_TEXT)
+    frames, image = model.encode_image(video(), fps=1.0), model.encode_image(Image.new("RGB", (60, 40)))
+    assert [source.second for source in frames.join(image).sources] == [0.0, 1.0, 2.0, None]
+    assert [source.page for source in image.join(model.encode_image(paged("TIFF"))).sources] == [None, 1, 2, 3]
     model = tiny_model(text=LARGE_TEXT)
     seen: dict[str, Any] = {}
     select_slots = model.model.select_slots
@@ -227,24 +225,13 @@ def test_seconds_stand_in_the_prompt_but_are_not_asked_about() -> None:
     assert "0 s <|vision_start|>" in shown and "1 s <|vision_start|>" in shown and "2 s <|vision_start|>" in shown
 
 
-def test_documents_keep_pages_and_seconds_beside_images() -> None:
-    """A video that was joined with an image had no seconds in its prompt."""
-    model = tiny_model(text=LARGE_TEXT)
-    frames, image = model.encode_image(video(), fps=1.0), model.encode_image(Image.new("RGB", (60, 40)))
-    assert [source.second for source in frames.join(image).sources] == [0.0, 1.0, 2.0, None]
-    assert [source.page for source in image.join(model.encode_image(paged("TIFF"))).sources] == [None, 1, 2, 3]
-
-
-def test_a_scan_at_the_resolution_of_its_page_keeps_its_pixels() -> None:
+def test_a_scan_keeps_its_pixels_or_is_reduced_without_loss() -> None:
     """595.2 points are a float that is a little larger: at 150 dpi the scan was resampled to 1241 px."""
     stream = BytesIO()
     Image.new("RGB", (1240, 1754), "white").save(stream, "PDF", resolution=150)
     (page,) = open_document(load_source(stream.getvalue()), Limits(150, 5, 1.0, 4, 2**30))
     assert (page.width, page.height) == page.load().size == (1240, 1754)
-
-
-def test_a_scan_in_a_page_of_low_resolution_is_reduced_without_loss() -> None:
-    """PDFium alone was seven times as far from the reduced image, and answers at 72 dpi differed."""
+    # PDFium alone was seven times as far from the reduced image, and answers at 72 dpi differed.
     scan = Image.effect_noise((1600, 1600), 80).resize((3200, 3200), Image.Resampling.BICUBIC).convert("RGB")
     stream = BytesIO()
     scan.save(stream, "PDF", resolution=400, quality=95)  # 8 inches

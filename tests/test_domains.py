@@ -73,12 +73,8 @@ def test_every_promised_domain_is_there() -> None:
 def test_the_same_number_is_the_same_page_and_another_number_another(domain: str, split: str) -> None:
     first, again = (draw_page(domain, 3, 7, 256, split) for _ in range(2))
     assert first.image.tobytes() == again.image.tobytes()
-    assert (first.questions, first.glyphs, first.layout, first.font) == (
-        again.questions,
-        again.glyphs,
-        again.layout,
-        again.font,
-    )
+    for field in ("questions", "glyphs", "layout", "font"):
+        assert getattr(first, field) == getattr(again, field)
     for other in (draw_page(domain, 3, 8, 256, split), draw_page(domain, 4, 7, 256, split)):
         assert other.image.tobytes() != first.image.tobytes()
 
@@ -134,11 +130,20 @@ def test_a_page_without_the_answer_differs_only_in_its_box(domain: str, monkeypa
 
 
 @pytest.mark.parametrize("domain", OURS)
-def test_questions_have_one_answer_each(domain: str) -> None:
+def test_questions_have_one_answer_each_and_fonts_and_layouts_one_split(domain: str) -> None:
     for page in pages(domain, "train", 5):
         answers: dict[str, str] = {}
         for question in page.questions:
             assert answers.setdefault(question.text, question.answers[0]) == question.answers[0]
+    layouts = {}
+    for split in SPLITS:
+        drawn = pages(domain, split, 5)
+        layouts[split] = {page.layout for page in drawn}
+        for page in drawn:
+            for font in page.font.split(" + "):
+                assert any(font.startswith(family) for family in family_names(split))
+    assert not (layouts["train"] | layouts["validation"]) & layouts["test"]
+    assert layouts["validation"] <= set(document.LAYOUTS.train)
 
 
 def test_easy_questions_have_one_short_value_and_every_domain_has_both() -> None:
@@ -155,19 +160,6 @@ def test_layouts_of_the_splits_share_nothing(layouts: Layouts) -> None:
     train, test = layouts.train, layouts.test
     assert len(train) >= 2 and len(test) >= 2
     assert not set(train) & set(test) and not set(train.values()) & set(test.values())
-
-
-@pytest.mark.parametrize("domain", OURS)
-def test_fonts_and_layouts_stay_in_their_split(domain: str) -> None:
-    layouts = {}
-    for split in SPLITS:
-        drawn = pages(domain, split, 5)
-        layouts[split] = {page.layout for page in drawn}
-        for page in drawn:
-            for font in page.font.split(" + "):
-                assert any(font.startswith(family) for family in family_names(split))
-    assert not (layouts["train"] | layouts["validation"]) & layouts["test"]
-    assert layouts["validation"] <= set(document.LAYOUTS.train)
 
 
 def test_train_and_test_pages_of_one_number_share_no_random_numbers() -> None:
@@ -195,14 +187,11 @@ def test_bad_arguments_say_what_was_expected(arguments: tuple, message: str) -> 
         draw_page(*arguments[:5], variations=Variations(*arguments[5:] and arguments[5].values()))
 
 
-def test_render_refuses_an_unknown_domain_before_it_writes_anything(tmp_path: Path, capsys) -> None:
+def test_render_refuses_unknown_domains_and_names_missing_fonts_before_it_writes_anything(
+    tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert main(["render", str(tmp_path / "pages"), "--domain", "form,novel"]) != 0
     assert "domain: expected one of" in capsys.readouterr().err and not (tmp_path / "pages").exists()
-
-
-def test_render_without_fonts_names_their_packages_and_leaves_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setenv("ARR_COC_FONT_PATH", str(tmp_path / "fonts"))
     for domain in OURS:
         assert main(["render", str(tmp_path / "pages"), "--domain", domain]) == 2
@@ -236,7 +225,7 @@ def drawn_document(split: Split, size: int, number: int) -> Document:
 
 
 @pytest.mark.parametrize("split", SPLITS)
-def test_values_of_documents_stand_beside_their_labels_in_rows_that_do_not_overlap(split: Split) -> None:
+def test_documents_say_distinct_values_beside_their_labels_in_rows_that_do_not_overlap(split: Split) -> None:
     for each in documents(split, 40):
         middles = [(entry.value_box[1] + entry.value_box[3]) / 2 for entry in each.entries]
         assert (np.diff(middles) > 7).all(), "at least 11 px text below one another, top to bottom"
@@ -244,10 +233,6 @@ def test_values_of_documents_stand_beside_their_labels_in_rows_that_do_not_overl
             assert entry.label_box[2] <= entry.value_box[0] + 6, "a value begins where its label ends"
             label = text_in(each, entry.label_box).rstrip(":")
             assert (label, text_in(each, entry.value_box)) == (squeezed(entry.label), squeezed(entry.value))
-
-
-@pytest.mark.parametrize("split", SPLITS)
-def test_documents_say_distinct_fields_and_values_of_documented_kinds(split: Split) -> None:
     fields, layouts = set(), set()
     for each in documents(split, 40):
         assert 4 <= len(each.entries) <= 14
@@ -271,7 +256,7 @@ def test_each_kind_matches_its_pattern_and_the_charset(kind: str, split: Split) 
         assert re.fullmatch(KIND_PATTERNS[kind], value) and set(value) - {" "} <= set(CHARSET), value
 
 
-def test_wordings_share_one_and_test_words_occur_in_training() -> None:
+def test_wordings_share_one_and_ask_draws_from_its_split() -> None:
     def spelt(templates: Iterable[str]) -> set[str]:
         return set(re.findall(r"[a-z']+", re.sub(r"{\w+}", " ", " ".join(templates)).lower()))
 
@@ -282,9 +267,6 @@ def test_wordings_share_one_and_test_words_occur_in_training() -> None:
     for kind, texts in test.items():
         assert set(train[kind]) & set(texts) == ({"What is the {field}?"} if kind == " question" else set())
     assert spelt(itertools.chain(*test.values())) <= spelt(itertools.chain(*train.values()))
-
-
-def test_ask_draws_from_its_split() -> None:
     rng = np.random.default_rng(0)
     asked = [ask(rng, "gate", split="test") for _ in range(400)]
     assert 0.4 < np.mean([text == "What is the gate?" for text in asked]) < 0.6

@@ -85,7 +85,7 @@ def test_a_model_that_has_changed_since_is_another_model() -> None:
     assert old.text == new.text and old.probability == pytest.approx(new.probability, rel=1e-3)
 
 
-def test_other_files_are_refused(tmp_path: Path) -> None:
+def test_other_files_and_what_cannot_be_saved_are_refused(tmp_path: Path) -> None:
     model = tiny_model()
     with pytest.raises(FileNotFoundError, match=r"expected a file that ImageEncoding\.save wrote; got a missing path"):
         ImageEncoding.load(tmp_path / "none", model)
@@ -95,9 +95,6 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     model.save_pretrained(tmp_path / "model")
     with pytest.raises(ValueError, match=re.escape("expected format arr_coc.encoding.1; got 'pt'")):
         ImageEncoding.load(tmp_path / "model" / "model.safetensors", model)
-
-
-def test_what_cannot_be_saved_is_refused(tmp_path: Path) -> None:
     model = tiny_model(text=LARGE_TEXT)
     with pytest.raises(ValueError, match="tiles: expected an encoding that holds all of its tiles"):
         model.encode_image(PAGE, tiles="asked").save(tmp_path / "seen", model)

@@ -256,16 +256,6 @@ def test_bad_choices_are_refused_before_anything_runs(
         evaluate(model, read_records(write(tmp_path, lines), limit=1), **arguments, progress=False)
 
 
-def test_boxes_outside_the_image_are_refused_with_their_line(model: Any, lines: list[Any], tmp_path: Path) -> None:
-    lines[0]["boxes"] = [[1000, 1000, 1010, 1010]]
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        pytest.raises(ValueError, match="line 1: boxes: expected boxes that reach into the image"),
-    ):
-        patch.setattr(model, "generate", None)  # nothing is answered before
-        evaluate(model, read_records(write(tmp_path, lines)), ["none"], progress=False)
-
-
 @pytest.mark.parametrize(
     ("question", "said"),
     [("word " * 600, "expected at most 512 tokens; got "), ("What \ud800?", "expected text, which UTF-8 can hold")],
@@ -310,18 +300,15 @@ def test_copies_of_a_question_and_of_an_image_count_once(model: Any, lines: list
     assert all_of_them == alone
 
 
-def test_only_functions_import_what_an_extra_brings() -> None:
+def test_only_functions_import_scipy_and_without_it_nothing_is_asked(
+    model: Any, lines: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """So that every command starts without the extra "eval"."""
     for path in sorted(Path(arr_coc.__file__).parent.rglob("*.py")):
         for statement in ast.parse(path.read_text()).body:
             names = [alias.name for alias in statement.names] if isinstance(statement, ast.Import) else []
             names += [statement.module or ""] if isinstance(statement, ast.ImportFrom) and not statement.level else []
             assert not {name.split(".")[0] for name in names} & {"scipy", "matplotlib", "datasets"}, path
-
-
-def test_without_scipy_nothing_is_asked(
-    model: Any, lines: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setitem(sys.modules, "scipy.stats", None)
     monkeypatch.setattr(model, "generate", None)
     with pytest.raises(ValueError, match=r"intervals: expected scipy \(pip install 'arr-coc\[eval\]'\); got none"):

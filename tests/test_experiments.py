@@ -34,9 +34,7 @@ def bench(folder: Path) -> Path:
     return folder
 
 
-def test_the_scripts_draw_train_ask_and_report(
-    scripts: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_scripts_draw_train_report(scripts: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     model, out = tiny_checkpoint(tmp_path / "model", **READS_WORDS, fetcher=SCORES_WORDS), tmp_path / "out"
     monkeypatch.setattr(scripts["question_pages"], "SOURCES", ("document",))
     monkeypatch.setattr(scripts["question_pages"], "HELD_OUT", 1)
@@ -75,16 +73,8 @@ def test_the_scripts_draw_train_ask_and_report(
     pruned = stored.read(out / "pruning.csv")
     assert [column.arm for column in stored.columns(pruned)] == list(scripts["pruning"].RULES)
     assert {(row["page"], row["question"]) for row in pruned} == {(row["page"], row["question"]) for row in rows}
-    called(
-        scripts["report"],
-        monkeypatch,
-        "--predictions",
-        out / "test.csv",
-        "--validation",
-        out / "validation.csv",
-        "--out",
-        out,
-    )
+    both = ("--predictions", out / "test.csv", "--validation", out / "validation.csv")
+    called(scripts["report"], monkeypatch, *both, "--out", out)
     text = (out / "report.md").read_text()
     assert "on validation pages, in %: `base_0` " in text and "in points: detail 0.0, two places 0.0," in text
     assert "| `base_25` | 36 | 1 |" in text and "the base tokens of another page, `base_25` loses" in text

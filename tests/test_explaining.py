@@ -75,25 +75,19 @@ def test_weights_that_are_as_they_began_are_called_untrained(model: Any) -> None
 
 def test_the_answer_is_that_of_generate_and_looking_changes_nothing(model: Any, seen: SeenImage) -> None:
     evidence = evidence_of(model, seen, strategy="realizer", budget=9)
-    plain = model.generate(seen.image, QUESTION, strategy="realizer", budget=9, return_fetch=True, do_sample=False)
+    asked = {"strategy": "realizer", "budget": 9, "return_fetch": True, "do_sample": False}
+    plain = model.generate(seen.image, QUESTION, **asked)
     assert evidence.answer.text == plain.text and 0 < evidence.uncertainty < 1
     assert evidence.fetch.indices.tolist() == plain.fetch.indices.tolist()
-    passes = model.generate(
-        seen.image,
-        QUESTION,
-        strategy="realizer",
-        budget=9,
-        return_fetch=True,
-        do_sample=False,
-        num_passes=2,
-        exploration="none",
-    )
+    passes = model.generate(seen.image, QUESTION, **asked, num_passes=2, exploration="none")
     assert evidence.uncertainty == pytest.approx(passes.passes[0].uncertainty, abs=1e-4)
 
 
-def test_an_unknown_texture_is_refused(model: Any, seen: SeenImage) -> None:
+def test_unknown_textures_and_passes_without_a_history_are_refused(model: Any, seen: SeenImage) -> None:
     with pytest.raises(ValueError, match="textures: expected names among luminance, .*; got 'variance_1'"):
         gather_evidence(model, seen, QUESTION, FetchChoices(), texture_names=("variance_1",))
+    with pytest.raises(ValueError, match="evidence: expected an answer in passes .*; got a single one"):
+        draw_passes(seen, evidence_of(model, seen))
 
 
 # ---- figures ------------------------------------------------------------------------------------------------------
@@ -141,17 +135,10 @@ def test_no_text_covers_another_and_none_leaves_the_page(model: Any, size: tuple
             assert box.x0 >= page.x0 and box.x1 <= page.x1 and box.y0 >= page.y0 - 1 and box.y1 <= page.y1, text
 
 
-def test_passes_need_a_history(model: Any, seen: SeenImage) -> None:
-    with pytest.raises(ValueError, match="evidence: expected an answer in passes .*; got a single one"):
-        draw_passes(seen, evidence_of(model, seen))
-
-
 # ---- the command --------------------------------------------------------------------------------------------------
 
 
-def test_look_draws_every_figure_and_keeps_their_numbers(
-    cli: Cli, checkpoint: Path, picture: Path, tmp_path: Path
-) -> None:
+def test_look_draws_figures_and_keeps_their_numbers(cli: Cli, checkpoint: Path, picture: Path, tmp_path: Path) -> None:
     options = ("--passes", "2", "--budget", "5", "--strategies", "saliency,realizer", "--textures", "x,y")
     code, out, _ = cli("look", picture, "What?", "Where?", "--model", checkpoint, "--out", tmp_path / "why", *options)
     content = json.loads((tmp_path / "why" / "look.json").read_text())
@@ -181,9 +168,7 @@ def test_look_refuses_in_one_line(
     assert "figures: expected matplotlib (pip install 'arr-coc[eval]'); got none" in refused()
 
 
-def test_look_shows_the_view_that_a_question_about_a_document_fetches_most_from(
-    cli: Cli, checkpoint: Path, tmp_path: Path
-) -> None:
+def test_look_shows_the_page_that_a_question_fetches_most_from(cli: Cli, checkpoint: Path, tmp_path: Path) -> None:
     noise = np.random.default_rng(0).integers(0, 256, (70, 90, 3), dtype=np.uint8)
     pages = [Image.new("RGB", (90, 70), "white"), Image.fromarray(noise)]
     pages[0].save(tmp_path / "two.tiff", save_all=True, append_images=pages[1:])
@@ -194,8 +179,5 @@ def test_look_shows_the_view_that_a_question_about_a_document_fetches_most_from(
     part = asked["part"]
     assert part["page"] == 2 and part["box"] == [0, 0, 90, 70] and part["views"] == 2 and part["share"] > 0.9
     code, _, err = cli("look", tmp_path / "two.tiff", "What?", *options, "--box", "1,1,9,9")
-    assert (
-        code == 2
-        and "--box: expected an image or one page, which it is on; got 2 pages" in err
-        and err.count("\n") == 1
-    )
+    assert (code, err.count("\n")) == (2, 1)
+    assert "--box: expected an image or one page, which it is on; got 2 pages" in err

@@ -55,19 +55,15 @@ def test_what_is_said_is_what_was_done(strategy: str, allocator: str) -> None:
     with_taken=st.booleans(),
 )
 @torch.no_grad()
-def test_the_budget_is_exact_whatever_is_padding_or_taken(
-    data: st.DataObject, strategy: str, allocator: str, with_taken: bool
-) -> None:
+def test_the_budget_is_exact_if_padded(data: st.DataObject, strategy: str, allocator: str, with_taken: bool) -> None:
     """Padding only when too few other patches are left, and then marked; what is a base token already, never."""
-    given_context = complete(context())
+    given = complete(context())
     torch.manual_seed(data.draw(st.integers(0, 10**6)))
     mask = torch.rand(2, N) < data.draw(st.sampled_from([0.0, 0.1, 0.5, 1.0]))
     taken = torch.stack([torch.randperm(N)[:16].sort().values for _ in range(2)]) if with_taken else None
     budget = data.draw(st.integers(0, N - 16 if with_taken else N))
-    given_context = replace(given_context, patch_mask=mask)
-    done = everything()(
-        given_context, budget, taken=taken, choices=FetchChoices(strategy=strategy, allocator=allocator)
-    )
+    given = replace(given, patch_mask=mask)
+    done = everything()(given, budget, taken=taken, choices=FetchChoices(strategy=strategy, allocator=allocator))
     for row in range(2):
         chosen, blocked = done.indices[row].tolist(), set() if taken is None else set(taken[row].tolist())
         assert len(chosen) == budget == len(set(chosen)) and chosen == sorted(chosen)
@@ -95,23 +91,17 @@ def test_scorers_go_with_allocators(strategy: str, allocator: str) -> None:
         assert first.counts.tolist() == [budget] * 2 if exact else (first.counts >= 1).all() and first.budget <= budget
 
 
-def test_more_than_the_candidates_is_an_error_never_a_repeat() -> None:
+def test_what_cannot_be_fetched_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match=f"^budget: expected at most {N} patches.*; got {N + 1}$"):
         fetcher()(context(), N + 1, choices=FetchChoices(strategy="saliency"))
     taken = torch.arange(4).repeat(2, 1)
     with pytest.raises(ValueError, match=f"^budget: expected at most {N - 4} patches.*; got {N - 3}$"):
         fetcher()(context(), N - 3, taken=taken, choices=FetchChoices(strategy="saliency"))
-
-
-def test_strategy_none_with_fetched_tokens_to_fill_is_refused() -> None:
-    """It filled them with the first K patches of the top rows, and called the result base only."""
+    # It filled them with the first K patches of the top rows, and called the result base only.
     with pytest.raises(ValueError, match="none"):
         fetcher()(context(), 3, choices=FetchChoices(strategy="none"))
     assert fetcher()(context(), 0, choices=FetchChoices(strategy="none")).indices.shape == (2, 0)
-
-
-def test_unknown_names_are_answered_with_the_known_ones() -> None:
-    """Of scorers with weights only those that the checkpoint holds."""
+    # Of scorers with weights only those that the checkpoint holds.
     held = sorted(name for name, kind in SCORERS.items() if not kind.trained or name in ("realizer", "clip_query"))
     known = re.escape(f"{', '.join(held)} (held here)")
     with pytest.raises(ValueError, match=f"^strategy: expected one of {known}; got 'telepathy'$"):
@@ -121,20 +111,14 @@ def test_unknown_names_are_answered_with_the_known_ones() -> None:
         match="^allocator: expected one of adaptive, foveated, knapsack, quadtree, tiers, topk, window; got 'greedy'$",
     ):
         fetcher()(context(), 3, choices=FetchChoices(allocator="greedy"))
-
-
-def test_a_scorer_without_weights_here_is_refused_by_name() -> None:
-    """An untrained realizer, made on demand, would answer with noise and nobody would know."""
+    # An untrained realizer, made on demand, would answer with noise and nobody would know.
     only = fetcher(scorers=["clip_query"], strategy="clip_query")
     with pytest.raises(
         ValueError, match=r"^strategy: expected one of attention, clip_query, .* \(held here\); got 'realizer'$"
     ):
         only(context(), 3, choices=FetchChoices(strategy="realizer"))
     assert not [n for n, _ in only.named_parameters() if "realizer" in n]
-
-
-def test_a_relevance_map_of_another_grid_is_refused() -> None:
-    """It was counted as a grid of 7 patches: "budget: expected at most 7 patches"."""
+    # It was counted as a grid of 7 patches: "budget: expected at most 7 patches".
     with pytest.raises(ValueError, match=rf"relevance.*{N}.*7|boxes.*{N}.*7"):
         fetcher()(replace(context(), relevance=torch.rand(2, 7)), 9, choices=FetchChoices(strategy="oracle"))
 
@@ -177,9 +161,7 @@ def warnings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.mark.parametrize("value", [0.0, float("nan"), float("inf")])
 @pytest.mark.parametrize("tiles", ["never", "all"])
-def test_saliency_stands_in_for_a_map_that_is_uninformative(
-    model: Any, failing: Any, warnings: list[str], value: float, tiles: str
-) -> None:
+def test_saliency_replaces_a_flat_map(model: Any, failing: Any, warnings: list[str], value: float, tiles: str) -> None:
     failing.value = value
     image = PAGE.resize((400, 400)) if tiles == "all" else PAGE
     answer = model.generate(image, QUESTION, strategy="failing", return_fetch=True, tiles=tiles, max_new_tokens=1)

@@ -27,16 +27,13 @@ def test_what_is_no_date(text: str) -> None:
     assert date_in(text, True) is None and date_in(text, False) is None
 
 
-def test_day_or_month_first_is_not_guessed() -> None:
+def test_day_or_month_first_is_not_guessed_but_told_by_the_rest_of_the_page() -> None:
     assert date_in("03/04/2018") is None
     assert date_in("03/04/2018", day_first=True) == date(2018, 4, 3)
     assert date_in("03/04/2018", day_first=False) == date(2018, 3, 4)
     assert date_in("03.04.2018") == date(2018, 4, 3)  # with points the day comes first
     assert date_in("04/04/2018") == date(2018, 4, 4)
     assert value_of("03/04/2018", "date") == (None, "'03/04/2018': day or month may come first")
-
-
-def test_the_rest_of_the_page_tells_the_order() -> None:
     assert day_comes_first("Issued 25/12/2018, due 03/01/2019") is True
     assert day_comes_first("Issued 12/25/2018, due 01/03/2019") is False
     assert day_comes_first("Issued 05/06/2018") is None

@@ -27,9 +27,7 @@ def test_a_folder_takes_the_place_of_another(tmp_path: Path) -> None:
     assert (out / "file").read_text() == "new" and list(tmp_path.iterdir()) == [out]
 
 
-def test_the_old_folder_stays_where_the_new_one_cannot_be_moved(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_old_folder_stays_if_the_new_one_cannot_be_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Training deleted a phase's model before it moved the new one into place."""
     out, beside = folder_of(tmp_path / "out", "old"), folder_of(tmp_path / "beside", "new")
     move = os.replace
@@ -67,9 +65,7 @@ def replace_and_be_killed(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         os._exit(1)
 
 
-def test_a_folder_that_was_moved_away_by_a_killed_run_is_put_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_moved_away_by_a_killed_run_is_put_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A `build --force` killed between its two moves left nothing at OUT, and nobody looked for what lay beside it."""
     out = folder_of(tmp_path / "out", "old")
     replace_and_be_killed(out, monkeypatch)
@@ -162,7 +158,7 @@ def write_recipe(folder: Path, checkpoint: Path, **changes: Any) -> Path:
     return folder / "recipe.yaml"
 
 
-def test_a_folder_that_another_process_writes_is_refused(
+def test_a_folder_in_use_is_refused(
     cli: Cli, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two trainings in one folder wrote over each other's checkpoints; two builds replaced each other's output."""

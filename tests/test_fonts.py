@@ -33,21 +33,15 @@ def listed(text: str) -> set[str]:
     return {" ".join(name.split()) for name in text.split(",")}
 
 
-def test_each_family_is_in_one_split() -> None:
+def test_each_family_is_in_one_split_with_a_licence_and_a_package() -> None:
     names = [family.name for family in fonts.font_families()]
     assert len(set(names)) == len(names)
     assert len(family_names("train")) >= 150 and len(family_names("validation")) >= 15
     assert sum(len(family_names(split)) for split in SPLITS) == len(names), "rows of no split"
-
-
-def test_families_that_are_tested_with_are_never_trained_or_decided_on() -> None:
     assert listed(HELD_OUT) == family_names("test")
     shown = family_names("train") | family_names("validation")
     assert not listed(UNDER_OTHER_NAMES) & shown
     assert not [name for name in shown if name.startswith(("Noto", "Roboto", "Ubuntu", "Open Sans", "Lato"))]
-
-
-def test_each_family_has_a_licence_and_a_package_of_a_known_registry() -> None:
     for family in fonts.font_families():
         assert family.licence, family
         assert re.fullmatch(r"debian:fonts-[a-z0-9.-]+|npm:@[\w.-]+/[\w.-]+@[\d.]+|", family.package), family
@@ -78,14 +72,10 @@ def test_the_commands_are_printed_and_run_only_when_asked_for(
 
 
 @pytest.mark.parametrize("split", SPLITS)
-def test_installed_faces_are_of_their_split_and_of_usual_weight(split: Split) -> None:
+def test_installed_faces_are_of_their_split_of_usual_weight_and_have_every_character(split: Split) -> None:
     for face in find_fonts(split):
         assert face.family in family_names(split)
         assert face.family == "URW Bookman" or not re.search("light|thin|black|hairline", face.style.lower())
-
-
-@pytest.mark.parametrize("split", SPLITS)
-def test_installed_faces_have_every_character(split: Split) -> None:
     for face in find_fonts(split):
         with TTFont(face.path, lazy=True, fontNumber=0) as font:
             characters = font.getBestCmap()
@@ -122,18 +112,6 @@ def test_likeness_sees_a_face_under_other_widths_and_not_another_design(tmp_path
     assert likenesses([plain], [serif])[0, 0] < 0.9
 
 
-def test_the_folders_to_search_are_one_setting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv(FONT_PATH, raising=False)
-    assert font_directories()[0] == Path("/usr/share/fonts") and font_directories()[-2:] == pip_font_directories()
-    folders = tmp_path / "first", tmp_path / "second"
-    monkeypatch.setenv(FONT_PATH, os.pathsep.join(map(str, folders)))
-    assert font_directories() == folders
-    monkeypatch.setenv(FONT_PATH, "")
-    assert font_directories() == ()
-    with pytest.raises(FileNotFoundError, match=r"got none in no folder \(ARR_COC_FONT_PATH is empty\)"):
-        find_fonts("train")
-
-
 def test_what_pip_brings_has_faces_of_every_split() -> None:
     """The tests need no others: matplotlib and rendercv-fonts come with the extra `test`."""
     families = {
@@ -144,9 +122,18 @@ def test_what_pip_brings_has_faces_of_every_split() -> None:
     assert families["test"] >= {"Lato", "Open Sans", "Roboto"}
 
 
-def test_files_that_are_no_fonts_or_of_no_family_are_passed_over(tmp_path: Path) -> None:
+def test_files_that_are_no_font_of_a_family_are_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "broken.ttf").write_bytes(b"not a font")
     with pytest.raises(FileNotFoundError, match="python -m arr_coc.pages.font_packages --install"):
         find_fonts("validation", directories=[tmp_path])
     with pytest.raises(ValueError, match="split: expected one of train, validation, test; got 'dev'"):
         find_fonts("dev")  # type: ignore[arg-type]
+    monkeypatch.delenv(FONT_PATH, raising=False)
+    assert font_directories()[0] == Path("/usr/share/fonts") and font_directories()[-2:] == pip_font_directories()
+    folders = tmp_path / "first", tmp_path / "second"
+    monkeypatch.setenv(FONT_PATH, os.pathsep.join(map(str, folders)))
+    assert font_directories() == folders
+    monkeypatch.setenv(FONT_PATH, "")
+    assert font_directories() == ()
+    with pytest.raises(FileNotFoundError, match=r"got none in no folder \(ARR_COC_FONT_PATH is empty\)"):
+        find_fonts("train")

@@ -68,16 +68,25 @@ def test_paths_are_relative_to_the_folder_given(name: str, tmp_path: Path, monke
 # ---- what the records say -------------------------------------------------------------------------------------------
 
 
-def test_vqav2_joins_questions_with_answers_and_images() -> None:
+def test_published_files_become_answers_boxes_and_tags() -> None:
     first, second = open_records(make_vqav2())
     assert (first.question, first.answers) == ("What sport is it?", ("surfing",) * 10)
     assert dict(first.tags) == {"question_type": "what sport is", "answer_type": "other"}
     assert second.answers == ("yes",) * 10 and first.image == second.image
     assert first.boxes == ()
-
-
-def test_textvqa_boxes_are_those_of_the_words_of_an_answer() -> None:
-    """The answer given most often is not on the image; one that is spelt in three ways is."""
+    first, second = open_records(make_docvqa())
+    assert first.boxes == ((12.0, 5.0, 21.0, 11.0), (24.0, 5.0, 33.0, 11.0), (30.0, 5.0, 39.0, 11.0))
+    assert dict(first.tags) == {"question_types": "form, layout"}
+    assert second.boxes == ()
+    first, second = open_records(make_gqa())
+    assert (first.boxes, second.boxes) == (((5.0, 6.0, 25.0, 16.0),), ())
+    assert dict(first.tags)["structural"] == "query"
+    assert open_records({**make_gqa(), "scene_graphs": None})[0].boxes == ()
+    first, second = open_records(make_chartqa())
+    assert (first.answers, second.answers) == (("14",), ("0.5",))
+    assert (dict(first.tags), dict(second.tags)) == ({"file": "test_augmented"}, {"file": "test_human"})
+    assert (first.line, second.line) == (1, 2)
+    # The answer given most often is not on the image; one that is spelt in three ways is.
     first, second = open_records(make_textvqa())
     expected = [(9.0, 30.0, 27.0, 36.0), (36.0, 30.6, 54.0, 36.6)]
     assert np.allclose(first.boxes, expected)
@@ -85,40 +94,16 @@ def test_textvqa_boxes_are_those_of_the_words_of_an_answer() -> None:
     assert open_records({**make_textvqa(), "ocr": None})[0].boxes == ()
 
 
-def test_docvqa_boxes_are_the_hulls_of_corners() -> None:
-    first, second = open_records(make_docvqa())
-    assert first.boxes == ((12.0, 5.0, 21.0, 11.0), (24.0, 5.0, 33.0, 11.0), (30.0, 5.0, 39.0, 11.0))
-    assert dict(first.tags) == {"question_types": "form, layout"}
-    assert second.boxes == ()
-
-
-def test_gqa_boxes_are_the_objects_of_the_answer() -> None:
-    first, second = open_records(make_gqa())
-    assert (first.boxes, second.boxes) == (((5.0, 6.0, 25.0, 16.0),), ())
-    assert dict(first.tags)["structural"] == "query"
-    assert open_records({**make_gqa(), "scene_graphs": None})[0].boxes == ()
-
-
-def test_chartqa_numbers_go_on_and_files_are_told_apart() -> None:
-    first, second = open_records(make_chartqa())
-    assert (first.answers, second.answers) == (("14",), ("0.5",))
-    assert (dict(first.tags), dict(second.tags)) == ({"file": "test_augmented"}, {"file": "test_human"})
-    assert (first.line, second.line) == (1, 2)
-
-
 # ---- columns --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.versions
-def test_columns_are_mapped_and_images_decoded_late() -> None:
+def test_columns_are_mapped_and_know_the_same_image() -> None:
     first, second = open_records(make_columns())
     assert (first.question, first.answers, first.boxes) == ("What colour?", ("red",), ((0.0, 0.0, 9.0, 9.0),))
     assert dict(first.tags) == {"type": "colour"} and second.boxes == ()
     assert first.picture.getpixel((0, 0)) == (255, 0, 0) and second.picture.getpixel((0, 0)) == (0, 0, 255)
     assert first.image != second.image
-
-
-def test_columns_with_an_image_id_know_the_same_image() -> None:
     rows = {
         "image": [Image.new("RGB", (9, 9))] * 3,
         "question": ["a?", "b?", "c?"],
@@ -242,7 +227,7 @@ def test_answers_are_found_where_consecutive_words_spell_them(answer: str, words
     assert locate([answer], tokens) == tuple(tokens[place].box for place in places)
 
 
-def test_missing_files_are_refused_before_a_training_begins(tmp_path: Path) -> None:
+def test_missing_files_are_refused_before_a_training_begins(tmp_path: Path, cli: Cli) -> None:
     """A model was loaded first, for 8 s, and the error was the operating system's."""
     (tmp_path / "data.jsonl").touch()
     there, missing = {"path": "data.jsonl"}, {"format": "jsonl", "path": "none.jsonl"}
@@ -254,9 +239,6 @@ def test_missing_files_are_refused_before_a_training_begins(tmp_path: Path) -> N
             check_files(spec, tmp_path)
     with pytest.raises(ValueError, match="data of format jsonl: expected fields among path; got pages"):
         check_files({**there, "pages": 3}, tmp_path)
-
-
-def test_train_refuses_missing_data(tmp_path: Path, cli: Cli) -> None:
     data = f"data={{format: jsonl, path: {tmp_path / 'none.jsonl'}}}"
     recipe = Path(__file__).parents[1] / "examples/adapter.yaml"
     code, _, error = cli("train", recipe, data, "--adapter", "--out", tmp_path / "out")

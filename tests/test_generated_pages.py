@@ -127,12 +127,18 @@ def test_ink_lies_in_the_boxes_of_characters(scale: int, faces: tuple[FontFace, 
     assert lines[1].box[2] == pytest.approx(380) and lines[0].boxes[0, 3] == 60
 
 
-def test_a_text_has_only_characters_that_the_face_has(faces: tuple[FontFace, ...]) -> None:
+def test_characters_that_the_face_lacks_and_unknown_splits_and_kinds_are_refused(faces: tuple[FontFace, ...]) -> None:
     style = Style(faces[0], 20)
     assert style.printable("ab\U000f0000  c\u3042") == "ab c"
     assert style.printable("x \u2013 y") in ("x \u2013 y", "x - y")
     with pytest.raises(ValueError, match="expected characters that .* has; got none"):
         Sheet(100, 100).write("\u3042", 0, 50, style)
+    with pytest.raises(ValueError, match="split: expected one of train, validation, test; got 'dev'"):
+        layout_page(np.random.default_rng(0), "dev", faces=faces)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="kind of generated page: expected one of .*receipt.*; got 'poem'"):
+        layout_page(np.random.default_rng(0), "train", "poem", faces=faces)
+    with pytest.raises(ValueError, match="small: expected at least 5 items; got 3"):
+        share(("a", "b", "c"), "train", "small", core=2)
 
 
 def test_parts_of_lines_are_found_across_their_ends(faces: tuple[FontFace, ...]) -> None:
@@ -185,12 +191,20 @@ def test_pages_of_a_split_ask_in_its_own_words(faces: tuple[FontFace, ...]) -> N
         assert len(texts[one]) > 8 and not texts[one] & texts[two]
 
 
-def test_there_are_wordings_and_names_enough() -> None:
+def test_there_are_wordings_and_names_enough_and_no_page_has_one_twice() -> None:
     assert sum(map(len, WORDINGS.values())) >= 1000
     assert len(lowered(text for texts in WORDINGS.values() for text in texts)) >= 900
     fields = [field for each in domains().values() for field in each]
     assert len(fields) >= 500 and {field.kind for field in fields} <= set(VALUES)
     assert len(lowered(name for field in fields for name in field.names)) == sum(len(field.names) for field in fields)
+    assert spoken("Date of Birth:") == "date of birth"
+    assert spoken("VAT Number") == "VAT number" and spoken("TOTAL") == "total"
+    assert is_phrase("Ship to") and is_phrase("Born") and not is_phrase("Date of birth")
+    for seed in range(20):
+        names = FieldNames(Random(seed), "test")
+        fields = names.draw(names.domain(), 20)
+        shown = [name.casefold() for field in fields for name in field.names]
+        assert len(fields) == 20 and len(set(shown)) == len(shown)
 
 
 def test_an_eighth_of_the_questions_is_about_what_is_not_there(faces: tuple[FontFace, ...]) -> None:
@@ -200,12 +214,6 @@ def test_an_eighth_of_the_questions_is_about_what_is_not_there(faces: tuple[Font
     assert 0.08 < sum(question.absent for question in questions) / len(questions) < 0.16
     assert {question.kind for question in questions} == {DETAIL, SPREAD, TWO_PLACES, GIST, TICK, ABSENT}
     assert all(len(page_of("form", seed, faces).questions) <= 14 for seed in range(5))
-
-
-def test_names_are_said_as_in_a_sentence() -> None:
-    assert spoken("Date of Birth:") == "date of birth"
-    assert spoken("VAT Number") == "VAT number" and spoken("TOTAL") == "total"
-    assert is_phrase("Ship to") and is_phrase("Born") and not is_phrase("Date of birth")
 
 
 def test_values_keep_their_formats_until_they_are_drawn_anew() -> None:
@@ -220,14 +228,6 @@ def test_values_keep_their_formats_until_they_are_drawn_anew() -> None:
     assert all(kind(values) for kind in VALUES.values() for _ in range(20))
 
 
-def test_drawn_fields_have_different_names() -> None:
-    for seed in range(20):
-        names = FieldNames(Random(seed), "test")
-        fields = names.draw(names.domain(), 20)
-        shown = [name.casefold() for field in fields for name in field.names]
-        assert len(fields) == 20 and len(set(shown)) == len(shown)
-
-
 def test_families_are_used_for_what_they_are(faces: tuple[FontFace, ...]) -> None:
     families = Fonts(faces)
     known = {face.family for face in faces}
@@ -237,19 +237,9 @@ def test_families_are_used_for_what_they_are(faces: tuple[FontFace, ...]) -> Non
     assert not drawn.regular.italic and drawn.bold.family == drawn.regular.family
 
 
-def test_unknown_splits_and_kinds_are_refused(faces: tuple[FontFace, ...]) -> None:
-    with pytest.raises(ValueError, match="split: expected one of train, validation, test; got 'dev'"):
-        layout_page(np.random.default_rng(0), "dev", faces=faces)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="kind of generated page: expected one of .*receipt.*; got 'poem'"):
-        layout_page(np.random.default_rng(0), "train", "poem", faces=faces)
-    with pytest.raises(ValueError, match="small: expected at least 5 items; got 3"):
-        share(("a", "b", "c"), "train", "small", core=2)
-
-
 def test_a_jumble_is_full_of_print_that_lies_where_its_boxes_are(faces: tuple[FontFace, ...]) -> None:
     page, again = (jumble(np.random.default_rng(3), "train") for _ in range(2))
-    assert page.image is not None
-    assert again.image is not None
+    assert page.image is not None and again.image is not None
     assert page.image.tobytes() == again.image.tobytes()
     assert page.size == page.image.size == (SIDE, SIDE)
     assert sum(len(line.text) for line in page.lines) > 1000

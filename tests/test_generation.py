@@ -72,24 +72,18 @@ def test_a_cache_that_holds_tokens_is_refused_beside_images(model: Any, form: st
         model.generate(**asked, cache=cache)
 
 
-def test_embeddings_beside_images_are_refused(model: Any) -> None:
+def test_what_the_standard_call_refuses_names_the_form_that_works(model: Any) -> None:
     inputs = dict(prompt(model, (PAGE, QUESTION)))
     embeds = model.get_input_embeddings()(inputs["input_ids"])
     expected = "input_ids: expected the prompt's, and no inputs_embeds, beside images; got inputs_embeds"
     with pytest.raises(ValueError, match=expected):
         model.generate(inputs_embeds=embeds, **inputs)
-
-
-def test_a_budget_beside_inputs_names_the_form_that_works(model: Any) -> None:
     inputs = prompt(model, (PAGE, QUESTION))
     with pytest.raises(ValueError, match=r"budget: expected it in the call of the processor, processor\(..., budget="):
         model.generate(**inputs, budget="fast")
     fewer = prompt(model, (PAGE, QUESTION), budget="fast")
     assert fewer["input_ids"].shape[1] < inputs["input_ids"].shape[1]
     assert model.generate(**fewer).shape[1] > fewer["input_ids"].shape[1]
-
-
-def test_strategy_none_beside_inputs_names_the_form_that_works(model: Any) -> None:
     with pytest.raises(ValueError, match='strategy "none": expected prompts without placeholders.*a processor makes'):
         model.generate(**prompt(model, (PAGE, QUESTION)), strategy="none")
     inputs = prompt(model, (PAGE, QUESTION), strategy="none")
@@ -177,9 +171,6 @@ def test_a_number_that_does_not_fit_is_answered_with_the_largest_that_does() -> 
     model.generate(PAGE, QUESTION, budget=largest, max_new_tokens=1)
     with pytest.raises(ValueError, match=f"at most {largest} patches"):
         model.generate(PAGE, QUESTION, budget=largest + 1, max_new_tokens=1)
-
-
-def test_a_question_too_long_for_any_budget_is_to_blame_itself() -> None:
     with pytest.raises(ValueError, match="question: expected a prompt of fewer than 60 tokens, images included; got"):
         short_model(60).generate(PAGE, QUESTION * 20, budget="all")
 
@@ -222,12 +213,17 @@ def test_the_probability_is_the_product_of_the_tokens_probabilities(model: Any, 
     assert answer.probability == pytest.approx(by_hand(model, PAGE, QUESTION, tokens), rel=1e-3)
 
 
-def test_the_probability_is_the_models_not_the_samplers(model: Any) -> None:
+def test_the_probability_is_the_models_not_the_samplers_nor_that_of_padding(model: Any) -> None:
     """At a temperature of 0.01 every answer was certain."""
     answer = model.generate(PAGE, QUESTION, return_fetch=True, do_sample=True, temperature=0.01)
     greedy = model.generate(PAGE, QUESTION, return_fetch=True)
     assert answer.text == greedy.text
     assert answer.probability == pytest.approx(greedy.probability, rel=1e-3)
+    # The other answers of the batch go on; padding fills the stopped row, and its probabilities were multiplied in.
+    stopped, whole = model.generate(PAGE, [QUESTION, "Who?"], return_fetch=True, stopping_criteria=[FirstRowStops()])
+    first = model.generate(PAGE, QUESTION, return_fetch=True, max_new_tokens=1)
+    assert len(whole.text) > len(stopped.text) and stopped.text == first.text
+    assert stopped.probability == pytest.approx(first.probability, rel=1e-3)
 
 
 @pytest.mark.parametrize("same", [True, False], ids=["pad is end", "pad is another"])
@@ -249,14 +245,6 @@ class FirstRowStops(StoppingCriteria):
 
     def __call__(self, input_ids: Tensor, scores: Tensor, **kwargs: Any) -> Tensor:
         return torch.arange(len(input_ids)) == 0
-
-
-def test_padding_behind_a_stop_does_not_count(model: Any) -> None:
-    """The other answers of the batch go on; padding fills the stopped row, and its probabilities were multiplied in."""
-    stopped, whole = model.generate(PAGE, [QUESTION, "Who?"], return_fetch=True, stopping_criteria=[FirstRowStops()])
-    first = model.generate(PAGE, QUESTION, return_fetch=True, max_new_tokens=1)
-    assert len(whole.text) > len(stopped.text) and stopped.text == first.text
-    assert stopped.probability == pytest.approx(first.probability, rel=1e-3)
 
 
 # ---- Only the chat template writes control tokens: what looks like one in a question is text
@@ -284,17 +272,12 @@ def test_control_tokens_in_a_question_are_text() -> None:
 FIRST, SECOND = "Who?", QUESTION
 
 
-@pytest.mark.versions
-def test_a_conversation_asks_afresh(model: Any) -> None:
+def test_a_conversation_asks_afresh_about_an_image_that_is_encoded_once(model: Any) -> None:
     """The fetch followed all questions at once: of 30 second answers 2 were right, asked afresh 30."""
     talk = model.converse(PAGE)
     assert [talk.ask(FIRST), talk.ask(SECOND)] == [model.generate(PAGE, FIRST), model.generate(PAGE, SECOND)]
     assert [question for question, _ in talk.turns] == [FIRST, SECOND]
     assert talk.turns[0][1] == model.generate(PAGE, FIRST)
-
-
-@pytest.mark.versions
-def test_the_image_is_encoded_once(model: Any) -> None:
     with Calls(model.model.vision_tower.grid_encoder) as encoder:
         talk = model.converse(PAGE)
         talk.ask(FIRST), talk.ask(SECOND)

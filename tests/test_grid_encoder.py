@@ -24,21 +24,10 @@ SHIFTED = {"window_size": 8, "global_attn_indexes": [2], "shifted_windows": True
 
 def sam(config: ArrCocVisionConfig, image_size: int) -> SamVisionEncoder:
     """transformers' encoder of the same sizes for images of `image_size`."""
-    return SamVisionEncoder(
-        SamVisionConfig(
-            hidden_size=config.hidden_size,
-            output_channels=config.out_channels,
-            image_size=image_size,
-            num_hidden_layers=config.num_hidden_layers,
-            num_attention_heads=config.num_attention_heads,
-            patch_size=config.patch_size,
-            window_size=config.window_size,
-            mlp_dim=config.mlp_dim,
-            global_attn_indexes=list(config.global_attn_indexes),
-            layer_norm_eps=config.layer_norm_eps,
-            attn_implementation="eager",
-        )
-    ).eval()
+    names = "hidden_size num_hidden_layers num_attention_heads patch_size window_size mlp_dim layer_norm_eps".split()
+    sizes: dict[str, Any] = {name: getattr(config, name) for name in names}
+    sizes |= {"global_attn_indexes": list(config.global_attn_indexes), "output_channels": config.out_channels}
+    return SamVisionEncoder(SamVisionConfig(**sizes, image_size=image_size, attn_implementation="eager")).eval()
 
 
 # 16 patches a side: windows of 7 need padding, windows of 8 none, windows of 20 are larger than the grid
@@ -89,9 +78,7 @@ def test_attention_in_blocks_is_the_straightforward_formula(
 
 @pytest.mark.parametrize("precision", ["float32", "autocast", "bfloat16"])
 @pytest.mark.parametrize("sizes", [{"window_size": 5}, SHIFTED])
-def test_blocks_and_the_fused_kernel_give_the_same_numbers(
-    precision: str, sizes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_blocks_are_as_the_fused_kernel(precision: str, sizes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """16 patches a side: windows of 5 need padding. The fused kernel runs on other devices and in compiled graphs."""
     config = vision(**sizes)
     encoder = randomise(GridEncoder(config), 0.1)
@@ -157,9 +144,7 @@ def test_other_sides_than_the_configured_give_sams_numbers_with_resized_tables(s
 
 @pytest.mark.parametrize("whole", [8, 12])
 @torch.no_grad()
-def test_cut_relative_positions_say_of_a_crop_what_they_say_of_its_page(
-    whole: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cut_relative_positions_of_a_crop_are_those_of_its_page(whole: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Stretched over the grid, a row stood for another distance on each: what crops taught was lost on pages.
 
     The scores of 5 x 5 patches are those of the same patches within a page of the stored side, 8, or of a larger one.

@@ -191,16 +191,10 @@ def results() -> dict[str, Any]:
     return json.loads((FOLDER / "evaluation.json").read_text(encoding="utf-8"))["strategies"]
 
 
-def test_the_table_is_the_evaluation(results: dict[str, Any]) -> None:
+def test_the_table_is_the_evaluation_of_all_pages_and_the_limits_are_kept(results: dict[str, Any]) -> None:
     """`arr-coc evaluate examples/held_out/data.jsonl --model FOLDER --json FOLDER/evaluation.json` prints it."""
     assert table(results) in (FOLDER / "README.md").read_text(encoding="utf-8")
-
-
-def test_the_evaluation_is_of_the_whole_held_out_set(results: dict[str, Any]) -> None:
     assert {row["n"] for row in results.values()} == {len(read_records(HELD_OUT))}
-
-
-def test_the_checkpoint_keeps_to_its_limits() -> None:
     config = ArrCocConfig.from_pretrained(FOLDER)
     assert all(path.stat().st_size <= 16 * 2**20 for path in FOLDER.rglob("*") if path.is_file())
     assert config.vision_config.image_size >= 256 and config.vision_config.grid_size >= 32

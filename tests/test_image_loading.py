@@ -204,7 +204,7 @@ def test_every_source_gives_the_same_pixels(tmp_path: Path, monkeypatch: pytest.
         assert processor()(source, return_tensors="pt")["pixel_values"].shape == (1, 3, SIDE, SIDE), name
 
 
-def test_grey_and_few_channel_arrays() -> None:
+def test_arrays_of_few_channels_and_nested_lists() -> None:
     grey = np.random.default_rng(0).integers(0, 256, (5, 7), dtype=np.uint8)
     expected = Image.fromarray(grey).convert("RGB")
     for array in (grey, grey[None], grey[..., None], torch.tensor(grey), grey / 255.0):
@@ -213,9 +213,6 @@ def test_grey_and_few_channel_arrays() -> None:
     rgba = np.zeros((5, 7, 4), dtype=np.uint8)
     assert load_image(rgba).getpixel((0, 0)) == (255, 255, 255)
     assert load_image(torch.zeros(3, 5, 7, dtype=torch.bfloat16)).size == (7, 5)
-
-
-def test_lists_and_nested_lists() -> None:
     first, second, third = noise(20, 30), noise(30, 20), noise(9, 9)
     flat = processor()([first, second, third], return_tensors="pt")
     nested = processor()([[first, second], [third], []], return_tensors="pt")

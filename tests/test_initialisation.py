@@ -12,17 +12,14 @@ from arr_coc import ArrCocConfig, ArrCocForConditionalGeneration
 from arr_coc.modeling.patch_scorers import PatchLayer
 
 
-def test_a_fetched_patch_speaks_the_base_tokens_language_before_training() -> None:
+@torch.no_grad()
+def test_a_fetched_patch_starts_as_a_base_token_and_clip_query_with_a_temperature() -> None:
     tower = ArrCocForConditionalGeneration(tiny_config()).model.vision_tower
     colour = torch.randn(tower.compressor.conv1.in_channels)
     with torch.no_grad():
         base = tower.compressor(colour.view(1, -1, 1, 1).expand(1, -1, 16, 16), torch.ones(1, 256, dtype=torch.bool))
         assert torch.allclose(tower.saccade_projection(colour), base.compressed[0, :, 2, 2], atol=1e-6)
-
-
-@torch.no_grad()
-def test_clip_query_starts_with_a_temperature_that_can_tell_cosines_apart() -> None:
-    """transformers passes over modules of custom code without parameters of their own: it started at 0.02 x cosine."""
+    # transformers passes over modules of custom code without parameters of their own: it started at 0.02 x cosine.
     scorer = ArrCocForConditionalGeneration(tiny_config()).model.fetcher.scorers["clip_query"]
     logits = scorer.temperature(torch.tensor([[-1.0], [1.0]]))
     assert float(logits[1] - logits[0]) == pytest.approx(20.0) and float(logits.sum()) == pytest.approx(-6.0)

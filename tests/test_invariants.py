@@ -69,11 +69,21 @@ def vision_of(inputs: Any) -> dict[str, Any]:
 # ---- 2. encode once
 
 
-def test_many_questions_of_one_image_encode_it_once(model: Any) -> None:
+def test_an_image_is_encoded_once_whatever_is_asked_and_an_encoding_never(model: Any) -> None:
     tower = model.model.vision_tower
     with Calls(tower.grid_encoder) as grid, Calls(tower.compressor) as compressor:
         model.generate(PAGE, ["What is it?", "Who?", "total price"])
     assert (grid.count, compressor.count) == (1, 1)
+    with Calls(model.model.vision_tower.grid_encoder) as grid, Calls(model.model.fetcher) as fetches:
+        model.generate(**prompt(model, (PAGE, QUESTION)), max_new_tokens=5, num_beams=2)
+    assert (grid.count, fetches.count) == (1, 1)
+    inputs = prompt(model, (PAGE, QUESTION))
+    expected = model.generate(**inputs)
+    encoding = model.encode_image(PAGE)
+    text = {n: t for n, t in inputs.items() if n not in ("pixel_values", "patch_mask")}
+    with Calls(model.model.vision_tower.grid_encoder) as grid:
+        assert torch.equal(model.generate(**text, image_encoding=encoding), expected)
+    assert grid.count == 0
 
 
 def test_an_encoding_saves_the_encoder_and_the_prefill_of_the_prefix(model: Any) -> None:
@@ -143,22 +153,6 @@ def test_questions_that_fetch_less_than_all_words_do_not_see_the_others(choices:
         for each in (page, replace(page, page_cache=None))
     ]
     assert answers[0].probability == pytest.approx(answers[1].probability, rel=1e-4)
-
-
-def test_an_encoding_in_the_standard_generate_runs_no_encoder(model: Any) -> None:
-    inputs = prompt(model, (PAGE, QUESTION))
-    expected = model.generate(**inputs)
-    encoding = model.encode_image(PAGE)
-    text = {n: t for n, t in inputs.items() if n not in ("pixel_values", "patch_mask")}
-    with Calls(model.model.vision_tower.grid_encoder) as grid:
-        assert torch.equal(model.generate(**text, image_encoding=encoding), expected)
-    assert grid.count == 0
-
-
-def test_generating_encodes_and_fetches_once_however_long_the_answer(model: Any) -> None:
-    with Calls(model.model.vision_tower.grid_encoder) as grid, Calls(model.model.fetcher) as fetches:
-        model.generate(**prompt(model, (PAGE, QUESTION)), max_new_tokens=5, num_beams=2)
-    assert (grid.count, fetches.count) == (1, 1)
 
 
 def test_a_prefix_of_another_prompt_is_not_used(model: Any) -> None:
@@ -300,10 +294,6 @@ def test_answers_do_not_depend_on_the_batch(model: Any, strategy: str) -> None:
     tokens = model.generate(**batch, strategy=strategy)[:, batch.input_ids.shape[1] :]
     decoded = model.processor.tokenizer.batch_decode(tokens, skip_special_tokens=True)
     assert [answer.strip() for answer in decoded] == alone
-
-
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_several_questions_of_an_encoding_are_answered_as_one_by_one(model: Any, strategy: str) -> None:
     encoding = model.encode_image(PAGE)
     questions = [question for _, question in PAIRS]
     alone = [model.generate(encoding, question, strategy=strategy) for question in questions]

@@ -164,9 +164,6 @@ def test_a_log_of_nothing_that_can_be_learned_is_refused(tmp_path: Path) -> None
         open_records({"format": "feedback", "path": tmp_path})
     with pytest.raises(ValueError, match="part: expected one of all, learned, held_out; got 'half'"):
         open_records({"format": "feedback", "path": tmp_path, "part": "half"})
-
-
-def test_sources_that_take_turns(tmp_path: Path) -> None:
     write(tmp_path, *(replace(SAID, question=f"{n}?", answer=str(n)) for n in range(3)))
     write(tmp_path / "other", replace(SAID, question="x?", answer="x"))
     spec = {"format": "mixed", "sources": [{"format": "feedback", "path": name} for name in (".", "other")]}

@@ -103,7 +103,7 @@ def test_counted_placeholders_and_tokens_agree_on_every_grid(model: Any, side: i
 
 
 @torch.no_grad()
-def test_rows_end_with_newlines_and_the_last_with_the_separator(models: dict[str, Any]) -> None:
+def test_rows_end_with_newlines_and_indicators_stand_around_base_and_fetched_tokens(models: dict[str, Any]) -> None:
     model = models["deepseek-ocr"]
     inputs = prompt(model, (PAGE, QUESTION), (CARD, "Who?"), budget=3)
     output = model(**inputs)
@@ -117,10 +117,6 @@ def test_rows_end_with_newlines_and_the_last_with_the_separator(models: dict[str
     assert torch.equal(output.image_tokens[:, :-3], torch.cat(expected, 1))
     states, projected = core.vision_tower.fetched_states(encoding, output.fetch.indices)
     assert torch.equal(output.image_tokens[:, -3:], core.bridge(states, projected, base=[]).tokens)
-
-
-@torch.no_grad()
-def test_indicators_stand_around_base_and_fetched_tokens(models: dict[str, Any]) -> None:
     model = models["ovis2.5"]
     inputs = prompt(model, (PAGE, QUESTION), budget=3)
     output, table = model(**inputs), model.model.bridge.table.weight
@@ -128,6 +124,11 @@ def test_indicators_stand_around_base_and_fetched_tokens(models: dict[str, Any])
     assert torch.equal(output.image_tokens[0, 0], table[-4]) and torch.equal(output.image_tokens[0, -1], table[-3])
     text = model.processor.apply_chat_template([{"role": "user", "content": [{"type": "image"}]}])
     assert "<|image_pad|>" in text and "<|vision_" not in text, "they are Qwen's, and stand for the same"
+    # With the 16 base tokens alone there was room for no newline: a wrong scatter, or a negative budget.
+    model = models["deepseek-ocr"]
+    inputs = prompt(models["qwen3, linear"], (PAGE, QUESTION), budget=0)
+    with pytest.raises(ValueError, match=r"expected 1 images of 21 base tokens .*; got \[16\] placeholders"):
+        model(**inputs)
 
 
 def test_the_worked_case_of_ovis_is_laid_out_alike() -> None:
@@ -149,14 +150,6 @@ def test_convenience_standard_call_and_encoding_answer_alike(host: Any) -> None:
     tokens = host.generate(**inputs, num_beams=1)[:, inputs.input_ids.shape[1] :]
     assert host.processor.tokenizer.batch_decode(tokens, skip_special_tokens=True)[0].strip() == expected
     assert len(host.generate(PAGE, [QUESTION, "Who?"], num_beams=2)) == 2
-
-
-def test_wrong_placeholders_are_counted_with_the_layout(models: dict[str, Any]) -> None:
-    """With the 16 base tokens alone there was room for no newline: a wrong scatter, or a negative budget."""
-    model = models["deepseek-ocr"]
-    inputs = prompt(models["qwen3, linear"], (PAGE, QUESTION), budget=0)
-    with pytest.raises(ValueError, match=r"expected 1 images of 21 base tokens .*; got \[16\] placeholders"):
-        model(**inputs)
 
 
 # ---- training, precision, storage

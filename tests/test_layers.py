@@ -78,13 +78,10 @@ def goes_down(part: str, imported: str) -> bool:
     return part == imported or (imported != "arr_coc" and layer_of(imported) > layer_of(part))
 
 
-def test_every_part_has_one_layer() -> None:
+def test_every_part_has_one_layer_and_no_arrow_runs_back_up() -> None:
     listed = [part for parts in LAYERS for part in parts]
     assert len(listed) == len(set(listed))
     assert set(listed) == {part_of(module) for module in MODULES} - {"arr_coc"}
-
-
-def test_no_arrow_runs_back_up() -> None:
     arrows = {
         (module, part_of(imported))
         for module, path in MODULES.items()
@@ -96,14 +93,11 @@ def test_no_arrow_runs_back_up() -> None:
     assert wrong == []
 
 
-def test_class_names_are_unique() -> None:
+def test_class_names_are_unique_and_modeling_imports_in_no_loop() -> None:
     """Five classes were named `Reading`: a reader of one file could not tell which one it meant."""
     trees = [ast.parse(path.read_text(encoding="utf-8")) for path in MODULES.values()]
     names = Counter(node.name for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
     assert len(names) > 300 and {name for name, count in names.items() if count > 1} == set()
-
-
-def test_the_files_of_modeling_import_each_other_without_a_loop() -> None:
     files = {name: path for name, path in MODULES.items() if name.startswith("arr_coc.modeling.")}
     graph = {name: {*imports(name, path, MODULES)} & files.keys() for name, path in files.items()}
     assert len(graph) < 39 and sum(map(len, graph.values())) > 100

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import Cli, loud_model, tiny_model
-from serving_client import noise, png
+from helpers import Cli, loud_model, png, tiny_model
+from serving_client import noise
 from trainers import write_adapter
 
 from arr_coc.data.feedback import JOURNAL, Feedback
@@ -59,9 +59,7 @@ def promoted_anyway(feedback: Any, rest: Any, *, margin: float) -> Decision:
 gate = learning.decide
 
 
-def test_what_is_better_is_promoted_and_says_why(
-    lesson: Lesson, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_better_is_promoted(lesson: Lesson, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(learning, "decide", promoted_anyway)
     versions = Versions(tmp_path / "versions")
     assert learn(lesson, versions).version == "v0001" == versions.current().version
@@ -100,7 +98,7 @@ def test_a_killed_training_is_gone_on_with(lesson: Lesson, tmp_path: Path, monke
     assert trained[-1][0] != first and not first.exists()
 
 
-def test_the_command_says_what_is_missing_and_steps_back(cli: Cli, tmp_path: Path) -> None:
+def test_the_command_says_what_is_missing_steps_back_and_learns(cli: Cli, tmp_path: Path, lesson: Lesson) -> None:
     versions = tmp_path / "versions"
     code, _, err = cli("learn", "--versions", versions)
     assert code == 2 and "expected LOG, --original and --rest (or --back); got no log, original, rest" in err
@@ -109,9 +107,6 @@ def test_the_command_says_what_is_missing_and_steps_back(cli: Cli, tmp_path: Pat
     (tmp_path / "adapter").mkdir()
     Versions(versions).promote(tmp_path / "adapter", {})
     assert cli("learn", "--versions", versions, "--back") == (0, "in use: checkpoint\n", "")
-
-
-def test_the_command_learns(cli: Cli, lesson: Lesson, tmp_path: Path) -> None:
     data = tmp_path / "pages.yaml"
     data.write_text("{format: rendered, pages: 1, questions: 2, size: 128}")
     settings = ["--original", data, "--rest", data, "--versions", tmp_path / "v", "--steps", 1, "--device", "cpu"]
@@ -149,6 +144,10 @@ def test_better_there_and_the_same_here_is_promoted() -> None:
     lines = decision.lines()
     assert lines[0].startswith("held-out feedback: 50.0 [") and "+31.7 [" in lines[0] and len(lines) == 3
     assert json.loads(json.dumps(decision.content()))["promoted"] is True
+    # Sixty answers gained on three pages are three observations, not sixty.
+    n, images = 60, np.arange(60) // 20
+    decision = decide((scored(np.ones(n), images), scored(np.zeros(n), images)), SAME)
+    assert not decision.promoted and decision.feedback["images"] == 3
 
 
 @pytest.mark.parametrize(
@@ -167,13 +166,6 @@ def test_whatever_is_not_shown_is_a_reason(feedback: Any, rest: Any, reason: str
     """Too few questions show nothing: to be no worse has to be shown, too."""
     reasons = decide(feedback, rest).reasons
     assert (not reasons) if reason is None else any(text.startswith(reason) for text in reasons), reasons
-
-
-def test_questions_of_one_image_go_together() -> None:
-    """Sixty answers gained on three pages are three observations, not sixty."""
-    n, images = 60, np.arange(60) // 20
-    decision = decide((scored(np.ones(n), images), scored(np.zeros(n), images)), SAME)
-    assert not decision.promoted and decision.feedback["images"] == 3
 
 
 @pytest.fixture(scope="module")

@@ -77,9 +77,8 @@ def test_a_checkpoint_without_the_embedding_loads_and_one_with_it_starts_the_sam
             assert torch.equal(first, second)
         new.model.vision_tower.semantic_encoder.level_embedding.weight[1:] = 1.0
         again = [new(**inputs, choices={"allocator": name}).logits for name in ("topk", "knapsack")]
-    assert torch.equal(again[0], old(**inputs, choices={"allocator": "topk"}).logits) and not torch.equal(
-        again[1], second
-    )
+    assert torch.equal(again[0], old(**inputs, choices={"allocator": "topk"}).logits)
+    assert not torch.equal(again[1], second)
     new.save_pretrained(tmp_path / "new")
     loaded = ArrCocForConditionalGeneration.from_pretrained(tmp_path / "new").eval()
     with torch.no_grad():
@@ -111,18 +110,10 @@ def test_one_budget_of_regions_over_several_views(model: Any, allocator: str) ->
 
 def regions(levels: list[int], indices: list[int]) -> FetchResult:
     """A fetch of regions on a grid of 8."""
-    at = torch.tensor([indices])
-    return FetchResult(
-        indices=at,
-        positions=torch.stack((at // 8, at % 8), -1),
-        scores=torch.zeros(1, 64),
-        relevance=torch.zeros(1, 64),
-        is_padding=torch.zeros_like(at, dtype=torch.bool),
-        budget=len(indices),
-        strategy="oracle",
-        allocator="knapsack",
-        levels=torch.tensor([levels]),
-    )
+    at, nothing = torch.tensor([indices]), torch.zeros(1, 64)
+    said = {"budget": len(indices), "strategy": "oracle", "allocator": "knapsack", "levels": torch.tensor([levels])}
+    places = {"indices": at, "positions": torch.stack((at // 8, at % 8), -1), "is_padding": torch.zeros_like(at).bool()}
+    return FetchResult(**places, **said, scores=nothing, relevance=nothing)
 
 
 def test_a_fetch_says_its_levels_and_a_picture_draws_regions_of_their_size() -> None:

@@ -80,9 +80,7 @@ def share_alike(task: Path, picture: Path, said: list[str], arguments: str, monk
     return result["results"]["local_letters"]["same,none"]
 
 
-def test_a_local_task_is_answered_as_generate_does(
-    task: Path, picture: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_task_asks_as_generate(task: Path, picture: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from arr_coc.loading import load_model
 
     model = load_model(str(checkpoint), "cpu")

@@ -27,17 +27,14 @@ def loss_of(module: Any, given: Any, target: torch.Tensor, weight: float = 4.0) 
 # ---- relevance
 
 
-def test_rows_that_nobody_knows_are_left_out() -> None:
+def test_rows_that_nobody_knows_are_left_out_and_every_image_counts_the_same() -> None:
     module, both = fetcher(), context()
     tensors = ("features", "textures", "patch_mask", "query", "query_mask", "seeds")
     first = FetchContext(**{name: getattr(both, name)[:1] for name in tensors})
     known = torch.rand(1, N, generator=torch.Generator().manual_seed(0)).round()
     expected = loss_of(module, first, known)
     assert loss_of(module, both, torch.cat((known, labels(-1.0)))).item() == pytest.approx(expected.item(), rel=1e-5)
-
-
-def test_every_image_counts_the_same_however_much_of_it_is_padding() -> None:
-    """Over all patches of the batch, a thin image counted a tenth of a square one."""
+    # Over all patches of the batch, a thin image counted a tenth of a square one.
     module, given = fetcher(scorers=["clip_query"], strategy="clip_query"), context()
     given.patch_mask[0, 4:] = False
     target = labels(1.0, 0.0)
@@ -66,33 +63,19 @@ def test_relevance_counts_by_its_batchs_share_of_the_accumulated_tokens() -> Non
         assert (both.loss - answer.loss).item() == pytest.approx(weighted / 4, rel=1e-4)
 
 
-# ---- efficiency
+# ---- diversity, distribution, efficiency
 
 
-def test_a_target_of_nothing_is_refused() -> None:
-    with pytest.raises(ValueError, match="^target: expected a positive number of tokens; got 0$"):
-        efficiency_loss(torch.ones(1), 0)
-
-
-# ---- diversity
-
-
-def test_diversity_is_0_for_an_even_batch_and_1_for_one_tier() -> None:
-    even = 50 * torch.eye(5)  # every item certain, every tier taken
-    assert diversity_loss(even).item() == pytest.approx(0, abs=1e-6)
-    assert diversity_loss(even[:1].repeat(3, 1)).item() == pytest.approx(1, abs=1e-6)
-    assert diversity_loss(torch.tensor([[math.log(3), 0.0]])).item() == pytest.approx(1 - 0.8112781, abs=1e-6)
-
-
-# ---- distribution
-
-
-def test_tokens_like_text_have_no_distribution_loss() -> None:
+def test_diversity_and_distribution_by_hand() -> None:
     tokens = torch.tensor([[1.0, 3.0], [0.0, 4.0]])
     assert distribution_loss(tokens[:1], 2.0, 1.0).item() == 0
     assert distribution_loss(tokens, 2.0, 1.0).item() == pytest.approx(0.5)
     assert distribution_loss(tokens, 5.0, 1.0).item() == pytest.approx((9 + 9 + 1) / 2)
     assert distribution_loss(10 * tokens, 20.0, 10.0).item() == pytest.approx(0.5), "in units of the text's"
+    even = 50 * torch.eye(5)  # every item certain, every tier taken
+    assert diversity_loss(even).item() == pytest.approx(0, abs=1e-6)
+    assert diversity_loss(even[:1].repeat(3, 1)).item() == pytest.approx(1, abs=1e-6)
+    assert diversity_loss(torch.tensor([[math.log(3), 0.0]])).item() == pytest.approx(1 - 0.8112781, abs=1e-6)
 
 
 def test_efficiency_pushes_down_above_the_target_only() -> None:
@@ -100,3 +83,5 @@ def test_efficiency_pushes_down_above_the_target_only() -> None:
         expected = torch.tensor([tokens, tokens], requires_grad=True)
         efficiency_loss(expected, 100).backward()
         assert expected.grad.sign().tolist() == [sign, sign]
+    with pytest.raises(ValueError, match="^target: expected a positive number of tokens; got 0$"):
+        efficiency_loss(torch.ones(1), 0)

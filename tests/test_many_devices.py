@@ -75,16 +75,12 @@ def assert_same(out: Path, alone: Path) -> None:
 
 
 @pytest.mark.slow
-def test_ddp_gives_what_one_process_gives(recipe: Path, alone: Path, tmp_path: Path) -> None:
-    launched("ddp.yaml", "-m", "arr_coc.cli", "train", str(recipe), "batch_size=2", "--out", str(tmp_path))
-    assert_same(tmp_path, alone)
-
-
-@pytest.mark.slow
-def test_fsdp2_gives_what_one_process_gives(recipe: Path, alone: Path, tmp_path: Path) -> None:
-    launched(
-        "fsdp2.yaml", str(ROOT / "tests" / "sharded_on_cpu.py"), str(recipe), "batch_size=2", "--out", str(tmp_path)
-    )
+@pytest.mark.parametrize(
+    ("config", "program"),
+    [("ddp.yaml", ["-m", "arr_coc.cli", "train"]), ("fsdp2.yaml", [str(ROOT / "tests" / "sharded_on_cpu.py")])],
+)
+def test_two_processes_are_as_one(config: str, program: list[str], recipe: Path, alone: Path, tmp_path: Path) -> None:
+    launched(config, *program, str(recipe), "batch_size=2", "--out", str(tmp_path))
     assert_same(tmp_path, alone)
 
 
@@ -125,13 +121,8 @@ def test_the_zero3_config_plans_stage_3(clean_environment: None) -> None:
     os.environ.update({name: value for name, value in environment.items() if name.startswith("ACCELERATE_")})
     plugin = DeepSpeedPlugin()
     assert plugin.zero_stage == 3 and plugin.hf_ds_config.is_zero3() and not plugin.hf_ds_config.is_offload()
-    plugin.deepspeed_config_process(
-        must_match=False,
-        train_micro_batch_size_per_gpu=2,
-        train_batch_size=8,
-        gradient_accumulation_steps=2,
-        gradient_clipping=1.0,
-    )
+    sizes = {"train_micro_batch_size_per_gpu": 2, "train_batch_size": 8, "gradient_accumulation_steps": 2}
+    plugin.deepspeed_config_process(must_match=False, gradient_clipping=1.0, **sizes)
     plan = plugin.deepspeed_config
     assert plan["zero_optimization"]["stage"] == 3
     assert plan["zero_optimization"]["stage3_gather_16bit_weights_on_model_save"] is True

@@ -25,7 +25,7 @@ def saved(model: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @torch.no_grad()
-def test_the_output_says_what_happened(model: Any) -> None:
+def test_the_output_says_what_happened_and_no_scores_are_computed_twice(model: Any) -> None:
     inputs = prompt(model, (PAGE, QUESTION), (CARD, "Who?"))
     output = model(**inputs)
     base, num_fetched = model.config.vision_tokens()
@@ -35,19 +35,6 @@ def test_the_output_says_what_happened(model: Any) -> None:
     assert output.loss is None and output.relevance_loss is None
     assert isinstance(model(**inputs, return_dict=False), tuple)
 
-
-@torch.no_grad()
-def test_the_loss_is_that_of_the_next_token(model: Any) -> None:
-    inputs = prompt(model, (PAGE, QUESTION))
-    labels = torch.full_like(inputs.input_ids, -100)
-    labels[:, -4:] = inputs.input_ids[:, -4:]
-    output = model(**inputs, labels=labels)
-    by_hand = torch.nn.functional.cross_entropy(output.logits[0, -5:-1], labels[0, -4:])
-    assert output.loss.item() == pytest.approx(by_hand.item(), rel=1e-5)
-
-
-@torch.no_grad()
-def test_scores_that_are_learnt_from_and_shown_are_computed_once(model: Any) -> None:
     inputs = prompt(model, (PAGE, QUESTION))
     calls: list[str] = []
     scorers = model.model.fetcher.scorers.items()
@@ -158,17 +145,14 @@ def test_bad_input_to_forward_is_one_line_of_expected_and_got(model: Any, case: 
     assert "\n" not in str(error.value)
 
 
-def test_more_fetched_tokens_than_patches_is_an_error(model: Any) -> None:
+def test_more_fetched_tokens_than_patches_and_targets_without_a_scorer_are_refused(model: Any) -> None:
     inputs = prompt(model, (PAGE, QUESTION))
     patches, placeholder = model.config.vision_config.num_patches, model.config.image_token_id
     more = torch.full((1, patches), placeholder)
     ids = torch.cat((more, inputs.input_ids), 1)
     with pytest.raises(ValueError, match=f"budget: expected at most {patches} patches"):
         model(input_ids=ids, pixel_values=inputs.pixel_values)
-
-
-def test_relevance_targets_need_a_scorer_that_learns() -> None:
-    """They were dropped without a word, so a run trained nothing."""
+    # They were dropped without a word, so a run trained nothing.
     model = tiny_model(fetcher={"scorers": [], "strategy": "saliency"})
     inputs = prompt(model, (PAGE, QUESTION))
     with pytest.raises(ValueError, match="relevance_targets: expected a model with trained scorers"):

@@ -117,13 +117,8 @@ def pages(model: Any, folder: Path) -> None:
 
 def other_sources(model: Any, folder: Path) -> None:
     content = [{"type": "image", "image": PAGE.resize((300, 300))}, {"type": "text", "text": QUESTION}]
-    inputs = model.processor.apply_chat_template(
-        [{"role": "user", "content": content}],
-        add_generation_prompt=True,
-        tokenize=True,
-        return_dict=True,
-        return_tensors="pt",
-    )
+    written = {"add_generation_prompt": True, "tokenize": True, "return_dict": True, "return_tensors": "pt"}
+    inputs = model.processor.apply_chat_template([{"role": "user", "content": content}], **written)
     several = {name: inputs[name].repeat_interleave(5, 0) for name in ("image_sources", "source_sizes")}
     model.generate(**{**inputs, **several})
 
@@ -164,14 +159,11 @@ def test_refusals(model: Any, tmp_path: Path, case: str) -> None:
     assert refused.type is ValueError and len(str(refused.value).splitlines()) == 1
 
 
-@pytest.mark.parametrize(("module", "arguments"), [("benchmarks.qwen3_vl", ["no/such/model"])])
 @pytest.mark.filterwarnings("ignore:.* found in sys.modules:RuntimeWarning")  # where another test imported it
-def test_modules_say_mistakes_in_one_line(
-    module: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-) -> None:
-    monkeypatch.setattr(sys, "argv", [module, *arguments])
+def test_modules_say_mistakes_in_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+    monkeypatch.setattr(sys, "argv", ["benchmarks.qwen3_vl", "no/such/model"])
     with pytest.raises(SystemExit) as ended:
-        runpy.run_module(module, run_name="__main__")
+        runpy.run_module("benchmarks.qwen3_vl", run_name="__main__")
     assert ended.value.code == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("error: ")

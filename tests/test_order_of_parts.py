@@ -77,6 +77,8 @@ def test_large_images_are_seen_in_tiles(model: Any) -> None:
         [[turn(ASK, shown(LARGE))], [turn(ASK, shown(PAGE))]], **WRITTEN, processor_kwargs={"padding": True}
     )
     assert said(model, both) == [model.generate(image, QUESTION) for image in (LARGE, PAGE)]
+    inputs = model.processor.apply_chat_template([turn(ASK, shown(LARGE)), ANSWER], tokenize=True, return_dict=True)
+    assert "image_sources" not in inputs
 
 
 LARGE = drawn(400, 300)
@@ -125,7 +127,7 @@ def test_every_door_answers_alike(model: Any, tmp_path: Path, case: str) -> None
     assert said(model, both) == [expected.text] * 2
 
 
-def test_letters_that_tiles_show_are_not_warned_of(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_letters_that_tiles_show_warn_of_nothing_own_prompts_do(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     warned: list[str] = []
     monkeypatch.setattr("arr_coc.modeling.image_processing_arr_coc.logger.warning", warned.append)
     monkeypatch.setattr(model.processor.image_processor, "_warned_of_letters", False)
@@ -134,14 +136,6 @@ def test_letters_that_tiles_show_are_not_warned_of(model: Any, monkeypatch: pyte
     assert warned == []
     model.processor.apply_chat_template([turn(ASK, shown(large)), ANSWER], tokenize=True, return_dict=True)
     assert len(warned) == 1 and "which also encodes it as tiles" in warned[0]
-
-
-def test_trained_chats_hold_no_more_than_the_square(model: Any) -> None:
-    inputs = model.processor.apply_chat_template([turn(ASK, shown(LARGE)), ANSWER], tokenize=True, return_dict=True)
-    assert "image_sources" not in inputs
-
-
-def test_prompts_written_by_hand_are_warned_of(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     warned: list[str] = []
     monkeypatch.setattr("arr_coc.modeling.processing_arr_coc.logger.warning_once", warned.append)
     text = model.processor.prompt(QUESTION)

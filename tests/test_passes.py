@@ -43,13 +43,17 @@ def test_no_patch_is_fetched_twice(model: Any, strategy: str, allocator: str) ->
         assert [each.fetch.budget for each in answer.passes] == [8, 8, 8]
 
 
-def test_one_pass_is_the_answer_as_ever(model: Any) -> None:
+def test_one_pass_is_the_answer_as_ever_and_questions_beside_it_change_nothing(model: Any) -> None:
     plain = model.generate(PAGE, QUESTION, return_fetch=True)
     single = model.generate(PAGE, QUESTION, return_fetch=True, num_passes=1)
     assert single.probability == plain.probability and torch.equal(single.fetch.indices, plain.fetch.indices)
     unexplored = model.generate(PAGE, QUESTION, return_fetch=True, num_passes="auto", exploration="none")
     assert patches(unexplored)[0] == plain.fetch.indices[0].tolist()
     assert unexplored.passes[0].text == plain.text
+    alone = [asked(model, image, question) for image, question in ((PAGE, QUESTION), (OTHER, LONGER))]
+    together = asked(model, [PAGE, OTHER], [QUESTION, LONGER])
+    for one, other in zip(alone, together, strict=True):
+        assert patches(one) == patches(other) and one.text == other.text
 
 
 @pytest.mark.parametrize(
@@ -88,13 +92,6 @@ def test_a_further_pass_encodes_nothing_and_reads_only_what_is_new(model: Any, m
     assert encoded == [1] and scored == [1]
     prefix, rest, further = lengths
     assert further == 8 + tail[0] < prefix + rest
-
-
-def test_questions_beside_one_another_change_nothing(model: Any) -> None:
-    alone = [asked(model, image, question) for image, question in ((PAGE, QUESTION), (OTHER, LONGER))]
-    together = asked(model, [PAGE, OTHER], [QUESTION, LONGER])
-    for one, other in zip(alone, together, strict=True):
-        assert patches(one) == patches(other) and one.text == other.text
 
 
 def test_auto_stops_when_the_answer_is_sure(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,9 +166,7 @@ def trained(data: dict[str, Any], root: Path, folder: Path, steps: int) -> Any:
     return model
 
 
-def test_a_run_that_was_killed_goes_on_to_the_same_weights(
-    data: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_run_goes_on_the_same(data: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second episode of every question is the right one: a model of random weights answers them all alike."""
     correct = cycle((0.0, 1.0))
     monkeypatch.setattr("arr_coc.training.tempering.answer_correctness", lambda text, answers: next(correct))

@@ -20,9 +20,6 @@ def test_each_package_has_one_split_and_a_licence() -> None:
     assert len({package.package for package in packages}) == len(packages) >= 150
     assert all(package.licence.strip() for package in packages)
     assert min(sum(package.split == split for package in packages) for split in SPLITS) >= 20
-
-
-def test_the_same_text_in_other_languages_is_in_the_same_split() -> None:
     splits = {package.package: package.split for package in pdf_packages()}
     for family in ("debian-edu-doc-", "linuxcnc-doc-", "developers-reference", "fonts-sil-"):
         assert len({split for name, split in splits.items() if name.startswith(family)}) == 1
@@ -39,9 +36,6 @@ def test_pages_alternate_between_packages_and_files(tmp_path: Path) -> None:
     first = [path for path, _ in pages[:5]]
     assert sum(names[1] in path.parts for path in first) == 3 and len(set(first)) == 4
     assert pages == pdf_pages(tmp_path, "test")
-
-
-def test_no_pdfs_says_what_fetches_them(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"expected PDFs of the train split .*pdf_corpus --folder .* --install"):
         pdf_pages(tmp_path, "train")
 

@@ -40,9 +40,6 @@ def test_ink_lies_where_the_boxes_say(tmp_path: Path) -> None:
             assert ink[y0:y1, x0:x1].any()
             seen[y0 - 2 : y1 + 2, x0 - 1 : x1 + 1] = True
     assert not (ink & ~seen).any()
-
-
-def test_the_height_of_capitals_is_known_without_capitals(tmp_path: Path) -> None:
     for text in ("hold", "moaner", "86"):
         (line,) = read(tmp_path, text_at(72, 700, text)).lines
         np.testing.assert_allclose(line.boxes[:, 3] - line.boxes[:, 1], 0.718 * 48, rtol=0.08)
@@ -74,24 +71,18 @@ def test_a_glyph_without_a_meaning_is_unknown_and_no_space(tmp_path: Path) -> No
     """Fonts of old have letters at the places of control characters, which were taken for spaces and lost."""
     (line,) = read(tmp_path, text_at(72, 700, "a\\002b", font="F4")).lines
     assert line.text == f"a{UNKNOWN}b"
-
-
-def test_a_ligature_has_a_box_for_each_of_its_characters(tmp_path: Path) -> None:
     (line,) = read(tmp_path, text_at(72, 700, "\\001x", font="F3")).lines
     starts = line.boxes[:, 0]
     assert line.text == "fix" and starts[1] == pytest.approx((starts[0] + starts[2]) / 2, abs=0.1)
 
 
-def test_text_in_other_directions_and_pictures_are_unknown(tmp_path: Path) -> None:
+def test_text_in_other_directions_and_pictures_without_text_are_unknown(tmp_path: Path) -> None:
     turned = "BT /F1 24 Tf 0 1 -1 0 300 300 Tm (up) Tj ET\n"
     picture = "q 100 0 0 50 400 400 cm BI /W 1 /H 1 /BPC 8 /CS /G /F /AHx ID 80> EI Q\n"
     level, unknown = read(tmp_path, text_at(72, 700, "level") + turned + picture).lines
     assert level.text == "level" and unknown.text == 3 * UNKNOWN
     np.testing.assert_allclose(unknown.boxes[2], (800, 2 * (792 - 450), 1000, 2 * (792 - 400)), atol=0.1)
     assert (unknown.boxes[:2, 2] < 612).all() and (unknown.boxes[:2, 0] > 560).all()
-
-
-def test_a_picture_with_text_on_it_is_a_background(tmp_path: Path) -> None:
     ground = "q 612 0 0 792 0 0 cm BI /W 1 /H 1 /BPC 8 /CS /G /F /AHx ID c0> EI Q\n"
     assert len(read(tmp_path, ground + PROSE).lines) == 4
 

@@ -43,12 +43,25 @@ def images() -> list[Image.Image]:
 
 
 # ---- the rules ----------------------------------------------------------------------------------------------------
-def test_fastv_ranks_by_attention_received() -> None:
+def test_fastv_ranks_by_attention_dart_keeps_pivots_and_cdpruner_scales_relevance() -> None:
     """Patches at places 1 and 2: the first is looked at by many, the second by the last position."""
     attention = torch.tensor([[1.0, 0, 0, 0], [0.1, 0.9, 0, 0], [0.0, 0.8, 0.2, 0], [0.2, 0.0, 0.5, 0.3]])
     places = torch.tensor([1, 2])
     assert_close(received(attention, places), torch.tensor([1.7 / 4, 0.7 / 4]))
     assert_close(received(attention, places, slice(-1, None)), torch.tensor([0.0, 0.5]))
+    east, north, up = torch.eye(3)
+    states = torch.stack((east, 2 * east, north, east + 0.1 * up, up, north + 0.1 * east))
+    pivots = torch.tensor([0])
+    assert least_duplicated(states, pivots, torch.empty(0, 3), 3).tolist() == [0, 2, 4]
+    # A pivot of the text: what is like it is duplicated too. Each pivot adds one in its turn.
+    assert least_duplicated(states, pivots, -up[None], 3).tolist() == [0, 2, 4]
+    assert least_duplicated(states, pivots, up[None], 3).tolist() == [0, 2, 1]
+    assert sorted(least_duplicated(states, pivots, up[None], 6).tolist()) == list(range(6))
+    text = torch.tensor([[1.0, 0], [1.0, 0]])
+    patches = torch.tensor([[2.0, 0], [0, 3], [1, 1]])
+    assert_close(relevance(patches, text, turned=False), torch.tensor([1.0, 0.0, 0.5**0.5]))
+    assert_close(relevance(patches, text), torch.tensor([0.0, 1.0, 1 - 0.5**0.5]))  # the authors' sign
+    assert relevance(patches, text).min() > 0 and relevance(patches[:1], text).tolist() == [1.0]
 
 
 def test_sparsevlm_lets_the_words_about_the_image_rate() -> None:
@@ -64,14 +77,11 @@ def test_sparsevlm_lets_the_words_about_the_image_rate() -> None:
     assert_close(received(attention, torch.tensor([1, 2]), torch.tensor([4, 5])), torch.tensor([0.3, 0.15]))
 
 
-def test_visionzip_attends_from_cls_with_every_head() -> None:
+def test_visionzip_attends_with_every_head_and_merges_the_rest_into_evenly_spaced_targets() -> None:
     query = torch.tensor([[2.0], [0.0]])  # the second head looks everywhere alike
     keys = torch.tensor([[[0.0], [1.0]], [[5.0], [-5.0]]])
     first = 1 / (1 + np.exp(2))
     assert_close(cls_attention(query, keys), torch.tensor([(first + 0.5) / 2, (1 - first + 0.5) / 2]).float())
-
-
-def test_visionzip_merges_the_rest_into_evenly_spaced_targets() -> None:
     assert targets(torch.tensor([1, 3, 4, 6, 8, 9]), 2).tolist() == [1, 6]
     assert targets(torch.tensor([1, 3, 4, 6, 8]), 3).tolist() == [1, 3, 4]  # steps of 5 / 3, rounded down
     features = torch.tensor([[0.0], [10.0], [2.0], [4.0], [20.0]])
@@ -80,25 +90,6 @@ def test_visionzip_merges_the_rest_into_evenly_spaced_targets() -> None:
     assert_close(merged, torch.tensor([[0.0 + 3.0], [10.0 + 20.0]]))  # plus the mean of 2, 4; of 20
     merged = merge(features, keys, torch.tensor([0, 1]), torch.tensor([2, 3]))
     assert_close(merged, torch.tensor([[3.0], [10.0]]))  # nothing went to the second
-
-
-def test_dart_keeps_pivots_and_what_is_least_like_them() -> None:
-    east, north, up = torch.eye(3)
-    states = torch.stack((east, 2 * east, north, east + 0.1 * up, up, north + 0.1 * east))
-    pivots = torch.tensor([0])
-    assert least_duplicated(states, pivots, torch.empty(0, 3), 3).tolist() == [0, 2, 4]
-    # A pivot of the text: what is like it is duplicated too. Each pivot adds one in its turn.
-    assert least_duplicated(states, pivots, -up[None], 3).tolist() == [0, 2, 4]
-    assert least_duplicated(states, pivots, up[None], 3).tolist() == [0, 2, 1]
-    assert sorted(least_duplicated(states, pivots, up[None], 6).tolist()) == list(range(6))
-
-
-def test_cdpruner_scales_relevance_to_its_own_range() -> None:
-    text = torch.tensor([[1.0, 0], [1.0, 0]])
-    patches = torch.tensor([[2.0, 0], [0, 3], [1, 1]])
-    assert_close(relevance(patches, text, turned=False), torch.tensor([1.0, 0.0, 0.5**0.5]))
-    assert_close(relevance(patches, text), torch.tensor([0.0, 1.0, 1 - 0.5**0.5]))  # the authors' sign
-    assert relevance(patches, text).min() > 0 and relevance(patches[:1], text).tolist() == [1.0]
 
 
 def test_greedy_steps_maximise_the_determinant() -> None:
@@ -169,9 +160,7 @@ def test_a_peer_keeps_exactly_k_and_batch_is_single(model: Any, images: list[Ima
         assert kept.patches.tolist() == answer.fetch.indices[0].tolist()  # what the rule chose is what is fetched
 
 
-def test_peers_share_one_reading_of_a_question(
-    model: Any, images: list[Image.Image], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_peers_share_what_is_read(model: Any, images: list[Image.Image], monkeypatch: pytest.MonkeyPatch) -> None:
     """All patches through the model once per question, whatever asks first; the choices are those made alone."""
     arms = make_arms(model.config, ["peers", "dart@5", "visionzip@40"])
     records = [Record(Path("-"), question, ("?",), line=number) for number, question in enumerate(QUESTIONS)]
@@ -190,7 +179,7 @@ def test_peers_share_one_reading_of_a_question(
 # ---- Arms: their sizes in tokens, their names, and the lattice of the uniform one
 
 
-def test_arms_of_the_published_geometry() -> None:
+def test_arms_of_the_published_geometry_and_of_a_model_that_reads_text() -> None:
     """256 + 273 tokens are 23 x 23: the larger image is a fair match to the token."""
     arms = {arm.name: arm for arm in make_arms(ArrCocConfig())}
     assert {arms[name].tokens for name in ("random", "saliency", "realizer", "uniform", "larger", "oracle")} == {529}
@@ -198,10 +187,7 @@ def test_arms_of_the_published_geometry() -> None:
     assert (arms["smaller"].side, arms["smaller"].tokens) == (6 * 64, 36 + 576)
     assert (arms["none"].tokens, arms["keep_all"].tokens) == (256, 256 + 4096)
     assert list(arms["random"].runs) == ["random.0", "random.1", "random.2"] and list(arms["none"].runs) == ["none"]
-
-
-def test_the_strategy_of_a_model_that_reads_text_is_on_the_ladder() -> None:
-    """Rules that say nothing else are about it."""
+    # Rules that say nothing else are about it.
     config = tiny_config(**READS_WORDS, fetcher=SCORES_WORDS)
     names = [arm.name for arm in make_arms(config)]
     assert [arm.name for arm in make_arms(config, ["ladder"])] == ["none", "random", "saliency", "words"]

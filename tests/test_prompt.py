@@ -54,13 +54,8 @@ def test_trimming_gives_the_prompts_that_were_written_for_these_counts(
     texts, counts, most = case
     full = [row(some, [most] * len(each)) for some, each in zip(texts, counts, strict=True)]
     wanted = [row(some, each) for some, each in zip(texts, counts, strict=True)]
-    trimmed = trim_placeholders(
-        counts=torch.tensor([c for each in counts for c in each]),
-        image_token_id=IMAGE,
-        base_positions=BASE,
-        pad_token_id=PAD,
-        **padded(full, side),
-    )
+    ids = {"image_token_id": IMAGE, "pad_token_id": PAD, "base_positions": BASE}
+    trimmed = trim_placeholders(counts=torch.tensor(sum(counts, [])), **ids, **padded(full, side))
     expected = padded(wanted, side if len({*map(len, full)}) > 1 else "left")
     assert trimmed.keys() == expected.keys()
     for name, tensor in expected.items():
@@ -73,6 +68,9 @@ def test_a_hole_in_the_mask_stays_where_it_is() -> None:
     trimmed = trim_placeholders(ids, torch.tensor([0]), image_token_id=9, base_positions=2, attention_mask=mask)
     assert trimmed["input_ids"].tolist() == [[9, 9, 7, 2, 3]]
     assert trimmed["attention_mask"].tolist() == [[1, 1, 0, 1, 1]]
+    with pytest.raises(ValueError, match=r"^labels: expected shape \[1, 4\], that of input_ids; got \[1, 3\]$"):
+        ids, counts = torch.tensor([[9, 9, 9, 2]]), torch.tensor([0])
+        trim_placeholders(ids, counts, image_token_id=9, base_positions=2, labels=torch.zeros(1, 3))
 
 
 @pytest.mark.parametrize("counts", [[-1], [3]])
@@ -80,17 +78,6 @@ def test_counts_outside_the_placeholders_are_refused(counts: list[int]) -> None:
     ids = torch.tensor([[9, 9, 9, 9, 2]])
     with pytest.raises(ValueError, match=rf"^counts: expected 0 to 2 fetched tokens per image; got \[{counts[0]}\]$"):
         trim_placeholders(ids, torch.tensor(counts), image_token_id=9, base_positions=2)
-
-
-def test_tensors_of_another_length_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"^labels: expected shape \[1, 4\], that of input_ids; got \[1, 3\]$"):
-        trim_placeholders(
-            torch.tensor([[9, 9, 9, 2]]),
-            torch.tensor([0]),
-            image_token_id=9,
-            base_positions=2,
-            labels=torch.zeros(1, 3),
-        )
 
 
 @pytest.mark.parametrize(("token", "slots"), [(IMAGE, 0), (0, 1)])

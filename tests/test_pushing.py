@@ -155,9 +155,7 @@ def test_a_commit_whose_answer_is_lost_is_not_made_twice(hub: Hub, folder: Path)
 
 
 @pytest.mark.parametrize(("private", "other"), [(True, "public"), (False, "private")])
-def test_a_repository_of_another_visibility_is_refused_before_anything_is_sent(
-    hub: Hub, folder: Path, private: bool, other: str
-) -> None:
+def test_a_repository_of_other_visibility_is_refused_first(hub: Hub, folder: Path, private: bool, other: str) -> None:
     push(folder, NAME, private=not private)
     requests = hub.requests()
     with pytest.raises(ValueError, match=rf"got a {other} one \(push with --{other}, or change it in its settings\)"):
@@ -175,9 +173,7 @@ def test_a_repository_of_another_visibility_is_refused_before_anything_is_sent(
         (400, r"expected the Hub to take it; got 400 Bad Request \(told to fail\)"),
     ],
 )
-def test_what_the_hub_refuses_is_told_in_one_line_and_not_tried_again(
-    hub: Hub, folder: Path, status: int, expected: str
-) -> None:
+def test_what_the_hub_refuses_is_one_line_and_tried_once(hub: Hub, folder: Path, status: int, expected: str) -> None:
     hub.fail("POST", f"{FILES}/commit/", status)
     with pytest.raises(ValueError, match=f"^{NAME}: {expected}") as caught:
         push(folder, NAME)
@@ -185,9 +181,7 @@ def test_what_the_hub_refuses_is_told_in_one_line_and_not_tried_again(
     assert hub.sizes(NAME) == {} and hub.requests()[f"POST {FILES}/commit/main"] == 1
 
 
-def test_token_network_and_name_are_asked_for_first(
-    hub: Hub, folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_token_network_name_come_first(hub: Hub, folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("tiny", "a/b/c", "org/..", "../tiny"):
         with pytest.raises(ValueError, match="^name: expected org/name; got "):
             push(folder, name)
@@ -220,9 +214,7 @@ def test_dry_run_lists_files_and_bytes_without_the_network(
 
 
 @pytest.mark.slow
-def test_the_command_loads_what_it_pushes_and_takes_endpoint_and_token_from_the_environment(
-    hub: Hub, folder: Path, tmp_path: Path
-) -> None:
+def test_the_command_loads_what_it_pushes_and_reads_the_environment(hub: Hub, folder: Path, tmp_path: Path) -> None:
     environment = {**os.environ, "HF_ENDPOINT": hub.url, "HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1"}
     command = [sys.executable, "-m", "arr_coc.cli", "push", str(folder), NAME]
     hub.fail("PUT", "/lfs/", 500)

@@ -18,8 +18,9 @@ pytest.importorskip("ray.serve")
 import openai
 import ray
 import yaml
+from helpers import png
 from ray import serve
-from serving_client import chat, data_url, noise, png, until
+from serving_client import chat, data_url, noise, until
 
 from arr_coc.loading import load_model
 from arr_coc.serving.ray_app import REPLICA, RayArguments, build
@@ -35,18 +36,10 @@ PAUSE = 120.0
 
 
 def arguments(checkpoint: Path, **changes: Any) -> RayArguments:
-    return RayArguments(
-        model=str(checkpoint),
-        name="tiny",
-        device="cpu",
-        cpus=0.1,
-        min_replicas=2,
-        max_replicas=2,
-        surge_percent=100,
-        secret="a secret of the tests",
-        settings={"cache_tokens": 4096, "image_workers": 1, "answer_seconds": 120.0},
-        **changes,
-    )
+    settings = {"cache_tokens": 4096, "image_workers": 1, "answer_seconds": 120.0}
+    replicas = {"cpus": 0.1, "min_replicas": 2, "max_replicas": 2, "surge_percent": 100}
+    named = {"model": str(checkpoint), "name": "tiny", "device": "cpu", "secret": "a secret of the tests"}
+    return RayArguments(**named, **replicas, settings=settings, **changes)
 
 
 @pytest.fixture(scope="module")

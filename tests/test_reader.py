@@ -123,9 +123,6 @@ def test_losses_are_small_where_all_predictions_are_right() -> None:
     assert word_loss(right, text, reader) < 0.2 < 5 < word_loss(wrong, text, reader)
     assert list(words_right(reader.words(right), text)) == [True] * 4
     assert list(words_right(reader.words(wrong), text)) == [False] * 4
-
-
-def test_words_without_room_for_their_characters_are_not_asked_for() -> None:
     text = printed([[line("illegible", 3, 3, 1.5)]], 64, 16)
     nothing = torch.zeros(1, 8, 64)
     stem = stem_of(torch.randn(1, 8, 64, CLASSES), nothing, nothing).requires_grad_()
@@ -158,13 +155,15 @@ def test_batches_are_a_function_of_the_step(fields: None) -> None:
     assert not torch.equal(first.pixels, other.pixels)
 
 
-def test_sources_are_checked_before_a_page_is_drawn() -> None:
+def test_sources_and_reads_are_checked_before_a_page_is_drawn() -> None:
     with pytest.raises(ValueError, match=r"page source: expected one of .*; got 'paper'"):
         Sources({"paper": 1.0}, "train")
     with pytest.raises(
         ValueError, match=r'pdf_folder: expected a folder of cached pages for the source "pdf"; got none'
     ):
         Sources({"pdf": 1.0}, "train")
+    with pytest.raises(ValueError, match=r"reads: expected shares of both, fetched, base; got \['some'\]"):
+        QuestionAnsweringStage(reads={"some": 1.0})
 
 
 # ---- pages as tokens
@@ -239,21 +238,11 @@ def answering(source: str = "undrawn", *, model: Any = None, **changes: Any) -> 
 
 def test_relevance_is_learnt_by_patch_and_among_all_patches() -> None:
     """Of questions whose answer is known to stand in some patches with text, or on none."""
-    relevance = torch.tensor(
-        [[1.0, 0.0, 1.0, 0.0], [0.0] * 4, [-1.0] * 4, [0.0, 0.0, 1.0, 0.0], [0.0, 1.0, LEADS, 0.0]]
-    )
+    relevance = torch.tensor([[1.0, 0, 1, 0], [0] * 4, [-1] * 4, [0, 0, 1, 0], [0, 1, LEADS, 0]])
     scores = torch.tensor([[2.0, 0, EMPTY, 1], [-1, 0, 1, 0], [3, 1, 0, 0], [1, 1, EMPTY, 0], [2, 1, EMPTY, 0]])
-    asked = AskedPage(
-        None,
-        None,
-        torch.tensor([True, True, True, False]),
-        (),
-        torch.zeros(5, 1),
-        torch.ones(5, 1).bool(),
-        relevance,
-        relevance == 1.0,
-    )
-    asked = replace(asked, questions=tuple(Question(str(n), ("",), (), (), "detail") for n in range(5)))
+    questions = tuple(Question(str(n), ("",), (), (), "detail") for n in range(5))
+    ids, text = torch.zeros(5, 1), torch.tensor([True, True, True, False])
+    asked = AskedPage(None, None, text, questions, ids, torch.ones(5, 1).bool(), relevance, relevance == 1.0)
     scores.requires_grad_()
     loss = asked.relevance_loss(scores, 4.0)
     by_patch = relevance_loss(scores[None], relevance, asked.patch_mask.expand(5, -1), 4.0)
@@ -317,9 +306,7 @@ def test_an_answer_is_predicted_from_what_stands_before_it(fields: None, written
 
 
 @torch.no_grad()
-def test_questions_of_one_page_do_not_see_each_other_when_attention_is_written_out(
-    fields: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_questions_of_one_page_are_apart_in_eager_attention(fields: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their scores for each other are not computed, whatever the mask says: the answers are the same."""
     model = word_model(budget=12)
     task = answering(model=model)
@@ -362,12 +349,10 @@ def test_questions_whose_answer_was_misread_are_left_out_of_training(fields: Non
     assert told(wrong, wrong)[0] == answers[2] * 2  # none is left, so all are asked
 
 
-def test_reads_are_checked() -> None:
-    with pytest.raises(ValueError, match=r"reads: expected shares of both, fetched, base; got \['some'\]"):
-        QuestionAnsweringStage(reads={"some": 1.0})
-
-
 # ---- the stages
+
+
+PLAIN: dict[str, Any] = {"worn": 0.0, "warmup": 1, "workers": 0, "bf16": False}
 
 
 def curve(folder: Path, stage: str) -> list[dict[str, float]]:
@@ -379,20 +364,8 @@ def test_recognition_learns_to_read(fields: None, tmp_path: Path) -> None:
     tower = model.model.vision_tower
     tower.text_reader.spellings.zero_()
     behind = {name: weight.clone() for name, weight in model.named_parameters() if "grid_encoder" not in name}
-    stage = RecognitionStage(
-        pages={"fields": 1.0},
-        worn=0.0,
-        steps=30,
-        batch_size=4,
-        side=64,
-        per_page=2,
-        evaluate_every=30,
-        warmup=2,
-        learning_rate=1e-2,
-        workers=0,
-        bf16=False,
-    )
-    run = run_of(model)
+    sizes = {"steps": 30, "batch_size": 4, "side": 64, "per_page": 2, "evaluate_every": 30}
+    stage, run = RecognitionStage(pages={"fields": 1.0}, learning_rate=1e-2, **sizes, **PLAIN), run_of(model)
     stage.run(run, tmp_path)
     first, last = curve(tmp_path, "recognition")[0], curve(tmp_path, "recognition")[-1]
     assert last["held out, fields: characters"] < 0.8 * first["held out, fields: characters"]
@@ -433,47 +406,23 @@ def test_relevance_trains_the_scorers_alone(
     monkeypatch.setattr(relevance, "EVALUATED_PAGES", 4)
     model = word_model()
     frozen = {name: weight.clone() for name, weight in model.named_parameters() if "fetcher" not in name}
-    stage = RelevanceStage(
-        pages={source: 1.0},
-        worn=0.0,
-        steps=steps,
-        pages_per_step=2,
-        questions=3,
-        evaluate_every=steps,
-        warmup=1,
-        learning_rate=3e-3,
-        workers=0,
-        bf16=False,
-    )
+    sizes = {"steps": steps, "evaluate_every": steps, "pages_per_step": 2, "questions": 3}
+    stage = RelevanceStage(pages={source: 1.0}, learning_rate=3e-3, **sizes, **PLAIN)
     before = model.model.fetcher.scorers["words"].head.weight.clone()
     stage.run(run_of(model), tmp_path)
     lines = curve(tmp_path, "relevance")
     assert not torch.equal(before, model.model.fetcher.scorers["words"].head.weight)
     if source == "undrawn":  # random weights read nothing on a picture
-        assert lines[-1]["held out, words, undrawn: loss"] < 0.9 * lines[0]["held out, words, undrawn: loss"]
-        assert (
-            lines[-1]["held out, words, undrawn: first"] > 0.5
-            and lines[-1]["held out, words, undrawn: foremost"] == 1.0
-        )
+        first, last = ({key.rpartition(" ")[2]: value for key, value in lines[at].items()} for at in (0, -1))
+        assert last["loss"] < 0.9 * first["loss"] and last["first"] > 0.5 and last["foremost"] == 1.0
     assert all(torch.equal(frozen[name], weight) for name, weight in model.named_parameters() if name in frozen)
 
 
 def test_question_answering_trains_the_adapter_and_the_places_alone(fields: None, tmp_path: Path) -> None:
     model = word_model()
     frozen = {name: weight.clone() for name, weight in model.named_parameters() if "bridge.places" not in name}
-    stage = QuestionAnsweringStage(
-        pages={"undrawn": 1.0},
-        steps=8,
-        pages_per_step=2,
-        evaluate_every=8,
-        evaluated=6,
-        warmup=1,
-        learning_rate=2e-2,
-        workers=0,
-        bf16=False,
-        rank=4,
-    )
-    run = run_of(model)
+    sizes = {"steps": 8, "evaluate_every": 8, "pages_per_step": 2, "evaluated": 6, "rank": 4}
+    stage, run = QuestionAnsweringStage(pages={"undrawn": 1.0}, learning_rate=2e-2, **sizes, **PLAIN), run_of(model)
     stage.run(run, tmp_path)
     lines = curve(tmp_path, "question_answering")
     assert {"held out, undrawn, both", "held out, undrawn, fetched", "held out, undrawn, both, detail"} <= set(lines[0])

@@ -87,11 +87,21 @@ def told(probability: float, text: str) -> Answer:
     return Answer(text, probability, None)  # type: ignore[arg-type]
 
 
-def test_readings_vote_with_their_probabilities() -> None:
+def test_readings_vote_with_their_probabilities_and_sure_answers_are_not_asked_again() -> None:
     assert agreed([told(0.6, "a")]) == told(0.6, "a")
     assert agreed([told(0.6, "a"), told(0.4, "b")]) == told((0.6 + 0.3) / 2, "a")
     best = agreed([told(0.5, "B c"), told(0.6, "a"), told(0.4, "b  C")])
     assert (best.text, best.probability) == ("B c", pytest.approx((0.5 + 0.3) / 2))
+    asked: list[list[int]] = []
+
+    def again(numbers: list[int]) -> list[Answer]:
+        asked.append(numbers)
+        return [told(0.85 if len(asked) == 1 and number == 2 else 0.3, f"again {number}") for number in numbers]
+
+    best = surest([told(0.9, "a"), told(0.2, "b"), told(0.4, "c")], [again, again, again], 0.8)
+    assert [answer.text for answer in best] == ["a", "again 1", "again 2"]
+    assert asked == [[1, 2], [1], [1]]
+    assert surest([told(0.8, "a")], [again], 0.8)[0].text == "a" and len(asked) == 3
 
 
 def test_encoded_once_it_answers_many_questions_of_several_pages(model: Any) -> None:
@@ -122,19 +132,6 @@ def test_places_are_those_on_the_page(model: Any, monkeypatch: pytest.MonkeyPatc
     above = (side - round(factor * PAGE.height)) / 2  # the sheet is in the middle of the model's square
     assert window == pytest.approx([-left, -above - top, side - left, side - above - top], abs=1.0)
     assert draw_sheet(seen.sources, answer, question="?").width > 0
-
-
-def test_sure_answers_are_not_asked_again() -> None:
-    asked: list[list[int]] = []
-
-    def again(numbers: list[int]) -> list[Answer]:
-        asked.append(numbers)
-        return [told(0.85 if len(asked) == 1 and number == 2 else 0.3, f"again {number}") for number in numbers]
-
-    best = surest([told(0.9, "a"), told(0.2, "b"), told(0.4, "c")], [again, again, again], 0.8)
-    assert [answer.text for answer in best] == ["a", "again 1", "again 2"]
-    assert asked == [[1, 2], [1], [1]]
-    assert surest([told(0.8, "a")], [again], 0.8)[0].text == "a" and len(asked) == 3
 
 
 def test_a_sure_page_is_not_encoded_again(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,10 +57,12 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_the_first_screen_names_the_two_commands() -> None:
+def test_the_first_screen_names_the_two_commands_and_every_page_is_linked() -> None:
     assert "make demo" in TEXT and "make test" in TEXT
     makefile = (ROOT / "Makefile").read_text()
     assert "\ndemo:" in makefile and "\ntest:" in makefile
+    linked = re.findall(r"\]\((docs/[^)#]+)\)", TEXT)
+    assert set(PAGES) == {"README.md", *linked}
 
 
 @pytest.mark.versions
@@ -120,11 +122,6 @@ def test_every_linked_file_exists(page: str) -> None:
     path = PAGES[page]
     links = re.findall(r"\]\((?!http)([^)#]+)\)", path.read_text(encoding="utf-8"))
     assert [link for link in links if not (path.parent / link).exists()] == []
-
-
-def test_every_page_is_linked_from_the_readme() -> None:
-    linked = re.findall(r"\]\((docs/[^)#]+)\)", TEXT)
-    assert set(PAGES) == {"README.md", *linked}
 
 
 # ---- commands that are not run -------------------------------------------------------------------------------------

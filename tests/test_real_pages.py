@@ -5,6 +5,7 @@ import json
 import subprocess
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -96,9 +97,7 @@ def test_wordings_are_divided_between_the_splits() -> None:
     by_split = {split: set(wordings(split)) for split in SPLITS}
     assert len(by_split["train"]) > 3000
     assert len(by_split["train"] & by_split["test"]) < 0.02 * len(by_split["test"])
-    own = {
-        split: {FieldAsker(Random(seed), split).question("", "advertiser") for seed in range(200)} for split in SPLITS
-    }
+    own = {split: {FieldAsker(Random(n), split).question("", "advertiser") for n in range(200)} for split in SPLITS}
     assert len(own["train"]) > 40 and not own["train"] & own["test"]
     concept = concept_of("Flight  dates:", "orders")
     assert concept is concepts()["flight"] and concept_of("Flight dates", "receipts") is None
@@ -122,40 +121,15 @@ def repository(folder: Path, files: dict[str, str | Path]) -> Repository:
 
 def receipt(number: int) -> dict[str, str]:
     """The lines and the key of a receipt as SROIE has them."""
-    rows = [
-        f"{CITIES[number].upper()} STORE",
-        "MAIN ROAD, 3",
-        f"DATE: 0{number + 1}/03/2018",
-        f"TEL: 07-350740{number}",
-        "RYE BREAD",
-        f"{number}.50",
-        "TOTAL",
-        f"1{number}.00",
-        "CASH",
-        f"2{number}.00",
-    ]
-    places = [
-        (10, 10),
-        (10, 40),
-        (10, 70),
-        (10, 100),
-        (10, 130),
-        (200, 130),
-        (10, 160),
-        (200, 160),
-        (10, 190),
-        (200, 190),
-    ]
+    shop, date, total = f"{CITIES[number].upper()} STORE", f"0{number + 1}/03/2018", f"1{number}.00"
+    rows = [shop, "MAIN ROAD, 3", f"DATE: {date}", f"TEL: 07-350740{number}", "RYE BREAD", f"{number}.50"]
+    rows += ["TOTAL", total, "CASH", f"2{number}.00"]
+    places = [(10, y) for y in range(10, 160, 30)] + [(200, 130), (10, 160), (200, 160), (10, 190), (200, 190)]
     lines = [
         ",".join(map(str, (x, y, x + 8 * len(row), y, x + 8 * len(row), y + 20, x, y + 20, row)))
         for row, (x, y) in zip(rows, places, strict=True)
     ]
-    key = {
-        "company": f"{CITIES[number].upper()} STORE",
-        "date": f"0{number + 1}/03/2018",
-        "total": f"1{number}.00",
-        "address": "MAIN ROAD, 3",
-    }
+    key = {"company": shop, "date": date, "total": total, "address": "MAIN ROAD, 3"}
     return {f"data/box/X{number}.csv": "\n".join(lines), f"data/key/X{number}.json": json.dumps(key)}
 
 
@@ -216,14 +190,9 @@ def test_fields_of_filings_come_from_the_text_layer(tmp_path: Path) -> None:
     pages = filings(repository(tmp_path / "git", files), "ad-buy-form", "orders", {"Chur"})
     assert {page.group for page in pages} == {*CITIES} - {"Chur"}
     told = {(each["concept"], each["part"]): each["answers"][0] for each in pages[0].questions}
-    assert told == {
-        ("advertiser", ""): "Arbon Party",
-        ("estimate", ""): "480",
-        ("product", ""): "Bread 0",
-        ("flight", ""): "01/02/20 - 01/20/20",
-        ("flight", "start"): "01/02/20",
-        ("flight", "end"): "01/20/20",
-    }
+    whole = {"advertiser": "Arbon Party", "estimate": "480", "product": "Bread 0", "flight": "01/02/20 - 01/20/20"}
+    parts = {("flight", "start"): "01/02/20", ("flight", "end"): "01/20/20"}
+    assert told == {(concept, ""): answer for concept, answer in whole.items()} | parts
 
 
 def test_pages_without_fields_are_asked_for_words_behind_others(tmp_path: Path) -> None:
@@ -284,9 +253,7 @@ def test_moved_pages_keep_what_their_boxes_show(real_folder: Path) -> None:
     page = RealPages(real_folder / "receipts.jsonl.gz", "train")[0]
     other = moved(np.random.default_rng(0), page)
     assert other.size != page.size and [line.text for line in other.lines] == [line.text for line in page.lines]
-    question, again = (
-        next(each for each in one.questions if each.answers == ("MAIN ROAD, 3",)) for one in (page, other)
-    )
+    question, again = (next(q for q in one.questions if q.answers == ("MAIN ROAD, 3",)) for one in (page, other))
     line = next(line for line in other.lines if line.text == "MAIN ROAD, 3")
     assert np.allclose(again.boxes[0], [*line.boxes[0, :2], *line.boxes[-1, 2:]], atol=0.1)
     assert question.boxes != again.boxes
@@ -306,37 +273,24 @@ def test_sources_mix_drawn_and_real_pages(real_folder: Path) -> None:
         RealPages(plain, "train")
 
 
+def asked_pages(sources: Sources, wanted: Any, **settings: Any) -> AskedPages:
+    model = tiny_model(**READS_WORDS, fetcher=SCORES_WORDS)
+    return AskedPages(sources, (1,), Run(model, model.processor), wanted=wanted, **settings)
+
+
 def test_questions_of_one_page_are_about_values_of_one_type(real_folder: Path) -> None:
     """Total, cash and price are told apart by the wording alone."""
-    model = tiny_model(**READS_WORDS, fetcher=SCORES_WORDS)
-    shares = []
+    sources, shares = Sources({"receipts": 1.0}, "train", real_folder=real_folder), []
     for contrast in (0.0, 1.0):
-        pages = AskedPages(
-            Sources({"receipts": 1.0}, "train", real_folder=real_folder),
-            (1,),
-            Run(model, model.processor),
-            pages=40,
-            questions=3,
-            wanted=lambda question: not question.absent,
-            contrast=contrast,
-        )
+        pages = asked_pages(sources, lambda question: not question.absent, pages=40, questions=3, contrast=contrast)
         types = [[type_of(question.answers[0]) for question in page.questions] for page in pages.batch(0)]
         shares.append(np.mean([each.count(each[0]) / len(each) for each in types]))
     assert shares[0] + 0.08 < shares[1]
 
 
 def test_questions_about_another_page_of_the_kind_are_not_answered_by_a_page() -> None:
-    model = tiny_model(**READS_WORDS, fetcher=SCORES_WORDS)
-    pages = AskedPages(
-        Sources({"laid_out": 1.0}, "train"),
-        (1,),
-        Run(model, model.processor),
-        pages=24,
-        questions=6,
-        wanted=lambda question: True,
-        elsewhere=0.5,
-    )
-    asked = pages.batch(0)
+    sources = Sources({"laid_out": 1.0}, "train")
+    asked = asked_pages(sources, lambda question: True, pages=24, questions=6, elsewhere=0.5).batch(0)
     foreign = [page for page in asked if page.questions[-1].absent and not page.questions[-1].boxes]
     assert len(foreign) > len(asked) / 4
     for page in foreign:
@@ -346,9 +300,7 @@ def test_questions_about_another_page_of_the_kind_are_not_answered_by_a_page() -
 
 def test_told_apart_are_questions_that_one_page_alone_answers() -> None:
     def page(*rows: tuple[str, str]) -> TextPage:
-        lines = tuple(
-            line(f"{label} {value}", 0, 20 * row, 99, 20 * row + 9) for row, (label, value) in enumerate(rows)
-        )
+        lines = tuple(line(f"{label} {value}", 0, 20 * at, 99, 20 * at + 9) for at, (label, value) in enumerate(rows))
         asked = (
             Question(f"What is the {label}?", (value,), ((0, 0, 9, 9),), ((0, 0, 9, 9),), "x") for label, value in rows
         )
@@ -367,9 +319,7 @@ def test_the_recipe_on_real_pages_is_one_command() -> None:
     assert finding.pages == answering.pages and finding.real_folder == answering.real_folder
 
 
-def test_scans_show_only_what_both_teachers_read(
-    tmp_path: Path, real_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_scans_show_what_both_teachers_read(tmp_path: Path, real_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The annotation has no small letters, PP-OCR no spaces; what one of them alone reads is painted over."""
     image = Image.new("RGB", (300, 200), "white")
     boxes = [(10, 10, 130, 30), (10, 50, 130, 70), (10, 90, 130, 110)]

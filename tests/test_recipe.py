@@ -86,7 +86,7 @@ def test_a_trained_model_is_written_as_the_recipe_says(tmp_path: Path) -> None:
     assert (kept.dtype, kept.max_shard_size) == (None, "5GB")
 
 
-def test_a_stage_that_was_begun_with_other_settings_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stage_or_training_that_was_begun_otherwise_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a word the weights of the old settings came."""
     said: list[str] = []
     monkeypatch.setattr("arr_coc.training.recipe.logger.warning", said.append)
@@ -96,10 +96,7 @@ def test_a_stage_that_was_begun_with_other_settings_says_so(tmp_path: Path, monk
     assert not said, "how many processes make batches changes nothing"
     tell_changes(replace(stage, steps=7, worn=0.25), path)
     assert len(said) == 1 and f"(steps 5 -> 7, worn {stage.worn} -> 0.25)" in said[0]
-
-
-def test_a_training_that_was_begun_otherwise_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another start, configuration or rank gave the weights of before."""
+    # Another start, configuration or rank gave the weights of before.
     said: list[str] = []
     monkeypatch.setattr("arr_coc.training.recipe.logger.warning", said.append)
     recipe, path = load_recipe(EXAMPLE), tmp_path / "recipe.json"
@@ -217,9 +214,7 @@ def test_a_folder_to_start_from_that_is_not_there_is_refused(trained: Path, tmp_
         train(Recipe(trained, (STAGES["joint"](),), start=tmp_path / "elsewhere"), tmp_path / "out")
 
 
-def test_a_new_kind_of_stage_is_a_class_and_a_name(
-    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_new_stage_is_a_class_and_a_name(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     @dataclass(frozen=True)
     class Scaling(Stage):
         """Multiplies the vocabulary by a number."""

@@ -35,9 +35,6 @@ def test_a_box_is_cut_at_the_edges_of_its_page(model: Any) -> None:
         model.generate(page, QUESTION, boxes=[box], **options) for box in ((0, 0, 100, 50), (-50, -90, 300, 400))
     )
     assert torch.equal(whole.fetch.relevance, beyond.fetch.relevance) and whole.fetch.relevance.sum() < 256
-
-
-def test_boxes_may_be_arrays_and_tensors(model: Any) -> None:
     expected = boxed(model, [(0, 0, 20, 20)])
     for boxes in (torch.tensor([[0, 0, 20, 20]]), np.array([[0, 0, 20, 20]]), [torch.tensor([0.0, 0.0, 20.0, 20.0])]):
         assert boxed(model, boxes) == expected
@@ -51,7 +48,7 @@ def test_bad_input_is_one_line_of_expected_and_got(model: Any, tmp_path: Path, c
     assert "\n" not in str(error.value) and "expected" in str(error.value)
 
 
-def test_a_checkpoint_without_a_processor_says_so(model: Any, tmp_path: Path) -> None:
+def test_a_checkpoint_without_a_processor_says_so(model: Any, tmp_path: Path, expected: str) -> None:
     model.save_pretrained(tmp_path)
     alone = ArrCocForConditionalGeneration.from_pretrained(tmp_path)
     with pytest.raises(ValueError, match="^processor: expected .* to hold one") as error:
@@ -60,9 +57,6 @@ def test_a_checkpoint_without_a_processor_says_so(model: Any, tmp_path: Path) ->
     inputs = prompt(model, (PAGE, QUESTION))  # the standard call does not need it
     assert torch.equal(alone.generate(**inputs, max_new_tokens=3), model.generate(**inputs, max_new_tokens=3))
     assert alone.encode_image(pixel_values=inputs.pixel_values).prefix_cache is None
-
-
-def test_the_processor_is_found_beside_the_weights(model: Any, expected: str, tmp_path: Path) -> None:
     model.save_pretrained(tmp_path)
     model.processor.save_pretrained(tmp_path)
     assert ArrCocForConditionalGeneration.from_pretrained(tmp_path).generate(PAGE, QUESTION) == expected

@@ -173,9 +173,7 @@ def batch_of(model: Any, *, padding_side: str = "right") -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("answering", ["generate", "forced"])
-def test_only_the_scorer_gets_a_gradient_and_the_image_is_encoded_once(
-    answering: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_scorers_get_a_gradient_and_images_are_read_once(answering: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_model()
     calls = []
     encoder = model.model.vision_tower.grid_encoder
@@ -209,16 +207,8 @@ def test_rewards_are_those_of_answers_from_the_drawn_patches(padding_side: str) 
         seen.source_sizes = [(128, 128)]
         questions = ["What is the total?", "the date"]
         longest = int((batch["labels"] != -100).sum(1).max())
-        said.append(
-            model.generate(
-                seen.select(torch.zeros(2, dtype=torch.long)),
-                questions,
-                strategy="oracle",
-                boxes=boxes,
-                allocator="topk",
-                max_new_tokens=longest,
-            )
-        )
+        twice, choices = seen.select(torch.zeros(2, dtype=torch.long)), {"strategy": "oracle", "allocator": "topk"}
+        said.append(model.generate(twice, questions, boxes=boxes, max_new_tokens=longest, **choices))
     assert said[0] != said[1], "the test can tell one set from another"
     answers = [[said[0][0]], [said[0][1] + " and more"]]
     made = reinforcement_loss(

@@ -14,13 +14,11 @@ from arr_coc import ArrCocForConditionalGeneration
 from arr_coc.adapters import part_of_parameter
 from arr_coc.training.phases import AllocatorPhase
 
+SIZES: dict[str, Any] = {"steps": 4, "warmup": 1, "batch_size": 2, "learning_rate": 3e-3}
 PHASE = AllocatorPhase(
+    **SIZES,
     data=PAGES,
     trained=("scorer",),
-    steps=4,
-    warmup=1,
-    batch_size=2,
-    learning_rate=3e-3,
     evaluate_every=2,
     log_every=1,
     gradient="reinforcement",
@@ -57,16 +55,9 @@ def test_the_scorer_is_trained_alone_and_the_run_says_how_it_fares(checkpoint: P
 
 
 def test_tiers_are_reinforced_too(tiered_checkpoint: Path, tmp_path: Path) -> None:
-    trainer = trainer_of(
-        tiered_checkpoint,
-        tmp_path,
-        PHASE,
-        trained=("scorer", "allocator"),
-        allocator="tiers",
-        steps=2,
-        warmup=0,
-        losses={"answer": 0.0, "relevance": 0.0, "efficiency": 0.0},
-    )
+    changes = {"trained": ("scorer", "allocator"), "allocator": "tiers", "steps": 2, "warmup": 0}
+    losses = {"answer": 0.0, "relevance": 0.0, "efficiency": 0.0}
+    trainer = trainer_of(tiered_checkpoint, tmp_path, PHASE, losses=losses, **changes)
     with torch.no_grad():
         for weight in trainer.model.model.fetcher.budgeters.parameters():
             weight.div_(10)

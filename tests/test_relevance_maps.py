@@ -159,15 +159,12 @@ def test_relevance_is_the_weighted_sum_of_maps_in_0_to_1(name: str) -> None:
     assert torch.allclose(scorer(whole), 20 * torch.einsum("brn,br->bn", maps, weights) - 10, atol=1e-4)
 
 
-def test_the_fixed_maps_do_not_depend_on_the_question() -> None:
+@torch.no_grad()
+def test_fixed_maps_do_not_read_the_question_and_contextual_ones_read_all_textures() -> None:
     scorer, whole = build("compositional"), context()
     other = replace(whole, query=whole.query.flip(0), query_mask=torch.ones_like(whole.query_mask))
     first, second = scorer.maps(whole), scorer.maps(other)
     assert torch.equal(first[:, :2], second[:, :2]) and not torch.allclose(first[:, 2], second[:, 2])
-
-
-@torch.no_grad()
-def test_contextual_reads_all_forty_textures() -> None:
     scorer, whole = build("contextual"), context()
     assert scorer.all_textures(whole).shape == (3, len(TEXTURES), SIDE, SIDE)
     for channel in range(whole.textures.shape[1]):
@@ -188,7 +185,8 @@ def test_each_level_reads_its_own_depth(level: str, depth: int) -> None:
 
 
 # ---- what the model makes for them --------------------------------------------------------------------------------
-def test_textures_and_depths_are_made_where_a_held_scorer_reads_them_and_nowhere_else() -> None:
+@torch.no_grad()
+def test_textures_and_depths_are_made_where_a_held_scorer_reads_them() -> None:
     expected = {"realizer": (2, None), "compositional": (13, None), "contextual": (24, None), "hierarchical": (2, 2)}
     pixels = torch.randn(1, 3, 128, 128)
     for name, (channels, depths) in expected.items():
@@ -198,10 +196,6 @@ def test_textures_and_depths_are_made_where_a_held_scorer_reads_them_and_nowhere
         assert (None if encoding.depths is None else encoding.depths.shape[1]) == depths
     widest = tiny_model(fetcher={"textures": "full"}).model.encode_image(pixels)
     assert widest.textures.shape[1] == len(TEXTURE_SETS["full"])
-
-
-@torch.no_grad()
-def test_depths_are_the_states_after_a_third_and_two_thirds_of_the_layers() -> None:
     scorers = {"scorers": ["hierarchical"], "strategy": "hierarchical"}
     model = tiny_model(vision={"num_hidden_layers": 6, "global_attn_indexes": [2]}, fetcher=scorers).model
     encoder, states = model.vision_tower.grid_encoder, []

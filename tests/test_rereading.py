@@ -70,6 +70,8 @@ UNSURE = word("Tota1", 40, 10, 0.5)
 def test_sure_words_stay_the_same_and_nothing_is_read() -> None:
     assert run(OTHERS, None) is OTHERS
     assert run([], None) == []
+    start = extent(UNSURE)[0] - rereading.BESIDE
+    assert run([UNSURE], again(("xTotal", 0.9), ("xTotal", 0.9), at=start)) == [UNSURE]
 
 
 @pytest.mark.parametrize(
@@ -83,11 +85,6 @@ def test_sure_words_stay_the_same_and_nothing_is_read() -> None:
 )
 def test_readings_vote_by_confidence(readings: list[tuple[str, float]], expected: str) -> None:
     assert [each.text for each in run([UNSURE], again(*readings))] == [expected]
-
-
-def test_a_word_that_the_crop_cuts_has_no_vote() -> None:
-    start = extent(UNSURE)[0] - rereading.BESIDE
-    assert run([UNSURE], again(("xTotal", 0.9), ("xTotal", 0.9), at=start)) == [UNSURE]
 
 
 def test_crops_hold_the_pixels_of_the_image_and_not_of_the_square(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,30 +141,21 @@ def model() -> Any:
     return model
 
 
-def test_a_page_is_read_again_when_it_is_encoded(model: Any) -> None:
+def test_a_page_is_read_again_alone_together_or_in_tiles(model: Any) -> None:
     plain, once, twice = (model.encode_image(page(0), reread=reread) for reread in (False, True, True))
     assert not torch.equal(plain.pieces, once.pieces)
     assert torch.equal(once.pieces, twice.pieces) and torch.equal(once.tokens, twice.tokens)
     assert torch.equal(plain.features, once.features)
-
-
-def test_pages_together_are_read_as_each_alone(model: Any) -> None:
     pages = [page(0), page(1, (200, 300))]
     together = model.encode_image(pages)
     for number, own in enumerate(pages):
         alone = model.encode_image(own)
         assert torch.equal(together.pieces[number], alone.pieces[0])
         torch.testing.assert_close(together.characters[number], alone.characters[0])  # a batch rounds otherwise
-
-
-def test_tiles_are_read_as_the_same_pixels_by_themselves(model: Any) -> None:
     image = page(2, (700, 700))
     tiles = model.encode_image(image, tiles=4).tiles
     for number, window in enumerate(tiles.windows.tolist()):
         alone = model.encode_image(image.crop(window), tiles="never")
         assert torch.equal(tiles.pieces[number], alone.pieces[0])
-
-
-def test_reread_is_checked(model: Any) -> None:
     with pytest.raises(ValueError, match="reread: expected True or False; got 'yes'"):
         model.encode_image(page(0), reread="yes")

@@ -44,9 +44,7 @@ def killed(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_resume_gives_the_weights_of_an_uninterrupted_run(
-    checkpoint: Path, whole: ArrCocTrainer, tmp_path: Path
-) -> None:
+def test_a_resumed_run_gives_the_weights_of_one_run(checkpoint: Path, whole: ArrCocTrainer, tmp_path: Path) -> None:
     """Killed twice, between checkpoints; with accumulation, and a checkpoint that was half written in the way."""
     rng = random.Random(0)
     first, second = rng.choice([2, 3]), rng.choice([3, 4])
@@ -135,9 +133,7 @@ def test_only_whole_checkpoints_count(tmp_path: Path) -> None:
     assert newest_complete(tmp_path) is None
 
 
-def test_old_checkpoints_go_only_when_the_new_one_is_whole(
-    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_old_checkpoints_outlive_broken_ones(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Trainer rotates before a checkpoint could be declared whole: killed in between, nothing would be left."""
     trainer = trainer_of(checkpoint, tmp_path, keep=1, held_out=None)
 

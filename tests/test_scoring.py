@@ -42,22 +42,6 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return paths
 
 
-def scored(name: str, scores: list[float]) -> Scored:
-    """Every question about an image of its own, answered by its score."""
-    (arm,) = make_arms(tiny_config(), [name])
-    said = [Prediction(1, f"{score}", 0.5, 33, 4, (9, 9), "") for score in scores]
-    count = len(scores)
-    return Scored(
-        arm,
-        "exact_match",
-        [said],
-        np.array([scores]),
-        np.ones((1, count)),
-        np.arange(count),
-        absent=np.zeros(count, bool),
-    )
-
-
 def embedded(model: Any, encoding: Any, arm: Any, image: int, other: int) -> tuple[torch.Tensor, list[int]]:
     """The image's tokens [positions, D] as the language model reads them, and what was fetched."""
     read = as_read(arm, encoding, torch.tensor([image]), torch.tensor([other]))
@@ -89,9 +73,7 @@ def test_only_the_base_is_exchanged(layout: str, pages: list[Path]) -> None:
     assert (swapped.tokens, bare.tokens, alone.tokens) == (positions + 17, 17, positions)
 
 
-def test_predictions_are_made_with_the_other_base_whatever_the_batch(
-    model: Any, pages: list[Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_predictions_use_another_base_batched(model: Any, pages: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """The answer is the one that the other page's prefix gives; of the last page in a batch too."""
     monkeypatch.setattr(model.generation_config, "max_new_tokens", 3)
     records = [
@@ -122,7 +104,7 @@ def test_what_each_half_contributes() -> None:
     """Twenty pages: the base decides when there are no patches, and half of the answers beside them."""
     right, half = [1.0] * 20, [1.0, 0.0] * 10
     names = {"none": right, "realizer": right, "other_base": half, "other_base@0": [0.0] * 20}
-    arms = [scored(name, scores) for name, scores in names.items()]
+    arms = [scored_arm(name, [scores]) for name, scores in names.items()]
     assert [(own.name, other.name) for own, other in swapped_pairs([arm.arm for arm in arms])] == [
         ("realizer", "other_base"),
         ("none", "other_base@0"),
@@ -145,17 +127,10 @@ def test_what_each_half_contributes() -> None:
 def scored_arm(name: str, rows: list[list[float]]) -> Scored:
     """Every question about an image of its own."""
     (arm,) = make_arms(tiny_config(), [name], seeds=range(len(rows)))
-    said = Prediction(1, "", 0.5, 33, 4, (9, 9), "")
-    predictions, images = [[said] * len(row) for row in rows], np.arange(len(rows[0]))
-    return Scored(
-        arm,
-        "exact_match",
-        predictions,
-        np.array(rows, dtype=float),
-        np.ones((len(rows), len(rows[0]))),
-        images,
-        np.zeros(len(rows[0]), dtype=bool),
-    )
+    said, scores, count = Prediction(1, "", 0.5, 33, 4, (9, 9), ""), np.array(rows, dtype=float), len(rows[0])
+    predictions = [[said] * count for _ in rows]
+    images, absent = np.arange(count), np.zeros(count, dtype=bool)
+    return Scored(arm, "exact_match", predictions, scores, np.ones(scores.shape), images, absent)
 
 
 def differences(**intervals: tuple[float, float]) -> Any:

@@ -15,9 +15,9 @@ from typing import Any
 
 import openai
 import pytest
-from helpers import loud_model
+from helpers import loud_model, png
 from pydantic import BaseModel, create_model
-from serving_client import IMAGES, QUESTION, SETTINGS, URLS, ask, chat, data_url, noise, png, serving, text_of, until
+from serving_client import IMAGES, QUESTION, SETTINGS, URLS, ask, chat, data_url, noise, serving, text_of, until
 from tiny_pdf import text_at, write_pdf
 
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
@@ -163,6 +163,14 @@ def test_several_images_and_earlier_turns(model: Any, client: Any) -> None:
     turns = [*first, own, {"role": "user", "content": QUESTION, "name": "me"}]
     again = client.chat.completions.create(model="tiny", messages=turns, extra_body={"logit_bias": None})
     assert text_of(again) == model.generate(IMAGES[0], QUESTION, history=[("Who?", own.content)])
+    nothing: dict[str, Any] = {"response_format": {"type": "text"}, "tools": [], "tool_choice": "none", "user": "u"} | {
+        "metadata": {"a": "b"},
+        "store": False,
+        "parallel_tool_calls": True,
+        "service_tier": "auto",
+        "seed": 7,
+    }
+    assert text_of(ask(client, **nothing)) == model.generate(IMAGES[0], QUESTION)
 
 
 def pdf(*texts: str) -> bytes:
@@ -189,9 +197,7 @@ def test_pdfs_are_answered_as_generate_answers_them(pages: int, model: Any, clie
 @pytest.mark.parametrize(
     "shown", [[0, 1, 2, 3, 0], [0, 1, 2, 3, 0, 1, 2, 3], ["pdf", 0, 1], ["pdf", "pdf"], ["pdf", 0]]
 )
-def test_base_tokens_of_one_request_are_pooled_as_generate_pools_them(
-    shown: list[Any], server: Server, model: Any, client: Any
-) -> None:
+def test_base_tokens_of_a_request_are_as_of_generate(shown: list[Any], server: Server, model: Any, client: Any) -> None:
     """Five images kept all their base tokens, and a PDF beside an image was refused."""
     content = [pdf("Tax 1", "Tax 2", "Tax 3") if each == "pdf" else IMAGES[each] for each in shown]
     urls = [data_url(each) for each in content]
@@ -219,17 +225,6 @@ def test_large_images_are_answered_in_tiles(model: Any, client: Any) -> None:
     ]
     both = ask(client, QUESTION, data_url(large), data_url(small))
     assert text_of(both) == model.generate([[large, small]], [QUESTION])[0] and len(both.arr_coc["images"]) == 2
-
-
-def test_what_changes_nothing_is_taken(model: Any, client: Any) -> None:
-    nothing: dict[str, Any] = {"response_format": {"type": "text"}, "tools": [], "tool_choice": "none", "user": "u"} | {
-        "metadata": {"a": "b"},
-        "store": False,
-        "parallel_tool_calls": True,
-        "service_tier": "auto",
-        "seed": 7,
-    }
-    assert text_of(ask(client, **nothing)) == model.generate(IMAGES[0], QUESTION)
 
 
 def schema_of(**properties: Any) -> dict[str, Any]:
@@ -264,10 +259,6 @@ def test_json_by_a_schema_asks_each_field(stream: bool, server: Server, model: A
     assert "probability" not in told
     assert told["fields"]["seller"]["question"] == "Who sells?" and 0 < told["fields"]["total"]["probability"] < 1
     assert until(lambda: not server.engine.running)
-
-
-@pytest.mark.parametrize("stream", [False, True])
-def test_a_needed_field_without_a_value_refuses_with_all_answers(stream: bool, model: Any, client: Any) -> None:
     form = schema_of(total={"type": "string"}, tax={"type": "integer"})
     message, finish, told = ask_for(client, form, stream, **ENDED)
     total, tax = ended(model, QUESTION), ended(model, "What is the tax?")
@@ -275,10 +266,6 @@ def test_a_needed_field_without_a_value_refuses_with_all_answers(stream: bool, m
     assert (finish, message.content) == ("stop", None)
     answers = {name: (own["text"], own["value"], own["error"]) for name, own in told["fields"].items()}
     assert answers == {"total": (total, total, None), "tax": (tax, None, message.refusal)}
-
-
-@pytest.mark.parametrize("stream", [False, True])
-def test_fields_that_may_be_missing_are_null_or_left_out(stream: bool, model: Any, client: Any) -> None:
     form = schema_of(total={"type": "string"}, tax={"type": ["integer", "null"]}, tip={"type": "integer"})
     form["json_schema"]["schema"]["required"].remove("tip")
     message, finish, told = ask_for(client, form, stream, **ENDED)
@@ -550,9 +537,7 @@ def test_one_refused_question_of_a_batch_leaves_the_others_alone(server: Server,
     assert until(lambda: not server.engine.running) and server.engine.rows.free == before
 
 
-def test_a_question_cancelled_while_it_is_embedded_never_runs(
-    server: Server, client: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_question_cancelled_early_never_runs(server: Server, client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither waiting nor running, it was passed over, and answered for nobody."""
     embed, cancelled = server.engine.answer_generator.embed, []
 
@@ -571,16 +556,15 @@ def test_a_question_cancelled_while_it_is_embedded_never_runs(
 # ---- images
 
 
-def test_a_worker_that_is_killed_costs_no_answer(server: Server, model: Any, client: Any) -> None:
+def test_workers_that_are_killed_or_hang_are_replaced(
+    server: Server, model: Any, client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     restarts = server.metrics.worker_restarts._value.get()
     for process in server.workers.processes:
         os.kill(process, signal.SIGKILL)
     content = png(noise(78))
     assert text_of(ask(client, QUESTION, data_url(content))) == model.generate(content, QUESTION)
     assert server.metrics.worker_restarts._value.get() > restarts
-
-
-def test_a_worker_that_hangs_is_replaced(server: Server, client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     processes = server.workers.processes
     monkeypatch.setattr(image_workers, "SECONDS", 0.5)
     for process in processes:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import Cli, tiny_tokenizer
-from serving_client import chat, data_url, noise, png
+from helpers import Cli, png, tiny_tokenizer
+from serving_client import chat, data_url, noise
 from starlette.responses import JSONResponse
 from starlette.types import Message
 from torch import nn
@@ -66,8 +66,17 @@ def guarded(
     return sent[0]["status"], sent[1]["body"], dict(sent[0]["headers"])
 
 
-def test_a_body_arrives_whole() -> None:
+def test_bodies_arrive_whole_in_time_and_with_a_key() -> None:
     assert guarded(ServerSettings(), [b"ab", b"cd", b"e"])[:2] == (200, b"abcde")
+    settings = ServerSettings(body_seconds=0.05)
+    assert guarded(settings, [b"a", 1.0, b"b"])[0] == 408
+    assert guarded(ServerSettings(), [b"a", 0.0])[0] == 0
+    settings = ServerSettings(api_keys=("first", "second"))
+    assert guarded(settings, [b"x"], headers={"Authorization": "Bearer second"})[0] == 200
+    for header in ("Bearer third", "Basic second", "second", "Bearer ", "Bearer seco\u00f6d"):
+        assert guarded(settings, [b"x"], headers={"Authorization": header})[0] == 401
+    assert guarded(settings, [b"x"])[0] == 401
+    assert guarded(settings, [b"x"], path="/healthz")[0] == 200
 
 
 @pytest.mark.parametrize(
@@ -77,21 +86,6 @@ def test_a_body_arrives_whole() -> None:
 def test_large_bodies_are_not_read_to_their_end(headers: dict[str, str], chunks: list[bytes | float]) -> None:
     status, body, answered = guarded(ServerSettings(max_body=10), chunks, headers=headers)
     assert status == 413 and b"expected at most 10 bytes" in body and answered[b"connection"] == b"close"
-
-
-def test_slow_bodies_and_clients_that_go() -> None:
-    settings = ServerSettings(body_seconds=0.05)
-    assert guarded(settings, [b"a", 1.0, b"b"])[0] == 408
-    assert guarded(ServerSettings(), [b"a", 0.0])[0] == 0
-
-
-def test_keys() -> None:
-    settings = ServerSettings(api_keys=("first", "second"))
-    assert guarded(settings, [b"x"], headers={"Authorization": "Bearer second"})[0] == 200
-    for header in ("Bearer third", "Basic second", "second", "Bearer ", "Bearer seco\u00f6d"):
-        assert guarded(settings, [b"x"], headers={"Authorization": header})[0] == 401
-    assert guarded(settings, [b"x"])[0] == 401
-    assert guarded(settings, [b"x"], path="/healthz")[0] == 200
 
 
 def test_a_server_that_is_full_or_ends_takes_nothing() -> None:
@@ -111,7 +105,7 @@ def test_a_server_that_is_full_or_ends_takes_nothing() -> None:
 # ---- ids
 
 
-def test_ids_stand_for_rows_and_never_come_again() -> None:
+def test_ids_stand_for_rows_never_come_again_and_stay_within_32_bits() -> None:
     rows = TokenRows(nn.Embedding(10, 4), 10, 6)
     first, second = torch.randn(3, 4), torch.randn(2, 4)
     ids, others = rows.take(first), rows.take(second)
@@ -126,9 +120,6 @@ def test_ids_stand_for_rows_and_never_come_again() -> None:
         seen |= {*ids}
     with pytest.raises(ValueError, match="rows: expected at most 1 tokens, which are free; got 2"):
         rows.take(second)
-
-
-def test_ids_stay_within_32_bits() -> None:
     rows = TokenRows(nn.Embedding(10, 4), 10, 2)
     rows._uses = [rows._rounds - 1, rows._rounds]
     ids = rows.take(torch.randn(2, 4))
@@ -182,12 +173,15 @@ def test_thinking_is_not_shown_as_it_comes(written: str, stop: tuple[str, ...], 
 # ---- settings
 
 
-def test_settings_are_positive_and_lengths_have_names() -> None:
+def test_settings_are_positive_and_lengths_have_names(cli: Cli, tmp_path: Any) -> None:
     with pytest.raises(ValueError, match="max_body: expected a positive number; got 0"):
         ServerSettings(max_body=0)
     with pytest.raises(ValueError, match="answer_seconds: expected a positive number; got nan"):
         ServerSettings(answer_seconds=float("nan"))
     assert [length_label(tokens) for tokens in (1, 128, 129, 9000)] == ["128", "128", "256", "more"]
+    assert cli("serve", tmp_path / "typo")[0] == 2
+    code, _, err = cli("serve", "--max-body", "0")
+    assert (code, err) == (2, "arr-coc: error: max_body: expected a positive number; got 0\n")
 
 
 def test_keys_come_from_a_file_or_the_environment(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,12 +192,6 @@ def test_keys_come_from_a_file_or_the_environment(tmp_path: Any, monkeypatch: py
     (tmp_path / "none").write_text("\n")
     with pytest.raises(ValueError, match="^--api-keys: expected a file with a key per line; got none"):
         _keys(str(tmp_path / "none"))
-
-
-def test_mistakes_on_the_command_line(cli: Cli, tmp_path: Any) -> None:
-    assert cli("serve", tmp_path / "typo")[0] == 2
-    code, _, err = cli("serve", "--max-body", "0")
-    assert (code, err) == (2, "arr-coc: error: max_body: expected a positive number; got 0\n")
 
 
 SECRET = b"secret of all servers"
@@ -221,6 +209,13 @@ def test_an_image_has_one_key_however_it_is_sent() -> None:
     assert affinity_key(body(messages=chat("Who?", HANDLE + handle)), SECRET) == handle
     assert affinity_key(asked, b"another secret") != handle
     assert affinity_key(body(messages=chat("Who?", "https://a.example/b.png")), SECRET) == "https://a.example/b.png"
+    servers, keys = [f"server {number}" for number in range(4)], [str(number) for number in range(2000)]
+    first = {key: by_affinity(key, servers)[0] for key in keys}
+    assert all(400 < count < 600 for count in Counter(first.values()).values())
+    fewer = [name for name in servers if name != "server 2"]
+    for key in keys:
+        assert by_affinity(key, fewer)[0] == (first[key] if first[key] != "server 2" else by_affinity(key, servers)[1])
+    assert by_affinity("a", reversed(servers)) == by_affinity("a", servers)
 
 
 @pytest.mark.parametrize(
@@ -233,16 +228,6 @@ def test_an_image_has_one_key_however_it_is_sent() -> None:
 def test_what_cannot_be_read_has_no_key(request_body: bytes) -> None:
     """A server says why; the gateway must not end over it."""
     assert affinity_key(request_body, SECRET) == ""
-
-
-def test_a_server_that_goes_gives_its_keys_alone_away() -> None:
-    servers, keys = [f"server {number}" for number in range(4)], [str(number) for number in range(2000)]
-    first = {key: by_affinity(key, servers)[0] for key in keys}
-    assert all(400 < count < 600 for count in Counter(first.values()).values())
-    fewer = [name for name in servers if name != "server 2"]
-    for key in keys:
-        assert by_affinity(key, fewer)[0] == (first[key] if first[key] != "server 2" else by_affinity(key, servers)[1])
-    assert by_affinity("a", reversed(servers)) == by_affinity("a", servers)
 
 
 SCHEMA: dict[str, Any] = {
@@ -284,6 +269,16 @@ def test_each_field_is_a_question() -> None:
         SchemaField(("seller", "kind"), "What is the kind?", ("string",), ("Shop", "Bar")),
         SchemaField(("note",), "What is the note?", ("string",), required=False),
         SchemaField(("code",), "Copy the code below the name.", ("string",), required=False),
+    ]
+    # Seller and buyer got the same value.
+    party = {"properties": {"name": {}, "vatId": {"description": "What is its VAT number?"}}}
+    schema = {"properties": {"seller": {"$ref": "#/$defs/P"}, "buyer": {"$ref": "#/$defs/P"}, "total": {}}}
+    assert [field.question for field in fields_of({**schema, "$defs": {"P": party}})] == [
+        "What is the seller name?",
+        "What is the seller vat id?",
+        "What is the buyer name?",
+        "What is the buyer vat id?",
+        "What is the total?",
     ]
 
 
@@ -374,19 +369,6 @@ def test_values_obey_the_schema(part: dict[str, Any], text: str, message: str) -
     (date,) = fields_of({"properties": {"x": {"type": "string", "format": "date"}}})
     for text in ("2025-04-13", "13 April 2025", "13/04/2025 10:15"):  # only the first had a value
         assert date.value(text) == "2025-04-13"
-
-
-def test_fields_of_one_name_have_questions_of_their_own() -> None:
-    """Seller and buyer got the same value."""
-    party = {"properties": {"name": {}, "vatId": {"description": "What is its VAT number?"}}}
-    schema = {"properties": {"seller": {"$ref": "#/$defs/P"}, "buyer": {"$ref": "#/$defs/P"}, "total": {}}}
-    assert [field.question for field in fields_of({**schema, "$defs": {"P": party}})] == [
-        "What is the seller name?",
-        "What is the seller vat id?",
-        "What is the buyer name?",
-        "What is the buyer vat id?",
-        "What is the total?",
-    ]
 
 
 def test_an_object_obeys_the_whole_schema() -> None:

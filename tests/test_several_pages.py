@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import LARGE_TEXT, READS_WORDS, SCORES_WORDS, tiny_model
+from helpers import LARGE_TEXT, READS_WORDS, SCORES_WORDS, png, tiny_model
 from PIL import Image
-from serving_client import SETTINGS, ask, data_url, png, serving, text_of
+from serving_client import SETTINGS, ask, data_url, serving, text_of
 from torch import Tensor
 
 from arr_coc.modeling.generation import AnswerGenerator
@@ -85,7 +85,12 @@ def test_the_answer_is_that_of_its_page_alone_in_any_order(model: Any, order: tu
     assert draw_sheet(document.sources, answer, question=QUESTION).width > 300
 
 
-def test_pages_that_do_not_have_it_are_passed_over(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pages_without_it_are_passed_over_or_read_as_one(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = [paper(0), paper(2)], [WORDS[0], WORDS[2]]
+    second = [paper(1)], [WORDS[1]]
+    alone = [model.generate([pages], [QUESTION], words=words)[0] for pages, words in (first, second)]
+    both = model.generate([first[0], second[0]], [QUESTION] * 2, words=first[1] + second[1])
+    assert both == alone
     document = model.encode_image([[paper(number) for number in (1, 0, 2)]], words=[WORDS[n] for n in (1, 0, 2)])
     for absent, wanted in (([], [2]), ([2], [2, 0]), ([2, 0], [2, 0, 1])):
         with monkeypatch.context() as patch:
@@ -93,22 +98,11 @@ def test_pages_that_do_not_have_it_are_passed_over(model: Any, monkeypatch: pyte
             answer = model.generate(document, QUESTION, return_fetch=True)
         assert asked == [[[page]] for page in wanted]
         assert answer.text != NOT_ON_THE_PAGE and answer.fetch.counts.nonzero().tolist() == [[wanted[-1]]]
-
-
-def test_all_pages_are_read_together_where_none_has_it(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     document = model.encode_image([[paper(number) for number in range(3)]], words=WORDS)
     together = model.generate(document, QUESTION, spread="joint", return_fetch=True)
     asked = says(monkeypatch, [0, 1, 2])
     assert model.generate(document, QUESTION, return_fetch=True) == together
     assert asked == [[[2]], [[1]], [[0]], [[0, 1, 2]]]
-
-
-def test_questions_of_a_batch_are_answered_as_each_alone(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = [paper(0), paper(2)], [WORDS[0], WORDS[2]]
-    second = [paper(1)], [WORDS[1]]
-    alone = [model.generate([pages], [QUESTION], words=words)[0] for pages, words in (first, second)]
-    both = model.generate([first[0], second[0]], [QUESTION] * 2, words=first[1] + second[1])
-    assert both == alone
 
 
 def test_only_the_last_answer_is_streamed_or_one_of_several(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,15 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 TABLE = Path(__file__).with_name("sizes.json")
-PARTS = (
-    "modeling",
-    "arr_coc",
-    "arr_coc/data",
-    "arr_coc/evaluation",
-    "arr_coc/pages",
-    "arr_coc/serving",
-    "arr_coc/training",
-)
+PARTS = ("modeling", "arr_coc", *(f"arr_coc/{folder}" for folder in "data evaluation pages serving training".split()))
 PARTS += ("tests", "benchmarks", "examples")
 
 

@@ -40,9 +40,6 @@ def test_pools_can_be_drawn() -> None:
         assert all(word == " ".join(word.split()) for word in pool)
     assert all(re.fullmatch("[A-Z][a-z]+", name) for name in (*values.FIRST_NAMES, *values.LAST_NAMES))
     assert any(" " in city for city in values.CITIES)
-
-
-def test_a_word_has_one_split_in_whatever_case_and_pool() -> None:
     assert split_of("Receipt") == split_of("RECEIPT")
     assert part(("Oslo", "Zurich", "Oslo Bay"), split_of("Oslo"))[0] == "Oslo"
 

@@ -160,7 +160,21 @@ def stacked() -> Stacked:
     return module
 
 
-def test_matrices_of_stacked_layers_get_orthogonal_updates_and_all_others_those_of_adamw(stacked: Stacked) -> None:
+def test_unknown_optimisers_are_refused_with_the_recipe() -> None:
+    with pytest.raises(ValueError, match="optimizer: expected one of adamw, muon; got 'sgd'"):
+        RecognitionStage(optimizer="sgd")
+
+
+def test_matrices_of_stacked_layers_get_orthogonal_updates_and_alone_decay(stacked: Stacked) -> None:
+    groups = [(list(stacked.layers.parameters()), 0.01), (list(stacked.head.parameters()), 0.1)]
+    optimizer = MuonWithAdamW(groups, 0.5, stacked)
+    chosen = {id(parameter): group for group in optimizer.param_groups for parameter in group["params"]}
+    assert stacked_matrices(stacked) == {id(layer[1].weight) for layer in stacked.layers}  # type: ignore[index]
+    for name, parameter in [*stacked.layers.named_parameters(), *stacked.head.named_parameters()]:
+        group = chosen[id(parameter)]
+        assert group["weight_decay"] == (0.5 if parameter.ndim > 1 else 0.0), name
+        assert group["lr"] == (0.1 if parameter.shape[0] == 3 else 0.01), name
+    assert len(chosen) == len([*stacked.layers.parameters(), *stacked.head.parameters()])
     before = {name: weight.detach().clone() for name, weight in stacked.named_parameters()}
     groups = [(list(stacked.parameters()), 0.01)]
     MuonWithAdamW(groups, 0.0, stacked).step()
@@ -177,20 +191,3 @@ def test_matrices_of_stacked_layers_get_orthogonal_updates_and_all_others_those_
             assert lengths.max() < 2 * lengths.min()  # those of a random matrix differ by ten times and more
             step = (after[name] - before[name]).square().mean().sqrt()
             assert 0.2 * 0.01 * 0.6 < step < 0.2 * 0.01 * 1.3
-
-
-def test_unknown_optimisers_are_refused_with_the_recipe() -> None:
-    with pytest.raises(ValueError, match="optimizer: expected one of adamw, muon; got 'sgd'"):
-        RecognitionStage(optimizer="sgd")
-
-
-def test_learning_rates_are_those_of_the_groups_and_only_matrices_decay(stacked: Stacked) -> None:
-    groups = [(list(stacked.layers.parameters()), 0.01), (list(stacked.head.parameters()), 0.1)]
-    optimizer = MuonWithAdamW(groups, 0.5, stacked)
-    chosen = {id(parameter): group for group in optimizer.param_groups for parameter in group["params"]}
-    assert stacked_matrices(stacked) == {id(layer[1].weight) for layer in stacked.layers}  # type: ignore[index]
-    for name, parameter in [*stacked.layers.named_parameters(), *stacked.head.named_parameters()]:
-        group = chosen[id(parameter)]
-        assert group["weight_decay"] == (0.5 if parameter.ndim > 1 else 0.0), name
-        assert group["lr"] == (0.1 if parameter.shape[0] == 3 else 0.01), name
-    assert len(chosen) == len([*stacked.layers.parameters(), *stacked.head.parameters()])

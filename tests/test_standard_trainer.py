@@ -1,7 +1,6 @@
 """transformers' own Trainer with batches of QuestionCollator, and the losses that it and others ask for."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -39,26 +38,11 @@ def test_the_best_model_is_loaded_at_the_end(tmp_path: Path) -> None:
 # ---- losses
 
 
-def batch_with_labels(model: Any) -> tuple[dict[str, Any], torch.Tensor]:
-    inputs = dict(prompt(model, (PAGE, QUESTION), (CARD, "Who?")))
-    return inputs, inputs["input_ids"].masked_fill(~inputs["query_mask"], -100)
-
-
-@torch.no_grad()
-def test_shift_labels_are_obeyed() -> None:
-    """They were swallowed: sequence parallelism, which passes them in place of labels, trained on nothing."""
-    model = tiny_model()
-    inputs, labels = batch_with_labels(model)
-    shifted = torch.nn.functional.pad(labels, (0, 1), value=-100)[:, 1:].contiguous()
-    expected = model(**inputs, labels=labels).loss
-    assert torch.allclose(model(**inputs, shift_labels=shifted).loss, expected)
-    assert not torch.allclose(model(**inputs, shift_labels=labels.contiguous()).loss, expected, atol=1e-3)
-
-
 @torch.no_grad()
 def test_the_loss_of_a_batch_counts_by_its_share_of_the_tokens() -> None:
     model = tiny_model()
-    inputs, labels = batch_with_labels(model)
+    inputs = prompt(model, (PAGE, QUESTION), (CARD, "Who?"))
+    labels = inputs["input_ids"].masked_fill(~inputs["query_mask"], -100)
     tokens = int((labels[:, 1:] != -100).sum())
     whole = model(**inputs, labels=labels).loss
     assert torch.allclose(model(**inputs, labels=labels, num_items_in_batch=2 * tokens).loss, whole / 2)

@@ -27,10 +27,7 @@ def test_sign_flip_by_hand() -> None:
     assert sign_flip(*paired(5, 5)) == 1.0 == sign_flip([1, 0], [1, 0])
     with pytest.raises(ValueError, match="scores: expected the same items for both; got 1 and 2"):
         sign_flip([1], [1, 0])
-
-
-def test_sign_flip_flips_whole_images() -> None:
-    """Ten questions that go together are one piece of evidence."""
+    # Ten questions that go together are one piece of evidence.
     first, second = paired(20, 0)
     assert sign_flip(first, second) < 0.001
     assert sign_flip(first, second, groups=np.repeat([0, 1], 10)) == pytest.approx(0.5, abs=0.02)
@@ -41,9 +38,6 @@ def test_holm_by_hand() -> None:
     assert holm([0.04, 0.01, 0.03]) == pytest.approx([0.06, 0.03, 0.06])
     assert holm([0.5, 0.9]) == [1.0, 1.0]
     assert holm([]) == []
-
-
-def test_bad_groups_are_refused() -> None:
     with pytest.raises(ValueError, match="values: expected at least one; got none"):
         bootstrap_mean([])
     with pytest.raises(ValueError, match=r"groups: expected one per value \(2\); got 1"):

@@ -42,6 +42,8 @@ def test_every_set_is_measured_as_evaluate_does(suite: Path) -> None:
         assert {name: result[each.name]["arms"][name] for name in arms} == alone
         assert told == {name: alone[name]["n"] for name in arms}
     assert "not_on_the_page" in result["missing"]["arms"]["none"]
+    with pytest.raises(ValueError, match="batch_size: expected at least 1; got -5"):
+        measure_suite(tiny_model(), read_suite(suite, "train"), batch_size=-5, progress=False)
 
 
 def test_the_split_of_a_run_replaces_the_files(suite: Path) -> None:
@@ -52,6 +54,8 @@ def test_the_split_of_a_run_replaces_the_files(suite: Path) -> None:
     suite.write_text(f"sets: {{both: {{data: {both}, arms: [none]}}}}", encoding="utf-8")
     (mixed,) = read_suite(suite, "validation")
     assert {each.split for each in mixed.source.sources} == {"validation"}  # type: ignore[attr-defined]
+    sets: list[DataSet] = read_suite(ROOT / "examples" / "measured.yaml")
+    assert {each.source.split for each in sets} == {"test"}  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
@@ -72,28 +76,10 @@ def test_what_is_no_suite_is_refused(text: str, expected: str, tmp_path: Path) -
         read_suite(path)
 
 
-def test_the_shipped_suite_reads() -> None:
-    sets: list[DataSet] = read_suite(ROOT / "examples" / "measured.yaml")
-    assert {each.source.split for each in sets} == {"test"}  # type: ignore[attr-defined]
-
-
 def test_the_command_writes_what_it_prints(suite: Path, tmp_path: Path, cli: Cli) -> None:
     model, file = tiny_checkpoint(tmp_path / "model"), tmp_path / "measured.json"
-    arguments: list[Any] = [
-        "measure",
-        suite,
-        "--model",
-        model,
-        "--split",
-        "train",
-        "--sets",
-        "pages",
-        "--limit",
-        3,
-        "--json",
-        file,
-    ]
-    code, printed, _ = cli(*map(str, arguments))
+    options = ("--model", model, "--split", "train", "--sets", "pages", "--limit", 3, "--json", file)
+    code, printed, _ = cli("measure", suite, *options)
     assert code == 0 and suite_text(json.loads(file.read_text(encoding="utf-8"))) == printed.strip()
     code, _, error = cli("measure", str(suite), "--model", str(model), "--sets", "others")
     assert code == 2 and "--sets: expected names among pages, missing; got others" in error
@@ -119,8 +105,3 @@ def test_a_bad_set_is_refused_before_the_first_one_is_asked(
     monkeypatch.setattr(model, "encode_image", None)
     with pytest.raises((ValueError, FileNotFoundError), match=message):
         measure_suite(model, read_suite(tmp_path / "suite.yaml"), progress=False)
-
-
-def test_no_questions_at_a_time_are_refused(suite: Path) -> None:
-    with pytest.raises(ValueError, match="batch_size: expected at least 1; got -5"):
-        measure_suite(tiny_model(), read_suite(suite, "train"), batch_size=-5, progress=False)

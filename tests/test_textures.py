@@ -45,18 +45,14 @@ def test_sets_hold_the_first_of_all_names() -> None:
     asked = "red green blue luminance saturation saliency sobel_x sobel_y edge_magnitude local_entropy y x eccentricity"
     assert set(basic) == set(asked.split())
     light_channels, full_channels = textures(PAGE, 6, "light"), textures(PAGE, 6, "full")
-    assert torch.equal(full_channels[:, :2], light_channels) and torch.equal(
-        full_channels[:, :13], textures(PAGE, 6, "basic")
-    )
+    assert torch.equal(full_channels[:, :2], light_channels)
+    assert torch.equal(full_channels[:, :13], textures(PAGE, 6, "basic"))
 
 
-@pytest.mark.parametrize(("place", "name"), [(0, "red"), (1, "green"), (2, "blue")])
-def test_colours_are_means(place: int, name: str) -> None:
-    assert channel(name) == pytest.approx(patches(PAGE[0, place].numpy()).mean(-1), abs=1e-6)
-
-
-def test_saturation_is_chroma_and_saliency_distance_from_the_mean_colour() -> None:
+def test_colours_are_means_saturation_is_chroma_and_saliency_distance_from_the_mean_colour() -> None:
     image = PAGE[0].numpy()
+    for place, name in enumerate(("red", "green", "blue")):
+        assert channel(name) == pytest.approx(patches(image[place]).mean(-1), abs=1e-6)
     assert channel("saturation") == pytest.approx(patches(image.max(0) - image.min(0)).mean(-1), abs=1e-6)
     mask = torch.ones(2, 36, dtype=torch.bool)
     mask[:, 18:] = False  # the lower half is padding, and no part of the image's mean colour

@@ -124,9 +124,7 @@ def test_weights_without_effect_of_earlier_versions_are_left_out(whole: Path, tr
 
 
 @pytest.mark.parametrize("llm", ["words", "words.gguf"])
-def test_trained_weights_and_their_language_model_are_the_model(
-    whole: Path, trained: Path, tmp_path: Path, llm: str
-) -> None:
+def test_trained_weights_and_the_language_model_are_one(whole: Path, trained: Path, tmp_path: Path, llm: str) -> None:
     assert not any("language_model" in name for name in stored(trained))
     out = complete(trained, open_source(str(whole.parent / llm), option="--llm"), tmp_path / "out")
     assert same(stored(out), stored(whole)) and is_complete(trained, out)
@@ -140,9 +138,7 @@ def test_training_one_part_further_changes_no_other_file(whole: Path, trained: P
     before = {file.name: file.read_bytes() for file in take_trained(whole, trained)}
     model = tmp_path / "model"
     model.mkdir()
-    weights = {
-        name: weight + 1 if name.startswith("model.bridge.") else weight for name, weight in stored(whole).items()
-    }
+    weights = {name: each + 1 if name.startswith("model.bridge.") else each for name, each in stored(whole).items()}
     save_file(weights, model / "model.safetensors")
     after = {file.name: file.read_bytes() for file in take_trained(model, trained)}
     assert {name for name in after if after[name] != before.get(name)} == {"trained-bridge.safetensors"}
@@ -165,9 +161,7 @@ def test_the_adapter_is_merged(whole: Path, trained: Path, tmp_path: Path) -> No
     assert torch.equal(after[ours.format(1)], expected.bfloat16())
 
 
-def test_a_training_goes_on_with_the_adapter_beside_the_language_model(
-    whole: Path, trained: Path, tmp_path: Path, cli: Cli
-) -> None:
+def test_training_goes_on_with_adapter_and_language_model(whole: Path, trained: Path, tmp_path: Path, cli: Cli) -> None:
     words = AutoModelForCausalLM.from_pretrained(whole.parent / "words", dtype=torch.float32)
     get_peft_model(words, LoraConfig(r=2, target_modules=["q_proj"])).save_pretrained(trained)
     given = ("assemble", trained, "--llm", whole.parent / "words", "--unmerged", "--out", tmp_path / "a")
@@ -312,9 +306,7 @@ def test_a_language_model_that_cannot_be_had_is_one_line(
 # ---- refusals -----------------------------------------------------------------------------------------------------
 
 
-def test_what_does_not_fit_is_refused_and_nothing_is_written(
-    whole: Path, trained: Path, tmp_path: Path, cli: Cli
-) -> None:
+def test_what_does_not_fit_is_refused_unwritten(whole: Path, trained: Path, tmp_path: Path, cli: Cli) -> None:
     words, out = whole.parent / "words", tmp_path / "out"
 
     def refusal(*arguments: Any) -> str:

@@ -42,6 +42,9 @@ def test_mixes_that_draw_nothing_are_refused(weights: Any) -> None:
 
 
 # ---- parts --------------------------------------------------------------------------------------------------------
+QUICK: dict[str, Any] = {"data": PAGES, "warmup": 0, "batch_size": 2, "learning_rate": 1e-3}
+
+
 def test_every_parameter_belongs_to_one_part_and_every_part_has_some(checkpoint: Path) -> None:
     names = [name for name, _ in loaded(checkpoint)[0].named_parameters()]
     assert {part_of_parameter(name) for name in names} == set(PARTS)
@@ -52,16 +55,8 @@ def test_every_parameter_belongs_to_one_part_and_every_part_has_some(checkpoint:
 
 @pytest.mark.parametrize("kind", [AllocatorPhase, SemanticPhase, JointPhase])
 def test_a_phase_trains_its_parts_and_leaves_the_others(kind: type[Phase], checkpoint: Path, tmp_path: Path) -> None:
-    phase = kind(
-        data=PAGES,
-        steps=2,
-        warmup=0,
-        batch_size=2,
-        learning_rate=1e-3,
-        allocator="tiers",
-        losses={"diversity": 0.1, "efficiency": 5.0},
-        target_tokens=1.0,
-    )
+    losses = {"diversity": 0.1, "efficiency": 5.0}
+    phase = kind(**QUICK, steps=2, allocator="tiers", losses=losses, target_tokens=1.0)
     trainer = trainer_of(checkpoint, tmp_path, phase)
     before = weights_of(trainer)
     trainer.train()
@@ -74,19 +69,8 @@ def test_a_phase_trains_its_parts_and_leaves_the_others(kind: type[Phase], check
 
 def test_a_phase_can_train_one_scorer_and_leave_the_others(checkpoint: Path, tmp_path: Path) -> None:
     """It evaluates at the model's own budget, for which the prompts had no room where less was drawn in training."""
-    phase = AllocatorPhase(
-        data=PAGES,
-        held_out=PAGES,
-        steps=1,
-        warmup=0,
-        batch_size=2,
-        evaluate_every=1,
-        learning_rate=1e-3,
-        trained=("scorer.clip_query",),
-        losses={"answer": 0.0},
-        strategies={"saliency": 1.0},
-        budgets={2: 1.0},
-    )
+    chosen: dict[str, Any] = {"strategies": {"saliency": 1.0}, "budgets": {2: 1.0}, "trained": ("scorer.clip_query",)}
+    phase = AllocatorPhase(**QUICK, **chosen, held_out=PAGES, steps=1, evaluate_every=1, losses={"answer": 0.0})
     trainer = trainer_of(checkpoint, tmp_path, phase)
     before = weights_of(trainer)
     trainer.train()
@@ -120,22 +104,10 @@ def test_accumulation_does_not_change_the_loss(checkpoint: Path, tmp_path: Path)
     assert weights[0] == pytest.approx(weights[1], rel=1e-4)
 
 
-def test_training_lowers_the_loss_and_logs_what_it_measures(
-    checkpoint: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    trainer = trainer_of(
-        checkpoint,
-        tmp_path,
-        steps=20,
-        warmup=2,
-        batch_size=6,
-        learning_rate=3e-3,
-        evaluate_every=20,
-        log_every=10,
-        strategies={"realizer": 1.0},
-        allocator="tiers",
-        losses={"distribution": 0.1},
-    )
+def test_training_lowers_the_loss_and_logs(checkpoint: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    sizes = {"steps": 20, "warmup": 2, "batch_size": 6, "learning_rate": 3e-3, "evaluate_every": 20, "log_every": 10}
+    chosen = {"strategies": {"realizer": 1.0}, "allocator": "tiers", "losses": {"distribution": 0.1}}
+    trainer = trainer_of(checkpoint, tmp_path, **sizes, **chosen)
     with caplog.at_level("INFO"):
         trainer.train()
     told = [record.getMessage() for record in caplog.records if " s a step, about 0 h 0" in record.getMessage()]
@@ -163,9 +135,15 @@ def test_bad_settings_of_a_phase_are_refused(change: dict[str, Any], message: st
         replace(PHASE, **change)
 
 
-def test_the_trainer_refuses_a_device_that_it_cannot_be_told(checkpoint: Path, tmp_path: Path) -> None:
+def test_the_trainer_refuses_devices_and_losses_that_it_does_not_know(checkpoint: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="device: expected cpu or cuda .*; got cuda:1"):
         make_trainer(*loaded(checkpoint), PHASE, tmp_path, device=torch.device("cuda", 1), root=tmp_path)
+    with pytest.raises(ValueError, match="losses: expected names among answer, .*; got beauty"):
+        loss_weights({"beauty": 1.0})
+    with pytest.raises(ValueError, match="losses: expected weights of 0 or more, one above 0"):
+        loss_weights({"answer": -1.0})
+    with pytest.raises(ValueError, match="retention: expected an adapter"):
+        trainer_of(checkpoint, tmp_path, RETAINING, losses={"retention": 1.0})
 
 
 # ---- What a training measures: losses by token, recall, dependence on the question
@@ -182,30 +160,17 @@ def test_query_dependence_is_the_distance_between_fetches_of_one_image() -> None
     assert bool(repeated.isnan().all()), "the same question again says nothing"
     nothing = query_dependence(fetched[:2] & False, images[:2], questions[:2])
     assert bool(nothing.isnan().all())
-
-
-def test_weights_of_unknown_losses_are_refused() -> None:
-    with pytest.raises(ValueError, match="losses: expected names among answer, .*; got beauty"):
-        loss_weights({"beauty": 1.0})
-    with pytest.raises(ValueError, match="losses: expected weights of 0 or more, one above 0"):
-        loss_weights({"answer": -1.0})
+    scores, mask = torch.tensor([[1.0, 5.0, 3.0]]), torch.tensor([[True, False, True]])
+    assert retention_loss(scores, torch.zeros(1, 3), mask).tolist() == [5.0]
 
 
 # ---- Retention: what an adapter learns elsewhere does not change what the scorers say of retained records
 
 OTHER = {**PAGES, "seed": 77}
 MIXED = {"format": "mixed", "sources": [PAGES, OTHER], "retained": [1]}
-RETAINING = AllocatorPhase(
-    data=MIXED,
-    trained=("scorer",),
-    steps=12,
-    warmup=1,
-    batch_size=4,
-    learning_rate=2e-2,
-    strategies={"realizer": 1.0},
-    losses={"answer": 0.0},
-    weight_decay=0.0,
-)
+SIZES: dict[str, Any] = {"steps": 12, "warmup": 1, "batch_size": 4, "learning_rate": 2e-2, "weight_decay": 0.0}
+CHOSEN: dict[str, Any] = {"trained": ("scorer",), "strategies": {"realizer": 1.0}, "losses": {"answer": 0.0}}
+RETAINING = AllocatorPhase(data=MIXED, **SIZES, **CHOSEN)
 
 
 def moved(checkpoint: Path, folder: Path, weight: float) -> float:
@@ -233,13 +198,3 @@ def test_retained_records_are_judged_as_before(checkpoint: Path, tmp_path: Path)
 def test_sources_that_there_are_not_are_not_retained(retained: Any) -> None:
     with pytest.raises(ValueError, match="retained: expected a list of numbers of sources, 0 to 1; got"):
         open_records({**MIXED, "retained": retained})
-
-
-def test_a_whole_model_has_nothing_to_be_held_to(checkpoint: Path, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="retention: expected an adapter"):
-        trainer_of(checkpoint, tmp_path, RETAINING, losses={"retention": 1.0})
-
-
-def test_retention_counts_real_patches_alone() -> None:
-    scores, mask = torch.tensor([[1.0, 5.0, 3.0]]), torch.tensor([[True, False, True]])
-    assert retention_loss(scores, torch.zeros(1, 3), mask).tolist() == [5.0]

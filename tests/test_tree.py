@@ -15,18 +15,8 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 FOLDERS = {".ci", "arr_coc", "benchmarks", "docs", "examples", "hub_configs", "modeling", "tests"}
-FILES = {
-    ".gitignore",
-    "CHANGELOG.md",
-    "CONTRIBUTING.md",
-    "LICENSE",
-    "MANIFEST.in",
-    "Makefile",
-    "README.md",
-    "constraints.txt",
-    "pyproject.toml",
-    "setup.py",
-}
+FILES = {*".gitignore CHANGELOG.md CONTRIBUTING.md LICENSE MANIFEST.in Makefile README.md".split()}
+FILES |= {"constraints.txt", "pyproject.toml", "setup.py"}
 
 LARGEST = 16_000_000
 """Bytes of a tracked file."""
@@ -51,18 +41,12 @@ def tracked() -> list[str]:
     return [path for path in listed.split("\0") if path and (ROOT / path).is_file()]
 
 
-def test_files_lie_under_known_names(tracked: list[str]) -> None:
+def test_files_and_weights_lie_under_known_names_and_none_is_large(tracked: list[str]) -> None:
     """`work/` held 22 MB of weights a second time, for three weeks."""
     assert [path for path in tracked if path.partition("/")[0] not in (FOLDERS if "/" in path else FILES)] == []
-
-
-def test_no_file_is_large(tracked: list[str]) -> None:
     sizes = {path: (ROOT / path).stat().st_size for path in tracked}
     print(f"{len(sizes):,} files, {sum(sizes.values()):,} bytes")
     assert {path: size for path, size in sizes.items() if size > LARGEST} == {}
-
-
-def test_weights_lie_where_they_are_published_from_and_without_what_only_training_needs(tracked: list[str]) -> None:
     weights = [path for path in tracked if path.endswith(WEIGHTS)]
     assert [path for path in weights if not path.startswith(MAY_HOLD_WEIGHTS)] == []
     assert [path for path in weights if path.endswith("learner.safetensors")] == []

@@ -29,18 +29,9 @@ def chats(kind: str) -> Dataset:
 
 
 def make_trainer(model: Any, kind: str, out: Path, lora: bool) -> Any:
-    settings = trl.SFTConfig(
-        str(out),
-        max_steps=2,
-        per_device_train_batch_size=2,
-        learning_rate=1e-2,
-        report_to=[],
-        use_cpu=True,
-        bf16=False,
-        assistant_only_loss=kind == "messages",
-        save_strategy="no",
-        logging_steps=1,
-    )
+    sizes = {"max_steps": 2, "per_device_train_batch_size": 2, "learning_rate": 1e-2, "logging_steps": 1}
+    told = {"report_to": [], "save_strategy": "no", "assistant_only_loss": kind == "messages"}
+    settings = trl.SFTConfig(str(out), use_cpu=True, bf16=False, **sizes, **told)
     peft_config = LoraConfig(**LORA) if lora else None  # type: ignore[arg-type]
     return trl.SFTTrainer(
         model, settings, train_dataset=chats(kind), processing_class=model.processor, peft_config=peft_config

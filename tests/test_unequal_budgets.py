@@ -168,7 +168,7 @@ def fetched(model: Any, question: str = "Who?", **kwargs: Any) -> tuple[int, str
     return fetch.budget, fetch.allocator
 
 
-def test_auto_takes_the_configured_allocator_else_tiers() -> None:
+def test_auto_takes_the_configured_allocator_and_a_stated_budget_is_exact() -> None:
     plain = choosing_model()
     assert fetched(plain) == (17, "topk") and fetched(plain, budget="auto") == (4, "tiers")
     assert fetched(plain, budget="tier:256") == (16, "topk")
@@ -176,9 +176,6 @@ def test_auto_takes_the_configured_allocator_else_tiers() -> None:
     assert configured.config.vision_tokens() == (16, 25), "as many placeholders as an item can need"
     count, allocator = fetched(configured)
     assert allocator == "adaptive" and 4 <= count <= 25 and fetched(configured, budget="auto") == (count, "adaptive")
-
-
-def test_a_stated_budget_is_exact_unless_an_allocator_that_chooses_is_stated_too() -> None:
     configured = loud_model(fetcher={"allocator": "tiers", "budget": "auto", "tier_lengths": [1, 2, 3, 4]})
     assert fetched(configured) == (25, "tiers")
     assert fetched(configured, budget=9) == (9, "topk")

@@ -97,31 +97,22 @@ def test_absent_questions_ask_for_fields_that_are_nowhere_on_the_page(domain: st
     assert asked > 6
 
 
-def test_the_share_of_absent_questions_is_that_asked_for() -> None:
+def test_shares_of_absent_and_unheard_of_questions_are_those_asked_for() -> None:
     questions = [q for number in range(60) for q in drawn("document", number, Variations(absent=0.25)).questions]
     assert 0.19 < np.mean([question.absent for question in questions]) < 0.31
     assert all(q.absent for number in range(3) for q in drawn("document", number, Variations(absent=1.0)).questions)
-
-
-def test_a_share_of_absent_questions_is_about_what_no_page_has_a_field_for() -> None:
     pages = [drawn("document", number, Variations(absent=1.0, unheard=0.5)) for number in range(30)]
     questions = [question for page in pages for question in page.questions]
     assert all(question.answers == (NOT_ON_THE_PAGE,) and not question.boxes for question in questions)
     known = [bool(set(FIELDS) & set(re.findall(r"\w+", question.text.lower()))) for question in questions]
     assert 0.4 < np.mean(known) < 0.6
     assert same(drawn("document", 0, Variations(unheard=0.5)), drawn("document", 0))
-
-
-def test_unheard_of_fields_have_names_of_their_split_that_the_page_does_not_show() -> None:
     rng, name = np.random.default_rng(0), part(UNHEARD_FIELDS, "test")[0]
     glyphs = [Glyph(char, (0.0, 0.0, 1.0, 1.0)) for char in name.upper() if char != " "]
     assert {unheard_field(rng, glyphs, "test") for _ in range(600)} == {*part(UNHEARD_FIELDS, "test")} - {name}
     assert not set(FIELDS) & {word for field in UNHEARD_FIELDS for word in field.split()}
     training = {unheard_field(rng, glyphs, "train") for _ in range(200)}
     assert training - set(UNHEARD_FIELDS) and not training & {*part(UNHEARD_FIELDS, "validation")}
-
-
-def test_pages_without_fields_are_asked_for_nothing_absent() -> None:
     assert same(drawn("generated", 0, Variations(absent=1.0)), drawn("generated", 0))
 
 
@@ -136,9 +127,6 @@ def test_second_turns_have_another_question_about_the_page_before_them() -> None
                 assert asked != question.text and said[asked] == answered
                 seconds += 1
     assert 20 < seconds < 70
-
-
-def test_a_variation_does_not_change_what_another_does() -> None:
     for number in range(4):
         plain, alone = drawn("document", number), drawn("document", number, Variations(absent=0.5))
         both = drawn("document", number, Variations(absent=0.5, photo=1.0))

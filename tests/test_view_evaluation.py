@@ -61,7 +61,7 @@ def test_the_oracle_fetches_from_the_page_that_answers(report: dict[str, Any]) -
     assert oracle["tokens"] == none["tokens"] + 4
 
 
-def test_what_is_asked_is_what_generate_answers(model: Any, data: Path) -> None:
+def test_what_is_asked_is_what_generate_answers_also_beside_documents(model: Any, data: Path, tmp_path: Path) -> None:
     records = read_records(data)
     scored = score_strategies(model, records, ["realizer"], budget=5, progress=False)["realizer"]
     said = [prediction.answer for prediction in scored.predictions[0]]
@@ -69,10 +69,7 @@ def test_what_is_asked_is_what_generate_answers(model: Any, data: Path) -> None:
     assert said[2:] == alone
     images = [[Image.open(path) for path in records[0].images]]
     assert said[0] == model.generate(images, records[0].question, budget=5)[0]
-
-
-def test_an_image_is_asked_in_the_same_way_beside_documents(model: Any, data: Path, tmp_path: Path) -> None:
-    """Any document in a file turned the tiles of all its images on."""
+    # Any document in a file turned the tiles of all its images on.
     noise(220, 300, 5).save(tmp_path / "large.png")
     large, (document, *_) = Record(tmp_path / "large.png", QUESTIONS[0], ("?",), line=1), read_records(data)[2:]
     alone, beside = (
@@ -95,10 +92,17 @@ def test_arms_of_a_single_view_are_refused(model: Any, data: Path, arm: str) -> 
         measure_suite(model, [DataSet("pages", Jsonl(data), (arm,))], progress=False)
 
 
-def test_several_passes_over_views_are_refused(model: Any, data: Path) -> None:
+def test_passes_broken_documents_and_training_on_views_are_refused(model: Any, data: Path, tmp_path: Path) -> None:
     """They were left out, and the report said how many there had been."""
     with pytest.raises(ValueError, match="passes: expected one with tiles or several sources; got 2"):
         score_strategies(model, read_records(data), ["realizer"], num_passes=2, progress=False)
+    broken = tmp_path / "broken.pdf"
+    broken.write_bytes(b"%PDF-1.4 nothing")
+    with pytest.raises(ValueError, match="line 9: .*broken.pdf"):
+        score_strategies(model, [Record(broken, "?", ("1",), line=9)], ["none"], progress=False)
+    # The collator took the first image of each record, whatever the question was about.
+    with pytest.raises(ValueError, match="line 1: images: expected a single image, .* no documents; got 2"):
+        QuestionCollator(model.processor, model.config)(read_records(data, limit=1))
 
 
 @pytest.mark.parametrize(
@@ -108,19 +112,10 @@ def test_several_passes_over_views_are_refused(model: Any, data: Path) -> None:
         ({"boxes": ((500.0, 10.0, 600.0, 20.0),)}, "line 3: boxes: expected boxes that reach into source 2 of"),
     ],
 )
-def test_numbers_and_boxes_beside_the_document_are_refused(
-    model: Any, data: Path, change: dict[str, Any], said: str
-) -> None:
+def test_numbers_and_boxes_off_the_pages_are_refused(model: Any, data: Path, change: dict[str, Any], said: str) -> None:
     record = replace(read_records(data)[2], **change)
     with pytest.raises(ValueError, match=said):
         score_strategies(model, [record], ["none"], progress=False)
-
-
-def test_a_broken_document_names_its_line(model: Any, tmp_path: Path) -> None:
-    broken = tmp_path / "broken.pdf"
-    broken.write_bytes(b"%PDF-1.4 nothing")
-    with pytest.raises(ValueError, match="line 9: .*broken.pdf"):
-        score_strategies(model, [Record(broken, "?", ("1",), line=9)], ["none"], progress=False)
 
 
 def test_a_tiff_of_several_pages_is_a_document_and_a_broken_image_is_none(tmp_path: Path) -> None:
@@ -131,12 +126,6 @@ def test_a_tiff_of_several_pages_is_a_document_and_a_broken_image_is_none(tmp_pa
     (tmp_path / "broken.png").write_bytes(b"nothing")
     named = {name: [Record(tmp_path / name, "?", ("1",))] for name in ("pages.tiff", "page.tiff", "broken.png")}
     assert [name for name, records in named.items() if needs_views(records, None)] == ["pages.tiff"]
-
-
-def test_training_on_several_images_is_refused(model: Any, data: Path) -> None:
-    """The collator took the first image of each record, whatever the question was about."""
-    with pytest.raises(ValueError, match="line 1: images: expected a single image, .* no documents; got 2"):
-        QuestionCollator(model.processor, model.config)(read_records(data, limit=1))
 
 
 def test_the_documented_command_runs(

@@ -42,6 +42,11 @@ def test_a_fetched_patch_is_outlined_where_it_lies_and_nothing_else_is() -> None
     top, left = MARGIN + cell, MARGIN + 2 * cell
     assert top <= rows.min() and rows.max() < top + cell
     assert left <= columns.min() and columns.max() < left + cell
+    said = describe(fetch([1, 2], is_padding=torch.tensor([[False, True]])))
+    assert said == (
+        "strategy realizer, allocator topk: 2 of 64 patches fetched (outlined, 1 of them padding), beside 4 base "
+        "tokens (grid)"
+    )
 
 
 @pytest.mark.parametrize(("width", "height"), [(64, 16), (16, 64)])
@@ -62,9 +67,7 @@ def test_patches_of_tiles_are_outlined_where_they_lie_in_the_image() -> None:
     model = tiny_model(text=LARGE_TEXT)
     page = Image.new("RGB", (500, 700), "white")
     page.paste("black", (300, 520, 380, 540))
-    answer = model.generate(
-        page, "Where?", strategy="oracle", boxes=[(300, 520, 380, 540)], budget=4, return_fetch=True
-    )
+    answer = model.generate(page, "?", strategy="oracle", boxes=[(300, 520, 380, 540)], budget=4, return_fetch=True)
     places = [origin.box for origin in answer.sources]
     assert all(x1 - x0 < 500 / 16 for x0, _, x1, _ in places), "of tiles, finer than the overview"
     picture = draw_fetch(page, answer.fetch)
@@ -112,11 +115,3 @@ def test_the_command_line_asks_documents(checkpoint: Path, tmp_path: Path, cli: 
     assert {origin["page"] for origin in said["sources"]} <= {1, 2, 3} and said["sources"][0]["box"]
     with Image.open(picture) as sheet:
         assert sheet.width > 300
-
-
-def test_the_caption_says_how_many_patches_are_padding() -> None:
-    said = describe(fetch([1, 2], is_padding=torch.tensor([[False, True]])))
-    assert said == (
-        "strategy realizer, allocator topk: 2 of 64 patches fetched (outlined, 1 of them padding), beside 4 base "
-        "tokens (grid)"
-    )

@@ -32,9 +32,7 @@ def model() -> Any:
 
 @given(st.integers(1, 3000), st.integers(1, 3000), st.sampled_from([0.25, 0.5, 1.0]), st.sampled_from([None, 1, 4, 9]))
 @settings(max_examples=60, deadline=None)
-def test_tiles_cover_the_source_and_overlap_by_a_base_cell(
-    height: int, width: int, scale: float, most: int | None
-) -> None:
+def test_tiles_cover_the_source_and_share_a_base_cell(height: int, width: int, scale: float, most: int | None) -> None:
     windows = plan_tiles(height, width, grid=GRID, patch_size=TINY_PATCH, scale=scale, most=most)
     if not windows:
         assert most == 1 or scale * max(height, width) <= TINY_SIDE
@@ -145,24 +143,21 @@ def test_a_single_view_gives_what_it_gave(model: Any) -> None:
         answer = model.generate(SMALL, QUESTION, return_fetch=True, **options)
         assert answer.text == plain.text and answer.probability == plain.probability
         assert torch.equal(answer.fetch.indices, plain.fetch.indices)
-
-
-def test_a_joint_budget_over_one_view_fetches_the_same(model: Any) -> None:
     plain = model.generate(SMALL, QUESTION, return_fetch=True)
     joint = model.generate([[SMALL], [SCAN, SMALL]], QUESTION, tiles="never", return_fetch=True)[0]
     assert torch.equal(fetched(joint).indices, plain.fetch.indices) and joint.text == plain.text
     assert joint.probability == pytest.approx(plain.probability, rel=1e-4)
 
 
-@pytest.mark.parametrize("tiles", ["auto", "asked"])
-def test_what_is_answered_does_not_depend_on_neighbours(model: Any, tiles: str) -> None:
-    pages, questions = [SCAN, drawn(420, 430, seed=3)], [QUESTION, "Who signed?"]
-    batch = model.generate(pages, questions, tiles=tiles, return_fetch=True)
+@pytest.mark.parametrize("options", [{"tiles": "auto"}, {"tiles": "asked"}, {"max_tiles": 12}])
+def test_what_is_answered_does_not_depend_on_neighbours(model: Any, options: dict[str, Any]) -> None:
+    """Tiles are counted by prompt: of two pages that need twelve both have all of theirs."""
+    pages = [SCAN, drawn(420, 430, seed=3), drawn(500, 700, seed=5)]
+    questions = [QUESTION, "Who signed?", QUESTION]
+    batch = model.generate(pages, questions, **options, return_fetch=True)
     for page, question, answer in zip(pages, questions, batch, strict=True):
-        single = model.generate(page, question, tiles=tiles, return_fetch=True)
-        assert single.text == answer.text
-        boxes = [item.fetch.boxes() for item in (single, answer)]
-        assert torch.equal(*boxes)
+        single = model.generate(page, question, **options, return_fetch=True)
+        assert single.text == answer.text and torch.equal(single.fetch.boxes(), answer.fetch.boxes())
 
 
 def test_questions_ask_for_tiles_of_their_own_whatever_was_encoded_before(model: Any) -> None:
@@ -177,12 +172,22 @@ def test_questions_ask_for_tiles_of_their_own_whatever_was_encoded_before(model:
         assert len(one.fetch.seen.views.slots) == 3
 
 
-def test_base_tokens_are_those_of_the_overview_bit_for_bit(model: Any) -> None:
+def test_base_tokens_are_those_of_the_overview_and_pooled_on_request(model: Any) -> None:
     with_tiles, alone = model.encode_image(SCAN), model.encode_image(SCAN, tiles="never")
     assert with_tiles.tiles is not None and alone.tiles is None
     assert torch.equal(with_tiles.tokens, alone.tokens)
     base_only = [model.generate(seen, QUESTION, strategy="none", return_fetch=True) for seen in (with_tiles, alone)]
     assert base_only[0].text == base_only[1].text and base_only[0].fetch.budget == 0
+    encoding: ImageEncoding = model.encode_image([SCAN, SCAN])
+    assert encoding.tiles is not None and encoding.tiles.features.dtype == torch.bfloat16
+    assert len(encoding.tiles) == 24 and encoding.semantic_cache == []
+    # `max_base_tokens` counted for several images only.
+    assert model.encode_image(SCAN, tiles="never").base_positions == 16
+    seen = model.encode_image(SCAN, tiles="never", max_base_tokens=4)
+    assert seen.base_positions == 4 and seen.tokens.shape[1] == 4
+    answer = model.generate(SCAN, QUESTION, tiles="never", max_base_tokens=4, return_fetch=True)
+    again = model.generate(seen, QUESTION, return_fetch=True)
+    assert answer == again and answer.sources == again.sources  # tensors are not compared, which ended in an error
 
 
 @pytest.mark.parametrize(("spread", "counts"), [("each", [14, 13]), ("joint", None)])
@@ -227,18 +232,18 @@ def test_a_long_question_about_one_image_is_refused_beside_several(model: Any, m
     assert len(model.generate([[SMALL, OTHER], [OTHER]], ["Who?", long], max_new_tokens=1)) == 2
 
 
-def test_tiles_are_counted_by_prompt(model: Any) -> None:
-    """Twelve of each page: both have all of theirs, as each alone has."""
-    pages = [SCAN, drawn(500, 700, seed=5)]
-    batch = model.generate(pages, [QUESTION] * 2, max_tiles=12, return_fetch=True)
-    for page, answer in zip(pages, batch, strict=True):
-        single = model.generate(page, QUESTION, max_tiles=12, return_fetch=True)
-        assert single.text == answer.text and torch.equal(single.fetch.boxes(), answer.fetch.boxes())
-
-
-def test_more_images_than_a_prompt_may_show_are_refused(model: Any) -> None:
+def test_what_does_not_go_together_is_refused(model: Any) -> None:
     with pytest.raises(ValueError, match=r"images: expected at most 5 in one prompt \(max_pages\); got 6"):
         model.generate([[SMALL] * 6], QUESTION, max_pages=5)
+    with pytest.raises(ValueError, match="max_base_tokens: expected at least 1 for each of 3 sources; got 2"):
+        model.generate([[SCAN] * 3], QUESTION, max_base_tokens=2)
+    plain = model.encode_image(SMALL)
+    with pytest.raises(
+        ValueError, match='tiles: expected encodings that hold all of their tiles .*; got tiles="asked"'
+    ):
+        plain.join(model.encode_image(SCAN, tiles="asked"))
+    with pytest.raises(ValueError, match="pool: expected encodings of one pool to join them; got \\[1, 2\\]"):
+        plain.join(replace(plain, pool=2))
 
 
 def test_threads_may_ask_one_encoding_for_tiles(model: Any) -> None:
@@ -303,33 +308,12 @@ def test_bad_options_are_refused_before_anything_is_encoded(
         model.generate(SCAN, QUESTION, **options)
 
 
-def test_base_tokens_of_a_single_image_are_pooled_too(model: Any) -> None:
-    """`max_base_tokens` counted for several images only."""
-    assert model.encode_image(SCAN, tiles="never").base_positions == 16
-    seen = model.encode_image(SCAN, tiles="never", max_base_tokens=4)
-    assert seen.base_positions == 4 and seen.tokens.shape[1] == 4
-    answer = model.generate(SCAN, QUESTION, tiles="never", max_base_tokens=4, return_fetch=True)
-    again = model.generate(seen, QUESTION, return_fetch=True)
-    assert answer == again and answer.sources == again.sources  # tensors are not compared, which ended in an error
-
-
 @pytest.mark.parametrize("option", [{"tiles": "all"}, {"dpi": 300}, {"max_base_tokens": 4}, {"asked_tiles": 1}])
 def test_options_of_views_beside_an_encoding_are_refused(model: Any, option: dict[str, Any]) -> None:
     """They changed nothing, without a word."""
     (name,) = option
     with pytest.raises(ValueError, match=f"{name}: expected an image beside it; got an encoding, whose views are made"):
         model.generate(model.encode_image(SCAN), QUESTION, **option)
-
-
-def test_more_sources_than_base_tokens_are_refused(model: Any) -> None:
-    with pytest.raises(ValueError, match="max_base_tokens: expected at least 1 for each of 3 sources; got 2"):
-        model.generate([[SCAN] * 3], QUESTION, max_base_tokens=2)
-
-
-def test_tiles_are_kept_in_half_precision_and_without_keys_and_values(model: Any) -> None:
-    encoding: ImageEncoding = model.encode_image([SCAN, SCAN])
-    assert encoding.tiles is not None and encoding.tiles.features.dtype == torch.bfloat16
-    assert len(encoding.tiles) == 24 and encoding.semantic_cache == []
 
 
 def test_an_answer_says_where_in_the_source_it_was_fetched(model: Any) -> None:
@@ -342,9 +326,6 @@ def test_an_answer_says_where_in_the_source_it_was_fetched(model: Any) -> None:
         assert 0 <= x0 < x1 <= width and 0 <= y0 < y1 <= height and origin.page is None
     tile = [origin for origin in answer.sources if origin.source == 0]
     assert all(origin.box[2] - origin.box[0] <= 16 for origin in tile)  # 8 px of the square at half the scale
-
-
-def test_origins_of_a_single_view_are_its_patches(model: Any) -> None:
     answer = model.generate(
         drawn(128, 128), QUESTION, strategy="oracle", boxes=[(16, 40, 24, 48)], budget=1, return_fetch=True
     )
@@ -390,16 +371,6 @@ def test_tiles_that_were_asked_for_are_those_of_every_copy_of_an_encoding(model:
     assert len(encoding.tiles) == 1
 
 
-def test_joining_what_does_not_go_together_is_refused(model: Any) -> None:
-    plain = model.encode_image(SMALL)
-    with pytest.raises(
-        ValueError, match='tiles: expected encodings that hold all of their tiles .*; got tiles="asked"'
-    ):
-        plain.join(model.encode_image(SCAN, tiles="asked"))
-    with pytest.raises(ValueError, match="pool: expected encodings of one pool to join them; got \\[1, 2\\]"):
-        plain.join(replace(plain, pool=2))
-
-
 @torch.no_grad()
 def test_an_answer_holds_the_views_of_its_own_question(model: Any) -> None:
     """Maps and counts of a later question were those of the first."""
@@ -414,11 +385,7 @@ def test_an_answer_holds_the_views_of_its_own_question(model: Any) -> None:
         assert torch.allclose(beside.fetch.seen.relevance, alone.fetch.seen.relevance, atol=1e-4)
         assert describe(beside.fetch) == describe(alone.fetch) and beside.sources == alone.sources
         assert torch.equal(beside.fetch.boxes(), alone.fetch.boxes())
-
-
-@torch.no_grad()
-def test_a_page_that_is_selected_is_that_page_alone(model: Any) -> None:
-    """Its answer came from the tiles of another page."""
+    # Its answer came from the tiles of another page.
     pages = model.encode_image([[SCAN, SMALL]])
     second = pages.select(torch.tensor([1]))
     answer = model.generate(second, QUESTION, return_fetch=True)

@@ -42,30 +42,15 @@ def official_names(name: str) -> str:
 def test_deepseek_ocrs_own_numbers() -> None:
     """A small case of the published code (weights by rule): neck, convolutions, CLIP, projector."""
     sizes = DEEP_ENCODER
+    grid = {"image_size": sizes["image"], "patch_size": 16, "hidden_size": sizes["width"], "out_channels": 256}
+    grid |= {"num_hidden_layers": sizes["layers"], "num_attention_heads": sizes["heads"], "mlp_dim": 4 * sizes["width"]}
+    clip = {"hidden_size": 1024, "intermediate_size": 4096, "position_grid": 16}
+    clip |= {"num_hidden_layers": sizes["semantic_layers"], "num_attention_heads": sizes["semantic_heads"]}
     parts = nn.ModuleDict(
         {
-            "grid_encoder": GridEncoder(
-                vision(
-                    image_size=sizes["image"],
-                    patch_size=16,
-                    hidden_size=sizes["width"],
-                    num_hidden_layers=sizes["layers"],
-                    num_attention_heads=sizes["heads"],
-                    mlp_dim=4 * sizes["width"],
-                    global_attn_indexes=sizes["whole"],
-                    out_channels=256,
-                )
-            ),
+            "grid_encoder": GridEncoder(vision(**grid, global_attn_indexes=sizes["whole"])),
             "compressor": ConvCompressor(vision(out_channels=256, compressed_channels=[512, 1024])),
-            "semantic_encoder": SemanticEncoder(
-                semantic(
-                    hidden_size=1024,
-                    intermediate_size=4096,
-                    num_hidden_layers=sizes["semantic_layers"],
-                    num_attention_heads=sizes["semantic_heads"],
-                    position_grid=16,
-                )
-            ),
+            "semantic_encoder": SemanticEncoder(semantic(**clip)),
             "bridge": LinearBridge(ArrCocBridgeConfig(), vision_size=1024, text_size=sizes["projected"]),
         }
     ).eval()
@@ -179,16 +164,3 @@ def test_positions_are_read_at_the_patchs_own_y_and_x() -> None:
     found = encoder._positions_at(at, 16)[0, :, :2]
     expected = torch.tensor([[8.5 / 4 - 0.5, 3.5 / 4 - 0.5], [2.5 / 4 - 0.5, 13.5 / 4 - 0.5]])
     assert torch.allclose(found, expected, atol=1e-5)
-
-
-@torch.no_grad()
-def test_eager_attention_gives_the_numbers_of_sdpa() -> None:
-    config = semantic()
-    encoder = randomise(SemanticEncoder(config))
-    tokens, at = torch.randn(2, 4, 20), torch.tensor([[1], [7]])
-    found = {}
-    for kind in ("eager", "sdpa"):
-        config._attn_implementation = kind
-        base, cache = encoder(tokens, 8, None)
-        found[kind] = torch.cat((base, encoder(tokens[:, :1], 8, at, cache)[0]), 1)
-    assert torch.allclose(found["eager"], found["sdpa"], atol=1e-5)

@@ -30,7 +30,7 @@ from helpers import (
 )
 from serving_client import IMAGES, SETTINGS, URLS, ask, serving, text_of
 
-from arr_coc import ArrCocConfig, ArrCocForConditionalGeneration
+from arr_coc import ArrCocForConditionalGeneration
 from arr_coc.demo.steps import answer_in_steps
 from arr_coc.modeling import answers, bridges, views
 from arr_coc.modeling.answers import calibrated
@@ -189,9 +189,7 @@ def test_the_most_relevant_patches_come_once_more_behind_all_views(monkeypatch: 
 @torch.no_grad()
 @pytest.mark.parametrize("budget", [20, 200])
 @pytest.mark.parametrize("focus", [3.0, 1000.0])  # how far the more relevant view is preferred
-def test_views_that_share_a_budget_have_room_for_all_wordpieces(
-    focus: float, budget: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_views_of_one_budget_have_room_for_words(focus: float, budget: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Second wordpieces of a patch were dropped, and patches without text were fetched."""
     model = reads(tiny_model(**WORDPIECES, fetcher=SCORES_WORDS), 2, 2)
     for module in (bridges, views):
@@ -211,18 +209,14 @@ def test_views_that_share_a_budget_have_room_for_all_wordpieces(
 
 
 @torch.no_grad()
-def test_only_patches_in_which_text_begins_are_fetched() -> None:
+def test_only_patches_with_text_are_fetched_and_all_their_wordpieces_become_tokens(foremost: int) -> None:
     model = reads(tiny_model(**WORDPIECES, fetcher=SCORES_WORDS), 0, 1)
     encoding = model.encode_image(PAGE)
     begins = (encoding.pieces[0] >= 0).flatten(1).any(1) & encoding.patch_mask[0]
     for budget in (10, int(begins.sum()) + 5):
         fetched = model.generate(encoding, QUESTION, budget=budget, return_fetch=True).fetch.indices[0]
         assert begins[fetched].all() and len(fetched) == min(budget, int(begins.sum()))
-
-
-@torch.no_grad()
-def test_all_wordpieces_become_tokens_until_the_budget_is_reached(foremost: int) -> None:
-    """Two begin in each of 20 patches, and those of the foremost come once more: more tokens than patches."""
+    # Two begin in each of 20 patches, and those of the foremost come once more: more tokens than patches.
     model = reads(tiny_model(**WORDPIECES, fetcher=SCORES_WORDS), 2, 2)
     encoding = model.encode_image(PAGE)
     text = encoding.patch_mask[0].nonzero()[:20, 0]
@@ -314,9 +308,22 @@ def test_a_page_that_is_hard_to_read_is_said_by_the_command(tmp_path: Path, pict
     assert 0 <= found["legibility"] < 0.5 and found["warning"] in err
 
 
-def test_what_expects_a_token_for_each_patch_is_refused() -> None:
-    with pytest.raises(ValueError, match='expected no "cells" or "wordpieces" with compressor "mask"'):
-        ArrCocConfig(vision_config={"compressor": "mask"}, bridge_config={"kind": "wordpieces"})
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"vision": {"compressor": "mask"}}, 'expected no "cells" or "wordpieces" with compressor "mask"'),
+        ({"vision": {}}, """stem: expected "conv" with bridge "wordpieces"; got 'patchify'"""),
+        ({"fetcher": {"match_size": 8}}, 'match_size: expected 0 without scorer "words"; got 8'),
+        ({"fetcher": {**SCORES_WORDS, "match_size": 0}}, 'match_size: expected above 0 with scorer "words"; got 0'),
+        (
+            {"bridge": {}, "vision": {}, "fetcher": SCORES_WORDS},
+            r'scorers: expected no "words" with bridge "linear", which reads no words; got \[\'words\'\]',
+        ),
+    ],
+)
+def test_configs_that_cannot_read_wordpieces_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        tiny_model(**{**READS_WORDS, **changes})
 
 
 # ---- reading
@@ -345,6 +352,12 @@ def test_columns_that_touch_in_a_line_are_a_word() -> None:
     assert words["tall"].columns == (4.0, 6.0, 7.5, 10.0) and words["tall"].row == 1.5
     assert words["end"].columns == (61.5, 62.5, 63.5)
     assert open_reader().words(stem_of(*shown([]))) == [[]]
+    reader = TextReader(4, 3)
+    reader.spellings[1, 0], reader.spellings[2, 0] = SPACE, 1
+    words = [Word(CHARACTERS[0], (18.0,), 3.9), Word(CHARACTERS[0], (34.0,), 4.1), Word(CHARACTERS[0], (120.0,), 4.1)]
+    expected = [(2, 3, 1), (2, 3, 2), (2, 4, 7)]
+    for order in (words, words[::-1]):
+        assert [place for place in reader.pieces_of(placed(order, 16), 8) if place[0] == 2] == expected
 
 
 def test_how_well_characters_were_read_is_counted_by_patch() -> None:
@@ -382,9 +395,7 @@ def test_a_word_covers_the_patches_up_to_the_next_one() -> None:
 
 
 @pytest.mark.parametrize("tiles", ["never", "all"])
-def test_the_places_of_an_answers_tokens_are_those_of_words(
-    model: Any, monkeypatch: pytest.MonkeyPatch, tiles: str
-) -> None:
+def test_an_answers_tokens_are_at_the_places_of_words(model: Any, monkeypatch: pytest.MonkeyPatch, tiles: str) -> None:
     found = []
     for wide in (1, 3):
         monkeypatch.setattr(answers, "patches_of_text", lambda pieces, _, wide=wide: torch.full(pieces.shape[:2], wide))
@@ -393,15 +404,6 @@ def test_the_places_of_an_answers_tokens_are_those_of_words(
     for plain, wide in zip(*found, strict=True):
         assert wide.box[:2] == plain.box[:2] and wide.box[3] == plain.box[3]
         assert plain.box[2] < wide.box[2] <= SCAN.width or plain.box[2] == SCAN.width
-
-
-def test_words_of_a_line_along_an_edge_stay_in_one_half_row() -> None:
-    reader = TextReader(4, 3)
-    reader.spellings[1, 0], reader.spellings[2, 0] = SPACE, 1
-    words = [Word(CHARACTERS[0], (18.0,), 3.9), Word(CHARACTERS[0], (34.0,), 4.1), Word(CHARACTERS[0], (120.0,), 4.1)]
-    expected = [(2, 3, 1), (2, 3, 2), (2, 4, 7)]
-    for order in (words, words[::-1]):
-        assert [place for place in reader.pieces_of(placed(order, 16), 8) if place[0] == 2] == expected
 
 
 def test_guesses_give_no_wordpieces_but_count_as_characters() -> None:
@@ -498,7 +500,8 @@ def test_marks_tell_where_relevant_words_begin_and_end() -> None:
     torch.testing.assert_close(apart[0, 3:, 1:], marks[3:, 1:] / 0.75)
 
 
-def test_spellings_are_a_part_of_the_checkpoint(tmp_path: Path) -> None:
+@torch.no_grad()
+def test_spellings_are_a_part_of_the_checkpoint_and_what_is_read_of_an_encoding(tmp_path: Path) -> None:
     tokenizer = tiny_tokenizer()
     assert not spelled(tokenizer, len(tokenizer) + 3)[len(tokenizer) :].any() and not spelled(tokenizer, 1).any()
     letters = spelled(tokenizer, len(tokenizer))
@@ -514,10 +517,6 @@ def test_spellings_are_a_part_of_the_checkpoint(tmp_path: Path) -> None:
     assert torch.equal(again.spellings, letters) and again.cut("the") == known == [(word, 0)]
     again.spellings.zero_()
     assert again.cut("the") == []
-
-
-@torch.no_grad()
-def test_what_is_read_is_kept_with_an_encoding(tmp_path: Path) -> None:
     model = tiny_model(**WORDPIECES)
     encoding = model.encode_image(PAGE)
     assert encoding.pieces.shape == (1, 256, 2, PIECE_SLOTS) and (encoding.pieces >= 0).any()
@@ -527,18 +526,6 @@ def test_what_is_read_is_kept_with_an_encoding(tmp_path: Path) -> None:
     assert again.legibility() == encoding.legibility() == encoding.select(torch.tensor([0, 0])).legibility()
     assert 0 < again.legibility() < 1 and again.join(encoding).legibility([1]) == pytest.approx(again.legibility())
     assert model.generate(again, QUESTION) == model.generate(PAGE, QUESTION)
-
-
-def test_only_a_convolutional_stem_is_read() -> None:
-    with pytest.raises(ValueError, match="""stem: expected "conv" with bridge "wordpieces"; got 'patchify'"""):
-        tiny_model(bridge={"kind": "wordpieces"})
-    expected = 'expected no "words" with bridge "linear", which reads no words; got'
-    with pytest.raises(ValueError, match=rf"fetcher_config.scorers: {expected} \['words'\]"):
-        tiny_model(fetcher=SCORES_WORDS)
-    with pytest.raises(ValueError, match='match_size: expected 0 without scorer "words"; got 8'):
-        tiny_model(**READS_WORDS, fetcher={"match_size": 8})
-    with pytest.raises(ValueError, match='match_size: expected above 0 with scorer "words"; got 0'):
-        tiny_model(**READS_WORDS, fetcher={**SCORES_WORDS, "match_size": 0})
 
 
 def test_spellings_match_across_wordpieces_capitals_and_mistakes() -> None:

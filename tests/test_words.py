@@ -9,9 +9,9 @@ import numpy as np
 import openai
 import pytest
 import torch
-from helpers import READS_WORDS, SCORES_WORDS, Cli, tiny_checkpoint, tiny_model
+from helpers import READS_WORDS, SCORES_WORDS, Cli, png, tiny_checkpoint, tiny_model
 from PIL import Image
-from serving_client import SETTINGS, ask, data_url, png, serving, text_of
+from serving_client import SETTINGS, ask, data_url, serving, text_of
 from tiny_pdf import text_at, write_form, write_pdf
 from transformers import TextStreamer
 
@@ -79,12 +79,6 @@ def layer_of(path: Path) -> TextLayer:
 
 
 # ---- sources ----------------------------------------
-
-
-def test_the_family_has_these_members() -> None:
-    assert set(WORD_SOURCES) == {"network", "text_layer", "ocr", "auto"}
-    with pytest.raises(ValueError, match="words: expected one of auto, network, ocr, text_layer; got 'none'"):
-        WORD_SOURCES["none"]
 
 
 def test_the_callers_words_are_read_in_their_places(silent_model: Any) -> None:
@@ -231,9 +225,7 @@ def test_the_processor_and_model_inputs_carry_words(model: Any) -> None:
     assert torch.equal(model.generate(**large, words="network"), model.generate(**large))
 
 
-def test_the_collator_gives_training_the_words_of_a_source(
-    model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_training_gets_the_words_of_a_source(model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     PAGE.save(tmp_path / "page.png")
     monkeypatch.setattr(word_sources, "ocr_engine", lambda: lambda _, **options: Found)
     monkeypatch.setattr(word_sources, "_version", lambda package: f"{package} 1")
@@ -276,27 +268,12 @@ def test_encodings_keep_where_words_came_from(model: Any, tmp_path: Path) -> Non
     assert [source for source, _, _ in both.word_sources()] == ["caller", "network"]
 
 
-def test_scorers_that_read_features_refuse_saved_pages_with_given_words(silent_model: Any, tmp_path: Path) -> None:
+def test_scorers_of_features_look_at_pages_with_words_and_refuse_saved_ones(silent_model: Any, tmp_path: Path) -> None:
     silent_model.encode_image(PAGE, words=WORDS).save(tmp_path / "page.safetensors", silent_model)
     saved = ImageEncoding.load(tmp_path / "page.safetensors", silent_model)
     assert silent_model.generate(saved, "What is ab?") == silent_model.generate(PAGE, "What is ab?", words=WORDS)
     with pytest.raises(ValueError, match="strategy: expected one that reads words, as the page was not looked at"):
         silent_model.generate(saved, "What is ab?", strategy="variance")
-
-
-@pytest.mark.parametrize(("budget", "fetched"), [(1, False), ("all", True)])
-def test_a_bench_tells_which_answers_were_read_and_fetched(
-    budget: int | str, fetched: bool, silent_model: Any, tmp_path: Path
-) -> None:
-    PAGE.save(tmp_path / "page.png")
-    reader = ModelReader(silent_model, {"words": WORDS}, budget=budget)
-    page = reader.read(tmp_path / "page.png")
-    reader.ask(page, "What is ab?", TextStreamer(silent_model.processor.tokenizer))
-    assert [reader.known(page, ["x", said]) for said in ("AB", "cd", "ef ab")] == [(True, fetched)] * 3
-    assert reader.known(page, ["xy", "a"]) == (False, False)
-
-
-def test_scorers_that_read_features_look_at_pages_whose_words_are_known(silent_model: Any) -> None:
     page = Image.fromarray(np.random.default_rng(0).integers(0, 255, (48, 64, 3), dtype=np.uint8))
     encoding = silent_model.encode_image(page, words=WORDS)
     assert encoding.unseen and not encoding.features.any()
@@ -307,6 +284,16 @@ def test_scorers_that_read_features_look_at_pages_whose_words_are_known(silent_m
     silent_model.model.vision_tower.text_reader.scales = lambda stem, coarse: [[] for _ in stem]
     seen = silent_model.generate(page, "What?", strategy="variance", return_fetch=True).fetch
     assert torch.equal(named.indices, seen.indices) and torch.equal(named.scores, seen.scores)
+
+
+@pytest.mark.parametrize(("budget", "fetched"), [(1, False), ("all", True)])
+def test_a_bench_tells_what_was_fetched(budget: int | str, fetched: bool, silent_model: Any, tmp_path: Path) -> None:
+    PAGE.save(tmp_path / "page.png")
+    reader = ModelReader(silent_model, {"words": WORDS}, budget=budget)
+    page = reader.read(tmp_path / "page.png")
+    reader.ask(page, "What is ab?", TextStreamer(silent_model.processor.tokenizer))
+    assert [reader.known(page, ["x", said]) for said in ("AB", "cd", "ef ab")] == [(True, fetched)] * 3
+    assert reader.known(page, ["xy", "a"]) == (False, False)
 
 
 # ---- bad input ----------------------------------------
@@ -331,9 +318,14 @@ def test_words_that_cannot_be_read_are_refused(model: Any, words: Any, said: str
         model.encode_image(PAGE, words=words)
 
 
-def test_one_list_is_not_for_several_sources() -> None:
+def test_unknown_sources_and_words_that_a_model_cannot_read_are_refused() -> None:
     with pytest.raises(ValueError, match="expected a list of words for each of 2 sources; got words of one"):
         words_of_each(WORDS, 2)
+    with pytest.raises(ValueError, match="words: expected auto or network, as the model has no text reader; got"):
+        tiny_model().encode_image(PAGE, words=WORDS)
+    assert set(WORD_SOURCES) == {"network", "text_layer", "ocr", "auto"}
+    with pytest.raises(ValueError, match="words: expected one of auto, network, ocr, text_layer; got 'none'"):
+        WORD_SOURCES["none"]
 
 
 @pytest.mark.parametrize(
@@ -353,11 +345,6 @@ def test_files_of_words_that_cannot_be_read_are_refused(tmp_path: Path, content:
         path.write_text(content, encoding=encoding)
         with pytest.raises(ValueError, match=said):
             words_of_page(str(path), PageToRead(SOURCE, PAGE))
-
-
-def test_models_that_read_no_text_refuse_words_from_elsewhere() -> None:
-    with pytest.raises(ValueError, match="words: expected auto or network, as the model has no text reader; got"):
-        tiny_model().encode_image(PAGE, words=WORDS)
 
 
 def test_the_command_line_takes_a_source_and_says_it(cli: Cli, tmp_path: Path) -> None:

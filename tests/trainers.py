@@ -25,14 +25,9 @@ PAGES = {"format": "rendered", "pages": 3, "questions": 2, "size": 128, "split":
 PHASE = JointPhase(
     data=PAGES,
     held_out={**PAGES, "pages": 1, "seed": 9},
-    steps=5,
-    warmup=2,
-    batch_size=2,
-    evaluate_every=2,
-    log_every=2,
-    learning_rate=1e-3,
     strategies={"realizer": 1.0, "clip_query": 1.0, "none": 0.5},
     budgets={"standard": 1.0, 5: 1.0},
+    **{"steps": 5, "warmup": 2, "batch_size": 2, "evaluate_every": 2, "log_every": 2, "learning_rate": 1e-3},
 )
 CPU = torch.device("cpu")
 ROOT = Path(__file__).parents[1]
@@ -86,9 +81,7 @@ def write_adapter(folder: Path, *, part: str = "scorer", seed: int = 0) -> Path:
 
 
 def records_of(seed: int) -> list[Record]:
-    return list(
-        open_records({"format": "rendered", "pages": 1, "questions": 3, "size": 128, "split": "train", "seed": seed})
-    )
+    return list(open_records({**PAGES, "pages": 1, "questions": 3, "seed": seed}))
 
 
 def standard_trainer(model: Any, out: Path, **settings: Any) -> Trainer:
