@@ -129,7 +129,7 @@ def test_pages_of_a_pdf_are_turned_one_by_one(model: Any, reading: Reading, tmp_
     seen = model.encode_image(path, dpi=72)
     assert seen.turned == [0, 180, 270, 0]
     assert seen.source_sizes == [(400, 300), (400, 300), (300, 400), (400, 300)]
-    (answer,) = model.generate(seen, [QUESTION], return_fetch=True)
+    (answer,) = model.generate(seen, [QUESTION], return_fetch=True, spread="each")
     assert answer.warning.startswith("page 4 looks mirrored: any answer may be wrong")
     for origin in answer.sources:
         height, width = seen.source_sizes[origin.source]
