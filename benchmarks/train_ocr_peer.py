@@ -132,7 +132,7 @@ class AnswerTrainer(Trainer):
         assert isinstance(model, PeftModel)
         answer, core = inputs.pop("answer"), cast(Any, model.get_base_model())
         hidden = []
-        for ids, places, seen, told in zip(*inputs.values(), answer, strict=True):  # without padding: half the seconds
+        for ids, places, seen, told in zip(*inputs.values(), answer, strict=True):  # without padding
             n = int(told.nonzero()[-1]) + 1
             row = {
                 "input_ids": ids[None, :n],
