@@ -72,7 +72,8 @@ def test_frames_are_sources_at_their_seconds() -> None:
     plain, cut = opened(video(frames=12)), opened(video(frames=12, first=40))
     assert [source.second for source in cut] == [source.second for source in plain]
     for one, other in zip(cut, plain, strict=True):
-        assert np.array_equal(np.asarray(one.load()), np.asarray(other.load()))
+        # Two encodings of the same frames need not have the same bits; a frame with another bar has 100s of other pixels.
+        assert (np.abs(np.asarray(one.load(), int) - np.asarray(other.load(), int)) > 64).sum() < 30
 
 
 def test_a_clip_that_is_to_be_turned_is_upright() -> None:
