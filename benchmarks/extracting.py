@@ -13,6 +13,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Iterator
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -56,7 +57,7 @@ def is_right(found: Extracted, answers: list[str], kind: str) -> bool:
 
 
 def measure(
-    model: Any, documents: Iterator[Any], limit: int, singly: int
+    model: Any, documents: Iterator[Any], limit: int, singly: int, words: str
 ) -> tuple[list[tuple[Extracted, list[str], bool]], dict[str, list[float]]]:
     """The known cells (found, answers, right), and seconds: of tables, of one question, of one call for each field."""
     fields, cells, seconds = fields_to_extract(FIELDS), [], dict[str, list[float]]()
@@ -70,14 +71,14 @@ def measure(
     for number, (_, image, truth) in enumerate(tqdm(documents, total=limit)):
         if number == limit:
             break
-        found = timed("table", model.extract, image, fields)
+        found = timed("table", partial(model.extract, words=words), image, fields)
         for field in fields:
             if field.name in truth:
                 answers, own = truth[field.name], found[field.name]
                 cells.append((own, answers, is_right(own, answers, field.kind)))
         if number < singly:
-            timed("one question", model.generate, image, fields[3].question)
-            page = model.encode_image(image)
+            timed("one question", partial(model.generate, words=words), image, fields[3].question)
+            page = model.encode_image(image, words=words)
             timed("one call a field, encoded", lambda: [model.generate(page, each.question) for each in fields])  # noqa: B023
     return cells, seconds
 
@@ -107,6 +108,7 @@ def main() -> None:
     parser.add_argument("pages", type=Path, help="receipts.jsonl.gz from arr_coc.data.real_corpus")
     parser.add_argument("--split", choices=("validation", "test"), default="test")
     parser.add_argument("--model", help="a folder or a name on the Hub (default: arr-coc-135m)")
+    parser.add_argument("--words", default="network", help="where words come from (default: network)")
     parser.add_argument("--limit", type=int, default=30, help="receipts (default: 30)")
     parser.add_argument("--singly", type=int, default=0, help="receipts that one question is asked about too")
     parser.add_argument("--calibration", type=Path, help="file with the cells that give the threshold")
@@ -115,7 +117,7 @@ def main() -> None:
     args = parser.parse_args()
     least = None if args.calibration is None else threshold_for(args.precision, read_calibration(args.calibration))
     documents = receipts(Repository(args.repository), RealPages(args.pages, args.split))
-    cells, seconds = measure(load_model(args.model), documents, args.limit, args.singly)
+    cells, seconds = measure(load_model(args.model), documents, args.limit, args.singly, args.words)
     if args.write_calibration is not None:
         known = [[round(own.probability, 4), right] for own, _, right in cells if own.value is not None]
         write_json(args.write_calibration, {"cells": known})
