@@ -161,25 +161,16 @@ _OTHERS = {"query_mask": 2, "image_index": 1}
 """Dimensions of a model's inputs."""
 
 
-def check_inputs(
-    inputs: Mapping[str, Any],
-    relevance: Tensor | None,
-    *,
-    images: int,
-    patches: int,
-    dtype: torch.dtype,
-    vocabulary: int,
-) -> None:
+def check_inputs(inputs: Mapping[str, Any], relevance: Tensor | None, encoding: Any, vocabulary: int) -> None:
     """Raises a ValueError for inputs of `forward` that are invalid or do not match its images.
 
     Args:
         inputs: by name; None is ignored.
         relevance: [I, N], or None.
-        images: P.
-        patches: N.
-        dtype: of the images' tokens.
+        encoding: the `ImageEncoding`.
         vocabulary: the number of tokens.
     """
+    images, dtype = len(encoding), encoding.tokens.dtype
     here = {name: value for name, value in inputs.items() if value is not None}
     ids = here["input_ids"]
     for name, value in here.items():
@@ -201,7 +192,7 @@ def check_inputs(
     if mask is not None and mask.ndim == 4 and mask.dtype not in (torch.bool, dtype):
         raise refusal("attention_mask", f"torch.bool or {dtype} in one of 4 dimensions", mask)
     index = here.get("image_index")
-    shape = [images if index is None else len(index), patches]
+    shape = [images if index is None else len(index), encoding.side**2]
     if relevance is not None and list(relevance.shape) != shape:
         received = list(relevance.shape)
         raise ValueError(f"relevance_targets: expected shape {shape} (image slots, patches); got {received}")

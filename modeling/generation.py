@@ -40,7 +40,7 @@ from .image_processing_arr_coc import ArrCocImageProcessor, Box, boxes_to_patche
 from .passes import ask_in_passes, check_passes
 from .patch_scorers import SCORERS
 from .processing_arr_coc import ArrCocProcessor, History, Turn, checked_questions, histories
-from .prompt import EmbeddedPrompt, behind_prefix
+from .prompt import EmbeddedPrompt, behind_prefix, prefill
 from .prompt_format import NOT_ON_THE_PAGE
 from .rereading import READINGS, Reading, on_sheets, with_originals
 from .view_encoding import (
@@ -196,7 +196,7 @@ class AnswerGenerator:
 
     def prefilled(self, encoding: ImageEncoding) -> ImageEncoding:
         """The encoding with the language model's prefill of the prompt up to and including the base tokens."""
-        return self.model.model.prefill(encoding, self.processor.prefix_ids())
+        return prefill(self.model.model, encoding, self.processor.prefix_ids())
 
     def _reading(self, encoding: ImageEncoding, options: ViewOptions, prefix: bool, number: int) -> Reading:
         """A further reading of the encoding's sources, from 1."""

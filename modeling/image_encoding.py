@@ -6,7 +6,8 @@ feature channels, T texture channels, D' semantic width, D language-model width.
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from math import isqrt
 from pathlib import Path
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor
 from transformers.modeling_utils import safe_open, safe_save_file
 
+from .budgets import Window
 from .image_loading import Source
 
 READ_WELL = 0.7
@@ -113,6 +115,38 @@ class Tiles(Rows):
         return len(self.sources)
 
 
+class Turns:
+    """A lock for what threads share, such as a tokenizer's padding. A copy, also a pickled one, is a new lock."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+
+    def __reduce__(self) -> Any:
+        return type(self), ()
+
+
+@dataclass
+class Tiling:
+    """The tiles that questions may encode; encodings of the same sources share one.
+
+    Attributes:
+        windows: of every source, all tiles that it can have.
+        asked_tiles, asked_share: limits for one question, see `ViewOptions`.
+        encode: (source row, window) of some tiles -> these tiles.
+        rows: (source row, window) of encoded tiles -> their row in `tiles`.
+        tiles: the encoded tiles; None: none yet.
+        turns: its lock is held while tiles are encoded, as several threads may use one encoding.
+    """
+
+    windows: list[list[Window]]
+    asked_tiles: int
+    asked_share: float
+    encode: Callable[[list[tuple[int, Window]]], Tiles]
+    rows: dict[tuple[int, Window], int] = field(default_factory=dict)
+    tiles: Tiles | None = None
+    turns: Turns = field(default_factory=Turns)
+
+
 SEEN = (
     "features", "textures", "patch_mask", "seeds", "compressed", "base_indices", "semantic", "semantic_cache", "depths",
     "pieces", "characters",
@@ -194,7 +228,7 @@ class ImageEncoding(Rows):
     documents: list[int] | None = None
     sources: list[Any] | None = None
     tiles: Tiles | None = field(default=None, metadata={"shared": True})
-    tiling: Any = field(default=None, metadata={"shared": True})
+    tiling: Tiling | None = field(default=None, metadata={"shared": True})
     depths: Tensor | None = None
     pieces: Tensor | None = None
     characters: Tensor | None = None

@@ -8,7 +8,7 @@ N patches, M base tokens, K fetched tokens, D language-model width.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, NoReturn
 
@@ -22,12 +22,12 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from transformers.utils import logging
 from transformers.utils.generic import can_return_tuple
 
-from .base_model import ArrCocModel, ArrCocModelOutput
+from .base_model import ArrCocModel
 from .budgets import VIEW_OPTIONS
 from .checks import refusal
 from .configuration_arr_coc import ArrCocConfig
 from .extraction import Extracted, extract
-from .fetcher import FetchChoices, FetchResult
+from .fetcher import FetchChoices
 from .generation import (
     POSITIONAL,
     AnswerGenerator,
@@ -39,9 +39,9 @@ from .generation import (
 )
 from .image_encoding import ImageEncoding
 from .image_processing_arr_coc import ArrCocImageProcessor, Box
-from .pretrained import CACHE, ArrCocPreTrainedModel, CacheOutput, by_either_name
+from .pretrained import CACHE, ArrCocPreTrainedModel, by_either_name
 from .processing_arr_coc import ArrCocProcessor
-from .prompt import EmbeddedPrompt, deepstack_arguments
+from .prompt import ArrCocOutput, EmbeddedPrompt, deepstack_arguments
 from .scorers import EMPTY
 
 logger = logging.get_logger(__name__)
@@ -139,28 +139,6 @@ _IMAGE_ARGUMENTS = (
     "source_sizes",
     "image_words",
 )
-
-
-@dataclass
-class ArrCocOutput(CacheOutput):
-    """Output of `ArrCocForConditionalGeneration.forward`.
-
-    `loss`: answer loss plus weighted relevance loss, as far as labels and targets are given; `relevance_loss` alone;
-    `logits` [B, S, vocabulary], S without the placeholders that an allocator removed; `fetch`: the patches fetched for
-    each image slot; `image_tokens`, `token_quality`: see `EmbeddedPrompt`; `scores`: logits [I, N] of each trained
-    scorer by name, if `FetchChoices.all_scores` is set.
-    """
-
-    loss: Tensor | None = None
-    logits: Tensor | None = None
-    cache: Cache | None = None
-    hidden_states: tuple[Tensor, ...] | None = None
-    attentions: tuple[Tensor, ...] | None = None
-    relevance_loss: Tensor | None = None
-    fetch: FetchResult | None = None
-    image_tokens: Tensor | None = None
-    token_quality: Tensor | None = None
-    scores: dict[str, Tensor] | None = None
 
 
 class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
@@ -297,7 +275,7 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
         logits: Tensor,
         labels: Tensor | None,
         relevance_targets: Tensor | None,
-        outputs: ArrCocModelOutput,
+        outputs: ArrCocOutput,
         *,
         num_items_in_batch: Tensor | int | None,
         shift_labels: Tensor | None,
@@ -566,4 +544,7 @@ def _behind_prompt(output: Any, input_ids: Tensor, trimmed: int) -> Any:
 # With label_smoothing_factor, Trainer computes the loss: it shifts the labels of the classes in this table.
 MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[ArrCocConfig.model_type] = ArrCocForConditionalGeneration.__name__
 
-__all__ = ["ArrCocForConditionalGeneration", "ArrCocModel", "ArrCocPreTrainedModel", "FetchChoices", "ImageEncoding"]
+__all__ = [
+    "ArrCocForConditionalGeneration", "ArrCocModel", "ArrCocOutput", "ArrCocPreTrainedModel", "FetchChoices",
+    "ImageEncoding",
+]  # fmt: skip

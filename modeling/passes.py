@@ -18,12 +18,12 @@ from torch import Tensor
 from transformers.cache_utils import Cache
 
 from .answers import Pass, answer_probabilities, answer_uncertainties, split_thinking, with_fetch
-from .base_model import ArrCocModel, keeps_every_position
+from .base_model import ArrCocModel
 from .checks import refusal
 from .fetcher import EXPLORATION, FetchChoices, FetchResult
 from .pretrained import CACHE
 from .processing_arr_coc import History, Turn, histories
-from .prompt import behind_prefix, image_places, image_planes
+from .prompt import behind_prefix, image_places, image_planes, keeps_every_position
 from .views import SelectedSlots
 
 AUTO_PASSES = 4

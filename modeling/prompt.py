@@ -5,8 +5,8 @@ tokens, G side of the fine grid, N = G*G patches, M = (G/4)^2 base tokens, K fet
 width.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -19,7 +19,8 @@ from .bridges import Bridge, DeepStack
 from .configuration_arr_coc import ArrCocConfig
 from .fetcher import FetchResult, RunningBackFetcher
 from .image_encoding import ImageEncoding
-from .prompt_format import Layout
+from .pretrained import CacheOutput
+from .prompt_format import Layout, find_query_tokens
 from .scorers import SCORERS, FetchContext, depth_grids
 from .views import SelectedSlots
 from .vision_tower import ArrCocVisionTower, base_states, states_at
@@ -42,16 +43,11 @@ class Core(Protocol):
 
     def get_input_embeddings(self) -> nn.Module: ...
 
-    def encode_image(
-        self,
-        pixel_values: Tensor,
-        patch_mask: Tensor | None = None,
-        *,
-        pool: int = 1,
-        words: Sequence[GivenWords | None] | None = None,
-    ) -> ImageEncoding: ...
+    def encode_image(self, pixel_values: Tensor, patch_mask: Tensor | None = None, **_: Any) -> ImageEncoding: ...
 
     def encode_words(self, words: Sequence[GivenWords], patch_mask: Tensor, *, pool: int = 1) -> ImageEncoding: ...
+
+    def words_of_page(self, encoding: ImageEncoding) -> Tensor | None: ...
 
     def place(self, selected: SelectedSlots, fetched: FetchResult, **aligned: Tensor | None) -> "EmbeddedPrompt": ...
 
@@ -85,6 +81,31 @@ class EmbeddedPrompt:
     read: dict[str, Tensor]
     positions: Tensor | None = None
     planes: Tensor | None = None
+
+
+@dataclass
+class ArrCocOutput(CacheOutput):
+    """Output of `ArrCocForConditionalGeneration.forward`, and without a head of `ArrCocModel.forward`.
+
+    `loss`: answer loss plus weighted relevance loss, as far as labels and targets are given; `relevance_loss` alone;
+    `logits` [B, S, vocabulary], S without the placeholders that an allocator removed, or `last_hidden_state`; `fetch`:
+    the patches fetched for each image slot; `prompt`: the embedded prompts of a model without a head; `image_tokens`,
+    `token_quality`: see `EmbeddedPrompt`; `scores`: logits [I, N] of each trained scorer by name, if
+    `FetchChoices.all_scores` is set. Fields about images are None without them.
+    """
+
+    loss: Tensor | None = None
+    logits: Tensor | None = None
+    last_hidden_state: Tensor | None = None
+    cache: Cache | None = None
+    hidden_states: tuple[Tensor, ...] | None = None
+    attentions: tuple[Tensor, ...] | None = None
+    relevance_loss: Tensor | None = None
+    fetch: FetchResult | None = None
+    prompt: EmbeddedPrompt | None = None
+    image_tokens: Tensor | None = None
+    token_quality: Tensor | None = None
+    scores: dict[str, Tensor] | None = None
 
 
 READ = ("input_ids", "attention_mask", "position_ids", "prompt_embeds", "prompt_planes")
@@ -235,6 +256,40 @@ def positions(attention_mask: Tensor) -> Tensor:
 
 
 # ---- the language model's cache of the prompt before the question ---------------------------------------------------
+
+
+def keeps_every_position(cache: Cache) -> bool:
+    """Whether a cache keeps the keys and values of all positions, as that of full attention does."""
+    return all(type(layer).__name__ == "DynamicLayer" for layer in cache.layers)
+
+
+@torch.no_grad()
+def prefill(core: Core, encoding: ImageEncoding, before: Tensor) -> ImageEncoding:
+    """The encoding with the language model's cache of the tokens `before` [p] an image and its base tokens, and, of a
+    page whose words all fit the budget, of these.
+
+    Without full attention in all layers the encoding does not change, as its cache does not keep every position.
+    """
+    cache: Any = DynamicCache(config=core.config.text_config)
+    if not keeps_every_position(cache):
+        return encoding
+    embeds = core.get_input_embeddings()(before.to(encoding.tokens.device))
+    base = encoding.tokens.to(embeds)
+    prompt = torch.cat((embeds.expand(len(base), -1, -1), base), 1)
+    ids = torch.cat((before, torch.full((base.shape[1],), core.config.image_token_id)))
+    extra: dict[str, Any] = {}
+    if core.layout.spatial or core.deepstack is not None:
+        rows = ids.to(prompt.device).expand(len(base), -1)
+        extra["position_ids"], planes = positions_and_planes(core, rows, encoding)
+        extra |= deepstack_arguments(planes)
+    core(inputs_embeds=prompt, cache=cache, use_cache=True, **extra)
+    layers = [(layer.keys, layer.values) for layer in cache.layers]
+    encoding = replace(encoding, prefix_ids=ids, prefix_cache=layers)
+    words = core.words_of_page(encoding)
+    if words is not None:
+        core(inputs_embeds=words.to(embeds), cache=cache, use_cache=True)
+        encoding.page_cache = words[0].to(embeds), [(layer.keys, layer.values) for layer in cache.layers]
+    return encoding
 
 
 def behind_prefix(
@@ -462,8 +517,20 @@ def default_query_mask(
     return unlearned if question is None else torch.where(unlearned.any(1, keepdim=True), unlearned, mask)
 
 
-def lacks_answers(query_mask: Tensor, input_ids: Tensor) -> bool:
-    """Whether a mask [B, S'] covers only the prompts of `input_ids` [B, S], to which a trainer has added answers."""
-    if not isinstance(query_mask, Tensor) or query_mask.ndim != 2:  # `check_inputs` refuses it
-        return False
-    return len(query_mask) == len(input_ids) and query_mask.shape[1] < input_ids.shape[1]
+def whole_query_mask(
+    config: ArrCocConfig, input_ids: Tensor, query_mask: Tensor | None, aligned: Mapping[str, Tensor | None]
+) -> Tensor:
+    """`query_mask` if it covers the prompts [B, S], else what `config.query_markers` find, or `default_query_mask`.
+
+    A mask [B, S'] covers only the prompts to which a trainer has added answers. `check_inputs` refuses any other.
+    """
+    markers = config.query_markers
+    if isinstance(query_mask, Tensor) and query_mask.ndim == 2 and markers is not None:
+        lacks_answers = len(query_mask) == len(input_ids) and query_mask.shape[1] < input_ids.shape[1]
+        query_mask = None if lacks_answers else query_mask
+    if query_mask is not None:
+        return query_mask
+    question = None if markers is None else find_query_tokens(input_ids, **markers)
+    return default_query_mask(
+        input_ids, config.image_token_id, aligned.get("attention_mask"), aligned.get("labels"), question
+    )

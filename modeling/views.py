@@ -17,10 +17,10 @@ from torch.nn.utils.rnn import pad_sequence
 
 from .allocators import ALLOCATORS
 from .bridges import FOREMOST, Bridged
-from .budgets import VIEWS_AT_ONCE
+from .budgets import VIEWS_AT_ONCE, Window
 from .fetcher import FetchChoices, FetchResult, PatchesOf, RunningBackFetcher
 from .grid_encoder import spread_regions
-from .image_encoding import ImageEncoding, Tiles
+from .image_encoding import ImageEncoding, Tiles, Tiling
 from .image_processing_arr_coc import Box, boxes_to_patches, square_of
 from .scorers import (
     EMPTY,
@@ -108,12 +108,67 @@ def arrange(
     flat = [row for own in rows for row in own]
     side = encoding.features.shape[-1]
     sizes = encoding.read_sizes or [(side, side)] * len(encoding.features)
-    squares = list[Box]()
-    for number in shown:
-        squares.append(square_of((0, 0, sizes[number][1], sizes[number][0])))
-    if tiles is not None and flat:
-        squares += [square_of(tuple(tiles.windows[row].tolist())) for row in flat]
-    return Views(torch.tensor(slots), torch.tensor(squares), torch.tensor(flat, dtype=torch.int64), tiles, spread)
+    windows = [(0, 0, sizes[number][1], sizes[number][0]) for number in shown]
+    if tiles is not None:
+        windows += [tuple(tiles.windows[row].tolist()) for row in flat]
+    squares = torch.tensor([square_of(window) for window in windows])
+    return Views(torch.tensor(slots), squares, torch.tensor(flat, dtype=torch.int64), tiles, spread)
+
+
+def ask_tiles(encoding: ImageEncoding, shown: Sequence[Sequence[int]], relevance: Tensor) -> list[list[int]]:
+    """The tiles that questions ask for, encoded if they were not yet: rows of `encoding.tiles` for each slot.
+
+    Args:
+        encoding: with a `Tiling`, which keeps the tiles.
+        shown: the sources that each prompt shows; I of all prompts.
+        relevance: [I, N] of their overviews, 0 on padding.
+    """
+    tiling = encoding.tiling
+    assert tiling is not None, "the encoding has tiles on demand"
+    keys: list[list[tuple[int, Window]]] = []
+    for sources in shown:
+        keys += _most_relevant(encoding, tiling, sources, relevance[len(keys) : len(keys) + len(sources)])
+    with tiling.turns.lock:
+        missing = list(dict.fromkeys(key for own in keys for key in own if key not in tiling.rows))
+        if missing:
+            tiles = tiling.encode(missing)
+            tiling.tiles = tiles if tiling.tiles is None else tiling.tiles.join(tiles)
+            tiling.rows.update({key: len(tiling.rows) + number for number, key in enumerate(missing)})
+        encoding.tiles = tiling.tiles
+    return [[tiling.rows[key] for key in own] for own in keys]
+
+
+def _most_relevant(
+    encoding: ImageEncoding, tiling: Tiling, sources: Sequence[int], relevance: Tensor
+) -> list[list[tuple[int, Window]]]:
+    """The tiles that one question asks for of each source, in reading order, at most `asked_tiles` of all sources.
+
+    Each step takes the window with the most `relevance` [sources, N] outside earlier windows, as long as it holds
+    `asked_share` of all relevance.
+    """
+    remaining, inside = relevance.detach().float().cpu().clone(), []
+    least = tiling.asked_share * float(remaining.sum())
+    centres = arrange(encoding, torch.tensor(sources), [[] for _ in sources]).centres(encoding.side)
+    for slot, number in enumerate(sources):
+        for window in tiling.windows[number]:
+            inside.append((slot, (number, window), _within(centres[slot], window)))
+    taken: list[int] = []
+    for _ in range(min(tiling.asked_tiles, len(inside))):
+        held = [
+            -1.0 if at in taken else float(remaining[slot][within].sum()) for at, (slot, _, within) in enumerate(inside)
+        ]
+        if taken and max(held) < least:
+            break
+        taken.append(held.index(max(held)))
+        slot, _, within = inside[taken[-1]]
+        remaining[slot][within] = 0.0
+    return [[inside[at][1] for at in sorted(taken) if inside[at][0] == slot] for slot in range(len(sources))]
+
+
+def _within(centres: Tensor, window: Box) -> Tensor:
+    """[..., N] bool: whether the `centres` [..., N, 2] (x, y) of patches are in a window of the source."""
+    (x, y), (x0, y0, x1, y1) = centres.unbind(-1), window
+    return (x >= x0) & (x < x1) & (y >= y0) & (y < y1)
 
 
 @dataclass
@@ -406,10 +461,14 @@ def fetch_over_views(
         competing, relevant, real, gone = (
             tensor[numbers].flatten()[None] for tensor in (raised, relevance, mask, hidden)
         )
-        _check_room(budget, gone)
-        if method.detail:  # which goes by relevance itself: in views, as they compete
+        candidates = int((~gone).sum())
+        if budget > candidates:
+            expected = f"at most {candidates} patches that are not fetched already"
+            raise ValueError(f"budget: expected {expected}; got {budget}")
+        if method.detail:  # which goes by relevance itself: in views, as they compete; the best one is unchanged
+            most = torch.where(evidence[numbers].isfinite(), evidence[numbers], 0.0).amax()
             learned = scorer.trained and not failed[numbers].any()
-            relevant = _competing(competing, evidence[numbers], learned)
+            relevant = (competing - FOCUS * most).sigmoid() if learned else unit_range(competing)
         text = None if begun is None else begun[numbers].flatten()[None]
         groups.append((slots, numbers))
         asked.append((context, competing, relevant, real, budget, choices, gone, text))
@@ -446,9 +505,7 @@ def seen_before(views: Views, evidence: Tensor, side: int) -> Tensor:
     centres, hidden = views.centres(side), torch.zeros(count, side * side, dtype=torch.bool)
     for view in range(first, count):
         later = ((views.slots == views.slots[view]) & (place > place[view])).nonzero()[:, 0]
-        x, y = centres[later].unbind(-1)
-        x0, y0, x1, y1 = views.windows[view].tolist()
-        hidden[later] |= (x >= x0) & (x < x1) & (y >= y0) & (y < y1)
+        hidden[later] |= _within(centres[later], tuple(views.windows[view].tolist()))
     return hidden
 
 
@@ -463,18 +520,6 @@ def _groups(views: Views, selected: SelectedSlots) -> list[tuple[list[int], int]
         share, rest = divmod(selected.budget, len(slots))
         shares += [([slot], share + (number < rest)) for number, slot in enumerate(slots)]
     return shares
-
-
-def _check_room(budget: int, hidden: Tensor) -> None:
-    candidates = int((~hidden).sum())
-    if budget > candidates:
-        raise ValueError(f"budget: expected at most {candidates} patches that are not fetched already; got {budget}")
-
-
-def _competing(raised: Tensor, evidence: Tensor, trained: bool) -> Tensor:
-    """The relevance [1, n * N], 0..1, of scores raised by their views' `evidence` [n]; the best view is unchanged."""
-    most = torch.where(evidence.isfinite(), evidence, 0.0).amax()
-    return (raised - FOCUS * most).sigmoid() if trained else unit_range(raised)
 
 
 def _in_prompts(scores: Tensor, views: Views, rows: Tensor) -> Tensor:
@@ -558,10 +603,8 @@ def _shared(total: int, wanted: list[int]) -> list[int]:
 # ---- from patches of views to tokens ------------------------------------------------------------------------------
 
 
-def bridge_over_views(
-    model: Any, encoding: ImageEncoding, fetched: JointFetch, used: Tensor | None, relevance: Tensor | None
-) -> Bridged:
-    """`ArrCocModel.bridge_fetched` for tokens from several views; `used` and `relevance` [I, K] are those of it.
+def bridge_over_views(model: Any, encoding: ImageEncoding, fetched: JointFetch, used: Tensor | None) -> Bridged:
+    """`ArrCocModel.bridge_fetched` for tokens from several views; `used` [I, K] is that of it.
 
     Each fetched token attends to the base tokens of its own view and to the tokens fetched from it. With bridges that
     place tokens, the texts of a slot's views follow one another.
@@ -575,10 +618,7 @@ def bridge_over_views(
             return [pieces.take_along_dim(indices[..., None, None], 1)]
 
         (pieces,) = fetched.assembled(read, used)
-        return model.bridge_words(
-            encoding, used, pieces=pieces, indices=fetched.indices, rank=fetched.order, relevance=relevance,
-            room=fetched.room, view=fetched.view,
-        )  # fmt: skip
+        return model.bridge_words(encoding, fetched, used, pieces, view=fetched.view)
 
     def bridge(numbers: Tensor, indices: Tensor, used: Tensor, levels: Tensor | None) -> Sequence[Tensor]:
         bridged = model.bridge_fetched(_bases(model, encoding, views, numbers), indices, used, levels)

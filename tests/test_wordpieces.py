@@ -147,7 +147,7 @@ def test_wordpieces_of_several_views_stand_view_by_view(model: Any, tiles: str, 
     asked, choices = QuestionBatch(encoding, [[0, 1]], [QUESTION]), model.model.fetcher.resolve(FetchChoices(budget=40))
     selected, choices = answer_generator.select_slots(asked, choices, (), {})
     fetched = model.model.fetch(selected, choices)
-    bridged = bridge_over_views(model.model, selected.encoding, fetched, fetched.used, fetched.predicted_relevance())
+    bridged = bridge_over_views(model.model, selected.encoding, fetched, fetched.used)
     filled = bridged.source >= 0
     assert fetched.counts.sum() == 40 and 0 < filled.sum() < 40
     assert not bridged.tokens[~filled].any() and bridged.tokens[filled].any(-1).all()
@@ -174,7 +174,7 @@ def test_the_most_relevant_patches_come_once_more_behind_all_views(monkeypatch: 
         asked, model.model.fetcher.resolve(FetchChoices(budget=40)), (), {}
     )
     fetched = model.model.fetch(selected, choices)
-    asked = (model.model, selected.encoding, fetched, fetched.used, fetched.predicted_relevance())
+    asked = (model.model, selected.encoding, fetched, fetched.used)
     source, ranks = bridge_over_views(*asked).source, fetched.ranks()
     assert sorted(ranks[fetched.used].tolist()) == list(range(40))  # all slots share the budget
     for slot, own in enumerate(source):
