@@ -9,6 +9,7 @@ N patches, M base tokens, K fetched tokens, D language-model width.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any, NoReturn
 
@@ -24,15 +25,13 @@ from transformers.utils.generic import can_return_tuple
 
 from .base_model import ArrCocModel
 from .budgets import VIEW_OPTIONS
-from .checks import refusal
+from .checks import check_decoding, refusal
 from .configuration_arr_coc import ArrCocConfig
 from .extraction import Extracted, extract
 from .fetcher import FetchChoices
 from .generation import (
     POSITIONAL,
     AnswerGenerator,
-    Conversation,
-    check_decoding,
     generation_setting,
     take_choices,
     within_context,
@@ -359,10 +358,6 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
         """
         return extract(AnswerGenerator(self, self.processor), image, fields, **options)
 
-    def converse(self, image: Any, *, keep_history: bool = False) -> Conversation:
-        """A conversation about an image that is encoded once: see `Conversation`."""
-        return Conversation(AnswerGenerator(self, self.processor), image, keep_history=keep_history)
-
     @by_either_name
     @torch.no_grad()
     def generate(
@@ -437,7 +432,7 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
             raise ValueError(f"budget: expected {expected}; got it beside model inputs")
         if all(kwargs.get(name) is None for name in ("pixel_values", "image_encoding", "image_sources")):
             return self.generate_tokens(**kwargs)
-        check_decoding(self, kwargs)
+        check_decoding(partial(generation_setting, self), kwargs)
         ids = [ids for name in ("inputs", "input_ids") if (ids := kwargs.pop(name, None)) is not None]
         if not ids or kwargs.get("inputs_embeds") is not None:
             received = "inputs_embeds" if kwargs.get("inputs_embeds") is not None else "none"

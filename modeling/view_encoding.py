@@ -16,16 +16,19 @@ from torch import Tensor
 from transformers.utils import logging
 
 from .budgets import AS_SEEN, SPREADS, TILING, UNPOOLED, VIEW_OPTIONS, VIEWS_AT_ONCE, ViewOptions, Window, pooling
+from .checks import refusal
 from .configuration_arr_coc import COMPRESSION
 from .documents import Limits, open_document
 from .fetcher import FetchChoices
 from .image_encoding import AHEAD, UPRIGHT, ImageEncoding, Tiles, Tiling, confidence_of, no_pixels
-from .image_loading import Encoded, Loaded, Source, check_print
+from .image_loading import Encoded, Loaded, Source, check_print, load_sources
 from .image_processing_arr_coc import (
     ArrCocImageProcessor,
     Box,
     least_scale,
     patches_of_placement,
+    plan_tiles,
+    print_scale,
     warn_of_blank,
 )
 from .pretrained import device_of
@@ -444,6 +447,58 @@ def _encode_tiles(
     return parts[0].join(*parts[1:])
 
 
+def encode_shown(
+    core: Core,
+    processor: ArrCocImageProcessor,
+    prompts: Sequence[Sequence[Any]],
+    options: ViewOptions,
+    *,
+    together: bool = False,
+) -> ImageEncoding:
+    """Encodes the images of prompts, with tiles for large ones.
+
+    `together`: the encoding records which images belong to one prompt.
+    """
+    sources = [source for shown in prompts for source in shown]
+    rows, most = processor.size["height"] // processor.patch_size // COMPRESSION, options.max_base_tokens
+    pools = [pooling(rows, len(shown), most) for shown in prompts if len(shown) > 1 or most is not None]
+    for source in sources:
+        if isinstance(source, list | tuple) or getattr(source, "ndim", 0) == 4:
+            raise refusal("image", "one image, or a list of them", source)
+    images = load_sources(sources, max_image_pixels=processor.max_image_pixels, policy=processor.sources)
+    for image in images:
+        if isinstance(image, Image.Image):
+            check_print(image.height, image.width)
+    in_views = together or max(pools, default=1) > 1 or options.words not in ("auto", "network")
+    if in_views or processor.shrinks(images, least_scale(options.tiles, options.tile_scale)):
+        return encode_prompts(core, processor, prompts, images, options)
+    return encode_whole(core, processor, images, options)
+
+
+def encode_whole(
+    core: Core, processor: ArrCocImageProcessor, images: Sequence[Any], options: ViewOptions = AS_SEEN
+) -> ImageEncoding:
+    """Encodes images or sources that need no tiles, each by itself, and turns those that are not upright."""
+
+    def encode(sources: Sequence[Any]) -> ImageEncoding:
+        shown = [source.load() if isinstance(source, Source) else source for source in sources]
+        words = with_originals([None] * len(shown), processor, shown) if options.reread else None
+        inputs = processor(Loaded(shown), return_tensors="pt")
+        encoding = core.encode_image(inputs["pixel_values"], inputs["patch_mask"], words=words)
+        encoding.source_sizes = [(image.height, image.width) for image in shown]
+        return encoding
+
+    encoding = encode(images)
+    read = None if encoding.characters is None else encoding.characters.sum(1)
+    if read is None or bool((read[:, 1] >= UPRIGHT * read[:, 0]).all()):
+        return encoding
+    pages = list[Source]()
+    for image in images:
+        known = [image] if isinstance(image, Source) else sources_of(image, options, processor.max_image_pixels)
+        pages += known
+    return upright(core, processor, encoding, pages, encode)
+
+
 def encode_prompts(
     core: Core,
     processor: ArrCocImageProcessor,
@@ -523,114 +578,3 @@ def select_views(
     if boxes is not None:
         context = replace(context, relevance=relevance_of(views, boxes, encoding.side).to(context.features.device))
     return replace(selected, views=views, context=context)
-
-
-# ---- how high the print is ----------------------------------------------------------------------------------------
-
-STRIPS = 24
-"""Strips of columns that a page is divided into, as lines may be askew or side by side."""
-
-FEWEST_LINES = 8
-"""The least pieces of lines, one in each strip, on a page of text."""
-
-
-FULLEST = 0.85
-"""The largest share of rows with text over all strips; more is noise or a texture."""
-
-
-def print_height(image: Image.Image, side: int) -> float | None:
-    """Height of an image's lines of text, px, when its longer side is `side` px; None: no text was found.
-
-    Text alternates between ink and paper many times along a line, and seldom between lines. In each strip, neighbouring
-    rows with sharp changes of grey form a band; bands with a common height are lines.
-    """
-    scale = side / max(image.size)
-    size = [max(1, round(length * scale)) for length in image.size]
-    grey = np.asarray(image.convert("L").resize(size, Image.Resampling.BOX, reducing_gap=2.0), dtype=np.float32)
-    low, high = np.percentile(grey, (1, 99))
-    sharp = np.abs(np.diff(grey, axis=1, prepend=grey[:, :1])) > 0.25 * max(1.0, high - low)
-    heights: list[int] = []
-    filled = 0
-    for strip in np.array_split(sharp, STRIPS, axis=1):
-        inked = np.concatenate(([False], strip.sum(1) >= 2, [False]))
-        filled += int(inked.sum())
-        changes = np.flatnonzero(inked[1:] != inked[:-1])
-        heights += (changes[1::2] - changes[::2]).tolist()
-    lines = np.array([height for height in heights if 3 <= height <= side / 6])
-    if len(lines) < FEWEST_LINES or filled > FULLEST * STRIPS * size[1]:
-        return None
-    middle = float(np.median(lines))
-    alike = (lines > 0.6 * middle) & (lines < 1.6 * middle)
-    return middle if alike.mean() >= 0.5 else None
-
-
-def print_scale(image: Image.Image, side: int, finest: float, readable_px: float) -> float:
-    """px of the square per px of an image at which its text is read; at most `finest`, the value without text.
-
-    The function tries sizes from `side` px on, in steps of the root of 2, and takes the first at which it finds text.
-    So the number of pixels of the image does not matter, as long as they show the text.
-
-    Args:
-        image: RGB.
-        side: of the model's square, px.
-        finest: px of the square per px of the image.
-        readable_px: height of the smallest letters that the model reads, px of the square.
-
-    Returns:
-        0 if the text is readable in the overview.
-    """
-    longest, level = max(image.size), float(side)
-    while level <= finest * longest:
-        height = print_height(image, round(level))
-        if height is not None and height >= LEGIBLE * readable_px:
-            return 0.0 if level == side else min(finest, COMFORTABLE * readable_px * level / (height * longest))
-        level *= math.sqrt(2)
-    return finest
-
-
-LEGIBLE, COMFORTABLE = 0.6, 1.25
-"""Heights of lines relative to the smallest readable letters: enough in the overview, and the aim of tiles.
-
-Most lines are measured without ascenders: pages in the training of arr-coc-tiny-2 have lines of 0.7 to 1.1.
-"""
-
-
-# ---- which views --------------------------------------------------------------------------------------------------
-
-
-def plan_tiles(
-    height: int, width: int, *, grid: int, patch_size: int, scale: float, most: int | None = None
-) -> list[Window]:
-    """Windows that cover a source of `height` x `width` px at `scale` px of the square per px, in reading order.
-
-    A window is G patches of a whole number of px wide and high, or as long as the source along a shorter axis.
-    Neighbours overlap by at least one base cell; windows are spread evenly from edge to edge.
-
-    Args:
-        height, width: of the source, px.
-        grid: G.
-        patch_size: p.
-        scale: the least scale; a window is as wide as a whole number of px per patch allows.
-        most: the most windows; windows become larger for it; None: no limit.
-
-    Returns:
-        No windows if the overview has that scale.
-    """
-    step = max(1, math.floor(patch_size / scale))  # px of the source per patch
-    while True:
-        side, cell = step * grid, COMPRESSION * step
-        if side >= max(height, width):
-            return []
-        columns, rows = (_window_starts(length, side, cell) for length in (width, height))
-        if most is None or len(columns) * len(rows) <= most:
-            break
-        step += 1
-    return [(x, y, min(x + side, width), min(y + side, height)) for y in rows for x in columns]
-
-
-def _window_starts(length: int, side: int, overlap: int) -> list[int]:
-    """The starts of windows of `side` that cover `length`, evenly spread, overlapping by at least `overlap`."""
-    if length <= side:
-        return [0]
-    steps = math.ceil((length - side) / (side - overlap))
-    return [round(number * (length - side) / steps) for number in range(steps + 1)]
