@@ -155,8 +155,10 @@ class ArrCocModel(ArrCocPreTrainedModel):
         Raises:
             ValueError: a model with other weights made it.
         """
+        if encoding.made_by is not None and encoding.made_by[0] == self.token:
+            return encoding
         encoding.check_fits(self.config)
-        if encoding.made_by is None or encoding.made_by[0] == self.token:
+        if encoding.made_by is None:
             return encoding
         if (maker := self.maker()) is not None:
             check_identity("image", encoding.made_by[1], maker[1])

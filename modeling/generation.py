@@ -15,15 +15,7 @@ from PIL import Image
 from torch import Tensor
 from transformers.utils import logging
 
-from .answers import (
-    THINKING,
-    Answer,
-    answer_probabilities,
-    surest,
-    with_cuts,
-    with_fetch,
-    with_places,
-)
+from .answers import THINKING, Answer, answer_probabilities, surest, with_cuts, with_fetch, with_places
 from .base_model import ArrCocModel
 from .budgets import AS_SEEN, VIEW_OPTIONS, ViewOptions, count_fetched
 from .checks import (
@@ -48,16 +40,8 @@ from .patch_scorers import SCORERS
 from .processing_arr_coc import ArrCocProcessor, History, checked_questions, histories
 from .prompt import EmbeddedPrompt, behind_prefix, prefill
 from .rereading import READINGS, Reading, on_sheets
-from .view_encoding import (
-    encode_shown,
-    encode_sources,
-    select_views,
-    sources_of,
-    take_view_options,
-    with_features,
-)
+from .view_encoding import encode_shown, encode_sources, select_views, sources_of, take_view_options, with_features
 from .views import SelectedSlots
-from .word_sources import from_tensor, resolved_words
 
 logger = logging.get_logger(__name__)
 
@@ -129,9 +113,6 @@ class Answering(Protocol):
     config: ArrCocConfig
     generation_config: Any
 
-    @property
-    def device(self) -> torch.device: ...
-
     def generate_tokens(self, **kwargs: Any) -> Any: ...
 
 
@@ -164,7 +145,8 @@ class AnswerGenerator:
             ValueError: an image that cannot be read, or a number of readings outside 1..`READINGS`.
         """
         check_readings(readings, None, {})
-        return self._read(*self._opened(image, options), readings or 1, prefix)
+        image, view_options = self._opened(image, options)
+        return self._read(shown_by_prompts(image), view_options, readings or 1, prefix)
 
     def _opened(self, image: Any, options: dict[str, Any]) -> tuple[Any, ViewOptions]:
         """An image, loaded if there is a password, and how its views are encoded; all other options are refused."""
@@ -193,15 +175,16 @@ class AnswerGenerator:
             raise ValueError(f"image: expected one image or document; got {type(image).__name__}")
         (loaded,) = load_sources([image], max_image_pixels=processor.max_image_pixels, policy=processor.sources)
         if isinstance(loaded, Image.Image):
-            yield self._read(loaded, view_options)
+            yield self._read([[loaded]], view_options)
             return
         for page in sources_of(loaded, view_options, processor.max_image_pixels):
             encoding = self._encode_sheets([[page]], view_options)
             encoding.made_by = self.model.model.maker()
             yield encoding
 
-    def _read(self, image: Any, options: ViewOptions, readings: int = 1, prefix: bool = True) -> ImageEncoding:
-        prompts = shown_by_prompts(image)
+    def _read(
+        self, prompts: Sequence[Sequence[Any]], options: ViewOptions, readings: int = 1, prefix: bool = True
+    ) -> ImageEncoding:
         together = readings > 1 or any(len(shown) > 1 for shown in prompts)
         encoding = encode_shown(self.model.model, self.processor.image_processor, prompts, options, together=together)
         encoding.made_by = self.model.model.maker()
@@ -224,34 +207,6 @@ class AnswerGenerator:
     ) -> ImageEncoding:
         encoding = encode_sources(self.model.model, self.processor.image_processor, documents, options)
         return self.prefilled(encoding) if prefix else encoding
-
-    @torch.no_grad()
-    def encode_slots(
-        self, input_ids: Tensor, pixels: Tensor, sizes: Tensor, words: Tensor | None = None, /, **options: Any
-    ) -> ImageEncoding:
-        """Encodes the images of prompts [B, S] from the processor, one for each slot, in views.
-
-        Args:
-            input_ids: [B, S], with placeholders.
-            pixels: uint8, those [H, W, 3] of each image one after the other; sizes: [I, 2] (height, width) of each.
-            words: `image_words` of the processor; options: of `ViewOptions`.
-        """
-        counts = [3 * height * width for height, width in sizes.tolist()]
-        if pixels.shape != (sum(counts),):
-            raise refusal("image_sources", f"{sum(counts)} values, for source_sizes beside them", pixels)
-        shown = zip(pixels.cpu().split(counts), sizes.tolist(), strict=True)
-        sources = [image.view(height, width, 3).numpy() for image, (height, width) in shown]
-        view_options, _ = self._view_options(options)
-        if words is not None:
-            view_options = replace(view_options, words=resolved_words(from_tensor(words), view_options.words))
-        placeholders = (input_ids == self.model.config.image_token_id).sum(1)
-        size, remaining = int(placeholders.sum()) // len(sources), iter(sources)
-        counts = (placeholders // max(1, size)).tolist()
-        if sum(counts) != len(sources):
-            expected = f"as many as images in the prompts, of {placeholders.tolist()} placeholders"
-            raise ValueError(f"image_sources: expected {expected}; got {len(sources)}")
-        prompts = [[next(remaining) for _ in range(count)] for count in counts if count]
-        return encode_shown(self.model.model, self.processor.image_processor, prompts, view_options)
 
     def _view_options(self, kwargs: dict[str, Any]) -> tuple[ViewOptions, dict[str, Any]]:
         saved = self.processor.image_processor.views
@@ -308,14 +263,13 @@ class AnswerGenerator:
         elif choices.exploration is not None:
             raise refusal("exploration", 'num_passes above 1 or "auto" beside it', choices.exploration)
         image = self._unlocked(image, password)
-        if not is_encoding(image):
-            shown = shown_by_prompts(image)
-            check_prompts(len(shown), len(questions))
+        prompts = [] if is_encoding(image) else shown_by_prompts(image)
+        if prompts:
+            check_prompts(len(prompts), len(questions))
             if history != ():
-                histories(history, max(len(shown), len(questions)))  # refused before images are encoded
-        if readings is not None:
-            image = self._read(image, options, readings)
-        batch = self._question_batch(image, questions, options, choices=choices, history=history, settings=kwargs)
+                histories(history, max(len(prompts), len(questions)))  # refused before images are encoded
+        encoding = image if is_encoding(image) else self._read(prompts, options, readings) if readings else None
+        batch = self._question_batch(encoding, prompts, questions, options, choices, history, kwargs)
         if boxes is not None:
             batch = replace(batch, boxes=boxes_on_images(listed, batch))
         if choices.num_passes not in (None, 1):
@@ -382,16 +336,14 @@ class AnswerGenerator:
 
     def select_slots(self, batch: QuestionBatch) -> tuple[SelectedSlots, FetchChoices]:
         """The slots of the prompts, and the choices with a budget that the context holds."""
-        core, encoding, choices, slots = self.model.model, batch.encoding, batch.choices, batch.slots
-        processor = self.processor.image_processor
-        scorer = core.fetcher.scorer(choices.strategy or self.model.config.fetcher_config.strategy)
-        if encoding.unseen and not scorer.reads_text:
+        core, processor = self.model.model, self.processor.image_processor
+        encoding, choices, slots = batch.encoding, batch.choices, batch.slots
+        if encoding.unseen and not self.reads_text(choices):
             encoding = with_features(core, processor, encoding)
         shown = torch.tensor([len(images) for images in batch.images])  # images of each prompt
         inputs, choices, budget = self._inputs(batch)
         if batch.boxes is not None:
-            relevance = relevance_of_boxes(batch.boxes, slots, batch.encoding, processor)
-            choices = replace(choices, relevance=relevance)
+            choices = replace(choices, relevance=relevance_of_boxes(batch, processor))
         rows = torch.arange(len(shown)).repeat_interleave(shown).to(encoding.tokens.device)
         # Images that appear once each, in order, need no copy, except with a prefix.
         in_order = encoding.prefix_cache is None and slots == [*range(len(encoding.features))]
@@ -400,21 +352,26 @@ class AnswerGenerator:
             **inputs, encoding=encoding, image_index=index, choices=choices, slots=(rows, budget)
         )
         if batch.joint:
-            selected = select_views(
-                core, selected, encoding, batch.images, choices, spread=batch.spread, boxes=batch.boxes
-            )
+            spread, boxes = batch.spread, batch.boxes
+            selected = select_views(core, selected, encoding, batch.images, choices, spread=spread, boxes=boxes)
         return selected, choices
 
     def _question_batch(
-        self, image: Any, questions: list[str], options: ViewOptions, *, choices: FetchChoices, **asked: Any
+        self,
+        encoding: ImageEncoding | None,
+        prompts: Sequence[Sequence[Any]],
+        questions: list[str],
+        options: ViewOptions,
+        choices: FetchChoices,
+        history: History,
+        settings: dict[str, Any],
     ) -> QuestionBatch:
-        """The encoded images and their questions, one for each prompt; `asked`: other fields of the batch."""
-        core = self.model.model
-        if encoded := is_encoding(image):
-            encoding = core.own(image)
+        """The questions, one for each prompt, about an `encoding`, or about the images of `prompts`."""
+        core, encoded = self.model.model, encoding is not None
+        if encoding is not None:
+            encoding = core.own(encoding)
             numbers = encoding.documents or [*range(len(encoding))]
         else:
-            prompts = shown_by_prompts(image)
             encoding = encode_shown(core, self.processor.image_processor, prompts, options)
             numbers = encoding.documents or [number for number, shown in enumerate(prompts) for _ in shown]
         if encoding.joined and len(questions) == 1:
@@ -426,12 +383,13 @@ class AnswerGenerator:
             questions = questions * len(spans)
         check_prompts(len(spans), len(questions))
         images = spans * len(questions) if len(spans) == 1 else spans
-        encoding = core.with_bypass(encoding, choices.bypass)
+        if choices.bypass is not None:
+            encoding = core.with_bypass(encoding, choices.bypass)
         # As with `encode_image`, so that both round alike in bfloat16.
         alone = len(spans) == 1 < len(questions) or all(len(span) == 1 for span in spans)
-        if not encoded and alone and self.cache_is_plain(asked["settings"]):
+        if not encoded and alone and self.cache_is_plain(settings):
             encoding = self.prefilled(encoding)
-        return QuestionBatch(encoding, images, questions, choices, spread=options.spread, **asked)
+        return QuestionBatch(encoding, images, questions, choices, history, settings, options.spread)
 
     def _inputs(self, batch: QuestionBatch) -> tuple[dict[str, Tensor], FetchChoices, int]:
         """input_ids, attention_mask and query_mask [B, S], left-padded, with placeholders for all vision tokens.
@@ -582,8 +540,7 @@ def generation_setting(model: Answering, kwargs: dict[str, Any], name: str, defa
 
 
 def within_context(model: Answering, kwargs: dict[str, Any], prompt: int) -> dict[str, Any]:
-    """The settings, limited so that an answer to a prompt of `prompt` tokens ends within the language model's
-    context."""
+    """The settings, limited so that an answer to a prompt of `prompt` tokens ends within the context."""
     limit = getattr(model.config.text_config, "max_position_embeddings", None) or 2**31  # BLOOM has none
     most = {"max_new_tokens": max(1, limit - prompt), "max_length": limit}
     return kwargs | {name: end for name, end in most.items() if (generation_setting(model, kwargs, name) or 0) > end}
@@ -639,12 +596,10 @@ def boxes_on_images(boxes: Sequence[Sequence[Box]], batch: QuestionBatch) -> lis
     ]
 
 
-def relevance_of_boxes(
-    boxes: Sequence[Sequence[Box]], slots: Sequence[int], encoding: ImageEncoding, processor: ArrCocImageProcessor
-) -> Tensor:
-    """[I, N] 1 on the patches under the boxes of each slot; `slots` are the numbers of their images."""
-    rows = []
-    for slot, slot_boxes in zip(slots, boxes, strict=True):
+def relevance_of_boxes(batch: QuestionBatch, processor: ArrCocImageProcessor) -> Tensor:
+    """[I, N] 1 on the patches under the boxes of each slot."""
+    rows, encoding = [], batch.encoding
+    for slot, slot_boxes in zip(batch.slots, batch.boxes or (), strict=True):
         mapped = processor.map_boxes(slot_boxes, *encoding.read_sizes[slot])
         rows.append(torch.from_numpy(boxes_to_patches(mapped, encoding.side, processor.patch_size)).flatten())
     return torch.stack(rows).float().to(encoding.tokens.device)

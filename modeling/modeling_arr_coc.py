@@ -42,6 +42,8 @@ from .pretrained import CACHE, ArrCocPreTrainedModel, by_either_name
 from .processing_arr_coc import ArrCocProcessor
 from .prompt import ArrCocOutput, EmbeddedPrompt, deepstack_arguments
 from .scorers import EMPTY
+from .view_encoding import encode_shown, take_view_options
+from .word_sources import from_tensor, resolved_words
 
 logger = logging.get_logger(__name__)
 
@@ -468,11 +470,36 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
             if sources is not None and any(map(encoding.may_be_turned, range(len(encoding)))):
                 encoding, in_views = None, True
         if encoding is None:
-            answers = AnswerGenerator(self, self.processor)
-            encoding = answers.encode_slots(input_ids, sources, sizes, images["image_words"], **options)
+            encoding = self._encode_slots(input_ids, sources, sizes, images["image_words"], options)
         return self.model.embed_images(
             input_ids, encoding, image_index=images["image_index"], choices=choices, joint=True, **aligned
         )
+
+    def _encode_slots(
+        self, input_ids: Tensor, pixels: Tensor, sizes: Tensor, words: Tensor | None, options: dict[str, Any]
+    ) -> ImageEncoding:
+        """Encodes the images of prompts [B, S] from the processor, one for each slot, in views.
+
+        `pixels`, `sizes`, `words`: `image_sources`, `source_sizes`, `image_words` of `ArrCocProcessor`; `options`: of
+        `ViewOptions`.
+        """
+        counts = [3 * height * width for height, width in sizes.tolist()]
+        if pixels.shape != (sum(counts),):
+            raise refusal("image_sources", f"{sum(counts)} values, for source_sizes beside them", pixels)
+        shown = zip(pixels.cpu().split(counts), sizes.tolist(), strict=True)
+        sources = [image.view(height, width, 3).numpy() for image, (height, width) in shown]
+        processor = self.processor.image_processor
+        view_options, _ = take_view_options({**processor.views, **options})
+        if words is not None:
+            view_options = replace(view_options, words=resolved_words(from_tensor(words), view_options.words))
+        placeholders = (input_ids == self.config.image_token_id).sum(1)
+        counts = (placeholders // max(1, int(placeholders.sum()) // len(sources))).tolist()
+        if sum(counts) != len(sources):
+            expected = f"as many as images in the prompts, of {placeholders.tolist()} placeholders"
+            raise ValueError(f"image_sources: expected {expected}; got {len(sources)}")
+        remaining = iter(sources)
+        prompts = [[next(remaining) for _ in range(count)] for count in counts if count]
+        return encode_shown(self.model, processor, prompts, view_options)
 
     def init_continuous_batching(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Refuses transformers' `generate_batch`, which takes token ids without images."""
