@@ -23,7 +23,6 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModel
 from transformers.cache_utils import Cache
-from transformers.configuration_utils import PretrainedConfig
 from transformers.modeling_utils import PreTrainedModel
 from transformers.utils.generic import TransformersKwargs, can_return_tuple
 
@@ -38,6 +37,7 @@ from .prompt import (
     READ,
     ArrCocOutput,
     EmbeddedPrompt,
+    bridge_over_views,
     deepstack_arguments,
     find_slots,
     hide_placeholders,
@@ -51,20 +51,10 @@ from .prompt import (
 from .prompt_format import LAYOUTS
 from .scorers import FetchContext, scorer_inputs
 from .view_encoding import select_views
-from .views import JointFetch, SelectedSlots, bridge_over_views, fetch_over_views
+from .views import JointFetch, SelectedSlots, fetch_over_views
 from .vision_tower import ArrCocVisionTower, pool_cells
 from .word_sources import words_on_squares
 from .wordpieces import SPACE, GivenWords
-
-
-def build_language_model(config: PretrainedConfig) -> PreTrainedModel:
-    """The language model of a config, without its vocabulary head."""
-    if config.model_type == "deepseek_ocr2_text":  # AutoModel does not know this part of a model
-        from transformers.models.deepseek_ocr2.modeling_deepseek_ocr2 import DeepseekOcr2TextModel
-
-        return DeepseekOcr2TextModel._from_config(config)
-    return AutoModel.from_config(config)
-
 
 _IGNORED = [r"^lm_head\."]
 EARLIER = [r"vision_tower\.(compressor|semantic_encoder|saccade_projection)\.", r"(^|\.)bridge\.rest\."]
@@ -97,7 +87,12 @@ class ArrCocModel(ArrCocPreTrainedModel):
         self.layout = LAYOUTS[config.bridge_config.layout](text.hidden_size)
         widths = (vision.hidden_size, vision.out_channels, text.hidden_size)
         self.deepstack = DeepStack(*widths) if config.bridge_config.deepstack else None
-        self.language_model = build_language_model(text)
+        if text.model_type == "deepseek_ocr2_text":  # AutoModel does not know this part of a model
+            from transformers.models.deepseek_ocr2.modeling_deepseek_ocr2 import DeepseekOcr2TextModel
+
+            self.language_model: PreTrainedModel = DeepseekOcr2TextModel._from_config(text)
+        else:
+            self.language_model = AutoModel.from_config(text)
         passed = {"inputs_embeds", "attention_mask", "position_ids", CACHE}  # by `forward` itself
         self._language_arguments = {*inspect.signature(self.language_model.forward).parameters} - passed
         self._language_arguments |= {*TransformersKwargs.__optional_keys__}
@@ -187,10 +182,10 @@ class ArrCocModel(ArrCocPreTrainedModel):
         Raises:
             ValueError: images that are not square, or a side that is not a multiple of 4 patches.
         """
-        if isinstance(pixel_values, Tensor) and not pixel_values.is_meta:
-            pixel_values = pixel_values.to(self.input_device)
-        if isinstance(patch_mask, Tensor) and not patch_mask.is_meta:
-            patch_mask = patch_mask.to(self.input_device)
+        pixel_values, patch_mask = (
+            tensor.to(self.input_device) if isinstance(tensor, Tensor) and not tensor.is_meta else tensor
+            for tensor in (pixel_values, patch_mask)
+        )
         return self._encoded(pixel_values, patch_mask, grid, pool=pool, words=words)
 
     def encode_words(self, words: Sequence[GivenWords], patch_mask: Tensor, *, pool: int = 1) -> ImageEncoding:
@@ -519,10 +514,7 @@ class ArrCocModel(ArrCocPreTrainedModel):
         if views and encoding.documents is None:
             views = choices.patches is None and len(selected.rows) > len(selected.rows.unique())
         if views:
-            shown = selected.rows.bincount(minlength=len(input_ids)).tolist()
-            index = torch.arange(len(encoding)) if image_index is None else image_index.cpu()
-            numbers = [numbers_of_prompt.tolist() for numbers_of_prompt in index.split(shown)]
-            selected = select_views(self, selected, encoding, numbers, choices)
+            selected = select_views(self, selected, encoding, choices)
         return self.place(selected, self.fetch(selected, choices), **aligned)
 
     def _encoding_for(

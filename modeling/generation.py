@@ -353,7 +353,7 @@ class AnswerGenerator:
         )
         if batch.joint:
             spread, boxes = batch.spread, batch.boxes
-            selected = select_views(core, selected, encoding, batch.images, choices, spread=spread, boxes=boxes)
+            selected = select_views(core, selected, encoding, choices, spread=spread, boxes=boxes)
         return selected, choices
 
     def _question_batch(

@@ -15,14 +15,14 @@ from transformers.cache_utils import Cache, DynamicCache
 from transformers.configuration_utils import PretrainedConfig
 from transformers.modeling_utils import PreTrainedModel
 
-from .bridges import Bridge, DeepStack
+from .bridges import Bridge, Bridged, DeepStack
 from .configuration_arr_coc import ArrCocConfig
 from .fetcher import FetchResult, RunningBackFetcher
 from .image_encoding import ImageEncoding
 from .pretrained import CacheOutput
 from .prompt_format import Layout, find_query_tokens
 from .scorers import SCORERS, FetchContext, depth_grids
-from .views import SelectedSlots
+from .views import JointFetch, SelectedSlots, Views
 from .vision_tower import ArrCocVisionTower, base_states, states_at
 from .wordpieces import GivenWords
 
@@ -343,6 +343,44 @@ def _pads_behind(values: Tensor, pads: Tensor, length: int) -> Tensor:
         padding, part, rest = row.split((pad, length, len(row) - pad - length))
         moved.append(torch.cat((part, padding, rest)))
     return torch.stack(moved)
+
+
+# ---- from patches of views to tokens ------------------------------------------------------------------------------
+
+
+def bridge_over_views(model: Any, encoding: ImageEncoding, fetched: JointFetch, used: Tensor | None) -> Bridged:
+    """`ArrCocModel.bridge_fetched` for tokens from several views; `used` [I, K] is that of it.
+
+    Each fetched token attends to the base tokens of its own view and to the tokens fetched from it. With bridges that
+    place tokens, the texts of a slot's views follow one another.
+    """
+    views, failed = fetched.seen.views, torch.zeros_like(fetched.counts, dtype=torch.bool)
+    if model.bridge.places_tokens and not encoding.bypass:
+
+        def read(numbers: Tensor, indices: Tensor, used: Tensor, levels: Tensor | None) -> Sequence[Tensor]:
+            assert encoding.pieces is not None, "encodings for bridges that place tokens have wordpieces"
+            pieces = views.pick(encoding.pieces, "pieces", numbers)
+            return [pieces.take_along_dim(indices[..., None, None], 1)]
+
+        (pieces,) = fetched.assembled(read, used)
+        return model.bridge_words(encoding, fetched, used, pieces, view=fetched.view)
+
+    def bridge(numbers: Tensor, indices: Tensor, used: Tensor, levels: Tensor | None) -> Sequence[Tensor]:
+        bridged = model.bridge_fetched(_bases(model, encoding, views, numbers), indices, used, levels)
+        if bridged.failed is not None:
+            failed[views.slots[numbers].to(failed.device)[bridged.failed]] = True
+        return [part for part in (bridged.tokens, bridged.quality) if part is not None]
+
+    tokens, *quality = fetched.assembled(bridge, used)
+    return Bridged(tokens, quality[0] if quality else None, failed=failed)
+
+
+def _bases(model: Any, encoding: ImageEncoding, views: Views, numbers: Tensor) -> ImageEncoding:
+    """The states that fetched tokens of some views attend to: kept for overviews, computed for tiles."""
+    if views.whole and encoding.semantic_cache and encoding.pool == 1:
+        return encoding.select(numbers)
+    kept = {name: views.pick(getattr(encoding, name), name, numbers) for name in ("features", "patch_mask")}
+    return model.encode_base(**kept, bypass=encoding.bypass)
 
 
 # ---- positions and planes, beside embeddings ------------------------------------------------------------------------

@@ -550,7 +550,6 @@ def select_views(
     core: Core,
     selected: SelectedSlots,
     encoding: ImageEncoding,
-    shown: Sequence[Sequence[int]],
     choices: FetchChoices,
     *,
     spread: str = "joint",
@@ -562,18 +561,20 @@ def select_views(
         core: the model without its head.
         selected: the slots, with their overviews.
         encoding: of the sources, before slots were selected.
-        shown: the sources that each prompt shows; I of all prompts.
         choices: how patches are fetched; `relevance` [I, N] is that of the overviews.
         spread: see `ViewOptions`.
         boxes: of each slot, for strategy "oracle", px of the source.
     """
+    index = torch.arange(len(encoding)) if selected.image_index is None else selected.image_index.cpu()
     rows: list[list[int]] | None = None
     if encoding.tiling is not None:
-        rows = [[] for sources in shown for _ in sources]
+        rows = [[] for _ in index]
         if selected.budget:
+            counts = selected.rows.bincount(minlength=len(selected.input_ids)).tolist()
+            shown = [sources.tolist() for sources in index.split(counts)]  # by each prompt
             scores = core.fetcher.scorer(choices.strategy or core.config.fetcher_config.strategy)(selected.context)
             rows = ask_tiles(encoding, shown, scores.sigmoid().masked_fill(~selected.context.patch_mask, 0.0))
-    views = arrange(encoding, torch.tensor([row for sources in shown for row in sources]), rows, spread)
+    views = arrange(encoding, index, rows, spread)
     context = selected.context
     if boxes is not None:
         context = replace(context, relevance=relevance_of(views, boxes, encoding.side).to(context.features.device))

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from .allocators import ALLOCATORS
-from .bridges import FOREMOST, Bridged
+from .bridges import FOREMOST
 from .budgets import VIEWS_AT_ONCE, Window
 from .fetcher import FetchChoices, FetchResult, PatchesOf, RunningBackFetcher
 from .grid_encoder import spread_regions
@@ -598,41 +598,3 @@ def _shared(total: int, wanted: list[int]) -> list[int]:
     for slot in sorted(range(len(wanted)), key=lambda slot: given[slot] - exact[slot])[: total - sum(given)]:
         given[slot] += 1
     return given
-
-
-# ---- from patches of views to tokens ------------------------------------------------------------------------------
-
-
-def bridge_over_views(model: Any, encoding: ImageEncoding, fetched: JointFetch, used: Tensor | None) -> Bridged:
-    """`ArrCocModel.bridge_fetched` for tokens from several views; `used` [I, K] is that of it.
-
-    Each fetched token attends to the base tokens of its own view and to the tokens fetched from it. With bridges that
-    place tokens, the texts of a slot's views follow one another.
-    """
-    views, failed = fetched.seen.views, torch.zeros_like(fetched.counts, dtype=torch.bool)
-    if model.bridge.places_tokens and not encoding.bypass:
-
-        def read(numbers: Tensor, indices: Tensor, used: Tensor, levels: Tensor | None) -> Sequence[Tensor]:
-            assert encoding.pieces is not None, "encodings for bridges that place tokens have wordpieces"
-            pieces = views.pick(encoding.pieces, "pieces", numbers)
-            return [pieces.take_along_dim(indices[..., None, None], 1)]
-
-        (pieces,) = fetched.assembled(read, used)
-        return model.bridge_words(encoding, fetched, used, pieces, view=fetched.view)
-
-    def bridge(numbers: Tensor, indices: Tensor, used: Tensor, levels: Tensor | None) -> Sequence[Tensor]:
-        bridged = model.bridge_fetched(_bases(model, encoding, views, numbers), indices, used, levels)
-        if bridged.failed is not None:
-            failed[views.slots[numbers].to(failed.device)[bridged.failed]] = True
-        return [part for part in (bridged.tokens, bridged.quality) if part is not None]
-
-    tokens, *quality = fetched.assembled(bridge, used)
-    return Bridged(tokens, quality[0] if quality else None, failed=failed)
-
-
-def _bases(model: Any, encoding: ImageEncoding, views: Views, numbers: Tensor) -> ImageEncoding:
-    """The states that fetched tokens of some views attend to: kept for overviews, computed for tiles."""
-    if views.whole and encoding.semantic_cache and encoding.pool == 1:
-        return encoding.select(numbers)
-    kept = {name: views.pick(getattr(encoding, name), name, numbers) for name in ("features", "patch_mask")}
-    return model.encode_base(**kept, bypass=encoding.bypass)
