@@ -207,10 +207,10 @@ POPPED = ("cache", "tokenizer", "assistant_tokenizer", "trust_remote_code", "mm_
 """Further arguments of `generate`, which no signature names."""
 
 
-MODEL_INPUTS = (
-    "input_ids", "inputs", "inputs_embeds", "attention_mask", "pixel_values", "patch_mask", "image_index",
-    "image_encoding", "image_sources", "source_sizes", "image_words",
+IMAGE_INPUTS = (
+    "pixel_values", "patch_mask", "image_index", "image_encoding", "image_sources", "source_sizes", "image_words",
 )  # fmt: skip
+MODEL_INPUTS = ("input_ids", "inputs", "inputs_embeds", "attention_mask", *IMAGE_INPUTS)
 """What the processor makes of images and text, which `ask` makes itself."""
 
 

@@ -283,21 +283,24 @@ class ImageEncoding(Rows):
         Raises:
             ValueError: grids or poolings that differ, or tiles that are encoded on demand.
         """
-        every = [self]
-        if others:
-            unseen = any(each.unseen for each in (self, *others))
-            named = any(each.words is not None for each in (self, *others))
-            alike: dict[str, Any] = {"readings": (), "page_cache": None, "unseen": unseen, "joined": True}
-            every = [replace(each, **alike, words=each.word_sources() if named else None) for each in (self, *others)]
+        if not others:
+            return self
+        every = [self, *others]
         for name in ("side", "pool"):
             if len(values := {getattr(encoding, name) for encoding in every}) > 1:
                 raise ValueError(f"{name}: expected encodings of one {name} to join them; got {sorted(values)}")
-        if others and any(encoding.tiling is not None for encoding in every):
+        if any(encoding.tiling is not None for encoding in every):
             raise ValueError('tiles: expected encodings that hold all of their tiles to join them; got tiles="asked"')
-        if not all(_same(self.prefix_ids, encoding.prefix_ids) for encoding in others):
-            every = [encoding.without_prefix() for encoding in every]
-        in_views = any(encoding.documents is not None or encoding.sources is not None for encoding in every)
-        return _join_views(every) if others and in_views else Rows.join(*every)
+        alike: dict[str, Any] = {"readings": (), "page_cache": None, "joined": True}
+        alike["unseen"] = any(encoding.unseen for encoding in every)
+        named = any(encoding.words is not None for encoding in every)
+        prefixes = [encoding.prefix_ids for encoding in every]
+        if not all(prefix is not None and torch.equal(prefix, prefixes[0]) for prefix in prefixes):  # type: ignore[arg-type]
+            alike |= {"prefix_ids": None, "prefix_cache": None}
+        every = [replace(each, **alike, words=each.word_sources() if named else None) for each in every]
+        if any(encoding.documents is not None or encoding.sources is not None for encoding in every):
+            every = _in_views(every)
+        return Rows.join(*every)
 
     def save(self, path: str | os.PathLike, model: Any) -> None:
         """Writes the encoding to a safetensors file, which `load` reads with the same model.
@@ -425,36 +428,19 @@ def confidence_of(characters: Tensor) -> float:
     return min(1.0, total / count) if count else 0.0
 
 
-def _same(first: Tensor | None, second: Tensor | None) -> bool:
-    return first is second or (first is not None and second is not None and torch.equal(first, second))
-
-
-def _join_views(every: list[ImageEncoding]) -> ImageEncoding:
-    """`ImageEncoding.join` for encodings with documents or tiles."""
-    documents: list[int] = []
-    tiles: list[Tiles] = []
-    start = 0
+def _in_views(every: list[ImageEncoding]) -> list[ImageEncoding]:
+    """Encodings to join, some of them with documents or tiles: all tiles are in the first one."""
+    tiles, parts, start, number = list[Tiles](), list[ImageEncoding](), 0, 0
     for encoding in every:
-        number = documents[-1] + 1 if documents else 0
-        documents += [number + own for own in encoding.documents or range(len(encoding))]
+        documents = [number + own for own in encoding.documents or range(len(encoding))]
         if encoding.tiles is not None:
             tiles.append(replace(encoding.tiles, sources=encoding.tiles.sources + start))
-        start += len(encoding)
-
-    def listed(values: list[Any]) -> list[Any] | None:
-        return None if None in values else [row for rows in values for row in rows]
-
-    # The states that fetched tokens attend to are computed again for each view that is fetched from.
-    bare = [
-        replace(
-            encoding, semantic_cache=[], bridge_cache=None, documents=None, source_sizes=None, sources=None, tiles=None
-        )
-        for encoding in every
-    ]
-    return replace(
-        Rows.join(*bare), documents=documents, source_sizes=listed([encoding.source_sizes for encoding in every]),
-        sources=listed([encoding.known_sources() for encoding in every]), tiles=Rows.join(*tiles) if tiles else None,
-    )  # fmt: skip
+        start, number = start + len(encoding), documents[-1] + 1
+        # The states that fetched tokens attend to are computed again for each view that is fetched from.
+        again: dict[str, Any] = {"semantic_cache": [], "bridge_cache": None}
+        parts.append(replace(encoding, **again, documents=documents, sources=encoding.known_sources()))
+    parts[0].tiles = tiles[0].join(*tiles[1:]) if tiles else None
+    return parts
 
 
 # ---- in files ------------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from transformers.utils.generic import can_return_tuple
 
 from .base_model import ArrCocModel
 from .budgets import VIEW_OPTIONS
-from .checks import check_decoding, refusal
+from .checks import IMAGE_INPUTS, check_decoding, refusal
 from .configuration_arr_coc import ArrCocConfig
 from .extraction import Extracted, extract
 from .fetcher import FetchChoices
@@ -93,17 +93,17 @@ def warn_of_training_in_eval_mode(loss: Tensor, fetcher: nn.Module) -> None:
         return
     if not any(parameter.requires_grad for parameter in fetcher.parameters()):
         return
+
+    def warn(_: Tensor) -> None:
+        logger.warning_once(
+            "The scorers are trainable, but the model is in evaluation mode: the answer's loss does not reach them. "
+            "Call model.train() before training, or wrap code that only measures in torch.no_grad()."
+        )
+
     if loss.requires_grad:
-        loss.register_hook(_warn_of_eval_mode)
+        loss.register_hook(warn)
     else:
-        _warn_of_eval_mode(loss)
-
-
-def _warn_of_eval_mode(_: Tensor) -> None:
-    logger.warning_once(
-        "The scorers are trainable, but the model is in evaluation mode: the answer's loss does not reach them. "
-        "Call model.train() before training, or wrap code that only measures in torch.no_grad()."
-    )
+        warn(loss)
 
 
 def load_processor(config: ArrCocConfig, place: Mapping[str, Any] = MappingProxyType({})) -> ArrCocProcessor:
@@ -129,17 +129,6 @@ def load_processor(config: ArrCocConfig, place: Mapping[str, Any] = MappingProxy
             f"processor.save_pretrained, or set model.processor); got {cause}"
         ) from error
     return processor
-
-
-_IMAGE_ARGUMENTS = (
-    "pixel_values",
-    "patch_mask",
-    "image_index",
-    "image_encoding",
-    "image_sources",
-    "source_sizes",
-    "image_words",
-)
 
 
 class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
@@ -229,7 +218,10 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
             choices = FetchChoices.of(choices)
             unset = choices.relevance is None and choices.patches is None
             choices = replace(choices, all_scores=True, relevance=relevance_targets if unset else choices.relevance)
-        if not isinstance(logits_to_keep, int) and not _is_index(logits_to_keep):
+        is_index = isinstance(logits_to_keep, Tensor) and logits_to_keep.ndim == 1
+        if not isinstance(logits_to_keep, int) and not (
+            is_index and logits_to_keep.dtype in (torch.int64, torch.int32)
+        ):
             raise refusal("logits_to_keep", "an integer, or a tensor of them", logits_to_keep)
         counted = {name: kwargs.pop(name, None) for name in ("num_items_in_batch", "shift_labels")}
         taught = labels is not None or counted["shift_labels"] is not None
@@ -240,13 +232,10 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
             input_ids, pixel_values, patch_mask, image_index, image_encoding, attention_mask, query_mask, position_ids,
             cache, inputs_embeds, labels, choices, return_dict=True, **kwargs,
         )  # fmt: skip
-        keep = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) and logits_to_keep else slice(None)
-        hidden = outputs.last_hidden_state
-        logits = self.lm_head(hidden[:, logits_to_keep if isinstance(logits_to_keep, Tensor) else keep])
-        prompt = outputs.prompt
+        logits, prompt = self.lm_head(outputs.last_hidden_state[:, keep]), outputs.prompt
         loss = relevance = None
         if labels is not None or relevance_targets is not None or counted["shift_labels"] is not None:
-            loss, relevance = self._losses(logits, labels, relevance_targets, outputs, **counted)
+            loss, relevance = self._losses(logits, labels, relevance_targets, outputs, counted)
         return ArrCocOutput(
             loss=loss,
             logits=logits,
@@ -260,47 +249,35 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
             scores=outputs.scores,
         )
 
-    def relevance_loss(self, scores: Mapping[str, Tensor], targets: Tensor, patch_mask: Tensor) -> Tensor:
-        """`relevance_loss` of this module for logits [I, N] of scorers by name, and `targets` [I, N].
-
-        Raises:
-            ValueError: the model has no trained scorer.
-        """
-        if not scores:
-            raise ValueError("relevance_targets: expected a model with trained scorers; this one has none")
-        logits = torch.stack(list(scores.values()))
-        return relevance_loss(logits, targets, patch_mask, self.config.relevance_positive_weight)
-
     def _losses(
         self,
         logits: Tensor,
         labels: Tensor | None,
         relevance_targets: Tensor | None,
         outputs: ArrCocOutput,
-        *,
-        num_items_in_batch: Tensor | int | None,
-        shift_labels: Tensor | None,
+        counted: Mapping[str, Any],
     ) -> tuple[Tensor | None, Tensor | None]:
         """The loss to minimise, and the relevance loss alone; None without labels or targets.
 
-        `num_items_in_batch`: answer tokens of all accumulated batches, as Trainer counts them. Trainer sums the losses
-        of these batches, so each batch is weighted by its share of the tokens.
+        `counted`: `shift_labels`, and `num_items_in_batch`, the answer tokens of all accumulated batches, as Trainer
+        counts them. Trainer sums the losses of these batches, so each is weighted by its share of the tokens.
         """
         loss = relevance = None
-        if labels is not None or shift_labels is not None:
-            loss = self.loss_function(
-                logits=logits, labels=labels, vocab_size=self.config.text_config.vocab_size,
-                num_items_in_batch=num_items_in_batch, shift_labels=shift_labels,
-            )  # fmt: skip
+        if labels is not None or counted["shift_labels"] is not None:
+            vocabulary = self.config.text_config.vocab_size
+            loss = self.loss_function(logits=logits, labels=labels, vocab_size=vocabulary, **counted)
             if outputs.prompt is not None:
                 warn_of_training_in_eval_mode(loss, self.model.fetcher)
         if relevance_targets is not None:
             if outputs.prompt is None or outputs.scores is None:
                 raise ValueError("relevance_targets: expected images beside them; got none")
-            relevance = self.relevance_loss(outputs.scores, relevance_targets, outputs.prompt.context.patch_mask)
+            if not outputs.scores:
+                raise ValueError("relevance_targets: expected a model with trained scorers; this one has none")
+            scores, mask = torch.stack(list(outputs.scores.values())), outputs.prompt.context.patch_mask
+            relevance = relevance_loss(scores, relevance_targets, mask, self.config.relevance_positive_weight)
             weighted = self.config.relevance_loss_weight * relevance
-            if labels is not None and num_items_in_batch is not None:
-                weighted = weighted * ((labels[:, 1:] != -100).sum() / num_items_in_batch)
+            if labels is not None and counted["num_items_in_batch"] is not None:
+                weighted = weighted * ((labels[:, 1:] != -100).sum() / counted["num_items_in_batch"])
             loss = weighted if loss is None else loss + weighted
         return loss, relevance
 
@@ -452,7 +429,7 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
 
     def _embedded(self, input_ids: Tensor, choices: FetchChoices, kwargs: dict[str, Any]) -> EmbeddedPrompt:
         """The embedded prompts; removes the arguments of their images from `kwargs`."""
-        images = {name: kwargs.pop(name, None) for name in _IMAGE_ARGUMENTS}
+        images = {name: kwargs.pop(name, None) for name in IMAGE_INPUTS}
         aligned = {name: kwargs.pop(name, None) for name in ("query_mask", "attention_mask", "position_ids")}
         encoding = images["image_encoding"]
         if encoding is not None and images["pixel_values"] is not None:
@@ -546,10 +523,6 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
             planes = F.pad(prompt_planes, (0, 0, 0, 0, 0, embeds.shape[1] - prompt_planes.shape[1]))  # text behind
             inputs.update(deepstack_arguments(planes[:, -inputs["inputs_embeds"].shape[1] :]))
         return inputs
-
-
-def _is_index(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.ndim == 1 and value.dtype in (torch.int64, torch.int32)
 
 
 def _behind_prompt(output: Any, input_ids: Tensor, trimmed: int) -> Any:

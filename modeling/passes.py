@@ -44,10 +44,6 @@ AUTO_PASSES = 4
 UNSURE = 0.15
 """Uncertainty of an answer above which "auto" runs back again."""
 
-SINGLE = ("num_beams", "num_return_sequences")
-"""Settings of `generate` that have to be 1, as the passes depend on one answer."""
-
-
 # ---- how much of a pass explores ----------------------------------------------------------------------------------
 
 
@@ -72,9 +68,19 @@ def fetch_for_pass(
     """The patches of one pass of a question: a `share` of them is drawn at random.
 
     Drawn patches replace the least relevant of those that the allocator chose. Padding is never drawn. The relevance
-    map is that of the `earlier` pass, if there was one, as the question is the same.
+    map is that of the `earlier` pass, if there was one, as the question is the same; patches of earlier passes are not
+    fetched again.
     """
-    followed = core.fetch(selected, choices) if earlier is None else _by_map_of(earlier, core, selected, choices)
+    if earlier is None:
+        followed = core.fetch(selected, choices)
+    else:
+        mask, hidden = selected.context.patch_mask, None
+        if selected.taken is not None:
+            hidden = torch.zeros_like(mask).scatter(1, selected.taken, True)
+        begun = core.fetcher.scorer(choices.strategy or core.fetcher.config.strategy).begun(selected.context)
+        scores = earlier.scores, earlier.relevance, mask
+        followed = core.fetcher.choose(selected.context, *scores, selected.budget, choices, hidden=hidden, begun=begun)
+        followed.fell_back = earlier.fell_back
     if followed.room is not None:  # one token for each patch, as the patches of passes are counted
         followed = followed.select(torch.arange(len(followed.counts), device=followed.counts.device))
     taken = _with_taken(selected, followed)
@@ -86,18 +92,6 @@ def fetch_for_pass(
     others = replace(choices, strategy="random", allocator="topk")
     explored = core.fetch(replace(selected, budget=drawn, taken=taken), others)
     return merged([_at(followed, order[0, : followed.budget - drawn]), explored])
-
-
-def _by_map_of(earlier: FetchResult, core: ArrCocModel, selected: SelectedSlots, choices: FetchChoices) -> FetchResult:
-    """The allocator's choice among the patches that no earlier pass fetched."""
-    mask, taken = selected.context.patch_mask, selected.taken
-    hidden = None if taken is None else torch.zeros_like(mask).scatter(1, taken, True)
-    begun = core.fetcher.scorer(choices.strategy or core.fetcher.config.strategy).begun(selected.context)
-    fetched = core.fetcher.choose(
-        selected.context, earlier.scores, earlier.relevance, mask, selected.budget, choices, hidden=hidden, begun=begun
-    )
-    fetched.fell_back = earlier.fell_back
-    return fetched
 
 
 def merged(parts: Sequence[FetchResult]) -> FetchResult:
@@ -300,7 +294,7 @@ def check_passes(answer_generator: Any, choices: FetchChoices, kwargs: dict[str,
         raise ValueError("patches: expected num_passes 1 beside them; got more")
     if kwargs.get("streamer") is not None:
         raise ValueError("streamer: expected num_passes 1 beside it, as every pass writes an answer; got more")
-    for name in SINGLE:
+    for name in ("num_beams", "num_return_sequences"):  # the passes depend on one answer
         if answer_generator.setting(kwargs, name, 1) != 1:
             raise ValueError(f"{name}: expected 1 beside num_passes; got {answer_generator.setting(kwargs, name)}")
 

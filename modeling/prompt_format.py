@@ -28,7 +28,6 @@ QUESTION_ROLE = "user"
 NOT_ON_THE_PAGE = "not on the page"
 """The answer to a question about what an image does not show."""
 
-# Blocks of a message in the order given; one placeholder per image, expanded later.
 _RENDER = """\
 {%- macro render(content) -%}
   {%- if content is string -%}
@@ -49,7 +48,8 @@ _RENDER = """\
 
 
 def render_macro(image: str) -> str:
-    """Jinja macro `render(content)` of a chat template, which writes `image` (a Jinja string) for each image."""
+    """Jinja macro `render(content)` of a chat template, which writes the blocks of a message in the order given, and
+    `image` (a Jinja string) for each image."""
     return _RENDER.replace("'IMAGE'", f"'{image}'")
 
 
@@ -257,7 +257,6 @@ class RowLayout(Layout):
         return place + place // isqrt(tokens)  # there is a newline behind each earlier row
 
     def forward(self, base: Tensor, indicators: Tensor | None) -> Framed:
-        """As `PlainLayout.forward`."""
         images, tokens, width = base.shape
         rows = base.unflatten(1, (isqrt(tokens), -1))
         newline = self.image_newline.to(base).expand(images, rows.shape[1], 1, width)
@@ -278,7 +277,6 @@ class IndicatorLayout(Layout):
         return torch.arange(tokens) + 1
 
     def forward(self, base: Tensor, indicators: Tensor | None) -> Framed:
-        """As `PlainLayout.forward`."""
         assert indicators is not None, "the config allows this layout with the vet bridge only"
         start, end = (row.to(base).expand(base.shape[0], 1, -1) for row in indicators[:2])
         return torch.cat((start, base), 1), end
@@ -297,7 +295,6 @@ class FetchedLayout(Layout):
         return torch.arange(0)
 
     def forward(self, base: Tensor, indicators: Tensor | None) -> Framed:
-        """As `PlainLayout.forward`."""
         return base[:, :0], None
 
 
