@@ -218,11 +218,11 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
             choices = FetchChoices.of(choices)
             unset = choices.relevance is None and choices.patches is None
             choices = replace(choices, all_scores=True, relevance=relevance_targets if unset else choices.relevance)
-        is_index = isinstance(logits_to_keep, Tensor) and logits_to_keep.ndim == 1
-        if not isinstance(logits_to_keep, int) and not (
-            is_index and logits_to_keep.dtype in (torch.int64, torch.int32)
-        ):
-            raise refusal("logits_to_keep", "an integer, or a tensor of them", logits_to_keep)
+        keep: Any = logits_to_keep
+        if isinstance(keep, int):
+            keep = slice(-keep, None) if keep else slice(None)
+        elif not isinstance(keep, Tensor) or keep.ndim != 1 or keep.dtype not in (torch.int64, torch.int32):
+            raise refusal("logits_to_keep", "an integer, or a tensor of them", keep)
         counted = {name: kwargs.pop(name, None) for name in ("num_items_in_batch", "shift_labels")}
         taught = labels is not None or counted["shift_labels"] is not None
         if relevance_targets is not None and counted["num_items_in_batch"] is not None and not taught:

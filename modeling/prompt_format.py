@@ -191,15 +191,22 @@ def token_id(tokenizer: Any, token: str) -> int | None:
 # ---- layouts -----------------------------------------------------------------------------------------------------
 
 
+Framed = tuple[Tensor, Tensor | None]
+"""The tokens before an image's fetched tokens [P, positions, D], its base tokens among them, and those behind."""
+
+LAYOUTS: Registry[type["Layout"]] = Registry("layout")
+
+
+@LAYOUTS.register("plain")
 class Layout(nn.Module):
-    """Base class: the tokens that a language model expects around an image's tokens [M + K, D]; `width`: D.
+    """The tokens that a language model expects around an image's tokens [M + K, D], here none; `width`: D.
 
     Attributes:
         adds: whether there are such tokens, or base tokens are left out.
         spatial: whether a token's position is its place in the image (`prompt.spatial_positions`), not its number.
     """
 
-    adds: ClassVar[bool] = True
+    adds: ClassVar[bool] = False
     spatial: ClassVar[bool] = False
 
     def __init__(self, width: int) -> None:
@@ -215,20 +222,6 @@ class Layout(nn.Module):
         """The positions of base tokens among those of an image: [M] int64; M is `tokens`."""
         return torch.arange(tokens)
 
-
-LAYOUTS: Registry[type[Layout]] = Registry("layout")
-
-
-Framed = tuple[Tensor, Tensor | None]
-"""The tokens before an image's fetched tokens [P, positions, D], its base tokens among them, and those behind."""
-
-
-@LAYOUTS.register("plain")
-class PlainLayout(Layout):
-    """The image's tokens alone."""
-
-    adds = False
-
     def forward(self, base: Tensor, indicators: Tensor | None) -> Framed:
         """Base tokens [P, M, D] and the bridge's indicator rows [4, D] -> tokens before and behind fetched tokens."""
         return base, None
@@ -237,6 +230,8 @@ class PlainLayout(Layout):
 @LAYOUTS.register("rows")
 class RowLayout(Layout):
     """DeepSeek-OCR's: `image_newline` [D] after each row, `view_seperator` [D] (its spelling) after the last."""
+
+    adds = True
 
     def __init__(self, width: int) -> None:
         super().__init__(width)
@@ -268,6 +263,8 @@ class RowLayout(Layout):
 class IndicatorLayout(Layout):
     """Ovis': the image-start row before the base tokens, the image-end row behind the fetched tokens."""
 
+    adds = True
+
     @staticmethod
     def positions(rows: int) -> tuple[int, int]:
         return 1, 1
@@ -286,6 +283,8 @@ class IndicatorLayout(Layout):
 class FetchedLayout(Layout):
     """Fetched tokens alone: the prompt has no base tokens."""
 
+    adds = True
+
     @staticmethod
     def positions(rows: int) -> tuple[int, int]:
         return -(rows**2), 0
@@ -299,7 +298,7 @@ class FetchedLayout(Layout):
 
 
 @LAYOUTS.register("qwen3_vl")
-class Qwen3VlLayout(PlainLayout):
+class Qwen3VlLayout(Layout):
     """Qwen3-VL's: the image's tokens alone, each at its row and column."""
 
     spatial = True

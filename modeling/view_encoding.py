@@ -109,12 +109,14 @@ def encode_sources(
             f"max_base_tokens: expected base tokens in rows to pool them; got compressor {vision.compressor!r}"
         )
     most, rows = max(map(len, documents)), math.ceil(grid // COMPRESSION / pool)
-    base = most * (rows**2 + (sum(core.layout.positions(rows)) if core.layout.adds else 0))
+    base = most * (rows**2 + sum(core.layout.positions(rows)))
     limit = getattr(core.config.text_config, "max_position_embeddings", None)
     if limit is not None and base >= limit:
         expected = f"sources whose base tokens leave room in {limit} tokens of context"
         raise ValueError(f"images: expected {expected}; got {most} of {base} together")
-    read = [_kept(source) for source in sources] if len(sources) <= VIEWS_AT_ONCE else sources  # rendered once
+    read = sources
+    if len(sources) <= VIEWS_AT_ONCE:  # their pixels stay in memory once they were loaded
+        read = [replace(source, load=cache(source.load)) for source in sources]
     pages = words_of_sources(core, processor, read, options.words)
     windows = [
         windows_of(source, options, processor, scale)
@@ -251,19 +253,19 @@ def _encode_overviews(
     `tiled`: see `with_originals`; None: no words are read again.
     """
     parts = []
-    given = [
-        _given(core, page, (0, 0, source.width, source.height)) for page, source in zip(pages, sources, strict=True)
-    ]
     for start in _starts(len(sources), "page"):
-        some, words = sources[start : start + VIEWS_AT_ONCE], given[start : start + VIEWS_AT_ONCE]
+        chunk = slice(start, start + VIEWS_AT_ONCE)
+        some, words = sources[chunk], list[GivenWords | None]()
+        for page, source in zip(pages[chunk], some, strict=True):
+            words.append(_given(core, page, (0, 0, source.width, source.height)))
         if _need_no_pixels(words, core):
             mask = patch_masks(processor, [(source.height, source.width) for source in some])
             parts.append(core.encode_words(words, mask, pool=pool))
             continue
         images = [source.load() for source in some]
-        _warn(processor, images, seen[start : start + VIEWS_AT_ONCE], alone=len(sources) == 1)
+        _warn(processor, images, seen[chunk], alone=len(sources) == 1)
         if tiled is not None:
-            words = with_originals(words, processor, images, tiled[start : start + VIEWS_AT_ONCE])
+            words = with_originals(words, processor, images, tiled[chunk])
         inputs = processor(Loaded(images), return_tensors="pt", readable_px=None)
         parts.append(core.encode_image(inputs["pixel_values"], inputs["patch_mask"], pool=pool, words=words))
     if len(sources) > 1:
@@ -470,9 +472,16 @@ def encode_shown(
         if isinstance(image, Image.Image):
             check_print(image.height, image.width)
     in_views = together or max(pools, default=1) > 1 or options.words not in ("auto", "network")
-    if in_views or processor.shrinks(images, least_scale(options.tiles, options.tile_scale)):
-        return encode_prompts(core, processor, prompts, images, options)
-    return encode_whole(core, processor, images, options)
+    if not in_views and not processor.shrinks(images, least_scale(options.tiles, options.tile_scale)):
+        return encode_whole(core, processor, images, options)
+    documents, loaded = list[list[Source]](), iter(images)
+    for shown in prompts:
+        pages = [sources_of(next(loaded), options, processor.max_image_pixels) for _ in shown]
+        documents.append([page for own in pages for page in own])
+        if len(documents[-1]) > options.max_pages:
+            expected = f"at most {options.max_pages} in one prompt (max_pages)"
+            raise ValueError(f"images: expected {expected}; got {len(documents[-1])}")
+    return encode_sources(core, processor, documents, options)
 
 
 def encode_whole(
@@ -494,28 +503,8 @@ def encode_whole(
         return encoding
     pages = list[Source]()
     for image in images:
-        known = [image] if isinstance(image, Source) else sources_of(image, options, processor.max_image_pixels)
-        pages += known
+        pages += [image] if isinstance(image, Source) else sources_of(image, options, processor.max_image_pixels)
     return upright(core, processor, encoding, pages, encode)
-
-
-def encode_prompts(
-    core: Core,
-    processor: ArrCocImageProcessor,
-    prompts: Sequence[Sequence[Any]],
-    images: Sequence[Image.Image | Encoded],
-    options: ViewOptions,
-) -> ImageEncoding:
-    """`encode_sources` for the `images` of all prompts, from `load_sources`, one after the other."""
-    documents: list[list[Source]] = []
-    loaded = iter(images)
-    for shown in prompts:
-        pages = [sources_of(next(loaded), options, processor.max_image_pixels) for _ in shown]
-        documents.append([page for own in pages for page in own])
-        if len(documents[-1]) > options.max_pages:
-            expected = f"at most {options.max_pages} in one prompt (max_pages)"
-            raise ValueError(f"images: expected {expected}; got {len(documents[-1])}")
-    return encode_sources(core, processor, documents, options)
 
 
 def sources_of(image: Image.Image | Encoded, options: ViewOptions, max_image_pixels: int) -> list[Source]:
@@ -532,11 +521,6 @@ def sources_of(image: Image.Image | Encoded, options: ViewOptions, max_image_pix
     for source in sources:
         check_print(source.height, source.width)
     return sources
-
-
-def _kept(source: Source) -> Source:
-    """The source; its pixels stay in memory once they were loaded."""
-    return replace(source, load=cache(source.load))
 
 
 def _itself(value: Any, *_: Any) -> Any:

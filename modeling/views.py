@@ -392,9 +392,8 @@ class JointFetch(FetchResult):
 FOCUS = 3.0
 """The factor of a view's highest score that is added to all of its scores, when views compete.
 
-A scorer that was trained on single pages finds something on each page. Measured on A4 pages in validation fonts with an
-earlier model of 3.8 M parameters: at 0, patches of other tiles come between those of the answer; 3 and 8 are about
-equal (42 questions).
+A scorer that was trained on single pages finds something on each page: at 0, patches of other tiles come between those
+of the answer; 3 and 8 are about equal (42 questions about A4 pages, an earlier model).
 """
 
 
