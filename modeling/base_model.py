@@ -134,10 +134,7 @@ class ArrCocModel(ArrCocPreTrainedModel):
         return f"{self.label}-{hash(tuple(state))}"
 
     def maker(self) -> tuple[str, str] | None:
-        """The label of this model's encodings: its token, and its identity.
-
-        None for weights that cannot be sampled, such as some quantized ones.
-        """
+        """The label of this model's encodings: its token and its identity; None for weights that cannot be sampled."""
         try:
             return self.token, self.identity()
         except (NotImplementedError, RuntimeError):
@@ -186,26 +183,17 @@ class ArrCocModel(ArrCocPreTrainedModel):
             tensor.to(self.input_device) if isinstance(tensor, Tensor) and not tensor.is_meta else tensor
             for tensor in (pixel_values, patch_mask)
         )
-        return self._encoded(pixel_values, patch_mask, grid, pool=pool, words=words)
+        return self.encode_fields(pixel_values, patch_mask, grid, pool=pool, words=words)
 
     def encode_words(self, words: Sequence[GivenWords], patch_mask: Tensor, *, pool: int = 1) -> ImageEncoding:
         """Encodes images whose words are all known, without their pixels; `patch_mask` and `pool` as `encode_image`."""
-        patch_mask = patch_mask.to(self.input_device)
         fields = self.vision_tower.unseen_fields(words, patch_mask.shape[1])
-        given_fields = {name: fields.pop(name) for name in ("textures", "seeds")}
-        encoding = self._encoded(None, patch_mask, fields, given_fields=given_fields, pool=pool)
+        unread = {name: fields.pop(name) for name in ("textures", "seeds")}
+        encoding = self.encode_fields(None, patch_mask.to(self.input_device), fields, given_fields=unread, pool=pool)
         encoding.unseen = True
         return encoding
 
-    def encode_base(self, features: Tensor, patch_mask: Tensor, bypass: bool) -> ImageEncoding:
-        """The parts of an encoding of grids [P, C, G, G] that their fetched tokens attend to; the others are empty."""
-        given_fields: Any = {
-            "textures": features[:, :0],
-            "seeds": patch_mask.new_zeros(len(features), dtype=torch.int64),
-        }
-        return self._encoded(None, patch_mask, {"features": features}, given_fields=given_fields, bypass=bypass)
-
-    def _encoded(
+    def encode_fields(
         self,
         pixel_values: Tensor | None,
         patch_mask: Tensor | None,
@@ -218,7 +206,8 @@ class ArrCocModel(ArrCocPreTrainedModel):
     ) -> ImageEncoding:
         """The encoding of images: through the vision tower, then base tokens through the bridge.
 
-        `given_fields`: fields that the tower does not make. With "semantic" among them, the tower does not run.
+        `grid`: outputs of `encode_grid` that are known; `given_fields`: fields that the tower does not make. With
+        "semantic" among them, the tower does not run.
         """
         # 1. The vision tower: features, textures and the states of base tokens.
         fields = dict(given_fields)
@@ -254,7 +243,7 @@ class ArrCocModel(ArrCocPreTrainedModel):
         if bypass is None or bypass == encoding.bypass:
             return encoding
         fields = {name: getattr(encoding, name) for name in SEEN}
-        bridged = self._encoded(None, None, given_fields=fields, bypass=bypass, pool=encoding.pool)
+        bridged = self.encode_fields(None, None, given_fields=fields, bypass=bypass, pool=encoding.pool)
         return replace(bridged, **{name: getattr(encoding, name) for name in KNOWN})
 
     def words_of_page(self, encoding: ImageEncoding) -> Tensor | None:
@@ -298,7 +287,8 @@ class ArrCocModel(ArrCocPreTrainedModel):
         Raises:
             ValueError: placeholders that do not match the images.
         """
-        embeds, prefix = self._embed(input_ids), None
+        text_ids = input_ids.masked_fill(input_ids == self.config.image_token_id, 0)  # placeholders get any embedding
+        embeds, prefix = self.get_input_embeddings()(text_ids), None
         if choices.bypass is not None:
             encoding = self.with_bypass(encoding, choices.bypass)
         if image_index is not None:
@@ -317,11 +307,9 @@ class ArrCocModel(ArrCocPreTrainedModel):
         rows, budget = slots
         query, mask = pack_questions(embeds, query_mask, rows)
         text: dict[str, Tensor] = {}  # what a scorer needs to compare the text of a page with the question
-        if encoding.pieces is not None:
-            text["table"] = self._table(encoding.pieces.device)
-            if (reader := self.vision_tower.text_reader) is not None:
-                text["query_ids"] = pack_questions(input_ids[..., None], query_mask, rows)[0][..., 0]
-                text["spellings"] = reader.spellings
+        if encoding.pieces is not None and (reader := self.vision_tower.text_reader) is not None:
+            text = {"table": self._table(encoding.pieces.device), "spellings": reader.spellings}
+            text["query_ids"] = pack_questions(input_ids[..., None], query_mask, rows)[0][..., 0]
         seed = fetcher.seed if choices.seed is None else choices.seed
         question_seed = (input_ids * query_mask).sum(1)[rows].to(encoding.seeds.device)
         context = FetchContext(
@@ -389,15 +377,8 @@ class ArrCocModel(ArrCocPreTrainedModel):
         tensors = {**inputs, "prompt_embeds": embeds, "prompt_planes": planes}
         if places is not None:
             tensors["position_ids"] = places
-        read = {}
-        for name in READ:
-            if (tensor := tensors.get(name)) is not None:
-                read[name] = tensor
+        read = {name: tensor for name in READ if (tensor := tensors.get(name)) is not None}
         return EmbeddedPrompt(embeds, tokens, quality, fetched, selected.context, inputs, read, places, planes)
-
-    def _embed(self, input_ids: Tensor) -> Tensor:
-        """Embeddings of a prompt's text [B, S, D]; placeholders get any embedding."""
-        return self.get_input_embeddings()(input_ids.masked_fill(input_ids == self.config.image_token_id, 0))
 
     def bridge_fetched(
         self, encoding: ImageEncoding, indices: Tensor, used: Tensor | None = None, levels: Tensor | None = None
@@ -510,11 +491,10 @@ class ArrCocModel(ArrCocPreTrainedModel):
             input_ids, encoding, query_mask=query_mask.bool(), image_index=image_index, choices=choices,
             attention_mask=aligned.get("attention_mask"),
         )  # fmt: skip
-        views = joint and not torch.compiler.is_compiling()  # of a document, or of several images of one prompt
-        if views and encoding.documents is None:
-            views = choices.patches is None and len(selected.rows) > len(selected.rows.unique())
-        if views:
-            selected = select_views(self, selected, encoding, choices)
+        if joint and not torch.compiler.is_compiling():  # a document, or several images of one prompt
+            several = choices.patches is None and len(selected.rows) > len(selected.rows.unique())
+            if several or encoding.documents is not None:
+                selected = select_views(self, selected, encoding, choices)
         return self.place(selected, self.fetch(selected, choices), **aligned)
 
     def _encoding_for(
@@ -564,14 +544,14 @@ class ArrCocModel(ArrCocPreTrainedModel):
             raise TypeError(f"forward: expected its own arguments or the language model's; got {unknown}")
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("input_ids: expected exactly one of them and inputs_embeds; got both or neither")
-        prompt, choices = None, FetchChoices.of(choices)
+        prompt = None
         if pixel_values is not None or image_encoding is not None:
             if input_ids is None or (pixel_values is not None and image_encoding is not None):
                 expected = "input_ids beside either pixel_values or image_encoding"
                 raise ValueError(f"images: expected {expected}; got {'inputs_embeds' if input_ids is None else 'both'}")
             encoding = self._encoding_for(pixel_values, patch_mask, image_encoding, (words, sizes))
             prompt = self.embed_images(
-                input_ids, encoding, image_index=image_index, query_mask=query_mask, choices=choices,
+                input_ids, encoding, image_index=image_index, query_mask=query_mask, choices=FetchChoices.of(choices),
                 attention_mask=attention_mask, position_ids=position_ids, labels=labels,
             )  # fmt: skip
             inputs_embeds = prompt.embeds
@@ -598,7 +578,7 @@ class ArrCocModel(ArrCocPreTrainedModel):
         states: dict[str, Any] = {name: getattr(outputs, name, None) for name in names}
         if prompt is not None and input_ids is not None:
             states["fetch"] = prompt.fetch
-            if choices.all_scores:
+            if FetchChoices.of(choices).all_scores:
                 states["scores"] = self.fetcher.all_scores(prompt.context, prompt.fetch)
             if (columns := prompt.inputs.get("columns")) is not None:
                 states["last_hidden_state"] = in_columns(outputs.last_hidden_state, columns, input_ids.shape[1])

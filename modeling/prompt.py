@@ -379,8 +379,9 @@ def _bases(model: Any, encoding: ImageEncoding, views: Views, numbers: Tensor) -
     """The states that fetched tokens of some views attend to: kept for overviews, computed for tiles."""
     if views.whole and encoding.semantic_cache and encoding.pool == 1:
         return encoding.select(numbers)
-    kept = {name: views.pick(getattr(encoding, name), name, numbers) for name in ("features", "patch_mask")}
-    return model.encode_base(**kept, bypass=encoding.bypass)
+    features, mask = (views.pick(getattr(encoding, name), name, numbers) for name in ("features", "patch_mask"))
+    unread = {"textures": features[:, :0], "seeds": mask.new_zeros(len(features), dtype=torch.int64)}
+    return model.encode_fields(None, mask, {"features": features}, given_fields=unread, bypass=encoding.bypass)
 
 
 # ---- positions and planes, beside embeddings ------------------------------------------------------------------------
