@@ -29,13 +29,7 @@ from .checks import IMAGE_INPUTS, check_decoding, refusal
 from .configuration_arr_coc import ArrCocConfig
 from .extraction import Extracted, extract
 from .fetcher import FetchChoices
-from .generation import (
-    POSITIONAL,
-    AnswerGenerator,
-    generation_setting,
-    take_choices,
-    within_context,
-)
+from .generation import POSITIONAL, AnswerGenerator, generation_setting, take_choices, within_context
 from .image_encoding import ImageEncoding
 from .image_processing_arr_coc import ArrCocImageProcessor, Box
 from .pretrained import CACHE, ArrCocPreTrainedModel, by_either_name
