@@ -212,11 +212,7 @@ SUREST = 1e-6
 
 
 def evidence(probability: float, *, text: str, legibility: float | None) -> dict[str, float]:
-    """What `calibrated` knows of an answer, by the names of the weights.
-
-    `logit`: that of the probability; `legibility`: of what was fetched, less 1, and 0 if it is None; `words`:
-    log(1 + the number of words of the answer), as long answers are more often wrong; `bias`: 1.
-    """
+    """What `calibrated` knows of an answer, by the names of the weights; long answers are more often wrong."""
     sure = min(max(probability, SUREST), 1 - SUREST)
     return {
         "logit": math.log(sure / (1 - sure)),

@@ -176,11 +176,10 @@ def check_decoding(setting: Callable[..., Any], kwargs: dict[str, Any]) -> None:
     if answers > beams and not setting(kwargs, "do_sample"):
         raise refusal("num_return_sequences", f"do_sample=True beside it, or at most num_beams ({beams})", answers)
     for name, (needed, expected) in CALLABLES.items():
-        if kwargs.get(name) is not None and not all(hasattr(kwargs[name], method) for method in needed):
-            raise refusal(name, expected, kwargs[name])
-    for name in ("logits_processor", "stopping_criteria"):
-        if not all(map(callable, kwargs.get(name) or ())):
-            raise refusal(name, CALLABLES[name][1], kwargs[name])
+        value = kwargs.get(name)
+        lists = value or () if name in ("logits_processor", "stopping_criteria") else ()
+        if value is not None and not (all(hasattr(value, method) for method in needed) and all(map(callable, lists))):
+            raise refusal(name, expected, value)
     end = setting(kwargs, "eos_token_id", ())
     ends = end if isinstance(end, list | tuple) else [end]
     if not all(isinstance(token, Integral) and -1 <= int(token) < 2**31 for token in ends):
@@ -205,7 +204,6 @@ def check_names(model: Any, kwargs: dict[str, Any]) -> None:
 
 POPPED = ("cache", "tokenizer", "assistant_tokenizer", "trust_remote_code", "mm_encoder_outputs")
 """Further arguments of `generate`, which no signature names."""
-
 
 IMAGE_INPUTS = (
     "pixel_values", "patch_mask", "image_index", "image_encoding", "image_sources", "source_sizes", "image_words",
@@ -250,11 +248,6 @@ def _is_box(value: Any) -> bool:
 
 # ---- a model's inputs ------------------------------------------------------------------------------------------------
 
-_INTEGERS = ("input_ids", "labels", "position_ids", "image_index")
-
-_OTHERS = {"query_mask": 2, "image_index": 1}
-"""Dimensions of a model's inputs."""
-
 
 def check_inputs(inputs: Mapping[str, Any], relevance: Tensor | None, encoding: Any, vocabulary: int) -> None:
     """Raises a ValueError for inputs of `forward` that are invalid or do not match its images.
@@ -271,19 +264,19 @@ def check_inputs(inputs: Mapping[str, Any], relevance: Tensor | None, encoding: 
     for name, value in here.items():
         if not isinstance(value, Tensor) or value.layout != torch.strided or value.is_quantized:
             raise refusal(name, "a dense tensor", value)
-        dimensions = _OTHERS.get(name, 2)
+        dimensions = 1 if name == "image_index" else 2
         if value.ndim != dimensions and (name, value.ndim) != ("attention_mask", 4):
             raise refusal(name, f"a tensor of {dimensions} dimensions", value)
-        if name in _INTEGERS and (value.is_floating_point() or value.is_complex() or value.dtype == torch.bool):
+        is_integer = not (value.is_floating_point() or value.is_complex() or value.dtype == torch.bool)
+        if name in ("input_ids", "labels", "position_ids", "image_index") and not is_integer:
             raise refusal(name, "a tensor of integers", value)
+    own = f"shape {list(ids.shape)}, that of input_ids"
     for name in here.keys() & {"labels", "position_ids", "query_mask"}:
         if here[name].shape != ids.shape:
-            raise ValueError(
-                f"{name}: expected shape {list(ids.shape)}, that of input_ids; got {list(here[name].shape)}"
-            )
+            raise ValueError(f"{name}: expected {own}; got {list(here[name].shape)}")
     mask = here.get("attention_mask")
     if mask is not None and (len(mask) != len(ids) or mask.shape[-1] < ids.shape[1]):
-        raise refusal("attention_mask", f"shape {list(ids.shape)}, that of input_ids, or longer", mask)
+        raise refusal("attention_mask", f"{own}, or longer", mask)
     if mask is not None and mask.ndim == 4 and mask.dtype not in (torch.bool, dtype):
         raise refusal("attention_mask", f"torch.bool or {dtype} in one of 4 dimensions", mask)
     index = here.get("image_index")
@@ -296,9 +289,8 @@ def check_inputs(inputs: Mapping[str, Any], relevance: Tensor | None, encoding: 
     if index is not None and not all(0 <= number < images for number in index.tolist()):
         raise ValueError(f"image_index: expected numbers of {images} images, from 0; got {index.tolist()}")
     for name, least in (("input_ids", 0), ("labels", -100)):
-        numbers = here.get(name)
-        if numbers is None or not numbers.numel():
-            continue
-        low, high = int(numbers.min()), int(numbers.max())
-        if not least <= low <= high < vocabulary:
-            raise ValueError(f"{name}: expected numbers of tokens, {least} to {vocabulary - 1}; got {low} to {high}")
+        if name in here and here[name].numel():
+            low, high = int(here[name].min()), int(here[name].max())
+            if not least <= low <= high < vocabulary:
+                expected = f"numbers of tokens, {least} to {vocabulary - 1}"
+                raise ValueError(f"{name}: expected {expected}; got {low} to {high}")

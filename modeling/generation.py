@@ -20,7 +20,6 @@ from .base_model import ArrCocModel
 from .budgets import AS_SEEN, VIEW_OPTIONS, ViewOptions, count_fetched
 from .checks import (
     MODEL_INPUTS,
-    NUMBERS,
     boxes_per_slot,
     check_decoding,
     check_names,
@@ -228,7 +227,7 @@ class AnswerGenerator:
     ) -> Any:
         """See `ArrCocForConditionalGeneration.generate`, which calls it if there is a question."""
         if not isinstance(return_fetch, bool):
-            raise refusal("return_fetch", NUMBERS[bool], return_fetch)
+            raise refusal("return_fetch", "True or False", return_fetch)
         if on_fetch is not None and not callable(on_fetch):
             raise refusal("on_fetch", "a function", on_fetch)
         kwargs.update(zip(POSITIONAL[2:], args, strict=False))
@@ -348,9 +347,8 @@ class AnswerGenerator:
         # Images that appear once each, in order, need no copy, except with a prefix.
         in_order = encoding.prefix_cache is None and slots == [*range(len(encoding.features))]
         index = None if in_order else torch.tensor(slots)
-        selected = core.select_slots(
-            **inputs, encoding=encoding, image_index=index, choices=choices, slots=(rows, budget)
-        )
+        known = {"encoding": encoding, "image_index": index, "choices": choices, "slots": (rows, budget)}
+        selected = core.select_slots(**inputs, **known)
         if batch.joint:
             spread, boxes = batch.spread, batch.boxes
             selected = select_views(core, selected, encoding, choices, spread=spread, boxes=boxes)
@@ -376,8 +374,7 @@ class AnswerGenerator:
             numbers = encoding.documents or [number for number, shown in enumerate(prompts) for _ in shown]
         if encoding.joined and len(questions) == 1:
             numbers = [0] * len(encoding)
-            documents = None if encoding.documents is None else numbers
-            encoding = replace(encoding.without_prefix(), documents=documents)
+            encoding = replace(encoding.without_prefix(), documents=encoding.documents and numbers)
         spans = grouped(range(len(numbers)), numbers)  # the numbers of each prompt's images
         if len(questions) == 1:
             questions = questions * len(spans)
@@ -423,11 +420,9 @@ class AnswerGenerator:
             fits = int((num_fetched - (lengths + room - limit + budgets - 1) // budgets).min())
             if fits < 1 or choices.budget != "all":
                 raise too_long(limit, longest, num_fetched, fits)
-            logger.warning(
-                f'budget "all": fetching {fits} of {num_fetched} patches, what {limit} tokens of context hold'
-            )
-            choices = replace(choices, budget=fits)
-            num_fetched = fits
+            held = f"fetching {fits} of {num_fetched} patches, what {limit} tokens of context hold"
+            logger.warning(f'budget "all": {held}')
+            choices, num_fetched = replace(choices, budget=fits), fits
             inputs = write(placeholders=base + fits)
         inputs = {name: tensor.to(encoding.tokens.device) for name, tensor in inputs.items()}
         return inputs, choices, num_fetched
@@ -506,8 +501,7 @@ class AnswerGenerator:
         """Whether this generation uses the kind of cache in which a prefix is stored."""
         static = self.setting(kwargs, "cache_implementation") is not None
         assisted = self.setting(kwargs, "prompt_lookup_num_tokens") is not None  # which reads prompts from the start
-        plain = not static and not assisted and "cache" not in kwargs
-        return plain and bool(self.setting(kwargs, "use_cache", True))
+        return not static and not assisted and "cache" not in kwargs and bool(self.setting(kwargs, "use_cache", True))
 
 
 # ---- arguments of a question ---------------------------------------------------------------------------------------

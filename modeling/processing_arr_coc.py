@@ -19,7 +19,6 @@ from transformers.utils import logging
 from .budgets import pooling
 from .checks import check_processing, refusal
 from .configuration_arr_coc import COMPRESSION, PROCESSOR_MAP, count_vision_tokens
-from .documents import Limits, open_document
 from .image_encoding import Turns
 from .image_loading import Source, document_refusal
 from .image_processing_arr_coc import ProcessorSettings
@@ -37,7 +36,7 @@ from .prompt_format import (
     query_markers,
     token_id,
 )
-from .view_encoding import take_view_options
+from .view_encoding import sources_of, take_view_options
 from .word_sources import PageToRead, check_words, read_before, to_tensor, words_of_each
 
 logger = logging.get_logger(__name__)
@@ -199,14 +198,10 @@ class ArrCocProcessor(ProcessorMixin):
         rows = images if isinstance(images, list) else [images]
         shown = [image for row in rows for image in (row if isinstance(row, list) else [row])]
         options, _ = take_view_options(self.image_processor.views)
-        limits = Limits(
-            options.dpi, options.max_pages, options.fps, options.max_frames, self.image_processor.max_image_pixels
-        )
         documents = not all(isinstance(image, Image.Image) for image in shown)
         if documents:
             self._check_places(texts, images)
-        pages: list[list[Image.Image]] = []
-        sources: list[Source] = []
+        pages, sources = list[list[Image.Image]](), list[Source]()
         for image in shown:
             if isinstance(image, Image.Image):
                 pages.append([image])
@@ -214,7 +209,7 @@ class ArrCocProcessor(ProcessorMixin):
             elif image.kind == "video":  # each frame would need its second before it
                 raise document_refusal(image)
             else:
-                sources += (opened := open_document(image, limits))
+                sources += (opened := sources_of(image, options, self.image_processor.max_image_pixels))
                 pages.append([page.load() for page in opened])
         if documents:
             start, end = (f"(?:{re.escape(token)})?" for token in (VISION_START, VISION_END))
@@ -258,9 +253,8 @@ class ArrCocProcessor(ProcessorMixin):
             start = token_id(self.tokenizer, TURN_START)
         row = [rows] if isinstance(rows, int) else list(rows)
         head = len(row) - row[::-1].index(start) - 1 if start in row else 0  # the last turn begins here
-        before, turn = (
-            self.tokenizer.decode(part, skip_special_tokens=True, **kwargs) for part in (row[:head], row[head:])
-        )
+        parts = (row[:head], row[head:])
+        before, turn = (self.tokenizer.decode(part, skip_special_tokens=True, **kwargs) for part in parts)
         role, line_break, answer = turn.partition("\n") if start in row else ("", "", turn)
         return before + role + line_break + answer.strip()
 
@@ -400,9 +394,8 @@ class ArrCocProcessor(ProcessorMixin):
         flat: Any = make_flat_list_of_images(images)
         if pages is not None:
             side, patch_size = self.image_processor.size["height"], self.image_processor.patch_size
-            return {}, [self.image_token * self._count(**choice, side=side, patch_size=patch_size, pages=pages)] * len(
-                flat
-            )
+            count = self._count(**choice, side=side, patch_size=patch_size, pages=pages)
+            return {}, [self.image_token * count] * len(flat)
         processed = self.image_processor(images, **kwargs)
         return processed, [self.replace_image_token(processed, i, **choice, **kwargs) for i in range(len(flat))]
 
