@@ -118,8 +118,7 @@ def find_slots(
     """The prompt of each image slot [I], and K, from the placeholders alone.
 
     Args:
-        input_ids: [B, S].
-        image_token_id: the placeholder.
+        input_ids: [B, S], with placeholders `image_token_id`.
         slots: I, the number of images.
         base: positions of an image without fetched tokens.
         budget: K if it is known; then no value of `input_ids` is read, so the function can be compiled.
@@ -197,10 +196,7 @@ def trim_placeholders(
 def in_columns(states: Tensor, columns: Tensor, length: int) -> Tensor:
     """States [B, S', D] of shortened prompts -> [B, length, D], where a removed column has the state before it.
 
-    Args:
-        states: of the tokens that stayed.
-        columns: [B, S'] their columns, from 1; 0 on padding.
-        length: of the prompts before.
+    `columns`: [B, S'] those of the tokens that stayed, from 1; 0 on padding. `length`: of the prompts before.
     """
     numbers = torch.arange(columns.shape[1], device=columns.device).expand_as(columns)
     place = columns.new_zeros(len(columns), length + 1).scatter(1, columns, numbers)
@@ -219,15 +215,8 @@ def hide_placeholders(
 ) -> dict[str, Tensor]:
     """`trim_placeholders` for compiled graphs: surplus placeholders stay, and no token attends to them.
 
-    Args:
-        placed: bool [I, positions], False on the positions to hide.
-        input_ids: [B, S].
-        image_token_id: the placeholder.
-        attention_mask, position_ids: [B, S], or None.
-        **aligned: other tensors [B, S], which do not change.
-
-    Returns:
-        All of them by name; position_ids [B, S] skip hidden positions.
+    `placed`: bool [I, positions], False on the positions to hide. Tensors `aligned` [B, S] do not change; position_ids
+    skip hidden positions.
     """
     placeholder = input_ids == image_token_id
     hidden = torch.zeros_like(placeholder).masked_scatter(placeholder, ~placed)
@@ -301,11 +290,7 @@ def behind_prefix(
     `ImageEncoding.page_cache` for prompts that go on with all words of the page. Prompts that begin with something else
     do not change, and have no cache.
 
-    Args:
-        config: the language model's.
-        encoding: the images.
-        inputs: of left-padded prompts: input_ids and attention_mask [B, S], and perhaps others.
-        rows: numbers of images.
+    `config`: the language model's; `inputs`: of left-padded prompts: input_ids and attention_mask [B, S], and others.
     """
     prefix, input_ids = encoding.prefix_ids, inputs["input_ids"]
     if prefix is None or encoding.prefix_cache is None:
@@ -397,15 +382,10 @@ def positions_and_planes(
     placed: Tensor | None = None,
     attention_mask: Tensor | None = None,
 ) -> tuple[Tensor | None, Tensor | None]:
-    """`EmbeddedPrompt.positions` and `EmbeddedPrompt.planes`; None for models without them.
+    """`EmbeddedPrompt.positions` and `EmbeddedPrompt.planes` of prompts [B, S]; None for models without them.
 
-    Args:
-        core: the model without its head.
-        input_ids: [B, S].
-        encoding: the image of each slot.
-        fetched: from `image_tokens`; None: the prompts hold base tokens alone.
-        context: the inputs of its scorer.
-        placed, attention_mask: see `spatial_positions`.
+    `encoding`: the image of each slot; `fetched`: from `image_tokens`, None: the prompts hold base tokens alone;
+    `context`: the inputs of its scorer; `placed`, `attention_mask`: see `spatial_positions`.
     """
     image_token, places, planes = core.config.image_token_id, None, None
     if core.layout.spatial:

@@ -83,11 +83,7 @@ def encode_sources(
 ) -> ImageEncoding:
     """Encodes the overviews of all sources, and the tiles of large ones, in chunks of bounded memory.
 
-    Args:
-        core: the model without its head.
-        processor: turns images into squares.
-        documents: the sources that each prompt shows, page by page.
-        options: the views to encode.
+    `documents`: the sources that each prompt shows, page by page.
 
     Raises:
         ValueError: more tiles than `max_tiles`, more sources than fit, or documents whose base tokens would be pooled
@@ -542,8 +538,6 @@ def select_views(
     """Extends slots of overviews to all views; encodes tiles that the question asks for.
 
     Args:
-        core: the model without its head.
-        selected: the slots, with their overviews.
         encoding: of the sources, before slots were selected.
         choices: how patches are fetched; `relevance` [I, N] is that of the overviews.
         spread: see `ViewOptions`.

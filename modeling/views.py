@@ -18,7 +18,7 @@ from torch.nn.utils.rnn import pad_sequence
 from .allocators import ALLOCATORS
 from .bridges import FOREMOST
 from .budgets import VIEWS_AT_ONCE, Window
-from .fetcher import FetchChoices, FetchResult, PatchesOf, RunningBackFetcher
+from .fetcher import FetchChoices, FetchResult, PatchesOf, RunningBackFetcher, positions_of
 from .grid_encoder import spread_regions
 from .image_encoding import ImageEncoding, Tiles, Tiling
 from .image_processing_arr_coc import Box, boxes_to_patches, square_of
@@ -216,30 +216,18 @@ class SelectedSlots:
 
 def context_of(views: Views, context: FetchContext, numbers: Tensor) -> FetchContext:
     """The scorer's inputs for the views `numbers` [n]; `context` is that of the overviews [I]."""
-    slots = views.slots[numbers]
-    of_slots = context.select(slots)
-    seeds = views.pick(context.seeds, "seeds", numbers)
+    of_slots = context.select(views.slots[numbers])
+    picked: dict[str, Any] = {}
+    for name in ("features", "textures", "patch_mask", "seeds", "depths", "pieces"):
+        overviews = getattr(context, name)  # depths and pieces were not kept in encodings of earlier versions
+        known = overviews is not None and (views.tiles is None or getattr(views.tiles, name) is not None)
+        picked[name] = views.pick(overviews, name, numbers) if known else None
+    seeds = picked["seeds"]
     tile = (numbers >= views.overviews).to(seeds.device)
-    return replace(
-        of_slots,
-        features=views.pick(context.features, "features", numbers),
-        textures=views.pick(context.textures, "textures", numbers),
-        patch_mask=views.pick(context.patch_mask, "patch_mask", numbers),
-        seeds=torch.where(tile, (seeds * 1_000_003 + of_slots.seeds) % 2**31, seeds),
-        relevance=None if context.relevance is None else context.relevance[numbers],
-        depths=_kept(views, context, "depths", numbers),
-        pieces=_kept(views, context, "pieces", numbers),
-        # The language model has not read tiles; scorers that need its attention raise an error.
-        attention=of_slots.attention if views.whole else None,
-    )
-
-
-def _kept(views: Views, context: FetchContext, name: str, numbers: Tensor) -> Tensor | None:
-    """The depths or wordpieces of some views; None if they were not kept, as in encodings of earlier versions."""
-    overviews = getattr(context, name)
-    if overviews is None or (views.tiles is not None and getattr(views.tiles, name) is None):
-        return None
-    return views.pick(overviews, name, numbers)
+    picked["seeds"] = torch.where(tile, (seeds * 1_000_003 + of_slots.seeds) % 2**31, seeds)
+    picked["relevance"] = None if context.relevance is None else context.relevance[numbers]
+    # The language model has not read tiles; scorers that need its attention raise an error.
+    return replace(of_slots, **picked, attention=of_slots.attention if views.whole else None)
 
 
 def relevance_of(views: Views, boxes: Sequence[Sequence[Box]], side: int) -> Tensor:
@@ -300,12 +288,8 @@ class JointFetch(FetchResult):
         owners = torch.cat([torch.arange(len(slots)), owners])
         table = torch.zeros(len(slots), len(views.slots), dtype=torch.int64)
         table[owners, numbers] = torch.arange(len(numbers))
-        kept = replace(
-            views,
-            slots=owners,
-            windows=views.windows[numbers],
-            tile_rows=views.tile_rows[numbers[len(slots) :] - first],
-        )
+        tile_rows = views.tile_rows[numbers[len(slots) :] - first]
+        kept = replace(views, slots=owners, windows=views.windows[numbers], tile_rows=tile_rows)
         at = numbers.to(device)
         seen = Seen(kept, self.seen.relevance[at], self.seen.hidden[at])
         return replace(rows, seen=seen, view=table.to(device).gather(1, rows.view))
@@ -450,16 +434,14 @@ def fetch_over_views(
     if not scorer.trained or failed.any():
         in_range = _in_prompts(scores, views, selected.rows)
         relevance = torch.where(failed[:, None], in_range, relevance) if scorer.trained else in_range
-    asked = list[tuple[Any, ...]]()  # of each group of slots: the arguments of `choose`
-    groups = list[tuple[list[int], Tensor]]()
+    fetches = list[GroupFetch]()
     for slots, budget in _groups(views, selected):
         numbers = torch.cat([(views.slots == slot).nonzero()[:, 0] for slot in slots])
         context = selected.context
         if method.budgeter is not None and len(slots) < len(selected.rows):  # which reads the question
             context = context.select(torch.tensor(slots))
-        competing, relevant, real, gone = (
-            tensor[numbers].flatten()[None] for tensor in (raised, relevance, mask, hidden)
-        )
+        rows = (raised, relevance, mask, hidden)
+        competing, relevant, real, gone = (tensor[numbers].flatten()[None] for tensor in rows)
         candidates = int((~gone).sum())
         if budget > candidates:
             expected = f"at most {candidates} patches that are not fetched already"
@@ -469,10 +451,9 @@ def fetch_over_views(
             learned = scorer.trained and not failed[numbers].any()
             relevant = (competing - FOCUS * most).sigmoid() if learned else unit_range(competing)
         text = None if begun is None else begun[numbers].flatten()[None]
-        groups.append((slots, numbers))
-        asked.append((context, competing, relevant, real, budget, choices, gone, text))
-    fetches = [((fetched := fetcher.choose(*arguments)), fetched.ranks()[0]) for arguments in asked]
-    fetched = _by_slot(groups, fetches, scores, Seen(views, relevance, hidden), side, mask, begun)
+        chosen = fetcher.choose(context, competing, relevant, real, budget, choices, gone, text)
+        fetches.append((slots, numbers, chosen))
+    fetched = _by_slot(fetches, scores, Seen(views, relevance, hidden), side, mask, begun)
     fetched.fell_back = failed[: len(selected.rows)]
     return fetched
 
@@ -530,60 +511,58 @@ def _in_prompts(scores: Tensor, views: Views, rows: Tensor) -> Tensor:
     return relevance
 
 
+GroupFetch = tuple[list[int], Tensor, FetchResult]
+"""Slots that share a budget, the numbers of their views, and what was fetched from all of these."""
+
+
 def _by_slot(
-    groups: list[tuple[list[int], Tensor]],
-    fetches: list[tuple[FetchResult, Tensor]],
-    scores: Tensor,
-    seen: Seen,
-    side: int,
-    mask: Tensor,
-    begun: Tensor | None,
+    fetches: list[GroupFetch], scores: Tensor, seen: Seen, side: int, mask: Tensor, begun: Tensor | None
 ) -> JointFetch:
-    """The result for each slot, from those of groups of slots over their views, and the ranks of their patches."""
+    """The result for each slot, from those of groups of slots over their views."""
     slots, patches = seen.views.slots, side * side
-    parts: dict[int, tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]] = {}
+    parts: dict[int, dict[str, Tensor]] = {}
     rooms: dict[int, int] = {}
-    for (group, numbers), (fetched, every_rank) in zip(groups, fetches, strict=True):
+    for group, numbers, fetched in fetches:
         flat = fetched.indices[0, : int(fetched.counts[0])]
-        view, indices, ranks = numbers.to(flat.device)[flat // patches], flat % patches, every_rank[: len(flat)]
-        optional = [None if row is None else row[0, : len(flat)] for row in (fetched.weights, fetched.levels)]
+        rows = {"view": numbers.to(flat.device)[flat // patches], "indices": flat % patches}
+        rows["order"] = fetched.ranks()[0, : len(flat)]
+        for name in ("weights", "levels"):
+            if (row := getattr(fetched, name)) is not None:
+                rows[name] = row[0, : len(flat)]
         wanted: list[int] = []
         for slot in group:
-            own = slots.to(flat.device)[view] == slot
-            weights, levels = (None if row is None else row[own] for row in optional)
-            parts[slot] = (view[own], indices[own], ranks[own], weights, levels)
+            own = slots.to(flat.device)[rows["view"]] == slot
+            part = parts[slot] = {name: row[own] for name, row in rows.items()}
             if begun is not None:
-                wanted.append(int((begun[view[own], indices[own]] * (1 + (ranks[own] < FOREMOST).long())).sum()))
+                twice = 1 + (part["order"] < FOREMOST).long()
+                wanted.append(int((begun[part["view"], part["indices"]] * twice).sum()))
         if fetched.room is not None:
             rooms.update(zip(group, _shared(int(fetched.room[0]), wanted), strict=True))
     count = len(slots) - len(seen.views.tile_rows)
-    counts = torch.tensor([len(parts[slot][0]) for slot in range(count)], device=scores.device)
+    counts = torch.tensor([len(parts[slot]["view"]) for slot in range(count)], device=scores.device)
     room = torch.tensor([rooms[slot] for slot in range(count)], device=scores.device) if rooms else None
     budget = int((counts if room is None else torch.maximum(counts, room)).max())
 
-    def padded(number: int) -> Tensor:
-        rows = [parts[slot][number] for slot in range(count)]
-        return pad_sequence([F.pad(row, (0, budget - len(row))) for row in rows if row is not None], True)
+    def padded(name: str) -> Tensor:
+        rows = [parts[slot][name] for slot in range(count)]
+        return pad_sequence([F.pad(row, (0, budget - len(row))) for row in rows], True)
 
-    view, indices = padded(0), padded(1)
+    whole = {name: padded(name) for name in parts[0]}
     used = torch.arange(budget, device=counts.device) < counts[:, None]
-    first = fetches[0][0]
+    whole["order"] = whole["order"].masked_fill(~used, budget)
+    first = fetches[0][2]
     return JointFetch(
-        indices=indices,
-        positions=torch.stack((indices // side, indices % side), -1),
+        **whole,
+        positions=positions_of(whole["indices"], side),
         scores=scores[:count],
         relevance=seen.relevance[:count],
-        is_padding=~mask[view, indices] & used,
+        is_padding=~mask[whole["view"], whole["indices"]] & used,
         budget=budget,
         strategy=first.strategy,
         allocator=first.allocator,
         counts=counts,
-        weights=None if first.weights is None else padded(3),
-        levels=None if first.levels is None else padded(4),
         is_ragged=bool((counts < budget).any()),
         room=room,
-        view=view,
-        order=padded(2).masked_fill(~used, budget),
         seen=seen,
     )
 
