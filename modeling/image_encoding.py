@@ -21,21 +21,16 @@ from .budgets import Window
 from .image_loading import Source
 
 READ_WELL = 0.7
-"""Legibility of an overview from which on it is read well.
-
-Measured with arr-coc-135m on 14 pages of PDFs, 2026-11-26: medians of 0.98 with lines of 9 px, 0.91 of 7 px, 0.68 of 5
-px, 0.46 of 4 px. Print of 40 px and more that is worn has 0.7 to 0.8.
-"""
+"""Legibility of an overview from which on it is read well: arr-coc-135m has medians of 0.98 with lines of 9 px, 0.91 of
+7 px, 0.68 of 5 px, and 0.7 to 0.8 with worn print of 40 px and more (14 pages of PDFs, 2026-11-26)."""
 
 UPRIGHT, AHEAD, FEWEST = 0.85, 0.1, 4
 """The least legibility of an upright page; by how much a turned page has to exceed its own; the fewest characters."""
 
 LARGE, LEAST_OF_LARGE = 1.25, 0.5
-"""Characters in a patch with text, at most, of print that is large, and the least legibility of worn large print.
-
-Measured on the same day: 1.0 to 1.1 characters with lines of 30 px, 1.2 to 1.5 of 16 to 20 px, 2.3 of 9 px, 2.6 to 3.6
-of 5 px. Print of 3 px is not seen as text: 1.0 to 1.8 characters with a legibility of 0.1 to 0.3.
-"""
+"""Characters in a patch with text, at most, of large print, and its least legibility when it is worn. On the same pages:
+1.0 to 1.1 characters with lines of 30 px, 1.2 to 1.5 of 16 to 20 px, 2.3 of 9 px; print of 3 px, which is not seen as
+text, has 1.0 to 1.8 with a legibility of 0.1 to 0.3."""
 
 KeyValue = tuple[Tensor, Tensor]
 """Keys and values of tokens in one layer."""

@@ -182,15 +182,19 @@ def trim_placeholders(
     size = base_positions + most
     allowed = base_positions + counts.to(input_ids.device)[(number // size).clamp(0, len(counts) - 1)]
     surplus = placeholder & (number % size >= allowed)
-    tensors.setdefault("attention_mask", torch.ones_like(input_ids))
-    inside = _inside(tensors["attention_mask"] != 0)
+    mask = tensors.setdefault("attention_mask", torch.ones_like(input_ids)) != 0
+    inside = (mask.cumsum(1) > 0) & (mask.flip(1).cumsum(1).flip(1) > 0)  # from the first token of a row to its last
     left = bool(inside[:, -1].all())
     if "position_ids" in tensors:
         tensors["position_ids"] = tensors["position_ids"] - surplus.cumsum(1)
     stays = (inside | placeholder) & ~surplus
-    fill = {"input_ids": pad_token_id, "labels": -100}
+    longest = int(stays.sum(1).max())
+    order = (stays if left else ~stays).int().sort(dim=1, stable=True).indices
+    order = order[:, -longest:] if left else order[:, :longest]
+    padding, fill = ~stays.gather(1, order), {"input_ids": pad_token_id, "labels": -100}
     tensors = {"input_ids": input_ids, **tensors}
-    return {name: _pack(tensor, stays, left, fill.get(name, 0)) for name, tensor in tensors.items()}
+    packed = {name: tensor.gather(1, order) for name, tensor in tensors.items()}
+    return {name: tensor.masked_fill(padding, fill.get(name, 0)) for name, tensor in packed.items()}
 
 
 def in_columns(states: Tensor, columns: Tensor, length: int) -> Tensor:
@@ -224,19 +228,6 @@ def hide_placeholders(
     mask = mask.masked_fill(hidden, 0)
     place = positions(mask) if position_ids is None else position_ids - hidden.cumsum(1)
     return {"input_ids": input_ids, "attention_mask": mask, "position_ids": place, **aligned}
-
-
-def _inside(mask: Tensor) -> Tensor:
-    """bool [B, S], True from the first True of each row to its last."""
-    return (mask.cumsum(1) > 0) & (mask.flip(1).cumsum(1).flip(1) > 0)
-
-
-def _pack(tensor: Tensor, stays: Tensor, left: bool, fill: int) -> Tensor:
-    """The entries of `tensor` [B, S] where `stays` is True, padded with `fill` to the longest row, left or right."""
-    longest = int(stays.sum(1).max())
-    order = (stays if left else ~stays).int().sort(dim=1, stable=True).indices
-    order = order[:, -longest:] if left else order[:, :longest]
-    return tensor.gather(1, order).masked_fill(~stays.gather(1, order), fill)
 
 
 def positions(attention_mask: Tensor) -> Tensor:
