@@ -227,14 +227,8 @@ def calibrated(
 ) -> float:
     """The probability that an answer is right, by Platt scaling (Platt, 1999) of the probability of its tokens.
 
-    It is the sigmoid of the sum of `evidence` times weights, and grows with the probability, and with the legibility of
-    what was fetched.
-
-    Args:
-        probability: the product of the tokens' probabilities.
-        weights: `ArrCocConfig.calibration`; None: the probability stays as it is.
-        text: the answer.
-        legibility: `Answer.fetched_legibility`; None from models without a text reader.
+    It is the sigmoid of the sum of `evidence` times weights (`ArrCocConfig.calibration`), and grows with the probability
+    of the answer's tokens, and with the legibility of what was fetched. Without weights the probability stays.
     """
     if weights is None:
         return probability
@@ -415,10 +409,7 @@ def with_places(
 ) -> Answer:
     """The answer with `places`, and with `sources` that begin with those of its own words, or `blank_warning`.
 
-    Args:
-        answer: with the fetch of its own prompt.
-        images: the sources of the prompt.
-        decode: token ids of several texts -> the texts.
+    `images`: the sources of its prompt; `decode`: token ids of several texts -> the texts.
     """
     pieces = _pieces(answer, encoding, images)
     texts = decode([[piece.token] for piece in pieces])
@@ -483,12 +474,10 @@ SURE = 0.8
 def surest(
     answers: Sequence[Answer], again: Sequence[Callable[[list[int]], Sequence[Answer]]], least: float = SURE
 ) -> list[Answer]:
-    """The answer to each question that its readings agree on most.
+    """The answer to each question that its readings agree on most, from `answers` of the first reading.
 
-    Args:
-        answers: of the first reading.
-        again: of each further reading, answers to the questions of these numbers.
-        least: probability from which on a question is not asked again.
+    `again`: of each further reading, answers to the questions of these numbers; `least`: probability from which on a
+    question is not asked again.
     """
     given = [[answer] for answer in answers]
     for ask in again:
@@ -527,11 +516,9 @@ def of_document(answer: Answer, slot: int, fetch: JointFetch, encoding: ImageEnc
 
 
 def on_page(answer: Answer, sources: Sequence[Source], places: Tensor) -> Answer:
-    """An answer about sheets as one about the pages on them.
+    """An answer about the sheets that `rereading.on_sheets` made of the `sources` of a prompt as one about these pages.
 
-    Args:
-        answer: about the sheets that `rereading.on_sheets` made of `sources`, the pages of its prompt.
-        places: [P, 2] of these pages on their sheets.
+    `places`: [P, 2] of the pages on their sheets.
     """
 
     def moved(origin: Origin) -> Origin:

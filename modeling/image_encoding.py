@@ -28,7 +28,7 @@ UPRIGHT, AHEAD, FEWEST = 0.85, 0.1, 4
 """The least legibility of an upright page; by how much a turned page has to exceed its own; the fewest characters."""
 
 LARGE, LEAST_OF_LARGE = 1.25, 0.5
-"""Characters in a patch with text, at most, of large print, and its least legibility when it is worn. On the same pages:
+"""Characters in a patch with text, at most, of large print, and its least legibility when worn. On the same pages:
 1.0 to 1.1 characters with lines of 30 px, 1.2 to 1.5 of 16 to 20 px, 2.3 of 9 px; print of 3 px, which is not seen as
 text, has 1.0 to 1.8 with a legibility of 0.1 to 0.3."""
 

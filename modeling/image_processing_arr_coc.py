@@ -454,19 +454,11 @@ def print_height(image: Image.Image, side: int) -> float | None:
 
 
 def print_scale(image: Image.Image, side: int, finest: float, readable_px: float) -> float:
-    """px of the square per px of an image at which its text is read; at most `finest`, the value without text.
+    """px of the square per px of an image at which its text is read: 0 if the overview is enough, `finest` without text.
 
     The function tries sizes from `side` px on, in steps of the root of 2, and takes the first at which it finds text.
-    So the number of pixels of the image does not matter, as long as they show the text.
-
-    Args:
-        image: RGB.
-        side: of the model's square, px.
-        finest: px of the square per px of the image.
-        readable_px: height of the smallest letters that the model reads, px of the square.
-
-    Returns:
-        0 if the text is readable in the overview.
+    So the number of pixels of the image does not matter, as long as they show the text. `readable_px`: height of the
+    smallest letters that the model reads, px of the square.
     """
     longest, level = max(image.size), float(side)
     while level <= finest * longest:
@@ -492,18 +484,9 @@ def plan_tiles(
 ) -> list[Window]:
     """Windows that cover a source of `height` x `width` px at `scale` px of the square per px, in reading order.
 
-    A window is G patches of a whole number of px wide and high, or as long as the source along a shorter axis.
-    Neighbours overlap by at least one base cell; windows are spread evenly from edge to edge.
-
-    Args:
-        height, width: of the source, px.
-        grid: G.
-        patch_size: p.
-        scale: the least scale; a window is as wide as a whole number of px per patch allows.
-        most: the most windows; windows become larger for it; None: no limit.
-
-    Returns:
-        No windows if the overview has that scale.
+    A window is G (`grid`) patches of a whole number of px wide and high, or as long as the source along a shorter axis.
+    Neighbours overlap by at least one base cell; windows are spread evenly from edge to edge. For at `most` so many
+    windows they become larger. There are none if the overview has that scale.
     """
     step = max(1, math.floor(patch_size / scale))  # px of the source per patch
     while True:

@@ -94,11 +94,7 @@ def arrange(
 ) -> Views:
     """The views of slots that show the images `image_index` [I] of an encoding.
 
-    Args:
-        encoding: the encoded images, with their tiles.
-        image_index: the image in each slot.
-        rows: the tiles of each slot, if a question chooses them; None: all tiles of its source.
-        spread: see `ViewOptions`.
+    `rows`: the tiles of each slot, if a question chooses them; None: all tiles of its source.
     """
     tiles, shown = encoding.tiles, image_index.tolist()
     if rows is None:
@@ -118,10 +114,7 @@ def arrange(
 def ask_tiles(encoding: ImageEncoding, shown: Sequence[Sequence[int]], relevance: Tensor) -> list[list[int]]:
     """The tiles that questions ask for, encoded if they were not yet: rows of `encoding.tiles` for each slot.
 
-    Args:
-        encoding: with a `Tiling`, which keeps the tiles.
-        shown: the sources that each prompt shows; I of all prompts.
-        relevance: [I, N] of their overviews, 0 on padding.
+    `shown`: the sources that each prompt shows; `relevance`: [I, N] of their overviews, 0 on padding.
     """
     tiling = encoding.tiling
     assert tiling is not None, "the encoding has tiles on demand"
