@@ -227,8 +227,9 @@ def calibrated(
 ) -> float:
     """The probability that an answer is right, by Platt scaling (Platt, 1999) of the probability of its tokens.
 
-    It is the sigmoid of the sum of `evidence` times weights (`ArrCocConfig.calibration`), and grows with the probability
-    of the answer's tokens, and with the legibility of what was fetched. Without weights the probability stays.
+    It is the sigmoid of the sum of `evidence` times weights (`ArrCocConfig.calibration`), and grows with the
+    probability of the answer's tokens, and with the legibility of what was fetched; without weights it
+    stays.
     """
     if weights is None:
         return probability

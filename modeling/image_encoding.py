@@ -41,43 +41,40 @@ class Rows:
 
     def select(self, index: Tensor) -> Self:
         """The items at `index` [I], in that order; repeats are allowed. Fields marked "shared" do not change."""
-
-        def pick(value: Any) -> Any:
-            if isinstance(value, Tensor):
-                return value.index_select(0, index.to(value.device))
-            if not isinstance(value, list) or not value:
-                return value
-            if isinstance(value[0], tuple) and isinstance(value[0][0], Tensor):  # keys and values of layers
-                return [tuple(pick(tensor) for tensor in pair) for pair in value]
-            return [value[i] for i in index.tolist()]
-
-        return replace(self, **{name: pick(getattr(self, name)) for name in self._own()})  # type: ignore[type-var]
+        return self._combined(
+            [self],
+            lambda tensors: tensors[0].index_select(0, index.to(tensors[0].device)),
+            lambda lists: [lists[0][row] for row in index.tolist()],
+        )
 
     def join(self, *others: Self) -> Self:
         """The items of all parts, in that order. Fields marked "shared" come from the first part."""
+        if not others:
+            return self
+        return self._combined([self, *others], torch.cat, lambda lists: [row for rows in lists for row in rows])
 
-        def chain(values: list[Any]) -> Any:
+    def _combined(
+        self,
+        parts: Sequence[Self],
+        of_tensors: Callable[[list[Tensor]], Tensor],
+        of_lists: Callable[[list[list[Any]]], list[Any]],
+    ) -> Self:
+        """The parts as one: each field with one row for each item by `of_tensors` or `of_lists`."""
+
+        def combined(values: list[Any]) -> Any:
             if any(value is None for value in values):  # a field that is not known for all parts is None
                 return None
             if isinstance(values[0], Tensor):
-                return torch.cat(values)
+                return of_tensors(values)
             if not isinstance(values[0], list) or not values[0]:
                 return values[0]
-            if isinstance(values[0][0], tuple) and isinstance(values[0][0][0], Tensor):  # keys and values of layers
-                return [
-                    tuple(torch.cat(tensors) for tensors in zip(*pairs, strict=True))
-                    for pairs in zip(*values, strict=True)
-                ]
-            return [row for rows in values for row in rows]
+            if not isinstance(values[0][0], tuple) or not isinstance(values[0][0][0], Tensor):
+                return of_lists(values)
+            layers = zip(*values, strict=True)  # of keys and values
+            return [tuple(of_tensors([*tensors]) for tensors in zip(*pairs, strict=True)) for pairs in layers]
 
-        if not others:
-            return self
-        every = (self, *others)
-        return replace(self, **{name: chain([getattr(rows, name) for rows in every]) for name in self._own()})  # type: ignore[type-var]
-
-    def _own(self) -> list[str]:
-        """Fields with one row for each item."""
-        return [part.name for part in fields(self) if part.init and not part.metadata.get("shared")]  # type: ignore[arg-type]
+        own = [part.name for part in fields(self) if part.init and not part.metadata.get("shared")]  # type: ignore[arg-type]
+        return replace(self, **{name: combined([getattr(part, name) for part in parts]) for name in own})  # type: ignore[type-var]
 
 
 @dataclass

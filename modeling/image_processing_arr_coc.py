@@ -454,7 +454,7 @@ def print_height(image: Image.Image, side: int) -> float | None:
 
 
 def print_scale(image: Image.Image, side: int, finest: float, readable_px: float) -> float:
-    """px of the square per px of an image at which its text is read: 0 if the overview is enough, `finest` without text.
+    """px of the square per px of an image at which its text is read; 0: the overview is enough; `finest` without text.
 
     The function tries sizes from `side` px on, in steps of the root of 2, and takes the first at which it finds text.
     So the number of pixels of the image does not matter, as long as they show the text. `readable_px`: height of the
