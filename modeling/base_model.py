@@ -31,7 +31,7 @@ from .bridges import BRIDGES, FOREMOST, Bridged, DeepStack, ReadPatches
 from .checks import check_inputs, refusal
 from .configuration_arr_coc import ArrCocConfig
 from .fetcher import AS_CONFIGURED, FetchChoices, FetchResult, RunningBackFetcher
-from .image_encoding import KNOWN, SEEN, ImageEncoding, check_identity
+from .image_encoding import ImageEncoding, check_identity
 from .pretrained import CACHE, ArrCocPreTrainedModel, by_either_name, device_of, model_identity
 from .prompt import (
     READ,
@@ -206,15 +206,15 @@ class ArrCocModel(ArrCocPreTrainedModel):
     ) -> ImageEncoding:
         """The encoding of images: through the vision tower, then base tokens through the bridge.
 
-        `grid`: outputs of `encode_grid` that are known; `given_fields`: fields that the tower does not make. With
-        "semantic" among them, the tower does not run.
+        `grid`: outputs of `encode_grid` that are known; `given_fields`: fields that the tower does not make.
         """
-        # 1. The vision tower: features, textures and the states of base tokens.
-        fields = dict(given_fields)
-        if "semantic" not in fields:
-            fields = {**self.vision_tower(pixel_values, patch_mask, words=words, **grid), **fields}
-        # 2. The bridge: base tokens for the language model, pooled before or behind it.
+        fields = {**self.vision_tower(pixel_values, patch_mask, words=words, **grid), **given_fields}
         bypass = self.config.bridge_config.bypass if bypass is None else bypass
+        return ImageEncoding(**fields, **self._base_tokens(fields, bypass, pool), pool=pool)
+
+    def _base_tokens(self, fields: Mapping[str, Any], bypass: bool, pool: int) -> dict[str, Any]:
+        """The fields of an encoding that come from the bridge, with its base tokens, by those from the vision tower."""
+        # 1. The bridge: base tokens for the language model, pooled before or behind it.
         states, projected = fields["semantic"], fields["compressed"].flatten(2).transpose(1, 2)
         if pool > 1 and self.bridge.reads_pooled:
             states, projected = pool_cells(states, pool), pool_cells(projected, pool)
@@ -223,28 +223,23 @@ class ArrCocModel(ArrCocPreTrainedModel):
             text_arguments = self._text_arguments(fields["features"], pieces)
         bridged = self.bridge(states, projected, bypass=bypass, **text_arguments)
         tokens = bridged.tokens if self.bridge.reads_pooled or pool == 1 else pool_cells(bridged.tokens, pool)
-        # 3. The layout: tokens between and around those of the image.
+        # 2. The layout: tokens between and around those of the image.
         closing = None
         if self.layout.adds:
             tokens, closing = self.layout(tokens, self.bridge.indicators(tokens.device))
-        return ImageEncoding(
-            **fields, tokens=tokens, closing=closing, quality=bridged.quality, bridge_cache=bridged.cache,
-            bypass=bypass, pool=pool, bypassed=bridged.failed,
-        )  # fmt: skip
+        own = {"quality": bridged.quality, "bridge_cache": bridged.cache, "bypassed": bridged.failed}
+        return {"tokens": tokens, "closing": closing, "bypass": bypass, **own}
 
     def with_bypass(self, encoding: ImageEncoding, bypass: bool | None) -> ImageEncoding:
-        """The encoding with base tokens from the whole bridge (False) or its linear projection alone (True).
-
-        None leaves it as it is.
+        """The encoding with base tokens from the whole bridge (False) or its linear projection (True); None: as they are.
 
         Raises:
             ValueError: a bridge without a linear projection.
         """
         if bypass is None or bypass == encoding.bypass:
             return encoding
-        fields = {name: getattr(encoding, name) for name in SEEN}
-        bridged = self.encode_fields(None, None, given_fields=fields, bypass=bypass, pool=encoding.pool)
-        return replace(bridged, **{name: getattr(encoding, name) for name in KNOWN})
+        base = self._base_tokens(vars(encoding), bypass, encoding.pool)
+        return replace(encoding.without_prefix(), **base, made_by=None)
 
     def words_of_page(self, encoding: ImageEncoding) -> Tensor | None:
         """[1, W, D] the tokens of all words of one page, as each question fetches them; None if they may not fit."""

@@ -139,16 +139,6 @@ class Tiling:
     turns: Turns = field(default_factory=Turns)
 
 
-SEEN = (
-    "features", "textures", "patch_mask", "seeds", "compressed", "base_indices", "semantic", "semantic_cache", "depths",
-    "pieces", "characters",
-)  # fmt: skip
-"""Fields of an `ImageEncoding` from the vision tower; the others come from the bridge and the language model."""
-
-KNOWN = ("source_sizes", "documents", "sources", "tiles", "tiling", "readings", "words", "unseen", "joined")
-"""Fields about the sources of an encoding."""
-
-
 @dataclass
 class ImageEncoding(Rows):
     """Encoded images; pass it in place of the images for any number of questions.

@@ -52,10 +52,8 @@ def relevance_loss(scores: Tensor, targets: Tensor, patch_mask: Tensor, positive
 
 
 def relevance_losses(scores: Tensor, targets: Tensor, patch_mask: Tensor, positive_weight: float) -> Tensor:
-    """[I] the mean binary cross-entropy over each slot's patches and all scorers.
-
-    Patches with the logit `EMPTY` do not count. It is 0 for slots whose targets are -1: the place of the answer is not
-    known.
+    """[I] the mean binary cross-entropy over each slot's patches and all scorers; patches with the logit `EMPTY` do not
+    count. It is 0 for slots whose targets are -1: the place of the answer is not known.
 
     Args:
         scores: logits [scorers, I, N].

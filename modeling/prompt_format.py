@@ -127,14 +127,11 @@ def find_query_tokens(
     part of it. Nothing is copied from the device.
 
     Args:
-        input_ids: int64 [B, L].
+        input_ids: int64 [B, L], as the result, which is bool.
         start_id, end_id: ids of `<|im_start|>` and `<|im_end|>`; None if the tokenizer has none.
         role_ids, newline_ids: the ids of "user" and of its newline. A newline in one token with the question's first
             characters counts as question.
         ignored_ids: ids of special tokens.
-
-    Returns:
-        bool [B, L].
     """
     ignored = torch.isin(input_ids, torch.tensor(list(ignored_ids), dtype=input_ids.dtype, device=input_ids.device))
     if start_id is None or end_id is None:
