@@ -179,11 +179,11 @@ class ArrCocModel(ArrCocPreTrainedModel):
         Raises:
             ValueError: images that are not square, or a side that is not a multiple of 4 patches.
         """
-        pixel_values, patch_mask = (
+        pixels, mask = (
             tensor.to(self.input_device) if isinstance(tensor, Tensor) and not tensor.is_meta else tensor
             for tensor in (pixel_values, patch_mask)
         )
-        return self.encode_fields(pixel_values, patch_mask, grid, pool=pool, words=words)
+        return self.encode_fields(pixels, mask, grid, pool=pool, words=words)
 
     def encode_words(self, words: Sequence[GivenWords], patch_mask: Tensor, *, pool: int = 1) -> ImageEncoding:
         """Encodes images whose words are all known, without their pixels; `patch_mask` and `pool` as `encode_image`."""
@@ -231,7 +231,7 @@ class ArrCocModel(ArrCocPreTrainedModel):
         return {"tokens": tokens, "closing": closing, "bypass": bypass, **own}
 
     def with_bypass(self, encoding: ImageEncoding, bypass: bool | None) -> ImageEncoding:
-        """The encoding with base tokens from the whole bridge (False) or its linear projection (True); None: as they are.
+        """The encoding with base tokens from the whole bridge (False) or its linear projection (True); None: no change.
 
         Raises:
             ValueError: a bridge without a linear projection.

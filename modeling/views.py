@@ -104,7 +104,7 @@ def arrange(
     flat = [row for own in rows for row in own]
     side = encoding.features.shape[-1]
     sizes = encoding.read_sizes or [(side, side)] * len(encoding.features)
-    windows = [(0, 0, sizes[number][1], sizes[number][0]) for number in shown]
+    windows: list[Any] = [(0, 0, sizes[number][1], sizes[number][0]) for number in shown]
     if tiles is not None:
         windows += [tuple(tiles.windows[row].tolist()) for row in flat]
     squares = torch.tensor([square_of(window) for window in windows])
@@ -158,7 +158,7 @@ def _most_relevant(
     return [[inside[at][1] for at in sorted(taken) if inside[at][0] == slot] for slot in range(len(sources))]
 
 
-def _within(centres: Tensor, window: Box) -> Tensor:
+def _within(centres: Tensor, window: Sequence[float]) -> Tensor:
     """[..., N] bool: whether the `centres` [..., N, 2] (x, y) of patches are in a window of the source."""
     (x, y), (x0, y0, x1, y1) = centres.unbind(-1), window
     return (x >= x0) & (x < x1) & (y >= y0) & (y < y1)
@@ -478,7 +478,7 @@ def seen_before(views: Views, evidence: Tensor, side: int) -> Tensor:
     centres, hidden = views.centres(side), torch.zeros(count, side * side, dtype=torch.bool)
     for view in range(first, count):
         later = ((views.slots == views.slots[view]) & (place > place[view])).nonzero()[:, 0]
-        hidden[later] |= _within(centres[later], tuple(views.windows[view].tolist()))
+        hidden[later] |= _within(centres[later], views.windows[view].tolist())
     return hidden
 
 
