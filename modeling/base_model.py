@@ -499,7 +499,8 @@ class ArrCocModel(ArrCocPreTrainedModel):
         if encoding is None:
             assert pixel_values is not None
             vision = self.config.vision_config
-            given = None if words[0] is None else words_on_squares(*words, vision.image_size // vision.patch_size)
+            known, sizes = words
+            given = None if known is None else words_on_squares(known, sizes, vision.image_size // vision.patch_size)
             encoding = self.encode_image(pixel_values, patch_mask, words=given)
         elif type(encoding).__name__ != ImageEncoding.__name__:  # by name: remote code may load a class twice
             raise refusal("image_encoding", "what encode_image returned", encoding)

@@ -347,8 +347,8 @@ class AnswerGenerator:
         # Images that appear once each, in order, need no copy, except with a prefix.
         in_order = encoding.prefix_cache is None and slots == [*range(len(encoding.features))]
         index = None if in_order else torch.tensor(slots)
-        known: dict[str, Any] = {"encoding": encoding, "image_index": index, "choices": choices}
-        selected = core.select_slots(**inputs, **known, slots=(rows, budget))
+        known: dict[str, Any] = {**inputs, "encoding": encoding, "image_index": index, "choices": choices}
+        selected = core.select_slots(**known, slots=(rows, budget))
         if batch.joint:
             spread, boxes = batch.spread, batch.boxes
             selected = select_views(core, selected, encoding, choices, spread=spread, boxes=boxes)
