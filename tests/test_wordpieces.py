@@ -38,8 +38,8 @@ from arr_coc.modeling.bridges import word_marks
 from arr_coc.modeling.fetcher import FetchChoices
 from arr_coc.modeling.generation import AnswerGenerator, QuestionBatch
 from arr_coc.modeling.image_encoding import confidence_of
+from arr_coc.modeling.prompt import bridge_over_views
 from arr_coc.modeling.scorers import spelling_match
-from arr_coc.modeling.views import bridge_over_views
 from arr_coc.modeling.wordpieces import (
     CHARACTERS,
     CLASSES,
