@@ -20,9 +20,9 @@ from .configuration_arr_coc import ArrCocConfig
 from .fetcher import FetchResult
 from .image_encoding import ImageEncoding, confidence_of
 from .image_loading import Source, turn_box
-from .image_processing_arr_coc import Box, square_of
+from .image_processing_arr_coc import Box
 from .scorers import EMPTY
-from .views import JointFetch, Views
+from .views import JointFetch, arrange
 from .vision_tower import TEXTURES, clear_of_padding
 
 THINKS, THOUGHT = "<think>", "</think>"
@@ -65,11 +65,18 @@ def origins_of(fetch: FetchResult, encoding: ImageEncoding, images: Sequence[int
     if (known := encoding.known_sources()) is None:
         return ()
     sources = [known[number] for number in images]
-    sizes = [(source.height, source.width) for source in sources]
-    boxes = fetch.boxes() if isinstance(fetch, JointFetch) else _boxes(fetch, sizes)
-    patches = _patches_of_text(fetch, encoding, images)
-    wide = (boxes[..., 2] - boxes[..., 0]) * torch.as_tensor(patches, device=boxes.device)
-    boxes[..., 2] = boxes[..., 0] + wide
+    if isinstance(fetch, JointFetch):
+        boxes = fetch.boxes()
+    else:
+        views = arrange(encoding, torch.tensor(images), [[] for _ in images])
+        numbers = torch.arange(len(images))[:, None].expand(fetch.indices.shape).flatten()
+        side = math.isqrt(fetch.scores.shape[1])
+        boxes = views.boxes(numbers, fetch.regions().flatten(0, 1), side).view(*fetch.indices.shape, 4)
+    patches: Tensor | int = 1  # in a row, from models with a text reader
+    if fetch.levels is None and (read := _read(fetch, encoding, images)) is not None:
+        pieces, characters, view = read
+        patches = patches_of_text(pieces, characters)[view, fetch.indices].to(boxes.device)
+    boxes[..., 2] = boxes[..., 0] + (boxes[..., 2] - boxes[..., 0]) * patches
     origins = []
     for slot, at in (fetch.used & ~fetch.is_padding).nonzero().tolist():
         source, (x0, y0, x1, y1) = sources[slot], boxes[slot, at].tolist()
@@ -78,14 +85,6 @@ def origins_of(fetch: FetchResult, encoding: ImageEncoding, images: Sequence[int
             Origin(slot, source.page, source.second, turn_box(box, -source.turned % 360, source.height, source.width))
         )
     return tuple(origins)
-
-
-def _patches_of_text(fetch: FetchResult, encoding: ImageEncoding, images: Sequence[int]) -> Tensor | int:
-    """[I, K] `patches_of_text` at each fetched token; 1 from models without a text reader, and for levels of detail."""
-    if fetch.levels is not None or (read := _read(fetch, encoding, images)) is None:
-        return 1
-    pieces, characters, view = read
-    return patches_of_text(pieces, characters)[view, fetch.indices]
 
 
 def _read(fetch: FetchResult, encoding: ImageEncoding, images: Sequence[int]) -> tuple[Tensor, Tensor, Tensor] | None:
@@ -142,15 +141,6 @@ def patches_of_text(pieces: Tensor, characters: Tensor) -> Tensor:
     for column in reversed(range(side - 1)):
         covered[..., column] += covered[..., column + 1] * goes_on[..., column + 1]
     return covered.flatten(1)
-
-
-def _boxes(fetch: FetchResult, sizes: Sequence[tuple[int, int]]) -> Tensor:
-    """`JointFetch.boxes` for patches of the overviews of sources of (height, width) px."""
-    slots, squares = torch.arange(len(sizes)), [square_of((0, 0, width, height)) for height, width in sizes]
-    views = Views(slots, torch.tensor(squares), torch.zeros(0, dtype=torch.int64), None, "each")
-    side = math.isqrt(fetch.scores.shape[1])
-    numbers = slots[:, None].expand(fetch.indices.shape).flatten()
-    return views.boxes(numbers, fetch.regions().flatten(0, 1), side).view(*fetch.indices.shape, 4)
 
 
 @dataclass(frozen=True)
@@ -222,11 +212,7 @@ SUREST = 1e-6
 
 
 def evidence(probability: float, *, text: str, legibility: float | None) -> dict[str, float]:
-    """What `calibrated` knows of an answer, by the names of the weights.
-
-    `logit`: that of the probability; `legibility`: of what was fetched, less 1, and 0 if it is None; `words`:
-    log(1 + the number of words of the answer), as long answers are more often wrong; `bias`: 1.
-    """
+    """What `calibrated` knows of an answer, by the names of the weights; long answers are more often wrong."""
     sure = min(max(probability, SUREST), 1 - SUREST)
     return {
         "logit": math.log(sure / (1 - sure)),
@@ -241,14 +227,9 @@ def calibrated(
 ) -> float:
     """The probability that an answer is right, by Platt scaling (Platt, 1999) of the probability of its tokens.
 
-    It is the sigmoid of the sum of `evidence` times weights, and grows with the probability, and with the legibility of
-    what was fetched.
-
-    Args:
-        probability: the product of the tokens' probabilities.
-        weights: `ArrCocConfig.calibration`; None: the probability stays as it is.
-        text: the answer.
-        legibility: `Answer.fetched_legibility`; None from models without a text reader.
+    It is the sigmoid of the sum of `evidence` times weights (`ArrCocConfig.calibration`), and grows with the
+    probability of the answer's tokens, and with the legibility of what was fetched; without weights it
+    stays.
     """
     if weights is None:
         return probability
@@ -311,12 +292,8 @@ def legibilities(
         return [None] * len(images)
     shown = torch.tensor([number for own in images for number in own], device=encoding.characters.device)
     fetched = fetch.fetched_characters(encoding.characters[shown]).split([len(own) for own in images])
-    found: list[tuple[float, float] | None] = []
-    for own, held in zip(images, fetched, strict=True):
-        page = encoding.legibility(own) or 0.0
-        total = held.sum(0)
-        found.append((page, confidence_of(total) if total[0] else page))
-    return found
+    pages, totals = [encoding.legibility(own) or 0.0 for own in images], [held.sum(0) for held in fetched]
+    return [(page, confidence_of(total) if total[0] else page) for page, total in zip(pages, totals, strict=True)]
 
 
 def with_fetch(
@@ -337,13 +314,13 @@ def with_fetch(
     rows = torch.arange(sum(map(len, images))).split([len(own) for own in images])
     answers = []
     for number, (text, probability) in enumerate(zip(texts, probabilities, strict=True)):
-        fetched = fetch.select(rows[number // repeats])
-        sources = origins_of(fetched, encoding, images[number // repeats])
+        prompt, shown = number // repeats, images[number // repeats]
+        fetched = fetch.select(rows[prompt])
         thinking, answer_text = split_thinking(text)
-        page, legible = read[number // repeats] or (None, None)
+        page, legible = read[prompt] or (None, None)
         sure = calibrated(probability, config.calibration, text=answer_text, legibility=legible)
-        hard = legibility_warning(page, config.least_legibility, len(images[number // repeats]))
-        origins = [encoding.word_sources()[row] for row in images[number // repeats]]
+        hard = legibility_warning(page, config.least_legibility, len(shown))
+        origins = [encoding.word_sources()[row] for row in shown]
         if hard and any(source == "network" for source, _, _ in origins):
             hard += ' (words="ocr" reads it with an OCR engine)'
         warnings = (hard, "" if page == 0 else budget_warning(fetched), *(warning for _, _, warning in origins))
@@ -352,12 +329,12 @@ def with_fetch(
                 answer_text,
                 sure,
                 fetched,
-                sources,
+                origins_of(fetched, encoding, shown),
                 output=output,
                 thinking=thinking,
                 legibility=page,
                 fetched_legibility=legible,
-                turned=tuple(encoding.turned[row] for row in images[number // repeats]),
+                turned=tuple(encoding.turned[row] for row in shown),
                 words=() if page is None else tuple(source for source, _, _ in origins),
                 warning="; ".join(filter(None, warnings)),
             )
@@ -433,10 +410,7 @@ def with_places(
 ) -> Answer:
     """The answer with `places`, and with `sources` that begin with those of its own words, or `blank_warning`.
 
-    Args:
-        answer: with the fetch of its own prompt.
-        images: the sources of the prompt.
-        decode: token ids of several texts -> the texts.
+    `images`: the sources of its prompt; `decode`: token ids of several texts -> the texts.
     """
     pieces = _pieces(answer, encoding, images)
     texts = decode([[piece.token] for piece in pieces])
@@ -446,10 +420,11 @@ def with_places(
         return replace(answer, warning="; ".join(warnings)) if answer.legibility != 0 else answer
     first = list(dict.fromkeys(piece.origin for piece in own))
     rest = [origin for number, origin in enumerate(answer.sources) if number not in set(first)]
-    places = [
-        _hull([answer.sources[number] for number in dict.fromkeys(piece.origin for piece in line)])
-        for _, line in groupby(own, key=lambda piece: piece.line)
-    ]
+    places = []
+    for _, line in groupby(own, key=lambda piece: piece.line):
+        origins = [answer.sources[piece.origin] for piece in line]
+        x0, y0, x1, y1 = zip(*(origin.box for origin in origins), strict=True)
+        places.append(replace(origins[0], box=(min(x0), min(y0), max(x1), max(y1))))
     return replace(answer, places=tuple(places), sources=(*(answer.sources[number] for number in first), *rest))
 
 
@@ -491,12 +466,6 @@ def _words_of(text: str, texts: Sequence[str], relevance: Sequence[float]) -> li
     return whole or sorted({number for word in text.split() if len(word) > 1 for number in place(word)})
 
 
-def _hull(origins: Sequence[Origin]) -> Origin:
-    """The place of words of one line."""
-    x0, y0, x1, y1 = zip(*(origin.box for origin in origins), strict=True)
-    return replace(origins[0], box=(min(x0), min(y0), max(x1), max(y1)))
-
-
 # ---- several readings, and several pages -----------------------------------------------------------------------------
 
 SURE = 0.8
@@ -506,12 +475,10 @@ SURE = 0.8
 def surest(
     answers: Sequence[Answer], again: Sequence[Callable[[list[int]], Sequence[Answer]]], least: float = SURE
 ) -> list[Answer]:
-    """The answer to each question that its readings agree on most.
+    """The answer to each question that its readings agree on most, from `answers` of the first reading.
 
-    Args:
-        answers: of the first reading.
-        again: of each further reading, answers to the questions of these numbers.
-        least: probability from which on a question is not asked again.
+    `again`: of each further reading, answers to the questions of these numbers; `least`: probability from which on a
+    question is not asked again.
     """
     given = [[answer] for answer in answers]
     for ask in again:
@@ -550,11 +517,9 @@ def of_document(answer: Answer, slot: int, fetch: JointFetch, encoding: ImageEnc
 
 
 def on_page(answer: Answer, sources: Sequence[Source], places: Tensor) -> Answer:
-    """An answer about sheets as one about the pages on them.
+    """An answer about the sheets that `rereading.on_sheets` made of the `sources` of a prompt as one about these pages.
 
-    Args:
-        answer: about the sheets that `rereading.on_sheets` made of `sources`, the pages of its prompt.
-        places: [P, 2] of these pages on their sheets.
+    `places`: [P, 2] of the pages on their sheets.
     """
 
     def moved(origin: Origin) -> Origin:

@@ -14,7 +14,7 @@ language model width. Positions are (y, x), row-major.
 
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from secrets import token_hex
 from types import MappingProxyType
 from typing import Any
@@ -22,8 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import AutoModel
-from transformers.cache_utils import Cache, DynamicCache
-from transformers.configuration_utils import PretrainedConfig
+from transformers.cache_utils import Cache
 from transformers.modeling_utils import PreTrainedModel
 from transformers.utils.generic import TransformersKwargs, can_return_tuple
 
@@ -32,58 +31,30 @@ from .bridges import BRIDGES, FOREMOST, Bridged, DeepStack, ReadPatches
 from .checks import check_inputs, refusal
 from .configuration_arr_coc import ArrCocConfig
 from .fetcher import AS_CONFIGURED, FetchChoices, FetchResult, RunningBackFetcher
-from .image_encoding import KNOWN, SEEN, ImageEncoding, KeyValue, check_identity
-from .pretrained import CACHE, ArrCocPreTrainedModel, CacheOutput, by_either_name, device_of, model_identity
-from .processing_arr_coc import find_query_tokens
+from .image_encoding import ImageEncoding, check_identity
+from .pretrained import CACHE, ArrCocPreTrainedModel, by_either_name, device_of, model_identity
 from .prompt import (
     READ,
+    ArrCocOutput,
     EmbeddedPrompt,
+    bridge_over_views,
     deepstack_arguments,
-    default_query_mask,
     find_slots,
     hide_placeholders,
     in_columns,
-    lacks_answers,
     positions,
     positions_and_planes,
     refuse_placeholders,
     trim_placeholders,
+    whole_query_mask,
 )
 from .prompt_format import LAYOUTS
 from .scorers import FetchContext, scorer_inputs
 from .view_encoding import select_views
-from .views import JointFetch, SelectedSlots, bridge_over_views, fetch_over_views
+from .views import JointFetch, SelectedSlots, fetch_over_views
 from .vision_tower import ArrCocVisionTower, pool_cells
 from .word_sources import words_on_squares
 from .wordpieces import SPACE, GivenWords
-
-
-def build_language_model(config: PretrainedConfig) -> PreTrainedModel:
-    """The language model of a config, without its vocabulary head."""
-    if config.model_type == "deepseek_ocr2_text":  # AutoModel does not know this part of a model
-        from transformers.models.deepseek_ocr2.modeling_deepseek_ocr2 import DeepseekOcr2TextModel
-
-        return DeepseekOcr2TextModel._from_config(config)
-    return AutoModel.from_config(config)
-
-
-@dataclass
-class ArrCocModelOutput(CacheOutput):
-    """Output of `ArrCocModel.forward`: the output of a language model without a head, and the images' tokens.
-
-    `fetch`: the patches fetched for each image slot; `prompt`: the embedded prompts and their labels, trimmed where an
-    allocator fetched fewer patches; `scores`: logits [I, N] of each trained scorer by name, if
-    `FetchChoices.all_scores` is set. All are None without images.
-    """
-
-    last_hidden_state: Tensor | None = None
-    cache: Cache | None = None
-    hidden_states: tuple[Tensor, ...] | None = None
-    attentions: tuple[Tensor, ...] | None = None
-    fetch: FetchResult | None = None
-    prompt: EmbeddedPrompt | None = None
-    scores: dict[str, Tensor] | None = None
-
 
 _IGNORED = [r"^lm_head\."]
 EARLIER = [r"vision_tower\.(compressor|semantic_encoder|saccade_projection)\.", r"(^|\.)bridge\.rest\."]
@@ -116,7 +87,12 @@ class ArrCocModel(ArrCocPreTrainedModel):
         self.layout = LAYOUTS[config.bridge_config.layout](text.hidden_size)
         widths = (vision.hidden_size, vision.out_channels, text.hidden_size)
         self.deepstack = DeepStack(*widths) if config.bridge_config.deepstack else None
-        self.language_model = build_language_model(text)
+        if text.model_type == "deepseek_ocr2_text":  # AutoModel does not know this part of a model
+            from transformers.models.deepseek_ocr2.modeling_deepseek_ocr2 import DeepseekOcr2TextModel
+
+            self.language_model: PreTrainedModel = DeepseekOcr2TextModel._from_config(text)
+        else:
+            self.language_model = AutoModel.from_config(text)
         passed = {"inputs_embeds", "attention_mask", "position_ids", CACHE}  # by `forward` itself
         self._language_arguments = {*inspect.signature(self.language_model.forward).parameters} - passed
         self._language_arguments |= {*TransformersKwargs.__optional_keys__}
@@ -158,10 +134,7 @@ class ArrCocModel(ArrCocPreTrainedModel):
         return f"{self.label}-{hash(tuple(state))}"
 
     def maker(self) -> tuple[str, str] | None:
-        """The label of this model's encodings: its token, and its identity.
-
-        None for weights that cannot be sampled, such as some quantized ones.
-        """
+        """The label of this model's encodings: its token and its identity; None for weights that cannot be sampled."""
         try:
             return self.token, self.identity()
         except (NotImplementedError, RuntimeError):
@@ -174,8 +147,10 @@ class ArrCocModel(ArrCocPreTrainedModel):
         Raises:
             ValueError: a model with other weights made it.
         """
+        if encoding.made_by is not None and encoding.made_by[0] == self.token:
+            return encoding
         encoding.check_fits(self.config)
-        if encoding.made_by is None or encoding.made_by[0] == self.token:
+        if encoding.made_by is None:
             return encoding
         if (maker := self.maker()) is not None:
             check_identity("image", encoding.made_by[1], maker[1])
@@ -190,6 +165,7 @@ class ArrCocModel(ArrCocPreTrainedModel):
         *,
         pool: int = 1,
         words: Sequence[GivenWords | None] | None = None,
+        grid: Mapping[str, Tensor | None] = MappingProxyType({}),
     ) -> ImageEncoding:
         """Encodes images: everything that does not depend on a question.
 
@@ -198,44 +174,26 @@ class ArrCocModel(ArrCocPreTrainedModel):
             patch_mask: [P, N], False (0) on padding patches; None: there are none.
             pool: base cells along each axis that become one base token of the language model.
             words: those of each image from elsewhere, None where the text reader reads; None: it reads all.
+            grid: the outputs of `ArrCocVisionTower.encode_grid`, if it ran before.
 
         Raises:
             ValueError: images that are not square, or a side that is not a multiple of 4 patches.
         """
-        if isinstance(pixel_values, Tensor) and not pixel_values.is_meta:
-            pixel_values = pixel_values.to(self.input_device)
-        if isinstance(patch_mask, Tensor) and not patch_mask.is_meta:
-            patch_mask = patch_mask.to(self.input_device)
-        return self._encoded(pixel_values, patch_mask, pool=pool, words=words)
+        pixels, mask = (
+            tensor.to(self.input_device) if isinstance(tensor, Tensor) and not tensor.is_meta else tensor
+            for tensor in (pixel_values, patch_mask)
+        )
+        return self.encode_fields(pixels, mask, grid, pool=pool, words=words)
 
     def encode_words(self, words: Sequence[GivenWords], patch_mask: Tensor, *, pool: int = 1) -> ImageEncoding:
         """Encodes images whose words are all known, without their pixels; `patch_mask` and `pool` as `encode_image`."""
-        patch_mask = patch_mask.to(self.input_device)
         fields = self.vision_tower.unseen_fields(words, patch_mask.shape[1])
-        given_fields = {name: fields.pop(name) for name in ("textures", "seeds")}
-        encoding = self._encoded(None, patch_mask, fields, given_fields=given_fields, pool=pool)
+        unread = {name: fields.pop(name) for name in ("textures", "seeds")}
+        encoding = self.encode_fields(None, patch_mask.to(self.input_device), fields, given_fields=unread, pool=pool)
         encoding.unseen = True
         return encoding
 
-    def encode_features(
-        self,
-        features: Tensor,
-        pixel_values: Tensor,
-        patch_mask: Tensor | None = None,
-        **kept: Tensor | None,
-    ) -> ImageEncoding:
-        """The rest of `encode_image`, from the outputs of `ArrCocVisionTower.encode_grid`."""
-        return self._encoded(pixel_values, patch_mask, {"features": features, **kept})
-
-    def encode_base(self, features: Tensor, patch_mask: Tensor, bypass: bool) -> ImageEncoding:
-        """The parts of an encoding of grids [P, C, G, G] that their fetched tokens attend to; the others are empty."""
-        given_fields: Any = {
-            "textures": features[:, :0],
-            "seeds": patch_mask.new_zeros(len(features), dtype=torch.int64),
-        }
-        return self._encoded(None, patch_mask, {"features": features}, given_fields=given_fields, bypass=bypass)
-
-    def _encoded(
+    def encode_fields(
         self,
         pixel_values: Tensor | None,
         patch_mask: Tensor | None,
@@ -248,14 +206,15 @@ class ArrCocModel(ArrCocPreTrainedModel):
     ) -> ImageEncoding:
         """The encoding of images: through the vision tower, then base tokens through the bridge.
 
-        `given_fields`: fields that the tower does not make. With "semantic" among them, the tower does not run.
+        `grid`: outputs of `encode_grid` that are known; `given_fields`: fields that the tower does not make.
         """
-        # 1. The vision tower: features, textures and the states of base tokens.
-        fields = dict(given_fields)
-        if "semantic" not in fields:
-            fields = {**self.vision_tower(pixel_values, patch_mask, words=words, **grid), **fields}
-        # 2. The bridge: base tokens for the language model, pooled before or behind it.
+        fields = {**self.vision_tower(pixel_values, patch_mask, words=words, **grid), **given_fields}
         bypass = self.config.bridge_config.bypass if bypass is None else bypass
+        return ImageEncoding(**fields, **self._base_tokens(fields, bypass, pool), pool=pool)
+
+    def _base_tokens(self, fields: Mapping[str, Any], bypass: bool, pool: int) -> dict[str, Any]:
+        """The fields of an encoding that come from the bridge, with its base tokens, by those from the vision tower."""
+        # 1. The bridge: base tokens for the language model, pooled before or behind it.
         states, projected = fields["semantic"], fields["compressed"].flatten(2).transpose(1, 2)
         if pool > 1 and self.bridge.reads_pooled:
             states, projected = pool_cells(states, pool), pool_cells(projected, pool)
@@ -264,57 +223,25 @@ class ArrCocModel(ArrCocPreTrainedModel):
             text_arguments = self._text_arguments(fields["features"], pieces)
         bridged = self.bridge(states, projected, bypass=bypass, **text_arguments)
         tokens = bridged.tokens if self.bridge.reads_pooled or pool == 1 else pool_cells(bridged.tokens, pool)
-        # 3. The layout: tokens between and around those of the image.
+        # 2. The layout: tokens between and around those of the image.
         closing = None
         if self.layout.adds:
             tokens, closing = self.layout(tokens, self.bridge.indicators(tokens.device))
-        return ImageEncoding(
-            **fields, tokens=tokens, closing=closing, quality=bridged.quality, bridge_cache=bridged.cache,
-            bypass=bypass, pool=pool, bypassed=bridged.failed,
-        )  # fmt: skip
+        own = {"quality": bridged.quality, "bridge_cache": bridged.cache, "bypassed": bridged.failed}
+        return {"tokens": tokens, "closing": closing, "bypass": bypass, **own}
 
     def with_bypass(self, encoding: ImageEncoding, bypass: bool | None) -> ImageEncoding:
-        """The encoding with base tokens from the whole bridge (False) or its linear projection alone (True).
-
-        None leaves it as it is.
+        """The encoding with base tokens from the whole bridge (False) or its linear projection (True); None: no change.
 
         Raises:
             ValueError: a bridge without a linear projection.
         """
         if bypass is None or bypass == encoding.bypass:
             return encoding
-        fields = {name: getattr(encoding, name) for name in SEEN}
-        bridged = self._encoded(None, None, given_fields=fields, bypass=bypass, pool=encoding.pool)
-        return replace(bridged, **{name: getattr(encoding, name) for name in KNOWN})
+        base = self._base_tokens(vars(encoding), bypass, encoding.pool)
+        return replace(encoding.without_prefix(), **base, made_by=None)
 
-    @torch.no_grad()
-    def prefill(self, encoding: ImageEncoding, before: Tensor) -> ImageEncoding:
-        """The encoding with the language model's cache of the tokens `before` [p] an image and its base tokens, and,
-        of a page whose words all fit the budget, of these.
-
-        Without full attention in all layers the encoding does not change, as its cache does not keep every position.
-        """
-        cache = DynamicCache(config=self.config.text_config)
-        if not keeps_every_position(cache):
-            return encoding
-        embeds = self.get_input_embeddings()(before.to(encoding.tokens.device))
-        base = encoding.tokens.to(embeds)
-        prompt = torch.cat((embeds.expand(len(base), -1, -1), base), 1)
-        ids = torch.cat((before, torch.full((base.shape[1],), self.config.image_token_id)))
-        extra: dict[str, Any] = {}
-        if self.layout.spatial or self.deepstack is not None:
-            rows = ids.to(prompt.device).expand(len(base), -1)
-            extra["position_ids"], planes = positions_and_planes(self, rows, encoding)
-            extra |= deepstack_arguments(planes)
-        self(inputs_embeds=prompt, cache=cache, use_cache=True, **extra)
-        encoding = replace(encoding, prefix_ids=ids, prefix_cache=_layers(cache))
-        words = self._words_of_page(encoding)
-        if words is not None:
-            self(inputs_embeds=words.to(embeds), cache=cache, use_cache=True)
-            encoding.page_cache = words[0].to(embeds), _layers(cache)
-        return encoding
-
-    def _words_of_page(self, encoding: ImageEncoding) -> Tensor | None:
+    def words_of_page(self, encoding: ImageEncoding) -> Tensor | None:
         """[1, W, D] the tokens of all words of one page, as each question fetches them; None if they may not fit."""
         pieces = encoding.pieces
         framed = self.layout.adds and encoding.tokens.shape[1] > 0
@@ -326,7 +253,7 @@ class ArrCocModel(ArrCocPreTrainedModel):
             return None
         indices = filled.argsort(descending=True, stable=True)[:, :count]
         rank = torch.full_like(indices, FOREMOST)
-        return self.bridge_words(encoding, None, pieces=pieces[:, indices[0]], indices=indices, rank=rank).tokens
+        return self._bridge_pieces(encoding, None, pieces[:, indices[0]], indices=indices, rank=rank).tokens
 
     # ---- a question: select slots, fetch, place
 
@@ -355,7 +282,8 @@ class ArrCocModel(ArrCocPreTrainedModel):
         Raises:
             ValueError: placeholders that do not match the images.
         """
-        embeds, prefix = self._embed(input_ids), None
+        text_ids = input_ids.masked_fill(input_ids == self.config.image_token_id, 0)  # placeholders get any embedding
+        embeds, prefix = self.get_input_embeddings()(text_ids), None
         if choices.bypass is not None:
             encoding = self.with_bypass(encoding, choices.bypass)
         if image_index is not None:
@@ -374,11 +302,9 @@ class ArrCocModel(ArrCocPreTrainedModel):
         rows, budget = slots
         query, mask = pack_questions(embeds, query_mask, rows)
         text: dict[str, Tensor] = {}  # what a scorer needs to compare the text of a page with the question
-        if encoding.pieces is not None:
-            text["table"] = self._table(encoding.pieces.device)
-            if (reader := self.vision_tower.text_reader) is not None:
-                text["query_ids"] = pack_questions(input_ids[..., None], query_mask, rows)[0][..., 0]
-                text["spellings"] = reader.spellings
+        if encoding.pieces is not None and (reader := self.vision_tower.text_reader) is not None:
+            text = {"table": self._table(encoding.pieces.device), "spellings": reader.spellings}
+            text["query_ids"] = pack_questions(input_ids[..., None], query_mask, rows)[0][..., 0]
         seed = fetcher.seed if choices.seed is None else choices.seed
         question_seed = (input_ids * query_mask).sum(1)[rows].to(encoding.seeds.device)
         context = FetchContext(
@@ -446,46 +372,34 @@ class ArrCocModel(ArrCocPreTrainedModel):
         tensors = {**inputs, "prompt_embeds": embeds, "prompt_planes": planes}
         if places is not None:
             tensors["position_ids"] = places
-        read = {}
-        for name in READ:
-            if (tensor := tensors.get(name)) is not None:
-                read[name] = tensor
+        read = {name: tensor for name in READ if (tensor := tensors.get(name)) is not None}
         return EmbeddedPrompt(embeds, tokens, quality, fetched, selected.context, inputs, read, places, planes)
 
-    def _embed(self, input_ids: Tensor) -> Tensor:
-        """Embeddings of a prompt's text [B, S, D]; placeholders get any embedding."""
-        return self.get_input_embeddings()(input_ids.masked_fill(input_ids == self.config.image_token_id, 0))
-
     def bridge_fetched(
-        self,
-        encoding: ImageEncoding,
-        indices: Tensor,
-        used: Tensor | None = None,
-        levels: Tensor | None = None,
-        rank: Tensor | None = None,
-        relevance: Tensor | None = None,
-        room: Tensor | None = None,
+        self, encoding: ImageEncoding, indices: Tensor, used: Tensor | None = None, levels: Tensor | None = None
     ) -> Bridged:
         """Fetched patches [I, K], one row for each encoded image -> tokens [I, K, D] for the language model.
 
         `used` [I, K]: False on entries that only fill the rectangle: no token attends to them; None: all are used.
         `levels` [I, K]: levels of detail of regions (grid_encoder.py).
-        `rank` [I, K]: rank by relevance, from 0, for bridges that order tokens by it; None: all are equal.
-        `relevance` [I, K]: in 0..1, for bridges that mark tokens by it; None: no token is marked.
-        `room` [I]: the most tokens of each image, at most K, for bridges that make several of a patch; None: one for
-        each patch that is used.
         """
-        if encoding.pieces is not None:
-            rank = torch.full_like(indices, FOREMOST) if rank is None else rank
-            pieces = encoding.pieces.take_along_dim(indices[..., None, None], 1)
-            read = {"indices": indices, "rank": rank, "relevance": relevance, "room": room}
-            return self.bridge_words(encoding, used, pieces=pieces, **read)
         states, projected = self.vision_tower.fetched_states(encoding, indices, used, levels)
         return self.bridge(states, projected, base=encoding.bridge_cache or [], bypass=encoding.bypass, used=used)
 
-    def bridge_words(self, encoding: ImageEncoding, used: Tensor | None, **read: Any) -> Bridged:
-        """Wordpieces of fetched patches -> tokens [I, K, D] for the language model; `read`: fields of `ReadPatches`."""
-        nothing, arguments = encoding.semantic, self._text_arguments(encoding.features, **read)
+    def bridge_words(
+        self, encoding: ImageEncoding, fetched: FetchResult, used: Tensor | None, pieces: Tensor, **several: Tensor
+    ) -> Bridged:
+        """Wordpieces [I, K, 2, S] of fetched patches -> tokens [I, K, D] for the language model.
+
+        `several`: `ReadPatches.view` if the patches are from several views.
+        """
+        read = {"indices": fetched.indices, "rank": fetched.ranks(), "relevance": fetched.predicted_relevance()}
+        return self._bridge_pieces(encoding, used, pieces, room=fetched.room, **read, **several)
+
+    def _bridge_pieces(
+        self, encoding: ImageEncoding, used: Tensor | None, pieces: Tensor, **fetched: Tensor | None
+    ) -> Bridged:
+        nothing, arguments = encoding.semantic, self._text_arguments(encoding.features, pieces, **fetched)
         return self.bridge(nothing, nothing, base=[], bypass=encoding.bypass, used=used, **arguments)
 
     def _table(self, device: torch.device) -> Tensor:
@@ -517,14 +431,13 @@ class ArrCocModel(ArrCocPreTrainedModel):
             fetched.bypassed = encoding.bypassed
         if fetched.budget:
             used = fetched.used if fetched.is_ragged else None
-            relevance = None if encoding.pieces is None else fetched.predicted_relevance()
             if isinstance(fetched, JointFetch):
-                bridged = bridge_over_views(self, encoding, fetched, used, relevance)
+                bridged = bridge_over_views(self, encoding, fetched, used)
+            elif encoding.pieces is None:
+                bridged = self.bridge_fetched(encoding, fetched.indices, used, fetched.levels)
             else:
-                rank = None if encoding.pieces is None else fetched.ranks()
-                bridged = self.bridge_fetched(
-                    encoding, fetched.indices, used, fetched.levels, rank, relevance, fetched.room
-                )
+                pieces = encoding.pieces.take_along_dim(fetched.indices[..., None, None], 1)
+                bridged = self.bridge_words(encoding, fetched, used, pieces)
             if bridged.failed is not None:
                 fetched.bypassed = fetched.bypassed | bridged.failed.to(fetched.bypassed.device)
             fetched_tokens, weights = bridged.tokens, fetched.weights
@@ -566,57 +479,33 @@ class ArrCocModel(ArrCocPreTrainedModel):
         if self.layout.spatial and aligned.get("position_ids") is not None:
             expected = f"none beside images with layout {self.config.bridge_config.layout!r}, which sets the positions"
             raise refusal("position_ids", expected, aligned["position_ids"])
+        query_mask = whole_query_mask(self.config, input_ids, query_mask, aligned)
         inputs = {"input_ids": input_ids, "query_mask": query_mask, "image_index": image_index, **aligned}
-        markers = self.config.query_markers
-        if query_mask is None or (markers is not None and lacks_answers(query_mask, input_ids)):
-            question = None if markers is None else find_query_tokens(input_ids, **markers)
-            query_mask = default_query_mask(
-                input_ids, self.config.image_token_id, aligned.get("attention_mask"), aligned.get("labels"), question
-            )
-        check_inputs(
-            {**inputs, "query_mask": query_mask}, choices.relevance, images=len(encoding), patches=encoding.side**2,
-            dtype=encoding.tokens.dtype, vocabulary=self.config.text_config.vocab_size,
-        )  # fmt: skip
+        check_inputs(inputs, choices.relevance, encoding, self.config.text_config.vocab_size)
         selected = self.select_slots(
             input_ids, encoding, query_mask=query_mask.bool(), image_index=image_index, choices=choices,
             attention_mask=aligned.get("attention_mask"),
         )  # fmt: skip
-        views = joint and not torch.compiler.is_compiling()  # of a document, or of several images of one prompt
-        if views and encoding.documents is None:
-            views = choices.patches is None and len(selected.rows) > len(selected.rows.unique())
-        if views:
-            shown = selected.rows.bincount(minlength=len(input_ids)).tolist()
-            index = torch.arange(len(encoding)) if image_index is None else image_index.cpu()
-            numbers = [numbers_of_prompt.tolist() for numbers_of_prompt in index.split(shown)]
-            selected = select_views(self, selected, encoding, numbers, choices)
+        if joint and not torch.compiler.is_compiling():  # a document, or several images of one prompt
+            several = choices.patches is None and len(selected.rows) > len(selected.rows.unique())
+            if several or encoding.documents is not None:
+                selected = select_views(self, selected, encoding, choices)
         return self.place(selected, self.fetch(selected, choices), **aligned)
 
-    def _with_images(
-        self,
-        input_ids: Tensor | None,
-        pixel_values: Tensor | None,
-        patch_mask: Tensor | None,
-        words: Sequence[GivenWords | None] | None,
-        image_index: Tensor | None,
-        image_encoding: ImageEncoding | None,
-        choices: FetchChoices | Mapping[str, Any] | None,
-        **steps: Any,
-    ) -> EmbeddedPrompt | None:
-        """`embed_images` for images or their encoding; None without images."""
-        if pixel_values is None and image_encoding is None:
-            return None
-        if input_ids is None or (pixel_values is not None and image_encoding is not None):
-            expected = "input_ids beside either pixel_values or image_encoding"
-            raise ValueError(f"images: expected {expected}; got {'inputs_embeds' if input_ids is None else 'both'}")
-        if image_encoding is None:
+    def _encoding_for(
+        self, pixel_values: Tensor | None, patch_mask: Tensor | None, encoding: ImageEncoding | None, words: Any
+    ) -> ImageEncoding:
+        """The encoding that `forward` was given, or that of its images; `words`: `image_words` and `source_sizes`."""
+        if encoding is None:
             assert pixel_values is not None
-            image_encoding = self.encode_image(pixel_values, patch_mask, words=words)
-        elif type(image_encoding).__name__ != ImageEncoding.__name__:  # by name: remote code may load a class twice
-            raise refusal("image_encoding", "what encode_image returned", image_encoding)
-        image_encoding.check_fits(self.config)
-        return self.embed_images(
-            input_ids, image_encoding, image_index=image_index, choices=FetchChoices.of(choices), **steps
-        )
+            vision = self.config.vision_config
+            known, sizes = words
+            given = None if known is None else words_on_squares(known, sizes, vision.image_size // vision.patch_size)
+            encoding = self.encode_image(pixel_values, patch_mask, words=given)
+        elif type(encoding).__name__ != ImageEncoding.__name__:  # by name: remote code may load a class twice
+            raise refusal("image_encoding", "what encode_image returned", encoding)
+        encoding.check_fits(self.config)
+        return encoding
 
     @by_either_name
     @can_return_tuple
@@ -635,7 +524,7 @@ class ArrCocModel(ArrCocPreTrainedModel):
         labels: Tensor | None = None,
         choices: FetchChoices | Mapping[str, Any] | None = None,
         **kwargs: Any,
-    ) -> ArrCocModelOutput:
+    ) -> ArrCocOutput:
         """Prompts with images -> the language model's last hidden state: see `ArrCocForConditionalGeneration.forward`.
 
         `labels` only mark the text that is not part of the question. `last_hidden_state` is [B, S, D] also where
@@ -651,16 +540,19 @@ class ArrCocModel(ArrCocPreTrainedModel):
             raise TypeError(f"forward: expected its own arguments or the language model's; got {unknown}")
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("input_ids: expected exactly one of them and inputs_embeds; got both or neither")
-        vision = self.config.vision_config
-        given = None if words is None else words_on_squares(words, sizes, vision.image_size // vision.patch_size)
-        images = (pixel_values, patch_mask, given, image_index, image_encoding, choices)
-        aligned: dict[str, Any] = {"attention_mask": attention_mask, "position_ids": position_ids, "labels": labels}
-        prompt = self._with_images(input_ids, *images, query_mask=query_mask, **aligned)
-        if prompt is not None:
+        prompt = None
+        if pixel_values is not None or image_encoding is not None:
+            if input_ids is None or (pixel_values is not None and image_encoding is not None):
+                expected = "input_ids beside either pixel_values or image_encoding"
+                raise ValueError(f"images: expected {expected}; got {'inputs_embeds' if input_ids is None else 'both'}")
+            encoding = self._encoding_for(pixel_values, patch_mask, image_encoding, (words, sizes))
+            prompt = self.embed_images(
+                input_ids, encoding, image_index=image_index, query_mask=query_mask, choices=FetchChoices.of(choices),
+                attention_mask=attention_mask, position_ids=position_ids, labels=labels,
+            )  # fmt: skip
             inputs_embeds = prompt.embeds
             attention_mask, position_ids = (prompt.inputs.get(name) for name in ("attention_mask", "position_ids"))
-            if prompt.planes is not None:
-                kwargs.update(deepstack_arguments(prompt.planes))
+            kwargs.update(deepstack_arguments(prompt.planes))
             if prompt.positions is not None:
                 position_ids = prompt.positions
             elif position_ids is None and attention_mask is not None and prompt.inputs["input_ids"] is not input_ids:
@@ -678,27 +570,15 @@ class ArrCocModel(ArrCocPreTrainedModel):
             inputs_embeds=inputs_embeds, attention_mask=attention_mask, position_ids=position_ids,
             return_dict=True, **{CACHE: cache}, **kwargs,
         )  # fmt: skip
-        fetch = None if prompt is None else prompt.fetch
-        all_scores = None
-        if prompt is not None and FetchChoices.of(choices).all_scores:
-            all_scores = self.fetcher.all_scores(prompt.context, fetch)
         names = ("last_hidden_state", "hidden_states", "attentions")
         states: dict[str, Any] = {name: getattr(outputs, name, None) for name in names}
-        if prompt is not None and input_ids is not None and (columns := prompt.inputs.get("columns")) is not None:
-            states["last_hidden_state"] = in_columns(states["last_hidden_state"], columns, input_ids.shape[1])
-        new_cache = getattr(outputs, CACHE, None)
-        return ArrCocModelOutput(**states, cache=new_cache, fetch=fetch, prompt=prompt, scores=all_scores)
-
-
-def _layers(cache: Cache) -> list[KeyValue]:
-    """Keys and values of each layer."""
-    layers: Any = cache.layers
-    return [(layer.keys, layer.values) for layer in layers]
-
-
-def keeps_every_position(cache: Cache) -> bool:
-    """Whether a cache keeps the keys and values of all positions, as that of full attention does."""
-    return all(type(layer).__name__ == "DynamicLayer" for layer in cache.layers)
+        if prompt is not None and input_ids is not None:
+            states["fetch"] = prompt.fetch
+            if FetchChoices.of(choices).all_scores:
+                states["scores"] = self.fetcher.all_scores(prompt.context, prompt.fetch)
+            if (columns := prompt.inputs.get("columns")) is not None:
+                states["last_hidden_state"] = in_columns(outputs.last_hidden_state, columns, input_ids.shape[1])
+        return ArrCocOutput(**states, cache=getattr(outputs, CACHE, None), prompt=prompt)
 
 
 def pack_questions(embeds: Tensor, query_mask: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:

@@ -6,7 +6,7 @@ page of a document is asked about alone; a field's value comes from the page tha
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from decimal import Decimal
@@ -47,6 +47,7 @@ _MINUS_BEHIND = re.compile(r"-\s?(?:[A-Z]{3}|[^\w\s])?\s*")
 """A dash with spaces around it, as in "Tax - 3", is no sign."""
 _SPACED = re.compile(r"(?<![\d.,])\d{1,3}(, \d{3})+\.\d\d(?!\d)")
 """An amount that was read with a space behind its commas, as 6, 675.25."""
+_PLAIN_SIGNS = str.maketrans("\N{MINUS SIGN}\N{EN DASH}\N{NO-BREAK SPACE}\N{NARROW NO-BREAK SPACE}", "--  ")
 _BRACKET = re.compile(r"\s*(?:[A-Z]{3}|[^\w\s])?\s*\(")
 
 
@@ -55,10 +56,7 @@ def number_in(text: str) -> int | float | None:
 
     "-$3", "$3-", "(3)" and "$(3)" are negative. None for several numbers, codes as INV-20417, and what words multiply.
     """
-    text = (
-        text.replace("\N{MINUS SIGN}", "-").replace("\N{EN DASH}", "-")
-        .replace("\N{NO-BREAK SPACE}", " ").replace("\N{NARROW NO-BREAK SPACE}", " ")
-    )  # fmt: skip
+    text = text.translate(_PLAIN_SIGNS)
     text = _SPACED.sub(lambda spaced: spaced[0].replace(" ", ""), text)
     found = list(_DIGITS.finditer(text))
     if len(found) != 1:
@@ -140,12 +138,9 @@ def _date(year: str, month: int, day: int) -> date | None:
 
 def day_comes_first(text: str) -> bool | None:
     """Whether a page's dates begin with the day, by those that can be read in one way only; None: not known."""
-    votes = {first > 12 for first, second in _orders(text) if (first > 12) != (second > 12)}
+    pairs = [(int(found[1]) > 12, int(found[3]) > 12) for found in _NUMERIC.finditer(text)]
+    votes = {first for first, second in pairs if first != second}
     return votes.pop() if len(votes) == 1 else None
-
-
-def _orders(text: str) -> list[tuple[int, int]]:
-    return [(int(found[1]), int(found[3])) for found in _NUMERIC.finditer(text)]
 
 
 # ---- types of fields ------------------------------------------------------------------------------------------------
@@ -282,19 +277,16 @@ def extract(
         raise ValueError(f"distinct: expected names among {', '.join(names)}; got {', '.join(unknown)}")
     if not 0 <= min_probability <= 1:
         raise ValueError(f"min_probability: expected 0 to 1; got {min_probability}")
-    pages = [_page(answers, page, asked, distinct, alternatives, budget) for page in _pages(answers, image, options)]
+    encodings: Iterable[ImageEncoding] = [image]
+    if not is_encoding(image):
+        encodings = answers.encode_pages(image, **options)
+    elif options or len(image) > 1:
+        raise ValueError(f"image: expected an encoding of one page, without options; got {len(image)} pages")
+    pages = [_page(answers, page, asked, distinct, alternatives, budget) for page in encodings]
     found = {name: _surest([page[name] for page in pages]) for name in names}
     return {
         name: replace(each, value=None) if each.probability < min_probability else each for name, each in found.items()
     }
-
-
-def _pages(answers: AnswerGenerator, image: Any, options: dict[str, Any]) -> Iterator[ImageEncoding]:
-    if is_encoding(image):
-        if options or len(image) > 1:
-            raise ValueError(f"image: expected an encoding of one page, without options; got {len(image)} pages")
-        return iter([image])
-    return answers.encode_pages(image, **options)
 
 
 def _page(
@@ -314,18 +306,15 @@ def _page(
 
     told = dict(zip([field.name for field in fields], ask(fields, 1 + alternatives), strict=True))
     for group in distinct:
-        rivals = [field for field in fields if field.name in group and _contested(told, field.name, group)]
+        first = {name: told[name][0] for name in group}
+        contested = {name for name in group for other in group if name != other and _overlap(first[name], first[other])}
+        rivals = [field for field in fields if field.name in contested]
         if rivals:
             several = [told[each.name] for each in rivals] if alternatives >= RIVALS - 1 else ask(rivals, RIVALS)
             told.update(zip([each.name for each in rivals], _assigned(several), strict=True))
-    first = next(iter(told.values()))[0]
-    tokens, _ = wordpieces_read(first.fetch, page)
+    tokens, _ = wordpieces_read(next(iter(told.values()))[0].fetch, page)
     text = answers.processor.tokenizer.decode(tokens)
     return {field.name: _extracted(field, told[field.name], page, day_comes_first(text)) for field in fields}
-
-
-def _contested(told: Mapping[str, list[Answer]], name: str, group: Sequence[str]) -> bool:
-    return any(_overlap(told[name][0], told[other][0]) for other in group if other != name)
 
 
 def _overlap(one: Answer, other: Answer) -> bool:
@@ -363,7 +352,7 @@ def _assigned(several: Sequence[Sequence[Answer]]) -> list[list[Answer]]:
 def _extracted(field: FieldToExtract, told: Sequence[Answer], page: ImageEncoding, day_first: bool | None) -> Extracted:
     answer = told[0]
     others = tuple((each.text, each.probability) for each in told[1:] if each.text != answer.text)
-    if _absent(answer.text):
+    if " ".join(answer.text.casefold().split()) in ("", NOT_ON_THE_PAGE):
         return Extracted(None, answer.probability, "", None, (), others, answer.warning)
     value, warning = value_of(answer.text, field.kind, day_first)
     if field.values and value is not None:
@@ -374,10 +363,6 @@ def _extracted(field: FieldToExtract, told: Sequence[Answer], page: ImageEncodin
     boxes = tuple(origin.box for origin in answer.places)
     told_warning = "; ".join(filter(None, (warning, answer.warning)))
     return Extracted(value, answer.probability, answer.text, number, boxes, others, told_warning)
-
-
-def _absent(text: str) -> bool:
-    return " ".join(text.casefold().split()) in ("", NOT_ON_THE_PAGE)
 
 
 def _surest(pages: Sequence[Extracted]) -> Extracted:

@@ -6,7 +6,8 @@ feature channels, T texture channels, D' semantic width, D language-model width.
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from math import isqrt
 from pathlib import Path
@@ -16,24 +17,20 @@ import torch
 from torch import Tensor
 from transformers.modeling_utils import safe_open, safe_save_file
 
+from .budgets import Window
 from .image_loading import Source
 
 READ_WELL = 0.7
-"""Legibility of an overview from which on it is read well.
-
-Measured with arr-coc-135m on 14 pages of PDFs, 2026-11-26: medians of 0.98 with lines of 9 px, 0.91 of 7 px, 0.68 of 5
-px, 0.46 of 4 px. Print of 40 px and more that is worn has 0.7 to 0.8.
-"""
+"""Legibility of an overview from which on it is read well: arr-coc-135m has medians of 0.98 with lines of 9 px, 0.91 of
+7 px, 0.68 of 5 px, and 0.7 to 0.8 with worn print of 40 px and more (14 pages of PDFs, 2026-11-26)."""
 
 UPRIGHT, AHEAD, FEWEST = 0.85, 0.1, 4
 """The least legibility of an upright page; by how much a turned page has to exceed its own; the fewest characters."""
 
 LARGE, LEAST_OF_LARGE = 1.25, 0.5
-"""Characters in a patch with text, at most, of print that is large, and the least legibility of worn large print.
-
-Measured on the same day: 1.0 to 1.1 characters with lines of 30 px, 1.2 to 1.5 of 16 to 20 px, 2.3 of 9 px, 2.6 to 3.6
-of 5 px. Print of 3 px is not seen as text: 1.0 to 1.8 characters with a legibility of 0.1 to 0.3.
-"""
+"""Characters in a patch with text, at most, of large print, and its least legibility when worn. On the same pages:
+1.0 to 1.1 characters with lines of 30 px, 1.2 to 1.5 of 16 to 20 px, 2.3 of 9 px; print of 3 px, which is not seen as
+text, has 1.0 to 1.8 with a legibility of 0.1 to 0.3."""
 
 KeyValue = tuple[Tensor, Tensor]
 """Keys and values of tokens in one layer."""
@@ -44,43 +41,40 @@ class Rows:
 
     def select(self, index: Tensor) -> Self:
         """The items at `index` [I], in that order; repeats are allowed. Fields marked "shared" do not change."""
-
-        def pick(value: Any) -> Any:
-            if isinstance(value, Tensor):
-                return value.index_select(0, index.to(value.device))
-            if not isinstance(value, list) or not value:
-                return value
-            if isinstance(value[0], tuple) and isinstance(value[0][0], Tensor):  # keys and values of layers
-                return [tuple(pick(tensor) for tensor in pair) for pair in value]
-            return [value[i] for i in index.tolist()]
-
-        return replace(self, **{name: pick(getattr(self, name)) for name in self._own()})  # type: ignore[type-var]
+        return self._combined(
+            [self],
+            lambda tensors: tensors[0].index_select(0, index.to(tensors[0].device)),
+            lambda lists: [lists[0][row] for row in index.tolist()],
+        )
 
     def join(self, *others: Self) -> Self:
         """The items of all parts, in that order. Fields marked "shared" come from the first part."""
+        if not others:
+            return self
+        return self._combined([self, *others], torch.cat, lambda lists: [row for rows in lists for row in rows])
 
-        def chain(values: list[Any]) -> Any:
+    def _combined(
+        self,
+        parts: Sequence[Self],
+        of_tensors: Callable[[list[Tensor]], Tensor],
+        of_lists: Callable[[list[list[Any]]], list[Any]],
+    ) -> Self:
+        """The parts as one: each field with one row for each item by `of_tensors` or `of_lists`."""
+
+        def combined(values: list[Any]) -> Any:
             if any(value is None for value in values):  # a field that is not known for all parts is None
                 return None
             if isinstance(values[0], Tensor):
-                return torch.cat(values)
+                return of_tensors(values)
             if not isinstance(values[0], list) or not values[0]:
                 return values[0]
-            if isinstance(values[0][0], tuple) and isinstance(values[0][0][0], Tensor):  # keys and values of layers
-                return [
-                    tuple(torch.cat(tensors) for tensors in zip(*pairs, strict=True))
-                    for pairs in zip(*values, strict=True)
-                ]
-            return [row for rows in values for row in rows]
+            if not isinstance(values[0][0], tuple) or not isinstance(values[0][0][0], Tensor):
+                return of_lists(values)
+            layers = zip(*values, strict=True)  # of keys and values
+            return [tuple(of_tensors([*tensors]) for tensors in zip(*pairs, strict=True)) for pairs in layers]
 
-        if not others:
-            return self
-        every = (self, *others)
-        return replace(self, **{name: chain([getattr(rows, name) for rows in every]) for name in self._own()})  # type: ignore[type-var]
-
-    def _own(self) -> list[str]:
-        """Fields with one row for each item."""
-        return [part.name for part in fields(self) if part.init and not part.metadata.get("shared")]  # type: ignore[arg-type]
+        own = [part.name for part in fields(self) if part.init and not part.metadata.get("shared")]  # type: ignore[arg-type]
+        return replace(self, **{name: combined([getattr(part, name) for part in parts]) for name in own})  # type: ignore[type-var]
 
 
 @dataclass
@@ -113,14 +107,36 @@ class Tiles(Rows):
         return len(self.sources)
 
 
-SEEN = (
-    "features", "textures", "patch_mask", "seeds", "compressed", "base_indices", "semantic", "semantic_cache", "depths",
-    "pieces", "characters",
-)  # fmt: skip
-"""Fields of an `ImageEncoding` from the vision tower; the others come from the bridge and the language model."""
+class Turns:
+    """A lock for what threads share, such as a tokenizer's padding. A copy, also a pickled one, is a new lock."""
 
-KNOWN = ("source_sizes", "documents", "sources", "tiles", "tiling", "readings", "words", "unseen", "joined")
-"""Fields about the sources of an encoding."""
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+
+    def __reduce__(self) -> Any:
+        return type(self), ()
+
+
+@dataclass
+class Tiling:
+    """The tiles that questions may encode; encodings of the same sources share one.
+
+    Attributes:
+        windows: of every source, all tiles that it can have.
+        asked_tiles, asked_share: limits for one question, see `ViewOptions`.
+        encode: (source row, window) of some tiles -> these tiles.
+        rows: (source row, window) of encoded tiles -> their row in `tiles`.
+        tiles: the encoded tiles; None: none yet.
+        turns: its lock is held while tiles are encoded, as several threads may use one encoding.
+    """
+
+    windows: list[list[Window]]
+    asked_tiles: int
+    asked_share: float
+    encode: Callable[[list[tuple[int, Window]]], Tiles]
+    rows: dict[tuple[int, Window], int] = field(default_factory=dict)
+    tiles: Tiles | None = None
+    turns: Turns = field(default_factory=Turns)
 
 
 @dataclass
@@ -194,7 +210,7 @@ class ImageEncoding(Rows):
     documents: list[int] | None = None
     sources: list[Any] | None = None
     tiles: Tiles | None = field(default=None, metadata={"shared": True})
-    tiling: Any = field(default=None, metadata={"shared": True})
+    tiling: Tiling | None = field(default=None, metadata={"shared": True})
     depths: Tensor | None = None
     pieces: Tensor | None = None
     characters: Tensor | None = None
@@ -249,21 +265,24 @@ class ImageEncoding(Rows):
         Raises:
             ValueError: grids or poolings that differ, or tiles that are encoded on demand.
         """
-        every = [self]
-        if others:
-            unseen = any(each.unseen for each in (self, *others))
-            named = any(each.words is not None for each in (self, *others))
-            alike: dict[str, Any] = {"readings": (), "page_cache": None, "unseen": unseen, "joined": True}
-            every = [replace(each, **alike, words=each.word_sources() if named else None) for each in (self, *others)]
+        if not others:
+            return self
+        every = [self, *others]
         for name in ("side", "pool"):
             if len(values := {getattr(encoding, name) for encoding in every}) > 1:
                 raise ValueError(f"{name}: expected encodings of one {name} to join them; got {sorted(values)}")
-        if others and any(encoding.tiling is not None for encoding in every):
+        if any(encoding.tiling is not None for encoding in every):
             raise ValueError('tiles: expected encodings that hold all of their tiles to join them; got tiles="asked"')
-        if not all(_same(self.prefix_ids, encoding.prefix_ids) for encoding in others):
-            every = [encoding.without_prefix() for encoding in every]
-        in_views = any(encoding.documents is not None or encoding.sources is not None for encoding in every)
-        return _join_views(every) if others and in_views else Rows.join(*every)
+        alike: dict[str, Any] = {"readings": (), "page_cache": None, "joined": True}
+        alike["unseen"] = any(encoding.unseen for encoding in every)
+        named = any(encoding.words is not None for encoding in every)
+        prefixes = [encoding.prefix_ids for encoding in every]
+        if not all(prefix is not None and torch.equal(prefix, prefixes[0]) for prefix in prefixes):  # type: ignore[arg-type]
+            alike |= {"prefix_ids": None, "prefix_cache": None}
+        every = [replace(each, **alike, words=each.word_sources() if named else None) for each in every]
+        if any(encoding.documents is not None or encoding.sources is not None for encoding in every):
+            every = _in_views(every)
+        return Rows.join(*every)
 
     def save(self, path: str | os.PathLike, model: Any) -> None:
         """Writes the encoding to a safetensors file, which `load` reads with the same model.
@@ -391,36 +410,19 @@ def confidence_of(characters: Tensor) -> float:
     return min(1.0, total / count) if count else 0.0
 
 
-def _same(first: Tensor | None, second: Tensor | None) -> bool:
-    return first is second or (first is not None and second is not None and torch.equal(first, second))
-
-
-def _join_views(every: list[ImageEncoding]) -> ImageEncoding:
-    """`ImageEncoding.join` for encodings with documents or tiles."""
-    documents: list[int] = []
-    tiles: list[Tiles] = []
-    start = 0
+def _in_views(every: list[ImageEncoding]) -> list[ImageEncoding]:
+    """Encodings to join, some of them with documents or tiles: all tiles are in the first one."""
+    tiles, parts, start, number = list[Tiles](), list[ImageEncoding](), 0, 0
     for encoding in every:
-        number = documents[-1] + 1 if documents else 0
-        documents += [number + own for own in encoding.documents or range(len(encoding))]
+        documents = [number + own for own in encoding.documents or range(len(encoding))]
         if encoding.tiles is not None:
             tiles.append(replace(encoding.tiles, sources=encoding.tiles.sources + start))
-        start += len(encoding)
-
-    def listed(values: list[Any]) -> list[Any] | None:
-        return None if None in values else [row for rows in values for row in rows]
-
-    # The states that fetched tokens attend to are computed again for each view that is fetched from.
-    bare = [
-        replace(
-            encoding, semantic_cache=[], bridge_cache=None, documents=None, source_sizes=None, sources=None, tiles=None
-        )
-        for encoding in every
-    ]
-    return replace(
-        Rows.join(*bare), documents=documents, source_sizes=listed([encoding.source_sizes for encoding in every]),
-        sources=listed([encoding.known_sources() for encoding in every]), tiles=Rows.join(*tiles) if tiles else None,
-    )  # fmt: skip
+        start, number = start + len(encoding), documents[-1] + 1
+        # The states that fetched tokens attend to are computed again for each view that is fetched from.
+        again: dict[str, Any] = {"semantic_cache": [], "bridge_cache": None}
+        parts.append(replace(encoding, **again, documents=documents, sources=encoding.known_sources()))
+    parts[0].tiles = tiles[0].join(*tiles[1:]) if tiles else None
+    return parts
 
 
 # ---- in files ------------------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from transformers.image_utils import ChannelDimension, PILImageResampling, SizeD
 from transformers.processing_utils import ImagesKwargs
 from transformers.utils import logging
 
+from .budgets import COMPRESSION, Window
 from .checks import PROCESSING, check_processing
 from .config_fields import MAX_SIDE, checked_field, member, number, validated, whole
 from .configuration_arr_coc import budget_field, grid_size
@@ -411,3 +412,97 @@ def _check_square(size: Any, patch_size: int) -> None:
         expected = f"a square {{'height': S, 'width': S}} of at most {MAX_SIDE} px"
         raise ValueError(f"size: expected {expected}; got {dict(size)}")
     grid_size(height, patch_size)
+
+
+# ---- how high the print is ----------------------------------------------------------------------------------------
+
+STRIPS = 24
+"""Strips of columns that a page is divided into, as lines may be askew or side by side."""
+
+FEWEST_LINES = 8
+"""The least pieces of lines, one in each strip, on a page of text."""
+
+
+FULLEST = 0.85
+"""The largest share of rows with text over all strips; more is noise or a texture."""
+
+
+def print_height(image: Image.Image, side: int) -> float | None:
+    """Height of an image's lines of text, px, when its longer side is `side` px; None: no text was found.
+
+    Text alternates between ink and paper many times along a line, and seldom between lines. In each strip, neighbouring
+    rows with sharp changes of grey form a band; bands with a common height are lines.
+    """
+    scale = side / max(image.size)
+    size = [max(1, round(length * scale)) for length in image.size]
+    grey = np.asarray(image.convert("L").resize(size, Image.Resampling.BOX, reducing_gap=2.0), dtype=np.float32)
+    low, high = np.percentile(grey, (1, 99))
+    sharp = np.abs(np.diff(grey, axis=1, prepend=grey[:, :1])) > 0.25 * max(1.0, high - low)
+    heights: list[int] = []
+    filled = 0
+    for strip in np.array_split(sharp, STRIPS, axis=1):
+        inked = np.concatenate(([False], strip.sum(1) >= 2, [False]))
+        filled += int(inked.sum())
+        changes = np.flatnonzero(inked[1:] != inked[:-1])
+        heights += (changes[1::2] - changes[::2]).tolist()
+    lines = np.array([height for height in heights if 3 <= height <= side / 6])
+    if len(lines) < FEWEST_LINES or filled > FULLEST * STRIPS * size[1]:
+        return None
+    middle = float(np.median(lines))
+    alike = (lines > 0.6 * middle) & (lines < 1.6 * middle)
+    return middle if alike.mean() >= 0.5 else None
+
+
+def print_scale(image: Image.Image, side: int, finest: float, readable_px: float) -> float:
+    """px of the square per px of an image at which its text is read; 0: the overview is enough; `finest` without text.
+
+    The function tries sizes from `side` px on, in steps of the root of 2, and takes the first at which it finds text.
+    So the number of pixels of the image does not matter, as long as they show the text. `readable_px`: height of the
+    smallest letters that the model reads, px of the square.
+    """
+    longest, level = max(image.size), float(side)
+    while level <= finest * longest:
+        height = print_height(image, round(level))
+        if height is not None and height >= LEGIBLE * readable_px:
+            return 0.0 if level == side else min(finest, COMFORTABLE * readable_px * level / (height * longest))
+        level *= math.sqrt(2)
+    return finest
+
+
+LEGIBLE, COMFORTABLE = 0.6, 1.25
+"""Heights of lines relative to the smallest readable letters: enough in the overview, and the aim of tiles.
+
+Most lines are measured without ascenders: pages in the training of arr-coc-tiny-2 have lines of 0.7 to 1.1.
+"""
+
+
+# ---- which tiles --------------------------------------------------------------------------------------------------
+
+
+def plan_tiles(
+    height: int, width: int, *, grid: int, patch_size: int, scale: float, most: int | None = None
+) -> list[Window]:
+    """Windows that cover a source of `height` x `width` px at `scale` px of the square per px, in reading order.
+
+    A window is G (`grid`) patches of a whole number of px wide and high, or as long as the source along a shorter axis.
+    Neighbours overlap by at least one base cell; windows are spread evenly from edge to edge. For at `most` so many
+    windows they become larger. There are none if the overview has that scale.
+    """
+    step = max(1, math.floor(patch_size / scale))  # px of the source per patch
+    while True:
+        side, cell = step * grid, COMPRESSION * step
+        if side >= max(height, width):
+            return []
+        columns, rows = (_window_starts(length, side, cell) for length in (width, height))
+        if most is None or len(columns) * len(rows) <= most:
+            break
+        step += 1
+    return [(x, y, min(x + side, width), min(y + side, height)) for y in rows for x in columns]
+
+
+def _window_starts(length: int, side: int, overlap: int) -> list[int]:
+    """The starts of windows of `side` that cover `length`, evenly spread, overlapping by at least `overlap`."""
+    if length <= side:
+        return [0]
+    steps = math.ceil((length - side) / (side - overlap))
+    return [round(number * (length - side) / steps) for number in range(steps + 1)]

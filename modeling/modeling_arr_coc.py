@@ -8,7 +8,8 @@ N patches, M base tokens, K fetched tokens, D language-model width.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any, NoReturn
 
@@ -22,27 +23,21 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from transformers.utils import logging
 from transformers.utils.generic import can_return_tuple
 
-from .base_model import ArrCocModel, ArrCocModelOutput
+from .base_model import ArrCocModel
 from .budgets import VIEW_OPTIONS
-from .checks import refusal
+from .checks import IMAGE_INPUTS, check_decoding, refusal
 from .configuration_arr_coc import ArrCocConfig
 from .extraction import Extracted, extract
-from .fetcher import FetchChoices, FetchResult
-from .generation import (
-    POSITIONAL,
-    AnswerGenerator,
-    Conversation,
-    check_decoding,
-    generation_setting,
-    take_choices,
-    within_context,
-)
+from .fetcher import FetchChoices
+from .generation import POSITIONAL, AnswerGenerator, generation_setting, take_choices, within_context
 from .image_encoding import ImageEncoding
 from .image_processing_arr_coc import ArrCocImageProcessor, Box
-from .pretrained import CACHE, ArrCocPreTrainedModel, CacheOutput, by_either_name
+from .pretrained import CACHE, ArrCocPreTrainedModel, by_either_name
 from .processing_arr_coc import ArrCocProcessor
-from .prompt import EmbeddedPrompt, deepstack_arguments
+from .prompt import ArrCocOutput, EmbeddedPrompt, deepstack_arguments
 from .scorers import EMPTY
+from .view_encoding import encode_shown, take_view_options
+from .word_sources import from_tensor, resolved_words
 
 logger = logging.get_logger(__name__)
 
@@ -57,10 +52,8 @@ def relevance_loss(scores: Tensor, targets: Tensor, patch_mask: Tensor, positive
 
 
 def relevance_losses(scores: Tensor, targets: Tensor, patch_mask: Tensor, positive_weight: float) -> Tensor:
-    """[I] the mean binary cross-entropy over each slot's patches and all scorers.
-
-    Patches with the logit `EMPTY` do not count. It is 0 for slots whose targets are -1: the place of the answer is not
-    known.
+    """[I] the mean binary cross-entropy over each slot's patches and all scorers; patches with the logit `EMPTY` do not
+    count. It is 0 for slots whose targets are -1: the place of the answer is not known.
 
     Args:
         scores: logits [scorers, I, N].
@@ -92,17 +85,17 @@ def warn_of_training_in_eval_mode(loss: Tensor, fetcher: nn.Module) -> None:
         return
     if not any(parameter.requires_grad for parameter in fetcher.parameters()):
         return
+
+    def warn(_: Tensor) -> None:
+        logger.warning_once(
+            "The scorers are trainable, but the model is in evaluation mode: the answer's loss does not reach them. "
+            "Call model.train() before training, or wrap code that only measures in torch.no_grad()."
+        )
+
     if loss.requires_grad:
-        loss.register_hook(_warn_of_eval_mode)
+        loss.register_hook(warn)
     else:
-        _warn_of_eval_mode(loss)
-
-
-def _warn_of_eval_mode(_: Tensor) -> None:
-    logger.warning_once(
-        "The scorers are trainable, but the model is in evaluation mode: the answer's loss does not reach them. "
-        "Call model.train() before training, or wrap code that only measures in torch.no_grad()."
-    )
+        warn(loss)
 
 
 def load_processor(config: ArrCocConfig, place: Mapping[str, Any] = MappingProxyType({})) -> ArrCocProcessor:
@@ -128,39 +121,6 @@ def load_processor(config: ArrCocConfig, place: Mapping[str, Any] = MappingProxy
             f"processor.save_pretrained, or set model.processor); got {cause}"
         ) from error
     return processor
-
-
-_IMAGE_ARGUMENTS = (
-    "pixel_values",
-    "patch_mask",
-    "image_index",
-    "image_encoding",
-    "image_sources",
-    "source_sizes",
-    "image_words",
-)
-
-
-@dataclass
-class ArrCocOutput(CacheOutput):
-    """Output of `ArrCocForConditionalGeneration.forward`.
-
-    `loss`: answer loss plus weighted relevance loss, as far as labels and targets are given; `relevance_loss` alone;
-    `logits` [B, S, vocabulary], S without the placeholders that an allocator removed; `fetch`: the patches fetched for
-    each image slot; `image_tokens`, `token_quality`: see `EmbeddedPrompt`; `scores`: logits [I, N] of each trained
-    scorer by name, if `FetchChoices.all_scores` is set.
-    """
-
-    loss: Tensor | None = None
-    logits: Tensor | None = None
-    cache: Cache | None = None
-    hidden_states: tuple[Tensor, ...] | None = None
-    attentions: tuple[Tensor, ...] | None = None
-    relevance_loss: Tensor | None = None
-    fetch: FetchResult | None = None
-    image_tokens: Tensor | None = None
-    token_quality: Tensor | None = None
-    scores: dict[str, Tensor] | None = None
 
 
 class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
@@ -250,8 +210,11 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
             choices = FetchChoices.of(choices)
             unset = choices.relevance is None and choices.patches is None
             choices = replace(choices, all_scores=True, relevance=relevance_targets if unset else choices.relevance)
-        if not isinstance(logits_to_keep, int) and not _is_index(logits_to_keep):
-            raise refusal("logits_to_keep", "an integer, or a tensor of them", logits_to_keep)
+        keep: Any = logits_to_keep
+        if isinstance(keep, int):
+            keep = slice(-keep, None) if keep else slice(None)
+        elif not isinstance(keep, Tensor) or keep.ndim != 1 or keep.dtype not in (torch.int64, torch.int32):
+            raise refusal("logits_to_keep", "an integer, or a tensor of them", keep)
         counted = {name: kwargs.pop(name, None) for name in ("num_items_in_batch", "shift_labels")}
         taught = labels is not None or counted["shift_labels"] is not None
         if relevance_targets is not None and counted["num_items_in_batch"] is not None and not taught:
@@ -261,13 +224,10 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
             input_ids, pixel_values, patch_mask, image_index, image_encoding, attention_mask, query_mask, position_ids,
             cache, inputs_embeds, labels, choices, return_dict=True, **kwargs,
         )  # fmt: skip
-        keep = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) and logits_to_keep else slice(None)
-        hidden = outputs.last_hidden_state
-        logits = self.lm_head(hidden[:, logits_to_keep if isinstance(logits_to_keep, Tensor) else keep])
-        prompt = outputs.prompt
+        logits, prompt = self.lm_head(outputs.last_hidden_state[:, keep]), outputs.prompt
         loss = relevance = None
         if labels is not None or relevance_targets is not None or counted["shift_labels"] is not None:
-            loss, relevance = self._losses(logits, labels, relevance_targets, outputs, **counted)
+            loss, relevance = self._losses(logits, labels, relevance_targets, outputs, counted)
         return ArrCocOutput(
             loss=loss,
             logits=logits,
@@ -281,47 +241,35 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
             scores=outputs.scores,
         )
 
-    def relevance_loss(self, scores: Mapping[str, Tensor], targets: Tensor, patch_mask: Tensor) -> Tensor:
-        """`relevance_loss` of this module for logits [I, N] of scorers by name, and `targets` [I, N].
-
-        Raises:
-            ValueError: the model has no trained scorer.
-        """
-        if not scores:
-            raise ValueError("relevance_targets: expected a model with trained scorers; this one has none")
-        logits = torch.stack(list(scores.values()))
-        return relevance_loss(logits, targets, patch_mask, self.config.relevance_positive_weight)
-
     def _losses(
         self,
         logits: Tensor,
         labels: Tensor | None,
         relevance_targets: Tensor | None,
-        outputs: ArrCocModelOutput,
-        *,
-        num_items_in_batch: Tensor | int | None,
-        shift_labels: Tensor | None,
+        outputs: ArrCocOutput,
+        counted: Mapping[str, Any],
     ) -> tuple[Tensor | None, Tensor | None]:
         """The loss to minimise, and the relevance loss alone; None without labels or targets.
 
-        `num_items_in_batch`: answer tokens of all accumulated batches, as Trainer counts them. Trainer sums the losses
-        of these batches, so each batch is weighted by its share of the tokens.
+        `counted`: `shift_labels`, and `num_items_in_batch`, the answer tokens of all accumulated batches, as Trainer
+        counts them. Trainer sums the losses of these batches, so each is weighted by its share of the tokens.
         """
         loss = relevance = None
-        if labels is not None or shift_labels is not None:
-            loss = self.loss_function(
-                logits=logits, labels=labels, vocab_size=self.config.text_config.vocab_size,
-                num_items_in_batch=num_items_in_batch, shift_labels=shift_labels,
-            )  # fmt: skip
+        if labels is not None or counted["shift_labels"] is not None:
+            vocabulary = self.config.text_config.vocab_size
+            loss = self.loss_function(logits=logits, labels=labels, vocab_size=vocabulary, **counted)
             if outputs.prompt is not None:
                 warn_of_training_in_eval_mode(loss, self.model.fetcher)
         if relevance_targets is not None:
             if outputs.prompt is None or outputs.scores is None:
                 raise ValueError("relevance_targets: expected images beside them; got none")
-            relevance = self.relevance_loss(outputs.scores, relevance_targets, outputs.prompt.context.patch_mask)
+            if not outputs.scores:
+                raise ValueError("relevance_targets: expected a model with trained scorers; this one has none")
+            scores, mask = torch.stack(list(outputs.scores.values())), outputs.prompt.context.patch_mask
+            relevance = relevance_loss(scores, relevance_targets, mask, self.config.relevance_positive_weight)
             weighted = self.config.relevance_loss_weight * relevance
-            if labels is not None and num_items_in_batch is not None:
-                weighted = weighted * ((labels[:, 1:] != -100).sum() / num_items_in_batch)
+            if labels is not None and counted["num_items_in_batch"] is not None:
+                weighted = weighted * ((labels[:, 1:] != -100).sum() / counted["num_items_in_batch"])
             loss = weighted if loss is None else loss + weighted
         return loss, relevance
 
@@ -380,10 +328,6 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
             ValueError: fields or options that make no sense, or an image that cannot be read.
         """
         return extract(AnswerGenerator(self, self.processor), image, fields, **options)
-
-    def converse(self, image: Any, *, keep_history: bool = False) -> Conversation:
-        """A conversation about an image that is encoded once: see `Conversation`."""
-        return Conversation(AnswerGenerator(self, self.processor), image, keep_history=keep_history)
 
     @by_either_name
     @torch.no_grad()
@@ -459,7 +403,7 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
             raise ValueError(f"budget: expected {expected}; got it beside model inputs")
         if all(kwargs.get(name) is None for name in ("pixel_values", "image_encoding", "image_sources")):
             return self.generate_tokens(**kwargs)
-        check_decoding(self, kwargs)
+        check_decoding(partial(generation_setting, self), kwargs)
         ids = [ids for name in ("inputs", "input_ids") if (ids := kwargs.pop(name, None)) is not None]
         if not ids or kwargs.get("inputs_embeds") is not None:
             received = "inputs_embeds" if kwargs.get("inputs_embeds") is not None else "none"
@@ -477,7 +421,7 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
 
     def _embedded(self, input_ids: Tensor, choices: FetchChoices, kwargs: dict[str, Any]) -> EmbeddedPrompt:
         """The embedded prompts; removes the arguments of their images from `kwargs`."""
-        images = {name: kwargs.pop(name, None) for name in _IMAGE_ARGUMENTS}
+        images = {name: kwargs.pop(name, None) for name in IMAGE_INPUTS}
         aligned = {name: kwargs.pop(name, None) for name in ("query_mask", "attention_mask", "position_ids")}
         encoding = images["image_encoding"]
         if encoding is not None and images["pixel_values"] is not None:
@@ -495,11 +439,36 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
             if sources is not None and any(map(encoding.may_be_turned, range(len(encoding)))):
                 encoding, in_views = None, True
         if encoding is None:
-            answers = AnswerGenerator(self, self.processor)
-            encoding = answers.encode_slots(input_ids, sources, sizes, images["image_words"], **options)
+            encoding = self._encode_slots(input_ids, sources, sizes, images["image_words"], options)
         return self.model.embed_images(
             input_ids, encoding, image_index=images["image_index"], choices=choices, joint=True, **aligned
         )
+
+    def _encode_slots(
+        self, input_ids: Tensor, pixels: Tensor, sizes: Tensor, words: Tensor | None, options: dict[str, Any]
+    ) -> ImageEncoding:
+        """Encodes the images of prompts [B, S] from the processor, one for each slot, in views.
+
+        `pixels`, `sizes`, `words`: `image_sources`, `source_sizes`, `image_words` of `ArrCocProcessor`; `options`: of
+        `ViewOptions`.
+        """
+        counts = [3 * height * width for height, width in sizes.tolist()]
+        if pixels.shape != (sum(counts),):
+            raise refusal("image_sources", f"{sum(counts)} values, for source_sizes beside them", pixels)
+        shown = zip(pixels.cpu().split(counts), sizes.tolist(), strict=True)
+        sources = [image.view(height, width, 3).numpy() for image, (height, width) in shown]
+        processor = self.processor.image_processor
+        view_options, _ = take_view_options({**processor.views, **options})
+        if words is not None:
+            view_options = replace(view_options, words=resolved_words(from_tensor(words), view_options.words))
+        placeholders = (input_ids == self.config.image_token_id).sum(1)
+        counts = (placeholders // max(1, int(placeholders.sum()) // len(sources))).tolist()
+        if sum(counts) != len(sources):
+            expected = f"as many as images in the prompts, of {placeholders.tolist()} placeholders"
+            raise ValueError(f"image_sources: expected {expected}; got {len(sources)}")
+        remaining = iter(sources)
+        prompts = [[next(remaining) for _ in range(count)] for count in counts if count]
+        return encode_shown(self.model, processor, prompts, view_options)
 
     def init_continuous_batching(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Refuses transformers' `generate_batch`, which takes token ids without images."""
@@ -548,10 +517,6 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
         return inputs
 
 
-def _is_index(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.ndim == 1 and value.dtype in (torch.int64, torch.int32)
-
-
 def _behind_prompt(output: Any, input_ids: Tensor, trimmed: int) -> Any:
     """The output of `generate` for trimmed prompts, with its sequences behind the original prompts [B, S]."""
     sequences = output if isinstance(output, Tensor) else output.sequences
@@ -566,4 +531,7 @@ def _behind_prompt(output: Any, input_ids: Tensor, trimmed: int) -> Any:
 # With label_smoothing_factor, Trainer computes the loss: it shifts the labels of the classes in this table.
 MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[ArrCocConfig.model_type] = ArrCocForConditionalGeneration.__name__
 
-__all__ = ["ArrCocForConditionalGeneration", "ArrCocModel", "ArrCocPreTrainedModel", "FetchChoices", "ImageEncoding"]
+__all__ = [
+    "ArrCocForConditionalGeneration", "ArrCocModel", "ArrCocOutput", "ArrCocPreTrainedModel", "FetchChoices",
+    "ImageEncoding",
+]  # fmt: skip

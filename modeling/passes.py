@@ -1,8 +1,9 @@
-"""Several passes: answer, measure the uncertainty of the answer, run back for other patches, answer again.
+"""Questions that are asked several times: in passes, page by page, and about several readings of their pages.
 
-The image is encoded once. Between passes the language model's cache is cut behind the fetched tokens: a further pass
-reads its own patches, and then the question again. The passes of a question depend on its answers, so questions are
-answered one after the other.
+A pass answers, measures the uncertainty of the answer, and the next one runs back for other patches. The image is
+encoded once. Between passes the language model's cache is cut behind the fetched tokens: a further pass reads its own
+patches, and then the question again. The passes of a question depend on its answers, so questions are answered one
+after the other.
 
 `answer_generator` is a `generation.AnswerGenerator`, `batch` a `generation.QuestionBatch`.
 
@@ -11,19 +12,30 @@ Notation: I image slots (1 here), N patches, K fetched tokens of a pass, S promp
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers.cache_utils import Cache
 
-from .answers import Pass, answer_probabilities, answer_uncertainties, split_thinking, with_fetch
-from .base_model import ArrCocModel, keeps_every_position
-from .checks import refusal
+from .answers import (
+    Answer,
+    Pass,
+    answer_probabilities,
+    answer_uncertainties,
+    of_document,
+    on_page,
+    split_thinking,
+    with_fetch,
+)
+from .base_model import ArrCocModel
+from .checks import is_one, refusal
 from .fetcher import EXPLORATION, FetchChoices, FetchResult
 from .pretrained import CACHE
-from .processing_arr_coc import History, Turn, histories
-from .prompt import behind_prefix, image_places, image_planes
+from .prompt import behind_prefix, image_places, image_planes, keeps_every_position
+from .prompt_format import NOT_ON_THE_PAGE
+from .rereading import Reading
 from .views import SelectedSlots
 
 AUTO_PASSES = 4
@@ -31,10 +43,6 @@ AUTO_PASSES = 4
 
 UNSURE = 0.15
 """Uncertainty of an answer above which "auto" runs back again."""
-
-SINGLE = ("num_beams", "num_return_sequences")
-"""Settings of `generate` that have to be 1, as the passes depend on one answer."""
-
 
 # ---- how much of a pass explores ----------------------------------------------------------------------------------
 
@@ -60,9 +68,19 @@ def fetch_for_pass(
     """The patches of one pass of a question: a `share` of them is drawn at random.
 
     Drawn patches replace the least relevant of those that the allocator chose. Padding is never drawn. The relevance
-    map is that of the `earlier` pass, if there was one, as the question is the same.
+    map is that of the `earlier` pass, if there was one, as the question is the same; patches of earlier passes are not
+    fetched again.
     """
-    followed = core.fetch(selected, choices) if earlier is None else _by_map_of(earlier, core, selected, choices)
+    if earlier is None:
+        followed = core.fetch(selected, choices)
+    else:
+        mask, hidden = selected.context.patch_mask, None
+        if selected.taken is not None:
+            hidden = torch.zeros_like(mask).scatter(1, selected.taken, True)
+        begun = core.fetcher.scorer(choices.strategy or core.fetcher.config.strategy).begun(selected.context)
+        scores = earlier.scores, earlier.relevance, mask
+        followed = core.fetcher.choose(selected.context, *scores, selected.budget, choices, hidden=hidden, begun=begun)
+        followed.fell_back = earlier.fell_back
     if followed.room is not None:  # one token for each patch, as the patches of passes are counted
         followed = followed.select(torch.arange(len(followed.counts), device=followed.counts.device))
     taken = _with_taken(selected, followed)
@@ -74,18 +92,6 @@ def fetch_for_pass(
     others = replace(choices, strategy="random", allocator="topk")
     explored = core.fetch(replace(selected, budget=drawn, taken=taken), others)
     return merged([_at(followed, order[0, : followed.budget - drawn]), explored])
-
-
-def _by_map_of(earlier: FetchResult, core: ArrCocModel, selected: SelectedSlots, choices: FetchChoices) -> FetchResult:
-    """The allocator's choice among the patches that no earlier pass fetched."""
-    mask, taken = selected.context.patch_mask, selected.taken
-    hidden = None if taken is None else torch.zeros_like(mask).scatter(1, taken, True)
-    begun = core.fetcher.scorer(choices.strategy or core.fetcher.config.strategy).begun(selected.context)
-    fetched = core.fetcher.choose(
-        selected.context, earlier.scores, earlier.relevance, mask, selected.budget, choices, hidden=hidden, begun=begun
-    )
-    fetched.fell_back = earlier.fell_back
-    return fetched
 
 
 def merged(parts: Sequence[FetchResult]) -> FetchResult:
@@ -187,14 +193,13 @@ class CachedPrompt:
         return output, texts[0]
 
 
-# ---- asking -------------------------------------------------------------------------------------------------------
+# ---- in passes ----------------------------------------------------------------------------------------------------
 
 
 def ask_in_passes(
-    answer_generator: Any, batch: Any, choices: FetchChoices, history: History, return_fetch: bool,
-    on_fetch: Callable[[FetchResult], Any] | None, kwargs: dict[str, Any],
-) -> list[Any]:  # fmt: skip
-    """`AnswerGenerator.ask` with `choices.num_passes`: an integer, or "auto".
+    answer_generator: Any, batch: Any, return_fetch: bool, on_fetch: Callable[[FetchResult], Any] | None
+) -> list[Any]:
+    """`AnswerGenerator.ask` with `batch.choices.num_passes`: an integer, or "auto".
 
     `on_fetch` is called with the result of each pass of each question. `check_passes` comes before.
 
@@ -204,33 +209,33 @@ def ask_in_passes(
     if batch.joint:
         expected = 'prompts of one image without tiles (tiles="never")'
         raise ValueError(f"num_passes: expected {expected}; got several images or views in one prompt")
-    whole = bool(answer_generator.setting(kwargs, "return_dict_in_generate"))
-    answers = []
-    for number, turns in enumerate(histories(history, len(batch.questions))):
-        own, relevance = batch.alone(number), choices.relevance
-        own_choices = replace(choices, relevance=None if relevance is None else relevance[number : number + 1])
-        reading, output, text, passes = _passes(answer_generator, own, own_choices, turns, on_fetch, kwargs)
+    whole = bool(answer_generator.setting(batch.settings, "return_dict_in_generate"))
+    answers, relevance = [], batch.choices.relevance
+    for number in range(len(batch.questions)):
+        own = batch.part([number])
+        if relevance is not None:
+            own = replace(own, choices=replace(own.choices, relevance=relevance[number : number + 1]))
+        reading, output, text, passes = _passes(answer_generator, own, on_fetch)
         fetched = merged([one_pass.fetch for one_pass in passes])
         found = with_fetch(
             [text], [passes[-1].probability], fetched, batch.encoding, own.images, output if whole else None,
             answer_generator.model.config,
         )  # fmt: skip
-        (answer,) = answer_generator.finished(found, output, reading.inputs, kwargs)
+        (answer,) = answer_generator.finished(found, output, reading.inputs, batch.settings)
         answers.append(replace(answer, passes=passes))
     return answers if return_fetch or whole else [answer.text for answer in answers]
 
 
 def _passes(
-    answer_generator: Any, batch: Any, choices: FetchChoices, history: Sequence[Turn],
-    on_fetch: Callable[[FetchResult], Any] | None, kwargs: dict[str, Any],
-) -> tuple[CachedPrompt, Any, str, tuple[Pass, ...]]:  # fmt: skip
+    answer_generator: Any, batch: Any, on_fetch: Callable[[FetchResult], Any] | None
+) -> tuple[CachedPrompt, Any, str, tuple[Pass, ...]]:
     """What was read in the end, the last output of `generate` and its text, and the passes of one question."""
-    core = answer_generator.model.model
+    core, settings, exploration = answer_generator.model.model, batch.settings, batch.choices.exploration
     learned: Any = core.fetcher.tempering
-    policy = EXPLORATION[choices.exploration or "tempered"]
-    if learned is not None and choices.exploration in (None, "learned"):
+    policy = EXPLORATION[exploration or "tempered"]
+    if learned is not None and exploration in (None, "learned"):
         policy = learned.share
-    selected, choices = answer_generator.select_slots(batch, choices, history, kwargs)
+    selected, choices = answer_generator.select_slots(batch)
     most = _most_passes(answer_generator, selected, choices)
     least = 1 if choices.num_passes == "auto" else most
     reading: CachedPrompt | None = None
@@ -243,11 +248,11 @@ def _passes(
         if on_fetch is not None:
             on_fetch(fetched)
         if reading is None:
-            reading = CachedPrompt.of(answer_generator, selected, fetched, kwargs)
+            reading = CachedPrompt.of(answer_generator, selected, fetched, settings)
         else:
             reading.extend(core, selected, fetched)
-        output, text = reading.answer(answer_generator, kwargs)
-        span = answer_generator.answer_span(reading.inputs, kwargs)
+        output, text = reading.answer(answer_generator, settings)
+        span = answer_generator.answer_span(reading.inputs, settings)
         (probability,) = answer_probabilities(answer_generator.model, output, *span)
         (uncertainty,) = answer_uncertainties(output, *span)
         passes.append(Pass(split_thinking(text)[1], probability, uncertainty, share, fetched))
@@ -289,6 +294,87 @@ def check_passes(answer_generator: Any, choices: FetchChoices, kwargs: dict[str,
         raise ValueError("patches: expected num_passes 1 beside them; got more")
     if kwargs.get("streamer") is not None:
         raise ValueError("streamer: expected num_passes 1 beside it, as every pass writes an answer; got more")
-    for name in SINGLE:
+    for name in ("num_beams", "num_return_sequences"):  # the passes depend on one answer
         if answer_generator.setting(kwargs, name, 1) != 1:
             raise ValueError(f"{name}: expected 1 beside num_passes; got {answer_generator.setting(kwargs, name)}")
+
+
+# ---- about other readings, and page by page -------------------------------------------------------------------------
+
+
+def ask_again(answer_generator: Any, batch: Any, reading: Reading, numbers: list[int]) -> list[Answer]:
+    """The answers to some of the questions from another reading, as answers about the pages themselves."""
+    part, sources = batch.part(numbers), batch.encoding.sources or []
+    encoding = reading.encoding
+    if batch.encoding.prefix_cache is None:  # of another model, perhaps
+        encoding = encoding.without_prefix()
+    part = replace(part, encoding=answer_generator.model.model.with_bypass(encoding, batch.choices.bypass))
+    answers: list[Answer] = answer_generator.answers(part, answer_generator.embed(part), True)
+    return [
+        on_page(answer, [sources[number] for number in own], reading.places[own])
+        for answer, own in zip(answers, part.images, strict=True)
+    ]
+
+
+PAGES_ALONE = 3
+"""The most pages of a prompt that are asked one by one."""
+
+GREEDILY = {"do_sample": False, "streamer": None, "num_return_sequences": 1, "num_beams": 1}
+"""What is off while pages are asked one by one: only the last answer is sampled, streamed, or one of several."""
+
+
+def ask_pages(
+    answer_generator: Any, batch: Any, return_fetch: bool, on_fetch: Callable[[FetchResult], Any] | None
+) -> list[Any]:
+    """The answer to each question from the most relevant page that has one, or from all pages if none has."""
+    # 1. Each page is a prompt of its own, from which patches are fetched as if it were the only one.
+    encoding, setting = batch.encoding, partial(answer_generator.setting, batch.settings)
+    owners = [number for number, images in enumerate(batch.images) for _ in images]
+    with_views = replace(encoding, documents=encoding.documents or [0] * len(encoding))
+    pages = replace(batch.part(owners), encoding=with_views, images=[[page] for page in batch.slots])
+    selected, choices = answer_generator.select_slots(pages)
+    fetch: Any = answer_generator.model.model.fetch(selected, choices)
+    if on_fetch is not None:
+        on_fetch(fetch)
+    # 2. The most relevant page answers; where it has no answer, the next one.
+    slots, relevance = torch.arange(len(owners)).split([*map(len, batch.images)]), fetch.most_relevant().cpu()
+    ranked = [own[relevance[own].argsort(descending=True, stable=True)].tolist() for own in slots]
+    read = partial(_answers_on, answer_generator, pages, selected, fetch)
+    found = dict[int, tuple[int, list[Answer]]]()
+    for rank in range(PAGES_ALONE):
+        at = [own[rank] for number, own in enumerate(ranked) if number not in found and rank < len(own)]
+        for page, (answer,) in read(at, GREEDILY):
+            if answer.text.casefold() not in ("", NOT_ON_THE_PAGE):
+                found[owners[page]] = page, [answer]
+    outputs = len(batch.images) > 1 and setting("return_dict_in_generate")  # one for all questions
+    if outputs or not all(is_one(setting(name)) for name in GREEDILY):
+        again = read([page for _, (page, _) in sorted(found.items())], {})
+        found = {owners[page]: (page, own) for page, own in again}
+    # 3. All pages together, for questions that none of these answers.
+    answers = list[Answer]()
+    for number, images in enumerate(batch.images):
+        if number in found:
+            page, own = found[number]
+            seen, slot = fetch.select(slots[number]), page - int(slots[number][0])
+            answers += [of_document(answer, slot, seen, encoding, images) for answer in own]
+        else:
+            alone = batch.part([number])
+            answers += answer_generator.answers(alone, answer_generator.embed(alone), True)
+    with_details = return_fetch or setting("return_dict_in_generate")
+    return answers if with_details else [answer.text for answer in answers]
+
+
+def _answers_on(
+    answer_generator: Any, pages: Any, selected: SelectedSlots, fetch: FetchResult, rows: list[int],
+    settings: dict[str, Any],
+) -> list[tuple[int, list[Answer]]]:  # fmt: skip
+    """The answers to some questions of a batch about single pages, whose patches are fetched."""
+    if not rows:
+        return []
+    index = torch.tensor(rows)
+    part = selected.select(index)
+    prompt = answer_generator.model.model.place(part, fetch.select(index), attention_mask=part.attention_mask)
+    asked = pages.part(rows)
+    answers = answer_generator.answers(replace(asked, settings={**asked.settings, **settings}), prompt, True)
+    each = len(answers) // len(rows)
+    return [(row, answers[at * each : (at + 1) * each]) for at, row in enumerate(rows)]

@@ -19,20 +19,28 @@ from transformers.utils import logging
 from .budgets import pooling
 from .checks import check_processing, refusal
 from .configuration_arr_coc import COMPRESSION, PROCESSOR_MAP, count_vision_tokens
-from .documents import Limits, open_document
+from .image_encoding import Turns
 from .image_loading import Source, document_refusal
 from .image_processing_arr_coc import ProcessorSettings
 from .image_sources import shorten
-from .prompt_format import CHAT_TEMPLATE, QUESTION_ROLE, images_first
-from .tiles import Turns
-from .view_encoding import take_view_options
+from .prompt_format import (
+    CHAT_TEMPLATE,
+    IMAGE_TOKEN,
+    QUESTION_ROLE,
+    TURN_END,
+    TURN_START,
+    VISION_END,
+    VISION_START,
+    find_query_tokens,
+    images_first,
+    query_markers,
+    token_id,
+)
+from .view_encoding import sources_of, take_view_options
 from .word_sources import PageToRead, check_words, read_before, to_tensor, words_of_each
 
 logger = logging.get_logger(__name__)
 
-IMAGE_TOKEN = "<|image_pad|>"
-TURN_START, TURN_END = "<|im_start|>", "<|im_end|>"
-VISION_START, VISION_END = "<|vision_start|>", "<|vision_end|>"
 FOREIGN_IMAGE_TOKEN = "<image>"
 """The image token of other models; here it is plain text."""
 
@@ -52,83 +60,6 @@ PIXELS = {
 
 _CUT = "\0"
 """Marks where a text is divided for the tokenizer, which reads the parts one by one; it is not text itself."""
-
-
-def find_query_tokens(
-    input_ids: torch.Tensor,
-    *,
-    start_id: int | None,
-    end_id: int | None,
-    role_ids: Sequence[int],
-    newline_ids: Sequence[int],
-    ignored_ids: Sequence[int],
-) -> torch.Tensor:
-    """The mask of the question that decides what is fetched.
-
-    In a chat it covers the tokens between `<|im_start|>user\\n` and `<|im_end|>` of the last user turn with text. In a
-    row without any `<|im_start|>` it covers all tokens. `ignored_ids` (vision, padding, all special tokens) are never
-    part of it. Nothing is copied from the device.
-
-    Args:
-        input_ids: int64 [B, L].
-        start_id, end_id: ids of `<|im_start|>` and `<|im_end|>`; None if the tokenizer has none.
-        role_ids, newline_ids: the ids of "user" and of its newline. A newline in one token with the question's first
-            characters counts as question.
-        ignored_ids: ids of special tokens.
-
-    Returns:
-        bool [B, L].
-    """
-    ignored = torch.isin(input_ids, torch.tensor(list(ignored_ids), dtype=input_ids.dtype, device=input_ids.device))
-    if start_id is None or end_id is None:
-        return ~ignored
-    length = input_ids.shape[1]
-    position = torch.arange(length, device=input_ids.device).expand_as(input_ids)
-    starts = input_ids == start_id
-    last_start = torch.where(starts, position, -1).cummax(dim=1).values  # [B, L]; -1 before the first turn
-    last_end = torch.where(input_ids == end_id, position, -1).cummax(dim=1).values
-
-    short, full = [start_id, *role_ids], [start_id, *role_ids, *newline_ids]
-    header = torch.where(_begins_with(input_ids, short), len(short), 0)
-    header = torch.where(_begins_with(input_ids, full), len(full), header)  # [B, L]; its length where one begins
-    turn_header = header.gather(1, last_start.clamp(min=0))
-    in_question = (last_start >= 0) & (turn_header > 0)
-    in_question &= (position >= last_start + turn_header) & (last_end < last_start) & ~ignored
-    last_question = torch.where(in_question, last_start, -1).amax(dim=1, keepdim=True)
-    no_chat = ~starts.any(dim=1, keepdim=True)
-    return (in_question & (last_start == last_question)) | (no_chat & ~ignored)
-
-
-def _begins_with(input_ids: torch.Tensor, pattern: Sequence[int]) -> torch.Tensor:
-    """bool [B, L]: True at each position where `pattern` begins."""
-    begins = torch.ones_like(input_ids, dtype=torch.bool)
-    for offset, token in enumerate(pattern):
-        hit = torch.zeros_like(begins)
-        hit[:, : max(0, input_ids.shape[1] - offset)] = input_ids[:, offset:] == token
-        begins &= hit
-    return begins
-
-
-def query_markers(tokenizer: Any, image_token: str = IMAGE_TOKEN) -> dict[str, Any]:
-    """The keyword arguments of `find_query_tokens` for a tokenizer; plain numbers, for a config."""
-    special = {index for index, token in tokenizer.added_tokens_decoder.items() if token.special}
-    special.update(tokenizer.all_special_ids)
-    named = [_token_id(tokenizer, token) for token in (image_token, VISION_START, VISION_END, TURN_START, TURN_END)]
-    special.update(index for index in named if index is not None)
-    return {
-        "start_id": _token_id(tokenizer, TURN_START),
-        "end_id": _token_id(tokenizer, TURN_END),
-        "role_ids": tokenizer.encode(QUESTION_ROLE, add_special_tokens=False),
-        "newline_ids": tokenizer.encode("\n", add_special_tokens=False),
-        "ignored_ids": sorted(special),
-    }
-
-
-def _token_id(tokenizer: Any, token: str) -> int | None:
-    """The id of `token`, or None if the tokenizer splits it."""
-    ids = tokenizer.encode(token, add_special_tokens=False)
-    whole = len(ids) == 1 and tokenizer.convert_ids_to_tokens(ids[0]) == token
-    return ids[0] if whole else None
 
 
 class ArrCocProcessorImagesKwargs(ImagesKwargs, total=False):
@@ -215,10 +146,10 @@ class ArrCocProcessor(ProcessorMixin):
         self.image_token = image_token
         self.excludes_base = excludes_base
         self.layout = layout
-        token_id = _token_id(tokenizer, image_token)
-        if token_id is None:
+        image_token_id = token_id(tokenizer, image_token)
+        if image_token_id is None:
             raise ValueError(f"tokenizer: expected one with the image token {image_token!r}; got one without")
-        self.image_token_id: int = token_id
+        self.image_token_id: int = image_token_id
         self.tokenizing = Turns()
         tokenizer.padding_side = "left"  # decoder-only generation continues from the last position
         self._count(None, None, image_processor.size["height"], image_processor.patch_size)  # refuses a bad budget now
@@ -267,14 +198,10 @@ class ArrCocProcessor(ProcessorMixin):
         rows = images if isinstance(images, list) else [images]
         shown = [image for row in rows for image in (row if isinstance(row, list) else [row])]
         options, _ = take_view_options(self.image_processor.views)
-        limits = Limits(
-            options.dpi, options.max_pages, options.fps, options.max_frames, self.image_processor.max_image_pixels
-        )
         documents = not all(isinstance(image, Image.Image) for image in shown)
         if documents:
             self._check_places(texts, images)
-        pages: list[list[Image.Image]] = []
-        sources: list[Source] = []
+        pages, sources = list[list[Image.Image]](), list[Source]()
         for image in shown:
             if isinstance(image, Image.Image):
                 pages.append([image])
@@ -282,7 +209,7 @@ class ArrCocProcessor(ProcessorMixin):
             elif image.kind == "video":  # each frame would need its second before it
                 raise document_refusal(image)
             else:
-                sources += (opened := open_document(image, limits))
+                sources += (opened := sources_of(image, options, self.image_processor.max_image_pixels))
                 pages.append([page.load() for page in opened])
         if documents:
             start, end = (f"(?:{re.escape(token)})?" for token in (VISION_START, VISION_END))
@@ -323,12 +250,11 @@ class ArrCocProcessor(ProcessorMixin):
         if not skip_special_tokens:
             return self.tokenizer.decode(rows, **kwargs)
         with self.tokenizing.lock:
-            start = _token_id(self.tokenizer, TURN_START)
+            start = token_id(self.tokenizer, TURN_START)
         row = [rows] if isinstance(rows, int) else list(rows)
         head = len(row) - row[::-1].index(start) - 1 if start in row else 0  # the last turn begins here
-        before, turn = (
-            self.tokenizer.decode(part, skip_special_tokens=True, **kwargs) for part in (row[:head], row[head:])
-        )
+        parts = (row[:head], row[head:])
+        before, turn = (self.tokenizer.decode(part, skip_special_tokens=True, **kwargs) for part in parts)
         role, line_break, answer = turn.partition("\n") if start in row else ("", "", turn)
         return before + role + line_break + answer.strip()
 
@@ -468,9 +394,8 @@ class ArrCocProcessor(ProcessorMixin):
         flat: Any = make_flat_list_of_images(images)
         if pages is not None:
             side, patch_size = self.image_processor.size["height"], self.image_processor.patch_size
-            return {}, [self.image_token * self._count(**choice, side=side, patch_size=patch_size, pages=pages)] * len(
-                flat
-            )
+            count = self._count(**choice, side=side, patch_size=patch_size, pages=pages)
+            return {}, [self.image_token * count] * len(flat)
         processed = self.image_processor(images, **kwargs)
         return processed, [self.replace_image_token(processed, i, **choice, **kwargs) for i in range(len(flat))]
 

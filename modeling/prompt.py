@@ -5,8 +5,8 @@ tokens, G side of the fine grid, N = G*G patches, M = (G/4)^2 base tokens, K fet
 width.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -15,13 +15,14 @@ from transformers.cache_utils import Cache, DynamicCache
 from transformers.configuration_utils import PretrainedConfig
 from transformers.modeling_utils import PreTrainedModel
 
-from .bridges import Bridge, DeepStack
+from .bridges import Bridge, Bridged, DeepStack
 from .configuration_arr_coc import ArrCocConfig
 from .fetcher import FetchResult, RunningBackFetcher
 from .image_encoding import ImageEncoding
-from .prompt_format import Layout
+from .pretrained import CacheOutput
+from .prompt_format import Layout, find_query_tokens
 from .scorers import SCORERS, FetchContext, depth_grids
-from .views import SelectedSlots
+from .views import JointFetch, SelectedSlots, Views
 from .vision_tower import ArrCocVisionTower, base_states, states_at
 from .wordpieces import GivenWords
 
@@ -42,16 +43,11 @@ class Core(Protocol):
 
     def get_input_embeddings(self) -> nn.Module: ...
 
-    def encode_image(
-        self,
-        pixel_values: Tensor,
-        patch_mask: Tensor | None = None,
-        *,
-        pool: int = 1,
-        words: Sequence[GivenWords | None] | None = None,
-    ) -> ImageEncoding: ...
+    def encode_image(self, *args: Any, **kwargs: Any) -> ImageEncoding: ...
 
     def encode_words(self, words: Sequence[GivenWords], patch_mask: Tensor, *, pool: int = 1) -> ImageEncoding: ...
+
+    def words_of_page(self, encoding: ImageEncoding) -> Tensor | None: ...
 
     def place(self, selected: SelectedSlots, fetched: FetchResult, **aligned: Tensor | None) -> "EmbeddedPrompt": ...
 
@@ -87,6 +83,31 @@ class EmbeddedPrompt:
     planes: Tensor | None = None
 
 
+@dataclass
+class ArrCocOutput(CacheOutput):
+    """Output of `ArrCocForConditionalGeneration.forward`, and without a head of `ArrCocModel.forward`.
+
+    `loss`: answer loss plus weighted relevance loss, as far as labels and targets are given; `relevance_loss` alone;
+    `logits` [B, S, vocabulary], S without the placeholders that an allocator removed, or `last_hidden_state`; `fetch`:
+    the patches fetched for each image slot; `prompt`: the embedded prompts of a model without a head; `image_tokens`,
+    `token_quality`: see `EmbeddedPrompt`; `scores`: logits [I, N] of each trained scorer by name, if
+    `FetchChoices.all_scores` is set. Fields about images are None without them.
+    """
+
+    loss: Tensor | None = None
+    logits: Tensor | None = None
+    last_hidden_state: Tensor | None = None
+    cache: Cache | None = None
+    hidden_states: tuple[Tensor, ...] | None = None
+    attentions: tuple[Tensor, ...] | None = None
+    relevance_loss: Tensor | None = None
+    fetch: FetchResult | None = None
+    prompt: EmbeddedPrompt | None = None
+    image_tokens: Tensor | None = None
+    token_quality: Tensor | None = None
+    scores: dict[str, Tensor] | None = None
+
+
 READ = ("input_ids", "attention_mask", "position_ids", "prompt_embeds", "prompt_planes")
 """The arguments of `generate_tokens` that an embedded prompt holds."""
 
@@ -97,8 +118,7 @@ def find_slots(
     """The prompt of each image slot [I], and K, from the placeholders alone.
 
     Args:
-        input_ids: [B, S].
-        image_token_id: the placeholder.
+        input_ids: [B, S], with placeholders `image_token_id`.
         slots: I, the number of images.
         base: positions of an image without fetched tokens.
         budget: K if it is known; then no value of `input_ids` is read, so the function can be compiled.
@@ -162,24 +182,25 @@ def trim_placeholders(
     size = base_positions + most
     allowed = base_positions + counts.to(input_ids.device)[(number // size).clamp(0, len(counts) - 1)]
     surplus = placeholder & (number % size >= allowed)
-    tensors.setdefault("attention_mask", torch.ones_like(input_ids))
-    inside = _inside(tensors["attention_mask"] != 0)
+    mask = tensors.setdefault("attention_mask", torch.ones_like(input_ids)) != 0
+    inside = (mask.cumsum(1) > 0) & (mask.flip(1).cumsum(1).flip(1) > 0)  # from the first token of a row to its last
     left = bool(inside[:, -1].all())
     if "position_ids" in tensors:
         tensors["position_ids"] = tensors["position_ids"] - surplus.cumsum(1)
     stays = (inside | placeholder) & ~surplus
-    fill = {"input_ids": pad_token_id, "labels": -100}
+    longest = int(stays.sum(1).max())
+    order = (stays if left else ~stays).int().sort(dim=1, stable=True).indices
+    order = order[:, -longest:] if left else order[:, :longest]
+    padding, fill = ~stays.gather(1, order), {"input_ids": pad_token_id, "labels": -100}
     tensors = {"input_ids": input_ids, **tensors}
-    return {name: _pack(tensor, stays, left, fill.get(name, 0)) for name, tensor in tensors.items()}
+    packed = {name: tensor.gather(1, order) for name, tensor in tensors.items()}
+    return {name: tensor.masked_fill(padding, fill.get(name, 0)) for name, tensor in packed.items()}
 
 
 def in_columns(states: Tensor, columns: Tensor, length: int) -> Tensor:
     """States [B, S', D] of shortened prompts -> [B, length, D], where a removed column has the state before it.
 
-    Args:
-        states: of the tokens that stayed.
-        columns: [B, S'] their columns, from 1; 0 on padding.
-        length: of the prompts before.
+    `columns`: [B, S'] those of the tokens that stayed, from 1; 0 on padding. `length`: of the prompts before.
     """
     numbers = torch.arange(columns.shape[1], device=columns.device).expand_as(columns)
     place = columns.new_zeros(len(columns), length + 1).scatter(1, columns, numbers)
@@ -198,15 +219,8 @@ def hide_placeholders(
 ) -> dict[str, Tensor]:
     """`trim_placeholders` for compiled graphs: surplus placeholders stay, and no token attends to them.
 
-    Args:
-        placed: bool [I, positions], False on the positions to hide.
-        input_ids: [B, S].
-        image_token_id: the placeholder.
-        attention_mask, position_ids: [B, S], or None.
-        **aligned: other tensors [B, S], which do not change.
-
-    Returns:
-        All of them by name; position_ids [B, S] skip hidden positions.
+    `placed`: bool [I, positions], False on the positions to hide. Tensors `aligned` [B, S] do not change; position_ids
+    skip hidden positions.
     """
     placeholder = input_ids == image_token_id
     hidden = torch.zeros_like(placeholder).masked_scatter(placeholder, ~placed)
@@ -216,25 +230,46 @@ def hide_placeholders(
     return {"input_ids": input_ids, "attention_mask": mask, "position_ids": place, **aligned}
 
 
-def _inside(mask: Tensor) -> Tensor:
-    """bool [B, S], True from the first True of each row to its last."""
-    return (mask.cumsum(1) > 0) & (mask.flip(1).cumsum(1).flip(1) > 0)
-
-
-def _pack(tensor: Tensor, stays: Tensor, left: bool, fill: int) -> Tensor:
-    """The entries of `tensor` [B, S] where `stays` is True, padded with `fill` to the longest row, left or right."""
-    longest = int(stays.sum(1).max())
-    order = (stays if left else ~stays).int().sort(dim=1, stable=True).indices
-    order = order[:, -longest:] if left else order[:, :longest]
-    return tensor.gather(1, order).masked_fill(~stays.gather(1, order), fill)
-
-
 def positions(attention_mask: Tensor) -> Tensor:
     """[B, S] int64: each token's position in its prompt without padding; padding has that of the nearest token."""
     return (attention_mask.long().cumsum(1) - 1).clamp(min=0)
 
 
 # ---- the language model's cache of the prompt before the question ---------------------------------------------------
+
+
+def keeps_every_position(cache: Cache) -> bool:
+    """Whether a cache keeps the keys and values of all positions, as that of full attention does."""
+    return all(type(layer).__name__ == "DynamicLayer" for layer in cache.layers)
+
+
+@torch.no_grad()
+def prefill(core: Core, encoding: ImageEncoding, before: Tensor) -> ImageEncoding:
+    """The encoding with the language model's cache of the tokens `before` [p] an image and its base tokens, and, of a
+    page whose words all fit the budget, of these.
+
+    Without full attention in all layers the encoding does not change, as its cache does not keep every position.
+    """
+    cache: Any = DynamicCache(config=core.config.text_config)
+    if not keeps_every_position(cache):
+        return encoding
+    embeds = core.get_input_embeddings()(before.to(encoding.tokens.device))
+    base = encoding.tokens.to(embeds)
+    prompt = torch.cat((embeds.expand(len(base), -1, -1), base), 1)
+    ids = torch.cat((before, torch.full((base.shape[1],), core.config.image_token_id)))
+    extra: dict[str, Any] = {}
+    if core.layout.spatial or core.deepstack is not None:
+        rows = ids.to(prompt.device).expand(len(base), -1)
+        extra["position_ids"], planes = positions_and_planes(core, rows, encoding)
+        extra |= deepstack_arguments(planes)
+    core(inputs_embeds=prompt, cache=cache, use_cache=True, **extra)
+    layers = [(layer.keys, layer.values) for layer in cache.layers]
+    encoding = replace(encoding, prefix_ids=ids, prefix_cache=layers)
+    words = core.words_of_page(encoding)
+    if words is not None:
+        core(inputs_embeds=words.to(embeds), cache=cache, use_cache=True)
+        encoding.page_cache = words[0].to(embeds), [(layer.keys, layer.values) for layer in cache.layers]
+    return encoding
 
 
 def behind_prefix(
@@ -246,11 +281,7 @@ def behind_prefix(
     `ImageEncoding.page_cache` for prompts that go on with all words of the page. Prompts that begin with something else
     do not change, and have no cache.
 
-    Args:
-        config: the language model's.
-        encoding: the images.
-        inputs: of left-padded prompts: input_ids and attention_mask [B, S], and perhaps others.
-        rows: numbers of images.
+    `config`: the language model's; `inputs`: of left-padded prompts: input_ids and attention_mask [B, S], and others.
     """
     prefix, input_ids = encoding.prefix_ids, inputs["input_ids"]
     if prefix is None or encoding.prefix_cache is None:
@@ -290,6 +321,45 @@ def _pads_behind(values: Tensor, pads: Tensor, length: int) -> Tensor:
     return torch.stack(moved)
 
 
+# ---- from patches of views to tokens ------------------------------------------------------------------------------
+
+
+def bridge_over_views(model: Any, encoding: ImageEncoding, fetched: JointFetch, used: Tensor | None) -> Bridged:
+    """`ArrCocModel.bridge_fetched` for tokens from several views; `used` [I, K] is that of it.
+
+    Each fetched token attends to the base tokens of its own view and to the tokens fetched from it. With bridges that
+    place tokens, the texts of a slot's views follow one another.
+    """
+    views, failed = fetched.seen.views, torch.zeros_like(fetched.counts, dtype=torch.bool)
+    if model.bridge.places_tokens and not encoding.bypass:
+
+        def read(numbers: Tensor, indices: Tensor, used: Tensor, levels: Tensor | None) -> Sequence[Tensor]:
+            assert encoding.pieces is not None, "encodings for bridges that place tokens have wordpieces"
+            pieces = views.pick(encoding.pieces, "pieces", numbers)
+            return [pieces.take_along_dim(indices[..., None, None], 1)]
+
+        (pieces,) = fetched.assembled(read, used)
+        return model.bridge_words(encoding, fetched, used, pieces, view=fetched.view)
+
+    def bridge(numbers: Tensor, indices: Tensor, used: Tensor, levels: Tensor | None) -> Sequence[Tensor]:
+        bridged = model.bridge_fetched(_bases(model, encoding, views, numbers), indices, used, levels)
+        if bridged.failed is not None:
+            failed[views.slots[numbers].to(failed.device)[bridged.failed]] = True
+        return [part for part in (bridged.tokens, bridged.quality) if part is not None]
+
+    tokens, *quality = fetched.assembled(bridge, used)
+    return Bridged(tokens, quality[0] if quality else None, failed=failed)
+
+
+def _bases(model: Any, encoding: ImageEncoding, views: Views, numbers: Tensor) -> ImageEncoding:
+    """The states that fetched tokens of some views attend to: kept for overviews, computed for tiles."""
+    if views.whole and encoding.semantic_cache and encoding.pool == 1:
+        return encoding.select(numbers)
+    features, mask = (views.pick(getattr(encoding, name), name, numbers) for name in ("features", "patch_mask"))
+    unread = {"textures": features[:, :0], "seeds": mask.new_zeros(len(features), dtype=torch.int64)}
+    return model.encode_fields(None, mask, {"features": features}, given_fields=unread, bypass=encoding.bypass)
+
+
 # ---- positions and planes, beside embeddings ------------------------------------------------------------------------
 
 
@@ -303,15 +373,10 @@ def positions_and_planes(
     placed: Tensor | None = None,
     attention_mask: Tensor | None = None,
 ) -> tuple[Tensor | None, Tensor | None]:
-    """`EmbeddedPrompt.positions` and `EmbeddedPrompt.planes`; None for models without them.
+    """`EmbeddedPrompt.positions` and `EmbeddedPrompt.planes` of prompts [B, S]; None for models without them.
 
-    Args:
-        core: the model without its head.
-        input_ids: [B, S].
-        encoding: the image of each slot.
-        fetched: from `image_tokens`; None: the prompts hold base tokens alone.
-        context: the inputs of its scorer.
-        placed, attention_mask: see `spatial_positions`.
+    `encoding`: the image of each slot; `fetched`: from `image_tokens`, None: the prompts hold base tokens alone;
+    `context`: the inputs of its scorer; `placed`, `attention_mask`: see `spatial_positions`.
     """
     image_token, places, planes = core.config.image_token_id, None, None
     if core.layout.spatial:
@@ -462,8 +527,20 @@ def default_query_mask(
     return unlearned if question is None else torch.where(unlearned.any(1, keepdim=True), unlearned, mask)
 
 
-def lacks_answers(query_mask: Tensor, input_ids: Tensor) -> bool:
-    """Whether a mask [B, S'] covers only the prompts of `input_ids` [B, S], to which a trainer has added answers."""
-    if not isinstance(query_mask, Tensor) or query_mask.ndim != 2:  # `check_inputs` refuses it
-        return False
-    return len(query_mask) == len(input_ids) and query_mask.shape[1] < input_ids.shape[1]
+def whole_query_mask(
+    config: ArrCocConfig, input_ids: Tensor, query_mask: Tensor | None, aligned: Mapping[str, Tensor | None]
+) -> Tensor:
+    """`query_mask` if it covers the prompts [B, S], else what `config.query_markers` find, or `default_query_mask`.
+
+    A mask [B, S'] covers only the prompts to which a trainer has added answers. `check_inputs` refuses any other.
+    """
+    markers = config.query_markers
+    if isinstance(query_mask, Tensor) and query_mask.ndim == 2 and markers is not None:
+        lacks_answers = len(query_mask) == len(input_ids) and query_mask.shape[1] < input_ids.shape[1]
+        query_mask = None if lacks_answers else query_mask
+    if query_mask is not None:
+        return query_mask
+    question = None if markers is None else find_query_tokens(input_ids, **markers)
+    return default_query_mask(
+        input_ids, config.image_token_id, aligned.get("attention_mask"), aligned.get("labels"), question
+    )

@@ -20,12 +20,14 @@ from .config_fields import Registry
 
 # ---- chat template --------------------------------------------------------------------------------------------------
 
+IMAGE_TOKEN = "<|image_pad|>"
+TURN_START, TURN_END = "<|im_start|>", "<|im_end|>"
+VISION_START, VISION_END = "<|vision_start|>", "<|vision_end|>"
 QUESTION_ROLE = "user"
 
 NOT_ON_THE_PAGE = "not on the page"
 """The answer to a question about what an image does not show."""
 
-# Blocks of a message in the order given; one placeholder per image, expanded later.
 _RENDER = """\
 {%- macro render(content) -%}
   {%- if content is string -%}
@@ -46,7 +48,8 @@ _RENDER = """\
 
 
 def render_macro(image: str) -> str:
-    """Jinja macro `render(content)` of a chat template, which writes `image` (a Jinja string) for each image."""
+    """Jinja macro `render(content)` of a chat template, which writes the blocks of a message in the order given, and
+    `image` (a Jinja string) for each image."""
     return _RENDER.replace("'IMAGE'", f"'{image}'")
 
 
@@ -105,18 +108,102 @@ def images_first(messages: Sequence[Any]) -> list[Any]:
     return ordered
 
 
+# ---- the question's tokens -------------------------------------------------------------------------------------------
+
+
+def find_query_tokens(
+    input_ids: Tensor,
+    *,
+    start_id: int | None,
+    end_id: int | None,
+    role_ids: Sequence[int],
+    newline_ids: Sequence[int],
+    ignored_ids: Sequence[int],
+) -> Tensor:
+    """The mask of the question that decides what is fetched.
+
+    In a chat it covers the tokens between `<|im_start|>user\\n` and `<|im_end|>` of the last user turn with text. In a
+    row without any `<|im_start|>` it covers all tokens. `ignored_ids` (vision, padding, all special tokens) are never
+    part of it. Nothing is copied from the device.
+
+    Args:
+        input_ids: int64 [B, L], as the result, which is bool.
+        start_id, end_id: ids of `<|im_start|>` and `<|im_end|>`; None if the tokenizer has none.
+        role_ids, newline_ids: the ids of "user" and of its newline. A newline in one token with the question's first
+            characters counts as question.
+        ignored_ids: ids of special tokens.
+    """
+    ignored = torch.isin(input_ids, torch.tensor(list(ignored_ids), dtype=input_ids.dtype, device=input_ids.device))
+    if start_id is None or end_id is None:
+        return ~ignored
+    length = input_ids.shape[1]
+    position = torch.arange(length, device=input_ids.device).expand_as(input_ids)
+    starts = input_ids == start_id
+    last_start = torch.where(starts, position, -1).cummax(dim=1).values  # [B, L]; -1 before the first turn
+    last_end = torch.where(input_ids == end_id, position, -1).cummax(dim=1).values
+
+    short, full = [start_id, *role_ids], [start_id, *role_ids, *newline_ids]
+    header = torch.where(_begins_with(input_ids, short), len(short), 0)
+    header = torch.where(_begins_with(input_ids, full), len(full), header)  # [B, L]; its length where one begins
+    turn_header = header.gather(1, last_start.clamp(min=0))
+    in_question = (last_start >= 0) & (turn_header > 0)
+    in_question &= (position >= last_start + turn_header) & (last_end < last_start) & ~ignored
+    last_question = torch.where(in_question, last_start, -1).amax(dim=1, keepdim=True)
+    no_chat = ~starts.any(dim=1, keepdim=True)
+    return (in_question & (last_start == last_question)) | (no_chat & ~ignored)
+
+
+def _begins_with(input_ids: Tensor, pattern: Sequence[int]) -> Tensor:
+    """bool [B, L]: True at each position where `pattern` begins."""
+    begins = torch.ones_like(input_ids, dtype=torch.bool)
+    for offset, token in enumerate(pattern):
+        hit = torch.zeros_like(begins)
+        hit[:, : max(0, input_ids.shape[1] - offset)] = input_ids[:, offset:] == token
+        begins &= hit
+    return begins
+
+
+def query_markers(tokenizer: Any, image_token: str = IMAGE_TOKEN) -> dict[str, Any]:
+    """The keyword arguments of `find_query_tokens` for a tokenizer; plain numbers, for a config."""
+    special = {index for index, token in tokenizer.added_tokens_decoder.items() if token.special}
+    special.update(tokenizer.all_special_ids)
+    named = [token_id(tokenizer, token) for token in (image_token, VISION_START, VISION_END, TURN_START, TURN_END)]
+    special.update(index for index in named if index is not None)
+    return {
+        "start_id": token_id(tokenizer, TURN_START),
+        "end_id": token_id(tokenizer, TURN_END),
+        "role_ids": tokenizer.encode(QUESTION_ROLE, add_special_tokens=False),
+        "newline_ids": tokenizer.encode("\n", add_special_tokens=False),
+        "ignored_ids": sorted(special),
+    }
+
+
+def token_id(tokenizer: Any, token: str) -> int | None:
+    """The id of `token`, or None if the tokenizer splits it."""
+    ids = tokenizer.encode(token, add_special_tokens=False)
+    whole = len(ids) == 1 and tokenizer.convert_ids_to_tokens(ids[0]) == token
+    return ids[0] if whole else None
+
+
 # ---- layouts -----------------------------------------------------------------------------------------------------
 
 
+Framed = tuple[Tensor, Tensor | None]
+"""The tokens before an image's fetched tokens [P, positions, D], its base tokens among them, and those behind."""
+
+LAYOUTS: Registry[type["Layout"]] = Registry("layout")
+
+
+@LAYOUTS.register("plain")
 class Layout(nn.Module):
-    """Base class: the tokens that a language model expects around an image's tokens [M + K, D]; `width`: D.
+    """The tokens that a language model expects around an image's tokens [M + K, D], here none; `width`: D.
 
     Attributes:
         adds: whether there are such tokens, or base tokens are left out.
         spatial: whether a token's position is its place in the image (`prompt.spatial_positions`), not its number.
     """
 
-    adds: ClassVar[bool] = True
+    adds: ClassVar[bool] = False
     spatial: ClassVar[bool] = False
 
     def __init__(self, width: int) -> None:
@@ -132,20 +219,6 @@ class Layout(nn.Module):
         """The positions of base tokens among those of an image: [M] int64; M is `tokens`."""
         return torch.arange(tokens)
 
-
-LAYOUTS: Registry[type[Layout]] = Registry("layout")
-
-
-Framed = tuple[Tensor, Tensor | None]
-"""The tokens before an image's fetched tokens [P, positions, D], its base tokens among them, and those behind."""
-
-
-@LAYOUTS.register("plain")
-class PlainLayout(Layout):
-    """The image's tokens alone."""
-
-    adds = False
-
     def forward(self, base: Tensor, indicators: Tensor | None) -> Framed:
         """Base tokens [P, M, D] and the bridge's indicator rows [4, D] -> tokens before and behind fetched tokens."""
         return base, None
@@ -154,6 +227,8 @@ class PlainLayout(Layout):
 @LAYOUTS.register("rows")
 class RowLayout(Layout):
     """DeepSeek-OCR's: `image_newline` [D] after each row, `view_seperator` [D] (its spelling) after the last."""
+
+    adds = True
 
     def __init__(self, width: int) -> None:
         super().__init__(width)
@@ -174,7 +249,6 @@ class RowLayout(Layout):
         return place + place // isqrt(tokens)  # there is a newline behind each earlier row
 
     def forward(self, base: Tensor, indicators: Tensor | None) -> Framed:
-        """As `PlainLayout.forward`."""
         images, tokens, width = base.shape
         rows = base.unflatten(1, (isqrt(tokens), -1))
         newline = self.image_newline.to(base).expand(images, rows.shape[1], 1, width)
@@ -186,6 +260,8 @@ class RowLayout(Layout):
 class IndicatorLayout(Layout):
     """Ovis': the image-start row before the base tokens, the image-end row behind the fetched tokens."""
 
+    adds = True
+
     @staticmethod
     def positions(rows: int) -> tuple[int, int]:
         return 1, 1
@@ -195,7 +271,6 @@ class IndicatorLayout(Layout):
         return torch.arange(tokens) + 1
 
     def forward(self, base: Tensor, indicators: Tensor | None) -> Framed:
-        """As `PlainLayout.forward`."""
         assert indicators is not None, "the config allows this layout with the vet bridge only"
         start, end = (row.to(base).expand(base.shape[0], 1, -1) for row in indicators[:2])
         return torch.cat((start, base), 1), end
@@ -204,6 +279,8 @@ class IndicatorLayout(Layout):
 @LAYOUTS.register("fetched")
 class FetchedLayout(Layout):
     """Fetched tokens alone: the prompt has no base tokens."""
+
+    adds = True
 
     @staticmethod
     def positions(rows: int) -> tuple[int, int]:
@@ -214,12 +291,11 @@ class FetchedLayout(Layout):
         return torch.arange(0)
 
     def forward(self, base: Tensor, indicators: Tensor | None) -> Framed:
-        """As `PlainLayout.forward`."""
         return base[:, :0], None
 
 
 @LAYOUTS.register("qwen3_vl")
-class Qwen3VlLayout(PlainLayout):
+class Qwen3VlLayout(Layout):
     """Qwen3-VL's: the image's tokens alone, each at its row and column."""
 
     spatial = True

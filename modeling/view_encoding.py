@@ -16,24 +16,26 @@ from torch import Tensor
 from transformers.utils import logging
 
 from .budgets import AS_SEEN, SPREADS, TILING, UNPOOLED, VIEW_OPTIONS, VIEWS_AT_ONCE, ViewOptions, Window, pooling
+from .checks import refusal
 from .configuration_arr_coc import COMPRESSION
 from .documents import Limits, open_document
 from .fetcher import FetchChoices
-from .image_encoding import AHEAD, UPRIGHT, ImageEncoding, Tiles, confidence_of, no_pixels
-from .image_loading import Encoded, Loaded, Source, check_print
+from .image_encoding import AHEAD, UPRIGHT, ImageEncoding, Tiles, Tiling, confidence_of, no_pixels
+from .image_loading import Encoded, Loaded, Source, check_print, load_sources
 from .image_processing_arr_coc import (
     ArrCocImageProcessor,
     Box,
     least_scale,
     patches_of_placement,
+    plan_tiles,
+    print_scale,
     warn_of_blank,
 )
 from .pretrained import device_of
 from .printed_lines import TextLayer
 from .prompt import Core
 from .rereading import with_originals
-from .tiles import Tiling, ask_tiles, plan_tiles, print_scale
-from .views import SelectedSlots, arrange, relevance_of
+from .views import SelectedSlots, arrange, ask_tiles, relevance_of
 from .vision_tower import checksums, textures
 from .word_sources import PageToRead, PageWords, check_words, given_words, read_strips, words_of_each, words_of_page
 from .wordpieces import GivenWords
@@ -81,11 +83,7 @@ def encode_sources(
 ) -> ImageEncoding:
     """Encodes the overviews of all sources, and the tiles of large ones, in chunks of bounded memory.
 
-    Args:
-        core: the model without its head.
-        processor: turns images into squares.
-        documents: the sources that each prompt shows, page by page.
-        options: the views to encode.
+    `documents`: the sources that each prompt shows, page by page.
 
     Raises:
         ValueError: more tiles than `max_tiles`, more sources than fit, or documents whose base tokens would be pooled
@@ -107,12 +105,14 @@ def encode_sources(
             f"max_base_tokens: expected base tokens in rows to pool them; got compressor {vision.compressor!r}"
         )
     most, rows = max(map(len, documents)), math.ceil(grid // COMPRESSION / pool)
-    base = most * (rows**2 + (sum(core.layout.positions(rows)) if core.layout.adds else 0))
+    base = most * (rows**2 + sum(core.layout.positions(rows)))
     limit = getattr(core.config.text_config, "max_position_embeddings", None)
     if limit is not None and base >= limit:
         expected = f"sources whose base tokens leave room in {limit} tokens of context"
         raise ValueError(f"images: expected {expected}; got {most} of {base} together")
-    read = [_kept(source) for source in sources] if len(sources) <= VIEWS_AT_ONCE else sources  # rendered once
+    read = sources
+    if len(sources) <= VIEWS_AT_ONCE:  # their pixels stay in memory once they were loaded
+        read = [replace(source, load=cache(source.load)) for source in sources]
     pages = words_of_sources(core, processor, read, options.words)
     windows = [
         windows_of(source, options, processor, scale)
@@ -249,19 +249,19 @@ def _encode_overviews(
     `tiled`: see `with_originals`; None: no words are read again.
     """
     parts = []
-    given = [
-        _given(core, page, (0, 0, source.width, source.height)) for page, source in zip(pages, sources, strict=True)
-    ]
     for start in _starts(len(sources), "page"):
-        some, words = sources[start : start + VIEWS_AT_ONCE], given[start : start + VIEWS_AT_ONCE]
+        chunk = slice(start, start + VIEWS_AT_ONCE)
+        some, words = sources[chunk], list[GivenWords | None]()
+        for page, source in zip(pages[chunk], some, strict=True):
+            words.append(_given(core, page, (0, 0, source.width, source.height)))
         if _need_no_pixels(words, core):
             mask = patch_masks(processor, [(source.height, source.width) for source in some])
             parts.append(core.encode_words(words, mask, pool=pool))
             continue
         images = [source.load() for source in some]
-        _warn(processor, images, seen[start : start + VIEWS_AT_ONCE], alone=len(sources) == 1)
+        _warn(processor, images, seen[chunk], alone=len(sources) == 1)
         if tiled is not None:
-            words = with_originals(words, processor, images, tiled[start : start + VIEWS_AT_ONCE])
+            words = with_originals(words, processor, images, tiled[chunk])
         inputs = processor(Loaded(images), return_tensors="pt", readable_px=None)
         parts.append(core.encode_image(inputs["pixel_values"], inputs["patch_mask"], pool=pool, words=words))
     if len(sources) > 1:
@@ -445,16 +445,32 @@ def _encode_tiles(
     return parts[0].join(*parts[1:])
 
 
-def encode_prompts(
+def encode_shown(
     core: Core,
     processor: ArrCocImageProcessor,
     prompts: Sequence[Sequence[Any]],
-    images: Sequence[Image.Image | Encoded],
     options: ViewOptions,
+    *,
+    together: bool = False,
 ) -> ImageEncoding:
-    """`encode_sources` for the `images` of all prompts, from `load_sources`, one after the other."""
-    documents: list[list[Source]] = []
-    loaded = iter(images)
+    """Encodes the images of prompts, with tiles for large ones.
+
+    `together`: the encoding records which images belong to one prompt.
+    """
+    sources = [source for shown in prompts for source in shown]
+    rows, most = processor.size["height"] // processor.patch_size // COMPRESSION, options.max_base_tokens
+    pools = [pooling(rows, len(shown), most) for shown in prompts if len(shown) > 1 or most is not None]
+    for source in sources:
+        if isinstance(source, list | tuple) or getattr(source, "ndim", 0) == 4:
+            raise refusal("image", "one image, or a list of them", source)
+    images = load_sources(sources, max_image_pixels=processor.max_image_pixels, policy=processor.sources)
+    for image in images:
+        if isinstance(image, Image.Image):
+            check_print(image.height, image.width)
+    in_views = together or max(pools, default=1) > 1 or options.words not in ("auto", "network")
+    if not in_views and not processor.shrinks(images, least_scale(options.tiles, options.tile_scale)):
+        return encode_whole(core, processor, images, options)
+    documents, loaded = list[list[Source]](), iter(images)
     for shown in prompts:
         pages = [sources_of(next(loaded), options, processor.max_image_pixels) for _ in shown]
         documents.append([page for own in pages for page in own])
@@ -462,6 +478,29 @@ def encode_prompts(
             expected = f"at most {options.max_pages} in one prompt (max_pages)"
             raise ValueError(f"images: expected {expected}; got {len(documents[-1])}")
     return encode_sources(core, processor, documents, options)
+
+
+def encode_whole(
+    core: Core, processor: ArrCocImageProcessor, images: Sequence[Any], options: ViewOptions = AS_SEEN
+) -> ImageEncoding:
+    """Encodes images or sources that need no tiles, each by itself, and turns those that are not upright."""
+
+    def encode(sources: Sequence[Any]) -> ImageEncoding:
+        shown = [source.load() if isinstance(source, Source) else source for source in sources]
+        words = with_originals([None] * len(shown), processor, shown) if options.reread else None
+        inputs = processor(Loaded(shown), return_tensors="pt")
+        encoding = core.encode_image(inputs["pixel_values"], inputs["patch_mask"], words=words)
+        encoding.source_sizes = [(image.height, image.width) for image in shown]
+        return encoding
+
+    encoding = encode(images)
+    read = None if encoding.characters is None else encoding.characters.sum(1)
+    if read is None or bool((read[:, 1] >= UPRIGHT * read[:, 0]).all()):
+        return encoding
+    pages = list[Source]()
+    for image in images:
+        pages += [image] if isinstance(image, Source) else sources_of(image, options, processor.max_image_pixels)
+    return upright(core, processor, encoding, pages, encode)
 
 
 def sources_of(image: Image.Image | Encoded, options: ViewOptions, max_image_pixels: int) -> list[Source]:
@@ -480,11 +519,6 @@ def sources_of(image: Image.Image | Encoded, options: ViewOptions, max_image_pix
     return sources
 
 
-def _kept(source: Source) -> Source:
-    """The source; its pixels stay in memory once they were loaded."""
-    return replace(source, load=cache(source.load))
-
-
 def _itself(value: Any, *_: Any) -> Any:
     return value
 
@@ -496,7 +530,6 @@ def select_views(
     core: Core,
     selected: SelectedSlots,
     encoding: ImageEncoding,
-    shown: Sequence[Sequence[int]],
     choices: FetchChoices,
     *,
     spread: str = "joint",
@@ -505,21 +538,21 @@ def select_views(
     """Extends slots of overviews to all views; encodes tiles that the question asks for.
 
     Args:
-        core: the model without its head.
-        selected: the slots, with their overviews.
         encoding: of the sources, before slots were selected.
-        shown: the sources that each prompt shows; I of all prompts.
         choices: how patches are fetched; `relevance` [I, N] is that of the overviews.
         spread: see `ViewOptions`.
         boxes: of each slot, for strategy "oracle", px of the source.
     """
+    index = torch.arange(len(encoding)) if selected.image_index is None else selected.image_index.cpu()
     rows: list[list[int]] | None = None
     if encoding.tiling is not None:
-        rows = [[] for sources in shown for _ in sources]
+        rows = [[] for _ in index]
         if selected.budget:
+            counts = selected.rows.bincount(minlength=len(selected.input_ids)).tolist()
+            shown = [sources.tolist() for sources in index.split(counts)]  # by each prompt
             scores = core.fetcher.scorer(choices.strategy or core.config.fetcher_config.strategy)(selected.context)
             rows = ask_tiles(encoding, shown, scores.sigmoid().masked_fill(~selected.context.patch_mask, 0.0))
-    views = arrange(encoding, torch.tensor([row for sources in shown for row in sources]), rows, spread)
+    views = arrange(encoding, index, rows, spread)
     context = selected.context
     if boxes is not None:
         context = replace(context, relevance=relevance_of(views, boxes, encoding.side).to(context.features.device))

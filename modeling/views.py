@@ -16,11 +16,11 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from .allocators import ALLOCATORS
-from .bridges import FOREMOST, Bridged
-from .budgets import VIEWS_AT_ONCE
-from .fetcher import FetchChoices, FetchResult, PatchesOf, RunningBackFetcher
+from .bridges import FOREMOST
+from .budgets import VIEWS_AT_ONCE, Window
+from .fetcher import FetchChoices, FetchResult, PatchesOf, RunningBackFetcher, positions_of
 from .grid_encoder import spread_regions
-from .image_encoding import ImageEncoding, Tiles
+from .image_encoding import ImageEncoding, Tiles, Tiling
 from .image_processing_arr_coc import Box, boxes_to_patches, square_of
 from .scorers import (
     EMPTY,
@@ -94,11 +94,7 @@ def arrange(
 ) -> Views:
     """The views of slots that show the images `image_index` [I] of an encoding.
 
-    Args:
-        encoding: the encoded images, with their tiles.
-        image_index: the image in each slot.
-        rows: the tiles of each slot, if a question chooses them; None: all tiles of its source.
-        spread: see `ViewOptions`.
+    `rows`: the tiles of each slot, if a question chooses them; None: all tiles of its source.
     """
     tiles, shown = encoding.tiles, image_index.tolist()
     if rows is None:
@@ -108,12 +104,64 @@ def arrange(
     flat = [row for own in rows for row in own]
     side = encoding.features.shape[-1]
     sizes = encoding.read_sizes or [(side, side)] * len(encoding.features)
-    squares = list[Box]()
-    for number in shown:
-        squares.append(square_of((0, 0, sizes[number][1], sizes[number][0])))
-    if tiles is not None and flat:
-        squares += [square_of(tuple(tiles.windows[row].tolist())) for row in flat]
-    return Views(torch.tensor(slots), torch.tensor(squares), torch.tensor(flat, dtype=torch.int64), tiles, spread)
+    windows: list[Any] = [(0, 0, sizes[number][1], sizes[number][0]) for number in shown]
+    if tiles is not None:
+        windows += [tuple(tiles.windows[row].tolist()) for row in flat]
+    squares = torch.tensor([square_of(window) for window in windows])
+    return Views(torch.tensor(slots), squares, torch.tensor(flat, dtype=torch.int64), tiles, spread)
+
+
+def ask_tiles(encoding: ImageEncoding, shown: Sequence[Sequence[int]], relevance: Tensor) -> list[list[int]]:
+    """The tiles that questions ask for, encoded if they were not yet: rows of `encoding.tiles` for each slot.
+
+    `shown`: the sources that each prompt shows; `relevance`: [I, N] of their overviews, 0 on padding.
+    """
+    tiling = encoding.tiling
+    assert tiling is not None, "the encoding has tiles on demand"
+    keys: list[list[tuple[int, Window]]] = []
+    for sources in shown:
+        keys += _most_relevant(encoding, tiling, sources, relevance[len(keys) : len(keys) + len(sources)])
+    with tiling.turns.lock:
+        missing = list(dict.fromkeys(key for own in keys for key in own if key not in tiling.rows))
+        if missing:
+            tiles = tiling.encode(missing)
+            tiling.tiles = tiles if tiling.tiles is None else tiling.tiles.join(tiles)
+            tiling.rows.update({key: len(tiling.rows) + number for number, key in enumerate(missing)})
+        encoding.tiles = tiling.tiles
+    return [[tiling.rows[key] for key in own] for own in keys]
+
+
+def _most_relevant(
+    encoding: ImageEncoding, tiling: Tiling, sources: Sequence[int], relevance: Tensor
+) -> list[list[tuple[int, Window]]]:
+    """The tiles that one question asks for of each source, in reading order, at most `asked_tiles` of all sources.
+
+    Each step takes the window with the most `relevance` [sources, N] outside earlier windows, as long as it holds
+    `asked_share` of all relevance.
+    """
+    remaining, inside = relevance.detach().float().cpu().clone(), []
+    least = tiling.asked_share * float(remaining.sum())
+    centres = arrange(encoding, torch.tensor(sources), [[] for _ in sources]).centres(encoding.side)
+    for slot, number in enumerate(sources):
+        for window in tiling.windows[number]:
+            inside.append((slot, (number, window), _within(centres[slot], window)))
+    taken: list[int] = []
+    for _ in range(min(tiling.asked_tiles, len(inside))):
+        held = [
+            -1.0 if at in taken else float(remaining[slot][within].sum()) for at, (slot, _, within) in enumerate(inside)
+        ]
+        if taken and max(held) < least:
+            break
+        taken.append(held.index(max(held)))
+        slot, _, within = inside[taken[-1]]
+        remaining[slot][within] = 0.0
+    return [[inside[at][1] for at in sorted(taken) if inside[at][0] == slot] for slot in range(len(sources))]
+
+
+def _within(centres: Tensor, window: Sequence[float]) -> Tensor:
+    """[..., N] bool: whether the `centres` [..., N, 2] (x, y) of patches are in a window of the source."""
+    (x, y), (x0, y0, x1, y1) = centres.unbind(-1), window
+    return (x >= x0) & (x < x1) & (y >= y0) & (y < y1)
 
 
 @dataclass
@@ -161,30 +209,18 @@ class SelectedSlots:
 
 def context_of(views: Views, context: FetchContext, numbers: Tensor) -> FetchContext:
     """The scorer's inputs for the views `numbers` [n]; `context` is that of the overviews [I]."""
-    slots = views.slots[numbers]
-    of_slots = context.select(slots)
-    seeds = views.pick(context.seeds, "seeds", numbers)
+    of_slots = context.select(views.slots[numbers])
+    picked: dict[str, Any] = {}
+    for name in ("features", "textures", "patch_mask", "seeds", "depths", "pieces"):
+        overviews = getattr(context, name)  # depths and pieces were not kept in encodings of earlier versions
+        known = overviews is not None and (views.tiles is None or getattr(views.tiles, name) is not None)
+        picked[name] = views.pick(overviews, name, numbers) if known else None
+    seeds = picked["seeds"]
     tile = (numbers >= views.overviews).to(seeds.device)
-    return replace(
-        of_slots,
-        features=views.pick(context.features, "features", numbers),
-        textures=views.pick(context.textures, "textures", numbers),
-        patch_mask=views.pick(context.patch_mask, "patch_mask", numbers),
-        seeds=torch.where(tile, (seeds * 1_000_003 + of_slots.seeds) % 2**31, seeds),
-        relevance=None if context.relevance is None else context.relevance[numbers],
-        depths=_kept(views, context, "depths", numbers),
-        pieces=_kept(views, context, "pieces", numbers),
-        # The language model has not read tiles; scorers that need its attention raise an error.
-        attention=of_slots.attention if views.whole else None,
-    )
-
-
-def _kept(views: Views, context: FetchContext, name: str, numbers: Tensor) -> Tensor | None:
-    """The depths or wordpieces of some views; None if they were not kept, as in encodings of earlier versions."""
-    overviews = getattr(context, name)
-    if overviews is None or (views.tiles is not None and getattr(views.tiles, name) is None):
-        return None
-    return views.pick(overviews, name, numbers)
+    picked["seeds"] = torch.where(tile, (seeds * 1_000_003 + of_slots.seeds) % 2**31, seeds)
+    picked["relevance"] = None if context.relevance is None else context.relevance[numbers]
+    # The language model has not read tiles; scorers that need its attention raise an error.
+    return replace(of_slots, **picked, attention=of_slots.attention if views.whole else None)
 
 
 def relevance_of(views: Views, boxes: Sequence[Sequence[Box]], side: int) -> Tensor:
@@ -245,12 +281,8 @@ class JointFetch(FetchResult):
         owners = torch.cat([torch.arange(len(slots)), owners])
         table = torch.zeros(len(slots), len(views.slots), dtype=torch.int64)
         table[owners, numbers] = torch.arange(len(numbers))
-        kept = replace(
-            views,
-            slots=owners,
-            windows=views.windows[numbers],
-            tile_rows=views.tile_rows[numbers[len(slots) :] - first],
-        )
+        tile_rows = views.tile_rows[numbers[len(slots) :] - first]
+        kept = replace(views, slots=owners, windows=views.windows[numbers], tile_rows=tile_rows)
         at = numbers.to(device)
         seen = Seen(kept, self.seen.relevance[at], self.seen.hidden[at])
         return replace(rows, seen=seen, view=table.to(device).gather(1, rows.view))
@@ -337,9 +369,8 @@ class JointFetch(FetchResult):
 FOCUS = 3.0
 """The factor of a view's highest score that is added to all of its scores, when views compete.
 
-A scorer that was trained on single pages finds something on each page. Measured on A4 pages in validation fonts with an
-earlier model of 3.8 M parameters: at 0, patches of other tiles come between those of the answer; 3 and 8 are about
-equal (42 questions).
+A scorer that was trained on single pages finds something on each page: at 0, patches of other tiles come between those
+of the answer; 3 and 8 are about equal (42 questions about A4 pages, an earlier model).
 """
 
 
@@ -396,25 +427,26 @@ def fetch_over_views(
     if not scorer.trained or failed.any():
         in_range = _in_prompts(scores, views, selected.rows)
         relevance = torch.where(failed[:, None], in_range, relevance) if scorer.trained else in_range
-    asked = list[tuple[Any, ...]]()  # of each group of slots: the arguments of `choose`
-    groups = list[tuple[list[int], Tensor]]()
+    fetches = list[GroupFetch]()
     for slots, budget in _groups(views, selected):
         numbers = torch.cat([(views.slots == slot).nonzero()[:, 0] for slot in slots])
         context = selected.context
         if method.budgeter is not None and len(slots) < len(selected.rows):  # which reads the question
             context = context.select(torch.tensor(slots))
-        competing, relevant, real, gone = (
-            tensor[numbers].flatten()[None] for tensor in (raised, relevance, mask, hidden)
-        )
-        _check_room(budget, gone)
-        if method.detail:  # which goes by relevance itself: in views, as they compete
+        rows = (raised, relevance, mask, hidden)
+        competing, relevant, real, gone = (tensor[numbers].flatten()[None] for tensor in rows)
+        candidates = int((~gone).sum())
+        if budget > candidates:
+            expected = f"at most {candidates} patches that are not fetched already"
+            raise ValueError(f"budget: expected {expected}; got {budget}")
+        if method.detail:  # which goes by relevance itself: in views, as they compete; the best one is unchanged
+            most = torch.where(evidence[numbers].isfinite(), evidence[numbers], 0.0).amax()
             learned = scorer.trained and not failed[numbers].any()
-            relevant = _competing(competing, evidence[numbers], learned)
+            relevant = (competing - FOCUS * most).sigmoid() if learned else unit_range(competing)
         text = None if begun is None else begun[numbers].flatten()[None]
-        groups.append((slots, numbers))
-        asked.append((context, competing, relevant, real, budget, choices, gone, text))
-    fetches = [((fetched := fetcher.choose(*arguments)), fetched.ranks()[0]) for arguments in asked]
-    fetched = _by_slot(groups, fetches, scores, Seen(views, relevance, hidden), side, mask, begun)
+        chosen = fetcher.choose(context, competing, relevant, real, budget, choices, gone, text)
+        fetches.append((slots, numbers, chosen))
+    fetched = _by_slot(fetches, scores, Seen(views, relevance, hidden), side, mask, begun)
     fetched.fell_back = failed[: len(selected.rows)]
     return fetched
 
@@ -446,9 +478,7 @@ def seen_before(views: Views, evidence: Tensor, side: int) -> Tensor:
     centres, hidden = views.centres(side), torch.zeros(count, side * side, dtype=torch.bool)
     for view in range(first, count):
         later = ((views.slots == views.slots[view]) & (place > place[view])).nonzero()[:, 0]
-        x, y = centres[later].unbind(-1)
-        x0, y0, x1, y1 = views.windows[view].tolist()
-        hidden[later] |= (x >= x0) & (x < x1) & (y >= y0) & (y < y1)
+        hidden[later] |= _within(centres[later], views.windows[view].tolist())
     return hidden
 
 
@@ -465,18 +495,6 @@ def _groups(views: Views, selected: SelectedSlots) -> list[tuple[list[int], int]
     return shares
 
 
-def _check_room(budget: int, hidden: Tensor) -> None:
-    candidates = int((~hidden).sum())
-    if budget > candidates:
-        raise ValueError(f"budget: expected at most {candidates} patches that are not fetched already; got {budget}")
-
-
-def _competing(raised: Tensor, evidence: Tensor, trained: bool) -> Tensor:
-    """The relevance [1, n * N], 0..1, of scores raised by their views' `evidence` [n]; the best view is unchanged."""
-    most = torch.where(evidence.isfinite(), evidence, 0.0).amax()
-    return (raised - FOCUS * most).sigmoid() if trained else unit_range(raised)
-
-
 def _in_prompts(scores: Tensor, views: Views, rows: Tensor) -> Tensor:
     """Scores [V, N] of a fixed rule in 0..1, over the range of all views of a prompt; `rows` [I]: prompts of slots."""
     prompts, relevance = rows.cpu()[views.slots].to(scores.device), torch.zeros_like(scores)
@@ -486,60 +504,58 @@ def _in_prompts(scores: Tensor, views: Views, rows: Tensor) -> Tensor:
     return relevance
 
 
+GroupFetch = tuple[list[int], Tensor, FetchResult]
+"""Slots that share a budget, the numbers of their views, and what was fetched from all of these."""
+
+
 def _by_slot(
-    groups: list[tuple[list[int], Tensor]],
-    fetches: list[tuple[FetchResult, Tensor]],
-    scores: Tensor,
-    seen: Seen,
-    side: int,
-    mask: Tensor,
-    begun: Tensor | None,
+    fetches: list[GroupFetch], scores: Tensor, seen: Seen, side: int, mask: Tensor, begun: Tensor | None
 ) -> JointFetch:
-    """The result for each slot, from those of groups of slots over their views, and the ranks of their patches."""
+    """The result for each slot, from those of groups of slots over their views."""
     slots, patches = seen.views.slots, side * side
-    parts: dict[int, tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]] = {}
+    parts: dict[int, dict[str, Tensor]] = {}
     rooms: dict[int, int] = {}
-    for (group, numbers), (fetched, every_rank) in zip(groups, fetches, strict=True):
+    for group, numbers, fetched in fetches:
         flat = fetched.indices[0, : int(fetched.counts[0])]
-        view, indices, ranks = numbers.to(flat.device)[flat // patches], flat % patches, every_rank[: len(flat)]
-        optional = [None if row is None else row[0, : len(flat)] for row in (fetched.weights, fetched.levels)]
+        rows = {"view": numbers.to(flat.device)[flat // patches], "indices": flat % patches}
+        rows["order"] = fetched.ranks()[0, : len(flat)]
+        for name in ("weights", "levels"):
+            if (row := getattr(fetched, name)) is not None:
+                rows[name] = row[0, : len(flat)]
         wanted: list[int] = []
         for slot in group:
-            own = slots.to(flat.device)[view] == slot
-            weights, levels = (None if row is None else row[own] for row in optional)
-            parts[slot] = (view[own], indices[own], ranks[own], weights, levels)
+            own = slots.to(flat.device)[rows["view"]] == slot
+            part = parts[slot] = {name: row[own] for name, row in rows.items()}
             if begun is not None:
-                wanted.append(int((begun[view[own], indices[own]] * (1 + (ranks[own] < FOREMOST).long())).sum()))
+                twice = 1 + (part["order"] < FOREMOST).long()
+                wanted.append(int((begun[part["view"], part["indices"]] * twice).sum()))
         if fetched.room is not None:
             rooms.update(zip(group, _shared(int(fetched.room[0]), wanted), strict=True))
     count = len(slots) - len(seen.views.tile_rows)
-    counts = torch.tensor([len(parts[slot][0]) for slot in range(count)], device=scores.device)
+    counts = torch.tensor([len(parts[slot]["view"]) for slot in range(count)], device=scores.device)
     room = torch.tensor([rooms[slot] for slot in range(count)], device=scores.device) if rooms else None
     budget = int((counts if room is None else torch.maximum(counts, room)).max())
 
-    def padded(number: int) -> Tensor:
-        rows = [parts[slot][number] for slot in range(count)]
-        return pad_sequence([F.pad(row, (0, budget - len(row))) for row in rows if row is not None], True)
+    def padded(name: str) -> Tensor:
+        rows = [parts[slot][name] for slot in range(count)]
+        return pad_sequence([F.pad(row, (0, budget - len(row))) for row in rows], True)
 
-    view, indices = padded(0), padded(1)
+    whole = {name: padded(name) for name in parts[0]}
     used = torch.arange(budget, device=counts.device) < counts[:, None]
-    first = fetches[0][0]
+    whole["order"] = whole["order"].masked_fill(~used, budget)
+    first = fetches[0][2]
     return JointFetch(
-        indices=indices,
-        positions=torch.stack((indices // side, indices % side), -1),
+        **whole,
+        positions=positions_of(whole["indices"], side),
         scores=scores[:count],
         relevance=seen.relevance[:count],
-        is_padding=~mask[view, indices] & used,
+        is_padding=~mask[whole["view"], whole["indices"]] & used,
         budget=budget,
         strategy=first.strategy,
         allocator=first.allocator,
         counts=counts,
-        weights=None if first.weights is None else padded(3),
-        levels=None if first.levels is None else padded(4),
         is_ragged=bool((counts < budget).any()),
         room=room,
-        view=view,
-        order=padded(2).masked_fill(~used, budget),
         seen=seen,
     )
 
@@ -553,46 +569,3 @@ def _shared(total: int, wanted: list[int]) -> list[int]:
     for slot in sorted(range(len(wanted)), key=lambda slot: given[slot] - exact[slot])[: total - sum(given)]:
         given[slot] += 1
     return given
-
-
-# ---- from patches of views to tokens ------------------------------------------------------------------------------
-
-
-def bridge_over_views(
-    model: Any, encoding: ImageEncoding, fetched: JointFetch, used: Tensor | None, relevance: Tensor | None
-) -> Bridged:
-    """`ArrCocModel.bridge_fetched` for tokens from several views; `used` and `relevance` [I, K] are those of it.
-
-    Each fetched token attends to the base tokens of its own view and to the tokens fetched from it. With bridges that
-    place tokens, the texts of a slot's views follow one another.
-    """
-    views, failed = fetched.seen.views, torch.zeros_like(fetched.counts, dtype=torch.bool)
-    if model.bridge.places_tokens and not encoding.bypass:
-
-        def read(numbers: Tensor, indices: Tensor, used: Tensor, levels: Tensor | None) -> Sequence[Tensor]:
-            assert encoding.pieces is not None, "encodings for bridges that place tokens have wordpieces"
-            pieces = views.pick(encoding.pieces, "pieces", numbers)
-            return [pieces.take_along_dim(indices[..., None, None], 1)]
-
-        (pieces,) = fetched.assembled(read, used)
-        return model.bridge_words(
-            encoding, used, pieces=pieces, indices=fetched.indices, rank=fetched.order, relevance=relevance,
-            room=fetched.room, view=fetched.view,
-        )  # fmt: skip
-
-    def bridge(numbers: Tensor, indices: Tensor, used: Tensor, levels: Tensor | None) -> Sequence[Tensor]:
-        bridged = model.bridge_fetched(_bases(model, encoding, views, numbers), indices, used, levels)
-        if bridged.failed is not None:
-            failed[views.slots[numbers].to(failed.device)[bridged.failed]] = True
-        return [part for part in (bridged.tokens, bridged.quality) if part is not None]
-
-    tokens, *quality = fetched.assembled(bridge, used)
-    return Bridged(tokens, quality[0] if quality else None, failed=failed)
-
-
-def _bases(model: Any, encoding: ImageEncoding, views: Views, numbers: Tensor) -> ImageEncoding:
-    """The states that fetched tokens of some views attend to: kept for overviews, computed for tiles."""
-    if views.whole and encoding.semantic_cache and encoding.pool == 1:
-        return encoding.select(numbers)
-    kept = {name: views.pick(getattr(encoding, name), name, numbers) for name in ("features", "patch_mask")}
-    return model.encode_base(**kept, bypass=encoding.bypass)

@@ -272,22 +272,6 @@ def test_control_tokens_in_a_question_are_text() -> None:
 FIRST, SECOND = "Who?", QUESTION
 
 
-def test_a_conversation_asks_afresh_about_an_image_that_is_encoded_once(model: Any) -> None:
-    """The fetch followed all questions at once: of 30 second answers 2 were right, asked afresh 30."""
-    talk = model.converse(PAGE)
-    assert [talk.ask(FIRST), talk.ask(SECOND)] == [model.generate(PAGE, FIRST), model.generate(PAGE, SECOND)]
-    assert [question for question, _ in talk.turns] == [FIRST, SECOND]
-    assert talk.turns[0][1] == model.generate(PAGE, FIRST)
-    with Calls(model.model.vision_tower.grid_encoder) as encoder:
-        talk = model.converse(PAGE)
-        talk.ask(FIRST), talk.ask(SECOND)
-    assert encoder.count == 1
-    encoding = model.encode_image(PAGE)
-    with Calls(model.model.vision_tower.grid_encoder) as encoder:
-        assert model.converse(encoding).ask(FIRST) == model.generate(encoding, FIRST)
-    assert encoder.count == 0
-
-
 @pytest.mark.parametrize("strategy", ["realizer", "clip_query"])
 def test_the_last_question_decides_what_is_fetched(model: Any, strategy: str) -> None:
     afresh = model.generate(PAGE, SECOND, strategy=strategy, return_fetch=True)

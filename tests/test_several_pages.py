@@ -50,7 +50,7 @@ def model(monkeypatch: pytest.MonkeyPatch) -> Any:
 def says(monkeypatch: pytest.MonkeyPatch, absent: list[int]) -> list[list[list[int]]]:
     """Questions about these pages alone are answered "not on the page"; returns the images of all that is asked."""
     asked: list[list[list[int]]] = []
-    answers = AnswerGenerator._answers
+    answers = AnswerGenerator.answers
 
     def replaced(self: Any, batch: Any, prompt: Any, *rest: Any) -> Any:
         asked.append(batch.images)
@@ -60,7 +60,7 @@ def says(monkeypatch: pytest.MonkeyPatch, absent: list[int]) -> list[list[list[i
                 object.__setattr__(answer, "text", NOT_ON_THE_PAGE)
         return given
 
-    monkeypatch.setattr(AnswerGenerator, "_answers", replaced)
+    monkeypatch.setattr(AnswerGenerator, "answers", replaced)
     return asked
 
 

@@ -274,7 +274,7 @@ def test_patches_of_tiles_stand_where_the_overview_shows_them_with_their_own_dep
         assert fetch.centres()[0, number].tolist() == pytest.approx(fetch.positions[0, number].tolist(), abs=1e-3)
 
     asked = model.model.select_slots(**question_of(model, encoding, 30))
-    selected = select_views(model.model, asked, encoding, [[0]], FetchChoices())
+    selected = select_views(model.model, asked, encoding, FetchChoices())
     fetched = model.model.fetch(selected)
     planes = image_planes(model.model, encoding, fetched, selected.context)
     for number, (view, patch) in enumerate(zip(fetched.view[0].tolist(), fetched.indices[0].tolist(), strict=True)):

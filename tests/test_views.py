@@ -15,8 +15,8 @@ from PIL import Image, ImageDraw, ImageFont
 
 from arr_coc.modeling import view_encoding
 from arr_coc.modeling.image_encoding import ImageEncoding
+from arr_coc.modeling.image_processing_arr_coc import plan_tiles, print_height, print_scale
 from arr_coc.modeling.prompt_format import count_vision_tokens
-from arr_coc.modeling.tiles import plan_tiles, print_height, print_scale
 from arr_coc.modeling.views import JointFetch
 from arr_coc.viewing import describe
 

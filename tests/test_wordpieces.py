@@ -38,8 +38,8 @@ from arr_coc.modeling.bridges import word_marks
 from arr_coc.modeling.fetcher import FetchChoices
 from arr_coc.modeling.generation import AnswerGenerator, QuestionBatch
 from arr_coc.modeling.image_encoding import confidence_of
+from arr_coc.modeling.prompt import bridge_over_views
 from arr_coc.modeling.scorers import spelling_match
-from arr_coc.modeling.views import bridge_over_views
 from arr_coc.modeling.wordpieces import (
     CHARACTERS,
     CLASSES,
@@ -144,10 +144,10 @@ def test_a_graph_hides_what_a_prompt_would_leave_out(model: Any, strategy: str) 
 def test_wordpieces_of_several_views_stand_view_by_view(model: Any, tiles: str, foremost: int) -> None:
     answer_generator = AnswerGenerator(model, model.processor)
     encoding = answer_generator.encode([[SCAN, PAGE]], tiles=tiles, prefix=False)
-    asked, choices = QuestionBatch(encoding, [[0, 1]], [QUESTION]), model.model.fetcher.resolve(FetchChoices(budget=40))
-    selected, choices = answer_generator.select_slots(asked, choices, (), {})
+    choices = model.model.fetcher.resolve(FetchChoices(budget=40))
+    selected, choices = answer_generator.select_slots(QuestionBatch(encoding, [[0, 1]], [QUESTION], choices))
     fetched = model.model.fetch(selected, choices)
-    bridged = bridge_over_views(model.model, selected.encoding, fetched, fetched.used, fetched.predicted_relevance())
+    bridged = bridge_over_views(model.model, selected.encoding, fetched, fetched.used)
     filled = bridged.source >= 0
     assert fetched.counts.sum() == 40 and 0 < filled.sum() < 40
     assert not bridged.tokens[~filled].any() and bridged.tokens[filled].any(-1).all()
@@ -169,12 +169,10 @@ def test_the_most_relevant_patches_come_once_more_behind_all_views(monkeypatch: 
     monkeypatch.setattr(bridges, "FOREMOST", 5)
     encoding = model.encode_image([[SCAN, PAGE]], tiles="all")
     answer_generator = AnswerGenerator(model, model.processor)
-    asked = QuestionBatch(encoding, [[0, 1]], [QUESTION])
-    selected, choices = answer_generator.select_slots(
-        asked, model.model.fetcher.resolve(FetchChoices(budget=40)), (), {}
-    )
+    choices = model.model.fetcher.resolve(FetchChoices(budget=40))
+    selected, choices = answer_generator.select_slots(QuestionBatch(encoding, [[0, 1]], [QUESTION], choices))
     fetched = model.model.fetch(selected, choices)
-    asked = (model.model, selected.encoding, fetched, fetched.used, fetched.predicted_relevance())
+    asked = (model.model, selected.encoding, fetched, fetched.used)
     source, ranks = bridge_over_views(*asked).source, fetched.ranks()
     assert sorted(ranks[fetched.used].tolist()) == list(range(40))  # all slots share the budget
     for slot, own in enumerate(source):

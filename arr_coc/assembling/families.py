@@ -13,7 +13,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from ..modeling.config_fields import Registry
-from ..modeling.processing_arr_coc import IMAGE_TOKEN, TURN_END, TURN_START, VISION_END, VISION_START
+from ..modeling.prompt_format import IMAGE_TOKEN, TURN_END, TURN_START, VISION_END, VISION_START
 from .sources import TensorInfo, WeightsSource
 
 BLOCK_ROWS = 4096

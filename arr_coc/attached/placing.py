@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from ..modeling.budgets import NAMED_BUDGETS, resolve_budget
+from ..modeling.image_encoding import Turns
 from ..modeling.processing_arr_coc import Turn
-from ..modeling.tiles import Turns
 from .encoding import EncodedPrompt, mean_over_cells
 from .families import AttachedFamily
 

@@ -14,10 +14,10 @@ from torch import Tensor
 from transformers.cache_utils import DynamicCache
 
 from ..modeling.attention_scorer import AttentionRecorder
-from ..modeling.base_model import keeps_every_position
 from ..modeling.generation import generation_setting, within_context
 from ..modeling.pretrained import CACHE
 from ..modeling.processing_arr_coc import Turn
+from ..modeling.prompt import keeps_every_position
 from .encoding import AttachedEncoding, EncodedPrompt, flat
 from .placing import BASE, FETCHED, TEXT, Batch, PlacedPrompt, PlainPrompt, PromptWriter, pad, place
 from .scoring import AttachedFetch, with_neighbours

@@ -175,4 +175,4 @@ def _prompts(model: ArrCocForConditionalGeneration, records: Sequence[Record]) -
         encoding = answer_generator.encode([[opened(image) for image in shown]], prefix=False)
         questions, histories = [record.question for record in asked], [list(record.history) for record in asked]
         images = [[*range(len(encoding))]] * len(asked)
-        yield answer_generator.embed(QuestionBatch(encoding, images, questions), choices, histories)
+        yield answer_generator.embed(QuestionBatch(encoding, images, questions, choices, histories))

@@ -206,9 +206,9 @@ def gather_evidence(
     strategy = answer.fetch.strategy
     scorer = model.model.fetcher.scorer(strategy)
     # The scorers' inputs, without external relevance and attention.
-    generator, batch = AnswerGenerator(model, model.processor), QuestionBatch(seen.encoding, [[0]], [question])
     resolved = model.model.fetcher.resolve(replace(choices, num_passes=1))
-    context = generator.select_slots(batch, resolved, (), {})[0].context
+    batch = QuestionBatch(seen.encoding, [[0]], [question], resolved)
+    context = AnswerGenerator(model, model.processor).select_slots(batch)[0].context
     # The larger set of the checkpoint's textures and the basic ones; the smaller one is its beginning.
     if context.textures.shape[1] <= seen.textures.shape[1]:
         context = replace(context, textures=seen.textures.to(context.textures))

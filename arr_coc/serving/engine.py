@@ -201,11 +201,15 @@ class Engine(QuestionQueue):
         starts = itertools.accumulate(map(len, encodings), initial=0)
         rows = {key: range(start, start + len(held[key].encoding)) for key, start in zip(held, starts, strict=False)}
         shown = [[row for image in question.images for row in rows[image.key]] for question in questions]
-        asked = QuestionBatch(first.join(*others), shown, [question.text for question in questions])
-        history = [list(question.history) for question in questions]
+        encoding, texts = first.join(*others), [question.text for question in questions]
+        history, settings = (
+            [list(question.history) for question in questions],
+            {"max_new_tokens": questions[0].max_tokens},
+        )
         with self._fetching:
             choices, version = self.answer_generator.model.model.fetcher.resolve(wanted), self.version
-            prompt = self.answer_generator.embed(asked, choices, history, max_new_tokens=questions[0].max_tokens)
+            asked = QuestionBatch(encoding, shown, texts, choices, history, settings)
+            prompt = self.answer_generator.embed(asked)
         self.on_embedded(prompt)
         slots = torch.arange(len(asked.slots)).split([len(images) for images in shown])
         read = legibilities(prompt.fetch, asked.encoding, shown)

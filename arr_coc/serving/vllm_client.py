@@ -100,8 +100,9 @@ class VllmClient:
         if unknown:
             raise TypeError(f"ask: expected fields of FetchChoices; got {', '.join(sorted(unknown))}")
         resolved = self.answer_generator.model.model.fetcher.resolve(fetch_choices)
-        batch = QuestionBatch(encoding, [[*range(len(encoding))]], [question])
-        prompt = self.answer_generator.embed(batch, resolved, history, max_new_tokens=max_tokens)
+        settings = {"max_new_tokens": max_tokens}
+        batch = QuestionBatch(encoding, [[*range(len(encoding))]], [question], resolved, history, settings)
+        prompt = self.answer_generator.embed(batch)
         inside = prompt.inputs["attention_mask"][0].bool()
         ids, embeds = prompt.inputs["input_ids"][0][inside].tolist(), prompt.embeds[0][inside]
         head, tail = self._around

@@ -100,7 +100,7 @@ class CachedEncoder:
         if whole:
             return _unpacked(joined, bypass=core.config.bridge_config.bypass)
         mask = None if patch_mask is None else patch_mask.to(device)
-        return core.encode_features(pixel_values=pixel_values.to(device), patch_mask=mask, **joined)
+        return core.encode_image(pixel_values.to(device), mask, grid=joined)
 
     @property
     def keeps_whole(self) -> bool:

@@ -154,7 +154,6 @@ class Doors:
             self.ask,
             self.ask,
             self.encode,
-            self.converse,
             self.process,
             self.process_images,
             self.forward,
@@ -189,16 +188,6 @@ class Doors:
             return self.named("encode_image", self.model.encode_image, {"image": self.value("image", draw)})
         good = {"pixel_values": torch.zeros(1, 3, TINY_SIDE, TINY_SIDE), "patch_mask": torch.ones(1, 256).bool()}
         return self.named("encode_image", self.model.encode_image, self.spoil(draw, good, tuple(good)))
-
-    def converse(self, draw: Draw) -> tuple[str, Callable[[], Any]]:
-        arguments = self.spoil(draw, {"image": self.encoding, "question": QUESTION}, ("image", "question"))
-
-        def talk(image: Any, question: Any) -> Any:
-            conversation = self.model.converse(image, keep_history=True)
-            conversation.ask(question, max_new_tokens=1)
-            return conversation.ask(QUESTION, max_new_tokens=1)
-
-        return self.named("converse", talk, arguments)
 
     def process(self, draw: Draw) -> tuple[str, Callable[[], Any]]:
         good = {"images": self.image, "text": self.model.processor.prompt(QUESTION), "return_tensors": "pt"}
