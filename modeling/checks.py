@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers.image_utils import SizeDict
 from transformers.utils import PaddingStrategy
 
-from .image_sources import shorten
+from .image_loading import shorten
 
 FARTHEST = 1e9
 """px; a box further away is a mistake."""
@@ -114,6 +114,15 @@ def describe(value: Any) -> str:
 def is_dense(tensor: Tensor) -> bool:
     """Whether a tensor's values can be read: not sparse, quantized or on the meta device."""
     return tensor.layout == torch.strided and not tensor.is_quantized and not tensor.is_meta
+
+
+def array_of_tensor(name: str, tensor: Tensor) -> np.ndarray:
+    """The values of a tensor that has to be dense and of real numbers; half precision as float32."""
+    if not is_dense(tensor) or tensor.is_complex():
+        raise refusal(name, "a dense tensor of numbers", tensor)
+    tensor = tensor.detach().cpu()
+    array: np.ndarray = (tensor.float() if tensor.is_floating_point() else tensor).numpy()
+    return array
 
 
 def too_long(limit: int, longest: int, num_fetched: int, fits: int) -> ValueError:

@@ -15,7 +15,7 @@ from typing import Any
 
 from PIL import Image
 
-from .image_loading import Encoded, Source, check_size, count_pages, decode, open_encoded, seek_page
+from .image_loading import Encoded, Source, check_size, corruption_refused, count_pages, decode, open_encoded
 
 POINTS = 72
 """PDF units per inch."""
@@ -181,7 +181,8 @@ def _open_pages(encoded: Encoded, limits: Limits) -> list[Source]:
         sources = []
         for number in range(count):
             name = f"{encoded.name}, page {number + 1}"
-            seek_page(image, number, name)
+            with corruption_refused(name):
+                image.seek(number)
             check_size(image.height, image.width, name, limits.max_image_pixels)
             load = partial(_page_of, encoded, number, limits.max_image_pixels)
             sources.append(Source(image.height, image.width, load, page=number + 1))
@@ -191,7 +192,8 @@ def _open_pages(encoded: Encoded, limits: Limits) -> list[Source]:
 def _page_of(encoded: Encoded, number: int, limit: int) -> Image.Image:
     with open_encoded(BytesIO(encoded.content), encoded.name, limit) as image:
         name = f"{encoded.name}, page {number + 1}"
-        seek_page(image, number, name)
+        with corruption_refused(name):
+            image.seek(number)
         return decode(image, name, limit)
 
 

@@ -21,8 +21,7 @@ from transformers.utils import logging
 from .checks import PROCESSING, check_processing
 from .config_fields import MAX_SIDE, checked_field, member, number, validated, whole
 from .configuration_arr_coc import budget_field, grid_size
-from .image_loading import MAX_IMAGE_PIXELS, Box, Loaded, load_image, load_source
-from .image_sources import POLICIES, SourcePolicy
+from .image_loading import MAX_IMAGE_PIXELS, POLICIES, Box, Loaded, SourcePolicy, load_image, load_source
 
 Channels = int | float | list[Any] | tuple[Any, ...]
 
@@ -58,7 +57,7 @@ class ImageSettings:
     max_image_pixels: int = whole(1, 2**31 - 1, default=1)
     readable_px: int | float | None = number(0.0, MAX_SIDE, above=True, default=None)
     sources: str | SourcePolicy = checked_field(
-        f"one of {', '.join(POLICIES)}, or a SourcePolicy",
+        lambda: f"one of {', '.join(POLICIES)}, or a SourcePolicy",
         lambda value: isinstance(value, SourcePolicy) or value in POLICIES,
         default="any",
     )

@@ -18,8 +18,7 @@ from urllib.parse import urlsplit
 from torch import Tensor
 from transformers.cache_utils import Cache
 
-from ..modeling.image_loading import open_source
-from ..modeling.image_sources import POLICIES, shorten
+from ..modeling.image_loading import POLICIES, open_source, shorten
 from ..modeling.word_sources import check_words
 from .encoders import Encoder
 from .image_workers import PreparedImage, WorkerPool
