@@ -9,10 +9,11 @@ A file that declares such fields has no `from __future__ import annotations`: `s
 
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from types import MappingProxyType
+from typing import Any, ClassVar, TypeVar, get_args
 
 import torch
 from huggingface_hub.dataclasses import strict, validated_field
@@ -226,7 +227,12 @@ def check_labels(count: Any) -> None:
 
 
 class ValidatedConfig(PretrainedConfig):
-    """Fields of all transformers configs, with types: transformers' annotations are strings, which `strict` skips."""
+    """Fields of all transformers configs, with types: transformers' annotations are strings, which `strict` skips.
+
+    `retired` has the fields of earlier releases that have one value now. Configs that state it still load.
+    """
+
+    retired: ClassVar[Mapping[str, Any]] = MappingProxyType({})
 
     architectures: list[str] | None = None
     output_hidden_states: bool | None = False
@@ -245,6 +251,13 @@ class ValidatedConfig(PretrainedConfig):
         return (loaded[0], loaded[1] | auto) if kwargs.get("return_unused_kwargs") else loaded
 
     def __post_init__(self, **kwargs: Any) -> None:
+        for name in self.retired.keys() & kwargs:
+            stated = list(kwargs[name]) if isinstance(kwargs[name], tuple) else kwargs[name]
+            if stated == self.retired[name]:
+                del kwargs[name]
+            elif getattr(self, "num_hidden_layers", None) != 0:  # an encoder without layers never used them
+                expected = f"{self.retired[name]!r} (this release has no other)"
+                raise ValueError(f"{name}: expected {expected}; got {quoted(stated)}")
         check_labels(kwargs.get("num_labels"))
         attention, shown = kwargs.get("attn_implementation"), kwargs.get("output_attentions")
         if not isinstance(attention, str | dict | None):
@@ -320,15 +333,6 @@ def trained_scorers(default: Sequence[str]) -> Any:
         return len(set(names)) == len(names) and (not trained() or set(names) <= set(trained()))
 
     return checked_field(lambda: f"distinct scorers with weights ({', '.join(trained())})", holds, default)
-
-
-def shares(count: int, default: Sequence[float]) -> Any:
-    """A field for `count` weights, which are divided by their sum."""
-    return checked_field(
-        f"{count} numbers from 0 to 1000000, one above 0",
-        lambda weights: len(weights) == count and all(0 <= weight <= 1e6 for weight in weights) and sum(weights) > 0,
-        default,
-    )
 
 
 def span(default: Sequence[float]) -> Any:
