@@ -33,6 +33,8 @@ BROUGHT = {
     "bridge": ("quality", "transformer"),
     "textures": ("basic", "full"),
     "exploration": ("learned",),
+    "compressor": ("mask",),
+    "tier_choice": ("classifier",),
 }
 """Members that package arr-coc registers. A checkpoint that needs some holds their files (`write_members`)."""
 

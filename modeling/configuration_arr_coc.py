@@ -487,6 +487,8 @@ class ArrCocConfig(ValidatedConfig):
         """The members of families, as far as these are imported, whose code a checkpoint needs."""
         fetcher = self.fetcher_config
         named = [("bridge", self.bridge_config.kind), *(("strategy", name) for name in fetcher.scorers)]
+        named += [("compressor", self.vision_config.compressor)]
+        named += [("tier_choice", fetcher.tier_choice)] * (fetcher.tier_choice != "heuristic")
         named += [("exploration", "learned")] * fetcher.learned_exploration
         named += [("textures", fetcher.textures)] * (fetcher.textures not in (None, "light"))
         return [FAMILIES[noun][name] for noun, name in named if name in FAMILIES.get(noun, ())]

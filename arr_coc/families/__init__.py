@@ -5,7 +5,9 @@ needs into its checkpoint.
 """
 
 from .map_scorers import MapScorer as MapScorer
+from .mask_compressor import MaskCompressor as MaskCompressor
 from .public_sources import GuardedSources as GuardedSources
 from .quality_bridges import QualityBridge as QualityBridge
 from .relevance_maps import RELEVANCE_MAPS as RELEVANCE_MAPS
 from .tempering import TemperingPolicy as TemperingPolicy
+from .tier_classifier import TierClassifier as TierClassifier

@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import initialization
 
-from ..modeling.allocators import ContextNetwork
 from ..modeling.configuration_arr_coc import ArrCocFetcherConfig
 from ..modeling.patch_scorers import Temperature
 from ..modeling.scorers import SCORERS, FeedForward, FetchContext, Scorer, attend, depth_grids, masked_mean
@@ -24,6 +23,7 @@ from .relevance_maps import (
     salience_score,
     unit_range,
 )
+from .tier_classifier import ContextNetwork
 
 
 def shares(logits: Tensor) -> Tensor:
