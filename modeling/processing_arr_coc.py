@@ -19,7 +19,7 @@ from transformers.utils import logging
 from .budgets import pooling
 from .checks import check_processing, refusal
 from .configuration_arr_coc import COMPRESSION, PROCESSOR_MAP, count_vision_tokens
-from .documents import Limits, open_document
+from .documents import open_document
 from .image_loading import Source, document_refusal, shorten
 from .image_processing_arr_coc import ProcessorSettings
 from .prompt_format import CHAT_TEMPLATE, QUESTION_ROLE, images_first
@@ -266,9 +266,6 @@ class ArrCocProcessor(ProcessorMixin):
         rows = images if isinstance(images, list) else [images]
         shown = [image for row in rows for image in (row if isinstance(row, list) else [row])]
         options, _ = take_view_options(self.image_processor.views)
-        limits = Limits(
-            options.dpi, options.max_pages, options.fps, options.max_frames, self.image_processor.max_image_pixels
-        )
         documents = not all(isinstance(image, Image.Image) for image in shown)
         if documents:
             self._check_places(texts, images)
@@ -281,7 +278,7 @@ class ArrCocProcessor(ProcessorMixin):
             elif image.kind == "video":  # each frame would need its second before it
                 raise document_refusal(image)
             else:
-                sources += (opened := open_document(image, limits))
+                sources += (opened := open_document(image, options, self.image_processor.max_image_pixels))
                 pages.append([page.load() for page in opened])
         if documents:
             start, end = (f"(?:{re.escape(token)})?" for token in (VISION_START, VISION_END))
