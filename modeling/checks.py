@@ -143,9 +143,9 @@ def boxes_per_slot(boxes: Any) -> list[list[Any]]:
         ValueError: a box that is not four finite numbers, or no list of boxes.
     """
     rows = _as_lists(boxes)
-    if isinstance(rows, list) and (not rows or _is_box(rows[0])):
+    if isinstance(rows, list) and (not rows or is_box(rows[0])):
         rows = [rows]
-    if not isinstance(rows, list) or not all(isinstance(row, list) and all(map(_is_box, row)) for row in rows):
+    if not isinstance(rows, list) or not all(isinstance(row, list) and all(map(is_box, row)) for row in rows):
         expected = "boxes (x0, y0, x1, y1) of finite numbers in a list, or a list of such lists"
         raise refusal("boxes", expected, boxes)
     return rows
@@ -157,9 +157,10 @@ def _as_lists(value: Any) -> Any:
     return [_as_lists(part) for part in value] if isinstance(value, list | tuple) else value
 
 
-def _is_box(value: Any) -> bool:
-    numbers = isinstance(value, list) and len(value) == 4 and all(isinstance(part, Real) for part in value)
-    return numbers and all(-FARTHEST <= part <= FARTHEST for part in value)
+def is_box(value: Any) -> bool:
+    """Whether it is four finite numbers."""
+    four = isinstance(value, list | tuple | np.ndarray) and len(value) == 4
+    return four and all(isinstance(part, Real) and -FARTHEST <= part <= FARTHEST for part in value)
 
 
 # ---- a model's inputs ------------------------------------------------------------------------------------------------
