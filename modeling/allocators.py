@@ -224,13 +224,7 @@ def _divide(
     divided = (keys > 0) | (rank < (must + steps)[:, None])
     split_cell, split_quarter = divided[:, : cells.shape[1]], divided[:, cells.shape[1] :].view_as(quarters)
     split_quarter = split_quarter & split_cell[..., None]
-    return _leaves(tree, split_cell, split_quarter, worth, count)
-
-
-def _leaves(
-    tree: _Tree, split_cell: Tensor, split_quarter: Tensor, worth: tuple[Tensor, Tensor, Tensor], count: int
-) -> Allocation:
-    """The `count` leaves of the highest worth after these divisions."""
+    # The leaves after these divisions, of which those of the highest worth are fetched.
     values = torch.where(tree.real & split_quarter[..., None], worth[2], _NONE)
     levels = torch.zeros_like(tree.real, dtype=torch.int64)
     first = torch.where(split_cell[..., None] & ~split_quarter, worth[1], values[..., 0])

@@ -373,17 +373,11 @@ def calibration_weights() -> Any:
 LIMITS: dict[str, tuple[float, float]] = {
     "vocab_size": (1, 2**22),
     "hidden_size": (1, 2**15),
-    "intermediate_size": (1, 2**18),
-    "moe_intermediate_size": (1, 2**18),
     "num_hidden_layers": (1, 512),
-    "num_attention_heads": (1, 1024),
-    "num_key_value_heads": (1, 1024),
-    "head_dim": (1, 2**12),
-    "n_routed_experts": (1, 2**12),
-    "num_experts": (1, 2**12),
-    "num_local_experts": (1, 2**12),
-    "max_position_embeddings": (1, 2**24),
-    "sliding_window": (1, 2**24),
+    **dict.fromkeys(("intermediate_size", "moe_intermediate_size"), (1, 2**18)),
+    **dict.fromkeys(("num_attention_heads", "num_key_value_heads"), (1, 1024)),
+    **dict.fromkeys(("head_dim", "n_routed_experts", "num_experts", "num_local_experts"), (1, 2**12)),
+    **dict.fromkeys(("max_position_embeddings", "sliding_window"), (1, 2**24)),
     "initializer_range": (0, 10),
     "attention_dropout": (0, 1),
 }
@@ -414,7 +408,11 @@ def make_text_config(value: Any) -> PretrainedConfig:
             raise ValueError(f"{name}: expected a finite number up to {_LARGEST}; got {quoted(number)}")
         if name.endswith(("_eps", "_epsilon", "rope_theta", "factor")) and not number > 0:
             raise ValueError(f"{name}: expected a number above 0; got {quoted(number)}")
-    _check_rope(config)
+    rope = getattr(config, "rope_parameters", None)
+    for holder in (vars(config), rope if isinstance(rope, dict) else {}):
+        for name in ("rope_theta", "factor"):  # transformers only notices when it computes with them
+            if not isinstance(holder.get(name), int | float | None):
+                raise ValueError(f"text_config.{name}: expected a number; got {quoted(holder[name])}")
     _check_names(config)
     return config
 
@@ -439,15 +437,6 @@ def _check_limits(fields: dict[str, Any]) -> None:
         number = fields.get(name)
         if isinstance(number, (int, float)) and not low <= number <= high:
             raise ValueError(f"text_config.{name}: expected a number from {low} to {high}; got {quoted(number)}")
-
-
-def _check_rope(config: PretrainedConfig) -> None:
-    """Checks that the numbers of rotary positions are numbers; transformers only notices when it computes with them."""
-    rope = getattr(config, "rope_parameters", None)
-    for holder in (vars(config), rope if isinstance(rope, dict) else {}):
-        for name in ("rope_theta", "factor"):
-            if not isinstance(holder.get(name), int | float | None):
-                raise ValueError(f"text_config.{name}: expected a number; got {quoted(holder[name])}")
 
 
 def _check_names(config: PretrainedConfig) -> None:

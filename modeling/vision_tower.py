@@ -14,9 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import initialization
-from transformers.activations import ACT2FN
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.models.clip.modeling_clip import CLIPMLP
 
 from .checks import refusal
 from .config_fields import Registry
@@ -422,17 +422,6 @@ class SemanticAttention(nn.Module):
         return self.out_proj(out.flatten(2)), (own_key, own_value)
 
 
-class SemanticMLP(nn.Module):
-    def __init__(self, config: ArrCocSemanticConfig) -> None:
-        super().__init__()
-        self.fc1 = nn.Linear(config.hidden_size, config.intermediate_size)
-        self.act = ACT2FN[config.hidden_act]
-        self.fc2 = nn.Linear(config.intermediate_size, config.hidden_size)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.fc2(self.act(self.fc1(x)))
-
-
 class SemanticLayer(GradientCheckpointingLayer):
     """One CLIP block; also returns the keys and values of its own tokens.
 
@@ -444,7 +433,7 @@ class SemanticLayer(GradientCheckpointingLayer):
         self.layer_norm1 = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
         self.self_attn = SemanticAttention(config)
         self.layer_norm2 = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
-        self.mlp = SemanticMLP(config)
+        self.mlp = CLIPMLP(config)
 
     def forward(
         self, x: Tensor, past_key: Tensor | None, past_value: Tensor | None, used: Tensor | None = None
