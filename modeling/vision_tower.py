@@ -28,24 +28,9 @@ from .wordpieces import GivenWords, TextReader
 
 # ---- textures: cheap, fixed, and computed once per image ----------------------------------------------------------
 
-_LIGHT = ("luminance", "edge_magnitude")
-_BASIC = (
-    *_LIGHT, "red", "green", "blue", "saturation", "saliency", "sobel_x", "sobel_y", "local_entropy", "y", "x",
-    "eccentricity",
-)  # fmt: skip
-_FULL = (
-    *_BASIC, "variance_1", "variance_3", "variance_9", "stroke_density", "contrast_luminance", "contrast_red_green",
-    "contrast_blue_yellow", "orientation_0", "orientation_45", "orientation_90", "orientation_135",
-)  # fmt: skip
-
-SEMANTIC_CHANNELS = 16
-
-TEXTURES: tuple[str, ...] = (*_FULL, *(f"semantic_{number}" for number in range(SEMANTIC_CHANNELS)))
-"""All names, in the order of the channels. Each set holds the first of them, so a name has the same index in all
-sets."""
-
-TEXTURE_SETS: dict[str, tuple[str, ...]] = {"light": _LIGHT, "basic": _BASIC, "full": _FULL}
-"""The channels from an image's pixels. Scorers that read the semantic channels behind them project these themselves."""
+TEXTURE_SETS: dict[str, tuple[str, ...]] = {"light": ("luminance", "edge_magnitude")}
+"""The channels of each set, from the smallest to the largest. A set begins with those of the sets before it, so that a
+channel has the same number in all. Package arr-coc adds "basic" and "full"."""
 
 RICHER_TEXTURES: Registry[Callable[..., list[Tensor]]] = Registry("textures")
 """Functions that compute the channels of a set beyond "light": `textures` says from what."""
@@ -72,14 +57,8 @@ def magnitude(gradient: Tensor) -> Tensor:
 def textures(pixel_values: Tensor, side: int, kind: str = "light", patch_mask: Tensor | None = None) -> Tensor:
     """The channels `TEXTURE_SETS[kind]` of each patch: [B, 3, S, S] -> [B, T, G, G], float32.
 
-    By default a channel is a mean over the patch's pixels, which are -1 (black) to 1 (white).
-    "light": luminance; edge_magnitude, the gradient's length. "basic" adds red, green, blue; saturation: largest minus
-    smallest of the three (chroma); saliency: distance of the patch's colour from the image's mean colour (Achanta et
-    al. 2009); sobel_x, sobel_y: the gradient's absolute components; local_entropy: `information_score` of a histogram
-    of luminance; y, x: of the patch's centre, -1..1; eccentricity: its distance from the image's centre, 1 in a corner.
-    "full" adds variance_k: of luminance over k x k patches; stroke_density: share of pixels at the edge of a stroke;
-    contrast_*: distance from the mean of 5 x 5 patches around, in luminance and two opponent colours; orientation_a:
-    energy of the gradient in direction a degrees, from the structure tensor.
+    "light": means over the patch's pixels, which are -1 (black) to 1 (white), of luminance and of edge_magnitude, the
+    gradient's length. For the others see families/relevance_maps.py.
 
     Args:
         pixel_values: normalised RGB.

@@ -21,6 +21,7 @@ from arr_coc.families.map_scorers import (
 from arr_coc.families.relevance_maps import (
     CENTRE_WIDTH,
     RELEVANCE_MAPS,
+    TEXTURES,
     information_score,
     local_contrast,
     query_similarity,
@@ -29,7 +30,7 @@ from arr_coc.families.relevance_maps import (
 )
 from arr_coc.model_summary import generated_image
 from arr_coc.modeling.scorers import SCORERS
-from arr_coc.modeling.vision_tower import TEXTURE_SETS, TEXTURES
+from arr_coc.modeling.vision_tower import TEXTURE_SETS
 
 B, WIDTH = 3, 5
 N = WIDTH * WIDTH

@@ -14,9 +14,10 @@ from transformers import initialization
 from ..modeling.configuration_arr_coc import ArrCocFetcherConfig
 from ..modeling.patch_scorers import Temperature
 from ..modeling.scorers import SCORERS, FeedForward, FetchContext, Scorer, attend, depth_grids, masked_mean
-from ..modeling.vision_tower import TEXTURES, clear_of_padding, key_value_projection
+from ..modeling.vision_tower import clear_of_padding, key_value_projection
 from .relevance_maps import (
     RELEVANCE_MAPS,
+    TEXTURES,
     SemanticTextures,
     local_contrast,
     query_similarity,
