@@ -170,11 +170,6 @@ class VisualTableBridge(Bridge):
         return self.table(torch.arange(rows - INDICATORS, rows, device=device))
 
 
-def probabilities(logits: Tensor, vocabularies: list[int]) -> Tensor:
-    """Logits [..., W] of several vocabularies, side by side -> float32 probabilities, one softmax per vocabulary."""
-    return torch.cat([words.softmax(-1, dtype=torch.float32) for words in logits.split(vocabularies, -1)], -1)
-
-
 @BRIDGES.register("cells")
 class CellBridge(LinearBridge):
     """Base tokens from visual words for each place of their cell; fetched tokens from the linear projection.
@@ -214,7 +209,8 @@ class CellBridge(LinearBridge):
     ) -> Bridged:
         if bypass or base is not None:
             return super().forward(semantic, compressed)
-        mixture = probabilities(self.words(semantic, compressed), self.place_words)
+        words = self.words(semantic, compressed).split(self.place_words, -1)
+        mixture = torch.cat([logits.softmax(-1, dtype=torch.float32) for logits in words], -1)
         return Bridged(self.table(mixture.flatten(2)) + self.rest(torch.cat((semantic, compressed), -1)))
 
 

@@ -394,14 +394,7 @@ class ArrCocConfig(ValidatedConfig):
     _auto_class = "AutoConfig"
     sub_configs = {**_PARTS, "text_config": AutoConfig}
     # Trainer gathers all other outputs over batches. These are not tensors, or differ in shape between batches.
-    keys_to_ignore_at_inference = [
-        "cache",
-        "fetch",
-        "image_tokens",
-        "token_quality",
-        "relevance_loss",
-        "scores",
-    ]
+    keys_to_ignore_at_inference = ["cache", "fetch", "image_tokens", "token_quality", "relevance_loss", "scores"]
 
     vision_config: Any = None
     semantic_config: Any = None
