@@ -174,7 +174,7 @@ def load_source(
         source = _array_to_image(source, max_image_pixels, input_data_format)
     if isinstance(source, Image.Image):
         return finish_image(source, "image", max_image_pixels)
-    stream, name = open_source(source, source_policy(sources), timeout)
+    stream, name = open_source(source, sources, timeout)
     with stream:
         kind = document_kind(stream.read(1024))
         if kind is None:
@@ -191,20 +191,15 @@ def count_pages(image: Image.Image, name: str) -> int:
         return getattr(image, "n_frames", 1) if image.format in PAGED else 1
 
 
-def source_policy(sources: str | SourcePolicy) -> SourcePolicy:
-    """The policy called `sources`, or `sources` itself; raises a ValueError for an unknown name."""
-    if not isinstance(sources, str):
-        return sources
-    if sources not in POLICIES:
-        raise ValueError(f"sources: expected one of {', '.join(POLICIES)}; got {sources!r}")
-    return POLICIES[sources]
-
-
-def open_source(source: Any, policy: SourcePolicy, timeout: float | None) -> tuple[IO[bytes], str]:
+def open_source(source: Any, policy: str | SourcePolicy, timeout: float | None) -> tuple[IO[bytes], str]:
     """Opens a stream of encoded bytes, which the caller closes, and returns its name for error messages.
 
     Arguments and errors are those of `load_image`; a file object is read from its beginning and left open.
     """
+    if isinstance(policy, str):
+        if policy not in POLICIES:
+            raise ValueError(f"sources: expected one of {', '.join(POLICIES)}; got {policy!r}")
+        policy = POLICIES[policy]
     if isinstance(source, Mapping) and {"bytes", "path"} & set(source):
         content = source.get("bytes")
         source = source.get("path") if content is None else content
