@@ -120,8 +120,6 @@ class ArrCocFetcherConfig(ValidatedConfig):
             (`KeyValueProjection`); None: no latent.
         textures: the set of texture channels, see `TEXTURE_SETS`; None: those that the scorers read.
         balancer_size: hidden width of the tension balancer.
-        attention_layers: for "attention": the first and the last layer that it reads, as shares of the language
-            model's depth.
         window_size, window_gain: the "window" allocator's neighbourhood (odd, patches) and how much neighbours gain.
         quadtree_spread: for "quadtree": the standard deviation of relevance above which it divides a region.
         fovea_peaks, fovea_falloff, fovea_mapping: for "foveated": the most peaks of relevance, a in the resolution
@@ -138,6 +136,7 @@ class ArrCocFetcherConfig(ValidatedConfig):
     base_config_key = "fetcher_config"
     retired = MappingProxyType(
         {"balancer_aggregation": "statistics", "balancer_weights": "sigmoid", "sjv_weights": [0.3, 0.2, 0.5]}
+        | dict.fromkeys(("attention_layers", "glance_layers"), [0.25, 0.75])
     )
 
     strategy: str = member("strategy", default="realizer")
@@ -155,7 +154,6 @@ class ArrCocFetcherConfig(ValidatedConfig):
     latent_size: int | None = whole(1, MAX_WIDTH, default=None)
     textures: str | None = choice(("light", "basic", "full"), default=None)
     balancer_size: int = width(160)
-    attention_layers: list[int | float] | tuple[int | float, ...] = span(default=(0.25, 0.75))
     window_size: int = checked_field(
         "an odd number of patches up to 127", lambda size: size in range(1, 128, 2), default=3
     )
@@ -175,8 +173,6 @@ class ArrCocFetcherConfig(ValidatedConfig):
     initializer_range: int | float = spread(0.02)
 
     def __post_init__(self, **kwargs: Any) -> None:
-        if (span_of_layers := kwargs.pop("glance_layers", None)) is not None:  # the field's name until November 2026
-            self.attention_layers = span_of_layers
         super().__post_init__(**kwargs)
         require_heads(self, "num_heads")
         require(self.hidden_size % 2 == 0, "hidden_size", "an even width (sines and cosines)", self.hidden_size)

@@ -228,6 +228,10 @@ SPREAD = 2.0
 """Standard deviation, in patches, over which attention to a base token of one patch is spread (mask compressor)."""
 
 
+LAYERS = (0.25, 0.75)
+"""The layers whose attention is read: the first and the last, as shares of the language model's depth."""
+
+
 class AttentionRecorder(TorchFunctionMode):
     """Records the attention of the question's tokens, layer by layer, for any implementation of a layer.
 
@@ -287,8 +291,7 @@ def attention_relevance(model: Core, selected: SelectedSlots) -> Tensor:
     """Relevance [I, N], float32, from one pass of the language model over the prompts without fetched tokens.
 
     Where the encoding holds the keys and values of the prompt up to the base tokens, it reads only the question.
-    Attention from the question's tokens to the base tokens, mean over tokens, heads and the layers that
-    `fetcher_config.attention_layers` names. Zhang et al. 2025 (MLLMs Know Where to Look) show that attention in the
+    Attention from the question's tokens to the base tokens, mean over tokens, heads and `LAYERS`. Zhang et al. 2025 (MLLMs Know Where to Look) show that attention in the
     middle layers finds what a question is about.
 
     Raises:
@@ -313,7 +316,7 @@ def attention_relevance(model: Core, selected: SelectedSlots) -> Tensor:
             **{CACHE: past},
             **deepstack_arguments(None if planes is None else planes[:, start:]),
         )
-    layers, (begin, end) = recorder.layers, model.config.fetcher_config.attention_layers
+    layers, (begin, end) = recorder.layers, LAYERS
     if not layers:
         expected = 'a language model with attention "sdpa" or "eager", which shows its weights'
         received = model.language_model.config._attn_implementation
