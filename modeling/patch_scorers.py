@@ -291,8 +291,8 @@ def attention_relevance(model: Core, selected: SelectedSlots) -> Tensor:
     """Relevance [I, N], float32, from one pass of the language model over the prompts without fetched tokens.
 
     Where the encoding holds the keys and values of the prompt up to the base tokens, it reads only the question.
-    Attention from the question's tokens to the base tokens, mean over tokens, heads and `LAYERS`. Zhang et al. 2025 (MLLMs Know Where to Look) show that attention in the
-    middle layers finds what a question is about.
+    Attention from the question's tokens to the base tokens, mean over tokens, heads and `LAYERS`. Zhang et al. 2025
+    (MLLMs Know Where to Look) show that attention in the middle layers finds what a question is about.
 
     Raises:
         ValueError: an attention implementation without weights, such as "flash_attention_2".
