@@ -298,7 +298,7 @@ MAX_WIDTH, MAX_MLP, MAX_LAYERS, MAX_HEADS = 2**14, 2**17, 512, 1024
 """Bounds of the parts' sizes, several times those of the largest models there are."""
 
 MAX_ID = 2**31 - 1
-"""The largest id of a token."""
+"""The largest id of a token, and the largest number in a language model's config."""
 
 
 def width(default: int, *, least: int = 1) -> Any:
@@ -386,9 +386,6 @@ LIMITS: dict[str, tuple[float, float]] = {
 FLAGS = ("output_hidden_states", "output_attentions", "return_dict", "use_cache", "is_encoder_decoder")
 """Boolean fields of every config; transformers does not check the first ones."""
 
-_LARGEST = 2**31 - 1
-"""The largest whole number in a config: ids and sizes alike."""
-
 
 def make_text_config(value: Any) -> PretrainedConfig:
     """The language model's config, from itself, from a dict with `model_type` (Qwen3 by default), or from None.
@@ -404,8 +401,8 @@ def make_text_config(value: Any) -> PretrainedConfig:
             raise ValueError(f"text_config.{name}: expected true or false; got {quoted(getattr(config, name))}")
     _check_limits({name: getattr(config, name, None) for name in LIMITS})
     for name, number in _numbers(config.to_dict(), "text_config"):
-        if not abs(number) <= _LARGEST:
-            raise ValueError(f"{name}: expected a finite number up to {_LARGEST}; got {quoted(number)}")
+        if not abs(number) <= MAX_ID:
+            raise ValueError(f"{name}: expected a finite number up to {MAX_ID}; got {quoted(number)}")
         if name.endswith(("_eps", "_epsilon", "rope_theta", "factor")) and not number > 0:
             raise ValueError(f"{name}: expected a number above 0; got {quoted(number)}")
     rope = getattr(config, "rope_parameters", None)
