@@ -160,7 +160,8 @@ def _as_lists(value: Any) -> Any:
 def is_box(value: Any) -> bool:
     """Whether it is four finite numbers."""
     four = isinstance(value, list | tuple | np.ndarray) and len(value) == 4
-    return four and all(isinstance(part, Real) and -FARTHEST <= part <= FARTHEST for part in value)
+    numbers = four and all(isinstance(part, Real) for part in value)
+    return numbers and all(-FARTHEST <= part <= FARTHEST for part in value)
 
 
 # ---- a model's inputs ------------------------------------------------------------------------------------------------

@@ -78,7 +78,9 @@ class FetchResult(Rows):
     source: Tensor | None = None
     room: Tensor | None = None
 
-    PER_TOKEN: ClassVar = ("indices", "positions", "is_padding", "weights", "survival", "levels", "source")
+    PER_TOKEN: ClassVar[tuple[str, ...]] = (
+        "indices", "positions", "is_padding", "weights", "survival", "levels", "source",
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         if self.counts is None:
