@@ -13,8 +13,6 @@ from torch import Tensor
 from transformers.image_utils import SizeDict
 from transformers.utils import PaddingStrategy
 
-from .image_loading import shorten
-
 FARTHEST = 1e9
 """px; a box further away is a mistake."""
 
@@ -108,7 +106,8 @@ def describe(value: Any) -> str:
         return f"a {quantized}tensor {value.dtype}, {value.layout}, {value.device}, shape {list(value.shape)}"
     if isinstance(value, np.ndarray):
         return f"an array {value.dtype}, shape {list(value.shape)}"
-    return f"{shorten(' '.join(repr(value).split()))} ({type(value).__name__})"
+    text = " ".join(repr(value).split())
+    return f"{text if len(text) <= 80 else f'{text[:80]}...'} ({type(value).__name__})"
 
 
 def is_dense(tensor: Tensor) -> bool:
