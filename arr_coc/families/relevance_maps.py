@@ -15,15 +15,12 @@ from torch import Tensor, nn
 
 from ..modeling.vision_tower import RICHER_TEXTURES, TEXTURE_SETS
 
-TEXTURE_SETS["basic"] = (
-    *TEXTURE_SETS["light"], "red", "green", "blue", "saturation", "saliency", "sobel_x", "sobel_y", "local_entropy",
-    "y", "x", "eccentricity",
-)  # fmt: skip
-TEXTURE_SETS["full"] = (
-    *TEXTURE_SETS["basic"], "variance_1", "variance_3", "variance_9", "stroke_density", "contrast_luminance",
-    "contrast_red_green", "contrast_blue_yellow", "orientation_0", "orientation_45", "orientation_90",
-    "orientation_135",
-)  # fmt: skip
+BASIC = "red green blue saturation saliency sobel_x sobel_y local_entropy y x eccentricity"
+FULL = "variance_1 variance_3 variance_9 stroke_density contrast_luminance contrast_red_green contrast_blue_yellow"
+ORIENTATIONS = "orientation_0 orientation_45 orientation_90 orientation_135"
+
+TEXTURE_SETS["basic"] = (*TEXTURE_SETS["light"], *BASIC.split())
+TEXTURE_SETS["full"] = (*TEXTURE_SETS["basic"], *FULL.split(), *ORIENTATIONS.split())
 
 SEMANTIC_CHANNELS = 16
 
