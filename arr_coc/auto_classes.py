@@ -44,7 +44,7 @@ class _AfterImport(importlib.abc.MetaPathFinder):
     """A post-import hook: calls `register` once, after the first import of transformers or a module that needs it."""
 
     modules = f"{__package__}.modeling."
-    alone = (f"{modules}budgets", f"{modules}documents", f"{modules}image_loading", f"{modules}image_sources")
+    alone = (f"{modules}budgets", f"{modules}documents", f"{modules}image_loading")
     """Modules that the command line needs before torch: they import no others at first."""
 
     def find_spec(

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from .config_fields import Registry
 from .configuration_arr_coc import TIERS, ArrCocFetcherConfig, scaled_budget
 from .grid_encoder import in_tree, out_of_tree, pool_regions
-from .scorers import FetchContext, masked_mean, topk
+from .scorers import FetchContext, topk
 
 SOFTNESS = 0.02
 """Width of the soft edge of "adaptive", as a share of the mass; only gradients depend on it."""
@@ -78,34 +78,9 @@ def budgets_from_mass(mass: Tensor, share: float, *, least: int, most: int) -> B
     return Budgets(counts, torch.where(certain, 1.0, survival), (share * total[:, 0]).clamp(min=least))
 
 
-class ContextNetwork(nn.Module):
-    """Logits [B, R] from the pooled question and the image's mean feature (called gestalt in the weights' names)."""
-
-    def __init__(self, size: int, outputs: int, *, feature_size: int, text_size: int) -> None:
-        super().__init__()
-        self.text_norm = nn.LayerNorm(text_size)
-        self.text_projection = nn.Linear(text_size, size)
-        self.gestalt_norm = nn.LayerNorm(feature_size)
-        self.gestalt_projection = nn.Linear(feature_size, size)
-        self.hidden = nn.Linear(2 * size, size)
-        self.act = nn.GELU()
-        self.head = nn.Linear(size, outputs)
-
-    def forward(self, context: FetchContext) -> Tensor:
-        # Projected before pooling: means of raw embeddings hardly differ between long questions.
-        words = self.act(self.text_projection(self.text_norm(context.query)))
-        question = masked_mean(words, context.query_mask)
-        gestalt = masked_mean(context.features.flatten(2).transpose(1, 2), context.patch_mask)
-        gestalt = self.gestalt_projection(self.gestalt_norm(gestalt))
-        states = torch.cat((question.to(gestalt.device), gestalt), -1)
-        return self.head(self.act(self.hidden(states))).float()
-
-
-class TierClassifier(ContextNetwork):
-    """Logits [B, T] of the tiers, from the question and the image's mean feature."""
-
-    def __init__(self, config: ArrCocFetcherConfig, *, feature_size: int, text_size: int) -> None:
-        super().__init__(config.hidden_size, len(TIERS), feature_size=feature_size, text_size=text_size)
+TIER_CHOICES: Registry[type[nn.Module] | None] = Registry("tier_choice")
+"""Networks that choose the tier of each item: they return logits [B, T]."""
+TIER_CHOICES.register("heuristic")(None)
 
 
 class Budgeter(nn.Module):
@@ -125,12 +100,12 @@ class Budgeter(nn.Module):
 
 
 class TierBudgeter(Budgeter):
-    """One of `TIERS`, by the classifier or by the heuristic: more question tokens name more things to find."""
+    """One of `TIERS`, by a network or by the heuristic: more question tokens name more things to find."""
 
     def __init__(self, config: ArrCocFetcherConfig, *, feature_size: int, text_size: int) -> None:
         super().__init__(config, feature_size=feature_size, text_size=text_size)
-        trained = config.tier_choice == "classifier"
-        self.classifier = TierClassifier(config, feature_size=feature_size, text_size=text_size) if trained else None
+        kind = TIER_CHOICES[config.tier_choice]
+        self.classifier = None if kind is None else kind(config, feature_size=feature_size, text_size=text_size)
 
     def forward(self, context: FetchContext, mass: Tensor, most: int) -> Budgets:
         sizes = tier_sizes(context.side**2, most, device=mass.device)
@@ -249,13 +224,7 @@ def _divide(
     divided = (keys > 0) | (rank < (must + steps)[:, None])
     split_cell, split_quarter = divided[:, : cells.shape[1]], divided[:, cells.shape[1] :].view_as(quarters)
     split_quarter = split_quarter & split_cell[..., None]
-    return _leaves(tree, split_cell, split_quarter, worth, count)
-
-
-def _leaves(
-    tree: _Tree, split_cell: Tensor, split_quarter: Tensor, worth: tuple[Tensor, Tensor, Tensor], count: int
-) -> Allocation:
-    """The `count` leaves of the highest worth after these divisions."""
+    # The leaves after these divisions, of which those of the highest worth are fetched.
     values = torch.where(tree.real & split_quarter[..., None], worth[2], _NONE)
     levels = torch.zeros_like(tree.real, dtype=torch.int64)
     first = torch.where(split_cell[..., None] & ~split_quarter, worth[1], values[..., 0])

@@ -23,7 +23,7 @@ from .image_loading import Source, turn_box
 from .image_processing_arr_coc import Box
 from .scorers import EMPTY
 from .views import JointFetch, arrange
-from .vision_tower import TEXTURES, clear_of_padding
+from .vision_tower import TEXTURE_SETS, clear_of_padding
 
 THINKS, THOUGHT = "<think>", "</think>"
 """The marks around a language model's thinking before its answer."""
@@ -263,7 +263,7 @@ def blank_warning(answer: "Answer", encoding: ImageEncoding, images: Sequence[in
     origin = answer.sources[int(answer.fetch.own_relevance()[fetched].argmax())]
     row = images[origin.source]
     if encoding.characters is None:
-        edges = encoding.textures[row : row + 1, TEXTURES.index("edge_magnitude")]
+        edges = encoding.textures[row : row + 1, TEXTURE_SETS["light"].index("edge_magnitude")]
         within = F.pad(encoding.patch_mask[row].view_as(edges), [1] * 4)  # without the paper's own edges
         blank = bool(clear_of_padding(F.pad(edges, [1] * 4), within.flatten(1)).max() < FAINTEST)
     else:

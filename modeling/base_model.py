@@ -26,12 +26,12 @@ from transformers.cache_utils import Cache
 from transformers.modeling_utils import PreTrainedModel
 from transformers.utils.generic import TransformersKwargs, can_return_tuple
 
-from .attention_scorer import attention_relevance
 from .bridges import BRIDGES, FOREMOST, Bridged, DeepStack, ReadPatches
 from .checks import check_inputs, refusal
 from .configuration_arr_coc import ArrCocConfig
 from .fetcher import AS_CONFIGURED, FetchChoices, FetchResult, RunningBackFetcher
 from .image_encoding import ImageEncoding, check_identity
+from .patch_scorers import attention_relevance
 from .pretrained import CACHE, ArrCocPreTrainedModel, by_either_name, device_of, model_identity
 from .prompt import (
     READ,

@@ -155,7 +155,6 @@ class VisualTableBridge(Bridge):
 
     def __init__(self, config: ArrCocBridgeConfig, *, vision_size: int, text_size: int) -> None:
         super().__init__()
-        self.lookup = config.lookup
         words = config.table_size - INDICATORS
         self.head = nn.Sequential(nn.Linear(2 * vision_size, words, bias=False), nn.LayerNorm(words))
         self.table = VisualEmbeddingTable(config.table_size, text_size)
@@ -164,42 +163,11 @@ class VisualTableBridge(Bridge):
         if bypass:
             raise ValueError('bridge_bypass: expected a bridge with a linear projection; got "vet"')
         logits = self.head(torch.cat((semantic, compressed), -1))
-        if self.lookup == "hard":
-            return Bridged(self.table(logits.argmax(-1)))
-        soft = self.table(logits.softmax(-1, dtype=torch.float32))
-        if self.lookup == "soft":
-            return Bridged(soft)
-        return Bridged(self.table(logits.argmax(-1)) + (soft - soft.detach()))  # in this order: exactly the hard rows
+        return Bridged(self.table(logits.softmax(-1, dtype=torch.float32)))
 
     def indicators(self, device: torch.device) -> Tensor:
         rows = self.table.num_embeddings
         return self.table(torch.arange(rows - INDICATORS, rows, device=device))
-
-
-def probabilities(logits: Tensor, vocabularies: list[int]) -> Tensor:
-    """Logits [..., W] of several vocabularies, side by side -> float32 probabilities, one softmax per vocabulary."""
-    return torch.cat([words.softmax(-1, dtype=torch.float32) for words in logits.split(vocabularies, -1)], -1)
-
-
-class FetchedWords(nn.Module):
-    """Visual words of a fetched patch from a few vocabularies: the sum of their mixtures of rows."""
-
-    def __init__(self, vocabularies: list[int], *, vision_size: int, text_size: int) -> None:
-        super().__init__()
-        self.vocabularies = vocabularies
-        self.norm = nn.LayerNorm(2 * vision_size)
-        self.head = nn.Linear(2 * vision_size, sum(vocabularies))
-        self.table = VisualEmbeddingTable(sum(vocabularies), text_size)
-
-    def words(self, semantic: Tensor, compressed: Tensor) -> Tensor:
-        """Logits [B, K, W] of the words of each vocabulary, side by side."""
-        logits: Tensor = self.head(self.norm(torch.cat((semantic, compressed), -1)))
-        return logits
-
-    def forward(self, semantic: Tensor, compressed: Tensor) -> Tensor:
-        """Fetched tokens' semantic states and projected features [B, K, D'] -> [B, K, D]."""
-        tokens: Tensor = self.table(probabilities(self.words(semantic, compressed), self.vocabularies))
-        return tokens
 
 
 @BRIDGES.register("cells")
@@ -209,8 +177,6 @@ class CellBridge(LinearBridge):
     A base token represents 4x4 patches, too many for one mixture of rows. So each place of its cell has vocabularies of
     its own (`place_words`), with one softmax each. The token is the sum of all their mixtures and of a linear
     projection for the rest. The language model then reads a few table rows that name characters and their places.
-
-    With `fetched_words`, fetched tokens add mixtures of visual words to their projection, too.
 
     Source: Ovis' table of visual words (Lu et al. 2024), here one for each place; sums of vectors bound to places are
     tensor products (Smolensky 1990).
@@ -226,9 +192,6 @@ class CellBridge(LinearBridge):
         self.head = nn.Linear(2 * vision_size, rows)
         self.table = VisualEmbeddingTable(rows, text_size)
         self.rest = nn.Linear(2 * vision_size, text_size)
-        self.fetched: FetchedWords | None = None
-        if config.fetched_words:
-            self.fetched = FetchedWords(self.place_words, vision_size=vision_size, text_size=text_size)
 
     def words(self, semantic: Tensor, compressed: Tensor) -> Tensor:
         """Logits [B, M, 16, W] of the words at each place of a base token's cell, row by row, all vocabularies' W."""
@@ -245,11 +208,9 @@ class CellBridge(LinearBridge):
         **_: Any,
     ) -> Bridged:
         if bypass or base is not None:
-            projected = super().forward(semantic, compressed)
-            if bypass or self.fetched is None:
-                return projected
-            return Bridged(projected.tokens + self.fetched(semantic, compressed))
-        mixture = probabilities(self.words(semantic, compressed), self.place_words)
+            return super().forward(semantic, compressed)
+        words = self.words(semantic, compressed).split(self.place_words, -1)
+        mixture = torch.cat([logits.softmax(-1, dtype=torch.float32) for logits in words], -1)
         return Bridged(self.table(mixture.flatten(2)) + self.rest(torch.cat((semantic, compressed), -1)))
 
 

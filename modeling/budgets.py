@@ -151,7 +151,9 @@ class ViewOptions:
             (text, (x0, y0, x1, y1)) in px of the source, or a list of these, one for each source.
         reread: whether words that the network reads with little confidence are read again from the original pixels, see
             `rereading`.
-        dpi, max_pages, fps, max_frames: for documents, see `documents.Limits`.
+        dpi: px per inch at which pages of a PDF are rendered.
+        max_pages: of a document; more are refused.
+        fps, max_frames: frames of a video, per second and in all.
     """
 
     tiles: str | int = "auto"

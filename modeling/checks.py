@@ -16,8 +16,6 @@ from transformers.image_utils import SizeDict
 from transformers.utils import PaddingStrategy
 from transformers.utils.generic import TransformersKwargs
 
-from .image_sources import shorten
-
 FARTHEST = 1e9
 """px; a box further away is a mistake."""
 
@@ -111,12 +109,22 @@ def describe(value: Any) -> str:
         return f"a {quantized}tensor {value.dtype}, {value.layout}, {value.device}, shape {list(value.shape)}"
     if isinstance(value, np.ndarray):
         return f"an array {value.dtype}, shape {list(value.shape)}"
-    return f"{shorten(' '.join(repr(value).split()))} ({type(value).__name__})"
+    text = " ".join(repr(value).split())
+    return f"{text if len(text) <= 80 else f'{text[:80]}...'} ({type(value).__name__})"
 
 
 def is_dense(tensor: Tensor) -> bool:
     """Whether a tensor's values can be read: not sparse, quantized or on the meta device."""
     return tensor.layout == torch.strided and not tensor.is_quantized and not tensor.is_meta
+
+
+def array_of_tensor(name: str, tensor: Tensor) -> np.ndarray:
+    """The values of a tensor that has to be dense and of real numbers; half precision as float32."""
+    if not is_dense(tensor) or tensor.is_complex():
+        raise refusal(name, "a dense tensor of numbers", tensor)
+    tensor = tensor.detach().cpu()
+    array: np.ndarray = (tensor.float() if tensor.is_floating_point() else tensor).numpy()
+    return array
 
 
 def too_long(limit: int, longest: int, num_fetched: int, fits: int) -> ValueError:
@@ -227,9 +235,9 @@ def boxes_per_slot(boxes: Any) -> list[list[Any]]:
         ValueError: a box that is not four finite numbers, or no list of boxes.
     """
     rows = _as_lists(boxes)
-    if isinstance(rows, list) and (not rows or _is_box(rows[0])):
+    if isinstance(rows, list) and (not rows or is_box(rows[0])):
         rows = [rows]
-    if not isinstance(rows, list) or not all(isinstance(row, list) and all(map(_is_box, row)) for row in rows):
+    if not isinstance(rows, list) or not all(isinstance(row, list) and all(map(is_box, row)) for row in rows):
         expected = "boxes (x0, y0, x1, y1) of finite numbers in a list, or a list of such lists"
         raise refusal("boxes", expected, boxes)
     return rows
@@ -241,8 +249,10 @@ def _as_lists(value: Any) -> Any:
     return [_as_lists(part) for part in value] if isinstance(value, list | tuple) else value
 
 
-def _is_box(value: Any) -> bool:
-    numbers = isinstance(value, list) and len(value) == 4 and all(isinstance(part, Real) for part in value)
+def is_box(value: Any) -> bool:
+    """Whether it is four finite numbers."""
+    four = isinstance(value, list | tuple | np.ndarray) and len(value) == 4
+    numbers = four and all(isinstance(part, Real) for part in value)
     return numbers and all(-FARTHEST <= part <= FARTHEST for part in value)
 
 

@@ -9,10 +9,11 @@ A file that declares such fields has no `from __future__ import annotations`: `s
 
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from types import MappingProxyType
+from typing import Any, ClassVar, TypeVar, get_args
 
 import torch
 from huggingface_hub.dataclasses import strict, validated_field
@@ -32,6 +33,8 @@ BROUGHT = {
     "bridge": ("quality", "transformer"),
     "textures": ("basic", "full"),
     "exploration": ("learned",),
+    "compressor": ("mask",),
+    "tier_choice": ("classifier",),
 }
 """Members that package arr-coc registers. A checkpoint that needs some holds their files (`write_members`)."""
 
@@ -226,7 +229,12 @@ def check_labels(count: Any) -> None:
 
 
 class ValidatedConfig(PretrainedConfig):
-    """Fields of all transformers configs, with types: transformers' annotations are strings, which `strict` skips."""
+    """Fields of all transformers configs, with types: transformers' annotations are strings, which `strict` skips.
+
+    `retired` has the fields of earlier releases that have one value now. Configs that state it still load.
+    """
+
+    retired: ClassVar[Mapping[str, Any]] = MappingProxyType({})
 
     architectures: list[str] | None = None
     output_hidden_states: bool | None = False
@@ -245,6 +253,13 @@ class ValidatedConfig(PretrainedConfig):
         return (loaded[0], loaded[1] | auto) if kwargs.get("return_unused_kwargs") else loaded
 
     def __post_init__(self, **kwargs: Any) -> None:
+        for name in self.retired.keys() & kwargs:
+            stated = list(kwargs[name]) if isinstance(kwargs[name], tuple) else kwargs[name]
+            if stated == self.retired[name]:
+                del kwargs[name]
+            elif getattr(self, "num_hidden_layers", None) != 0:  # an encoder without layers never used them
+                expected = f"{self.retired[name]!r} (this release has no other)"
+                raise ValueError(f"{name}: expected {expected}; got {quoted(stated)}")
         check_labels(kwargs.get("num_labels"))
         attention, shown = kwargs.get("attn_implementation"), kwargs.get("output_attentions")
         if not isinstance(attention, str | dict | None):
@@ -283,7 +298,7 @@ MAX_WIDTH, MAX_MLP, MAX_LAYERS, MAX_HEADS = 2**14, 2**17, 512, 1024
 """Bounds of the parts' sizes, several times those of the largest models there are."""
 
 MAX_ID = 2**31 - 1
-"""The largest id of a token."""
+"""The largest id of a token, and the largest number in a language model's config."""
 
 
 def width(default: int, *, least: int = 1) -> Any:
@@ -322,15 +337,6 @@ def trained_scorers(default: Sequence[str]) -> Any:
     return checked_field(lambda: f"distinct scorers with weights ({', '.join(trained())})", holds, default)
 
 
-def shares(count: int, default: Sequence[float]) -> Any:
-    """A field for `count` weights, which are divided by their sum."""
-    return checked_field(
-        f"{count} numbers from 0 to 1000000, one above 0",
-        lambda weights: len(weights) == count and all(0 <= weight <= 1e6 for weight in weights) and sum(weights) > 0,
-        default,
-    )
-
-
 def span(default: Sequence[float]) -> Any:
     """A field for an interval within 0..1: its start and its end."""
     return checked_field(
@@ -367,17 +373,11 @@ def calibration_weights() -> Any:
 LIMITS: dict[str, tuple[float, float]] = {
     "vocab_size": (1, 2**22),
     "hidden_size": (1, 2**15),
-    "intermediate_size": (1, 2**18),
-    "moe_intermediate_size": (1, 2**18),
     "num_hidden_layers": (1, 512),
-    "num_attention_heads": (1, 1024),
-    "num_key_value_heads": (1, 1024),
-    "head_dim": (1, 2**12),
-    "n_routed_experts": (1, 2**12),
-    "num_experts": (1, 2**12),
-    "num_local_experts": (1, 2**12),
-    "max_position_embeddings": (1, 2**24),
-    "sliding_window": (1, 2**24),
+    **dict.fromkeys(("intermediate_size", "moe_intermediate_size"), (1, 2**18)),
+    **dict.fromkeys(("num_attention_heads", "num_key_value_heads"), (1, 1024)),
+    **dict.fromkeys(("head_dim", "n_routed_experts", "num_experts", "num_local_experts"), (1, 2**12)),
+    **dict.fromkeys(("max_position_embeddings", "sliding_window"), (1, 2**24)),
     "initializer_range": (0, 10),
     "attention_dropout": (0, 1),
 }
@@ -385,9 +385,6 @@ LIMITS: dict[str, tuple[float, float]] = {
 
 FLAGS = ("output_hidden_states", "output_attentions", "return_dict", "use_cache", "is_encoder_decoder")
 """Boolean fields of every config; transformers does not check the first ones."""
-
-_LARGEST = 2**31 - 1
-"""The largest whole number in a config: ids and sizes alike."""
 
 
 def make_text_config(value: Any) -> PretrainedConfig:
@@ -404,11 +401,15 @@ def make_text_config(value: Any) -> PretrainedConfig:
             raise ValueError(f"text_config.{name}: expected true or false; got {quoted(getattr(config, name))}")
     _check_limits({name: getattr(config, name, None) for name in LIMITS})
     for name, number in _numbers(config.to_dict(), "text_config"):
-        if not abs(number) <= _LARGEST:
-            raise ValueError(f"{name}: expected a finite number up to {_LARGEST}; got {quoted(number)}")
+        if not abs(number) <= MAX_ID:
+            raise ValueError(f"{name}: expected a finite number up to {MAX_ID}; got {quoted(number)}")
         if name.endswith(("_eps", "_epsilon", "rope_theta", "factor")) and not number > 0:
             raise ValueError(f"{name}: expected a number above 0; got {quoted(number)}")
-    _check_rope(config)
+    rope = getattr(config, "rope_parameters", None)
+    for holder in (vars(config), rope if isinstance(rope, dict) else {}):
+        for name in ("rope_theta", "factor"):  # transformers only notices when it computes with them
+            if not isinstance(holder.get(name), int | float | None):
+                raise ValueError(f"text_config.{name}: expected a number; got {quoted(holder[name])}")
     _check_names(config)
     return config
 
@@ -433,15 +434,6 @@ def _check_limits(fields: dict[str, Any]) -> None:
         number = fields.get(name)
         if isinstance(number, (int, float)) and not low <= number <= high:
             raise ValueError(f"text_config.{name}: expected a number from {low} to {high}; got {quoted(number)}")
-
-
-def _check_rope(config: PretrainedConfig) -> None:
-    """Checks that the numbers of rotary positions are numbers; transformers only notices when it computes with them."""
-    rope = getattr(config, "rope_parameters", None)
-    for holder in (vars(config), rope if isinstance(rope, dict) else {}):
-        for name in ("rope_theta", "factor"):
-            if not isinstance(holder.get(name), int | float | None):
-                raise ValueError(f"text_config.{name}: expected a number; got {quoted(holder[name])}")
 
 
 def _check_names(config: PretrainedConfig) -> None:

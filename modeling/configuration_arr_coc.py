@@ -7,6 +7,7 @@ row-major.
 
 import os
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from transformers import AutoConfig
@@ -43,7 +44,6 @@ from .config_fields import (
     number,
     require,
     require_heads,
-    shares,
     span,
     spread,
     trained_scorers,
@@ -120,13 +120,6 @@ class ArrCocFetcherConfig(ValidatedConfig):
             (`KeyValueProjection`); None: no latent.
         textures: the set of texture channels, see `TEXTURE_SETS`; None: those that the scorers read.
         balancer_size: hidden width of the tension balancer.
-        balancer_aggregation: its input from each score map: "statistics" (mean, maximum, standard deviation) or
-            "learned" (as many means of a small network over patches).
-        balancer_weights: how its outputs and the context network's become shares: "sigmoid" (divided by their sum) or
-            "softmax".
-        sjv_weights: weights of entropy, symbol density and coupling in "shannon_jung_vervaeke".
-        attention_layers: for "attention": the first and the last layer that it reads, as shares of the language
-            model's depth.
         window_size, window_gain: the "window" allocator's neighbourhood (odd, patches) and how much neighbours gain.
         quadtree_spread: for "quadtree": the standard deviation of relevance above which it divides a region.
         fovea_peaks, fovea_falloff, fovea_mapping: for "foveated": the most peaks of relevance, a in the resolution
@@ -141,6 +134,10 @@ class ArrCocFetcherConfig(ValidatedConfig):
 
     model_type = "arr_coc_fetcher"
     base_config_key = "fetcher_config"
+    retired = MappingProxyType(
+        {"balancer_aggregation": "statistics", "balancer_weights": "sigmoid", "sjv_weights": [0.3, 0.2, 0.5]}
+        | dict.fromkeys(("attention_layers", "glance_layers"), [0.25, 0.75])
+    )
 
     strategy: str = member("strategy", default="realizer")
     scorers: list[str] | tuple[str, ...] = trained_scorers(("realizer", "clip_query"))
@@ -157,10 +154,6 @@ class ArrCocFetcherConfig(ValidatedConfig):
     latent_size: int | None = whole(1, MAX_WIDTH, default=None)
     textures: str | None = choice(("light", "basic", "full"), default=None)
     balancer_size: int = width(160)
-    balancer_aggregation: str = choice(("statistics", "learned"), default="statistics")
-    balancer_weights: str = choice(("sigmoid", "softmax"), default="sigmoid")
-    sjv_weights: list[int | float] | tuple[int | float, ...] = shares(3, default=(0.3, 0.2, 0.5))
-    attention_layers: list[int | float] | tuple[int | float, ...] = span(default=(0.25, 0.75))
     window_size: int = checked_field(
         "an odd number of patches up to 127", lambda size: size in range(1, 128, 2), default=3
     )
@@ -180,8 +173,6 @@ class ArrCocFetcherConfig(ValidatedConfig):
     initializer_range: int | float = spread(0.02)
 
     def __post_init__(self, **kwargs: Any) -> None:
-        if (span_of_layers := kwargs.pop("glance_layers", None)) is not None:  # the field's name until November 2026
-            self.attention_layers = span_of_layers
         super().__post_init__(**kwargs)
         require_heads(self, "num_heads")
         require(self.hidden_size % 2 == 0, "hidden_size", "an even width (sines and cosines)", self.hidden_size)
@@ -206,11 +197,6 @@ class ArrCocVisionConfig(ValidatedConfig):
             without position table and neck.
         window_size: side of a local attention window, patches.
         global_attn_indexes: layers that attend over the whole grid.
-        shifted_windows: whether every second layer's windows begin half a window earlier, as in Swin transformers.
-        global_pool: side of the squares of patches whose means are the keys and values of layers that attend over the
-            whole grid; 1: the patches themselves, as published.
-        relative_positions: the table of relative positions on a grid of another side. "resize": interpolated, as in
-            SAM; "cut": a distance in patches has the same row on each grid, for encoders that learn from crops.
         out_channels: C, channels after the neck.
         stem: "patchify" (one convolution, as published) or "conv" (stride-2 3x3 convolutions, to train from scratch).
         stem_channels: for "conv": output channels of each stride-2 convolution before the last.
@@ -222,6 +208,7 @@ class ArrCocVisionConfig(ValidatedConfig):
 
     model_type = "arr_coc_vision"
     base_config_key = "vision_config"
+    retired = MappingProxyType({"shifted_windows": False, "global_pool": 1, "relative_positions": "resize"})
 
     image_size: int = whole(1, MAX_SIDE, default=1024)
     patch_size: int = whole(1, 256, default=16)
@@ -232,9 +219,6 @@ class ArrCocVisionConfig(ValidatedConfig):
     mlp_dim: int | None = whole(1, MAX_MLP, default=None)
     window_size: int = whole(1, MAX_SIDE, default=14)
     global_attn_indexes: list[int] | tuple[int, ...] = wholes(0, MAX_LAYERS - 1, default=(2, 5, 8, 11))
-    shifted_windows: bool = False
-    global_pool: int = checked_field("1, 2 or 4", lambda value: value in (1, 2, 4), default=1)
-    relative_positions: str = choice(("resize", "cut"), default="resize")
     out_channels: int = width(256)
     layer_norm_eps: int | float = epsilon(1e-6)
     stem: str = member("stem", default="patchify")
@@ -312,8 +296,7 @@ class ArrCocBridgeConfig(ValidatedConfig):
 
     Parameters, by their names in the whole model's state dict: every bridge but "vet" has `model.bridge.projection`;
     "quality" and "transformer" add `model.bridge.adapter.{norm,hidden,score,gate,correction}`, "transformer" also
-    `model.bridge.{norm,level,layers.i}`, "cells" `model.bridge.{norm,head,table,rest}`, with
-    `fetched_words` also `model.bridge.fetched.{norm,head,table}`, "wordpieces"
+    `model.bridge.{norm,level,layers.i}`, "cells" `model.bridge.{norm,head,table,rest}`, "wordpieces"
     only `model.bridge.places` and `model.vision_tower.text_reader.{line_head,character_head,spellings}`; "vet"
     has `model.bridge.head.0` (no bias), `model.bridge.head.1` and `model.bridge.table`; layout "rows" has
     `model.layout.image_newline` and `model.layout.view_seperator`, each [D].
@@ -337,11 +320,7 @@ class ArrCocBridgeConfig(ValidatedConfig):
         num_layers, num_heads: of the attention in "transformer".
         latent_size: width of the latent for keys and values in that attention; None: no latent.
         table_size: V, rows of the table of "vet"; the last 4 are indicators (start and end of an image, of a video).
-        lookup: for "vet": "soft" (mixture of rows by probability), "hard" (the most probable row, without a gradient
-            for its choice), "straight_through" (the hard row forwards, the soft mixture's gradient backwards).
         place_words: for "cells": the sizes of the vocabularies of each place in a cell.
-        fetched_words: for "cells": whether fetched tokens add visual words of one place's vocabularies to the linear
-            projection.
         places: for "wordpieces": side of the grid of position embeddings on the page.
         text_embedding_mean, text_embedding_std: over all weights of the language model's text embeddings; "quality" and
             "transformer" give each token this mean and standard deviation over its channels. None: tokens do not
@@ -350,6 +329,7 @@ class ArrCocBridgeConfig(ValidatedConfig):
 
     model_type = "arr_coc_bridge"
     base_config_key = "bridge_config"
+    retired = MappingProxyType({"lookup": "soft", "fetched_words": False})
 
     kind: str = member("bridge", default="linear")
     layout: str = member("layout", default="plain")
@@ -359,9 +339,7 @@ class ArrCocBridgeConfig(ValidatedConfig):
     num_heads: int = whole(1, MAX_HEADS, default=8)
     latent_size: int | None = whole(1, MAX_WIDTH, default=None)
     table_size: int = whole(INDICATORS + 1, 2**20, default=65536)
-    lookup: str = choice(("soft", "hard", "straight_through"), default="soft")
     place_words: list[int] | tuple[int, ...] = wholes(2, 2**16, default=(256,))
-    fetched_words: bool = False
     places: int = whole(1, 512, default=64)
     text_embedding_mean: int | float | None = number(-1e3, 1e3, default=None)
     text_embedding_std: int | float | None = number(0.0, 1e3, above=True, default=None)
@@ -373,8 +351,6 @@ class ArrCocBridgeConfig(ValidatedConfig):
         require(vet or self.layout != "indicators", "layout", '"indicators" with bridge "vet" only', self.layout)
         require(not (vet and self.bypass), "bypass", 'a bridge with a linear projection, not "vet"', self.bypass)
         require(len(self.place_words) > 0, "place_words", "at least one vocabulary", self.place_words)
-        cells = self.kind == "cells"
-        require(cells or not self.fetched_words, "fetched_words", 'false without bridge "cells"', self.fetched_words)
         mean, std = self.text_embedding_mean, self.text_embedding_std
         both = (mean is None) == (std is None)
         require(both, "text_embedding_mean", "a number beside text_embedding_std, or None for both", mean)
@@ -414,14 +390,7 @@ class ArrCocConfig(ValidatedConfig):
     _auto_class = "AutoConfig"
     sub_configs = {**_PARTS, "text_config": AutoConfig}
     # Trainer gathers all other outputs over batches. These are not tensors, or differ in shape between batches.
-    keys_to_ignore_at_inference = [
-        "cache",
-        "fetch",
-        "image_tokens",
-        "token_quality",
-        "relevance_loss",
-        "scores",
-    ]
+    keys_to_ignore_at_inference = ["cache", "fetch", "image_tokens", "token_quality", "relevance_loss", "scores"]
 
     vision_config: Any = None
     semantic_config: Any = None
@@ -507,6 +476,8 @@ class ArrCocConfig(ValidatedConfig):
         """The members of families, as far as these are imported, whose code a checkpoint needs."""
         fetcher = self.fetcher_config
         named = [("bridge", self.bridge_config.kind), *(("strategy", name) for name in fetcher.scorers)]
+        named += [("compressor", self.vision_config.compressor)]
+        named += [("tier_choice", fetcher.tier_choice)] * (fetcher.tier_choice != "heuristic")
         named += [("exploration", "learned")] * fetcher.learned_exploration
         named += [("textures", fetcher.textures)] * (fetcher.textures not in (None, "light"))
         return [FAMILIES[noun][name] for noun, name in named if name in FAMILIES.get(noun, ())]

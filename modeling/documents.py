@@ -7,7 +7,6 @@ import math
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from io import BytesIO
@@ -15,7 +14,8 @@ from typing import Any
 
 from PIL import Image
 
-from .image_loading import Encoded, Source, check_size, count_pages, decode, open_encoded, seek_page
+from .budgets import ViewOptions
+from .image_loading import Encoded, Source, check_size, corruption_refused, count_pages, decode, open_encoded
 
 POINTS = 72
 """PDF units per inch."""
@@ -24,34 +24,15 @@ _PDFIUM = threading.Lock()
 """PDFium is not thread-safe, not even across documents."""
 
 
-@dataclass(frozen=True)
-class Limits:
-    """How a document is read.
-
-    Attributes:
-        dpi: px per inch at which pages of a PDF are rendered.
-        max_pages: more pages are refused.
-        fps: frames of a video per second, fewer if that would be more than `max_frames`.
-        max_frames: of a video.
-        max_image_pixels: of a page or frame.
-    """
-
-    dpi: float
-    max_pages: int
-    fps: float
-    max_frames: int
-    max_image_pixels: int
-
-
-def open_document(encoded: Encoded, limits: Limits) -> list[Source]:
-    """The pages or frames of a document, in order.
+def open_document(encoded: Encoded, options: ViewOptions, max_image_pixels: int) -> list[Source]:
+    """The pages or frames of a document, in order; `max_image_pixels`: of each.
 
     Raises:
         ValueError: an encrypted, broken or empty document, more pages than `max_pages`, or a page that is too large.
         ImportError: the package that reads it is not installed.
     """
     openers = {"pdf": _open_pdf, "video": _open_video, "pages": _open_pages}
-    return openers[encoded.kind](encoded, limits)
+    return openers[encoded.kind](encoded, options, max_image_pixels)
 
 
 class MissingPackage(ImportError, ValueError):
@@ -66,15 +47,15 @@ def _package(name: str, extra: str, source: str) -> Any:
         raise MissingPackage(f"{source}: {expected}; got none installed") from error
 
 
-def _check_pages(count: int, name: str, limits: Limits) -> None:
-    if not 1 <= count <= limits.max_pages:
-        raise ValueError(f"{name}: expected 1 to {limits.max_pages} pages (max_pages); got {count}")
+def _check_pages(count: int, name: str, most: int) -> None:
+    if not 1 <= count <= most:
+        raise ValueError(f"{name}: expected 1 to {most} pages (max_pages); got {count}")
 
 
 # ---- PDF ----------------------------------------------------------------------------------------------------------
 
 
-def _open_pdf(encoded: Encoded, limits: Limits) -> list[Source]:
+def _open_pdf(encoded: Encoded, options: ViewOptions, max_image_pixels: int) -> list[Source]:
     pdfium = _package("pypdfium2", "documents", encoded.name)
     with _PDFIUM:
         try:
@@ -86,8 +67,8 @@ def _open_pdf(encoded: Encoded, limits: Limits) -> list[Source]:
                 received = "none" if encoded.password is None else "another"
             raise ValueError(f"{encoded.name}: expected {expected}; got {received}") from None
         with closing(pdf):
-            _check_pages(len(pdf), encoded.name, limits)
-            scale = limits.dpi / POINTS * (1 - 1e-6)  # 595.2 points are held as a little more: 1241 px at 150 dpi
+            _check_pages(len(pdf), encoded.name, options.max_pages)
+            scale = options.dpi / POINTS * (1 - 1e-6)  # 595.2 points are held as a little more: 1241 px at 150 dpi
             sources = []
             for number in range(len(pdf)):
                 with _whole_page(pdfium, encoded, number):
@@ -99,9 +80,9 @@ def _open_pdf(encoded: Encoded, limits: Limits) -> list[Source]:
                 sources.append(Source(height, width, load, page=number + 1, layer=layer, glance=glance))
     try:
         for page in sources:
-            check_size(page.height, page.width, f"{encoded.name}, page {page.page}", limits.max_image_pixels)
+            check_size(page.height, page.width, f"{encoded.name}, page {page.page}", max_image_pixels)
     except ValueError as error:
-        raise ValueError(f"{error}; a lower dpi than {limits.dpi:g} makes it smaller") from None
+        raise ValueError(f"{error}; a lower dpi than {options.dpi:g} makes it smaller") from None
     return sources
 
 
@@ -174,16 +155,17 @@ def _render(
 # ---- image files of several pages ---------------------------------------------------------------------------------
 
 
-def _open_pages(encoded: Encoded, limits: Limits) -> list[Source]:
-    with open_encoded(BytesIO(encoded.content), encoded.name, limits.max_image_pixels) as image:
+def _open_pages(encoded: Encoded, options: ViewOptions, max_image_pixels: int) -> list[Source]:
+    with open_encoded(BytesIO(encoded.content), encoded.name, max_image_pixels) as image:
         count = count_pages(image, encoded.name)
-        _check_pages(count, encoded.name, limits)
+        _check_pages(count, encoded.name, options.max_pages)
         sources = []
         for number in range(count):
             name = f"{encoded.name}, page {number + 1}"
-            seek_page(image, number, name)
-            check_size(image.height, image.width, name, limits.max_image_pixels)
-            load = partial(_page_of, encoded, number, limits.max_image_pixels)
+            with corruption_refused(name):
+                image.seek(number)
+            check_size(image.height, image.width, name, max_image_pixels)
+            load = partial(_page_of, encoded, number, max_image_pixels)
             sources.append(Source(image.height, image.width, load, page=number + 1))
     return sources
 
@@ -191,7 +173,8 @@ def _open_pages(encoded: Encoded, limits: Limits) -> list[Source]:
 def _page_of(encoded: Encoded, number: int, limit: int) -> Image.Image:
     with open_encoded(BytesIO(encoded.content), encoded.name, limit) as image:
         name = f"{encoded.name}, page {number + 1}"
-        seek_page(image, number, name)
+        with corruption_refused(name):
+            image.seek(number)
         return decode(image, name, limit)
 
 
@@ -214,10 +197,10 @@ def _video(encoded: Encoded) -> Iterator[tuple[Any, Any]]:
         raise ValueError(f"{encoded.name}: expected a whole video; got a broken one ({type(error).__name__})") from None
 
 
-def _open_video(encoded: Encoded, limits: Limits) -> list[Source]:
+def _open_video(encoded: Encoded, options: ViewOptions, max_image_pixels: int) -> list[Source]:
     with _video(encoded) as (container, stream):
         height, width = stream.height, stream.width
-        check_size(height, width, encoded.name, limits.max_image_pixels)
+        check_size(height, width, encoded.name, max_image_pixels)
         shown = [
             (float(packet.pts * stream.time_base), float((packet.duration or 0) * stream.time_base))
             for packet in container.demux(stream)
@@ -227,8 +210,8 @@ def _open_video(encoded: Encoded, limits: Limits) -> list[Source]:
         raise ValueError(f"{encoded.name}: expected a video with frames; got none")
     begin = min(start for start, _ in shown)
     length = max(start + duration for start, duration in shown) - begin
-    step = max(1 / limits.fps, length / limits.max_frames)
-    count = min(limits.max_frames, max(1, math.ceil(length / step - 1e-6)))
+    step = max(1 / options.fps, length / options.max_frames)
+    count = min(options.max_frames, max(1, math.ceil(length / step - 1e-6)))
     if _first_rotation(encoded) % 180:
         height, width = width, height
     return [

@@ -18,8 +18,7 @@ from .config_fields import Registry
 from .configuration_arr_coc import AUTO, ArrCocFetcherConfig
 from .grid_encoder import region_boxes, spread_regions
 from .image_encoding import Rows
-from .patch_scorers import SCORERS
-from .scorers import FetchContext, Scorer, scored
+from .scorers import SCORERS, FetchContext, Scorer, scored
 
 # ---- the result of a fetch ------------------------------------------------------------------------------------------
 

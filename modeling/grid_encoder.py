@@ -40,16 +40,6 @@ def resize_relative(table: Tensor, length: int) -> Tensor:
     return F.interpolate(table.float().t()[None], length, mode="linear")[0].t().to(table.dtype)
 
 
-def cut_relative(table: Tensor, length: int) -> Tensor:
-    """[l, D] table of relative positions at another length: its middle rows, or its end rows repeated."""
-    at = torch.arange(length, device=table.device) + (len(table) - length) // 2
-    return table[at.clamp(0, len(table) - 1)]
-
-
-RELATIVE = {"resize": resize_relative, "cut": cut_relative}
-"""Tables of relative positions at other lengths, by `relative_positions`."""
-
-
 STEMS: Registry[type[nn.Module]] = Registry("stem")
 
 
@@ -194,17 +184,14 @@ def attend_in_blocks(
 class GridAttention(nn.Module):
     """Self-attention over a [S, S] grid with SAM's decomposed relative positions, without an [S*S, S*S] bias.
 
-    With `pool` above 1, keys and values are those of means of pool x pool patches (Fan et al. 2021, Multiscale vision
-    transformers).
-
     On a CPU it runs in blocks and computes scores again for the backward pass. `attn_implementation="eager"` keeps the
     scores, which is a little faster and takes [S*S, S*S] memory. On other devices, and in compiled or exported graphs,
     PyTorch's fused kernel runs, with the position terms as channels of query and key.
     """
 
-    def __init__(self, config: ArrCocVisionConfig, side: int, pool: int = 1) -> None:
+    def __init__(self, config: ArrCocVisionConfig, side: int) -> None:
         super().__init__()
-        self.config, self.pool = config, pool
+        self.config = config
         self.num_heads = config.num_attention_heads
         self.head_dim = config.hidden_size // self.num_heads
         self.qkv = nn.Linear(config.hidden_size, 3 * config.hidden_size)
@@ -217,23 +204,16 @@ class GridAttention(nn.Module):
         initialization.zeros_(self.rel_pos_w)
 
     def _relative(self, table: Tensor, side: int) -> Tensor:
-        """Rows of `table` for each (query, key) coordinate pair: [side, side / pool, head_dim]."""
+        """Rows of `table` for each (query, key) coordinate pair: [side, side, head_dim]."""
         if table.shape[0] != 2 * side - 1:
-            table = RELATIVE[self.config.relative_positions](table, 2 * side - 1)
+            table = resize_relative(table, 2 * side - 1)
         at = torch.arange(side, device=table.device)
-        return table[at[:, None] - at[None, self.pool // 2 :: self.pool] + side - 1]
-
-    def _pooled(self, x: Tensor, side: int) -> Tensor:
-        """Keys or values [n, S * S, d] averaged over squares, which equals those of mean patches."""
-        grid = x.transpose(1, 2).unflatten(2, (side, side))
-        return F.avg_pool2d(grid, self.pool).flatten(2).transpose(1, 2)
+        return table[at[:, None] - at[None] + side - 1]
 
     def forward(self, x: Tensor) -> Tensor:
         batch, side, _, width = x.shape
         qkv = self.qkv(x).view(batch, side * side, 3, self.num_heads, self.head_dim)
         query, key, value = qkv.permute(2, 0, 3, 1, 4).flatten(1, 2)  # each [B*heads, S*S, head_dim]
-        if self.pool > 1:
-            key, value = self._pooled(key, side), self._pooled(value, side)
         grid = query.unflatten(1, (side, side))
         rows = torch.einsum("nyxd,ykd->nyxk", grid, self._relative(self.rel_pos_h, side)).flatten(1, 2)
         columns = torch.einsum("nyxd,xkd->nyxk", grid, self._relative(self.rel_pos_w, side)).flatten(1, 2)
@@ -259,28 +239,25 @@ class GridMLP(nn.Module):
 
 
 class GridLayer(GradientCheckpointingLayer):
-    """One SAM block; `window` = 0 attends over the whole grid, else within windows of that side.
+    """One SAM block; `window` = 0 attends over the whole grid, else within windows of that side."""
 
-    The first windows begin `shift` patches before the grid (Liu et al. 2021, Swin transformer).
-    """
-
-    def __init__(self, config: ArrCocVisionConfig, window: int, shift: int = 0) -> None:
+    def __init__(self, config: ArrCocVisionConfig, window: int) -> None:
         super().__init__()
-        self.window, self.shift = window, shift
+        self.window = window
         self.layer_norm1 = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
-        self.attn = GridAttention(config, window or config.grid_size, 1 if window else config.global_pool)
+        self.attn = GridAttention(config, window or config.grid_size)
         self.layer_norm2 = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
         self.mlp = GridMLP(config)
 
     def _attend_in_windows(self, x: Tensor) -> Tensor:
         batch, side, _, width = x.shape
-        w, before = self.window, self.shift
-        after = -(side + before) % w  # padded after the norm, zero and unmasked, as SAM does
-        x = F.pad(x, (0, 0, before, after, before, after))
-        n = (before + side + after) // w
+        w = self.window
+        after = -side % w  # padded after the norm, zero and unmasked, as SAM does
+        x = F.pad(x, (0, 0, 0, after, 0, after))
+        n = (side + after) // w
         x = x.view(batch, n, w, n, w, width).transpose(2, 3).reshape(-1, w, w, width)
         x = self.attn(x).view(batch, n, n, w, w, width).transpose(2, 3).reshape(batch, n * w, n * w, width)
-        return x[:, before : before + side, before : before + side]
+        return x[:, :side, :side]
 
     def forward(self, x: Tensor) -> Tensor:
         normed = self.layer_norm1(x)
@@ -319,9 +296,7 @@ class GridEncoder(nn.Module):
             return
         self.pos_embed = nn.Parameter(torch.zeros(1, side, side, config.hidden_size))
         for number in range(config.num_hidden_layers):
-            window = 0 if number in config.global_attn_indexes else config.window_size
-            shift = window // 2 if config.shifted_windows and number % 2 else 0
-            self.layers.append(GridLayer(config, window, shift))
+            self.layers.append(GridLayer(config, 0 if number in config.global_attn_indexes else config.window_size))
         self.neck = GridNeck(config)
 
     def start_weights(self, std: float) -> None:

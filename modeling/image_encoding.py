@@ -145,7 +145,7 @@ class ImageEncoding(Rows):
 
     Attributes:
         features: [P, C, G, G], the grid encoder's output.
-        textures: [P, T, G, G], the first of `textures.TEXTURES`.
+        textures: [P, T, G, G], the channels of one of `vision_tower.TEXTURE_SETS`.
         patch_mask: [P, N] bool, False on padding patches.
         seeds: [P] int64, a checksum of the pixels (for random relevance).
         compressed: [P, D', G/4, G/4], the compressor's output.

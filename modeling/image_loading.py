@@ -1,14 +1,15 @@
-"""Loading images: any source -> an upright 8-bit RGB image, or the bytes of a document (`documents`).
+"""Loading images: any source that a policy allows -> an upright 8-bit RGB image, or the bytes of a document.
 
-A path, URL, text, bytes, file object, array, tensor or Pillow image comes in, as far as a policy allows it; a Pillow
-image or a document goes out, or a ValueError of one line. Neither torch nor transformers is imported for a file, so
-that the command line refuses one at once.
+Whatever does not load raises a ValueError of one line, without content and without the password or query of a URL.
+Neither torch nor transformers is imported for a file, so that the command line refuses one at once.
 """
 
 import base64
 import binascii
 import os
+import socket
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -16,13 +17,14 @@ from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import IO, Any
-from urllib.parse import unquote_to_bytes, urlparse
+from urllib.parse import unquote_to_bytes, urlparse, urlsplit, urlunsplit
 from urllib.request import url2pathname
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from .image_sources import MAX_BYTES, POLICIES, SourcePolicy, download, shorten, without_secrets
+MAX_BYTES = 256 * 2**20
+"""The most bytes from a URL or file object: about the size of the largest image uncompressed."""
 
 MAX_IMAGE_PIXELS = 89_478_485
 """Pixels; Pillow's own limit against decompression bombs (a quarter of 2^30 bytes at 3 bytes a pixel)."""
@@ -33,23 +35,11 @@ MAX_IMAGE_SIDE = 65_535
 SMALLEST_PRINT = 8
 """px; the height of a line in the smallest bitmap fonts, whose letters are 5 px high."""
 
-WHITES = (1.0, 255.0, 1023.0, 4095.0, 16383.0, 65535.0)
-"""The largest value of floats and of 8, 10, 12, 14 and 16 bits: scanners and cameras put fewer bits into 16."""
-
-DARKEST = 16
-"""Levels of 8 bits: an image whose brightest pixel is below holds 12 bits in 16, or is black to the eye."""
-
-VISIBLE = 64
-"""Least difference between readable ink and the background, levels of 8 bits."""
-
-SAMPLED = 512
-"""px a side of the sample in which an image's ink is measured."""
+SHORTEST_BASE64 = 32
+"""Characters; below it a string without a scheme is a path, never base64 (the smallest image files take more)."""
 
 BAND = 256
 """Rows that are converted at a time if a conversion needs several times the memory of the image."""
-
-SHORTEST_BASE64 = 32
-"""Characters; below it a string without a scheme is a path, never base64 (the smallest image files take more)."""
 
 LAYOUTS = ("channels_first", "channels_last")
 
@@ -103,10 +93,8 @@ def turn_box(box: Box, degrees: int, height: float, width: float) -> Box:
 
 @dataclass(frozen=True)
 class Encoded:
-    """The bytes of a document: "pdf", "video", or "pages" (an image file of several pages); `name` is for errors.
-
-    `password` opens an encrypted PDF.
-    """
+    """The bytes of a document: "pdf", "video", or "pages" (an image file of several pages); `name` is for errors, and
+    `password` opens an encrypted PDF."""
 
     kind: str
     content: bytes
@@ -114,8 +102,50 @@ class Encoded:
     password: str | None = field(default=None, repr=False)
 
 
+@dataclass(frozen=True)
+class SourcePolicy:
+    """The sources that may be read, beside images that are passed whole (bytes, arrays, base64 and data: URLs).
+
+    Attributes:
+        schemes: "http" and "https": downloads; "file": this machine's files, as paths or file: URLs.
+        max_bytes: of one download; None: `MAX_BYTES`.
+    """
+
+    schemes: tuple[str, ...] = ("http", "https", "file")
+    max_bytes: int | None = None
+
+    def check_request(self, url: Any, name: str) -> None:
+        """Refuses a request of the download `name`, redirects included, by httpx's `url`; httpx refuses other
+        schemes."""
+        if url.scheme in ("http", "https") and url.scheme not in self.schemes:
+            raise ValueError(f"{name}: expected a source that is allowed here (sources); got {url.scheme}:")
+
+    def transport(self, httpx: Any) -> Any:
+        """The transport of downloads; None: httpx's own."""
+        return None
+
+
+POLICIES = {"any": SourcePolicy(), "inline": SourcePolicy(schemes=())}
+"""By name: "any" for one's own code; "inline" (no paths, no URLs) for a server for others. Package arr-coc adds
+"public"."""
+
+
 class Loaded(list[Any]):
     """Outputs of `load_sources`: upright RGB images, and the bytes of documents, which need no further check."""
+
+
+def shorten(text: str, length: int = 80) -> str:
+    """The text, shortened for an error message."""
+    return text if len(text) <= length else f"{text[:length]}..."
+
+
+def without_secrets(url: str) -> str:
+    """The URL without user, password, query and fragment, for error messages."""
+    try:
+        parts = urlsplit(url)
+        return shorten(urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", "")))
+    except ValueError:
+        return "URL"
 
 
 def load_sources(sources: Sequence[Any], *, max_image_pixels: int, policy: str | SourcePolicy) -> Loaded:
@@ -123,68 +153,53 @@ def load_sources(sources: Sequence[Any], *, max_image_pixels: int, policy: str |
     return Loaded([load_source(source, max_image_pixels=max_image_pixels, sources=policy) for source in sources])
 
 
-def load_source(source: Any, *, password: str | None = None, **options: Any) -> Image.Image | Encoded:
-    """`load_image`, or the bytes of a document; `options` are those of `load_image`.
-
-    `password`: of an encrypted PDF; other sources need none.
-    """
+def load_source(
+    source: Any,
+    *,
+    password: str | None = None,
+    max_image_pixels: int = MAX_IMAGE_PIXELS,
+    timeout: float | None = 30.0,
+    input_data_format: str | None = None,
+    sources: str | SourcePolicy = "any",
+) -> Image.Image | Encoded:
+    """`load_image`, or the bytes of a document; `password`: of an encrypted PDF."""
     if isinstance(source, Encoded):
         return source if password is None else replace(source, password=password)
-    if isinstance(source, Image.Image | np.ndarray) or _is_tensor(source):
-        return load_image(source, **options)
-    limit = options.get("max_image_pixels", MAX_IMAGE_PIXELS)
-    stream, name = open_source(source, source_policy(options.get("sources", "any")), options.get("timeout", 30.0))
+    torch = sys.modules.get("torch")  # before it is imported there is no tensor
+    if torch is not None and isinstance(source, torch.Tensor):
+        from .checks import array_of_tensor
+
+        source = array_of_tensor("image", source)
+    if isinstance(source, np.ndarray):
+        source = _array_to_image(source, max_image_pixels, input_data_format)
+    if isinstance(source, Image.Image):
+        return finish_image(source, "image", max_image_pixels)
+    stream, name = open_source(source, sources, timeout)
     with stream:
         kind = document_kind(stream.read(1024))
         if kind is None:
-            with open_encoded(stream, name, limit) as image:
+            with open_encoded(stream, name, max_image_pixels) as image:
                 if count_pages(image, name) == 1:
-                    return decode(image, name, limit)
+                    return decode(image, name, max_image_pixels)
         stream.seek(0)
-        content = stream.read(MAX_BYTES + 1)
-        if len(content) > MAX_BYTES:
-            raise ValueError(f"{name}: expected at most {MAX_BYTES} bytes; got more")
-        return Encoded(kind or "pages", content, name, password)
+        return Encoded(kind or "pages", _content(stream, name), name, password)
 
 
 def count_pages(image: Image.Image, name: str) -> int:
     """The number of images in an opened file of the formats `PAGED`; 1 for others."""
-    with _corruption_refused(name):
+    with corruption_refused(name):
         return getattr(image, "n_frames", 1) if image.format in PAGED else 1
 
 
-def seek_page(image: Image.Image, number: int, name: str) -> None:
-    """Goes to a page of an opened file, from 0; raises a ValueError for a broken page."""
-    with _corruption_refused(name):
-        image.seek(number)
-
-
-def source_policy(sources: str | SourcePolicy) -> SourcePolicy:
-    """The policy called `sources`, or `sources` itself.
-
-    Raises:
-        ValueError: an unknown name.
-    """
-    if not isinstance(sources, str):
-        return sources
-    if sources not in POLICIES:
-        raise ValueError(f"sources: expected one of {', '.join(POLICIES)}; got {sources!r}")
-    return POLICIES[sources]
-
-
-def open_source(source: Any, policy: SourcePolicy, timeout: float | None) -> tuple[IO[bytes], str]:
+def open_source(source: Any, policy: str | SourcePolicy, timeout: float | None) -> tuple[IO[bytes], str]:
     """Opens a stream of encoded bytes, which the caller closes, and returns its name for error messages.
 
-    Args:
-        source: a path (str, PathLike; "~" is the home folder), file://, http(s) or data: URL, base64 text, bytes, a
-            binary file object (read from its beginning, left open) or a data set's {"bytes": ..., "path": ...}.
-        policy: the sources that may be read.
-        timeout: seconds for a whole download, redirects included; None: no limit.
-
-    Raises:
-        FileNotFoundError: no such file.
-        ValueError: another type, a source that is not allowed, or one that cannot be read.
+    Arguments and errors are those of `load_image`; a file object is read from its beginning and left open.
     """
+    if isinstance(policy, str):
+        if policy not in POLICIES:
+            raise ValueError(f"sources: expected one of {', '.join(POLICIES)}; got {policy!r}")
+        policy = POLICIES[policy]
     if isinstance(source, Mapping) and {"bytes", "path"} & set(source):
         content = source.get("bytes")
         source = source.get("path") if content is None else content
@@ -195,21 +210,22 @@ def open_source(source: Any, policy: SourcePolicy, timeout: float | None) -> tup
     if isinstance(source, os.PathLike):
         return _open_file(os.fspath(source), policy)
     if hasattr(source, "read"):
-        return BytesIO(_read(source)), "file object"
+        if hasattr(source, "seekable") and source.seekable():
+            source.seek(0)  # as Pillow does: the same object may be read again
+        return BytesIO(_content(source, "file object")), "file object"
     raise ValueError(
         "image: expected a PIL image, path, URL, data: URL, base64 text, bytes, file object, "
         f'{{"bytes": ..., "path": ...}}, numpy array or torch tensor; got {type(source).__name__}'
     )
 
 
-def _read(stream: Any) -> bytes:
-    if hasattr(stream, "seekable") and stream.seekable():
-        stream.seek(0)  # as Pillow does: the same object may be read again
+def _content(stream: Any, name: str) -> bytes:
+    """The rest of a stream."""
     content = stream.read(MAX_BYTES + 1)
     if not isinstance(content, bytes):
-        raise ValueError(f"file object: expected one opened for bytes; got {type(content).__name__} from it")
+        raise ValueError(f"{name}: expected one opened for bytes; got {type(content).__name__} from it")
     if len(content) > MAX_BYTES:
-        raise ValueError(f"file object: expected at most {MAX_BYTES} bytes; got more")
+        raise ValueError(f"{name}: expected at most {MAX_BYTES} bytes; got more")
     return content
 
 
@@ -222,7 +238,11 @@ def _open_text(source: str, policy: SourcePolicy, timeout: float | None) -> tupl
     if scheme == "data":
         return BytesIO(_data_url_bytes(source)), "data: URL"
     if scheme == "file":
-        return _open_file(_file_url_path(source), policy)
+        parsed = urlparse(source)
+        if parsed.netloc not in ("", "localhost"):
+            expected = f"file:///path on this machine; got host {parsed.netloc!r}"
+            raise ValueError(f"{shorten(source)}: expected {expected}")
+        return _open_file(url2pathname(parsed.path), policy)
     named = source.startswith("/") and not source.startswith("/9j/")  # as base64 only a JPEG begins with a slash
     if len(source) >= SHORTEST_BASE64 and not ("file" in policy.schemes and (named or os.path.exists(source))):
         with suppress(binascii.Error, ValueError):
@@ -230,11 +250,68 @@ def _open_text(source: str, policy: SourcePolicy, timeout: float | None) -> tupl
     return _open_file(source, policy)
 
 
-def _file_url_path(url: str) -> str:
-    parsed = urlparse(url)
-    if parsed.netloc not in ("", "localhost"):
-        raise ValueError(f"{shorten(url)}: expected file:///path on this machine; got host {parsed.netloc!r}")
-    return url2pathname(parsed.path)
+def download(url: str, policy: SourcePolicy, timeout: float | None) -> bytes:
+    """The content at a URL; errors as in `open_source`."""
+    from transformers import image_utils  # it knows huggingface_hub's httpx (or httpx2), which modeling/ may not import
+
+    httpx: Any = image_utils.httpx
+    name = without_secrets(url)
+    content, limit = bytearray(), policy.max_bytes or MAX_BYTES
+    try:
+        with _cut_off(timeout) as watch, httpx.Client(transport=policy.transport(httpx), timeout=timeout) as client:
+            client.event_hooks = {"request": [lambda request: policy.check_request(request.url, name)]}
+            with client.stream("GET", url, follow_redirects=True, extensions={"trace": watch}) as response:
+                response.raise_for_status()
+                for chunk in response.iter_bytes():
+                    content += chunk
+                    if len(content) > limit:
+                        raise ValueError(f"{name}: expected at most {limit} bytes; got more")
+    except (TimeoutError, httpx.TimeoutException):
+        raise ValueError(f"{name}: expected an image within {timeout:g} s; got a slower one") from None
+    except (httpx.HTTPError, httpx.InvalidURL, OSError, UnicodeError) as error:
+        cause = type(error).__name__  # without the server's text and the URL
+        if isinstance(error, httpx.HTTPStatusError):
+            cause = f"status {error.response.status_code}"
+        elif isinstance(error, httpx.ConnectError | OSError):
+            cause = f"{cause}: {shorten(' '.join(str(error).split()))}"
+        raise ValueError(f"{name}: expected an image to download; got {cause}") from None
+    return bytes(content)
+
+
+@contextmanager
+def _cut_off(seconds: float | None) -> Iterator[Any]:
+    """A `trace` for httpx that records its connections, and shuts them after the time limit with a TimeoutError.
+
+    httpx's own timeouts are for one read each, so a server that sends a byte a second never exceeds them.
+    """
+    streams: list[Any] = []
+    over = threading.Event()
+
+    def shut() -> None:
+        over.set()
+        for stream in list(streams):
+            with suppress(OSError):
+                stream.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
+
+    def watch(event: str, info: Mapping[str, Any]) -> None:
+        if event.endswith(("connect_tcp.complete", "start_tls.complete")):
+            streams.append(info["return_value"])
+        if over.is_set():
+            raise TimeoutError
+
+    timer = threading.Timer(threading.TIMEOUT_MAX if seconds is None else seconds, shut)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield watch
+    except Exception as error:
+        if over.is_set():
+            raise TimeoutError from error
+        raise
+    finally:
+        timer.cancel()
+    if over.is_set():  # a shut connection may look like the end of the content
+        raise TimeoutError
 
 
 def _data_url_bytes(url: str) -> bytes:
@@ -255,16 +332,14 @@ def _open_file(path: str, policy: SourcePolicy) -> tuple[IO[bytes], str]:
     name = path if len(path) <= 80 else f"...{path[-80:]}"  # the end of the name identifies the file
     file = Path(os.path.expanduser(path))
     try:
-        if not file.exists():
-            raise FileNotFoundError(f"{name}: expected an image file; got a missing path")
-        if not file.is_file():  # a FIFO would block, a device has no end
-            kind = "a folder" if file.is_dir() else "a device, pipe or socket"
-            raise ValueError(f"{name}: expected an image file; got {kind}")
-        return file.open("rb"), name
-    except FileNotFoundError:
-        raise
+        if file.is_file():  # a FIFO would block, a device has no end
+            return file.open("rb"), name
+        missing, kind = not file.exists(), "a folder" if file.is_dir() else "a device, pipe or socket"
     except OSError as error:  # no permission, a name too long
         raise ValueError(f"{name}: expected an image file; got {type(error).__name__}") from error
+    if missing:
+        raise FileNotFoundError(f"{name}: expected an image file; got a missing path")
+    raise ValueError(f"{name}: expected an image file; got {kind}")
 
 
 def document_kind(head: bytes) -> str | None:
@@ -295,7 +370,7 @@ def load_image(
             bytes, binary file object, a data set's {"bytes": ..., "path": ...}, numpy array or torch tensor (HWC, CHW
             or HW; integers in 0..255, uint16, bool, or floats in 0..1). Encoded images are of `FORMATS`.
         max_image_pixels: larger images are refused before any pixel is decoded, as is a side above `MAX_IMAGE_SIDE`.
-        timeout: seconds for a whole download.
+        timeout: seconds for a whole download, redirects included; None: no limit.
         input_data_format: "channels_first" or "channels_last" for arrays; inferred by default, first where both fit.
         sources: the sources that may be read: a `SourcePolicy` or its name in `POLICIES`.
 
@@ -303,13 +378,8 @@ def load_image(
         FileNotFoundError: no such file.
         ValueError: any other source that is not an image, or a document of several pages.
     """
-    if isinstance(source, Image.Image):
-        return finish_image(source, "image", max_image_pixels)
-    if _is_tensor(source):
-        source = _tensor_to_array(source)
-    if isinstance(source, np.ndarray):
-        return finish_image(_array_to_image(source, max_image_pixels, input_data_format), "image", max_image_pixels)
-    loaded = load_source(source, max_image_pixels=max_image_pixels, timeout=timeout, sources=sources)
+    options: dict[str, Any] = {"timeout": timeout, "input_data_format": input_data_format, "sources": sources}
+    loaded = load_source(source, max_image_pixels=max_image_pixels, **options)
     if isinstance(loaded, Encoded):
         raise document_refusal(loaded)
     return loaded
@@ -326,7 +396,7 @@ def open_encoded(stream: IO[bytes], name: str, limit: int) -> Image.Image:
     """An opened image that is not decoded yet."""
     stream.seek(0)
     Image.init()  # registers all formats of the installed Pillow
-    with _corruption_refused(name):
+    with corruption_refused(name):
         try:
             return Image.open(stream, formats=[kind for kind in FORMATS if kind in Image.OPEN])
         except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
@@ -361,11 +431,11 @@ def decode(image: Image.Image, name: str, limit: int) -> Image.Image:
 
 
 class _Refused(Exception):
-    """Turns errors of reading into a ValueError for the caller."""
+    """An error whose text is for the caller."""
 
 
 @contextmanager
-def _corruption_refused(name: str) -> Iterator[None]:
+def corruption_refused(name: str) -> Iterator[None]:
     """Turns errors of Pillow's parsers, which may be of any type and quote the content, into a ValueError."""
     try:
         yield
@@ -378,7 +448,7 @@ def _corruption_refused(name: str) -> Iterator[None]:
 def finish_image(image: Image.Image, name: str, limit: int) -> Image.Image:
     """Checks that need no pixels, then decodes, turns upright and converts to 8-bit RGB."""
     check_size(image.height, image.width, name, limit)
-    with _corruption_refused(name):
+    with corruption_refused(name):
         image.load()
         if image.mode == "F" and not np.isfinite(np.asarray(image)).all():
             raise _Refused(f"{name}: expected finite pixels; got mode F with values that are not finite")
@@ -448,21 +518,19 @@ def _to_rgb(image: Image.Image) -> Image.Image:
 def _lightened(image: Image.Image) -> Image.Image:
     """Scales a scan of 12 bits a channel in 16, of which Pillow keeps the upper 8 (up to 15), to the whole range."""
     brightest = max(high for _, high in image.getextrema())  # type: ignore[misc]
-    return image.point(lambda value: value * 255 / brightest) if 0 < brightest < DARKEST else image
+    return image.point(lambda value: value * 255 / brightest) if 0 < brightest < 16 else image
 
 
 def _background(image: Image.Image) -> int:
-    """The grey behind a transparent image: white, unless its ink would vanish on white.
-
-    That is so if a quarter of the image is transparent and a quarter of the visible part nearly white. Then the
-    function takes white, black or middle grey: the one from which the nearest tenth of the ink differs most.
-    """
-    width, height = (min(side, SAMPLED) for side in image.size)
+    """The grey behind a transparent image: white, unless a quarter is transparent and a quarter of the rest nearly
+    white; then white, black or middle grey, from which the nearest tenth of the ink differs most."""
+    width, height = (min(side, 512) for side in image.size)  # a sample is enough
     sample = image.resize((width, height), Image.Resampling.NEAREST)
     rgba = np.asarray((sample.convert("LA") if sample.mode == "La" else sample).convert("RGBA"))
     weight = rgba[..., 3].ravel() / 255.0
     ink = rgba[..., :3].reshape(-1, 3) @ np.array([0.299, 0.587, 0.114])
-    if weight.mean() > 0.75 or not weight.any() or weight[ink > 255 - VISIBLE].sum() < 0.25 * weight.sum():
+    faint = ink > 255 - 64  # levels of 8 bits, the least difference between readable ink and white
+    if weight.mean() > 0.75 or not weight.any() or weight[faint].sum() < 0.25 * weight.sum():
         return 255
 
     def contrast(grey: int) -> float:
@@ -476,7 +544,8 @@ def _background(image: Image.Image) -> int:
 def _scale_to_8_bit(values: np.ndarray, mode: str) -> np.ndarray:
     """Scales by the white of the fewest bits that hold the values (1.0 for floats), else by minimum and maximum."""
     low, high = float(values.min()), float(values.max())
-    known = WHITES[not mode.startswith("F") :]
+    whites = (255.0, 1023.0, 4095.0, 16383.0, 65535.0)  # scanners and cameras put 10, 12 or 14 bits into 16
+    known = (1.0, *whites) if mode.startswith("F") else whites
     white = next((limit for limit in known if low >= 0 and high <= limit), None)
     black = 0.0
     if white is None:
@@ -486,22 +555,6 @@ def _scale_to_8_bit(values: np.ndarray, mode: str) -> np.ndarray:
         band = values[top : top + BAND].astype(np.float64)
         scaled[top : top + BAND] = np.rint((band - black) * (255.0 / white))
     return scaled
-
-
-def _is_tensor(source: Any) -> bool:
-    """Whether it is a tensor; there is none before torch is imported."""
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(source, torch.Tensor)
-
-
-def _tensor_to_array(tensor: Any) -> np.ndarray:
-    from .checks import is_dense, refusal
-
-    if not is_dense(tensor) or tensor.is_complex():
-        raise refusal("image", "a dense tensor of numbers", tensor)
-    tensor = tensor.detach().cpu()
-    array: np.ndarray = (tensor.float() if tensor.is_floating_point() else tensor).numpy()
-    return array
 
 
 def _array_to_image(array: np.ndarray, limit: int, layout: str | None) -> Image.Image:

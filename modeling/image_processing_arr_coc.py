@@ -19,11 +19,10 @@ from transformers.processing_utils import ImagesKwargs
 from transformers.utils import logging
 
 from .budgets import COMPRESSION, Window
-from .checks import PROCESSING, check_processing
+from .checks import check_processing
 from .config_fields import MAX_SIDE, checked_field, member, number, validated, whole
 from .configuration_arr_coc import budget_field, grid_size
-from .image_loading import MAX_IMAGE_PIXELS, Box, Loaded, load_image, load_source
-from .image_sources import POLICIES, SourcePolicy
+from .image_loading import MAX_IMAGE_PIXELS, POLICIES, Box, Loaded, SourcePolicy, load_image, load_source
 
 Channels = int | float | list[Any] | tuple[Any, ...]
 
@@ -59,7 +58,7 @@ class ImageSettings:
     max_image_pixels: int = whole(1, 2**31 - 1, default=1)
     readable_px: int | float | None = number(0.0, MAX_SIDE, above=True, default=None)
     sources: str | SourcePolicy = checked_field(
-        f"one of {', '.join(POLICIES)}, or a SourcePolicy",
+        lambda: f"one of {', '.join(POLICIES)}, or a SourcePolicy",
         lambda value: isinstance(value, SourcePolicy) or value in POLICIES,
         default="any",
     )
@@ -265,8 +264,7 @@ class ArrCocImageProcessor(PilBackend):
 
     def __call__(self, images: Any, *args: Any, **kwargs: Any) -> BatchFeature:
         """See the class."""
-        if kwargs.keys() & PROCESSING.keys():
-            check_processing(kwargs)
+        check_processing(kwargs)
         return super().__call__(images, *args, **kwargs)
 
     def to_dict(self) -> dict[str, Any]:
@@ -321,13 +319,7 @@ class ArrCocImageProcessor(PilBackend):
         super()._validate_preprocess_kwargs(*args, **kwargs)
         if (dict(kwargs["size"]), kwargs["patch_size"]) != (dict(self.size), self.patch_size):  # these were checked
             _check_square(kwargs["size"], kwargs["patch_size"])
-        readable_px = kwargs["readable_px"]
-        if readable_px is not None and not readable_px > 0:
-            raise ValueError(f"readable_px: expected a number above 0, or None; got {readable_px!r}")
-        for name in ("image_mean", "image_std"):
-            value = kwargs.get(name)
-            if isinstance(value, Sequence) and len(value) != 3:
-                raise ValueError(f"{name}: expected a number, or 3 for red, green and blue; got {value}")
+        ImageSettings(**{name: kwargs[name] for name in ("readable_px", "image_mean", "image_std")})
         layout = kwargs.get("data_format")
         if layout is not None and ChannelDimension(layout) != ChannelDimension.FIRST:
             raise ValueError(f"data_format: expected channels_first; got {layout}")

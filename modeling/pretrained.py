@@ -306,10 +306,10 @@ class ArrCocPreTrainedModel(PreTrainedModel):
         """
         source = pretrained_model_name_or_path
         options = {**kwargs, "use_safetensors": use_safetensors, "output_loading_info": True}
+        options["ignore_mismatched_sizes"] = True  # `check_fit` refuses them
         if not strict or source is None:  # without a name, the caller's own state dict is loaded
-            loaded: Any = super().from_pretrained(
-                source, *model_args, ignore_mismatched_sizes=ignore_mismatched_sizes, **options
-            )
+            options["ignore_mismatched_sizes"] = ignore_mismatched_sizes
+            loaded: Any = super().from_pretrained(source, *model_args, **options)
             loaded[0]._place = _place_of(kwargs)
             return loaded if output_loading_info else loaded[0]
         passed = ["mismatched"] * ignore_mismatched_sizes + ["missing", "unexpected"] * output_loading_info
@@ -320,9 +320,7 @@ class ArrCocPreTrainedModel(PreTrainedModel):
             _check_folder(folder)
             for place in places:
                 with no_bar() if place else nullcontext():  # one message: that of loading the weights
-                    loaded = super().from_pretrained(
-                        source, *model_args, ignore_mismatched_sizes=True, **{**options, **place}
-                    )
+                    loaded = super().from_pretrained(source, *model_args, **{**options, **place})
                 model, report = loaded
                 if not getattr(model, "_hf_peft_config_loaded", False):  # then the report is that of the adapter
                     check_fit(source, report, passed=passed)
@@ -335,9 +333,7 @@ class ArrCocPreTrainedModel(PreTrainedModel):
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
-        start: Any = getattr(
-            module, "start_weights", None
-        )  # parts that do not start with normal weights and zero biases
+        start: Any = getattr(module, "start_weights", None)  # others start with normal weights and zero biases
         if start is not None:
             start(self.config.initializer_range)
         if isinstance(module, FetchedProjection):
@@ -406,9 +402,7 @@ def model_identity(core: ArrCocPreTrainedModel) -> str:
     """A checksum of the parts that encode images: configs, samples of the weights and active adapters."""
     config, digest = core.config, sha256()
     for part in (config.vision_config, config.semantic_config, config.bridge_config):
-        usual = type(
-            part
-        )().to_dict()  # without defaults, so that a new field does not change the identity where it is unused
+        usual = type(part)().to_dict()  # a new field with its default must not change the identity
         settings = {name: value for name, value in part.to_dict().items() if value != usual.get(name)}
         settings = {name: value for name, value in settings.items() if name not in _UNRELATED}
         digest.update(json.dumps(settings, sort_keys=True, default=str).encode())
@@ -417,9 +411,7 @@ def model_identity(core: ArrCocPreTrainedModel) -> str:
         for key, sample in sorted((key, _sampled(tensor)) for key, tensor in loaded_weights(module)):
             digest.update(f"{name}.{key}".encode() + sample)
         for key, part in module.named_modules():
-            if hasattr(part, "active_adapters") and hasattr(
-                part, "disable_adapters"
-            ):  # of PEFT: the active adapters, and whether they are disabled
+            if hasattr(part, "active_adapters") and hasattr(part, "disable_adapters"):  # of PEFT
                 read = [] if part.disable_adapters else part.active_adapters
                 digest.update(f"{name}.{key}{read}{getattr(part, 'scaling', None)}".encode())
     return digest.hexdigest()

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageFont
 
-from .checks import refusal
+from .checks import is_box, refusal
 from .image_loading import reaches
 from .image_processing_arr_coc import Box
 from .wordpieces import CHARACTERS, COLUMNS, Word
@@ -127,7 +127,7 @@ def lines_of_caller(words: Any, height: int, width: int) -> tuple[PrintedLine, .
     places: dict[tuple[float, ...], int] = {}
     for number, entry in enumerate(words):
         text, box = entry if isinstance(entry, list | tuple) and len(entry) == 2 else (None, ())
-        if not isinstance(text, str) or not _is_box(box):
+        if not isinstance(text, str) or not is_box(box):
             raise refusal(f"words[{number}]", "(text, (x0, y0, x1, y1)) with numbers in px of the image", entry)
         x0, y0, x1, y1 = map(float, box)
         if not (x0 < x1 and y0 < y1 and reaches((x0, y0, x1, y1), height, width)):
@@ -139,14 +139,6 @@ def lines_of_caller(words: Any, height: int, width: int) -> tuple[PrintedLine, .
         if plain := " ".join(text.split()):
             lines.append(line_in_box(plain, box))
     return tuple(lines)
-
-
-def _is_box(box: Any) -> bool:
-    numbers = list(box) if isinstance(box, list | tuple | np.ndarray) else []
-    return len(numbers) == 4 and all(
-        isinstance(edge, int | float | np.number) and not isinstance(edge, bool) and abs(float(edge)) < 1e7
-        for edge in numbers
-    )
 
 
 # ---- from lines to the reader's words -----------------------------------------------------------------------------
@@ -171,8 +163,6 @@ _ALIKE = {
     "\u0131": "i", "\u0142": "l", "\u0141": "L", "\u0111": "d", "\u0110": "D", "\u00f0": "d", "\u00d0": "D",
     "\u00fe": "th", "\u00de": "Th",
 }  # fmt: skip
-_ALIKE |= {mark: CHARACTERS[CHARACTERS.index(plain)] for mark, plain in zip("‘’“”", "''\"\"", strict=True)
-           if mark not in CHARACTERS}  # fmt: skip
 
 
 def words_on_view(lines: Iterable[PrintedLine], square: Sequence[float], grid: int) -> list[Word]:
@@ -283,7 +273,8 @@ def read_text_layer(sheet: Any, image: Image.Image, *, invisible: bool = True) -
     others = [char.ink for char in printed if not (char.upright and char.cap > 0)]
     apart = _pictures_apart(pictures, upright, image.size)
     if others or apart:
-        lines.append(PrintedLine(UNKNOWN * len(others + apart), _clipped(others + apart, image.size)))
+        boxes = np.clip(np.array(others + apart, np.float32), 0, np.array((*image.size, *image.size), np.float32))
+        lines.append(PrintedLine(UNKNOWN * len(boxes), boxes))
     area = sum((x1 - x0) * (y1 - y0) for x0, y0, x1, y1 in apart) / (image.width * image.height)
     unknown = sum(char.text == UNKNOWN for char in printed)
     return TextLayer(tuple(lines), len(characters) - len(printed), unknown, min(1.0, area))
@@ -475,11 +466,6 @@ def _pictures_apart(pictures: Iterable[Box], characters: Sequence[Character], si
     return kept
 
 
-def _clipped(boxes: Sequence[Box], size: tuple[int, int]) -> np.ndarray:
-    clipped: np.ndarray = np.clip(np.array(boxes, np.float32), 0, np.array((*size, *size), np.float32))
-    return clipped
-
-
 _UPRIGHT = math.radians(0.5)
 _INVISIBLE = frozenset({3, 7})  # text rendering modes: neither filled nor stroked
 _SYMBOLS = re.compile(  # fonts whose letters are drawings
@@ -562,7 +548,9 @@ def _characters(text_page: Any, frame: _Frame, *, invisible: bool) -> Iterator[C
         font = pdfium.FPDFTextObj_GetFont(item)
         key = addressof(font.contents)
         if key not in symbols:
-            symbols[key] = _SYMBOLS.search(_font_name(font)) is not None
+            name = create_string_buffer(256)
+            pdfium.FPDFFont_GetBaseFontName(font, name, len(name))
+            symbols[key] = _SYMBOLS.search(name.value.decode(errors="replace")) is not None
         if symbols[key] or pdfium.FPDFText_HasUnicodeMapError(raw, index) == 1:
             char = UNKNOWN
         pdfium.FPDFText_GetCharOrigin(raw, index, byref(x), byref(y))
@@ -582,13 +570,6 @@ def _characters(text_page: Any, frame: _Frame, *, invisible: bool) -> Iterator[C
             spaced=spaced,
         )
         spaced = False
-
-
-def _font_name(font: Any) -> str:
-    pdfium = import_module("pypdfium2.raw")
-    name = create_string_buffer(256)
-    pdfium.FPDFFont_GetBaseFontName(font, name, len(name))
-    return name.value.decode(errors="replace")
 
 
 def _plain(code: int) -> str:

@@ -20,9 +20,8 @@ from .budgets import pooling
 from .checks import check_processing, refusal
 from .configuration_arr_coc import COMPRESSION, PROCESSOR_MAP, count_vision_tokens
 from .image_encoding import Turns
-from .image_loading import Source, document_refusal
+from .image_loading import Source, document_refusal, shorten
 from .image_processing_arr_coc import ProcessorSettings
-from .image_sources import shorten
 from .prompt_format import (
     CHAT_TEMPLATE,
     IMAGE_TOKEN,

@@ -42,8 +42,6 @@ _OVERLAP = 6
 _UNIT = 64
 """px of which the height of a sheet is a multiple, as each new shape has a cost."""
 
-Span = tuple[float, float]
-
 
 @dataclass
 class Line:
@@ -189,7 +187,7 @@ def replaced(
 # ---- which lines, and where they are on a sheet ----------------------------------------------------------------------
 
 
-def extent(word: Word) -> Span:
+def extent(word: Word) -> tuple[float, float]:
     """Where a word begins and ends, x."""
     at = word.columns or word.unread
     count = len(word.columns)

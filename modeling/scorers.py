@@ -24,7 +24,7 @@ from transformers.utils import logging
 from .config_fields import Registry
 from .configuration_arr_coc import ArrCocFetcherConfig
 from .image_encoding import Rows
-from .vision_tower import TEXTURE_SETS, TEXTURES, clear_of_padding
+from .vision_tower import TEXTURE_SETS, clear_of_padding
 from .wordpieces import CHARACTERS
 
 
@@ -34,7 +34,7 @@ class FetchContext(Rows):
 
     Attributes:
         features: [B, C, G, G], the grid encoder's output.
-        textures: [B, T, G, G], the first of `textures.TEXTURES`: see `texture`.
+        textures: [B, T, G, G], the channels of one of `TEXTURE_SETS`: see `texture`.
         patch_mask: [B, N] bool, False on padding patches.
         query: [B, L, D], the language model's embeddings of the prompt.
         query_mask: [B, L] bool, True on the question's own tokens (never on an answer).
@@ -77,12 +77,12 @@ class FetchContext(Rows):
         Raises:
             ValueError: an unknown name, or a channel outside the model's set of textures.
         """
-        channels = self.textures.shape[1]
-        if name not in TEXTURES[:channels]:
+        channels, (*_, largest) = self.textures.shape[1], TEXTURE_SETS.values()
+        if name not in largest[:channels]:
             sets = [kind for kind, names in TEXTURE_SETS.items() if name in names]
-            expected = f'"{sets[0]}" (or larger) for "{name}"' if sets else f"a texture among {', '.join(TEXTURES)}"
+            expected = f'"{sets[0]}" (or larger) for "{name}"' if sets else f"a texture among {', '.join(largest)}"
             raise ValueError(f"fetcher_config.textures: expected {expected}; got {channels} channels without {name!r}")
-        return self.textures[:, TEXTURES.index(name)].float()
+        return self.textures[:, largest.index(name)].float()
 
 
 def depth_grids(seen: Any) -> list[Tensor]:

@@ -18,7 +18,7 @@ from transformers.utils import logging
 from .budgets import AS_SEEN, SPREADS, TILING, UNPOOLED, VIEW_OPTIONS, VIEWS_AT_ONCE, ViewOptions, Window, pooling
 from .checks import refusal
 from .configuration_arr_coc import COMPRESSION
-from .documents import Limits, open_document
+from .documents import open_document
 from .fetcher import FetchChoices
 from .image_encoding import AHEAD, UPRIGHT, ImageEncoding, Tiles, Tiling, confidence_of, no_pixels
 from .image_loading import Encoded, Loaded, Source, check_print, load_sources
@@ -510,8 +510,7 @@ def sources_of(image: Image.Image | Encoded, options: ViewOptions, max_image_pix
         ValueError: see `open_document` and `check_print`.
     """
     if not isinstance(image, Image.Image):  # remote code may load a class twice: this makes the class of this module
-        limits = Limits(options.dpi, options.max_pages, options.fps, options.max_frames, max_image_pixels)
-        sources = open_document(image, limits)
+        sources = open_document(image, options, max_image_pixels)
     else:
         sources = [Source(image.height, image.width, partial(_itself, image))]
     for source in sources:

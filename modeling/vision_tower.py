@@ -14,9 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import initialization
-from transformers.activations import ACT2FN
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.models.clip.modeling_clip import CLIPMLP
 
 from .checks import refusal
 from .config_fields import Registry
@@ -28,24 +28,9 @@ from .wordpieces import GivenWords, TextReader
 
 # ---- textures: cheap, fixed, and computed once per image ----------------------------------------------------------
 
-_LIGHT = ("luminance", "edge_magnitude")
-_BASIC = (
-    *_LIGHT, "red", "green", "blue", "saturation", "saliency", "sobel_x", "sobel_y", "local_entropy", "y", "x",
-    "eccentricity",
-)  # fmt: skip
-_FULL = (
-    *_BASIC, "variance_1", "variance_3", "variance_9", "stroke_density", "contrast_luminance", "contrast_red_green",
-    "contrast_blue_yellow", "orientation_0", "orientation_45", "orientation_90", "orientation_135",
-)  # fmt: skip
-
-SEMANTIC_CHANNELS = 16
-
-TEXTURES: tuple[str, ...] = (*_FULL, *(f"semantic_{number}" for number in range(SEMANTIC_CHANNELS)))
-"""All names, in the order of the channels. Each set holds the first of them, so a name has the same index in all
-sets."""
-
-TEXTURE_SETS: dict[str, tuple[str, ...]] = {"light": _LIGHT, "basic": _BASIC, "full": _FULL}
-"""The channels from an image's pixels. Scorers that read the semantic channels behind them project these themselves."""
+TEXTURE_SETS: dict[str, tuple[str, ...]] = {"light": ("luminance", "edge_magnitude")}
+"""The channels of each set, from the smallest to the largest. A set begins with those of the sets before it, so that a
+channel has the same number in all. Package arr-coc adds "basic" and "full"."""
 
 RICHER_TEXTURES: Registry[Callable[..., list[Tensor]]] = Registry("textures")
 """Functions that compute the channels of a set beyond "light": `textures` says from what."""
@@ -72,14 +57,8 @@ def magnitude(gradient: Tensor) -> Tensor:
 def textures(pixel_values: Tensor, side: int, kind: str = "light", patch_mask: Tensor | None = None) -> Tensor:
     """The channels `TEXTURE_SETS[kind]` of each patch: [B, 3, S, S] -> [B, T, G, G], float32.
 
-    By default a channel is a mean over the patch's pixels, which are -1 (black) to 1 (white).
-    "light": luminance; edge_magnitude, the gradient's length. "basic" adds red, green, blue; saturation: largest minus
-    smallest of the three (chroma); saliency: distance of the patch's colour from the image's mean colour (Achanta et
-    al. 2009); sobel_x, sobel_y: the gradient's absolute components; local_entropy: `information_score` of a histogram
-    of luminance; y, x: of the patch's centre, -1..1; eccentricity: its distance from the image's centre, 1 in a corner.
-    "full" adds variance_k: of luminance over k x k patches; stroke_density: share of pixels at the edge of a stroke;
-    contrast_*: distance from the mean of 5 x 5 patches around, in luminance and two opponent colours; orientation_a:
-    energy of the gradient in direction a degrees, from the structure tensor.
+    "light": means over the patch's pixels, which are -1 (black) to 1 (white), of luminance and of edge_magnitude, the
+    gradient's length. For the others see families/relevance_maps.py.
 
     Args:
         pixel_values: normalised RGB.
@@ -146,34 +125,6 @@ class ConvCompressor(nn.Module):
     def warm_start(self) -> Tensor:
         """[D', C]: the two convolutions as one matrix, exact for a locally constant patch."""
         return self.conv2.weight.sum((2, 3)) @ self.conv1.weight.sum((2, 3))
-
-
-@COMPRESSORS.register("mask")
-class MaskCompressor(nn.Module):
-    """The sparse learned mask: the M patches of the highest learned score, each projected and gated by its score."""
-
-    def __init__(self, config: ArrCocVisionConfig) -> None:
-        super().__init__()
-        middle, out = config.compressed_channels
-        self.layer_norm = nn.LayerNorm(config.out_channels, config.layer_norm_eps)
-        self.score = nn.Linear(config.out_channels, 1)
-        self.fc1 = nn.Linear(config.out_channels, middle, bias=False)
-        self.fc2 = nn.Linear(middle, out, bias=False)
-
-    def forward(self, features: Tensor, patch_mask: Tensor) -> BaseTokens:
-        side = features.shape[-1] // COMPRESSION
-        patches = features.flatten(2).transpose(1, 2)
-        score = self.score(self.layer_norm(patches))[..., 0].float()
-        ranked = score.masked_fill(~patch_mask, float("-inf")).sort(dim=-1, descending=True, stable=True).indices
-        indices = ranked[:, : side * side].sort(-1).values
-        chosen = patches.gather(1, indices[..., None].expand(-1, -1, patches.shape[-1]))
-        gate = score.gather(1, indices).sigmoid().to(chosen.dtype)
-        tokens = self.fc2(self.fc1(chosen)) * gate[..., None]
-        return BaseTokens(tokens, tokens.transpose(1, 2).unflatten(2, (side, side)), indices)
-
-    def warm_start(self) -> Tensor:
-        """[D', C]: the projection of a kept patch, without its gate."""
-        return self.fc2.weight @ self.fc1.weight
 
 
 MAX_PIXEL = 1e4
@@ -450,17 +401,6 @@ class SemanticAttention(nn.Module):
         return self.out_proj(out.flatten(2)), (own_key, own_value)
 
 
-class SemanticMLP(nn.Module):
-    def __init__(self, config: ArrCocSemanticConfig) -> None:
-        super().__init__()
-        self.fc1 = nn.Linear(config.hidden_size, config.intermediate_size)
-        self.act = ACT2FN[config.hidden_act]
-        self.fc2 = nn.Linear(config.intermediate_size, config.hidden_size)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.fc2(self.act(self.fc1(x)))
-
-
 class SemanticLayer(GradientCheckpointingLayer):
     """One CLIP block; also returns the keys and values of its own tokens.
 
@@ -472,7 +412,7 @@ class SemanticLayer(GradientCheckpointingLayer):
         self.layer_norm1 = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
         self.self_attn = SemanticAttention(config)
         self.layer_norm2 = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
-        self.mlp = SemanticMLP(config)
+        self.mlp = CLIPMLP(config)
 
     def forward(
         self, x: Tensor, past_key: Tensor | None, past_value: Tensor | None, used: Tensor | None = None

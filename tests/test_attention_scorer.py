@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from helpers import Calls, tiny_model
 
 from arr_coc.model_summary import generated_image
-from arr_coc.modeling.attention_scorer import AttentionRecorder, attention_weights, on_fine_grid
 from arr_coc.modeling.fetcher import FetchChoices
+from arr_coc.modeling.patch_scorers import AttentionRecorder, attention_weights, on_fine_grid
 
 PAGE, OTHER = generated_image(128), generated_image(128).rotate(90)
 QUESTION = "What is the total?"

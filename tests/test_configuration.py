@@ -257,11 +257,21 @@ def test_what_is_assigned_later_or_registered_from_outside_is_checked_as_well(mo
     assert tiny_config(fetcher={"strategy": "darkness"}).fetcher_config.strategy == "darkness"
 
 
+def test_fields_that_have_one_value_now_load_and_do_not_come_back() -> None:
+    """A model without encoder layers keeps what it never used: its encodings from before know it by that."""
+    stated = {"relative_positions": "resize", "shifted_windows": False, "global_pool": 1}
+    assert not stated.keys() & ArrCocVisionConfig(**stated).to_dict().keys()
+    unused = {"num_hidden_layers": 0, "out_channels": 768, "global_attn_indexes": []}
+    assert ArrCocVisionConfig(**stated | unused | {"global_pool": 4}).to_dict()["global_pool"] == 4
+    with pytest.raises(ValueError, match=r"^global_pool: expected 1 \(this release has no other\); got 4$"):
+        ArrCocVisionConfig(**{"global_pool": 4})
+
+
 def test_a_published_config_with_the_field_glance_layers_is_read() -> None:
     """The field's name until November 2026; the strategy of that name is refused with the names that there are."""
-    config = ArrCocFetcherConfig(**{"glance_layers": [0.1, 0.6]})
-    assert list(config.attention_layers) == [0.1, 0.6] and "glance_layers" not in config.to_dict()
-    with pytest.raises(ValueError, match="attention_layers: expected two increasing numbers"):
+    config = ArrCocFetcherConfig(**{"glance_layers": [0.25, 0.75]})
+    assert "glance_layers" not in config.to_dict()
+    with pytest.raises(ValueError, match=r"glance_layers: expected \[0.25, 0.75\] \(this release has no other\)"):
         ArrCocFetcherConfig(**{"glance_layers": [0.6, 0.1]})
     with pytest.raises(ValueError, match="strategy: expected one of attention, .*; got 'glance'"):
         ArrCocFetcherConfig(strategy="glance")

@@ -15,10 +15,11 @@ from helpers import LARGE_TEXT, READS_WORDS, drawn, tiny_model
 from PIL import Image
 from tiny_pdf import PASSWORD, locked, page, paged, pdf_of, write_form
 
-from arr_coc.modeling.documents import Limits, MissingPackage, open_document
+from arr_coc.modeling.budgets import ViewOptions
+from arr_coc.modeling.documents import MissingPackage, open_document
 from arr_coc.modeling.image_loading import Encoded, load_source
 
-LIMITS = Limits(dpi=72, max_pages=5, fps=1.0, max_frames=4, max_image_pixels=1_000_000)
+LIMITS = ViewOptions(dpi=72, max_pages=5, fps=1.0, max_frames=4)
 QUESTION = "What is the total?"
 
 
@@ -38,10 +39,10 @@ def video(frames: int = 6, rate: int = 2, first: int = 0, kind: str = "mp4") -> 
     return stream.getvalue()
 
 
-def opened(content: bytes, limits: Limits = LIMITS, **options: Any) -> list[Any]:
+def opened(content: bytes, limits: ViewOptions = LIMITS, **options: Any) -> list[Any]:
     encoded = load_source(content, **options)
     assert isinstance(encoded, Encoded)
-    return open_document(encoded, limits)
+    return open_document(encoded, limits, 1_000_000)
 
 
 def test_what_is_filled_in_on_a_form_is_drawn(tmp_path: Path) -> None:
@@ -65,7 +66,7 @@ def test_pages_are_sources_in_order(kind: str) -> None:
 def test_frames_are_sources_at_their_seconds() -> None:
     sources = opened(video(frames=12))
     assert [source.second for source in sources] == [0.0, 1.5, 3.0, 4.5]  # 6 s: `max_frames` of them, evenly
-    assert opened(video(frames=6), Limits(72, 5, 2.0, 32, 10**6))[3].second == 1.5
+    assert opened(video(frames=6), ViewOptions(dpi=72, max_pages=5, fps=2.0))[3].second == 1.5
     dark = [sum(sources[0].load().getpixel((30, 17 + 20 * at))) < 200 for at in range(3)]
     assert dark == [True, False, False] and [sum(sources[1].load().getpixel((30, 17))) < 200] == [True]
     # Of a clip cut out of a longer one the first frame came again and again.
@@ -230,13 +231,13 @@ def test_a_scan_keeps_its_pixels_or_is_reduced_without_loss() -> None:
     """595.2 points are a float that is a little larger: at 150 dpi the scan was resampled to 1241 px."""
     stream = BytesIO()
     Image.new("RGB", (1240, 1754), "white").save(stream, "PDF", resolution=150)
-    (page,) = open_document(load_source(stream.getvalue()), Limits(150, 5, 1.0, 4, 2**30))
+    (page,) = open_document(load_source(stream.getvalue()), ViewOptions(), 2**30)
     assert (page.width, page.height) == page.load().size == (1240, 1754)
     # PDFium alone was seven times as far from the reduced image, and answers at 72 dpi differed.
     scan = Image.effect_noise((1600, 1600), 80).resize((3200, 3200), Image.Resampling.BICUBIC).convert("RGB")
     stream = BytesIO()
     scan.save(stream, "PDF", resolution=400, quality=95)  # 8 inches
-    (page,) = open_document(load_source(stream.getvalue()), Limits(72, 5, 1.0, 4, 2**30))
+    (page,) = open_document(load_source(stream.getvalue()), LIMITS, 2**30)
     shown, expected = page.load(), scan.resize((576, 576), Image.Resampling.LANCZOS)
     assert shown.size == (page.width, page.height) == expected.size
     difference = np.asarray(shown, dtype=float) - np.asarray(expected, dtype=float)

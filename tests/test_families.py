@@ -10,13 +10,15 @@ from lone import QUESTION, run_alone
 from arr_coc.modeling.config_fields import BROUGHT, FAMILIES
 from arr_coc.publishing.building import build
 
-SCORERS = {"map_scorers.py", "relevance_maps.py"}
-BROUGHT_FILES = {*SCORERS, "quality_bridges.py", "tempering.py"}
+SCORERS = {"map_scorers.py", "relevance_maps.py", "tier_classifier.py"}
+BROUGHT_FILES = {*SCORERS, "quality_bridges.py", "tempering.py", "mask_compressor.py"}
 NEEDED: dict[str, tuple[dict[str, Any], set[str]]] = {
     "strategy": ({"fetcher": {"scorers": [*BROUGHT["strategy"]], "strategy": "contextual"}}, SCORERS),
     "bridge": ({"bridge": {"kind": "transformer"}}, {"quality_bridges.py"}),
     "textures": ({"fetcher": {"textures": "full"}}, {"relevance_maps.py"}),
     "exploration": ({"fetcher": {"learned_exploration": True}}, {"tempering.py"}),
+    "compressor": ({"vision": {"compressor": "mask"}}, {"mask_compressor.py"}),
+    "tier_choice": ({"fetcher": {"tier_choice": "classifier", "allocator": "tiers"}}, {"tier_classifier.py"}),
 }
 """By family: changes of the tiny config, and the files that its checkpoint holds beside those of modeling/."""
 

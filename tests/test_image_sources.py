@@ -15,10 +15,11 @@ import pytest
 from helpers import noise, png
 from PIL import Image
 
-from arr_coc.modeling import image_loading, image_sources
-from arr_coc.modeling.image_loading import load_image
+from arr_coc.families import public_sources
+from arr_coc.families.public_sources import GuardedSources
+from arr_coc.modeling import image_loading
+from arr_coc.modeling.image_loading import POLICIES, SourcePolicy, load_image
 from arr_coc.modeling.image_processing_arr_coc import ArrCocImageProcessor
-from arr_coc.modeling.image_sources import POLICIES, SourcePolicy
 
 SIZE = (30, 20)
 CONTENT = png(noise(SIZE[1], SIZE[0]))
@@ -88,8 +89,7 @@ def test_urls(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     }.items():
         with pytest.raises(ValueError, match=message):
             load_image(f"{server}/{path}")
-    for module in (image_sources, image_loading):
-        monkeypatch.setattr(module, "MAX_BYTES", 10)
+    monkeypatch.setattr(image_loading, "MAX_BYTES", 10)
     with pytest.raises(ValueError, match="expected at most 10 bytes"):
         load_image(f"{server}/image.png")
     with pytest.raises(ValueError, match="file object: expected at most 10 bytes"):
@@ -167,19 +167,19 @@ def test_addresses_that_are_not_public(address: str, monkeypatch: pytest.MonkeyP
 
 def test_redirects_are_checked_and_the_checked_address_is_used(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The name is looked up once: an answer that changes between check and connection changes nothing."""
-    real = image_sources._public_address
+    real = public_sources._public_address
 
     def public(host: str, port: int | None) -> str:
         return "127.0.0.1" if host == "name.example" else real(host, port)
 
-    monkeypatch.setattr(image_sources, "_public_address", public)
+    monkeypatch.setattr(public_sources, "_public_address", public)
     named = server.replace("127.0.0.1", "name.example")
     assert load_image(f"{named}/image.png", sources="public").size == SIZE
     assert load_image(f"{named}/moved", sources="public").size == SIZE
     with pytest.raises(ValueError, match="^127.0.0.1: expected a public address"):
         load_image(f"{named}/away", sources="public")
     policy = POLICIES["public"]
-    assert image_sources.download(f"{named}/host", policy, 5).decode() == named.removeprefix("http://")
+    assert image_loading.download(f"{named}/host", policy, 5).decode() == named.removeprefix("http://")
 
 
 def test_the_image_processors_setting(image_file: Path, tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def test_the_image_processors_setting(image_file: Path, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="got a path on this machine$"):
             processor.fetch_images([str(image_file)])
     with pytest.raises(
-        ValueError, match="^sources: expected one of any, public, inline, or a SourcePolicy; got 'all'$"
+        ValueError, match="^sources: expected one of any, inline, public, or a SourcePolicy; got 'all'$"
     ):
         ArrCocImageProcessor(size=size, patch_size=4, sources="all")
 
@@ -232,7 +232,7 @@ def test_errors_quote_neither_content_nor_passwords(server: str, tmp_path: Path)
 
 def test_a_policy_lists_hosts_and_bounds_sizes(server: str) -> None:
     """Redirects too: a listed host may not send a server anywhere it likes."""
-    allowed = SourcePolicy(schemes=("http",), hosts=("localhost",))
+    allowed = GuardedSources(schemes=("http",), hosts=("localhost",), private_addresses=True)
     named = server.replace("127.0.0.1", "localhost")
     assert load_image(f"{named}/moved", sources=allowed).size == SIZE
     for url in (f"{server}/image.png", f"{named}/away"):

@@ -9,10 +9,11 @@ from helpers import tiny_model
 from scorer_contexts import LENGTH, PIXEL_TEXTURES, SIDE, C, D, W, build, context
 from torch import nn
 
+from arr_coc.families.relevance_maps import TEXTURES
 from arr_coc.model_summary import generated_image
 from arr_coc.modeling.patch_scorers import position_code
 from arr_coc.modeling.scorers import EMPTY, SCORERS, FetchContext, Scorer
-from arr_coc.modeling.vision_tower import TEXTURES, KeyValueProjection, key_value_projection
+from arr_coc.modeling.vision_tower import KeyValueProjection, key_value_projection
 from arr_coc.modeling.wordpieces import PIECE_SLOTS
 
 TRAINED = "clip_query realizer words compositional contextual shannon_jung_vervaeke hierarchical experts".split()

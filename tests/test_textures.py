@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from arr_coc.modeling.vision_tower import TEXTURE_SETS, TEXTURES, clear_of_padding, textures
+from arr_coc.families.relevance_maps import TEXTURES
+from arr_coc.modeling.vision_tower import TEXTURE_SETS, clear_of_padding, textures
 
 
 def test_textures_are_averages_over_patches_in_row_major_order() -> None:

@@ -12,8 +12,9 @@ from helpers import LARGE_TEXT, READS_WORDS, reads, tiny_model
 from PIL import Image, ImageOps
 from torch import Tensor
 
+from arr_coc.families.public_sources import GuardedSources
 from arr_coc.modeling.image_encoding import ImageEncoding
-from arr_coc.modeling.image_loading import source_policy, turn_box
+from arr_coc.modeling.image_loading import turn_box
 from arr_coc.pages.generator import draw_page
 from arr_coc.serving.encoders import ModelEncoder
 from arr_coc.serving.image_workers import ImageLimits, prepare
@@ -164,7 +165,7 @@ def test_the_server_tells_the_turn(model: Any, reading: Reading) -> None:
         file = BytesIO()
         image.save(file, "PNG")
         encoder = ModelEncoder(model)
-        prepared = prepare(file.getvalue(), encoder.processor, ImageLimits(2**24, source_policy("any")))
+        prepared = prepare(file.getvalue(), encoder.processor, ImageLimits(2**24, GuardedSources()))
         encoding, (page,) = encoder.encode([prepared])
         assert page["turned"] == degrees and (page["height"], page["width"]) == image.size[::-1]
         assert encoding.turned == [degrees]

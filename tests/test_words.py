@@ -19,7 +19,8 @@ from arr_coc.data.collator import QuestionCollator
 from arr_coc.data.records import Record
 from arr_coc.evaluation.bench import ModelReader
 from arr_coc.modeling import word_sources
-from arr_coc.modeling.documents import Limits, open_document
+from arr_coc.modeling.budgets import ViewOptions
+from arr_coc.modeling.documents import open_document
 from arr_coc.modeling.image_encoding import ImageEncoding
 from arr_coc.modeling.image_loading import Source, load_source
 from arr_coc.modeling.printed_lines import TextLayer, line_in_box, readable
@@ -37,7 +38,6 @@ from arr_coc.modeling.wordpieces import TextReader
 PAGE = Image.new("RGB", (64, 48), "white")
 WORDS = [("ab", (4, 4, 20, 10)), ("cd", (30, 4, 50, 10)), ("ef", (4, 24, 20, 30))]
 SOURCE = Source(48, 64, PAGE.copy, page=1)
-LIMITS = Limits(150, 200, 1.0, 32, 10**8)
 HOCR = """<div class='ocr_page' title='bbox 0 0 128 96'><span class='ocrx_word' title='bbox 8 8 40 20; x_wconf 90'>
 <strong>ab</strong></span> <span class='ocrx_word' title='bbox 60 8 100 20'>cd</span></div>"""
 ALTO = """<alto xmlns="http://www.loc.gov/standards/alto/ns-v4#"><Layout><Page WIDTH="64" HEIGHT="48"><String
@@ -68,7 +68,7 @@ def spelled_out(model: Any, encoding: Any) -> set[str]:
 
 
 def page_of(path: Path, number: int = 0) -> PageToRead:
-    source = open_document(load_source(str(path)), LIMITS)[number]  # type: ignore[arg-type]
+    source = open_document(load_source(str(path)), ViewOptions(), 10**8)[number]  # type: ignore[arg-type]
     return PageToRead(source, source.load())
 
 

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import DynamicCache
 
-from ..modeling.attention_scorer import AttentionRecorder
 from ..modeling.generation import generation_setting, within_context
+from ..modeling.patch_scorers import AttentionRecorder
 from ..modeling.pretrained import CACHE
 from ..modeling.processing_arr_coc import Turn
 from ..modeling.prompt import keeps_every_position

@@ -118,7 +118,8 @@ def _check_image(source: str, boxes: Sequence[Sequence[float]], password: str | 
     """Refuses a file that is no image, PDF or video, or a broken one, and boxes outside it; URLs are read later."""
     if source.partition(":")[0].lower() in ("http", "https"):
         return
-    from arr_coc.modeling.documents import POINTS, Limits, open_document
+    from arr_coc.modeling.budgets import ViewOptions
+    from arr_coc.modeling.documents import POINTS, open_document
     from arr_coc.modeling.image_loading import MAX_IMAGE_PIXELS, Encoded, boxes_on_image, check_print, load_source
 
     loaded = load_source(source, password=password)
@@ -127,8 +128,8 @@ def _check_image(source: str, boxes: Sequence[Sequence[float]], password: str | 
         boxes_on_image(boxes, loaded.height, loaded.width)
         return
     # How many pages are too many, and at how many dpi they are read, the model says.
-    limits = Limits(POINTS, sys.maxsize, fps=1.0, max_frames=1, max_image_pixels=MAX_IMAGE_PIXELS)
-    pages = open_document(loaded, limits)
+    options = ViewOptions(dpi=POINTS, max_pages=sys.maxsize, max_frames=1)
+    pages = open_document(loaded, options, MAX_IMAGE_PIXELS)
     if boxes and (loaded.kind == "video" or len(pages) > 1):
         received = "a video" if loaded.kind == "video" else f"{len(pages)} pages"
         raise ValueError(f"--box: expected an image or one page, which it is on; got {received}")

@@ -11,28 +11,24 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import initialization
 
-from ..modeling.allocators import ContextNetwork
 from ..modeling.configuration_arr_coc import ArrCocFetcherConfig
 from ..modeling.patch_scorers import Temperature
 from ..modeling.scorers import SCORERS, FeedForward, FetchContext, Scorer, attend, depth_grids, masked_mean
-from ..modeling.vision_tower import TEXTURES, clear_of_padding, key_value_projection
+from ..modeling.vision_tower import clear_of_padding, key_value_projection
 from .relevance_maps import (
     RELEVANCE_MAPS,
+    TEXTURES,
     SemanticTextures,
     local_contrast,
     query_similarity,
     salience_score,
     unit_range,
 )
-
-AGGREGATION_SIZE = 32
-"""Hidden width of the small network over patches with aggregation "learned"."""
+from .tier_classifier import ContextNetwork
 
 
-def shares(logits: Tensor, kind: str) -> Tensor:
-    """Logits [B, R] -> shares [B, R] that sum to 1 in each item, by "softmax" or by "sigmoid" divided by the sum."""
-    if kind == "softmax":
-        return logits.softmax(-1)
+def shares(logits: Tensor) -> Tensor:
+    """Logits [B, R] -> shares [B, R] that sum to 1 in each item: sigmoids divided by their sum."""
     gates = logits.sigmoid()
     return gates / gates.sum(-1, keepdim=True).clamp(min=torch.finfo(gates.dtype).tiny)
 
@@ -56,13 +52,8 @@ class TensionBalancer(nn.Module):
     def __init__(self, config: ArrCocFetcherConfig, *, maps: int, text_size: int) -> None:
         super().__init__()
         size = config.balancer_size
-        self.kind = config.balancer_weights
         self.text_norm = nn.LayerNorm(text_size)
         self.text_projection = nn.Linear(text_size, size)
-        self.aggregation: nn.Module | None = None
-        if config.balancer_aggregation == "learned":  # the mean of a network over patches (Deep Sets, 2017)
-            layers = (nn.Linear(maps, AGGREGATION_SIZE), nn.GELU(), nn.Linear(AGGREGATION_SIZE, 3 * maps))
-            self.aggregation = nn.Sequential(*layers)
         self.hidden = nn.Linear(size + 3 * maps, size)
         self.act = nn.GELU()
         self.head = nn.Linear(size, maps)
@@ -71,12 +62,9 @@ class TensionBalancer(nn.Module):
         """Maps [B, R, N] in 0..1 -> shares [B, R] in float32."""
         words = self.act(self.text_projection(self.text_norm(context.query)))
         question = masked_mean(words, context.query_mask).to(maps.device)
-        if self.aggregation is None:
-            known = statistics(maps, context.patch_mask).to(question)
-        else:
-            known = masked_mean(self.aggregation(maps.transpose(1, 2).to(question)), context.patch_mask)
+        known = statistics(maps, context.patch_mask).to(question)
         states = self.act(self.hidden(torch.cat((question, known), -1)))
-        return shares(self.head(states).float(), self.kind)
+        return shares(self.head(states).float())
 
 
 def flat_features(features: Tensor) -> Tensor:
@@ -168,7 +156,6 @@ class ContextualScorer(MapScorer):
 
     def __init__(self, config: ArrCocFetcherConfig, *, feature_size: int, text_size: int) -> None:
         super().__init__(config, feature_size=feature_size, text_size=text_size)
-        self.kind = config.balancer_weights
         self.semantic = SemanticTextures(feature_size)
         # Checkpoints store the three heads under the names of the project's first sketches: they keep them.
         self.propositional = nn.Linear(len(TEXTURES), 1)
@@ -194,7 +181,7 @@ class ContextualScorer(MapScorer):
         return torch.stack((*heads, query_similarity(self.participatory(channels), words, mask)), 1)
 
     def weights(self, maps: Tensor, context: FetchContext) -> Tensor:
-        return shares(self.context_network(context), self.kind)
+        return shares(self.context_network(context))
 
 
 def standardised(channels: Tensor, mask: Tensor) -> Tensor:
@@ -218,8 +205,6 @@ class ShannonJungVervaekeScorer(MapScorer):
 
     def __init__(self, config: ArrCocFetcherConfig, *, feature_size: int, text_size: int) -> None:
         super().__init__(config, feature_size=feature_size, text_size=text_size)
-        total = sum(config.sjv_weights)
-        self.shares = tuple(weight / total for weight in config.sjv_weights)
         self.shared_space = SharedSpace(config.shared_size, patch_size=feature_size, text_size=text_size)
 
     def maps(self, context: FetchContext) -> Tensor:
@@ -230,7 +215,7 @@ class ShannonJungVervaekeScorer(MapScorer):
         return torch.stack((entropy, unit_range(strokes, mask), coupling.to(entropy.device)), 1)
 
     def weights(self, maps: Tensor, context: FetchContext) -> Tensor:
-        return maps.new_tensor(self.shares).expand(len(maps), -1)
+        return maps.new_tensor((0.3, 0.2, 0.5)).expand(len(maps), -1)
 
 
 @SCORERS.register("hierarchical")

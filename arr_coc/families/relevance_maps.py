@@ -13,7 +13,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..modeling.vision_tower import RICHER_TEXTURES, SEMANTIC_CHANNELS
+from ..modeling.vision_tower import RICHER_TEXTURES, TEXTURE_SETS
+
+BASIC = "red green blue saturation saliency sobel_x sobel_y local_entropy y x eccentricity"
+FULL = "variance_1 variance_3 variance_9 stroke_density contrast_luminance contrast_red_green contrast_blue_yellow"
+ORIENTATIONS = "orientation_0 orientation_45 orientation_90 orientation_135"
+
+TEXTURE_SETS["basic"] = (*TEXTURE_SETS["light"], *BASIC.split())
+TEXTURE_SETS["full"] = (*TEXTURE_SETS["basic"], *FULL.split(), *ORIENTATIONS.split())
+
+SEMANTIC_CHANNELS = 16
+
+TEXTURES: tuple[str, ...] = (*TEXTURE_SETS["full"], *(f"semantic_{number}" for number in range(SEMANTIC_CHANNELS)))
+"""All names, in the order of the channels; scorers that read the semantic ones project these themselves."""
 
 RELEVANCE_MAPS = ("information", "salience", "query_similarity")
 
@@ -110,7 +122,13 @@ def _around(patches: Tensor, size: int) -> Tensor:
 
 @RICHER_TEXTURES.register("basic")
 def basic(pixels: Tensor, light: Tensor, gradient: Tensor, luma: Tensor, patch_mask: Tensor | None) -> list[Tensor]:
-    """The channels of "basic" beyond `light` [B, 2, G, G], colours first: [B, *, G, G] each."""
+    """The channels of "basic" beyond `light` [B, 2, G, G], [B, *, G, G] each.
+
+    They are red, green, blue; saturation: largest minus smallest of the three (chroma); saliency: distance of the
+    patch's colour from the image's mean colour (Achanta et al. 2009); sobel_x, sobel_y: the gradient's absolute
+    components; local_entropy: `information_score` of a histogram of luminance; y, x: of the patch's centre, -1..1;
+    eccentricity: its distance from the image's centre, 1 in a corner.
+    """
     side = light.shape[-1]
     colours = _pool(pixels, side)
     real = torch.ones_like(colours[:, :1]) if patch_mask is None else patch_mask.view(-1, 1, side, side).to(colours)
@@ -135,7 +153,12 @@ def _histogram(luma: Tensor, side: int) -> Tensor:
 
 @RICHER_TEXTURES.register("full")
 def full(pixels: Tensor, light: Tensor, gradient: Tensor, luma: Tensor, patch_mask: Tensor | None) -> list[Tensor]:
-    """The channels of "full" beyond `light`: [B, *, G, G] each."""
+    """The channels of "full" beyond `light`: [B, *, G, G] each.
+
+    Those of `basic` are followed by variance_k: of luminance over k x k patches; stroke_density: share of pixels at the
+    edge of a stroke; contrast_*: distance from the mean of 5 x 5 patches around, in luminance and two opponent colours;
+    orientation_a: energy of the gradient in direction a degrees, from the structure tensor.
+    """
     channels, side = basic(pixels, light, gradient, luma, patch_mask), light.shape[-1]
     colours, light = channels[0], light[:, :1]
     square = _pool(luma.square(), side)

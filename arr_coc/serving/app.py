@@ -19,9 +19,10 @@ from starlette.exceptions import HTTPException
 
 from ..attached import AttachedReader
 from ..evaluation.fetch_reference import find_reference
+from ..families.public_sources import GuardedSources
 from ..journal import JournalFull
+from ..modeling.image_loading import shorten
 from ..modeling.image_processing_arr_coc import ArrCocImageProcessor
-from ..modeling.image_sources import SourcePolicy, shorten
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from .attached_engine import AttachedEngine
 from .chat import Chat
@@ -83,7 +84,7 @@ class Server:
             processor, encoder = model.processor.image_processor, ModelEncoder(model)
             self.engine = Engine(model, settings, self.watch.observe, alone)
         schemes = ("http", "https") if settings.image_hosts else ()
-        policy = SourcePolicy(schemes, settings.private_images, settings.image_hosts, settings.max_body)
+        policy = GuardedSources(schemes, settings.max_body, settings.private_images, settings.image_hosts)
         limits = ImageLimits(settings.max_pixels, policy)
         self.workers = WorkerPool(processor, limits, settings.image_workers, restarted)
         self.store = EncodingStore(encoder, self.workers, settings.encodings, self.metrics, secret)

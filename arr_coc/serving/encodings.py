@@ -18,8 +18,7 @@ from urllib.parse import urlsplit
 from torch import Tensor
 from transformers.cache_utils import Cache
 
-from ..modeling.image_loading import open_source
-from ..modeling.image_sources import POLICIES, shorten
+from ..modeling.image_loading import open_source, shorten
 from ..modeling.word_sources import check_words
 from .encoders import Encoder
 from .image_workers import PreparedImage, WorkerPool
@@ -73,7 +72,7 @@ def inline_content(url: str) -> bytes:
     Raises:
         ValueError: another kind of URL, or invalid base64.
     """
-    stream, _ = open_source(url, POLICIES["inline"], None)
+    stream, _ = open_source(url, "inline", None)
     return stream.read()
 
 

@@ -37,9 +37,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..modeling.image_loading import load_source, open_source
+from ..families.public_sources import GuardedSources
+from ..modeling.image_loading import MAX_BYTES, load_source, open_source
 from ..modeling.image_processing_arr_coc import ArrCocImageProcessor
-from ..modeling.image_sources import MAX_BYTES, SourcePolicy
 from ..modeling.view_encoding import sources_of, take_view_options
 from ..modeling.word_sources import from_json, to_json
 
@@ -103,7 +103,7 @@ class ImageLimits:
     """The most pixels of one image, checked before decoding, and the allowed sources."""
 
     pixels: int
-    policy: SourcePolicy
+    policy: GuardedSources
 
 
 def prepare(content: bytes, processor: ArrCocImageProcessor, limits: ImageLimits) -> PreparedImage:
@@ -206,7 +206,7 @@ def _serve(control: socket.socket) -> None:
     policy |= {name: tuple(value) for name, value in policy.items() if isinstance(value, list)}
     processor, limits = (
         ArrCocImageProcessor.from_dict(described),
-        ImageLimits(limited["pixels"], SourcePolicy(**policy)),
+        ImageLimits(limited["pixels"], GuardedSources(**policy)),
     )
     workers: set[int] = set()
     while True:

@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse
 from ..attached.scoring import AttachedFetch
 from ..modeling.answers import Pass, budget_warning
 from ..modeling.fetcher import FetchResult
-from ..modeling.image_sources import shorten
+from ..modeling.image_loading import shorten
 from ..modeling.processing_arr_coc import Turn
 from .answers import SchemaField as JsonField
 from .answers import fields_of

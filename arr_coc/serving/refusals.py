@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..modeling.image_sources import shorten
+from ..modeling.image_loading import shorten
 
 ASKED = {
     "n": "1, one answer a request; send the request again for another",

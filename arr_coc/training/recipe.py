@@ -34,7 +34,7 @@ from ..files import ADAPTER as ADAPTER_FILE
 from ..files import check_types, fresh_folder, parse_yaml, read_yaml, sole_writer, write_json
 from ..loading import DTYPES, load_config, refused
 from ..modeling.configuration_arr_coc import ArrCocConfig, ArrCocFetcherConfig
-from ..modeling.grid_encoder import RELATIVE, resize_table
+from ..modeling.grid_encoder import resize_relative, resize_table
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..modeling.processing_arr_coc import ArrCocProcessor
 from . import phases, tempering  # noqa: F401  # register their stages
@@ -411,13 +411,13 @@ def load_warm_start(model: ArrCocForConditionalGeneration, start: Path) -> None:
         raise ValueError(f"start: expected a language model that is as deep; got none with {new[0]}")
     weights = trained.state_dict()
     if size != config.vision_config.image_size:
-        encoder, relative = "model.vision_tower.grid_encoder.", RELATIVE[config.vision_config.relative_positions]
+        encoder = "model.vision_tower.grid_encoder."
         like = model.state_dict()
         for name in weights:
             if name == f"{encoder}pos_embed":
                 weights[name] = resize_table(weights[name], like[name].shape[1])
             elif name.startswith(encoder) and name.endswith(("rel_pos_h", "rel_pos_w")):
-                weights[name] = relative(weights[name], len(like[name]))
+                weights[name] = resize_relative(weights[name], len(like[name]))
     model.load_state_dict(weights)
 
 

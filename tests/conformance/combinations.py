@@ -14,7 +14,7 @@ COMBINATIONS: dict[str, dict[str, Any]] = {
     "mask": {"vision": {"compressor": "mask"}},
     "quality": {"bridge": {"kind": "quality"}},
     "vet": {"bridge": {"kind": "vet", "table_size": 24, "layout": "indicators"}},
-    "cells": {"bridge": {"kind": "cells", "place_words": [5, 3], "fetched_words": True}},
+    "cells": {"bridge": {"kind": "cells", "place_words": [5, 3]}},
     "wordpieces": READS_WORDS,
     "adaptive": {"fetcher": {"allocator": "adaptive", "adaptive_share": 0.04}},
     "tiers": {"fetcher": {"allocator": "tiers"}},

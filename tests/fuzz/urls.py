@@ -13,6 +13,7 @@ from typing import Any
 
 from PIL import Image
 
+import arr_coc.families  # noqa: F401  registers the policy "public"
 from arr_coc.modeling.image_loading import load_image
 from tests.fuzz.tally import Tally
 
