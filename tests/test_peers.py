@@ -18,7 +18,7 @@ from arr_coc.data.records import Record
 from arr_coc.evaluation import peers
 from arr_coc.evaluation.answers import PeerChoices, ask, encode, lattice
 from arr_coc.evaluation.arms import BASELINES, BOUNDS, GROUPS, LADDER, make_arms
-from arr_coc.evaluation.deciding import default_rules, missing_arms
+from arr_coc.evaluation.deciding import default_rules
 from arr_coc.evaluation.peer_rules import (
     PEERS,
     cls_attention,
@@ -191,7 +191,7 @@ def test_arms_of_the_published_geometry_and_of_a_model_that_reads_text() -> None
     config = tiny_config(**READS_WORDS, fetcher=SCORES_WORDS)
     names = [arm.name for arm in make_arms(config)]
     assert [arm.name for arm in make_arms(config, ["ladder"])] == ["none", "random", "saliency", "words"]
-    assert not missing_arms(default_rules("words"), names) and missing_arms(default_rules("realizer"), names)
+    assert not default_rules("words").missing(names) and default_rules("realizer").missing(names)
 
 
 @pytest.mark.parametrize("budget", [1, 5, 17, 60])
@@ -218,8 +218,8 @@ def test_arms_keep_to_what_there_is() -> None:
     assert "other_base" not in [arm.name for arm in make_arms(config, several=False)]
     with pytest.raises(ValueError, match='arms: expected more than one page for "other_base"; got one'):
         make_arms(config, ["other_base"], several=False)
-    with pytest.raises(ValueError, match=r"got \['other_base\+bypass'\]"):
-        make_arms(config, ["other_base+bypass"])
+    with pytest.raises(ValueError, match=r"got \['other_base\+allow'\]"):
+        make_arms(config, ["other_base+allow"])
     with pytest.raises(ValueError, match="expected a budget of at least 1 for patches_only; got patches_only@0"):
         make_arms(config, ["patches_only@0"])
 

@@ -1,5 +1,6 @@
 """Reinforcement: exact probabilities of drawn sets, an unbiased gradient, and a scorer that learns without boxes."""
 
+from copy import deepcopy
 from dataclasses import replace
 from itertools import combinations, permutations
 from typing import Any
@@ -21,7 +22,6 @@ from arr_coc.training.reinforce import (
     group_advantages,
     reinforcement_loss,
     reward,
-    starting_scorer,
 )
 
 N, K = 5, 2
@@ -178,9 +178,10 @@ def test_only_scorers_get_a_gradient_and_images_are_read_once(answering: Any, mo
     calls = []
     encoder = model.model.vision_tower.grid_encoder
     encoder.register_forward_pre_hook(lambda *_: calls.append(1))
-    settings = ReinforceSettings(draws=3, answering=answering, entropy_floor=100.0)
+    settings = ReinforceSettings(draws=3, answering=answering)
+    before = deepcopy(model.model.fetcher.scorer("realizer"))
     made = reinforcement_loss(
-        model, batch_of(model), settings, generator=torch.Generator().manual_seed(0), reference=starting_scorer(model)
+        model, batch_of(model), settings, generator=torch.Generator().manual_seed(0), reference=before
     )
     assert len(calls) == 1
     assert made.sets.shape == (2, 3, 17) and made.rewards.shape == (2, 3)
@@ -220,25 +221,23 @@ def test_rewards_are_those_of_answers_from_the_drawn_patches(padding_side: str) 
 
 
 @pytest.mark.parametrize(
-    ("changes", "choices", "message"),
+    ("changes", "strategy", "message"),
     [
-        ({}, {"strategy": "saliency"}, "expected a scorer with weights"),
-        ({"labels": None}, {}, "expected input_ids, attention_mask and labels; got none of labels"),
+        ({}, "saliency", "expected a scorer with weights"),
+        ({"labels": None}, "realizer", "expected input_ids, attention_mask and labels; got none of labels"),
     ],
 )
-def test_what_cannot_be_trained_is_refused(changes: Any, choices: Any, message: str) -> None:
+def test_what_cannot_be_trained_is_refused(changes: Any, strategy: str, message: str) -> None:
     model = tiny_model()
+    model.config.fetcher_config.strategy = strategy
     with pytest.raises(ValueError, match=message):
-        reinforcement_loss(
-            model, {**batch_of(model), **changes}, ReinforceSettings(), generator=torch.Generator(), **choices
-        )
+        reinforcement_loss(model, {**batch_of(model), **changes}, ReinforceSettings(), generator=torch.Generator())
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"draws": 1}, "at least 2"),
-        ({"temperature": 0}, "positive"),
         ({"answering": "guess"}, '"generate" or "forced"'),
     ],
 )

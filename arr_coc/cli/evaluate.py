@@ -254,18 +254,22 @@ def _of_arms(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     from arr_coc.evaluation.deciding import read_rules
     from arr_coc.evaluation.reporting import require_extra
     from arr_coc.evaluation.suite import DataSet, measure_suite, suite_text
+    from arr_coc.files import read_yaml
     from arr_coc.publishing.building import load_model
 
     require_extra("scipy.stats", "intervals")
     source = find_source(args.data, args.format, args.fields)
     seeds = (0, 1, 2) if args.seeds is None else tuple(_seed(part) for part in split_names(args.seeds, "--seeds"))
-    rules = None if args.rules is None else read_rules(Path(args.rules))
+    rules: Any = "default"
+    if args.rules is not None:
+        rules = read_yaml(Path(args.rules))
+        read_rules(rules)  # a ValueError before the model is loaded
     announce("Loading the model, then asking every arm")
     model = load_model(args.model, args.device)
     arms = tuple(split_names(args.arms, "--arms"))
     same = {name: getattr(args, name) for name in ("tiles", "budget", "allocator")}
     same |= {"metric": source.metric if args.metric is None else args.metric, "seeds": seeds}
-    data = DataSet("data", source, arms, rules="default" if rules is None else rules, **same)
+    data = DataSet("data", source, arms, rules=rules, **same)
     same = {name: getattr(args, name) for name in ("limit", "batch_size", "on_error", "max_errors")}
     result = measure_suite(model, [data], **same)
     return result, suite_text(result)

@@ -15,25 +15,23 @@ from ..data.records import Record, opened
 from ..modeling.answers import Answer
 from .answers import all_boxes, check_record, digest_of
 from .arms import Arm
-from .prediction_loop import Item, by_image, new_tokens
-from .predictions import Prediction
+from .prediction_loop import Item, by_image, new_tokens, parts
+from .predictions import Prediction, prediction_in_views
 
 FIXED: Mapping[str, tuple[str, int | str]] = {"none": ("saliency", 0), "keep_all": ("saliency", "all")}
 """Names besides those of strategies: base tokens only, and all tokens, as in the plain model."""
 
 
 @dataclass(frozen=True)
-class AttachedArm:
-    """A strategy and a budget, see `AttachedReader.generate`."""
+class AttachedArm(Arm):
+    """A strategy and `spent`, the budget of `AttachedReader.generate`; `budget` is 0 if nothing is fetched."""
 
-    name: str
-    strategy: str
-    budget: float | int | str
+    spent: float | int | str = BUDGET
 
-    @property
-    def arm(self) -> Arm:
-        """The arm to score; the size of the prompt depends on the question."""
-        return Arm(self.name, "ladder", self.strategy, int(self.budget != 0), "topk", side=0, tokens=0)
+    @classmethod
+    def of(cls, name: str, strategy: str, spent: float | int | str) -> "AttachedArm":
+        """The arm; the size of the prompt depends on the question."""
+        return cls(name, "ladder", strategy, int(spent != 0), "topk", side=0, tokens=0, spent=spent)
 
 
 def attached_arms(
@@ -51,14 +49,14 @@ def attached_arms(
         if rule in FIXED:
             if at:
                 raise ValueError(f"strategies: expected {rule} without a budget; got {name}")
-            arms.append(AttachedArm(name, *FIXED[rule]))
+            arms.append(AttachedArm.of(name, *FIXED[rule]))
             continue
         if rule not in STRATEGIES:
             raise ValueError(f"strategies: expected names among {', '.join([*STRATEGIES, *FIXED])}; got {rule!r}")
         reader.check_strategy(rule, () if rule == "oracle" else None)
         spent = share_or_number(own) if at else BUDGET if budget is None else budget
         count_fetched(spent, 2**30, 2**30, 1)
-        arms.append(AttachedArm(name, rule, spent))
+        arms.append(AttachedArm.of(name, rule, spent))
     if any(arm.strategy == "oracle" for arm in arms):
         check_located(records)
     return arms
@@ -97,14 +95,11 @@ def predict_attached(
         for group in by_image(records):
             encoding = _encoded(reader, group)
             digest = digest_of(group[0].record.images)
-            for arm in arms:
-                size = 1 if arm.strategy == "random" else batch_size
-                for start in range(0, len(group), size):
-                    part = group[start : start + size]
-                    drawn = part[0].place if seed is None else seed * len(records) + part[0].place
-                    asked = zip(part, _ask(reader, arm, encoding, part, drawn), strict=True)
-                    yield arm.name, {at: _prediction(own.line, said, encoding, digest) for (at, own), said in asked}
-                    bar.update(len(part))
+            for arm, run, _, part in parts(arms, group, lambda arm: 1 if arm.strategy == "random" else batch_size):
+                drawn = part[0].place if seed is None else seed * len(records) + part[0].place
+                asked = zip(part, _ask(reader, arm, encoding, part, drawn), strict=True)
+                yield run, {at: _prediction(own.line, said, encoding, digest) for (at, own), said in asked}
+                bar.update(len(part))
 
 
 def _encoded(reader: AttachedReader, group: Sequence[Item]) -> AttachedEncoding:
@@ -124,7 +119,7 @@ def _ask(
     reader: AttachedReader, arm: AttachedArm, encoding: AttachedEncoding, part: Sequence[Item], seed: int
 ) -> list[Answer]:
     records, sources = [item.record for item in part], range(len(encoding.prompts[0].sources))
-    fetching: dict[str, Any] = {"strategy": arm.strategy, "budget": arm.budget, "seed": seed}
+    fetching: dict[str, Any] = {"strategy": arm.strategy, "budget": arm.spent, "seed": seed}
     if arm.strategy == "oracle":
         fetching["boxes"] = [all_boxes(record, source) for record in records for source in sources]
     decoding: dict[str, Any] = {"do_sample": False, "max_new_tokens": new_tokens(reader.model), "return_fetch": True}
@@ -133,25 +128,13 @@ def _ask(
 
 
 def _prediction(line: int, answer: Answer, encoding: AttachedEncoding, digest: str) -> Prediction:
-    """The prediction for an answer, as over views: see `answers.view_prediction`."""
+    """The prediction for an answer, as over views."""
     (prompt,) = encoding.prompts
     indices = answer.fetch.indices[0].cpu()
-    indices = indices[prompt.is_place[indices]]
+    indices, tokens = indices[prompt.is_place[indices]], len(indices) + answer.fetch.base
     best = -1
     if len(indices):
         first = indices[int(answer.fetch.relevance[0].cpu()[indices].argmax())]
         best = prompt.views[int(prompt.places[first, 0])].image
-    kept = len(answer.fetch.indices[0]) + int(getattr(answer.fetch, "base", 0))
-    return Prediction(
-        line=line,
-        answer=answer.text,
-        probability=round(answer.probability, 6),
-        tokens=kept,
-        grid=0,
-        size=(prompt.sources[0].height, prompt.sources[0].width),
-        patches="",
-        image=digest,
-        sources=len(prompt.sources),
-        fetched=tuple((origin.source, *(round(edge, 1) for edge in origin.box)) for origin in answer.sources),
-        best=best,
-    )
+    sizes = [(source.height, source.width) for source in prompt.sources]
+    return prediction_in_views(line, answer, tokens, sizes, digest, best=best)

@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
@@ -76,19 +77,26 @@ class Prediction:
 
 def prediction(line: int, answer: Answer, encoding: ImageEncoding, image: Image.Image) -> Prediction:
     """The prediction for an answer about one image of `encoding`, whose images have one size."""
-    grid = encoding.side
-    bits = answer.fetch.covered()[0].cpu().numpy()
-    return Prediction(
-        line=line,
-        answer=answer.text,
-        probability=round(answer.probability, 6),
-        tokens=encoding.base_positions + int(answer.fetch.tokens.sum()),
-        grid=grid,
-        size=(image.height, image.width),
-        patches=base64.b64encode(np.packbits(bits).tobytes()).decode(),
-        image=image_digest(image),
-        legibility=answer.fetched_legibility,
-    )
+    bits = np.packbits(answer.fetch.covered()[0].cpu().numpy())
+    tokens, size = encoding.base_positions + int(answer.fetch.tokens.sum()), (image.height, image.width)
+    given = {"grid": encoding.side, "patches": base64.b64encode(bits.tobytes()).decode()}
+    return _prediction(line, answer, tokens, [size], image_digest(image), **given)
+
+
+def prediction_in_views(
+    line: int, answer: Answer, tokens: int, sizes: Sequence[tuple[int, int]], image: str, *, best: int, grid: int = 0
+) -> Prediction:
+    """The prediction for an answer about sources of `sizes`, with the place of each patch in px of its source."""
+    fetched = tuple((origin.source, *(round(edge, 1) for edge in origin.box)) for origin in answer.sources)
+    return _prediction(line, answer, tokens, sizes, image, grid=grid, patches="", fetched=fetched, best=best)
+
+
+def _prediction(
+    line: int, answer: Answer, tokens: int, sizes: Sequence[tuple[int, int]], image: str, **given: Any
+) -> Prediction:
+    said, probability = answer.text, round(answer.probability, 6)
+    given |= {"image": image, "sources": len(sizes), "legibility": answer.fetched_legibility}
+    return Prediction(line, said, probability, tokens, size=sizes[0], **given)
 
 
 def image_digest(image: Image.Image) -> str:
@@ -164,7 +172,7 @@ def swapped_pairs(arms: Sequence[Arm]) -> list[tuple[Arm, Arm]]:
 
 def _is_own(own: Arm, other: Arm) -> bool:
     """Whether `own` and `other` differ in their base tokens only."""
-    if own.rule in HALVES or own.rule != own.strategy or own.overlap or own.bypass or own.side != other.side:
+    if own.rule in HALVES or own.rule != own.strategy or own.overlap or own.side != other.side:
         return False
     same_patches = own.strategy == other.strategy and own.allocator == other.allocator
     return own.budget == other.budget and (same_patches or not own.budget)

@@ -248,7 +248,7 @@ def compare(first: Scored, second: Scored) -> dict[str, Any]:
 
 
 def compare_all(
-    pairs: Sequence[tuple[Scored, Scored]], wanted: Mapping[tuple[str, str], float] | None = None
+    pairs: Sequence[tuple[Scored, Scored]], wanted: Mapping[tuple[str, str], float]
 ) -> list[dict[str, Any]]:
     """Compares all pairs as one family, with Holm's p, significance and the detectable difference.
 
@@ -259,7 +259,7 @@ def compare_all(
     for comparison, (first, second), p in zip(comparisons, pairs, adjusted, strict=True):
         difference, images = Interval(**comparison["difference"]), len(np.unique(first.images))
         error = clustered_error(first.mean_scores, second.mean_scores, groups=first.images)
-        beyond = (wanted or {}).get((first.arm.name, second.arm.name), 0.0)
+        beyond = wanted.get((first.arm.name, second.arm.name), 0.0)
         comparison["p_holm"] = p
         comparison["significant"] = is_significant(difference, p, images)
         comparison["detectable"] = detectable_difference(error, comparisons=len(pairs), beyond=beyond)

@@ -159,7 +159,7 @@ def score_attached(
     arms = attached_arms(reader, strategies, budget, records)
     check_answers(records, metric)
     predictions = predict_attached(reader, arms, records, batch_size=batch_size, seed=seed, progress=progress)
-    return _scored([own.arm for own in arms], records, predictions, metric, 0)[0]
+    return _scored(arms, records, predictions, metric, 0)[0]
 
 
 def score_fetchers(

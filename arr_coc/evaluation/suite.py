@@ -27,7 +27,7 @@ from ..pages.splits import Split
 from .answers import question_room
 from .arms import Arm, make_arms
 from .calibration import LEGEND, calibration_table
-from .deciding import check_rules, default_rules, judge, missing_arms
+from .deciding import Rules, default_rules, judge, read_rules
 from .prediction_loop import new_tokens
 from .predictions import changed_answers, swapped_pairs
 from .reporting import Table, environment, p_value, percent, points, shown, to_text
@@ -162,7 +162,7 @@ def measure_suite(
 
 def _prepared(
     model: ArrCocForConditionalGeneration, each: DataSet, limit: int | None, errors: Mapping[str, Any]
-) -> tuple[DataSet, list[Record], list[Arm], dict[str, Any] | None]:
+) -> tuple[DataSet, list[Record], list[Arm], Rules | None]:
     """A set with its records, arms and rules; refuses sets that cannot be asked or reported."""
     records = list(each.source.read(limit=limit, **errors))  # rendered pages are drawn at every access
     if not isinstance(each.source, Rendered):  # drawn pages are valid, and checking them costs time
@@ -177,13 +177,14 @@ def _prepared(
     room = None if each.rules is None else question_room(model, records, new_tokens(model))
     chosen: dict[str, Any] = {"budget": each.budget, "allocator": each.allocator, "seeds": each.seeds}
     arms = make_arms(model.config, each.arms, **chosen, room=room, boxed=boxed, several=len(images) > 1)
-    rules, names = each.rules, [arm.name for arm in arms]
+    rules: Any = each.rules
+    names = [arm.name for arm in arms]
     if rules == "default":
         usual = default_rules(model.config.fetcher_config.strategy)
-        rules = {} if missing_arms(usual, names) else usual
+        rules = Rules() if usual.missing(names) else usual
     elif rules is not None:
-        check_rules(rules)
-        if missing := missing_arms(rules, names):
+        rules = read_rules(rules)
+        if missing := rules.missing(names):
             raise ValueError(f"rules: expected rules about arms that are asked; got {', '.join(missing)} in them")
     for arm in arms:
         model.model.fetcher.check_strategy(arm.strategy)
@@ -195,7 +196,7 @@ def _measured(
     each: DataSet,
     records: list[Record],
     arms: list[Arm],
-    rules: dict[str, Any] | None,
+    rules: Rules | None,
     **settings: Any,
 ) -> dict[str, Any]:
     scored, items = score_arms(model, records, arms, each.metric, tiles=each.tiles, **settings)

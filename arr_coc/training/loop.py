@@ -272,11 +272,9 @@ class ScratchStage(Stage):
         bf16: compute in bfloat16; on CPUs without matrix units for it, false is faster.
         seed: of new weights, pages and whatever is drawn.
         workers: processes that prepare batches.
-        averaged: share in what is handed on of the weights as the stage found them: an average of both often does what
-            either does (Wortsman et al. 2022, Robust fine-tuning of zero-shot models).
 
     Raises:
-        ValueError: a share outside 0..1, or an unknown optimiser.
+        ValueError: an unknown optimiser.
     """
 
     name: ClassVar[str]
@@ -294,11 +292,9 @@ class ScratchStage(Stage):
     bf16: bool = True
     seed: int = 0
     workers: int = 1
-    averaged: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check_shares("averaged")
         if self.optimizer not in OPTIMIZERS:
             raise ValueError(f"optimizer: expected one of {', '.join(OPTIMIZERS)}; got {self.optimizer!r}")
 
@@ -311,7 +307,6 @@ class ScratchStage(Stage):
         torch.manual_seed(self.seed)
         run.model.to(run.device)  # type: ignore[arg-type]  # transformers wraps `to` and loses its types
         task = self.task(run)
-        found = {name: weight.detach().clone() for name, weight in task.module.named_parameters() if self.averaged}
         optimizer = OPTIMIZERS[self.optimizer](task.groups(), self.weight_decay, task.module)
         schedule = (self.steps, self.warmup, self.evaluate_every)
         loop = Loop(self.name, task.module, optimizer, folder / f"{self.name}.pt", *schedule, self.bf16)
@@ -326,7 +321,4 @@ class ScratchStage(Stage):
 
             with all_eager_attention(run.model) if self.writes_out else nullcontext():
                 loop.run(first, losses, task.measure)
-        with torch.no_grad():
-            for name, weight in found.items():
-                task.module.get_parameter(name).lerp_(weight, self.averaged)
         task.finish(run)

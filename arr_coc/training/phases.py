@@ -58,14 +58,13 @@ class Phase(Stage):
         steps, warmup: optimiser steps, and those over which the learning rates rise to their full height.
         batch_size, accumulation: questions per device and forward pass, and passes per step.
         learning_rate, rates: of AdamW, and of parts with another rate.
-        weight_decay, clip: of matrices; the largest gradient norm.
+        weight_decay: of matrices.
         strategies, budgets: probabilities; each step draws one strategy (None: the model's own) and one budget.
         losses: weights that differ from `losses.WEIGHTS`.
         gradient: how the answer's loss reaches the scorer, see `fetcher_config.gradient`; "reinforcement": not at all,
             but answers from drawn sets of patches are rewarded (with boxes also the relevance loss, unless `losses` has
             `relevance: 0`); None: as configured.
         reinforcement: its settings, see `reinforce.ReinforceSettings`.
-        temperature: of the soft top-k of gradient "soft", at the first step and at the last.
         allocator: its name; None: the model's.
         target_tokens: the mean of fetched tokens at which the efficiency loss is 0; None: the model's budget.
         distillation_budget: fetched tokens in distillation, the most salient first: all, or as many as the context
@@ -91,13 +90,11 @@ class Phase(Stage):
     learning_rate: float = 1e-4
     rates: Mapping[str, float] = field(default_factory=dict)
     weight_decay: float = 0.01
-    clip: float = 1.0
     strategies: Mapping[str, float] | None = None
     budgets: Mapping[str | int, float] = field(default_factory=lambda: {"standard": 1.0})
     losses: Mapping[str, float] = field(default_factory=dict)
     gradient: str | None = None
     reinforcement: Mapping[str, Any] = field(default_factory=dict)
-    temperature: tuple[float, float] | None = None
     allocator: str | None = None
     target_tokens: float | None = None
     distillation_budget: int | str = "all"
@@ -262,7 +259,6 @@ def training_arguments(phase: Phase, folder: Path, device: torch.device) -> Trai
         optim="adamw_torch",
         learning_rate=phase.learning_rate,
         weight_decay=phase.weight_decay,
-        max_grad_norm=phase.clip,
         warmup_steps=min(phase.warmup, phase.steps - 1),
         lr_scheduler_type="cosine",
         bf16=phase.bf16,

@@ -5,7 +5,6 @@ start: .                   # a trained model's folder to start from, for images 
 config: {fetcher_config: {allocator: tiers}}   # changes to config.json
 reference: {format: rendered, pages: 100, split: validation}   # typical questions; saves fetch_reference.json
 saved: {dtype: bfloat16, max_shard_size: 16MB}   # form of the files; none: as trained, in one file
-averaged: 0.4              # share of the start weights in the saved ones; none: the last stage's weights
 seed: 0
 defaults: {bf16: true}     # defaults of all stages that have these settings
 stages:
@@ -102,7 +101,7 @@ class Saving:
 
 logger = logging.get_logger(__name__)
 
-_TOP = ("model", "start", "seed", "reference", "saved", "averaged", "config")
+_TOP = ("model", "start", "seed", "reference", "saved", "config")
 _KINDS: tuple[tuple[tuple[str, ...], type, str], ...] = (
     (("model", "start"), str, "text"),
     (("seed",), int, "a whole number"),
@@ -127,12 +126,9 @@ class Recipe:
         reference: typical questions, see `arr_coc.data.formats.open_records`, on which `arr-coc train` measures what
             the trained model fetches, for a server to compare its traffic with; None: no measurement.
         saved: how the trained model is written.
-        averaged: share of the weights before the first stage in the saved ones (a stage's own setting of this name is
-            the share of the weights before that stage).
 
     Raises:
-        ValueError: a share outside 0..1, or one of no `start`; a phase that follows a stage after which parts of the
-            model are still untrained.
+        ValueError: a phase that follows a stage after which parts of the model are still untrained.
     """
 
     model: Path
@@ -143,13 +139,8 @@ class Recipe:
     changes: Mapping[str, Any] = field(default_factory=dict)
     reference: Mapping[str, Any] | None = None
     saved: Saving = Saving()
-    averaged: float = 0.0
 
     def __post_init__(self) -> None:
-        if type(self.averaged) not in (int, float) or not 0 <= self.averaged <= 1:
-            raise ValueError(f"averaged: expected a share from 0 to 1; got {self.averaged!r}")
-        if self.averaged and self.start is None:
-            raise ValueError(f"averaged: expected start, the model that it is a share of; got {self.averaged} without")
         for before, after in pairwise(self.stages):
             if not (before.leaves_whole or after.from_scratch):
                 expected = "a phase first, or after a phase"
@@ -254,7 +245,6 @@ def load_recipe(path: Path, settings: Sequence[str] = ()) -> Recipe:
         changes=recipe.get("config") or {},
         reference=recipe.get("reference"),
         saved=Saving.told(recipe.get("saved") or {}),
-        averaged=recipe.get("averaged") or 0.0,
     )
 
 
@@ -300,16 +290,11 @@ def train(recipe: Recipe, out: Path, device: torch.device | str = "cpu") -> None
         if main:
             tell_recipe(recipe, out / "recipe.json")
         run = begin(recipe, torch.device(device))
-        found = {name: weight.detach().clone() for name, weight in run.model.named_parameters() if recipe.averaged}
         for number, stage in enumerate(recipe.stages):
             if main:
                 logger.info(f"stage {number}: {stage}")
                 tell_changes(stage, out / f"stage{number}.json")
             stage.run(run, out / f"stage{number}")
-        with torch.no_grad():
-            for name, weight in found.items():
-                trained = run.model.get_parameter(name)
-                trained.lerp_(weight.to(trained), recipe.averaged)
         if main:
             with fresh_folder(out.absolute() / "model", force=True) as beside:
                 recipe.saved.write(run, beside)
@@ -322,8 +307,7 @@ def train_attached(recipe: Recipe, out: Path, device: torch.device | str = "cpu"
     Raises:
         ValueError: other stages in the recipe, or settings for our own models only.
     """
-    own = {"reference": recipe.reference, "averaged": recipe.averaged or None}
-    given = [name for name, value in own.items() if value is not None]
+    given = [] if recipe.reference is None else ["reference"]
     given += [f"config.{name}" for name in recipe.changes if name != "fetcher_config"]
     given += [type(stage).__name__ for stage in recipe.stages if not isinstance(stage, AttachedScorerStage)]
     if given:
@@ -356,7 +340,7 @@ def tell_changes(stage: Stage, path: Path) -> None:
 
 def tell_recipe(recipe: Recipe, path: Path, **others: Any) -> None:
     """The same for the settings of a recipe beside its stages, and for `others`."""
-    own = {name: getattr(recipe, name) for name in ("model", "start", "seed", "changes", "averaged")}
+    own = {name: getattr(recipe, name) for name in ("model", "start", "seed", "changes")}
     _tell({name: repr(value) for name, value in {**own, **others}.items()}, path, "training")
 
 
@@ -440,8 +424,6 @@ def train_adapter(recipe: Recipe, out: Path, device: torch.device | str = "cpu",
     if len(recipe.stages) != 1 or not isinstance(phase, Phase) or recipe.start is None:
         stages = ", ".join(type(stage).__name__ for stage in recipe.stages)
         raise ValueError(f"adapter: expected a recipe with a start and one phase; got {recipe.start} and {stages}")
-    if recipe.averaged:
-        raise ValueError(f"adapter: expected a recipe that averages no weights; got averaged: {recipe.averaged}")
     own = {"config": recipe.changes, "reference": recipe.reference}
     if given := [name for name, value in own.items() if value]:
         raise ValueError(f"adapter: expected a recipe of the start's model as it is; got {', '.join(given)}")

@@ -10,7 +10,6 @@ Notation: B prompts, I image slots, G draws, N patches, K fetched tokens at most
 """
 
 from collections.abc import Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -84,8 +83,8 @@ _PROMPT = ("input_ids", "attention_mask", "labels", "query_mask")
 
 
 @dataclass(frozen=True)
-class AnsweredPrompts:
-    """Prompts about encoded images, and their right answers.
+class DrawnQuestions:
+    """Prompts about encoded images, their right answers, and the inputs for drawing their patches.
 
     Attributes:
         model: answers them.
@@ -93,98 +92,14 @@ class AnsweredPrompts:
             `image_index` [I].
         answers: for each prompt the right texts; None: from `labels`.
         encoding: the images.
+        selected: the image slots of the questions.
+        mask: bool [I, N], True on patches that may be drawn.
     """
 
     model: ArrCocForConditionalGeneration
     batch: dict[str, Tensor]
     answers: Sequence[Sequence[str]] | None
     encoding: ImageEncoding
-
-    def select(self, prompts: Tensor, slots: Tensor, num_fetched: int) -> "AnsweredPrompts":
-        """Some prompts, by number [b], with their slots (bool [I]) and `num_fetched` placeholders for fetched tokens
-        per image."""
-        batch = trim_placeholders(
-            counts=torch.full((int(slots.sum()),), num_fetched, device=slots.device),
-            image_token_id=self.model.config.image_token_id,
-            base_positions=self.encoding.base_positions,
-            pad_token_id=self._pad,
-            **{name: self.batch[name][prompts] for name in _PROMPT},
-        )
-        batch["image_index"] = self.batch["image_index"][slots]
-        answers = None if self.answers is None else [self.answers[i] for i in prompts.tolist()]
-        return replace(self, batch=batch, answers=answers)
-
-    def answered(self, drawn: Tensor, how: str) -> Tensor:
-        """Correctness [B] of the answers from exactly the drawn patches [I, K]; `how`: see `ReinforceSettings`."""
-        images: dict[str, Any] = {"image_encoding": self.encoding, "image_index": self.batch["image_index"]}
-        images["choices"] = FetchChoices(patches=drawn)
-        return self._forced(images) if how == "forced" else self._generated(images)
-
-    def _forced(self, images: dict[str, Any]) -> Tensor:
-        """Share of the answer's tokens, its end included, that a greedy answer gets right before its first mistake.
-
-        One pass suffices, as greedy decoding sees the same tokens up to there. Later tokens do not count: even without
-        relevant patches a model guesses the ends of words.
-        """
-        labels = self.batch["labels"]
-        prompts = {name: self.batch[name] for name in _PROMPT if name != "labels"}
-        output = self.model(**prompts, **images, logits_to_keep=answer_positions(labels), use_cache=False)
-        right = token_losses(output.logits, labels)[1]
-        asked = labels[:, -right.shape[1] :] != -100
-        return ((right.logical_not().cumsum(1) == 0) & asked).sum(1) / asked.sum(1).clamp(min=1)
-
-    def _generated(self, images: dict[str, Any]) -> Tensor:
-        """Greedy answers, scored as text, with room for thinking before them."""
-        prompts, longest = self._prompts()
-        room = max(longest, self.model.generation_config.max_new_tokens or 0)
-        settings: dict[str, Any] = {**prompts, **images, "max_new_tokens": room}
-        output = self.model.generate(**settings, do_sample=False, num_beams=1)
-        texts = self._decoded(output[:, prompts["input_ids"].shape[1] :])
-        wanted = self.answers
-        if wanted is None:
-            labels = self.batch["labels"]
-            wanted = [[text] for text in self._decoded(labels.masked_fill(labels == -100, self._pad))]
-        scores = [answer_correctness(text, right) for text, right in zip(texts, wanted, strict=True)]
-        return torch.tensor(scores, device=output.device)
-
-    @property
-    def _pad(self) -> int:
-        return self.model.processor.tokenizer.pad_token_id
-
-    def _decoded(self, ids: Tensor) -> list[str]:
-        texts = self.model.processor.tokenizer.batch_decode(ids, skip_special_tokens=True)
-        return [split_thinking(text.strip())[1] for text in texts]
-
-    def _prompts(self) -> tuple[dict[str, Tensor], int]:
-        """The prompts up to their answers, padded on the left, and tokens of the longest answer."""
-        labels, ids = self.batch["labels"], self.batch["input_ids"]
-        asked = labels != -100
-        if not bool(asked.any(1).all()):
-            raise ValueError("labels: expected an answer in every row; got rows without")
-        position = torch.arange(ids.shape[1], device=ids.device)
-        before = (position < asked.int().argmax(1, keepdim=True)) & self.batch["attention_mask"].bool()
-        width = int(before.sum(1).max())
-        order = before.int().argsort(dim=1, stable=True)[:, -width:]  # kept tokens last, in their order
-        inside = before.gather(1, order)
-        prompts = {
-            "input_ids": ids.gather(1, order).masked_fill(~inside, self._pad),
-            "attention_mask": inside.long(),
-            "query_mask": self.batch["query_mask"].gather(1, order) & inside,
-        }
-        return prompts, int(asked.sum(1).max())
-
-
-@dataclass(frozen=True)
-class DrawnQuestions:
-    """Questions with the inputs for drawing their patches.
-
-    Attributes:
-        prompts: with room for K fetched tokens per image.
-        selected: the image slots of the questions.
-        mask: bool [I, N], True on patches that may be drawn.
-    """
-
-    prompts: AnsweredPrompts
     selected: SelectedSlots
     mask: Tensor
 
@@ -219,11 +134,13 @@ class DrawnQuestions:
         mask = selected.context.patch_mask
         mask = mask if selected.taken is None else mask.scatter(1, selected.taken, False)
         own = {**{name: batch[name] for name in _PROMPT[:3]}, "query_mask": query.bool(), "image_index": index}
-        return cls(AnsweredPrompts(model, own, answers, encoding), selected, mask)
+        return cls(model, own, answers, encoding, selected, mask)
 
     @torch.no_grad()
     def correctness(self, drawn: Tensor, sizes: Tensor, how: str) -> Tensor:
         """Correctness [B, G] of the answers from the first `sizes` [I, G] of the drawn patches [I, G, K].
+
+        `how`: see `ReinforceSettings.answering`.
 
         Raises:
             ValueError: images of one prompt with sets of different sizes.
@@ -238,11 +155,83 @@ class DrawnQuestions:
             for size in wanted.unique().tolist():
                 prompts = (wanted == size).nonzero()[:, 0]
                 slots = torch.isin(rows, prompts)
-                asked = self.prompts
+                asked = self
                 if len(prompts) < len(correct) or size < self.selected.budget:
-                    asked = asked.select(prompts, slots, size)
-                correct[prompts, g] = asked.answered(drawn[slots, g, :size], how).to(correct)
+                    asked = self._with_room(prompts, slots, size)
+                choices = FetchChoices(patches=drawn[slots, g, :size])
+                answered = asked._forced if how == "forced" else asked._generated
+                correct[prompts, g] = answered(image_encoding=self.encoding, choices=choices).to(correct)
         return correct
+
+    def _with_room(self, prompts: Tensor, slots: Tensor, num_fetched: int) -> "DrawnQuestions":
+        """Some prompts, by number [b], with their slots (bool [I]) and `num_fetched` placeholders for fetched tokens
+        per image."""
+        batch = trim_placeholders(
+            counts=torch.full((int(slots.sum()),), num_fetched, device=slots.device),
+            image_token_id=self.model.config.image_token_id,
+            base_positions=self.encoding.base_positions,
+            pad_token_id=self._pad,
+            **{name: self.batch[name][prompts] for name in _PROMPT},
+        )
+        batch["image_index"] = self.batch["image_index"][slots]
+        answers = None if self.answers is None else [self.answers[i] for i in prompts.tolist()]
+        return replace(self, batch=batch, answers=answers)
+
+    def _forced(self, **images: Any) -> Tensor:
+        """Share of the answer's tokens, its end included, that a greedy answer gets right before its first mistake.
+
+        One pass suffices, as greedy decoding sees the same tokens up to there. Later tokens do not count: even without
+        relevant patches a model guesses the ends of words.
+        """
+        labels = self.batch["labels"]
+        prompts = {name: tensor for name, tensor in self.batch.items() if name != "labels"}
+        output = self.model(**prompts, **images, logits_to_keep=answer_positions(labels), use_cache=False)
+        right = token_losses(output.logits, labels)[1]
+        asked = labels[:, -right.shape[1] :] != -100
+        return ((right.logical_not().cumsum(1) == 0) & asked).sum(1) / asked.sum(1).clamp(min=1)
+
+    def _generated(self, **images: Any) -> Tensor:
+        """Greedy answers, scored as text, with room for thinking before them."""
+        labels = self.batch["labels"]
+        prompts = self._before_answers()
+        longest = int((labels != -100).sum(1).max())
+        room = max(longest, self.model.generation_config.max_new_tokens or 0)
+        output = self.model.generate(**prompts, **images, max_new_tokens=room, do_sample=False, num_beams=1)
+        texts = self._decoded(output[:, prompts["input_ids"].shape[1] :])
+        wanted = self.answers
+        if wanted is None:
+            wanted = [[text] for text in self._decoded(labels.masked_fill(labels == -100, self._pad))]
+        scores = [answer_correctness(text, right) for text, right in zip(texts, wanted, strict=True)]
+        return torch.tensor(scores, device=output.device)
+
+    @property
+    def _pad(self) -> int:
+        return self.model.processor.tokenizer.pad_token_id
+
+    def _decoded(self, ids: Tensor) -> list[str]:
+        texts = self.model.processor.tokenizer.batch_decode(ids, skip_special_tokens=True)
+        return [split_thinking(text.strip())[1] for text in texts]
+
+    def _before_answers(self) -> dict[str, Any]:
+        """The prompts up to their answers, padded on the left."""
+        ids, asked = self.batch["input_ids"], self.batch["labels"] != -100
+        if not bool(asked.any(1).all()):
+            raise ValueError("labels: expected an answer in every row; got rows without")
+        position = torch.arange(ids.shape[1], device=ids.device)
+        before = (position < asked.int().argmax(1, keepdim=True)) & self.batch["attention_mask"].bool()
+        width = int(before.sum(1).max())
+        order = before.int().argsort(dim=1, stable=True)[:, -width:]  # kept tokens last, in their order
+        inside = before.gather(1, order)
+        return {
+            "input_ids": ids.gather(1, order).masked_fill(~inside, self._pad),
+            "attention_mask": inside.long(),
+            "query_mask": self.batch["query_mask"].gather(1, order) & inside,
+            "image_index": self.batch["image_index"],
+        }
+
+
+ENTROPY_FLOOR, ENTROPY_WEIGHT = 1.0, 0.1
+"""The least entropy of one draw from the scorer, nats (log(8) is that of 8 equal patches); weight of the shortfall."""
 
 
 @dataclass(frozen=True)
@@ -253,9 +242,6 @@ class ReinforceSettings:
         draws: G, sets drawn for each question.
         weights: of the reward's parts.
         normalise: divide advantages by their standard deviation within a question's draws.
-        temperature: sets are drawn from logits / temperature.
-        entropy_floor: nats, of one draw: the least entropy of the scorer; log(8) is that of 8 equal patches.
-        entropy_weight: of the shortfall.
         kl_weight: of the divergence from the starting scorer.
         answering: "generate": greedy answers, scored as text; "forced": one pass over the right answer, and the share
             of its tokens before the first mistake of a greedy answer is the overlap, which is a denser reward.
@@ -264,17 +250,12 @@ class ReinforceSettings:
     draws: int = 8
     weights: RewardWeights = field(default_factory=RewardWeights)
     normalise: bool = False
-    temperature: float = 1.0
-    entropy_floor: float = 1.0
-    entropy_weight: float = 0.1
     kl_weight: float = 0.01
     answering: Literal["generate", "forced"] = "generate"
 
     def __post_init__(self) -> None:
         if self.draws < 2:
             raise ValueError(f"draws: expected at least 2, to be compared with each other; got {self.draws}")
-        if not self.temperature > 0:
-            raise ValueError(f"temperature: expected a positive number; got {self.temperature}")
         if self.answering not in ("generate", "forced"):
             raise ValueError(f'answering: expected "generate" or "forced"; got {self.answering!r}')
 
@@ -341,20 +322,12 @@ def _log_softmax(logits: Tensor, mask: Tensor) -> Tensor:
     return logits.float().masked_fill(~mask, lowest).log_softmax(-1).clamp(min=-1e4)
 
 
-def starting_scorer(model: nn.Module, strategy: str | None = None) -> Scorer:
-    """A frozen copy of the scorer as it is now: the `reference` of `reinforcement_loss`."""
-    base = base_model(model)
-    name = base.config.fetcher_config.strategy if strategy is None else strategy
-    return deepcopy(base.model.fetcher.scorer(name)).requires_grad_(False)
-
-
 def reinforcement_loss(
     model: nn.Module,
     batch: Mapping[str, Tensor],
     settings: ReinforceSettings,
     *,
     generator: torch.Generator,
-    strategy: str | None = None,
     fetch: FetchResult | None = None,
     answers: Sequence[Sequence[str]] | None = None,
     encoding: ImageEncoding | None = None,
@@ -366,24 +339,23 @@ def reinforcement_loss(
         model: an ARR-COC model with its processor, wrapped by PEFT or not.
         batch: from `QuestionCollator`, without its boxes: `input_ids`, `labels`, `attention_mask` [B, S];
             `query_mask`, `image_index` where there are any; `pixel_values` and `patch_mask` unless `encoding` is given.
-        strategy: a name; that of `fetch`, or the config's, by default.
         fetch: of a forward pass on this batch: its scores get the gradient, through whatever wraps the model (DDP);
-            None: the scorer runs here.
+            None: the model's own scorer runs here.
         answers: for each prompt the right texts; by default from `labels`.
-        reference: the starting scorer, see `starting_scorer`; None: no divergence.
+        reference: the scorer as it was at the start, see `Reinforcement.divergence`; None: no divergence.
 
     Raises:
         ValueError: a scorer without weights, no labels, a prompt without room for fetched patches; prompts with several
             images with an allocator that chooses the number of patches.
     """
     base = base_model(model)
-    strategy = strategy or (base.config.fetcher_config.strategy if fetch is None else fetch.strategy)
+    strategy = base.config.fetcher_config.strategy if fetch is None else fetch.strategy
     if not base.model.fetcher.check_strategy(strategy).trained:
         raise ValueError(f"strategy: expected a scorer with weights, to be trained; got {strategy!r}")
     asked = DrawnQuestions.of(base, batch, encoding=encoding, answers=answers)
     if fetch is None:
         fetch = base.model.fetch(asked.selected, FetchChoices(strategy=strategy))
-    logits = fetch.scores / settings.temperature
+    logits = fetch.scores
     sets, sizes, log_p = _draw(logits, fetch.survival, asked, settings.draws, generator)
     correct = asked.correctness(sets, sizes, settings.answering)
     rows = asked.selected.rows
@@ -393,10 +365,10 @@ def reinforcement_loss(
     log_p = torch.zeros_like(rewards).index_add(0, rows, log_p)  # several images in a prompt: drawn independently
     advantages = group_advantages(rewards, normalise=settings.normalise)
     entropy, divergence = draw_entropy(logits, asked.mask), logits.new_zeros(())
-    loss = -(advantages * log_p).mean() + settings.entropy_weight * (settings.entropy_floor - entropy).relu().mean()
+    loss = -(advantages * log_p).mean() + ENTROPY_WEIGHT * (ENTROPY_FLOOR - entropy).relu().mean()
     if reference is not None:
         with torch.no_grad():
-            before = reference(asked.selected.context) / settings.temperature
+            before = reference(asked.selected.context)
         divergence = draw_divergence(logits, before, asked.mask).mean()
         loss = loss + settings.kl_weight * divergence
     return Reinforcement(

@@ -10,6 +10,7 @@ import logging
 import os
 import shutil
 from collections.abc import Iterator, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,7 +36,7 @@ from .checkpoints import discard_incomplete, mark_complete, newest_complete
 from .losses import Counts, Term, answer_positions, loss_terms, text_statistics, token_losses
 from .measures import Averages, fetch_measures, item_measures, summary, tier_shares
 from .parts import base_model, gradient_norms, parameter_groups
-from .reinforce import ReinforceSettings, reinforcement_loss, starting_scorer
+from .reinforce import ReinforceSettings, reinforcement_loss
 
 if TYPE_CHECKING:
     from .phases import Phase
@@ -139,8 +140,10 @@ class ArrCocTrainer(Trainer):
         self.averages = Averages(self.accelerator)
         if self.weights["retention"] and not hasattr(self.model, "disable_adapter"):
             raise ValueError("retention: expected an adapter to be trained, beside what shall stay; got a whole model")
-        scorers = base_model(self.model).model.fetcher.scorers if self.weights["reinforcement"] else ()
-        self.references = {name: starting_scorer(self.model, name) for name in scorers}
+        self.references = {}  # the scorers as the phase begins with them
+        if self.weights["reinforcement"]:
+            scorers = base_model(self.model).model.fetcher.scorers
+            self.references = {name: deepcopy(own).requires_grad_(False) for name, own in scorers.items()}
         self.text_statistics = self._text_statistics() if self.weights["distribution"] else None
         wrapped = {type(module).__name__ for module in self.model.modules()}  # FSDP refuses names of missing modules
         self.model._no_split_modules = sorted(wrapped & set(base_model(self.model)._no_split_modules or ()))
@@ -185,7 +188,6 @@ class ArrCocTrainer(Trainer):
     ) -> Any:
         """The weighted sum of the losses, each divided by its count over the whole step."""
         draw, config = self.draw(), base_model(self.model).config
-        self._anneal()
         learns = any(parameter.requires_grad for parameter in base_model(self.model).model.fetcher.scorers.parameters())
         attended = self._attended(model, inputs) if learns and self.weights["distillation"] else None
         batch = self._trimmed(inputs, draw.num_fetched)
@@ -302,13 +304,6 @@ class ArrCocTrainer(Trainer):
         embeddings: Any = model.get_input_embeddings()
         mean, std = text_statistics(embeddings.weight.detach())
         return mean.item(), std.item()
-
-    def _anneal(self) -> None:
-        """The temperature of the soft top-k: geometric from the first step's to the last step's."""
-        if self.phase.temperature is not None:
-            first, last = map(float, self.phase.temperature)
-            progress = self.state.global_step / max(1, self.args.max_steps - 1)
-            base_model(self.model).model.fetcher.temperature = first * (last / first) ** progress
 
     def _clip_grad_norm(self, model: nn.Module) -> Any:
         step = self.state.global_step + 1

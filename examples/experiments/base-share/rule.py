@@ -15,13 +15,14 @@ needs no correction. NO-GO: the opposite of a condition is shown, at a level tha
 conditions. Otherwise: INCONCLUSIVE.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from scipy.stats import norm, t
 
-from arr_coc.evaluation.statistics import clustered_error, training_spread
+from arr_coc.evaluation.statistics import clustered_error
 from arr_coc.pages.line_questions import KINDS
 
 LEVEL = 0.015
@@ -84,6 +85,35 @@ class Verdict:
     split: str
     conditions: tuple[Condition, ...]
     p: float
+
+
+@dataclass(frozen=True)
+class TrainingSpread:
+    """The spread of the scores of one arm's trainings.
+
+    A few trainings of one arm give a poor estimate; those of many arms, pooled, give a better one. Scores are shares,
+    whose variance is smaller near 0 and 1: the scale 2 arcsin sqrt(share) makes it constant (Bartlett 1936).
+
+    Attributes:
+        sd: between trainings, on the scale 2 arcsin sqrt(share), pooled over arms.
+        freedom: degrees of freedom of `sd`; 0 if no arm was trained twice, so that `sd` is unknown.
+    """
+
+    sd: float
+    freedom: int
+
+    def error(self, *arms: np.ndarray) -> float:
+        """Standard error of the sum or difference of the arms' mean scores, from the scores of their trainings."""
+        slopes = [math.sqrt(share * (1 - share)) for share in (float(np.mean(runs)) for runs in arms)]
+        return self.sd * math.sqrt(sum(slope**2 / len(runs) for slope, runs in zip(slopes, arms, strict=True)))
+
+
+def training_spread(arms: Sequence[np.ndarray]) -> TrainingSpread:
+    """The spread between trainings, pooled over arms, from the scores in 0..1 of each arm's trainings."""
+    scaled = [2 * np.arcsin(np.sqrt(runs)) for runs in arms]
+    freedom = sum(len(runs) - 1 for runs in scaled)
+    squares = sum(float(((runs - runs.mean()) ** 2).sum()) for runs in scaled)
+    return TrainingSpread(math.sqrt(squares / freedom) if freedom else math.inf, freedom)
 
 
 def mean(scores: Scores) -> float:
