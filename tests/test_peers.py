@@ -19,18 +19,19 @@ from arr_coc.evaluation import peers
 from arr_coc.evaluation.answers import PeerChoices, ask, encode, lattice
 from arr_coc.evaluation.arms import BASELINES, BOUNDS, GROUPS, LADDER, make_arms
 from arr_coc.evaluation.deciding import default_rules
-from arr_coc.evaluation.peer_rules import (
+from arr_coc.evaluation.peers import (
     PEERS,
+    choose,
     cls_attention,
     conditional_dpp,
     least_duplicated,
     merge,
     raters,
+    read_prompt,
     received,
     relevance,
     targets,
 )
-from arr_coc.evaluation.peers import choose, read_prompt
 
 SIZES = [(60, 90), (80, 40), (50, 50)]  # height, width
 QUESTIONS = ["What is it?", "Why?", "How many of them are there in all?"]

@@ -16,8 +16,16 @@ from arr_coc.evaluation.answers import encode, load_images
 from arr_coc.evaluation.arms import make_arms
 from arr_coc.evaluation.deciding import decide, default_rules, judge, read_rules
 from arr_coc.evaluation.prediction_loop import as_read, predict_all
-from arr_coc.evaluation.predictions import Prediction, compared_halves, swapped_pairs
-from arr_coc.evaluation.scores import Items, Scored, compare_all, distinct_items, score_arm
+from arr_coc.evaluation.scores import (
+    Items,
+    Prediction,
+    Scored,
+    compare_all,
+    compared_halves,
+    distinct_items,
+    score_arm,
+    swapped_pairs,
+)
 from arr_coc.evaluation.statistics import bootstrap_mean
 from arr_coc.modeling.fetcher import FetchChoices
 

@@ -11,9 +11,8 @@ from trainers import CPU, PAGES, PHASE, loaded, trainer_of, weights_of
 from arr_coc.adapters import PARTS, adapt, part_of_parameter
 from arr_coc.data.collator import QuestionCollator
 from arr_coc.data.formats import open_records
-from arr_coc.training.losses import loss_weights, retention_loss
-from arr_coc.training.measures import query_dependence
-from arr_coc.training.parts import train_only
+from arr_coc.training.losses import loss_weights, query_dependence, retention_loss
+from arr_coc.training.optimizers import train_only
 from arr_coc.training.phases import AllocatorPhase, JointPhase, Phase, SemanticPhase, make_trainer
 from arr_coc.training.trainer import Mix
 

@@ -26,7 +26,6 @@ from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..modeling.processing_arr_coc import History, Turn, checked_questions, histories
 from ..modeling.view_encoding import sources_of
 from ..modeling.word_sources import PageToRead, check_words, words_of_each, words_of_page
-from .adapter import base_of, load_scorer, save_scorer
 from .encoding import AttachedEncoding, EncodedPrompt, encode_prompts
 from .families import FAMILIES
 from .placing import PromptWriter, count_fetched
@@ -35,13 +34,16 @@ from .scoring import (
     ALL,
     STRATEGIES,
     TrainedScorer,
+    base_of,
     between_cells,
     fetch_result,
+    load_scorer,
     make_scorer,
     most_relevant,
     origins,
     relevance_of_boxes,
     relevance_of_words,
+    save_scorer,
     score,
 )
 

@@ -30,9 +30,8 @@ from ..modeling.scorers import SCORERS, topk
 from ..modeling.view_encoding import encode_sources, sources_of, take_view_options
 from ..modeling.views import JointFetch
 from .arms import Arm
-from .peer_rules import PEERS
-from .peers import Kept, choose, merged
-from .predictions import Prediction, prediction_in_views
+from .peers import PEERS, Kept, choose, merged
+from .scores import Prediction, prediction_in_views
 
 
 def load_images(model: ArrCocForConditionalGeneration, images: Sequence[Path | HeldImage]) -> list[Image.Image]:

@@ -12,7 +12,7 @@ from typing import Any
 from ..modeling.allocators import ALLOCATORS
 from ..modeling.configuration_arr_coc import COMPRESSION, ArrCocConfig
 from ..modeling.scorers import SCORERS
-from .peer_rules import PEERS
+from .peers import PEERS
 
 LADDER = ("none", "random", "saliency", "clip_query", "realizer")
 """Strategies, and the model's own if it is another trained one."""

@@ -21,9 +21,8 @@ from itertools import pairwise
 from typing import Any
 
 from ..data.records import listed
-from .predictions import compared_halves
 from .reporting import points
-from .scores import Items, Scored, compare_all
+from .scores import Items, Scored, compare_all, compared_halves
 from .statistics import FEWEST_IMAGES
 
 NO_VERDICT = "NO VERDICT"

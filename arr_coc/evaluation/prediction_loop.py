@@ -36,7 +36,7 @@ from .answers import (
     view_prediction,
 )
 from .arms import Arm
-from .predictions import Prediction, boxed_patches, image_digest, prediction
+from .scores import Prediction, boxed_patches, image_digest, prediction
 
 
 class OtherPages:

@@ -29,9 +29,8 @@ from .arms import Arm, make_arms
 from .calibration import LEGEND, calibration_table
 from .deciding import Rules, default_rules, judge, read_rules
 from .prediction_loop import new_tokens
-from .predictions import changed_answers, swapped_pairs
 from .reporting import Table, environment, p_value, percent, points, shown, to_text
-from .scores import Scored, check_answers, compare, kinds_table
+from .scores import Scored, changed_answers, check_answers, compare, kinds_table, swapped_pairs
 from .strategies import measures, score_arms
 
 _SETTINGS = ("data", "arms", "by", "tiles", "metric", "rules")

@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 
 from ..attached import AttachedReader
-from ..attached.adapter import new_scorer, scorer_loss
 from ..attached.encoding import AttachedEncoding
 from ..attached.reader import BUDGET, load_reader
-from ..attached.scoring import TrainedScorer, most_relevant, relevance_of_boxes, token_scores
+from ..attached.scoring import TrainedScorer, most_relevant, new_scorer, relevance_of_boxes, scorer_loss, token_scores
 from ..data.formats import open_records
 from ..data.records import HeldImage, Record, opened
 from ..evaluation.answers import all_boxes

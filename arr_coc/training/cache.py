@@ -28,7 +28,7 @@ from ..files import disk_faults
 from ..modeling.modeling_arr_coc import ImageEncoding
 from ..modeling.scorers import scorer_inputs
 from ..version import __version__
-from .parts import base_model
+from .optimizers import base_model
 
 logger = logging.get_logger(__name__)
 

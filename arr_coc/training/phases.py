@@ -26,7 +26,7 @@ from .cache import CachedEncoder
 from .checkpoints import damage, mark_complete
 from .loop import time_left
 from .losses import loss_weights
-from .parts import base_model, train_only
+from .optimizers import base_model, train_only
 from .reinforce import ReinforceSettings
 from .stages import STAGES, Run, Stage
 from .trainer import ArrCocTrainer, Mix

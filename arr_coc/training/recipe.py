@@ -36,7 +36,7 @@ from ..modeling.configuration_arr_coc import ArrCocConfig, ArrCocFetcherConfig
 from ..modeling.grid_encoder import RELATIVE, resize_table
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..modeling.processing_arr_coc import ArrCocProcessor
-from . import phases, tempering  # noqa: F401  # register their stages
+from . import phases  # noqa: F401  # registers its stages, and reinforcement its own
 from .attached import AttachedScorerStage, begin_attached
 from .checkpoints import LEARNER, load_learner, save_learner
 from .phases import Phase, train_phase

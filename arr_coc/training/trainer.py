@@ -33,9 +33,20 @@ from ..modeling.prompt import trim_placeholders
 from .attention import answer_attention, patch_attention
 from .cache import CachedEncoder
 from .checkpoints import discard_incomplete, mark_complete, newest_complete
-from .losses import Counts, Term, answer_positions, loss_terms, text_statistics, token_losses
-from .measures import Averages, fetch_measures, item_measures, summary, tier_shares
-from .parts import base_model, gradient_norms, parameter_groups
+from .losses import (
+    Averages,
+    Counts,
+    Term,
+    answer_positions,
+    fetch_measures,
+    item_measures,
+    loss_terms,
+    summary,
+    text_statistics,
+    tier_shares,
+    token_losses,
+)
+from .optimizers import base_model, gradient_norms, parameter_groups
 from .reinforce import ReinforceSettings, reinforcement_loss
 
 if TYPE_CHECKING:
@@ -158,7 +169,7 @@ class ArrCocTrainer(Trainer):
         return StepSampler(len(data), draws=per_step * self.args.max_steps, seed=self.args.seed)
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
-        """The configured optimiser over one group per trained part: see `parts.parameter_groups`."""
+        """The configured optimiser over one group per trained part: see `optimizers.parameter_groups`."""
         if self.optimizer is None:
             trained: Any = self.model if model is None else model
             kind, settings = self.get_optimizer_cls_and_kwargs(self.args, trained)

@@ -31,8 +31,7 @@ from arr_coc.attached.runner import PreparedPrompt
 from arr_coc.attached.scoring import between_cells, fetch_result, most_relevant, relevance_of_boxes
 from arr_coc.data.records import Record, read_records
 from arr_coc.evaluation.answers import all_boxes
-from arr_coc.evaluation.peer_rules import PEERS
-from arr_coc.evaluation.peers import LAYER, EarlyStates, _Read, _recording, _stopping
+from arr_coc.evaluation.peers import LAYER, PEERS, EarlyStates, _Read, _recording, _stopping
 from arr_coc.modeling.configuration_arr_coc import ArrCocFetcherConfig
 from arr_coc.pages.splits import Split
 from arr_coc.training.attached import AttachedScorerStage
