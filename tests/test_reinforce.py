@@ -16,7 +16,6 @@ from arr_coc.training.reinforce import (
     DrawnQuestions,
     ReinforceSettings,
     RewardWeights,
-    answer_correctness,
     draw_divergence,
     draw_entropy,
     group_advantages,
@@ -138,13 +137,18 @@ def test_a_scorer_learns_to_fetch_the_patch_that_holds_the_answer() -> None:
 
 
 # ---- the driver ---------------------------------------------------------------------------------------------------
-def batch_of(model: Any, *, padding_side: str = "right") -> dict[str, Tensor]:
-    """Two questions about one image, with the model's own greedy answers from drawn patches as labels."""
+QUESTIONS = ("What is the total?", "the date")
+
+
+def batch_of(
+    model: Any, *, padding_side: str = "right", answers: tuple[str, str] = ("12.50", "New York")
+) -> dict[str, Tensor]:
+    """Two questions about one image, with their answers as labels."""
     processor, tokenizer = model.processor, model.processor.tokenizer
     image = torch.rand(3, 128, 128, generator=torch.Generator().manual_seed(1))
     pixels = processor.image_processor([image], return_tensors="pt")
     rows = []
-    for question, answer in (("What is the total?", "12.50"), ("the date", "New York")):
+    for question, answer in zip(QUESTIONS, answers, strict=True):
         turn = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": question}]}]
         text = processor.apply_chat_template(turn, add_generation_prompt=True)
         prompt = tokenizer(text.replace(processor.image_token, processor.image_token * (16 + 17))).input_ids
@@ -172,13 +176,12 @@ def batch_of(model: Any, *, padding_side: str = "right") -> dict[str, Tensor]:
     }
 
 
-@pytest.mark.parametrize("answering", ["generate", "forced"])
-def test_only_scorers_get_a_gradient_and_images_are_read_once(answering: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_scorers_get_a_gradient_and_images_are_read_once() -> None:
     model = tiny_model()
     calls = []
     encoder = model.model.vision_tower.grid_encoder
     encoder.register_forward_pre_hook(lambda *_: calls.append(1))
-    settings = ReinforceSettings(draws=3, answering=answering)
+    settings = ReinforceSettings(draws=3)
     before = deepcopy(model.model.fetcher.scorer("realizer"))
     made = reinforcement_loss(
         model, batch_of(model), settings, generator=torch.Generator().manual_seed(0), reference=before
@@ -196,7 +199,7 @@ def test_rewards_are_those_of_answers_from_the_drawn_patches(padding_side: str) 
     model = tiny_model()
     batch = batch_of(model, padding_side=padding_side)
     encoding = model.model.encode_image(batch["pixel_values"], batch["patch_mask"])
-    settings = ReinforceSettings(draws=2)
+    settings, longest = ReinforceSettings(draws=2), int((batch["labels"] != -100).sum(1).max())
     probe = reinforcement_loss(model, batch, settings, generator=torch.Generator().manual_seed(0), encoding=encoding)
     said = []
     for g in range(2):
@@ -206,17 +209,14 @@ def test_rewards_are_those_of_answers_from_the_drawn_patches(padding_side: str) 
         ]
         seen = model.encode_image(pixel_values=batch["pixel_values"], patch_mask=batch["patch_mask"])
         seen.source_sizes = [(128, 128)]
-        questions = ["What is the total?", "the date"]
-        longest = int((batch["labels"] != -100).sum(1).max())
         twice, choices = seen.select(torch.zeros(2, dtype=torch.long)), {"strategy": "oracle", "allocator": "topk"}
-        said.append(model.generate(twice, questions, boxes=boxes, max_new_tokens=longest, **choices))
+        said.append(model.generate(twice, list(QUESTIONS), boxes=boxes, max_new_tokens=longest, **choices))
     assert said[0] != said[1], "the test can tell one set from another"
-    answers = [[said[0][0]], [said[0][1] + " and more"]]
-    made = reinforcement_loss(
-        model, batch, settings, generator=torch.Generator().manual_seed(0), encoding=encoding, answers=answers
-    )
-    expected = [[answer_correctness(said[g][b], answers[b]) for g in range(2)] for b in range(2)]
-    assert made.correctness.tolist() == expected and expected[0][0] == 1.0
+    labelled = batch_of(model, padding_side=padding_side, answers=(said[0][0], said[0][1]))
+    made = reinforcement_loss(model, labelled, settings, generator=torch.Generator().manual_seed(0), encoding=encoding)
+    assert made.sets.equal(probe.sets)
+    right, others = made.correctness.unbind(1)
+    assert bool((right > 0.5).all()) and bool((others <= right).all()) and bool((others < right).any())
     torch.testing.assert_close(made.rewards, made.correctness + 0.05)
 
 
@@ -238,7 +238,6 @@ def test_what_cannot_be_trained_is_refused(changes: Any, strategy: str, message:
     ("settings", "message"),
     [
         ({"draws": 1}, "at least 2"),
-        ({"answering": "guess"}, '"generate" or "forced"'),
     ],
 )
 def test_settings_are_checked(settings: Any, message: str) -> None:
@@ -302,14 +301,13 @@ def test_the_estimated_gradient_is_that_of_all_sets_enumerated_and_favours_fewer
     assert float(exact[0].abs().max()) > 10 * float((gradients[0].std(0) / groups**0.5).max())
 
 
-@pytest.mark.parametrize("how", ["forced", "generate"])
-def test_answers_from_sets_of_unequal_sizes_are_those_of_each_alone(how: str) -> None:
+def test_answers_from_sets_of_unequal_sizes_are_those_of_each_alone() -> None:
     model = tiny_model()
     batch = batch_of(model)
     drawn = draw_orders(torch.zeros(2, 3, 256), 17, generator=torch.Generator().manual_seed(0))
     sizes = torch.tensor([[17, 3, 5], [2, 3, 17]])
     asked = DrawnQuestions.of(model, batch)
-    together = asked.correctness(drawn, sizes, how)
+    together = asked.correctness(drawn, sizes)
     kept: list[Tensor] = []
     hook = model.model.fetcher.register_forward_hook
     hook(lambda _m, _i, fetch: kept.extend(row.sort().values for row in fetch.indices))
@@ -319,7 +317,7 @@ def test_answers_from_sets_of_unequal_sizes_are_those_of_each_alone(how: str) ->
         one = DrawnQuestions.of(model, {**batch, **alone})
         for g in range(3):
             kept.clear()
-            found = one.correctness(drawn[b : b + 1, g : g + 1], sizes[b : b + 1, g : g + 1], how)
+            found = one.correctness(drawn[b : b + 1, g : g + 1], sizes[b : b + 1, g : g + 1])
             assert found.item() == pytest.approx(together[b, g].item())
             assert kept[0].tolist() == sorted(drawn[b, g, : sizes[b, g]].tolist())
 
@@ -329,7 +327,7 @@ def test_images_of_one_prompt_must_get_equally_much() -> None:
     asked = DrawnQuestions.of(model, batch_of(model))
     asked = replace(asked, selected=replace(asked.selected, rows=torch.zeros(2, dtype=torch.long)))
     with pytest.raises(ValueError, match="batch: expected one image per prompt; got several, and an allocator"):
-        asked.correctness(torch.zeros(2, 1, 17, dtype=torch.long), torch.tensor([[2], [3]]), "forced")
+        asked.correctness(torch.zeros(2, 1, 17, dtype=torch.long), torch.tensor([[2], [3]]))
 
 
 def test_entropy_and_divergence_leave_padding_out() -> None:

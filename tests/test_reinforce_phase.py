@@ -23,7 +23,7 @@ PHASE = AllocatorPhase(
     log_every=1,
     gradient="reinforcement",
     losses={"answer": 0.0, "relevance": 0.0},
-    reinforcement={"draws": 3, "answering": "forced", "kl_weight": 1.0},
+    reinforcement={"draws": 3, "kl_weight": 1.0},
 )
 
 

@@ -60,18 +60,12 @@ def read_prompt(language_model: PreTrainedModel, embeds: Tensor, layer: int) -> 
     limit = getattr(config, "max_position_embeddings", None)
     if limit is not None and len(embeds) > limit and getattr(config, "rope_parameters", None) is None:
         raise ValueError(f"prompt: expected at most {limit} tokens, all patches among them; got {len(embeds)}")
-    layers = next(part for part in language_model.children() if isinstance(part, nn.ModuleList))
-    layer, norm = min(layer, len(layers)), _last_norm(language_model)
-    tensors: dict[str, Tensor] = {}
-    with (
-        _recording(language_model, layer - 1, tensors),
-        _stopping(layers[layer] if layer < len(layers) else norm, tensors),
-        suppress(_Read),
-    ):
+    with first_layers(language_model, layer) as tensors:
         tensors["hidden"] = language_model(inputs_embeds=embeds[None], use_cache=False).last_hidden_state
     if "attention" not in tensors:
         raise ValueError(f"language model: expected attention by transformers' interface; got {config.model_type}")
-    return EarlyStates(tensors["attention"], tensors["keys"], tensors["hidden"][0], norm(tensors["hidden"])[0])
+    normed = _last_norm(language_model)(tensors["hidden"])
+    return EarlyStates(tensors["attention"], tensors["keys"], tensors["hidden"][0], normed[0])
 
 
 def _last_norm(language_model: PreTrainedModel) -> nn.Module:
@@ -81,41 +75,39 @@ def _last_norm(language_model: PreTrainedModel) -> nn.Module:
 
 
 @contextmanager
-def _stopping(behind: nn.Module, tensors: dict[str, Tensor]) -> Iterator[None]:
-    """Ends the forward pass at the module `behind` and writes its inputs into `tensors`."""
+def first_layers(language_model: PreTrainedModel, count: int) -> Iterator[dict[str, Tensor]]:
+    """Ends a forward pass behind the first `count` layers, or behind all if there are fewer.
+
+    Yields "attention" and "keys" of the last of these layers, and "hidden" [1, S, D], its outputs.
+    """
+    layers = next(part for part in language_model.children() if isinstance(part, nn.ModuleList))
+    count, config = min(count, len(layers)), language_model.config
+    tensors: dict[str, Tensor] = {}
+
+    def attend(
+        module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **settings: Any
+    ) -> tuple[Tensor, None]:
+        if module.layer_idx == count - 1:
+            tensors["attention"] = _mean_weights(query[0], key[0], mask, settings["scaling"])
+            tensors["keys"] = key[0].transpose(0, 1).flatten(1).float()
+        return sdpa_attention_forward(module, query, key, value, mask, **settings)
 
     def stop(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         tensors["hidden"] = args[0] if args else kwargs["hidden_states"]
         raise _Read
 
+    behind = layers[count] if count < len(layers) else _last_norm(language_model)
     handle = behind.register_forward_pre_hook(stop, with_kwargs=True)
-    try:
-        yield
-    finally:
-        handle.remove()
-
-
-@contextmanager
-def _recording(language_model: PreTrainedModel, layer: int, tensors: dict[str, Tensor]) -> Iterator[None]:
-    """Writes attention and keys of layer number `layer` into `tensors`."""
-
-    def attend(
-        module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **settings: Any
-    ) -> tuple[Tensor, None]:
-        if module.layer_idx == layer:
-            tensors["attention"] = _mean_weights(query[0], key[0], mask, settings["scaling"])
-            tensors["keys"] = key[0].transpose(0, 1).flatten(1).float()
-        return sdpa_attention_forward(module, query, key, value, mask, **settings)
-
-    config = language_model.config
     before = config._attn_implementation
     ALL_ATTENTION_FUNCTIONS["eager"] = attend  # under a known name, since transformers makes masks for those only
     config._attn_implementation = "eager"
     try:
-        yield
+        with suppress(_Read):
+            yield tensors
     finally:
         config._attn_implementation = before
         del ALL_ATTENTION_FUNCTIONS["eager"]
+        handle.remove()
 
 
 def _mean_weights(query: Tensor, key: Tensor, mask: Tensor | None, scaling: float) -> Tensor:

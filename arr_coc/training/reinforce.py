@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from accelerate import PartialState
@@ -24,7 +24,6 @@ from ..data.formats import open_records
 from ..data.records import Record
 from ..families.tempering import TemperingPolicy
 from ..metrics import exact_match, token_f1
-from ..modeling.answers import split_thinking
 from ..modeling.fetcher import FetchChoices, FetchResult
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration, ImageEncoding
 from ..modeling.passes import AUTO_PASSES
@@ -93,13 +92,12 @@ _PROMPT = ("input_ids", "attention_mask", "labels", "query_mask")
 
 @dataclass(frozen=True)
 class DrawnQuestions:
-    """Prompts about encoded images, their right answers, and the inputs for drawing their patches.
+    """Prompts about encoded images with their right answers, and the inputs for drawing their patches.
 
     Attributes:
         model: answers them.
         batch: `_PROMPT` [B, S], the ids with as many placeholders for fetched tokens as patches are drawn, and
             `image_index` [I].
-        answers: for each prompt the right texts; None: from `labels`.
         encoding: the images.
         selected: the image slots of the questions.
         mask: bool [I, N], True on patches that may be drawn.
@@ -107,7 +105,6 @@ class DrawnQuestions:
 
     model: ArrCocForConditionalGeneration
     batch: dict[str, Tensor]
-    answers: Sequence[Sequence[str]] | None
     encoding: ImageEncoding
     selected: SelectedSlots
     mask: Tensor
@@ -115,12 +112,7 @@ class DrawnQuestions:
     @classmethod
     @torch.no_grad()
     def of(
-        cls,
-        model: ArrCocForConditionalGeneration,
-        batch: Mapping[str, Tensor],
-        *,
-        encoding: ImageEncoding | None = None,
-        answers: Sequence[Sequence[str]] | None = None,
+        cls, model: ArrCocForConditionalGeneration, batch: Mapping[str, Tensor], encoding: ImageEncoding | None = None
     ) -> "DrawnQuestions":
         """From a batch of `QuestionCollator`; encodes its images unless `encoding` is given.
 
@@ -143,13 +135,11 @@ class DrawnQuestions:
         mask = selected.context.patch_mask
         mask = mask if selected.taken is None else mask.scatter(1, selected.taken, False)
         own = {**{name: batch[name] for name in _PROMPT[:3]}, "query_mask": query.bool(), "image_index": index}
-        return cls(model, own, answers, encoding, selected, mask)
+        return cls(model, own, encoding, selected, mask)
 
     @torch.no_grad()
-    def correctness(self, drawn: Tensor, sizes: Tensor, how: str) -> Tensor:
+    def correctness(self, drawn: Tensor, sizes: Tensor) -> Tensor:
         """Correctness [B, G] of the answers from the first `sizes` [I, G] of the drawn patches [I, G, K].
-
-        `how`: see `ReinforceSettings.answering`.
 
         Raises:
             ValueError: images of one prompt with sets of different sizes.
@@ -167,9 +157,7 @@ class DrawnQuestions:
                 asked = self
                 if len(prompts) < len(correct) or size < self.selected.budget:
                     asked = self._with_room(prompts, slots, size)
-                choices = FetchChoices(patches=drawn[slots, g, :size])
-                answered = asked._forced if how == "forced" else asked._generated
-                correct[prompts, g] = answered(image_encoding=self.encoding, choices=choices).to(correct)
+                correct[prompts, g] = asked._answered(drawn[slots, g, :size]).to(correct)
         return correct
 
     def _with_room(self, prompts: Tensor, slots: Tensor, num_fetched: int) -> "DrawnQuestions":
@@ -179,64 +167,28 @@ class DrawnQuestions:
             counts=torch.full((int(slots.sum()),), num_fetched, device=slots.device),
             image_token_id=self.model.config.image_token_id,
             base_positions=self.encoding.base_positions,
-            pad_token_id=self._pad,
+            pad_token_id=self.model.processor.tokenizer.pad_token_id,
             **{name: self.batch[name][prompts] for name in _PROMPT},
         )
         batch["image_index"] = self.batch["image_index"][slots]
-        answers = None if self.answers is None else [self.answers[i] for i in prompts.tolist()]
-        return replace(self, batch=batch, answers=answers)
+        return replace(self, batch=batch)
 
-    def _forced(self, **images: Any) -> Tensor:
-        """Share of the answer's tokens, its end included, that a greedy answer gets right before its first mistake.
+    def _answered(self, drawn: Tensor) -> Tensor:
+        """Correctness [B] of the answers from exactly the drawn patches [I, K].
+
+        It is the share of the answer's tokens, its end included, that a greedy answer gets right before its first
+        mistake.
 
         One pass suffices, as greedy decoding sees the same tokens up to there. Later tokens do not count: even without
         relevant patches a model guesses the ends of words.
         """
         labels = self.batch["labels"]
         prompts = {name: tensor for name, tensor in self.batch.items() if name != "labels"}
+        images = {"image_encoding": self.encoding, "choices": FetchChoices(patches=drawn)}
         output = self.model(**prompts, **images, logits_to_keep=answer_positions(labels), use_cache=False)
         right = token_losses(output.logits, labels)[1]
         asked = labels[:, -right.shape[1] :] != -100
         return ((right.logical_not().cumsum(1) == 0) & asked).sum(1) / asked.sum(1).clamp(min=1)
-
-    def _generated(self, **images: Any) -> Tensor:
-        """Greedy answers, scored as text, with room for thinking before them."""
-        labels = self.batch["labels"]
-        prompts = self._before_answers()
-        longest = int((labels != -100).sum(1).max())
-        room = max(longest, self.model.generation_config.max_new_tokens or 0)
-        output = self.model.generate(**prompts, **images, max_new_tokens=room, do_sample=False, num_beams=1)
-        texts = self._decoded(output[:, prompts["input_ids"].shape[1] :])
-        wanted = self.answers
-        if wanted is None:
-            wanted = [[text] for text in self._decoded(labels.masked_fill(labels == -100, self._pad))]
-        scores = [answer_correctness(text, right) for text, right in zip(texts, wanted, strict=True)]
-        return torch.tensor(scores, device=output.device)
-
-    @property
-    def _pad(self) -> int:
-        return self.model.processor.tokenizer.pad_token_id
-
-    def _decoded(self, ids: Tensor) -> list[str]:
-        texts = self.model.processor.tokenizer.batch_decode(ids, skip_special_tokens=True)
-        return [split_thinking(text.strip())[1] for text in texts]
-
-    def _before_answers(self) -> dict[str, Any]:
-        """The prompts up to their answers, padded on the left."""
-        ids, asked = self.batch["input_ids"], self.batch["labels"] != -100
-        if not bool(asked.any(1).all()):
-            raise ValueError("labels: expected an answer in every row; got rows without")
-        position = torch.arange(ids.shape[1], device=ids.device)
-        before = (position < asked.int().argmax(1, keepdim=True)) & self.batch["attention_mask"].bool()
-        width = int(before.sum(1).max())
-        order = before.int().argsort(dim=1, stable=True)[:, -width:]  # kept tokens last, in their order
-        inside = before.gather(1, order)
-        return {
-            "input_ids": ids.gather(1, order).masked_fill(~inside, self._pad),
-            "attention_mask": inside.long(),
-            "query_mask": self.batch["query_mask"].gather(1, order) & inside,
-            "image_index": self.batch["image_index"],
-        }
 
 
 ENTROPY_FLOOR, ENTROPY_WEIGHT = 1.0, 0.1
@@ -252,21 +204,16 @@ class ReinforceSettings:
         weights: of the reward's parts.
         normalise: divide advantages by their standard deviation within a question's draws.
         kl_weight: of the divergence from the starting scorer.
-        answering: "generate": greedy answers, scored as text; "forced": one pass over the right answer, and the share
-            of its tokens before the first mistake of a greedy answer is the overlap, which is a denser reward.
     """
 
     draws: int = 8
     weights: RewardWeights = field(default_factory=RewardWeights)
     normalise: bool = False
     kl_weight: float = 0.01
-    answering: Literal["generate", "forced"] = "generate"
 
     def __post_init__(self) -> None:
         if self.draws < 2:
             raise ValueError(f"draws: expected at least 2, to be compared with each other; got {self.draws}")
-        if self.answering not in ("generate", "forced"):
-            raise ValueError(f'answering: expected "generate" or "forced"; got {self.answering!r}')
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> "ReinforceSettings":
@@ -338,7 +285,6 @@ def reinforcement_loss(
     *,
     generator: torch.Generator,
     fetch: FetchResult | None = None,
-    answers: Sequence[Sequence[str]] | None = None,
     encoding: ImageEncoding | None = None,
     reference: Scorer | None = None,
 ) -> Reinforcement:
@@ -350,7 +296,6 @@ def reinforcement_loss(
             `query_mask`, `image_index` where there are any; `pixel_values` and `patch_mask` unless `encoding` is given.
         fetch: of a forward pass on this batch: its scores get the gradient, through whatever wraps the model (DDP);
             None: the model's own scorer runs here.
-        answers: for each prompt the right texts; by default from `labels`.
         reference: the scorer as it was at the start, see `Reinforcement.divergence`; None: no divergence.
 
     Raises:
@@ -361,12 +306,12 @@ def reinforcement_loss(
     strategy = base.config.fetcher_config.strategy if fetch is None else fetch.strategy
     if not base.model.fetcher.check_strategy(strategy).trained:
         raise ValueError(f"strategy: expected a scorer with weights, to be trained; got {strategy!r}")
-    asked = DrawnQuestions.of(base, batch, encoding=encoding, answers=answers)
+    asked = DrawnQuestions.of(base, batch, encoding)
     if fetch is None:
         fetch = base.model.fetch(asked.selected, FetchChoices(strategy=strategy))
     logits = fetch.scores
     sets, sizes, log_p = _draw(logits, fetch.survival, asked, settings.draws, generator)
-    correct = asked.correctness(sets, sizes, settings.answering)
+    correct = asked.correctness(sets, sizes)
     rows = asked.selected.rows
     slots = torch.zeros_like(correct).index_add(0, rows, torch.ones_like(log_p))
     fetched = torch.zeros_like(correct).index_add(0, rows, sizes.to(correct)) / slots.clamp(min=1)

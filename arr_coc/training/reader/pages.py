@@ -78,10 +78,14 @@ Heights = tuple[float, float]
 """Of the smallest and the largest print on crops: that of a line's characters, px."""
 
 
-def square(image: Image.Image, side: int, blank: int = 127) -> np.ndarray:
+BLANK = (127, 127, 127)
+"""Colour beyond a page's edges."""
+
+
+def square(image: Image.Image, side: int) -> np.ndarray:
     """A page of any shape as uint8 [side, side, 3], placed and resized as the image processor does."""
     placed = fit_square(image.height, image.width, side)
-    whole = Image.new("RGB", (side, side), (blank,) * 3)
+    whole = Image.new("RGB", (side, side), BLANK)
     whole.paste(
         image.convert("RGB").resize(placed.size[::-1], Image.Resampling.BICUBIC), (placed.offset[1], placed.offset[0])
     )
@@ -127,9 +131,7 @@ def _place(rng: np.random.Generator, page: TextPage, side: int, heights: Heights
     return x, y, scale
 
 
-def crop(
-    rng: np.random.Generator, page: TextPage, side: int, heights: Heights, blank: int = 127
-) -> tuple[np.ndarray, list[Line]]:
+def crop(rng: np.random.Generator, page: TextPage, side: int, heights: Heights) -> tuple[np.ndarray, list[Line]]:
     """A square of `side` px of a page, scaled; uint8 [side, side, 3] and its lines, in px of the crop.
 
     Of `CANDIDATES` squares it is the one with the most characters: blank paper teaches little.
@@ -140,7 +142,6 @@ def crop(
         side: px.
         heights: between which print is scaled, where it is larger or smaller, and in six of ten other cases; small
             print is more frequent.
-        blank: grey level beyond the page's edges.
     """
     assert page.image is not None
     places = [_place(rng, page, side, heights) for _ in range(CANDIDATES)]
@@ -157,7 +158,7 @@ def crop(
     inside = (max(0, int(x0)), max(0, int(y0)), min(width, int(x0 + reach) + 1), min(tall, int(y0 + reach) + 1))
     cut = page.image.convert("RGB").crop(inside)
     if region[0] < 0 or region[1] < 0 or region[2] > width or region[3] > tall:
-        wide = Image.new("RGB", (int(reach) + 2, int(reach) + 2), (blank,) * 3)
+        wide = Image.new("RGB", (int(reach) + 2, int(reach) + 2), BLANK)
         wide.paste(cut, (round(inside[0] - x0), round(inside[1] - y0)))
         cut, within = wide, (0.0, 0.0, reach, reach)
     else:
