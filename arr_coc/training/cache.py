@@ -37,7 +37,6 @@ _ABANDONED = 3600.0
 """Age in seconds at which an unfinished file is that of a killed process."""
 _PAIRED = ("semantic_cache", "bridge_cache")
 _NOT_KEPT = ("bypass", "prefix_ids", "prefix_cache", "source_sizes")
-_OPTIONAL = ("base_indices", "closing", "quality", "depths")
 
 
 class CachedEncoder:
@@ -226,14 +225,9 @@ def _adapter_state(part: nn.Module) -> list[tuple[Any, ...]]:
 def _stamps(parts: dict[str, nn.Module]) -> Iterator[object]:
     """Equal if no weight was written to since (by PyTorch's count of writes) and the active adapters are the same."""
     for part in parts.values():
-        for name, tensor in _tensors(part):
+        for name, tensor in part.state_dict(keep_vars=True).items():
             yield name, tensor.data_ptr(), tensor._version, tensor.dtype
         yield from _adapter_state(part)
-
-
-def _tensors(part: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    yield from part.named_parameters()
-    yield from part.named_buffers()
 
 
 def _hash_parts(config: Any, parts: dict[str, nn.Module], whole: bool, precision: str) -> str:
@@ -244,7 +238,7 @@ def _hash_parts(config: Any, parts: dict[str, nn.Module], whole: bool, precision
     digest.update(json.dumps([__version__, precision, settings, read], sort_keys=True, default=str).encode())
     for place, part in parts.items():
         digest.update(repr(_adapter_state(part)).encode())
-        for name, tensor in _tensors(part):
+        for name, tensor in part.state_dict(keep_vars=True).items():
             digest.update(f"{place}.{name} {tensor.dtype} {list(tensor.shape)}".encode())
             digest.update(_bytes(tensor))
     return digest.hexdigest()[:32]
@@ -283,5 +277,4 @@ def _unpacked(packed: dict[str, Tensor], *, bypass: bool) -> ImageEncoding:
         layers = sum(key.startswith(f"{name}.") for key in packed) // 2
         pairs = [(packed[f"{name}.{layer}.key"], packed[f"{name}.{layer}.value"]) for layer in range(layers)]
         tensors[name] = pairs
-    tensors = {**dict.fromkeys(_OPTIONAL), **tensors}
-    return ImageEncoding(**tensors, bypass=bypass)
+    return ImageEncoding(**{"base_indices": None, **tensors}, bypass=bypass)

@@ -8,7 +8,7 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -52,19 +52,12 @@ def distribution_loss(tokens: Tensor, mean: Tensor | float, std: Tensor | float)
 
     Args:
         tokens: [..., S, D].
-        mean, std: of the text embeddings: `bridge_config.text_embedding_mean` and `_std`, or `text_statistics`.
+        mean, std: of the text embeddings, as `bridge_config.text_embedding_mean` and `_std`.
     """
     tokens = tokens.float()
     shift = tokens.mean(-1) - mean
     scale = tokens.std(-1, correction=0) - std
     return ((shift.square() + scale.square()) / std**2).mean()
-
-
-@torch.no_grad()
-def text_statistics(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation over all weights of a table of text embeddings [vocabulary, D]."""
-    std, mean = torch.std_mean(weight.float(), correction=0)
-    return mean, std
 
 
 def expected_answer_loss(tier_logits: Tensor, losses: Tensor) -> Tensor:
@@ -90,38 +83,25 @@ reinforcement: see `reinforce.reinforcement_loss`; retention: the distance of an
 records, from the scorers without it."""
 
 
-Kind = Literal["tokens", "slots", "known", "retained"]
+COUNTED = ("tokens", "slots", "known", "retained")
+"""The divisors of losses: answer tokens, image slots, and slots with known boxes or on retained records."""
 
 
-@dataclass(frozen=True)
-class Counts:
-    """The divisors of losses: answer tokens, image slots, and slots with known boxes or on retained records."""
-
-    tokens: Any
-    slots: Any
-    known: Any
-    retained: Any
-
-    @classmethod
-    def of(cls, batch: Mapping[str, Any]) -> "Counts":
-        """Counts the answer's tokens, the slots, those with known relevance and retained ones in a collated batch."""
-        labels, relevance, retained = batch["labels"], batch.get("relevance_targets"), batch.get("retained")
-        known = 0 if relevance is None else int((relevance[:, 0] >= 0).sum())
-        kept = 0 if retained is None else int(retained.sum())
-        return cls(int((labels[:, 1:] != -100).sum()), len(labels), known, kept)
-
-    def tensor(self, device: torch.device) -> Tensor:
-        """[4], a form that can be summed over batches and processes; `Counts(*tensor)` is the way back."""
-        counts = [self.tokens, self.slots, self.known, self.retained]
-        return torch.tensor(counts, dtype=torch.float32, device=device)
+def counted(batch: Mapping[str, Any], device: torch.device) -> Tensor:
+    """[4] the number of each of `COUNTED` in a collated batch, a form that can be summed over batches and processes."""
+    labels, relevance, retained = batch["labels"], batch.get("relevance_targets"), batch.get("retained")
+    known = 0 if relevance is None else int((relevance[:, 0] >= 0).sum())
+    kept = 0 if retained is None else int(retained.sum())
+    counts = [int((labels[:, 1:] != -100).sum()), len(labels), known, kept]
+    return torch.tensor(counts, dtype=torch.float32, device=device)
 
 
 @dataclass(frozen=True)
 class Term:
-    """A loss as a sum, and its divisor."""
+    """A loss as a sum, and its divisor, one of `COUNTED`."""
 
     total: Tensor
-    per: Kind
+    per: str
 
 
 def loss_weights(changes: Mapping[str, float]) -> dict[str, float]:

@@ -118,9 +118,8 @@ class Phase(Stage):
             raise ValueError(f"best: expected one of {', '.join(BEST)}; got {self.best!r}")
         self._check_gradient()
         for name in ("steps", "batch_size", "accumulation", "evaluate_every", "log_every", "keep"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name}: expected a whole number of at least 1; got {value!r}")
+            if (value := getattr(self, name)) < 1:
+                raise ValueError(f"{name}: expected a whole number of at least 1; got {value}")
 
     def _check_gradient(self) -> None:
         reinforced = self.loss_weights()["reinforcement"] > 0
@@ -174,13 +173,20 @@ class JointPhase(Phase):
     trained: tuple[str, ...] = ("scorer", "allocator", "bridge", "semantic", "encoder", "language")
 
 
-class LogLines(TrainerCallback):
+class PhaseCallback(TrainerCallback):
     """Writes Trainer's metrics to this package's log, and the time that is left, once the first step is done."""
 
     def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: Any = None, **kwargs: Any
     ) -> None:
         self._began, self._first = time.monotonic(), state.global_step
+        # Only the older, reentrant form of activation checkpointing needs the gradient that it gives to the text
+        # embeddings; with it, a frozen scorer would keep a graph over every patch.
+        base_model(model).disable_input_require_grads()
+        if state.best_metric is not None and state.best_model_checkpoint is None:  # it was damaged and discarded
+            best = f"{PREFIX_CHECKPOINT_DIR}-{state.best_global_step}"
+            logger.warning(f"expected {best}, the best checkpoint so far; got none: the best of those to come is kept")
+            state.best_metric = state.best_global_step = None
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         step, last = state.global_step, state.max_steps
@@ -188,41 +194,10 @@ class LogLines(TrainerCallback):
         if state.is_world_process_zero and (done == 1 or step % args.logging_steps == 0):
             logger.info(f"step {step}/{last}: {time_left(time.monotonic() - self._began, done, last - step)}")
 
-    def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: dict[str, float] | None = None,
-        **kwargs: Any,
-    ) -> None:
+    def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if state.is_world_process_zero:
-            numbers = ", ".join(f"{name} {value:.4g}" for name, value in (logs or {}).items())
+            numbers = ", ".join(f"{name} {value:.4g}" for name, value in kwargs["logs"].items())
             logger.info(f"step {state.global_step}/{state.max_steps}: {numbers}")
-
-
-class FrozenInputs(TrainerCallback):
-    """Reverts the gradient that activation checkpointing gives to the text embeddings.
-
-    Only its older, reentrant form needs it; with it, a frozen scorer would keep a graph over every patch.
-    """
-
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: Any = None, **kwargs: Any
-    ) -> None:
-        base_model(model).disable_input_require_grads()
-
-
-class BestThatIsThere(TrainerCallback):
-    """Forgets a best checkpoint that was damaged and discarded."""
-
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        if state.best_metric is not None and state.best_model_checkpoint is None:  # Trainer has looked for it there
-            best = f"{PREFIX_CHECKPOINT_DIR}-{state.best_global_step}"
-            logger.warning(f"expected {best}, the best checkpoint so far; got none: the best of those to come is kept")
-            state.best_metric = state.best_global_step = None
 
 
 def reporters(names: str, folder: Path) -> list[TrainerCallback]:
@@ -325,7 +300,7 @@ def make_trainer(
         data_collator=collator,
         train_dataset=records,
         eval_dataset=held_out,
-        callbacks=[LogLines(), FrozenInputs(), BestThatIsThere(), *reporters(phase.report_to, folder)],
+        callbacks=[PhaseCallback(), *reporters(phase.report_to, folder)],
         cached=None if phase.cache is None else CachedEncoder(model, root / phase.cache),
     )
     trainer.remove_callback(PrinterCallback)

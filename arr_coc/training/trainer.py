@@ -34,15 +34,15 @@ from .attention import answer_attention, patch_attention
 from .cache import CachedEncoder
 from .checkpoints import discard_incomplete, mark_complete, newest_complete
 from .losses import (
+    COUNTED,
     Averages,
-    Counts,
     Term,
     answer_positions,
+    counted,
     fetch_measures,
     item_measures,
     loss_terms,
     summary,
-    text_statistics,
     tier_shares,
     token_losses,
 )
@@ -183,22 +183,19 @@ class ArrCocTrainer(Trainer):
         return self.optimizer
 
     def _get_num_items_in_batch(self, batch_samples: list, device: torch.device) -> Tensor:
-        """The divisors of a step's losses, over all its batches and processes: see `Counts`."""
-        totals = sum(Counts.of(batch).tensor(device) for batch in batch_samples)
+        """The divisors of a step's losses (`COUNTED`), over all its batches and processes."""
+        totals = sum(counted(batch, device) for batch in batch_samples)
         assert isinstance(totals, Tensor), "Trainer asks for a step that has batches"
         return self.accelerator.reduce(totals, "sum")
 
     # ---- one step
 
-    def draw(self) -> Draw:
-        """How the current step fetches."""
-        return self.phase.mix.draw(self.args.seed, self.state.global_step, base_model(self.model).config)
-
     def compute_loss(
         self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
         """The weighted sum of the losses, each divided by its count over the whole step."""
-        draw, config = self.draw(), base_model(self.model).config
+        config = base_model(self.model).config
+        draw = self.phase.mix.draw(self.args.seed, self.state.global_step, config)
         learns = any(parameter.requires_grad for parameter in base_model(self.model).model.fetcher.scorers.parameters())
         attended = self._attended(model, inputs) if learns and self.weights["distillation"] else None
         batch = self._trimmed(inputs, draw.num_fetched)
@@ -218,20 +215,18 @@ class ArrCocTrainer(Trainer):
         )
         if self.weights["reinforcement"]:
             terms["reinforcement"] = self._reinforced(batch, output)
-        totals = num_items_in_batch
-        if totals is None:
-            totals = Counts.of(batch).tensor(self.args.device)
-        loss = self._weighed(terms, Counts(*totals))
+        totals = counted(batch, self.args.device) if num_items_in_batch is None else num_items_in_batch
+        loss = self._weighed(terms, totals)
         if not loss.requires_grad:  # what was drawn reaches no trained part: the step learns nothing
             loss = loss + 0.0 * next(each for each in model.parameters() if each.requires_grad).sum()
         self.averages.add(fetch_measures(output, batch) | tier_shares(output))
         return (loss, output) if return_outputs else loss
 
-    def _weighed(self, terms: Mapping[str, Term], totals: Counts) -> Tensor:
+    def _weighed(self, terms: Mapping[str, Term], totals: Tensor) -> Tensor:
         """The loss to minimise. Gradients are averaged over processes, so it is multiplied by their number."""
         loss: Tensor = torch.zeros((), device=self.args.device)
         for name, term in terms.items():
-            mean = term.total / getattr(totals, term.per).clamp(min=1) * self.accelerator.num_processes
+            mean = term.total / totals[COUNTED.index(term.per)].clamp(min=1) * self.accelerator.num_processes
             self.averages.add({f"loss/{name}": mean * self.args.gradient_accumulation_steps})
             loss = loss + self.weights[name] * mean
         return loss
@@ -307,13 +302,13 @@ class ArrCocTrainer(Trainer):
         return torch.stack([losses[size] for size in sizes], 1)
 
     def _text_statistics(self) -> tuple[float, float]:
-        """Mean and standard deviation of the text embeddings, before training."""
+        """Mean and standard deviation over all weights of the text embeddings, before training."""
         model = base_model(self.model)
         bridge = model.config.bridge_config
         if bridge.text_embedding_std is not None:
             return bridge.text_embedding_mean, bridge.text_embedding_std
         embeddings: Any = model.get_input_embeddings()
-        mean, std = text_statistics(embeddings.weight.detach())
+        std, mean = torch.std_mean(embeddings.weight.detach().float(), correction=0)
         return mean.item(), std.item()
 
     def _clip_grad_norm(self, model: nn.Module) -> Any:
