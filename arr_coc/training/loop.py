@@ -224,17 +224,19 @@ def _yield_cores(worker: int) -> None:
 
 
 class Task(ABC):
-    """The module that a stage trains, its batches, and its measurement.
+    """What a stage trains, its batches, and its measurement.
 
     Attributes:
+        stage: its settings.
         module: all trained parts, which are in the stage's checkpoint.
     """
 
+    stage: "ScratchStage"
     module: nn.Module
 
-    @abstractmethod
     def groups(self) -> list[tuple[list[nn.Parameter], float]]:
         """Trained parameters, each list with its learning rate."""
+        return [(list(self.module.parameters()), self.stage.learning_rate)]
 
     @abstractmethod
     def pages(self, start: int) -> Batches[Any]:

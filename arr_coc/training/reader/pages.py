@@ -8,7 +8,7 @@ the features, M base tokens.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import InitVar, dataclass, field, replace
 from functools import lru_cache, partial
 from importlib import import_module
 from math import isqrt
@@ -256,12 +256,13 @@ POOL_SEED = 17
 """Tells the seeds of pages from those of batches."""
 
 
+@dataclass(eq=False)
 class CropBatches(Batches[Crops]):
     """Endless batches of crops, a function of (seed, step).
 
     Pages take longer to draw than crops to cut, so a page stays in a pool for some steps.
 
-    Args:
+    Attributes:
         sources: of pages.
         seed: of everything that is drawn.
         crops: of a batch, B.
@@ -273,21 +274,16 @@ class CropBatches(Batches[Crops]):
         pool: pages that the crops of a batch are cut from.
     """
 
-    def __init__(
-        self,
-        sources: Sources,
-        seed: tuple[int, ...],
-        crops: int,
-        per_page: int,
-        side: int,
-        heights: Heights,
-        patch: int,
-        start: int = 0,
-        pool: int = POOL,
-    ) -> None:
-        self.sources, self.seed, self.crops, self.per_page = sources, seed, crops, per_page
-        self.side, self.heights, self.patch, self.start, self.pool = side, heights, patch, start, pool
-        self._drawn: dict[int, TextPage] = {}
+    sources: Sources
+    seed: tuple[int, ...]
+    crops: int
+    per_page: int
+    side: int
+    heights: Heights
+    patch: int
+    start: int = 0
+    pool: int = POOL
+    _drawn: dict[int, TextPage] = field(default_factory=dict, init=False)
 
     def batch(self, step: int) -> Crops:
         rng = np.random.default_rng((*self.seed, step))
@@ -441,10 +437,11 @@ class PageReader:
         )
 
 
+@dataclass(eq=False)
 class AskedPages(Batches[list[AskedPage]]):
     """Endless batches of pages with questions, a function of (seed, step).
 
-    Args:
+    Attributes:
         sources: of pages.
         seed: of everything that is drawn.
         run: whose model and tokenizer read them.
@@ -460,23 +457,19 @@ class AskedPages(Batches[list[AskedPage]]):
             does not answer.
     """
 
-    def __init__(
-        self,
-        sources: Sources,
-        seed: tuple[int, ...],
-        run: Run,
-        *,
-        pages: int,
-        questions: int,
-        wanted: Callable[[Question], bool],
-        mistakes: float = 0.0,
-        start: int = 0,
-        contrast: float = 0.0,
-        elsewhere: float = 0.0,
-    ) -> None:
-        self.elsewhere = round(questions * elsewhere)
-        self.sources, self.seed, self.pages, self.questions = sources, seed, pages, questions
-        self.wanted, self.mistakes, self.start, self.contrast = wanted, mistakes, start, contrast
+    sources: Sources
+    seed: tuple[int, ...]
+    run: InitVar[Run]
+    pages: int
+    questions: int
+    wanted: Callable[[Question], bool]
+    mistakes: float = 0.0
+    start: int = 0
+    contrast: float = 0.0
+    elsewhere: float = 0.0
+
+    def __post_init__(self, run: Run) -> None:
+        self._others = round(self.questions * self.elsewhere)
         self.tokenizer, config = run.processor.tokenizer, run.model.config.vision_config
         self.side, self.patch, self.grid = config.image_size, config.patch_size, config.grid_size
         self.prompting, self.cut = Prompting(self.tokenizer), Wordpieces(self.tokenizer)
@@ -496,7 +489,7 @@ class AskedPages(Batches[list[AskedPage]]):
         if self.contrast and rng.random() < self.contrast:
             kind = type_of(known[0].answers[0])
             known.sort(key=lambda question: type_of(question.answers[0]) != kind)
-        others = self._elsewhere(rng, page) if self.elsewhere else []
+        others = self._elsewhere(rng, page) if self._others else []
         asked = (*known[: self.questions - len(others)], *others)
         wide, tall = page.size
         placed = fit_square(tall, wide, self.side)
@@ -534,7 +527,7 @@ class AskedPages(Batches[list[AskedPage]]):
         asked = [question for number, question in told_apart([other, page]) if not number]
         absent = [replace(each, answers=(NOT_THERE,), boxes=(), label_boxes=(), kind=ABSENT) for each in asked]
         known = [each for each in absent if self.prompting.short(each) and self.wanted(each)]
-        return [known[int(n)] for n in rng.permutation(len(known))[: self.elsewhere]]
+        return [known[int(n)] for n in rng.permutation(len(known))[: self._others]]
 
     def _patches(self, boxes: Sequence[Box], tall: int, wide: int) -> np.ndarray:
         """bool [N], True on patches that boxes on a page of that size touch."""

@@ -14,7 +14,7 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from arr_coc.pages.page import Question
 from arr_coc.pages.splits import Split
@@ -134,9 +134,6 @@ class RelevanceTask(AskingTask):
         self.reading.embed.requires_grad_(False)
         self.weight = run.model.config.relevance_positive_weight
         self.scorers = self.module = run.model.model.fetcher.scorers
-
-    def groups(self) -> list[tuple[list[nn.Parameter], float]]:
-        return [(list(self.module.parameters()), self.stage.learning_rate)]
 
     def asks(self, question: Question) -> bool:
         """Where it is known where the answer stands, or that it stands nowhere."""
