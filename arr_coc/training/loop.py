@@ -257,9 +257,9 @@ class Task(ABC):
     def measure(self) -> Mapping[str, float]:
         """Measurements on held-out pages, by name."""
 
-    @abstractmethod
     def finish(self, run: Run) -> None:
-        """Passes the trained parts to the run."""
+        """Passes trained parts that are not in the run's model to it; by default none are."""
+        return
 
 
 @dataclass(frozen=True)

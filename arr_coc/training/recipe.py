@@ -1,7 +1,7 @@
 """Recipes: a YAML file with the stages that train a checkpoint, from new weights or from a trained model.
 
 model: .                   # folder with config.json and the tokenizer, relative to the recipe
-start: .                   # a trained model's folder to start from, for images of any size; none: new weights
+start: .                   # a trained model's folder to start from; none: new weights
 config: {fetcher_config: {allocator: tiers}}   # changes to config.json
 reference: {format: rendered, pages: 100, split: validation}   # typical questions; saves fetch_reference.json
 saved: {dtype: bfloat16, max_shard_size: 16MB}   # form of the files; none: as trained, in one file
@@ -33,12 +33,10 @@ from ..files import ADAPTER as ADAPTER_FILE
 from ..files import check_types, fresh_folder, parse_yaml, read_yaml, sole_writer, write_json
 from ..loading import DTYPES, load_config, refused
 from ..modeling.configuration_arr_coc import ArrCocConfig, ArrCocFetcherConfig
-from ..modeling.grid_encoder import RELATIVE, resize_table
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..modeling.processing_arr_coc import ArrCocProcessor
 from . import phases  # noqa: F401  # registers its stages, and reinforcement its own
 from .attached import AttachedScorerStage, begin_attached
-from .checkpoints import LEARNER, load_learner, save_learner
 from .phases import Phase, train_phase
 from .reader import question_answering, recognition, relevance  # noqa: F401  # register their stages
 from .reader.language_model import load_adapter, save_adapter
@@ -50,7 +48,7 @@ class Saving:
     """How a recipe writes its trained model's files.
 
     Attributes:
-        dtype: of weights and of training-only states, a name in `DTYPES`; None: as they were trained.
+        dtype: of weights and of the adapter, a name in `DTYPES`; None: as they were trained.
         max_shard_size: of a file of weights, bytes or text such as "16MB".
 
     Raises:
@@ -83,20 +81,14 @@ class Saving:
         return cls(**settings)
 
     def write(self, run: Run, folder: Path) -> None:
-        """Writes weights, configuration, processor, and the states for further training, in the dtype of `saved`."""
+        """Writes weights, configuration, processor, and the language model's adapter, in the dtype of `saved`."""
         dtype = None if self.dtype is None else DTYPES[self.dtype]
         if dtype is not None:
             run.model.to(dtype)  # type: ignore[arg-type]  # transformers wraps `to` and loses its types
         run.model.save_pretrained(folder, max_shard_size=self.max_shard_size)
         run.processor.save_pretrained(folder)
-        if adapter := run.learner.get("adapter"):
-            save_adapter({name: weight.to(dtype or weight.dtype) for name, weight in adapter.items()}, folder)
-        if run.learner:
-            states = {
-                part: {name: weight.to(dtype) if weight.is_floating_point() else weight for name, weight in own.items()}
-                for part, own in run.learner.items()
-            }
-            save_learner(states, folder)
+        if run.adapter:
+            save_adapter({name: weight.to(dtype or weight.dtype) for name, weight in run.adapter.items()}, folder)
 
 
 logger = logging.get_logger(__name__)
@@ -120,7 +112,7 @@ class Recipe:
         model: the configuration's folder.
         stages: settings in the order they run.
         seed: of the initial weights.
-        start: a trained model's folder (with its `LEARNER`, for stages from scratch) to start from; None: new weights.
+        start: a trained model's folder to start from, with its adapter if it has one; None: new weights.
         root: the folder that paths in the stages' data are relative to.
         changes: settings that differ from the configuration's, parts of it as mappings.
         reference: typical questions, see `arr_coc.data.formats.open_records`, on which `arr-coc train` measures what
@@ -369,40 +361,23 @@ def begin(recipe: Recipe, device: torch.device) -> Run:
             raise ValueError(f"start: expected a trained model's folder; got {recipe.start}, which is none")
         with refused(str(recipe.start)):
             load_warm_start(run.model, recipe.start)
-        if any(stage.from_scratch for stage in recipe.stages) and (recipe.start / LEARNER).is_file():
-            run.learner = load_learner(recipe.start)
-        if "adapter" not in run.learner and (recipe.start / LANGUAGE_ADAPTER).is_dir():
-            places = run.model.model.bridge.places.state_dict()
-            run.learner |= {"adapter": load_adapter(recipe.start), "places": places}
+        if (recipe.start / LANGUAGE_ADAPTER).is_dir():
+            run.adapter = load_adapter(recipe.start)
     return run
 
 
 def load_warm_start(model: ArrCocForConditionalGeneration, start: Path) -> None:
     """Loads the weights in a trained model's folder; weights that it does not have stay new.
 
-    For another image size, position tables are resized as for an image of that size.
-
     Raises:
         ValueError: weights of other shapes, or fewer language layers.
     """
-    config = model.config
-    size = load_config(str(start)).vision_config.image_size
-    known = ArrCocConfig.from_dict(config.to_dict())
-    known.vision_config.image_size = size
-    trained, loading = ArrCocForConditionalGeneration.from_pretrained(start, config=known, output_loading_info=True)
+    config = ArrCocConfig.from_dict(model.config.to_dict())
+    trained, loading = ArrCocForConditionalGeneration.from_pretrained(start, config=config, output_loading_info=True)
     missing: set[str] = set(loading["missing_keys"])
     if new := sorted(name for name in missing if ".language_model." in name):
         raise ValueError(f"start: expected a language model that is as deep; got none with {new[0]}")
-    weights = trained.state_dict()
-    if size != config.vision_config.image_size:
-        encoder, relative = "model.vision_tower.grid_encoder.", RELATIVE[config.vision_config.relative_positions]
-        like = model.state_dict()
-        for name in weights:
-            if name == f"{encoder}pos_embed":
-                weights[name] = resize_table(weights[name], like[name].shape[1])
-            elif name.startswith(encoder) and name.endswith(("rel_pos_h", "rel_pos_w")):
-                weights[name] = relative(weights[name], len(like[name]))
-    model.load_state_dict(weights)
+    model.load_state_dict(trained.state_dict())
 
 
 ADAPTER = "adapter"

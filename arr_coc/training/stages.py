@@ -22,14 +22,14 @@ class Run:
     Attributes:
         model: after the stages so far; a stage trains it in place or replaces it.
         root: the folder that paths in a stage's data are relative to.
-        learner: states that only training needs, such as "adapter", by name; empty before a stage has made them.
+        adapter: the language model's LoRA adapter as stages have trained it so far, by PEFT's names; empty before.
     """
 
     model: ArrCocForConditionalGeneration
     processor: ArrCocProcessor
     device: torch.device = torch.device("cpu")
     root: Path = Path(".")
-    learner: dict[str, Mapping[str, Tensor]] = field(default_factory=dict)
+    adapter: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Stage(ABC):
     """
 
     from_scratch: ClassVar[bool] = False
-    """Whether it uses the run's `learner`, and therefore runs in one process; other stages train models in several."""
+    """Whether it runs in one process, in a loop of its own; other stages train models in several."""
     leaves_whole: ClassVar[bool] = True
     """Whether every part of the model is trained after the stage, so that a phase may follow."""
 
@@ -67,7 +67,7 @@ class Stage(ABC):
         """Trains `run.model`, or resumes a killed run.
 
         Args:
-            run: the recipe's; the stage replaces its model and learner by its results.
+            run: the recipe's; the stage replaces its model and adapter by its results.
             folder: the stage's own, for its checkpoints.
         """
 

@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from arr_coc.modeling.bridges import FOREMOST, Places, WordpieceBridge, line_breaks, word_marks
+from arr_coc.modeling.bridges import FOREMOST, Places, line_breaks, word_marks
 from arr_coc.modeling.configuration_arr_coc import COMPRESSION
 from arr_coc.modeling.wordpieces import SPACE
 from arr_coc.pages.page import Question
@@ -99,8 +99,8 @@ class QuestionAnswering(AskingTask):
             for name, like in _STARTS.items():
                 token = torch.tensor(self.prompting.ids(like)[0], device=run.device)
                 getattr(self.places, name).copy_(self.language.table(token) / 2)
-        if "places" in run.learner:
-            self.places.load_state_dict(run.learner["places"])
+        if run.adapter:  # both were trained before
+            self.places.load_state_dict(run.model.model.bridge.places.state_dict())
         self.module = nn.ModuleDict({"adapter": self.language.adapter, "places": self.places}).to(run.device)
 
     def groups(self) -> list[tuple[list[nn.Parameter], float]]:
@@ -219,9 +219,7 @@ class QuestionAnswering(AskingTask):
 
     def finish(self, run: Run) -> None:
         self.language.leave(run)
-        run.learner["places"] = self.places.state_dict()
-        if isinstance(run.model.model.bridge, WordpieceBridge):
-            run.model.model.bridge.places.load_state_dict(self.places.state_dict())
+        run.model.model.bridge.places.load_state_dict(self.places.state_dict())
 
 
 def by_kind(reads: str, answers: Sequence[tuple[str, bool]]) -> dict[str, float]:

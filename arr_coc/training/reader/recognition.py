@@ -251,9 +251,6 @@ class Recognition(Task):
         self.module.train()
         return scores
 
-    def finish(self, run: Run) -> None:
-        run.learner["recognition"] = {"trained": torch.ones(1)}
-
 
 def words_right(pages: Sequence[Sequence[Word]], text: Print) -> Iterator[bool]:
     """Of each whole word whether it is read without a mistake, within half a patch of its place."""

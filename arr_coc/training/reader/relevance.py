@@ -174,6 +174,3 @@ class RelevanceTask(AskingTask):
                     found.setdefault(f"{name}, {source}: loss", []).append(loss)
         self.module.train()
         return {name: float(np.mean(values)) for name, values in found.items()}
-
-    def finish(self, run: Run) -> None:
-        run.learner["relevance"] = {"trained": torch.ones(1)}
