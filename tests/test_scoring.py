@@ -135,7 +135,7 @@ def test_what_each_half_contributes() -> None:
 def scored_arm(name: str, rows: list[list[float]]) -> Scored:
     """Every question about an image of its own."""
     (arm,) = make_arms(tiny_config(), [name], seeds=range(len(rows)))
-    said, scores, count = Prediction(1, "", 0.5, 33, 4, (9, 9), ""), np.array(rows, dtype=float), len(rows[0])
+    said, scores, count = Prediction(1, "", 0.5, 33, 4, (9, 9), None), np.array(rows, dtype=float), len(rows[0])
     predictions = [[said] * count for _ in rows]
     images, absent = np.arange(count), np.zeros(count, dtype=bool)
     return Scored(arm, "exact_match", predictions, scores, np.ones(scores.shape), images, absent)
@@ -199,7 +199,7 @@ def test_one_question_copied_twelve_times_gives_no_verdict() -> None:
     record = Record(Path("page.png"), "What is the total?", ("9",))
     records = [replace(record, image=Path(f"copy-{number}.png"), line=number) for number in range(12)]
     answers = {"realizer": "9", "none": "8"}
-    said = {name: Prediction(1, answer, 0.5, 33, 4, (9, 9), "", "digest") for name, answer in answers.items()}
+    said = {name: Prediction(1, answer, 0.5, 33, 4, (9, 9), None, "digest") for name, answer in answers.items()}
     items = distinct_items(records, [said["none"]] * 12)
     assert (len(items.records), items.number_of_images, items.copies) == (1, 1, 11)
     rule = {"decision": "GO", "if": {"arm": "realizer", "above": "none", "by": 2}}

@@ -109,7 +109,7 @@ def _of_strategies(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     from arr_coc.attached.placing import share_or_number
     from arr_coc.attached.reader import load_model_or_reader
     from arr_coc.evaluation import evaluate
-    from arr_coc.evaluation.strategies import with_allocators
+    from arr_coc.evaluation.strategies import usable_strategies, with_allocators
     from arr_coc.metrics import METRICS
     from arr_coc.modeling.allocators import ALLOCATORS
     from arr_coc.publishing.building import whole_model
@@ -164,17 +164,16 @@ def _fit(
     options: dict[str, Any],
 ) -> tuple[dict[str, Any], str]:
     """Fits the calibration, writes it into the model's folder, and says how far confidence was off before and after."""
-    from arr_coc.evaluation.calibration import LEGEND, calibration_table
-    from arr_coc.evaluation.reporting import to_text
+    from arr_coc.evaluation.calibration import calibration_text
     from arr_coc.evaluation.strategies import fit_to_records
     from arr_coc.files import read_json, write_json
 
     result = fit_to_records(model, records, _own_strategy(args, model), metric, **options)
     path = Path(args.model, "config.json")
     write_json(path, {**read_json(path), "calibration": result["weights"]})
-    table = calibration_table([([name], result[name]) for name in ("before", "after")], [""])
+    table = calibration_text([([name], result[name]) for name in ("before", "after")], [""])
     weights = ", ".join(f"{name} {weight:.3f}" for name, weight in result["weights"].items())
-    return result, "\n".join([to_text(table.head, table.rows), LEGEND, f"Written to {path}: {weights}."])
+    return result, f"{table}\nWritten to {path}: {weights}."
 
 
 def _own_strategy(args: argparse.Namespace, model: ArrCocForConditionalGeneration | AttachedReader) -> str:
@@ -186,22 +185,9 @@ def _own_strategy(args: argparse.Namespace, model: ArrCocForConditionalGeneratio
     return model.check_strategy(None) if isinstance(model, AttachedReader) else model.config.fetcher_config.strategy
 
 
-def usable_strategies(model: ArrCocForConditionalGeneration | AttachedReader, *, oracle: bool) -> list[str]:
-    """The strategies that this checkpoint can run, without weights and trained, in the registry's order."""
-    from arr_coc.attached import AttachedReader
-    from arr_coc.evaluation import attached
-    from arr_coc.modeling.scorers import SCORERS
-
-    if isinstance(model, AttachedReader):
-        return attached.usable_strategies(model, oracle=oracle)
-    held = model.config.fetcher_config.scorers
-    usable = [name for name, kind in SCORERS.items() if not kind.trained or name in held]
-    return [name for name in usable if oracle or name != "oracle"]
-
-
 def table(strategies: dict[str, dict[str, Any]], metric: str = "exact_match") -> str:
     """The results as aligned text, with intervals in brackets."""
-    from arr_coc.evaluation.calibration import LEGEND, calibration_table
+    from arr_coc.evaluation.calibration import calibration_text
     from arr_coc.evaluation.reporting import to_text
     from arr_coc.metrics import METRICS
 
@@ -220,8 +206,7 @@ def table(strategies: dict[str, dict[str, Any]], metric: str = "exact_match") ->
             cells += [_share(row.get("pages", {}).get(name)) for name in ("best", "most")]
     lines = [to_text(head, rows), "In brackets: 95 % intervals."]
     if known := [([name], row["calibration"]) for name, row in strategies.items() if "calibration" in row]:
-        confidence = calibration_table(known, ["strategy"])
-        lines += ["", to_text(confidence.head, confidence.rows), LEGEND]
+        lines += ["", calibration_text(known, ["strategy"])]
     return "\n".join(lines)
 
 

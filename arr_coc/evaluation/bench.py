@@ -25,7 +25,7 @@ from ..metrics import METRICS
 from ..modeling.answers import wordpieces_read
 from ..modeling.image_encoding import ImageEncoding
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
-from .calibration import LEGEND, calibration, calibration_table
+from .calibration import calibration, calibration_text
 from .prediction_loop import new_tokens
 from .reporting import percent, require_extra, to_text
 from .statistics import Interval, mean_of_intervals, score_interval
@@ -382,8 +382,8 @@ def bench_text(result: Mapping[str, Any]) -> str:
         lost = [[name, *(f"{100 * row['lost'][step]:.1f}" for step in LOST)] for name, row in known]
         legend = ". ".join(f"{step}: {meaning}" for step, meaning in LOST.items())
         notes += ["", to_text(["answers lost, %", *LOST], lost), f"The right answer is lost in {legend}."]
-    confidence = calibration_table([(["all questions"], result["calibration"])], [""])
-    return "\n".join([to_text(head, rows), *notes, "", to_text(confidence.head, confidence.rows), LEGEND])
+    confidence = calibration_text([(["all questions"], result["calibration"])], [""])
+    return "\n".join([to_text(head, rows), *notes, "", confidence])
 
 
 def _row(name: str, row: Mapping[str, Any]) -> list[str]:

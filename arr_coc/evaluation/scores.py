@@ -3,7 +3,6 @@
 Notation: n questions, R runs of an arm (one per seed), N patches, G side of the fine grid.
 """
 
-import base64
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
@@ -48,10 +47,10 @@ class Prediction:
         tokens: positions of the image in the prompt.
         grid: G.
         size: (height, width) of the source image, px.
-        patches: the fetched patches, N bits in base64.
+        patches: the fetched patches, ascending; None with several views.
         image: digest of the image's pixels (see `image_digest`).
         sources: the number of sources in the prompt.
-        fetched: with several views, source, x0, y0, x1, y1 of each patch, px of its source; `patches` is then "".
+        fetched: with several views, source, x0, y0, x1, y1 of each patch, px of its source.
         best: the source of the fetched patch with the highest relevance, or -1.
         legibility: `Answer.fetched_legibility`.
     """
@@ -62,7 +61,7 @@ class Prediction:
     tokens: int
     grid: int
     size: tuple[int, int]
-    patches: str
+    patches: tuple[int, ...] | None
     image: str = ""
     sources: int = 1
     fetched: tuple[tuple[float, ...], ...] = ()
@@ -72,27 +71,14 @@ class Prediction:
     @property
     def over_views(self) -> bool:
         """Whether the question had several views; `patches`, on a single grid, is then unknown."""
-        return not self.patches
-
-    @property
-    def mask(self) -> np.ndarray:
-        """bool [N]: True on fetched patches; all False with several views."""
-        if self.over_views:
-            return np.zeros(self.grid**2, dtype=bool)
-        return np.unpackbits(np.frombuffer(base64.b64decode(self.patches), np.uint8), count=self.grid**2).astype(bool)
-
-    @property
-    def indices(self) -> list[int]:
-        """The fetched patches, ascending."""
-        return np.flatnonzero(self.mask).tolist()
+        return self.patches is None
 
 
 def prediction(line: int, answer: Answer, encoding: ImageEncoding, image: Image.Image) -> Prediction:
     """The prediction for an answer about one image of `encoding`, whose images have one size."""
-    bits = np.packbits(answer.fetch.covered()[0].cpu().numpy())
+    patches = tuple(answer.fetch.covered()[0].nonzero()[:, 0].tolist())
     tokens, size = encoding.base_positions + int(answer.fetch.tokens.sum()), (image.height, image.width)
-    given = {"grid": encoding.side, "patches": base64.b64encode(bits.tobytes()).decode()}
-    return _prediction(line, answer, tokens, [size], image_digest(image), **given)
+    return _prediction(line, answer, tokens, [size], image_digest(image), grid=encoding.side, patches=patches)
 
 
 def prediction_in_views(
@@ -100,7 +86,7 @@ def prediction_in_views(
 ) -> Prediction:
     """The prediction for an answer about sources of `sizes`, with the place of each patch in px of its source."""
     fetched = tuple((origin.source, *(round(edge, 1) for edge in origin.box)) for origin in answer.sources)
-    return _prediction(line, answer, tokens, sizes, image, grid=grid, patches="", fetched=fetched, best=best)
+    return _prediction(line, answer, tokens, sizes, image, grid=grid, patches=None, fetched=fetched, best=best)
 
 
 def _prediction(
@@ -135,7 +121,7 @@ def recall(prediction: Prediction, record: Record, patch_size: int) -> float:
     if not record.boxes:
         return float("nan")
     boxed = boxed_patches(record, prediction.size, prediction.grid, patch_size)
-    return patch_recall(prediction.indices, boxed)
+    return patch_recall(prediction.patches or (), boxed)
 
 
 def right_source(said: Prediction, record: Record) -> tuple[float, float]:
@@ -249,10 +235,7 @@ class Items:
 
 
 def distinct_items(records: Sequence[Record], predictions: Sequence[Prediction]) -> Items:
-    """The records that count; the predictions of any run hold the digests of their images.
-
-    Without a digest (in predictions of older versions), images are distinguished by their files.
-    """
+    """The records that count; the predictions of any run hold the digests of their images."""
     numbers: dict[Any, int] = {}
     first: dict[Any, Record] = {}
     places, images = [], []

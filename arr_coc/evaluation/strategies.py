@@ -336,10 +336,16 @@ def check_located(records: Sequence[Record]) -> None:
         raise ValueError(f"{expected}; got {len(bare)} without, e.g. line {bare[0]}")
 
 
-def usable_strategies(reader: AttachedReader, *, oracle: bool) -> list[str]:
-    """The names of all arms that a reader can run; "words", which not every page has, is left out."""
-    usable = {"realizer": reader.scorer is not None, "oracle": oracle, "words": False}
-    return [name for name in (*STRATEGIES, *FIXED) if usable.get(name, True)]
+def usable_strategies(model: ArrCocForConditionalGeneration | AttachedReader, *, oracle: bool) -> list[str]:
+    """The strategies that a model can run, in the registry's order; of a reader without "words", which not every page
+    has."""
+    if isinstance(model, AttachedReader):
+        usable = {"realizer": model.scorer is not None, "oracle": oracle, "words": False}
+        return [name for name in (*STRATEGIES, *FIXED) if usable.get(name, True)]
+    held = model.config.fetcher_config.scorers
+    return [
+        name for name, kind in SCORERS.items() if (name in held or not kind.trained) and (oracle or name != "oracle")
+    ]
 
 
 def predict_attached(

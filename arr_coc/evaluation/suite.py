@@ -26,10 +26,10 @@ from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..pages.splits import Split
 from .answers import question_room
 from .arms import Arm, make_arms
-from .calibration import LEGEND, calibration_table
+from .calibration import calibration_text
 from .deciding import Rules, default_rules, judge, read_rules
 from .prediction_loop import new_tokens
-from .reporting import Table, environment, p_value, percent, points, shown, to_text
+from .reporting import environment, p_value, percent, points, shown, to_text
 from .scores import Scored, changed_answers, check_answers, compare, kinds_table, swapped_pairs
 from .strategies import measures, score_arms
 
@@ -222,13 +222,17 @@ def _swap(own: Scored, other: Scored) -> dict[str, Any]:
 def suite_text(result: Mapping[str, Any]) -> str:
     """Formats the result of `measure_suite` as tables: sets and arms, kinds of questions, base tokens of other pages,
     confidence."""
-    tables = [table for table in (_overall(result), _kinds(result), _swaps(result), _compared(result)) if table.rows]
-    texts = [to_text(table.head, table.rows) for table in tables]
+    texts = [
+        to_text(*table) for table in (_overall(result), _kinds(result), _swaps(result), _compared(result)) if table[1]
+    ]
     measured = [(name, arm, row) for name, own in result["sets"].items() for arm, row in own["arms"].items()]
     rows = [([name, arm], row["calibration"]) for name, arm, row in measured]
-    confidence = calibration_table(rows, ["data", "arm"])
-    notes = ["In brackets: 95 % intervals.", f"{to_text(confidence.head, confidence.rows)}\n{LEGEND}"]
-    return "\n\n".join([*texts, *notes, *_decisions(result)])
+    confidence = calibration_text(rows, ["data", "arm"])
+    return "\n\n".join([*texts, "In brackets: 95 % intervals.", confidence, *_decisions(result)])
+
+
+Table = tuple[list[str], list[list[str]]]
+"""A head and rows of text cells, see `to_text`."""
 
 
 def _compared(result: Mapping[str, Any]) -> Table:
@@ -237,7 +241,7 @@ def _compared(result: Mapping[str, Any]) -> Table:
         difference = points(row["difference"]) + ("*" if row["significant"] else "")
         found = [difference, p_value(row["p_holm"]), f"{100 * row['detectable']:.1f}"]
         rows.append([name, f"{row['first']} - {row['second']}", *found])
-    return Table(["data", "difference", "points (* significant)", "p (Holm)", "detectable, points"], rows)
+    return ["data", "difference", "points (* significant)", "p (Holm)", "detectable, points"], rows
 
 
 def _decisions(result: Mapping[str, Any]) -> list[str]:
@@ -258,7 +262,7 @@ def _overall(result: Mapping[str, Any]) -> Table:
     head = ["data", "arm", "right, %", "recall, %", "tokens", "questions", "images", *_EXTRA.values()]
     first = len(head) - len(_EXTRA)
     kept = [at for at in range(len(head)) if at < first or any(row[at] != "-" for row in rows)]
-    return Table([head[at] for at in kept], [[row[at] for at in kept] for row in rows])
+    return [head[at] for at in kept], [[row[at] for at in kept] for row in rows]
 
 
 def _kinds(result: Mapping[str, Any]) -> Table:
@@ -269,7 +273,7 @@ def _kinds(result: Mapping[str, Any]) -> Table:
             for arm, score in row["scores"].items():
                 cells = [name, by, row["bucket"], arm, percent(score), tokens.get(arm, "-"), str(row["n"])]
                 rows.append(cells)
-    return Table(["data", "by", "kind", "arm", "right, %", "tokens", "questions"], rows)
+    return ["data", "by", "kind", "arm", "right, %", "tokens", "questions"], rows
 
 
 def _swaps(result: Mapping[str, Any]) -> Table:
@@ -278,4 +282,4 @@ def _swaps(result: Mapping[str, Any]) -> Table:
         for name, measured in result["sets"].items()
         for swap in measured["swaps"]
     ]
-    return Table(["base of another page", "arm", "answers changed, %", "own base ahead by, points"], rows)
+    return ["base of another page", "arm", "answers changed, %", "own base ahead by, points"], rows
