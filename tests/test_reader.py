@@ -34,12 +34,11 @@ from arr_coc.modeling.scorers import EMPTY
 from arr_coc.modeling.wordpieces import CLASSES, SPACE
 from arr_coc.pages.page import Line, Question, TextPage
 from arr_coc.training.attention import all_eager_attention
-from arr_coc.training.reader import language_model, relevance
+from arr_coc.training.reader import asking, language_model
+from arr_coc.training.reader.asking import QuestionAnswering, QuestionAnsweringStage, RelevanceStage
 from arr_coc.training.reader.language_model import seen, spans
 from arr_coc.training.reader.pages import LISTWISE, PAGES, AskedPage, CropBatches, Sources, crop
-from arr_coc.training.reader.question_answering import QuestionAnswering, QuestionAnsweringStage
 from arr_coc.training.reader.recognition import RecognitionStage, line_losses, start_encoder, word_loss, words_right
-from arr_coc.training.reader.relevance import RelevanceStage
 from arr_coc.training.reader.targets import (
     LEADS,
     Print,
@@ -403,7 +402,7 @@ def test_a_new_encoder_says_what_its_stem_says() -> None:
 def test_relevance_trains_the_scorers_alone(
     fields: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, steps: int
 ) -> None:
-    monkeypatch.setattr(relevance, "EVALUATED_PAGES", 4)
+    monkeypatch.setattr(asking, "EVALUATED_PAGES", 4)
     model = word_model()
     frozen = {name: weight.clone() for name, weight in model.named_parameters() if "fetcher" not in name}
     sizes = {"steps": steps, "evaluate_every": steps, "pages_per_step": 2, "questions": 3}

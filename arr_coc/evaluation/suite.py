@@ -222,9 +222,8 @@ def _swap(own: Scored, other: Scored) -> dict[str, Any]:
 def suite_text(result: Mapping[str, Any]) -> str:
     """Formats the result of `measure_suite` as tables: sets and arms, kinds of questions, base tokens of other pages,
     confidence."""
-    texts = [
-        to_text(*table) for table in (_overall(result), _kinds(result), _swaps(result), _compared(result)) if table[1]
-    ]
+    tables = (_overall(result), _kinds(result), _swaps(result), _compared(result))
+    texts = [to_text(head, rows) for head, rows in tables if rows]
     measured = [(name, arm, row) for name, own in result["sets"].items() for arm, row in own["arms"].items()]
     rows = [([name, arm], row["calibration"]) for name, arm, row in measured]
     confidence = calibration_text(rows, ["data", "arm"])
