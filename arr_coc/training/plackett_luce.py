@@ -2,10 +2,8 @@
 
 Patches are drawn one after the other, each with probability softmax(logits) among those that are left. Adding Gumbel
 noise to the logits and taking the K largest draws exactly so (Yellott 1977; Kool et al. 2019, "Stochastic Beams").
-Where the allocator chooses how many patches it fetches, that number is drawn too, from its probabilities.
 
-Notation: N patches, K of them drawn (of sizes: at most), I image slots, G draws; `...` leading dimensions (items,
-draws), the same everywhere in one call. A rank r counts from 0.
+Notation: N patches, K of them drawn; `...` leading dimensions (items, draws), the same everywhere in one call.
 """
 
 import math
@@ -44,9 +42,7 @@ def draw_orders(logits: Tensor, count: int, *, mask: Tensor | None = None, gener
     return keys.topk(count, dim=-1).indices
 
 
-def set_log_probability(
-    logits: Tensor, drawn: Tensor, mask: Tensor | None = None, *, sizes: Tensor | None = None
-) -> Tensor:
+def set_log_probability(logits: Tensor, drawn: Tensor, mask: Tensor | None = None) -> Tensor:
     """Log-probability of drawing these patches in whatever order: logits [..., N], drawn [..., K] -> [...].
 
     What is answered depends on the set alone, so the order is noise: the gradient of this log-probability is the mean
@@ -56,32 +52,22 @@ def set_log_probability(
     2020, "Estimating gradients for discrete random variables by sampling without replacement", appendix B). In
     x = log t the integrand is log-concave and smooth, so the trapezoidal rule around its mode is exact to float32.
 
-    Drawn patches outside `mask` [..., N] only fill up (see `draw_orders`) and count as certain. With `sizes` [...] a
-    set is the first so many of the drawn, and the others count as not drawn.
+    Drawn patches outside `mask` [..., N] only fill up (see `draw_orders`) and count as certain.
     """
-    picked, rest, real = _split(logits, drawn, mask, sizes)
-    weights = torch.where(real, picked - rest[..., None], _CERTAIN)  # log w [..., K]
+    logits = logits.float()
+    if mask is None:
+        mask = torch.ones_like(logits, dtype=torch.bool)
+    others = mask & ~torch.zeros_like(mask).scatter(-1, drawn, True)
+    rest = torch.where(others, logits, _EXCLUDED).logsumexp(-1)  # log of the sum of exp(logit) outside S [...]
+    weights = torch.where(
+        mask.gather(-1, drawn), logits.gather(-1, drawn) - rest[..., None], _CERTAIN
+    )  # log w [..., K]
     with torch.no_grad():
         mode, width = _mode(weights)
         offsets = torch.arange(-_FAR, _FAR / 4 + _STEP, _STEP, device=weights.device)
         nodes = mode[..., None] + width[..., None] * offsets  # x [..., Q]
     heights = nodes - nodes.exp() + _log1mexp(weights[..., None, :] + nodes[..., None]).sum(-1)
     return heights.logsumexp(-1) + (width * _STEP).log()
-
-
-def _split(
-    logits: Tensor, drawn: Tensor, mask: Tensor | None, sizes: Tensor | None = None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The drawn logits [..., K], the logsumexp of all others [...], and which of the drawn count [..., K]."""
-    logits = logits.float()
-    if mask is None:
-        mask = torch.ones_like(logits, dtype=torch.bool)
-    members = torch.ones_like(drawn, dtype=torch.bool)
-    if sizes is not None:
-        members = torch.arange(drawn.shape[-1], device=drawn.device) < sizes[..., None]
-    others = mask & ~torch.zeros_like(mask).scatter(-1, drawn, members)
-    rest = torch.where(others, logits, _EXCLUDED).logsumexp(-1)
-    return logits.gather(-1, drawn), rest, mask.gather(-1, drawn) & members
 
 
 def _log1mexp(y: Tensor) -> Tensor:
@@ -107,24 +93,3 @@ def _mode(weights: Tensor) -> tuple[Tensor, Tensor]:
         rising = 1 + pull(middle)[0] > middle.exp()
         low, high = torch.where(rising, middle, low), torch.where(rising, high, middle)
     return low, (low.exp() + pull(low)[1]).rsqrt()
-
-
-def size_probabilities(survival: Tensor) -> Tensor:
-    """The probability of every size 1..K from that of every rank to be fetched: [I, K] -> [I, K].
-
-    P(size = k) = P(size > k - 1) - P(size > k); `FetchResult.survival` is P(size > r) at rank r, from 1 at rank 0 down.
-    Tiers of one size on a small grid count as one size.
-    """
-    return (survival - torch.nn.functional.pad(survival[:, 1:], (0, 1))).clamp(min=0)
-
-
-def draw_sizes(survival: Tensor, draws: int, *, generator: torch.Generator) -> Tensor:
-    """Sizes [I, G] int64 for `survival` [I, K]; `generator` decides, on its own device."""
-    probabilities = size_probabilities(survival.detach().float()).to(generator.device)
-    return 1 + torch.multinomial(probabilities, draws, replacement=True, generator=generator).to(survival.device)
-
-
-def size_log_probability(survival: Tensor, sizes: Tensor) -> Tensor:
-    """Log-probability [I, G] of sizes [I, G] as drawn from `survival` [I, K]."""
-    tiny = torch.finfo(torch.float32).tiny
-    return size_probabilities(survival.float()).gather(1, sizes - 1).clamp(min=tiny).log()

@@ -2,16 +2,16 @@
 
 For each question G sets of patches are drawn from the scorer (Plackett-Luce, `plackett_luce.py`), the model answers
 from each, and sets with better answers than the same question's other sets become more likely (REINFORCE, Williams
-1992, with a leave-one-out baseline, Kool et al. 2019). With an allocator that chooses the number of patches, the sizes
-of the sets are drawn too, and its budgeter learns as well. An image is encoded once. This file has, in order: the
-reward of an answer, a batch whose questions are answered several times, the loss.
+1992, with a leave-one-out baseline, Kool et al. 2019). An image is encoded once. This file has, in order: the reward of
+an answer, a batch whose questions are answered several times, the loss, and a stage that learns tempering in the same
+way.
 
 Notation: B prompts, I image slots, G draws, N patches, K fetched tokens at most, S prompt length.
 """
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,13 +27,13 @@ from ..metrics import exact_match, token_f1
 from ..modeling.fetcher import FetchChoices, FetchResult
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration, ImageEncoding
 from ..modeling.passes import AUTO_PASSES
-from ..modeling.prompt import default_query_mask, trim_placeholders
+from ..modeling.prompt import default_query_mask
 from ..modeling.scorers import Scorer
 from ..modeling.views import SelectedSlots
 from .checkpoints import load_state, save_state
 from .losses import answer_positions, token_losses
 from .optimizers import base_model
-from .plackett_luce import draw_orders, draw_sizes, set_log_probability, size_log_probability
+from .plackett_luce import draw_orders, set_log_probability
 from .stages import STAGES, Run, Stage, check_names
 
 
@@ -62,8 +62,8 @@ def reward(
 ) -> Tensor:
     """correctness * w_c + (1 - fetched / budget) * w_e + w_p / passes, in the shape of `correctness`.
 
-    The baseline removes terms that are equal for all draws of a question: efficiency matters with allocators that
-    choose the number of patches, passes in a model with several passes.
+    The baseline removes terms that are equal for all draws of a question: efficiency and passes matter in a model with
+    several passes.
 
     Args:
         correctness: in 0..1.
@@ -87,17 +87,14 @@ def group_advantages(rewards: Tensor, *, normalise: bool = False) -> Tensor:
     return advantages
 
 
-_PROMPT = ("input_ids", "attention_mask", "labels", "query_mask")
-
-
 @dataclass(frozen=True)
 class DrawnQuestions:
     """Prompts about encoded images with their right answers, and the inputs for drawing their patches.
 
     Attributes:
         model: answers them.
-        batch: `_PROMPT` [B, S], the ids with as many placeholders for fetched tokens as patches are drawn, and
-            `image_index` [I].
+        batch: `input_ids` (with as many placeholders for fetched tokens as patches are drawn), `attention_mask`,
+            `labels`, `query_mask` [B, S] and `image_index` [I].
         encoding: the images.
         selected: the image slots of the questions.
         mask: bool [I, N], True on patches that may be drawn.
@@ -119,8 +116,8 @@ class DrawnQuestions:
         Raises:
             ValueError: no labels, or prompts without room for fetched tokens.
         """
-        missing = [name for name in ("input_ids", "attention_mask", "labels") if batch.get(name) is None]
-        if missing:
+        needed = ("input_ids", "attention_mask", "labels")
+        if missing := [name for name in needed if batch.get(name) is None]:
             raise ValueError(f"batch: expected input_ids, attention_mask and labels; got none of {', '.join(missing)}")
         ids, query, index = batch["input_ids"], batch.get("query_mask"), batch.get("image_index")
         if query is None:
@@ -134,61 +131,26 @@ class DrawnQuestions:
             raise ValueError("batch: expected prompts with room for fetched patches; got a budget of 0")
         mask = selected.context.patch_mask
         mask = mask if selected.taken is None else mask.scatter(1, selected.taken, False)
-        own = {**{name: batch[name] for name in _PROMPT[:3]}, "query_mask": query.bool(), "image_index": index}
+        own = {**{name: batch[name] for name in needed}, "query_mask": query.bool(), "image_index": index}
         return cls(model, own, encoding, selected, mask)
 
     @torch.no_grad()
-    def correctness(self, drawn: Tensor, sizes: Tensor) -> Tensor:
-        """Correctness [B, G] of the answers from the first `sizes` [I, G] of the drawn patches [I, G, K].
-
-        Raises:
-            ValueError: images of one prompt with sets of different sizes.
-        """
-        rows = self.selected.rows
-        correct = torch.zeros(len(self.selected.input_ids), drawn.shape[1], device=drawn.device)
-        for g in range(drawn.shape[1]):
-            wanted = sizes.new_full((len(correct),), int(sizes[0, g])).scatter(0, rows, sizes[:, g])
-            if not torch.equal(wanted[rows], sizes[:, g]):
-                received = "several, and an allocator that chooses for each how much it fetches"
-                raise ValueError(f"batch: expected one image per prompt; got {received}")
-            for size in wanted.unique().tolist():
-                prompts = (wanted == size).nonzero()[:, 0]
-                slots = torch.isin(rows, prompts)
-                asked = self
-                if len(prompts) < len(correct) or size < self.selected.budget:
-                    asked = self._with_room(prompts, slots, size)
-                correct[prompts, g] = asked._answered(drawn[slots, g, :size]).to(correct)
-        return correct
-
-    def _with_room(self, prompts: Tensor, slots: Tensor, num_fetched: int) -> "DrawnQuestions":
-        """Some prompts, by number [b], with their slots (bool [I]) and `num_fetched` placeholders for fetched tokens
-        per image."""
-        batch = trim_placeholders(
-            counts=torch.full((int(slots.sum()),), num_fetched, device=slots.device),
-            image_token_id=self.model.config.image_token_id,
-            base_positions=self.encoding.base_positions,
-            pad_token_id=self.model.processor.tokenizer.pad_token_id,
-            **{name: self.batch[name][prompts] for name in _PROMPT},
-        )
-        batch["image_index"] = self.batch["image_index"][slots]
-        return replace(self, batch=batch)
-
-    def _answered(self, drawn: Tensor) -> Tensor:
-        """Correctness [B] of the answers from exactly the drawn patches [I, K].
+    def correctness(self, drawn: Tensor) -> Tensor:
+        """Correctness [B, G] of the answers from exactly the drawn patches [I, G, K].
 
         It is the share of the answer's tokens, its end included, that a greedy answer gets right before its first
-        mistake.
-
-        One pass suffices, as greedy decoding sees the same tokens up to there. Later tokens do not count: even without
-        relevant patches a model guesses the ends of words.
+        mistake. One pass suffices, as greedy decoding sees the same tokens up to there. Later tokens do not count: even
+        without relevant patches a model guesses the ends of words.
         """
-        labels = self.batch["labels"]
-        prompts = {name: tensor for name, tensor in self.batch.items() if name != "labels"}
-        images = {"image_encoding": self.encoding, "choices": FetchChoices(patches=drawn)}
-        output = self.model(**prompts, **images, logits_to_keep=answer_positions(labels), use_cache=False)
-        right = token_losses(output.logits, labels)[1]
-        asked = labels[:, -right.shape[1] :] != -100
-        return ((right.logical_not().cumsum(1) == 0) & asked).sum(1) / asked.sum(1).clamp(min=1)
+        labels, correct = self.batch["labels"], []
+        prompts: dict[str, Any] = {name: tensor for name, tensor in self.batch.items() if name != "labels"}
+        prompts |= {"image_encoding": self.encoding, "logits_to_keep": answer_positions(labels), "use_cache": False}
+        for patches in drawn.unbind(1):
+            output = self.model(**prompts, choices=FetchChoices(patches=patches))
+            right = token_losses(output.logits, labels)[1]
+            asked = labels[:, -right.shape[1] :] != -100
+            correct.append(((right.logical_not().cumsum(1) == 0) & asked).sum(1) / asked.sum(1).clamp(min=1))
+        return torch.stack(correct, 1)
 
 
 ENTROPY_FLOOR, ENTROPY_WEIGHT = 1.0, 0.1
@@ -238,8 +200,7 @@ class Reinforcement:
         log_probability: [B, G] of the drawn sets.
         entropy: mean over slots, nats.
         divergence: mean over slots from the starting scorer, nats; 0 without one.
-        sets: [I, G, K] the patches drawn, those of a set in front.
-        sizes: [I, G] how many of them are the set.
+        sets: [I, G, K] the patches drawn.
     """
 
     loss: Tensor
@@ -249,11 +210,10 @@ class Reinforcement:
     entropy: Tensor
     divergence: Tensor
     sets: Tensor
-    sizes: Tensor
 
     def measures(self) -> dict[str, Tensor]:
         """Name in the log -> the tensor whose mean a run logs."""
-        names = ("rewards", "correctness", "entropy", "divergence", "sizes")
+        names = ("rewards", "correctness", "entropy", "divergence")
         return {f"reinforcement/{name}": getattr(self, name) for name in names}
 
 
@@ -288,7 +248,7 @@ def reinforcement_loss(
     encoding: ImageEncoding | None = None,
     reference: Scorer | None = None,
 ) -> Reinforcement:
-    """Draws G sets for each question, answers from each, and returns the loss that trains the scorer and the budgeter.
+    """Draws G sets for each question, answers from each, and returns the loss that trains the scorer.
 
     Args:
         model: an ARR-COC model with its processor, wrapped by PEFT or not.
@@ -299,8 +259,8 @@ def reinforcement_loss(
         reference: the scorer as it was at the start, see `Reinforcement.divergence`; None: no divergence.
 
     Raises:
-        ValueError: a scorer without weights, no labels, a prompt without room for fetched patches; prompts with several
-            images with an allocator that chooses the number of patches.
+        ValueError: a scorer without weights, an allocator that chooses the number of patches, no labels, a prompt
+            without room for fetched patches.
     """
     base = base_model(model)
     strategy = base.config.fetcher_config.strategy if fetch is None else fetch.strategy
@@ -309,14 +269,15 @@ def reinforcement_loss(
     asked = DrawnQuestions.of(base, batch, encoding)
     if fetch is None:
         fetch = base.model.fetch(asked.selected, FetchChoices(strategy=strategy))
-    logits = fetch.scores
-    sets, sizes, log_p = _draw(logits, fetch.survival, asked, settings.draws, generator)
-    correct = asked.correctness(sets, sizes)
-    rows = asked.selected.rows
-    slots = torch.zeros_like(correct).index_add(0, rows, torch.ones_like(log_p))
-    fetched = torch.zeros_like(correct).index_add(0, rows, sizes.to(correct)) / slots.clamp(min=1)
-    rewards = reward(correct, fetched=fetched, budget=asked.selected.budget, weights=settings.weights)
-    log_p = torch.zeros_like(rewards).index_add(0, rows, log_p)  # several images in a prompt: drawn independently
+    if fetch.survival is not None:
+        raise ValueError(f"allocator: expected one that fetches exactly the budget; got {fetch.allocator!r}")
+    logits, budget = fetch.scores, asked.selected.budget
+    copies, mask = (each[:, None].expand(-1, settings.draws, -1) for each in (logits, asked.mask))
+    sets = draw_orders(copies, budget, mask=mask, generator=generator)
+    correct = asked.correctness(sets)
+    rewards = reward(correct, fetched=budget, budget=budget, weights=settings.weights)
+    log_p = torch.zeros_like(rewards)  # several images in a prompt: drawn independently
+    log_p = log_p.index_add(0, asked.selected.rows, set_log_probability(copies, sets, mask))
     advantages = group_advantages(rewards, normalise=settings.normalise)
     entropy, divergence = draw_entropy(logits, asked.mask), logits.new_zeros(())
     loss = -(advantages * log_p).mean() + ENTROPY_WEIGHT * (ENTROPY_FLOOR - entropy).relu().mean()
@@ -325,24 +286,7 @@ def reinforcement_loss(
             before = reference(asked.selected.context)
         divergence = draw_divergence(logits, before, asked.mask).mean()
         loss = loss + settings.kl_weight * divergence
-    return Reinforcement(
-        loss, rewards, correct, log_p.detach(), entropy.detach().mean(), divergence.detach(), sets, sizes
-    )
-
-
-def _draw(
-    logits: Tensor, survival: Tensor | None, asked: DrawnQuestions, draws: int, generator: torch.Generator
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Patches [I, G, K], the sizes of the sets [I, G], and the log-probability of set and size [I, G]."""
-    logits = logits[:, None].expand(-1, draws, -1)
-    mask = asked.mask[:, None].expand(-1, draws, -1)
-    sizes = torch.full(logits.shape[:2], asked.selected.budget, device=logits.device)
-    log_p = logits.new_zeros(logits.shape[:2])
-    if survival is not None:
-        sizes = draw_sizes(survival, draws, generator=generator)
-        log_p = size_log_probability(survival, sizes)
-    sets = draw_orders(logits, asked.selected.budget, mask=mask, generator=generator)
-    return sets, sizes, log_p + set_log_probability(logits, sets, mask, sizes=sizes)
+    return Reinforcement(loss, rewards, correct, log_p.detach(), entropy.detach().mean(), divergence.detach(), sets)
 
 
 logger = logging.getLogger(__name__)
