@@ -74,7 +74,7 @@ class Phase(Stage):
         keep: checkpoints to keep, always with the best and the newest.
         best: the metric of the best checkpoint, one of `BEST`.
         cache: folder of cached encoder outputs (see `cache`), relative to the recipe; None: images are encoded every
-            time. For phases that do not train the grid encoder.
+            time. For phases that train no part that makes encodings: scorer, allocator or language model alone.
         workers: processes that prepare batches.
         seed: of the order of records and of all draws.
         report_to: a place for metrics beside the log: "tensorboard" or "none".
