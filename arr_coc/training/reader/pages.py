@@ -1,7 +1,7 @@
 """Pages to learn reading from, by the name of their source; crops of them, and whole pages with questions.
 
 A crop is cut about a character drawn anywhere on the page and scaled, so that print of every size is seen at every size
-that a patch can hold. Sources are `arr_coc.pages.generator`, two kinds of `arr_coc.pages.domains`, and cached PDFs.
+that a patch can hold. Sources are `arr_coc.pages.generator`, documents of `arr_coc.pages.domains`, and cached PDFs.
 
 Notation: Q questions, S side of the square, px, G side of the grid, N patches, L tokens of a question, C channels of
 the features, M base tokens.
@@ -9,7 +9,7 @@ the features, M base tokens.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from importlib import import_module
 from math import isqrt
 from pathlib import Path
@@ -29,8 +29,7 @@ from arr_coc.modeling.config_fields import Registry
 from arr_coc.modeling.image_processing_arr_coc import Box, boxes_to_patches, fit_square, map_boxes, patches_of_placement
 from arr_coc.modeling.modeling_arr_coc import relevance_loss
 from arr_coc.modeling.scorers import EMPTY, FetchContext
-from arr_coc.pages.domains.browser import STACKED, render_browser
-from arr_coc.pages.domains.document import Document, render_document
+from arr_coc.pages.domains.document import render_document
 from arr_coc.pages.domains.glyphs import Glyph
 from arr_coc.pages.page import ABSENT, Line, Question, TextPage, told_apart
 from arr_coc.pages.question_writer import NOT_THERE
@@ -42,22 +41,22 @@ from ..stages import Run
 from .language_model import Prompting
 from .targets import LEADS, Print, Wordpieces, pixels, printed, read_without_pixels
 
-Draw = Callable[..., TextPage]
+Draw = Callable[[np.random.Generator, Split], TextPage]
 
 PAGES: Registry[Draw] = Registry("page source")
-"""Sources of pages that need no folder: `draw(rng, split)`; generated ones take a kind too."""
+"""Sources of pages that need no folder: `draw(rng, split)`."""
 
 
 @PAGES.register("generated")
-def generated(rng: np.random.Generator, split: Split, kind: str | None = None) -> TextPage:
+def generated(rng: np.random.Generator, split: Split) -> TextPage:
     """A page of `arr_coc.pages.generator`."""
-    return _generator().draw_page(rng, split, kind)
+    return _generator().draw_page(rng, split)
 
 
 @PAGES.register("laid_out")
-def laid_out(rng: np.random.Generator, split: Split, kind: str | None = None) -> TextPage:
+def laid_out(rng: np.random.Generator, split: Split) -> TextPage:
     """The same without a picture, which is quick."""
-    return _generator().layout_page(rng, split, kind)
+    return _generator().layout_page(rng, split)
 
 
 @PAGES.register("jumble")
@@ -178,8 +177,7 @@ class Sources:
     """A mixture of sources of pages.
 
     Attributes:
-        shares: how often each source comes up: a name of `PAGES`, "pdf", or that of a file or folder in `real_folder`;
-            "laid_out: receipt" is one kind of generated page.
+        shares: how often each source comes up: a name of `PAGES`, "pdf", or that of a file or folder in `real_folder`.
         split: of fonts, words and packages.
         pdf_folder: a cache of PDF pages that `arr_coc.data.pdf_corpus` drew, with a folder for each split.
         worn: share of the pages that are worn, see `arr_coc.pages.wear`.
@@ -197,10 +195,7 @@ class Sources:
         if "pdf" in self.shares and self.pdf_folder is None:
             raise ValueError('pdf_folder: expected a folder of cached pages for the source "pdf"; got none')
         for name in self.shares:
-            source, *kind = name.split(": ")
-            if kind and (source not in ("generated", "laid_out") or kind[0] not in _generator().KINDS):
-                raise ValueError(f"pages: expected generated or laid_out and a kind of page; got {name!r}")
-            if source not in PAGES:
+            if name not in PAGES:
                 self._stored(name)
 
     def each(self) -> dict[str, "Sources"]:
@@ -218,9 +213,8 @@ class Sources:
         return wear(rng, page) if page.image is not None and rng.random() < self.worn else page
 
     def _page(self, name: str, rng: np.random.Generator) -> TextPage:
-        source, *kind = name.split(": ")
-        if source in PAGES:
-            return PAGES[source](rng, self.split, *kind)
+        if name in PAGES:
+            return PAGES[name](rng, self.split)
         pages = self._stored(name)
         number = int(rng.integers(len(pages)))
         if isinstance(pages, CachedPages):
@@ -326,22 +320,12 @@ def lines_of(glyphs: Sequence[Glyph]) -> tuple[Line, ...]:
     return tuple(Line(text, np.array(boxes, np.float32)) for text, boxes in lines)
 
 
-def draw(kind: Callable[..., Document], name: str, rng: np.random.Generator, split: Split) -> TextPage:
-    """A page of a kind."""
+@PAGES.register("document")
+def document(rng: np.random.Generator, split: Split) -> TextPage:
+    """A square page of fields."""
     side = int(rng.integers(SIDES[0], SIDES[1] + 1))
-    document = kind(rng, size=side, split=split)
-    return TextPage(document.image, document.image.size, lines_of(document.glyphs), kind=name, source=document.layout)
-
-
-DOCUMENTS: Mapping[str, Callable[..., Document]] = {
-    "document": render_document,
-    "browser": render_browser,
-    "stacked": partial(render_browser, layouts=STACKED),
-}
-"""Kinds of square pages of fields, by name."""
-
-for _name, _kind in DOCUMENTS.items():
-    PAGES.register(_name)(partial(draw, _kind, _name))
+    drawn = render_document(rng, size=side, split=split)
+    return TextPage(drawn.image, drawn.image.size, lines_of(drawn.glyphs), kind="document", source=drawn.layout)
 
 
 LISTWISE = 0.3
