@@ -15,7 +15,6 @@ import torch.nn.functional as F
 from accelerate import Accelerator
 from torch import Tensor
 
-from ..metrics import fetch_distances
 from ..modeling.configuration_arr_coc import TIERS, ArrCocConfig, scaled_budget
 from ..modeling.modeling_arr_coc import ArrCocOutput, relevance_losses
 from .attention import distillation_loss
@@ -201,44 +200,16 @@ def loss_terms(
     return {name: term for name, term in terms.items() if weights[name]}
 
 
-def recall(fetched: Tensor, relevance_targets: Tensor | None) -> Tensor:
-    """[I] the share of an image's relevant patches that were fetched (bool [I, N]); NaN if the relevant are unknown.
-
-    `relevance_targets` [I, N] has rows of -1 for unknown patches; None: all are unknown.
-    """
-    if relevance_targets is None:
-        return torch.full((len(fetched),), torch.nan, device=fetched.device)
-    relevant = relevance_targets.clamp(min=0).float()
-    return (relevant * fetched).sum(1) / relevant.sum(1)  # 0 / 0 is NaN
-
-
-def query_dependence(fetched: Tensor, images: Tensor, questions: list[tuple[int, ...]]) -> Tensor:
-    """The dependence of the fetched patches on the question: [I] in 0..1, NaN without another question about the image.
-
-    The mean Jaccard distance (`fetch_distances`, as in reports of experiments) to the patches fetched for the other
-    questions about the image. 0: the question has no effect; 1: no patch is fetched for both. Fetched patches are bool
-    [I, N], `images` [I] is the image in each slot, `questions` are token ids.
-    """
-    asked = {question: number for number, question in enumerate(questions)}
-    kind = torch.tensor([asked[question] for question in questions], device=images.device)
-    fetches = fetched.any(1)  # strategy "none" fetches nothing
-    other = (images[:, None] == images[None]) & (kind[:, None] != kind[None]) & fetches[:, None] & fetches[None]
-    return torch.where(other, fetch_distances(fetched), 0.0).sum(1) / other.sum(1)  # 0 / 0 is NaN
-
-
 def fetch_measures(output: ArrCocOutput, batch: Mapping[str, Any]) -> dict[str, Tensor]:
-    """For each slot [I]: recall, number of fetched tokens, and dependence on the question."""
-    fetch, index = output.fetch, batch.get("image_index")
-    assert fetch is not None
-    fetched = fetch.covered()
-    images = torch.arange(len(fetch.scores), device=fetch.scores.device) if index is None else index
-    prompts = zip(batch["input_ids"], batch["query_mask"].bool(), strict=True)
-    questions = [tuple(ids[mask].tolist()) for ids, mask in prompts]
-    return {
-        "recall": recall(fetched, batch.get("relevance_targets")),
-        "fetched": fetch.wanted.float(),
-        "query_dependence": query_dependence(fetched, images, questions),
-    }
+    """For each slot [I]: the share of its relevant patches that were fetched, NaN if the relevant are unknown; and the
+    number of fetched tokens."""
+    assert output.fetch is not None
+    fetched, relevance = output.fetch.covered(), batch.get("relevance_targets")
+    recall = torch.full((len(fetched),), torch.nan, device=fetched.device)
+    if relevance is not None:
+        relevant = relevance.clamp(min=0).float()  # rows of -1 are unknown
+        recall = (relevant * fetched).sum(1) / relevant.sum(1)  # 0 / 0 is NaN
+    return {"recall": recall, "fetched": output.fetch.wanted.float()}
 
 
 def tier_shares(output: ArrCocOutput) -> dict[str, Tensor]:
@@ -251,7 +222,7 @@ def tier_shares(output: ArrCocOutput) -> dict[str, Tensor]:
     return {f"tier/{bound}": (at == number).float() for number, bound in enumerate(bounds.tolist())}
 
 
-MEASURES = ("answer", "tokens", "exact", "relevance", "recall", "fetched", "query_dependence")
+MEASURES = ("answer", "tokens", "exact", "relevance", "recall", "fetched")
 """Columns of `item_measures`."""
 
 
