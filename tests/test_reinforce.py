@@ -9,16 +9,17 @@ import torch
 from helpers import tiny_model
 from torch import Tensor
 
-from arr_coc.training.plackett_luce import draw_orders, set_log_probability
 from arr_coc.training.reinforce import (
     DrawnQuestions,
     ReinforceSettings,
     RewardWeights,
     draw_divergence,
     draw_entropy,
+    draw_orders,
     group_advantages,
     reinforcement_loss,
     reward,
+    set_log_probability,
 )
 
 N, K = 5, 2

@@ -28,8 +28,7 @@ from ..modeling.view_encoding import sources_of
 from ..modeling.word_sources import PageToRead, check_words, words_of_each, words_of_page
 from .encoding import AttachedEncoding, EncodedPrompt, encode_prompts
 from .families import FAMILIES
-from .placing import PromptWriter, count_fetched
-from .runner import ModelRunner, PreparedPrompt
+from .runner import ModelRunner, PreparedPrompt, PromptWriter, count_fetched
 from .scoring import (
     ALL,
     STRATEGIES,

@@ -106,8 +106,8 @@ def run(args: argparse.Namespace) -> None:
 
 def _of_strategies(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     from arr_coc.attached import AttachedReader
-    from arr_coc.attached.placing import share_or_number
     from arr_coc.attached.reader import load_model_or_reader
+    from arr_coc.attached.runner import share_or_number
     from arr_coc.evaluation import evaluate
     from arr_coc.evaluation.strategies import usable_strategies, with_allocators
     from arr_coc.metrics import METRICS
@@ -236,9 +236,8 @@ def _of_suite(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
 
 def _of_arms(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """Arms on one data set, as a suite of one."""
-    from arr_coc.evaluation.deciding import read_rules
     from arr_coc.evaluation.reporting import require_extra
-    from arr_coc.evaluation.suite import DataSet, measure_suite, suite_text
+    from arr_coc.evaluation.suite import DataSet, measure_suite, read_rules, suite_text
     from arr_coc.files import read_yaml
     from arr_coc.publishing.building import load_model
 
@@ -267,8 +266,8 @@ def _seed(text: str) -> int:
 
 
 def _of_bench(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    from arr_coc.attached.placing import share_or_number
     from arr_coc.attached.reader import load_reader
+    from arr_coc.attached.runner import share_or_number
     from arr_coc.evaluation.bench import ModelReader, ask_bench, bench_text, read_bench, score_bench
     from arr_coc.evaluation.prediction_loop import answering_hash
     from arr_coc.evaluation.reporting import environment, require_extra, shown

@@ -13,8 +13,8 @@ from tqdm import tqdm
 
 from ..attached import AttachedReader
 from ..attached.encoding import AttachedEncoding
-from ..attached.placing import count_fetched, share_or_number
 from ..attached.reader import BUDGET
+from ..attached.runner import count_fetched, share_or_number
 from ..attached.scoring import STRATEGIES
 from ..data.records import Record, opened
 from ..modeling.allocators import ALLOCATORS

@@ -21,9 +21,8 @@ from ..evaluation.answers import all_boxes
 from ..files import ADAPTER
 from ..modeling.configuration_arr_coc import ArrCocFetcherConfig
 from ..modeling.image_processing_arr_coc import Box
-from .loop import Loop
 from .optimizers import adamw
-from .stages import STAGES, Run, Stage
+from .stages import STAGES, Loop, Run, Stage
 
 TEACHERS = ("boxes", "attention")
 

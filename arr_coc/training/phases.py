@@ -24,11 +24,10 @@ from ..modeling.processing_arr_coc import ArrCocProcessor
 from ..modeling.scorers import SCORERS
 from .cache import CachedEncoder
 from .checkpoints import damage, mark_complete
-from .loop import time_left
 from .losses import loss_weights
 from .optimizers import base_model, train_only
 from .reinforce import ReinforceSettings
-from .stages import STAGES, Run, Stage
+from .stages import STAGES, Run, Stage, time_left
 from .trainer import ArrCocTrainer, Mix
 
 logger = logging.getLogger(__name__)

@@ -29,8 +29,7 @@ from arr_coc.modeling.wordpieces import SPACE
 from arr_coc.pages.page import Question
 from arr_coc.pages.splits import Split
 
-from ..loop import ScratchStage, Task
-from ..stages import STAGES, Run
+from ..stages import STAGES, Run, ScratchStage, Task
 from .language_model import AdaptedModel, Again, PackedPage, PackedQuestions, Prompting, stacked
 from .pages import AskedPage, AskedPages, PageReader, Sources
 from .targets import PageTokens, base_mixture, page_tokens

@@ -36,8 +36,7 @@ from arr_coc.pages.question_writer import NOT_THERE
 from arr_coc.pages.splits import Split
 from arr_coc.pages.wear import wear
 
-from ..loop import Batches
-from ..stages import Run
+from ..stages import Batches, Run
 from .language_model import Prompting
 from .targets import LEADS, Print, Wordpieces, pixels, printed, read_without_pixels
 

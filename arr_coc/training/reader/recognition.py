@@ -19,8 +19,7 @@ from torch import Tensor, nn
 from arr_coc.modeling.grid_encoder import ConvStem, GridEncoder, WideBlock
 from arr_coc.modeling.wordpieces import CELL_COLUMNS, CHARACTERS, COLUMNS, Lines, TextReader, Word
 
-from ..loop import ScratchStage, Task
-from ..stages import STAGES, Run
+from ..stages import STAGES, Run, ScratchStage, Task
 from .pages import POOL, CropBatches, Crops, Sources
 from .targets import Print, spelled
 
