@@ -236,8 +236,9 @@ def _of_suite(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
 
 def _of_arms(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """Arms on one data set, as a suite of one."""
+    from arr_coc.evaluation.deciding import read_rules
     from arr_coc.evaluation.reporting import require_extra
-    from arr_coc.evaluation.suite import DataSet, measure_suite, read_rules, suite_text
+    from arr_coc.evaluation.suite import DataSet, measure_suite, suite_text
     from arr_coc.files import read_yaml
     from arr_coc.publishing.building import load_model
 
