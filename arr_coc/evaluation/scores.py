@@ -184,14 +184,6 @@ def compared_halves(arms: Sequence[Arm]) -> list[tuple[str, str]]:
     return [*base, *patches]
 
 
-def changed_answers(
-    own: Sequence[Prediction], other: Sequence[Prediction], images: Sequence[int] | np.ndarray
-) -> Interval:
-    """Share of n questions whose answer differs; its interval is drawn by `images` [n]."""
-    changed = [float(first.answer != second.answer) for first, second in zip(own, other, strict=True)]
-    return score_interval(changed, images)
-
-
 def kinds_table(by: str, kinds: Sequence[str], scored: Sequence["Scored"]) -> dict[str, Any]:
     """The scores of each kind of question; "" is no kind.
 
@@ -299,11 +291,6 @@ class Scored:
         """[n]: mean score of each question over the arm's runs."""
         return self.scores.mean(0)
 
-    @cached_property
-    def mean_recalls(self) -> np.ndarray:
-        """[n]: mean recall of each question over the runs; NaN for records without boxes."""
-        return self.recalls.mean(0)
-
     @property
     def told(self) -> list[dict[str, Any]]:
         """Each answer, run by run: {"line": of its record, "answer", "probability", "score": 0 to 1}."""
@@ -321,15 +308,12 @@ class Scored:
     @property
     def recall(self) -> Interval | None:
         """Mean recall of the questions with boxes; its interval is drawn by images. None without boxes."""
-        return self.recall_of(np.arange(len(self.images)))
-
-    def recall_of(self, places: np.ndarray) -> Interval | None:
-        """`recall` of the questions at `places`. If nothing is fetched it is exactly 0."""
-        boxed = places[~np.isnan(self.mean_recalls[places])]
-        if not len(boxed):
+        recalls = self.recalls.mean(0)
+        boxed = ~np.isnan(recalls)
+        if not boxed.any():
             return None
-        drawn = score_interval if self.arm.budget else bootstrap_mean
-        return drawn(self.mean_recalls[boxed], groups=self.images[boxed])
+        drawn = score_interval if self.arm.budget else bootstrap_mean  # if nothing is fetched it is exactly 0
+        return drawn(recalls[boxed], groups=self.images[boxed])
 
     @property
     def right_pages(self) -> dict[str, Interval] | None:

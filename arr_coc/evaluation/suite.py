@@ -30,7 +30,8 @@ from .calibration import calibration_text
 from .deciding import Rules, default_rules, judge, read_rules
 from .prediction_loop import new_tokens
 from .reporting import environment, p_value, percent, points, shown, to_text
-from .scores import Scored, changed_answers, check_answers, compare, kinds_table, swapped_pairs
+from .scores import Scored, check_answers, compare, kinds_table, swapped_pairs
+from .statistics import score_interval
 from .strategies import measures, score_arms
 
 _SETTINGS = ("data", "arms", "by", "tiles", "metric", "rules")
@@ -214,7 +215,8 @@ def _measured(
 
 def _swap(own: Scored, other: Scored) -> dict[str, Any]:
     """The effect of base tokens of another page."""
-    changed = changed_answers(own.predictions[0], other.predictions[0], own.images)
+    pairs = zip(own.predictions[0], other.predictions[0], strict=True)
+    changed = score_interval([float(first.answer != second.answer) for first, second in pairs], own.images)
     difference = compare(own, other)["difference"]
     return {"arm": own.arm.name, "other": other.arm.name, "changed": asdict(changed), "difference": difference}
 
