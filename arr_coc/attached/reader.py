@@ -18,7 +18,7 @@ from ..loading import find_device, load_model
 from ..modeling.answers import Answer, answer_probabilities
 from ..modeling.budgets import AS_SEEN
 from ..modeling.checks import boxes_per_slot
-from ..modeling.configuration_arr_coc import ArrCocConfig
+from ..modeling.configuration_arr_coc import ArrCocConfig, ArrCocFetcherConfig
 from ..modeling.generation import check_decoding, check_names, shown_by_prompts
 from ..modeling.image_loading import MAX_IMAGE_PIXELS, Source, boxes_on_image, load_source
 from ..modeling.image_processing_arr_coc import Box
@@ -37,7 +37,6 @@ from .scoring import (
     between_cells,
     fetch_result,
     load_scorer,
-    make_scorer,
     most_relevant,
     origins,
     relevance_of_boxes,
@@ -355,8 +354,9 @@ class AttachedReader:
                 given["relevance"] = relevance_of_boxes(prompt, boxes)
             if strategy == "words":
                 given["relevance"] = relevance_of_words(prompt, question)
+            sizes = {"feature_size": self.width, "text_size": self.width}
             trained = self.scorer if strategy == "realizer" else None
-            scorer = trained or make_scorer(strategy, self.width)
+            scorer = trained or STRATEGIES[strategy](ArrCocFetcherConfig(), **sizes)
             scores, relevance, failed = score(scorer, prompt, self.query(question), **given)
             chosen = most_relevant(scores, prompt.is_place, count)
             fetch = fetch_result(prompt, chosen, scores, relevance, strategy, failed=failed)

@@ -85,11 +85,6 @@ STRATEGIES: dict[str, type[Scorer]] = {
 """The names are those of our own models."""
 
 
-def make_scorer(strategy: str, width: int) -> Scorer:
-    """The scorer of a strategy, for tokens `width` wide."""
-    return STRATEGIES[strategy](ArrCocFetcherConfig(), feature_size=width, text_size=width)
-
-
 def contexts(
     prompt: EncodedPrompt,
     query: Tensor,

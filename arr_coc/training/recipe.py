@@ -348,7 +348,11 @@ def _tell(told: dict[str, str], path: Path, what: str) -> None:
 
 
 def begin(recipe: Recipe, device: torch.device) -> Run:
-    """A model with new weights, or with those of the recipe's start folder."""
+    """A model with new weights, or with those of the recipe's start folder; weights that it does not have stay new.
+
+    Raises:
+        ValueError: no such folder, weights of other shapes, or fewer language layers.
+    """
     config = recipe.config()
     torch.manual_seed(recipe.seed)
     with refused(str(recipe.model)):
@@ -359,25 +363,17 @@ def begin(recipe: Recipe, device: torch.device) -> Run:
     if recipe.start is not None:
         if not recipe.start.is_dir():
             raise ValueError(f"start: expected a trained model's folder; got {recipe.start}, which is none")
+        known = ArrCocConfig.from_dict(config.to_dict())
         with refused(str(recipe.start)):
-            load_warm_start(run.model, recipe.start)
+            trained, loading = ArrCocForConditionalGeneration.from_pretrained(
+                recipe.start, config=known, output_loading_info=True
+            )
+        if new := sorted(name for name in loading["missing_keys"] if ".language_model." in name):
+            raise ValueError(f"start: expected a language model that is as deep; got none with {new[0]}")
+        run.model.load_state_dict(trained.state_dict())
         if (recipe.start / LANGUAGE_ADAPTER).is_dir():
             run.adapter = load_adapter(recipe.start)
     return run
-
-
-def load_warm_start(model: ArrCocForConditionalGeneration, start: Path) -> None:
-    """Loads the weights in a trained model's folder; weights that it does not have stay new.
-
-    Raises:
-        ValueError: weights of other shapes, or fewer language layers.
-    """
-    config = ArrCocConfig.from_dict(model.config.to_dict())
-    trained, loading = ArrCocForConditionalGeneration.from_pretrained(start, config=config, output_loading_info=True)
-    missing: set[str] = set(loading["missing_keys"])
-    if new := sorted(name for name in missing if ".language_model." in name):
-        raise ValueError(f"start: expected a language model that is as deep; got none with {new[0]}")
-    model.load_state_dict(trained.state_dict())
 
 
 ADAPTER = "adapter"
