@@ -115,6 +115,8 @@ class Phase(Stage):
         _ = self.mix  # checks both
         if self.best not in BEST:
             raise ValueError(f"best: expected one of {', '.join(BEST)}; got {self.best!r}")
+        if self.report_to not in ("none", "tensorboard"):
+            raise ValueError(f"report_to: expected tensorboard or none; got {self.report_to!r}")
         self._check_gradient()
         for name in ("steps", "batch_size", "accumulation", "evaluate_every", "log_every", "keep"):
             if (value := getattr(self, name)) < 1:
@@ -199,22 +201,6 @@ class PhaseCallback(TrainerCallback):
             logger.info(f"step {state.global_step}/{state.max_steps}: {numbers}")
 
 
-def reporters(names: str, folder: Path) -> list[TrainerCallback]:
-    """Callbacks that write metrics elsewhere than to the log.
-
-    Raises:
-        ValueError: an unknown name.
-    """
-    if names == "none":
-        return []
-    if names != "tensorboard":
-        raise ValueError(f"report_to: expected tensorboard or none; got {names!r}")
-    from torch.utils.tensorboard import SummaryWriter  # of the extra `train`
-    from transformers.integrations import TensorBoardCallback
-
-    return [TensorBoardCallback(SummaryWriter(str(folder / "tensorboard")))]
-
-
 def training_arguments(phase: Phase, folder: Path, device: torch.device) -> TrainingArguments:
     """The phase's settings as transformers' `TrainingArguments`.
 
@@ -246,7 +232,7 @@ def training_arguments(phase: Phase, folder: Path, device: torch.device) -> Trai
         metric_for_best_model=phase.best,
         greater_is_better="loss" not in phase.best,
         logging_steps=phase.log_every,
-        report_to="none",
+        report_to=phase.report_to,
         disable_tqdm=not sys.stderr.isatty(),
         remove_unused_columns=False,
         label_names=["labels"],
@@ -299,7 +285,7 @@ def make_trainer(
         data_collator=collator,
         train_dataset=records,
         eval_dataset=held_out,
-        callbacks=[PhaseCallback(), *reporters(phase.report_to, folder)],
+        callbacks=[PhaseCallback()],
         cached=None if phase.cache is None else CachedEncoder(model, root / phase.cache),
     )
     trainer.remove_callback(PrinterCallback)

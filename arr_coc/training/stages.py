@@ -179,13 +179,16 @@ class Loop:
                 something else; damaged checkpoints and none that is whole.
         """
         state = load_state(self.path)
+        if state is None:
+            self._cut_curve(-1)
+            return 0
         try:
-            step = 0 if state is None else self._load(state)
+            step = self._load(state)
         except (KeyError, TypeError, AttributeError, RuntimeError) as error:
             received = " ".join(str(error).split())
             raise ValueError(f"{self.path}: expected a checkpoint of this stage and model; got {received}") from error
-        if state is None or step < self.steps:
-            self._cut_curve(-1 if state is None else step)
+        if step < self.steps:
+            self._cut_curve(step)
         return step
 
     def _load(self, state: Mapping[str, Any]) -> int:
@@ -318,8 +321,7 @@ def prefetched(data: Batches[Any], workers: int) -> Iterator[Any]:
 
 def _yield_cores(worker: int) -> None:
     """Lowers the priority of workers: a step's threads wait for the slowest of them."""
-    if hasattr(os, "nice"):  # not on Windows
-        os.nice(10)
+    os.nice(10)
 
 
 class Task(ABC):
