@@ -84,7 +84,6 @@ def test_two_processes_reinforce_one_scorer(tmp_path: Path) -> None:
         ({"gradient": "hope"}, "gradient: expected one of none, straight_through, soft, reinforcement; got 'hope'"),
         ({"gradient": "soft"}, "reinforcement: expected gradient: reinforcement beside it; got soft"),
         ({"reinforcement": {"luck": 1}}, r"reinforcement: expected settings among draws, .*; got \['luck'\]"),
-        ({"reinforcement": {"weights": {"luck": 1}}}, r"reinforcement.weights: expected .*; got \['luck'\]"),
         ({"reinforcement": {"draws": 1}}, "draws: expected at least 2"),
         ({"best": "accuracy"}, "best: expected one of loss, answer_loss, exact, recall; got 'accuracy'"),
         ({"strategies": {"none": 1.0}}, "strategies: expected scorers with weights, to be reinforced; got none"),

@@ -250,13 +250,11 @@ class ReinforceSettings:
 
     Attributes:
         draws: G, sets drawn for each question.
-        weights: of the reward's parts.
         normalise: divide advantages by their standard deviation within a question's draws.
         kl_weight: of the divergence from the starting scorer.
     """
 
     draws: int = 8
-    weights: RewardWeights = field(default_factory=RewardWeights)
     normalise: bool = False
     kl_weight: float = 0.01
 
@@ -266,15 +264,13 @@ class ReinforceSettings:
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> "ReinforceSettings":
-        """Settings by name, `weights` as a mapping too.
+        """Settings by name.
 
         Raises:
             ValueError: an unknown setting, or a bad one.
         """
         check_names(cls.__dataclass_fields__, settings, "reinforcement")
-        weights = settings.get("weights", {})
-        check_names(RewardWeights.__dataclass_fields__, weights, "reinforcement.weights")
-        return cls(**{**settings, "weights": RewardWeights(**weights)})
+        return cls(**settings)
 
 
 @dataclass(frozen=True)
@@ -362,7 +358,7 @@ def reinforcement_loss(
     copies, mask = (each[:, None].expand(-1, settings.draws, -1) for each in (logits, asked.mask))
     sets = draw_orders(copies, budget, mask=mask, generator=generator)
     correct = asked.correctness(sets)
-    rewards = reward(correct, fetched=budget, budget=budget, weights=settings.weights)
+    rewards = reward(correct, fetched=budget, budget=budget, weights=RewardWeights())
     log_p = torch.zeros_like(rewards)  # several images in a prompt: drawn independently
     log_p = log_p.index_add(0, asked.selected.rows, set_log_probability(copies, sets, mask))
     advantages = group_advantages(rewards, normalise=settings.normalise)
