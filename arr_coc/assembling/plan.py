@@ -98,7 +98,7 @@ def make_generation_config(source: WeightsSource, tokenizer: PreTrainedTokenizer
     return GenerationConfig(do_sample=False, max_new_tokens=ANSWER_TOKENS, **ids)
 
 
-_STORED = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32, "F64": torch.float64}
+STORED = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32, "F64": torch.float64}
 """Supported types of published weights, by safetensors' names."""
 
 NEW = {
@@ -155,11 +155,6 @@ class Target:
     @property
     def nbytes(self) -> int:
         return self.numel * self.dtype.itemsize
-
-    @property
-    def input_nbytes(self) -> int:
-        """Bytes of its published rows."""
-        return sum(torch.Size(part.shape).numel() * _STORED[part.info.dtype].itemsize for part in self.rows)
 
 
 @dataclass
@@ -293,7 +288,7 @@ def _stored_dtype(source: WeightsSource) -> torch.dtype:
     counts: Counter[str] = Counter()
     for info in source.tensors.values():
         counts[info.dtype] += info.numel
-    stored = _STORED.get(counts.most_common(1)[0][0])
+    stored = STORED.get(counts.most_common(1)[0][0])
     return torch.float32 if stored is None or stored not in DTYPES.values() else stored
 
 
@@ -354,8 +349,8 @@ def _target(name: str, shape: tuple[int, ...], dtype: torch.dtype, rows: tuple[T
     if len(rows) > 1:  # a stack: each element of the first axis is an equal part of the rows
         expected = (shape[0] * shape[1] // len(rows), *shape[2:])
     for part in rows:
-        if part.info.dtype not in _STORED:
-            kinds = ", ".join(_STORED)
+        if part.info.dtype not in STORED:
+            kinds = ", ".join(STORED)
             raise ValueError(f"{part.source}: expected {part.name} stored as one of {kinds}; got {part.info.dtype}")
         if part.shape != expected:
             received = f"{list(part.shape)}" + ("" if part.whole else f", rows {part.start} to {part.stop}")

@@ -305,9 +305,8 @@ def train_attached(recipe: Recipe, out: Path, device: torch.device | str = "cpu"
     if given:
         expected = "stages attached_scorer alone, and of a configuration fetcher_config"
         raise ValueError(f"recipe: expected {expected}, with a published model; got {', '.join(given)}")
-    changes = {"fetcher_config": recipe.changes.get("fetcher_config", {})}
-    known = {"fetcher_config": ArrCocFetcherConfig().to_dict()}
-    config = ArrCocFetcherConfig.from_dict(_changed(known, changes, "config")["fetcher_config"])
+    known, changes = ArrCocFetcherConfig().to_dict(), recipe.changes.get("fetcher_config", {})
+    config = ArrCocFetcherConfig.from_dict(_changed(known, changes, "config.fetcher_config"))
     with sole_writer(out):
         tell_recipe(recipe, out / "recipe.json")
         reader = begin_attached(recipe.model, recipe.root, recipe.start, str(device))
