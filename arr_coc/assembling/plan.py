@@ -177,10 +177,6 @@ class Plan:
     def nbytes(self) -> int:
         return sum(target.nbytes for target in self.targets.values())
 
-    @property
-    def dtype(self) -> torch.dtype:
-        return DTYPES[str(self.config.dtype).removeprefix("torch.")]
-
 
 def skeleton(config: ArrCocConfig) -> ArrCocForConditionalGeneration:
     """The model without memory for its weights."""
@@ -393,7 +389,7 @@ def report(plan: Plan) -> str:
     left_out = [f"  {count:>5} tensors of {source}: {reason}" for (source, reason), count in reasons.items()]
     lines += left_out or ["  nothing"]
     largest = max(sum(plan.targets[name].nbytes for name in names) for names in plan.shards.values())
-    dtype = str(plan.dtype).removeprefix("torch.")
+    dtype = str(plan.config.dtype).removeprefix("torch.")
     lines += ["", f"{len(plan.shards)} file(s) of at most {largest:,} bytes, {dtype}"]
     return "\n".join(lines)
 

@@ -233,15 +233,7 @@ class Sources:
         return _cached(scans / self.split) if scans.is_dir() and not file.exists() else _real(file, self.split)
 
 
-@lru_cache(maxsize=8)
-def _cached(folder: Path) -> CachedPages:
-    return CachedPages(folder)
-
-
-@lru_cache(maxsize=32)
-def _real(path: Path, split: Split) -> RealPages:
-    return RealPages(path, split)
-
+_cached, _real = lru_cache(maxsize=8)(CachedPages), lru_cache(maxsize=32)(RealPages)
 
 POOL = 32
 """Pages that the crops of a batch are cut from."""
