@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from accelerate import Accelerator
 from torch import Tensor
 
-from ..modeling.configuration_arr_coc import TIERS, ArrCocConfig, scaled_budget
+from ..modeling.configuration_arr_coc import ArrCocConfig
 from ..modeling.modeling_arr_coc import ArrCocOutput, relevance_losses
 from .attention import distillation_loss
 
@@ -210,16 +210,6 @@ def fetch_measures(output: ArrCocOutput, batch: Mapping[str, Any]) -> dict[str, 
         relevant = relevance.clamp(min=0).float()  # rows of -1 are unknown
         recall = (relevant * fetched).sum(1) / relevant.sum(1)  # 0 / 0 is NaN
     return {"recall": recall, "fetched": output.fetch.wanted.float()}
-
-
-def tier_shares(output: ArrCocOutput) -> dict[str, Tensor]:
-    """[I] of 0 or 1 for each tier: whether the slot's number of fetched tokens is in this tier."""
-    assert output.fetch is not None
-    counts, patches = output.fetch.wanted, output.fetch.scores.shape[1]
-    tiers = {scaled_budget(tier, patches) for tier in TIERS}
-    bounds = torch.tensor(sorted({0, *tiers, patches}), device=counts.device)
-    at = torch.bucketize(counts, bounds)
-    return {f"tier/{bound}": (at == number).float() for number, bound in enumerate(bounds.tolist())}
 
 
 MEASURES = ("answer", "tokens", "exact", "relevance", "recall", "fetched")

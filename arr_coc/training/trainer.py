@@ -43,7 +43,6 @@ from .losses import (
     item_measures,
     loss_terms,
     summary,
-    tier_shares,
     token_losses,
 )
 from .optimizers import base_model, gradient_norms, parameter_groups
@@ -219,7 +218,7 @@ class ArrCocTrainer(Trainer):
         loss = self._weighed(terms, totals)
         if not loss.requires_grad:  # what was drawn reaches no trained part: the step learns nothing
             loss = loss + 0.0 * next(each for each in model.parameters() if each.requires_grad).sum()
-        self.averages.add(fetch_measures(output, batch) | tier_shares(output))
+        self.averages.add(fetch_measures(output, batch))
         return (loss, output) if return_outputs else loss
 
     def _weighed(self, terms: Mapping[str, Term], totals: Tensor) -> Tensor:
