@@ -150,15 +150,13 @@ class ArrCocTrainer(Trainer):
         self.averages = Averages(self.accelerator)
         if self.weights["retention"] and not hasattr(self.model, "disable_adapter"):
             raise ValueError("retention: expected an adapter to be trained, beside what shall stay; got a whole model")
-        self.references = {}  # the scorers as the phase begins with them
+        self.references: dict[str, Any] = {}  # the scorers as the phase begins with them
         if self.weights["reinforcement"]:
             scorers = base_model(self.model).model.fetcher.scorers
             self.references = {name: deepcopy(own).requires_grad_(False) for name, own in scorers.items()}
         self.text_statistics = self._text_statistics() if self.weights["distribution"] else None
         wrapped = {type(module).__name__ for module in self.model.modules()}  # FSDP refuses names of missing modules
         self.model._no_split_modules = sorted(wrapped & set(base_model(self.model)._no_split_modules or ()))
-        if self.args.max_steps < 1:
-            raise ValueError(f"max_steps: expected at least 1; got {self.args.max_steps}")
 
     # ---- data and optimiser
 
