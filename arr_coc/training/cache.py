@@ -62,7 +62,7 @@ class CachedEncoder:
         self.hits = self.misses = 0
         self._stamp: object = None
         self._weights = ""
-        self._size: int | None = None
+        self._size = sum(size for _, size, _ in self._files())
 
     def encode(self, pixel_values: Tensor, patch_mask: Tensor | None = None) -> ImageEncoding:
         """`ArrCocModel.encode_image` for pixel_values [P, 3, S, S] and patch_mask [P, N].
@@ -136,14 +136,10 @@ class CachedEncoder:
         try:
             with disk_faults(path):
                 save_file(tensors, beside)
-            size = beside.stat().st_size
+            self._size += beside.stat().st_size
             os.replace(beside, path)
         finally:
             beside.unlink(missing_ok=True)
-        if self._size is None:
-            self._size = sum(size for _, size, _ in self._files())
-        else:
-            self._size += size
         if self._size > self.limit_bytes:
             self._evict()
 
