@@ -403,11 +403,12 @@ def _ask(
 def _prediction(line: int, answer: Answer, encoding: AttachedEncoding, digest: str) -> Prediction:
     """The prediction for an answer, as over views."""
     (prompt,) = encoding.prompts
-    indices = answer.fetch.indices[0].cpu()
-    indices, tokens = indices[prompt.is_place[indices]], len(indices) + answer.fetch.base
+    fetch: Any = answer.fetch
+    indices = fetch.indices[0].cpu()
+    indices, tokens = indices[prompt.is_place[indices]], len(indices) + fetch.base
     best = -1
     if len(indices):
-        first = indices[int(answer.fetch.relevance[0].cpu()[indices].argmax())]
+        first = indices[int(fetch.relevance[0].cpu()[indices].argmax())]
         best = prompt.views[int(prompt.places[first, 0])].image
     sizes = [(source.height, source.width) for source in prompt.sources]
     return prediction_in_views(line, answer, tokens, sizes, digest, best=best)

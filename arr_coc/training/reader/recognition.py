@@ -185,6 +185,8 @@ class RecognitionStage(ScratchStage):
 class Recognition(Task):
     """The convolutional stem of the grid encoder, and the text reader."""
 
+    stage: RecognitionStage
+
     def __init__(self, stage: RecognitionStage, run: Run) -> None:
         self.stage, self.device, self.root = stage, run.device, run.root
         tower = run.model.model.vision_tower
