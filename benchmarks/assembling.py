@@ -18,6 +18,7 @@ from pathlib import Path
 import torch
 
 from arr_coc.assembling import Plan, Request, WeightsSource, make_plan, write
+from arr_coc.assembling.plan import STORED, Target
 from arr_coc.assembling.writer import part_of
 from arr_coc.files import run_module
 from arr_coc.loading import find_model
@@ -76,10 +77,15 @@ def footprint(plan: Plan, out: Path) -> Footprint:
     peak = peak_growth(lambda: write(plan, out))
     return Footprint(
         peak=peak,
-        group=max(*(target.input_nbytes for target in plan.targets.values()), *new.values()),
+        group=max(*map(published_nbytes, plan.targets.values()), *new.values()),
         shard=max(sum(plan.targets[name].nbytes for name in names) for names in plan.shards.values()),
         total=plan.nbytes,
     )
+
+
+def published_nbytes(target: Target) -> int:
+    """Bytes of a tensor's published rows."""
+    return sum(torch.Size(part.shape).numel() * STORED[part.info.dtype].itemsize for part in target.rows)
 
 
 def stand_ins(folder: Path, llm: str, scale: int) -> dict[str, Path]:

@@ -101,7 +101,7 @@ class ReadPage:
 
 
 class OcrPipeline:
-    """OCR and a language model, as a `Reader` of `arr_coc.evaluation.bench`.
+    """OCR and a language model, as a reader for `arr_coc.evaluation.bench`.
 
     Args:
         folder: folder of the language model; None: SmolLM2-135M-Instruct.

@@ -25,9 +25,9 @@ from transformers.trainer_utils import get_last_checkpoint
 
 from arr_coc.loading import find_device
 from arr_coc.pages.page import TextPage
+from arr_coc.training.reader.asking import QuestionAnsweringStage
 from arr_coc.training.reader.language_model import Prompting
 from arr_coc.training.reader.pages import Sources
-from arr_coc.training.reader.question_answering import QuestionAnsweringStage
 from arr_coc.training.recipe import load_recipe
 
 from .ocr_pipeline import TRAINED, in_reading_order

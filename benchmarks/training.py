@@ -33,7 +33,7 @@ from arr_coc.files import find_model, run_module
 from arr_coc.modeling.configuration_arr_coc import ArrCocConfig
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from arr_coc.training.cache import CachedEncoder
-from arr_coc.training.parts import train_only
+from arr_coc.training.optimizers import train_only
 
 from .costs import LiveTensors
 from .timing import argument_parser

@@ -56,7 +56,7 @@ phase = AllocatorPhase(
     gradient="reinforcement",
     strategies={STRATEGY: 1.0},
     cache="encoded",
-    reinforcement={"draws": arguments.draws, "answering": "forced", "normalise": True, "kl_weight": 0.001},
+    reinforcement={"draws": arguments.draws, "normalise": True, "kl_weight": 0.001},
 )
 
 records = open_records(unseen)

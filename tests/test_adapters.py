@@ -214,8 +214,6 @@ def test_an_adapter_of_several_phases_is_refused(checkpoint: Path, tmp_path: Pat
     for changes in ({"start": None}, {"stages": recipe.stages * 2}):
         with pytest.raises(ValueError, match="adapter: expected a recipe with a start and one phase"):
             train_adapter(replace(recipe, **changes), tmp_path / "run")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="adapter: expected a recipe that averages no weights; got averaged: 0.5"):
-        train_adapter(replace(recipe, averaged=0.5), tmp_path / "run")
     with pytest.raises(ValueError, match="adapter: expected a recipe of the start's model as it is; got config"):
         train_adapter(replace(recipe, changes={"fetcher_config": {"budget": 4}}), tmp_path / "run")
 

@@ -11,8 +11,8 @@ from tiny_pdf import PASSWORD, locked, write_pdf
 
 import arr_coc
 from arr_coc.attached.families import FAMILIES
-from arr_coc.attached.placing import count_fetched
 from arr_coc.attached.reader import AttachedReader
+from arr_coc.attached.runner import count_fetched
 from arr_coc.attached.scoring import with_neighbours
 
 

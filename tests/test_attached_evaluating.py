@@ -17,8 +17,7 @@ from arr_coc.attached import AttachedReader
 from arr_coc.attached.reader import load_reader
 from arr_coc.data.records import read_records
 from arr_coc.evaluation import evaluate
-from arr_coc.evaluation.attached import attached_arms, predict_attached, usable_strategies
-from arr_coc.evaluation.strategies import score_attached
+from arr_coc.evaluation.strategies import attached_arms, predict_attached, score_attached, usable_strategies
 
 PAGES = [picture(150, 220), picture(200, 120, seed=1), picture(150, 220, seed=2)]
 BOX = (10.0, 20.0, 60.0, 50.0)

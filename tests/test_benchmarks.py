@@ -33,8 +33,8 @@ from arr_coc.modeling.allocators import ALLOCATORS
 from arr_coc.modeling.scorers import SCORERS
 from arr_coc.modeling.vision_tower import TEXTURE_SETS
 from arr_coc.pages.page import Line, Question, TextPage
+from arr_coc.training.reader.asking import QuestionAnsweringStage
 from arr_coc.training.reader.language_model import Prompting
-from arr_coc.training.reader.question_answering import QuestionAnsweringStage
 from benchmarks import attached, first_token, ocr_pipeline, smollm2, train_ocr_peer
 from benchmarks.assembling import LIMIT
 from benchmarks.encoder import encoder_costs

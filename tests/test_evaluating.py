@@ -99,7 +99,7 @@ def test_every_combination_reads_one_encoding_and_answers_as_it_does_alone(
         alone = model.generate(records[0].picture, records[0].question, return_fetch=True, **chosen)
         said = scored[name].predictions[0][0]
         assert said.answer == alone.text and said.tokens == 16 + alone.fetch.budget
-        assert said.mask.tolist() == alone.fetch.covered()[0].tolist()
+        assert said.patches == tuple(alone.fetch.covered()[0].nonzero()[:, 0].tolist())
     with pytest.raises(ValueError, match="allocator: expected one of .*; got 'nope'"):
         evaluate(model, records, ["saliency+nope"], progress=False)
     with pytest.raises(ValueError, match="allocator: expected one of .*; got 'nope'"):

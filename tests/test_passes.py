@@ -15,8 +15,8 @@ from arr_coc.modeling import passes as passes_module
 from arr_coc.modeling.answers import Answer
 from arr_coc.modeling.passes import CachedPrompt
 from arr_coc.training.recipe import load_recipe
+from arr_coc.training.reinforce import Tempering
 from arr_coc.training.stages import Run
-from arr_coc.training.tempering import Tempering
 
 ROOT = Path(__file__).parents[1]
 PAGE, OTHER = generated_image(128), generated_image(128).rotate(90)
@@ -169,7 +169,7 @@ def trained(data: dict[str, Any], root: Path, folder: Path, steps: int) -> Any:
 def test_a_killed_run_goes_on_the_same(data: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second episode of every question is the right one: a model of random weights answers them all alike."""
     correct = cycle((0.0, 1.0))
-    monkeypatch.setattr("arr_coc.training.tempering.answer_correctness", lambda text, answers: next(correct))
+    monkeypatch.setattr("arr_coc.training.reinforce.answer_correctness", lambda text, answers: next(correct))
     begun = tiny_model(fetcher=LEARNING).model.fetcher.tempering
     trained(data, tmp_path, tmp_path / "killed", 1)
     resumed, whole = (trained(data, tmp_path, tmp_path / name, 2) for name in ("killed", "whole"))

@@ -18,19 +18,20 @@ from arr_coc.data.records import Record
 from arr_coc.evaluation import peers
 from arr_coc.evaluation.answers import PeerChoices, ask, encode, lattice
 from arr_coc.evaluation.arms import BASELINES, BOUNDS, GROUPS, LADDER, make_arms
-from arr_coc.evaluation.deciding import default_rules, missing_arms
-from arr_coc.evaluation.peer_rules import (
+from arr_coc.evaluation.deciding import default_rules
+from arr_coc.evaluation.peers import (
     PEERS,
+    choose,
     cls_attention,
     conditional_dpp,
     least_duplicated,
     merge,
     raters,
+    read_prompt,
     received,
     relevance,
     targets,
 )
-from arr_coc.evaluation.peers import choose, read_prompt
 
 SIZES = [(60, 90), (80, 40), (50, 50)]  # height, width
 QUESTIONS = ["What is it?", "Why?", "How many of them are there in all?"]
@@ -191,7 +192,7 @@ def test_arms_of_the_published_geometry_and_of_a_model_that_reads_text() -> None
     config = tiny_config(**READS_WORDS, fetcher=SCORES_WORDS)
     names = [arm.name for arm in make_arms(config)]
     assert [arm.name for arm in make_arms(config, ["ladder"])] == ["none", "random", "saliency", "words"]
-    assert not missing_arms(default_rules("words"), names) and missing_arms(default_rules("realizer"), names)
+    assert not default_rules("words").missing(names) and default_rules("realizer").missing(names)
 
 
 @pytest.mark.parametrize("budget", [1, 5, 17, 60])
@@ -218,8 +219,8 @@ def test_arms_keep_to_what_there_is() -> None:
     assert "other_base" not in [arm.name for arm in make_arms(config, several=False)]
     with pytest.raises(ValueError, match='arms: expected more than one page for "other_base"; got one'):
         make_arms(config, ["other_base"], several=False)
-    with pytest.raises(ValueError, match=r"got \['other_base\+bypass'\]"):
-        make_arms(config, ["other_base+bypass"])
+    with pytest.raises(ValueError, match=r"got \['other_base\+allow'\]"):
+        make_arms(config, ["other_base+allow"])
     with pytest.raises(ValueError, match="expected a budget of at least 1 for patches_only; got patches_only@0"):
         make_arms(config, ["patches_only@0"])
 

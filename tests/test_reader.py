@@ -34,12 +34,11 @@ from arr_coc.modeling.scorers import EMPTY
 from arr_coc.modeling.wordpieces import CLASSES, SPACE
 from arr_coc.pages.page import Line, Question, TextPage
 from arr_coc.training.attention import all_eager_attention
-from arr_coc.training.reader import language_model, relevance
+from arr_coc.training.reader import asking, language_model
+from arr_coc.training.reader.asking import QuestionAnswering, QuestionAnsweringStage, RelevanceStage
 from arr_coc.training.reader.language_model import seen, spans
 from arr_coc.training.reader.pages import LISTWISE, PAGES, AskedPage, CropBatches, Sources, crop
-from arr_coc.training.reader.question_answering import QuestionAnswering, QuestionAnsweringStage
 from arr_coc.training.reader.recognition import RecognitionStage, line_losses, start_encoder, word_loss, words_right
-from arr_coc.training.reader.relevance import RelevanceStage
 from arr_coc.training.reader.targets import (
     LEADS,
     Print,
@@ -373,7 +372,7 @@ def test_recognition_learns_to_read(fields: None, tmp_path: Path) -> None:
     trained = {name for name, weight in behind.items() if not torch.equal(weight, model.get_parameter(name))}
     heads = ("line_head", "character_head")
     assert trained == {f"model.vision_tower.text_reader.{head}.{part}" for head in heads for part in ("weight", "bias")}
-    assert tower.text_reader.spellings.any() and set(run.learner) == {"recognition"}
+    assert tower.text_reader.spellings.any() and not run.adapter
     layer = tower.grid_encoder.layers[0]
     assert not layer.attn.proj.weight.any() and not layer.mlp.lin2.weight.any()  # as the stem says, to begin with
     with torch.no_grad():
@@ -403,7 +402,7 @@ def test_a_new_encoder_says_what_its_stem_says() -> None:
 def test_relevance_trains_the_scorers_alone(
     fields: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, steps: int
 ) -> None:
-    monkeypatch.setattr(relevance, "EVALUATED_PAGES", 4)
+    monkeypatch.setattr(asking, "EVALUATED_PAGES", 4)
     model = word_model()
     frozen = {name: weight.clone() for name, weight in model.named_parameters() if "fetcher" not in name}
     sizes = {"steps": steps, "evaluate_every": steps, "pages_per_step": 2, "questions": 3}
@@ -426,9 +425,10 @@ def test_question_answering_trains_the_adapter_and_the_places_alone(fields: None
     stage.run(run, tmp_path)
     lines = curve(tmp_path, "question_answering")
     assert {"held out, undrawn, both", "held out, undrawn, fetched", "held out, undrawn, both, detail"} <= set(lines[0])
-    assert any("lora_B" in name and weight.any() for name, weight in run.learner["adapter"].items())
+    assert any("lora_B" in name and weight.any() for name, weight in run.adapter.items())
     assert all(torch.equal(frozen[name], weight) for name, weight in model.named_parameters() if name in frozen)
-    assert torch.equal(run.learner["places"]["rows.weight"], model.model.bridge.places.rows.weight)
+    places = torch.load(tmp_path / "question_answering.pt")["weights"]["places.rows.weight"]
+    assert torch.equal(places, model.model.bridge.places.rows.weight)
 
 
 def test_a_recipe_leaves_an_adapter_that_peft_reads(fields: None, tmp_path: Path) -> None:
@@ -443,7 +443,8 @@ def test_a_recipe_leaves_an_adapter_that_peft_reads(fields: None, tmp_path: Path
     train(load_recipe(tmp_path / "recipe.yaml"), tmp_path / "out")
     out = tmp_path / "out" / "model"
     model = ArrCocForConditionalGeneration.from_pretrained(out)
-    assert load_file(out / "learner.safetensors")["places.rows.weight"].equal(model.model.bridge.places.rows.weight)
+    begun = ArrCocForConditionalGeneration.from_pretrained(tmp_path / "start").model.bridge.places.rows.weight
+    assert not model.model.bridge.places.rows.weight.equal(begun)
     causal = AutoModelForCausalLM.from_config(model.config.text_config)
     causal.model.load_state_dict(model.model.language_model.state_dict())
     ids = torch.arange(8)[None]

@@ -25,9 +25,8 @@ from arr_coc.modeling.printed_lines import line_in_box
 from arr_coc.modeling.word_sources import WORD_SOURCES, PageWords
 from arr_coc.pages.page import Question, TextPage, told_apart
 from arr_coc.pages.splits import SPLITS
+from arr_coc.training.reader.asking import QuestionAnsweringStage, RelevanceStage
 from arr_coc.training.reader.pages import AskedPages, Sources
-from arr_coc.training.reader.question_answering import QuestionAnsweringStage
-from arr_coc.training.reader.relevance import RelevanceStage
 from arr_coc.training.recipe import load_recipe
 from arr_coc.training.stages import Run
 

@@ -1,6 +1,6 @@
 """Reinforcement: exact probabilities of drawn sets, an unbiased gradient, and a scorer that learns without boxes."""
 
-from dataclasses import replace
+from copy import deepcopy
 from itertools import combinations, permutations
 from typing import Any
 
@@ -9,19 +9,17 @@ import torch
 from helpers import tiny_model
 from torch import Tensor
 
-from arr_coc.modeling.allocators import budgets_from_tiers
-from arr_coc.training.plackett_luce import draw_orders, draw_sizes, set_log_probability, size_log_probability
 from arr_coc.training.reinforce import (
     DrawnQuestions,
     ReinforceSettings,
     RewardWeights,
-    answer_correctness,
     draw_divergence,
     draw_entropy,
+    draw_orders,
     group_advantages,
     reinforcement_loss,
     reward,
-    starting_scorer,
+    set_log_probability,
 )
 
 N, K = 5, 2
@@ -138,13 +136,18 @@ def test_a_scorer_learns_to_fetch_the_patch_that_holds_the_answer() -> None:
 
 
 # ---- the driver ---------------------------------------------------------------------------------------------------
-def batch_of(model: Any, *, padding_side: str = "right") -> dict[str, Tensor]:
-    """Two questions about one image, with the model's own greedy answers from drawn patches as labels."""
+QUESTIONS = ("What is the total?", "the date")
+
+
+def batch_of(
+    model: Any, *, padding_side: str = "right", answers: tuple[str, str] = ("12.50", "New York")
+) -> dict[str, Tensor]:
+    """Two questions about one image, with their answers as labels."""
     processor, tokenizer = model.processor, model.processor.tokenizer
     image = torch.rand(3, 128, 128, generator=torch.Generator().manual_seed(1))
     pixels = processor.image_processor([image], return_tensors="pt")
     rows = []
-    for question, answer in (("What is the total?", "12.50"), ("the date", "New York")):
+    for question, answer in zip(QUESTIONS, answers, strict=True):
         turn = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": question}]}]
         text = processor.apply_chat_template(turn, add_generation_prompt=True)
         prompt = tokenizer(text.replace(processor.image_token, processor.image_token * (16 + 17))).input_ids
@@ -172,15 +175,15 @@ def batch_of(model: Any, *, padding_side: str = "right") -> dict[str, Tensor]:
     }
 
 
-@pytest.mark.parametrize("answering", ["generate", "forced"])
-def test_only_scorers_get_a_gradient_and_images_are_read_once(answering: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_scorers_get_a_gradient_and_images_are_read_once() -> None:
     model = tiny_model()
     calls = []
     encoder = model.model.vision_tower.grid_encoder
     encoder.register_forward_pre_hook(lambda *_: calls.append(1))
-    settings = ReinforceSettings(draws=3, answering=answering, entropy_floor=100.0)
+    settings = ReinforceSettings(draws=3)
+    before = deepcopy(model.model.fetcher.scorer("realizer"))
     made = reinforcement_loss(
-        model, batch_of(model), settings, generator=torch.Generator().manual_seed(0), reference=starting_scorer(model)
+        model, batch_of(model), settings, generator=torch.Generator().manual_seed(0), reference=before
     )
     assert len(calls) == 1
     assert made.sets.shape == (2, 3, 17) and made.rewards.shape == (2, 3)
@@ -195,7 +198,7 @@ def test_rewards_are_those_of_answers_from_the_drawn_patches(padding_side: str) 
     model = tiny_model()
     batch = batch_of(model, padding_side=padding_side)
     encoding = model.model.encode_image(batch["pixel_values"], batch["patch_mask"])
-    settings = ReinforceSettings(draws=2)
+    settings, longest = ReinforceSettings(draws=2), int((batch["labels"] != -100).sum(1).max())
     probe = reinforcement_loss(model, batch, settings, generator=torch.Generator().manual_seed(0), encoding=encoding)
     said = []
     for g in range(2):
@@ -205,41 +208,35 @@ def test_rewards_are_those_of_answers_from_the_drawn_patches(padding_side: str) 
         ]
         seen = model.encode_image(pixel_values=batch["pixel_values"], patch_mask=batch["patch_mask"])
         seen.source_sizes = [(128, 128)]
-        questions = ["What is the total?", "the date"]
-        longest = int((batch["labels"] != -100).sum(1).max())
         twice, choices = seen.select(torch.zeros(2, dtype=torch.long)), {"strategy": "oracle", "allocator": "topk"}
-        said.append(model.generate(twice, questions, boxes=boxes, max_new_tokens=longest, **choices))
+        said.append(model.generate(twice, list(QUESTIONS), boxes=boxes, max_new_tokens=longest, **choices))
     assert said[0] != said[1], "the test can tell one set from another"
-    answers = [[said[0][0]], [said[0][1] + " and more"]]
-    made = reinforcement_loss(
-        model, batch, settings, generator=torch.Generator().manual_seed(0), encoding=encoding, answers=answers
-    )
-    expected = [[answer_correctness(said[g][b], answers[b]) for g in range(2)] for b in range(2)]
-    assert made.correctness.tolist() == expected and expected[0][0] == 1.0
+    labelled = batch_of(model, padding_side=padding_side, answers=(said[0][0], said[0][1]))
+    made = reinforcement_loss(model, labelled, settings, generator=torch.Generator().manual_seed(0), encoding=encoding)
+    assert made.sets.equal(probe.sets)
+    right, others = made.correctness.unbind(1)
+    assert bool((right > 0.5).all()) and bool((others <= right).all()) and bool((others < right).any())
     torch.testing.assert_close(made.rewards, made.correctness + 0.05)
 
 
 @pytest.mark.parametrize(
-    ("changes", "choices", "message"),
+    ("changes", "strategy", "message"),
     [
-        ({}, {"strategy": "saliency"}, "expected a scorer with weights"),
-        ({"labels": None}, {}, "expected input_ids, attention_mask and labels; got none of labels"),
+        ({}, "saliency", "expected a scorer with weights"),
+        ({"labels": None}, "realizer", "expected input_ids, attention_mask and labels; got none of labels"),
     ],
 )
-def test_what_cannot_be_trained_is_refused(changes: Any, choices: Any, message: str) -> None:
+def test_what_cannot_be_trained_is_refused(changes: Any, strategy: str, message: str) -> None:
     model = tiny_model()
+    model.config.fetcher_config.strategy = strategy
     with pytest.raises(ValueError, match=message):
-        reinforcement_loss(
-            model, {**batch_of(model), **changes}, ReinforceSettings(), generator=torch.Generator(), **choices
-        )
+        reinforcement_loss(model, {**batch_of(model), **changes}, ReinforceSettings(), generator=torch.Generator())
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"draws": 1}, "at least 2"),
-        ({"temperature": 0}, "positive"),
-        ({"answering": "guess"}, '"generate" or "forced"'),
     ],
 )
 def test_settings_are_checked(settings: Any, message: str) -> None:
@@ -247,90 +244,21 @@ def test_settings_are_checked(settings: Any, message: str) -> None:
         ReinforceSettings(**settings)
 
 
-# ---- Reinforcement where the allocator chooses how much it fetches: sizes of sets are drawn, and fewer tokens win
-
-PATCHES_OF_SETS, SIZES = 4, torch.tensor([1, 2, 3])
-PATCHES, TIERS = torch.tensor([0.3, -1.0, 0.5, 0.1]), torch.tensor([0.2, -0.4, 0.6])
-"""Logits of patches and of tiers."""
-ALL = [(size, members) for size in SIZES.tolist() for members in combinations(range(PATCHES_OF_SETS), size)]
-"""Every set that may be drawn."""
-
-
-def survival(tiers: Tensor) -> Tensor:
-    return budgets_from_tiers(tiers.softmax(-1), SIZES).survival
-
-
-def log_probabilities(tiers: Tensor, patches: Tensor) -> Tensor:
-    """Of every set in `ALL`."""
-    found = []
-    for size, members in ALL:
-        others = [patch for patch in range(PATCHES_OF_SETS) if patch not in members]
-        drawn = torch.tensor([*members, *others])[: int(SIZES.max())]
-        inside = set_log_probability(patches[None], drawn[None], sizes=torch.tensor([size]))[0]
-        found.append(size_log_probability(survival(tiers[None]), torch.tensor([[size]]))[0, 0] + inside)
-    return torch.stack(found)
-
-
-def test_probabilities_of_all_sets_of_all_sizes_sum_to_one() -> None:
-    probabilities = log_probabilities(TIERS, PATCHES).exp()
-    assert probabilities.sum().item() == pytest.approx(1, abs=1e-5)
-    by_size = [sum(p for p, (size, _) in zip(probabilities, ALL, strict=True) if size == k) for k in (1, 2, 3)]
-    torch.testing.assert_close(torch.stack(by_size), TIERS.softmax(0), atol=1e-5, rtol=1e-4)  # type: ignore[arg-type]
-
-
-def values(correct: Tensor, sizes: Tensor) -> Tensor:
-    return reward(correct, fetched=sizes, budget=int(SIZES.max()), weights=RewardWeights(efficiency=1.0))
-
-
-def test_the_estimated_gradient_is_that_of_all_sets_enumerated_and_favours_fewer_tokens() -> None:
-    """All answers are right: only the number of tokens tells the draws apart."""
-    tiers, patches = TIERS.clone().requires_grad_(), PATCHES.clone().requires_grad_()
-    worth = values(torch.ones(len(ALL)), torch.tensor([size for size, _ in ALL]))
-    exact = torch.autograd.grad((log_probabilities(tiers, patches).exp() * worth).sum(), (tiers, patches))
-    assert exact[0][0] > 0 > exact[0][2] and bool((exact[1].abs() < 1e-5).all())
-    groups, draws, generator = 20_000, 4, torch.Generator().manual_seed(0)
-    copies = TIERS.expand(groups, -1).clone().requires_grad_()
-    chances = survival(copies)
-    sizes = draw_sizes(chances, draws, generator=generator)
-    logits = PATCHES.expand(groups, draws, -1).clone().requires_grad_()
-    sets = draw_orders(logits, int(SIZES.max()), generator=generator)
-    log_p = size_log_probability(chances, sizes) + set_log_probability(logits, sets, sizes=sizes)
-    objective = (group_advantages(values(torch.ones(groups, draws), sizes)) * log_p).sum() / draws
-    gradients = torch.autograd.grad(objective, (copies, logits))
-    for found, expected in zip((gradients[0], gradients[1].sum(1)), exact, strict=True):
-        error = found.std(0) / groups**0.5
-        assert bool(((found.mean(0) - expected).abs() < 4 * error + 1e-6).all())
-    assert float(exact[0].abs().max()) > 10 * float((gradients[0].std(0) / groups**0.5).max())
-
-
-@pytest.mark.parametrize("how", ["forced", "generate"])
-def test_answers_from_sets_of_unequal_sizes_are_those_of_each_alone(how: str) -> None:
+def test_questions_in_a_batch_are_answered_as_alone() -> None:
     model = tiny_model()
     batch = batch_of(model)
     drawn = draw_orders(torch.zeros(2, 3, 256), 17, generator=torch.Generator().manual_seed(0))
-    sizes = torch.tensor([[17, 3, 5], [2, 3, 17]])
-    asked = DrawnQuestions.of(model, batch)
-    together = asked.correctness(drawn, sizes, how)
+    together = DrawnQuestions.of(model, batch).correctness(drawn)
     kept: list[Tensor] = []
     hook = model.model.fetcher.register_forward_hook
     hook(lambda _m, _i, fetch: kept.extend(row.sort().values for row in fetch.indices))
     for b in range(2):
         alone = {name: batch[name][b : b + 1] for name in ("input_ids", "attention_mask", "labels", "query_mask")}
-        alone |= {"image_index": torch.zeros(1, dtype=torch.long)}
-        one = DrawnQuestions.of(model, {**batch, **alone})
+        one = DrawnQuestions.of(model, {**batch, **alone, "image_index": torch.zeros(1, dtype=torch.long)})
         for g in range(3):
             kept.clear()
-            found = one.correctness(drawn[b : b + 1, g : g + 1], sizes[b : b + 1, g : g + 1], how)
-            assert found.item() == pytest.approx(together[b, g].item())
-            assert kept[0].tolist() == sorted(drawn[b, g, : sizes[b, g]].tolist())
-
-
-def test_images_of_one_prompt_must_get_equally_much() -> None:
-    model = tiny_model()
-    asked = DrawnQuestions.of(model, batch_of(model))
-    asked = replace(asked, selected=replace(asked.selected, rows=torch.zeros(2, dtype=torch.long)))
-    with pytest.raises(ValueError, match="batch: expected one image per prompt; got several, and an allocator"):
-        asked.correctness(torch.zeros(2, 1, 17, dtype=torch.long), torch.tensor([[2], [3]]), "forced")
+            assert one.correctness(drawn[b : b + 1, g : g + 1]).item() == pytest.approx(together[b, g].item())
+            assert kept[0].tolist() == sorted(drawn[b, g].tolist())
 
 
 def test_entropy_and_divergence_leave_padding_out() -> None:

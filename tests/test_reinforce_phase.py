@@ -23,7 +23,7 @@ PHASE = AllocatorPhase(
     log_every=1,
     gradient="reinforcement",
     losses={"answer": 0.0, "relevance": 0.0},
-    reinforcement={"draws": 3, "answering": "forced", "kl_weight": 1.0, "entropy_floor": 6.0},
+    reinforcement={"draws": 3, "kl_weight": 1.0},
 )
 
 
@@ -49,31 +49,22 @@ def test_the_scorer_is_trained_alone_and_the_run_says_how_it_fares(checkpoint: P
     assert len(lines) == 4 and lines[0]["reinforcement/divergence"] == 0 < lines[-1]["reinforcement/divergence"]
     for line in lines:
         rewards, correct = line["reinforcement/rewards"], line["reinforcement/correctness"]
-        assert rewards == pytest.approx(correct + 0.05, abs=1e-6) and line["reinforcement/sizes"] == 17
+        assert rewards == pytest.approx(correct + 0.05, abs=1e-6)
         assert 0 < line["reinforcement/entropy"] < 5.6  # log of 256 patches
         assert {"loss/reinforcement", "gradient_norm/scorer", "recall"} <= set(line)
 
 
-def test_tiers_are_reinforced_too(tiered_checkpoint: Path, tmp_path: Path) -> None:
-    changes = {"trained": ("scorer", "allocator"), "allocator": "tiers", "steps": 2, "warmup": 0}
-    losses = {"answer": 0.0, "relevance": 0.0, "efficiency": 0.0}
-    trainer = trainer_of(tiered_checkpoint, tmp_path, PHASE, losses=losses, **changes)
-    with torch.no_grad():
-        for weight in trainer.model.model.fetcher.budgeters.parameters():
-            weight.div_(10)
-    before = weights_of(trainer)
-    trainer.train()
-    changed = {part_of_parameter(n) for n, weight in weights_of(trainer).items() if not torch.equal(weight, before[n])}
-    assert changed == {"scorer", "allocator"}
-    assert 4 <= trainer.state.log_history[0]["reinforcement/sizes"] < 17
+def test_an_allocator_that_chooses_the_number_is_refused(tiered_checkpoint: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="allocator: expected one that fetches exactly the budget; got 'tiers'"):
+        trainer_of(tiered_checkpoint, tmp_path, PHASE, allocator="tiers").train()
 
 
 @pytest.mark.slow
 def test_two_processes_reinforce_one_scorer(tmp_path: Path) -> None:
-    """Two scorers are held, of which one is used, and tiers, so that processes answer from sets of unequal sizes."""
-    tiny_checkpoint(tmp_path / "tiny", fetcher={"tier_choice": "classifier"})
+    """Two scorers are held, of which one is used."""
+    tiny_checkpoint(tmp_path / "tiny")
     stage = (
-        {"stage": "allocator", "trained": ["scorer", "allocator"], "allocator": "tiers", "data": PAGES, "steps": 3}
+        {"stage": "allocator", "trained": ["scorer"], "data": PAGES, "steps": 3}
         | {"warmup": 0, "batch_size": 2, "log_every": 1, "gradient": "reinforcement", "reinforcement": {"draws": 3}}
         | {"losses": {"answer": 0.0, "relevance": 0.0}}
     )
@@ -83,7 +74,7 @@ def test_two_processes_reinforce_one_scorer(tmp_path: Path) -> None:
     made = ArrCocForConditionalGeneration.from_pretrained(tmp_path / "out" / "model").state_dict()
     before = loaded(tmp_path / "tiny")[0].state_dict()
     changed = [name for name in before if not torch.equal(made[name], before[name])]
-    assert {part_of_parameter(name) for name in changed} == {"scorer", "allocator"}
+    assert {part_of_parameter(name) for name in changed} == {"scorer"}
     assert not any("clip_query" in name for name in changed)
 
 
@@ -93,7 +84,6 @@ def test_two_processes_reinforce_one_scorer(tmp_path: Path) -> None:
         ({"gradient": "hope"}, "gradient: expected one of none, straight_through, soft, reinforcement; got 'hope'"),
         ({"gradient": "soft"}, "reinforcement: expected gradient: reinforcement beside it; got soft"),
         ({"reinforcement": {"luck": 1}}, r"reinforcement: expected settings among draws, .*; got \['luck'\]"),
-        ({"reinforcement": {"weights": {"luck": 1}}}, r"reinforcement.weights: expected .*; got \['luck'\]"),
         ({"reinforcement": {"draws": 1}}, "draws: expected at least 2"),
         ({"best": "accuracy"}, "best: expected one of loss, answer_loss, exact, recall; got 'accuracy'"),
         ({"strategies": {"none": 1.0}}, "strategies: expected scorers with weights, to be reinforced; got none"),

@@ -14,10 +14,18 @@ from torch.testing import assert_close
 from arr_coc.data.records import Record
 from arr_coc.evaluation.answers import encode, load_images
 from arr_coc.evaluation.arms import make_arms
-from arr_coc.evaluation.deciding import check_rules, compared, decide, default_rules, judge, missing_arms
+from arr_coc.evaluation.deciding import decide, default_rules, judge, read_rules
 from arr_coc.evaluation.prediction_loop import as_read, predict_all
-from arr_coc.evaluation.predictions import Prediction, compared_halves, swapped_pairs
-from arr_coc.evaluation.scores import Items, Scored, compare_all, distinct_items, score_arm
+from arr_coc.evaluation.scores import (
+    Items,
+    Prediction,
+    Scored,
+    compare_all,
+    compared_halves,
+    distinct_items,
+    score_arm,
+    swapped_pairs,
+)
 from arr_coc.evaluation.statistics import bootstrap_mean
 from arr_coc.modeling.fetcher import FetchChoices
 
@@ -118,7 +126,7 @@ def test_what_each_half_contributes() -> None:
     records = [Record(Path(f"{number}.png"), "Why?", ("?",), line=number) for number in range(20)]
     items = Items(records, np.arange(20), np.arange(20), 0)
     rule = {"decision": "GO", "if": {"arm": "realizer", "above": "none", "by": 2}}
-    result = judge(arms, items, {"rules": [rule], "otherwise": {"decision": "NO"}})
+    result = judge(arms, items, read_rules({"rules": [rule], "otherwise": {"decision": "NO"}}))
     assert {("realizer", "other_base"), ("none", "other_base@0")} <= {
         (comparison["first"], comparison["second"]) for comparison in result["comparisons"]
     }
@@ -127,7 +135,7 @@ def test_what_each_half_contributes() -> None:
 def scored_arm(name: str, rows: list[list[float]]) -> Scored:
     """Every question about an image of its own."""
     (arm,) = make_arms(tiny_config(), [name], seeds=range(len(rows)))
-    said, scores, count = Prediction(1, "", 0.5, 33, 4, (9, 9), ""), np.array(rows, dtype=float), len(rows[0])
+    said, scores, count = Prediction(1, "", 0.5, 33, 4, (9, 9), None), np.array(rows, dtype=float), len(rows[0])
     predictions = [[said] * count for _ in rows]
     images, absent = np.arange(count), np.zeros(count, dtype=bool)
     return Scored(arm, "exact_match", predictions, scores, np.ones(scores.shape), images, absent)
@@ -181,8 +189,8 @@ def test_a_lucky_answer_of_random_changes_no_decision() -> None:
     for lucky in (0, 2):
         arms = {name: scored_arm(name, [row.astype(float).tolist()]) for name, row in answers.items()}
         arms["random"] = scored_arm("random", [[1.0] * lucky + [0.0] * (60 - lucky)])
-        pairs = [pair for pair in compared(default_rules("realizer")) if set(pair) <= set(arms)]
-        known = dict(zip(pairs, compare_all([(arms[a], arms[b]) for a, b in pairs]), strict=True))
+        pairs = [pair for pair in default_rules("realizer").compared if set(pair) <= set(arms)]
+        known = dict(zip(pairs, compare_all([(arms[a], arms[b]) for a, b in pairs], {}), strict=True))
         decisions.append(decide(default_rules("realizer"), list(arms), lambda a, b: known[a, b], images=60)["decision"])  # noqa: B023
     assert decisions == ["GO", "GO"]
 
@@ -191,11 +199,11 @@ def test_one_question_copied_twelve_times_gives_no_verdict() -> None:
     record = Record(Path("page.png"), "What is the total?", ("9",))
     records = [replace(record, image=Path(f"copy-{number}.png"), line=number) for number in range(12)]
     answers = {"realizer": "9", "none": "8"}
-    said = {name: Prediction(1, answer, 0.5, 33, 4, (9, 9), "", "digest") for name, answer in answers.items()}
+    said = {name: Prediction(1, answer, 0.5, 33, 4, (9, 9), None, "digest") for name, answer in answers.items()}
     items = distinct_items(records, [said["none"]] * 12)
     assert (len(items.records), items.number_of_images, items.copies) == (1, 1, 11)
     rule = {"decision": "GO", "if": {"arm": "realizer", "above": "none", "by": 2}}
-    rules = {"rules": [rule], "otherwise": {"decision": "NO"}}
+    rules = read_rules({"rules": [rule], "otherwise": {"decision": "NO"}})
     arms = [
         score_arm(make_arms(tiny_config(), [name])[0], [[answer] * 12], items, "exact_match", 4)
         for name, answer in said.items()
@@ -206,14 +214,14 @@ def test_one_question_copied_twelve_times_gives_no_verdict() -> None:
 
 
 def test_more_points_than_asked_but_within_chance_are_not_enough() -> None:
-    rules = {
+    content = {
         "rules": [{"decision": "GO", "if": {"arm": "realizer", "above": "b", "by": 2}}],
         "otherwise": {"decision": "NO"},
         "notes": [{"if": {"arm": "realizer", "not_above": "c"}}, {"if": {"arm": "realizer", "not_above": "d"}}],
     }
-    check_rules(rules)
-    assert compared(rules) == [("realizer", "b"), ("realizer", "c"), ("realizer", "d")]
-    assert missing_arms(rules, ["realizer", "c"]) == ["b"]
+    rules = read_rules(content)
+    assert rules.compared == [("realizer", "b"), ("realizer", "c"), ("realizer", "d")]
+    assert rules.missing(["realizer", "c"]) == ["b"]
     outcome = decide(rules, ["realizer", "b", "c"], differences(b=(1.0, 9.0), c=(-5.0, 2.0)), images=50)
     assert outcome == {
         "decision": "NO",
@@ -235,16 +243,15 @@ def test_more_points_than_asked_but_within_chance_are_not_enough() -> None:
 def test_a_decision_says_what_was_measured(intervals: dict[str, tuple[float, float]], says: str) -> None:
     """A rule once said of patches that answered 12.7 points more that they answer as many, to within two points."""
     others = ("none", "floor", "patches")
-    rules = {
+    content = {
         "rules": [
             {"decision": "GO", "if": {"arm": "realizer", "above": list(others), "by": 2}},
             *({"decision": "NO-GO", "if": {"arm": "realizer", "not_above": other}} for other in others),
         ],
         "otherwise": {"decision": "INCONCLUSIVE"},
     }
-    check_rules(rules)
     compare = differences(**{**dict.fromkeys(others, CLEAR), **intervals})
-    assert decide(rules, [*others, "realizer"], compare, images=20)["text"] == says
+    assert decide(read_rules(content), [*others, "realizer"], compare, images=20)["text"] == says
 
 
 @pytest.mark.parametrize(
@@ -266,4 +273,4 @@ def test_a_decision_says_what_was_measured(intervals: dict[str, tuple[float, flo
 )
 def test_bad_rules_are_refused(rules: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        check_rules(rules)
+        read_rules(rules)

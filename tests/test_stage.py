@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from arr_coc.training.checkpoints import load_state, older, save_state
-from arr_coc.training.loop import Loop
 from arr_coc.training.optimizers import FLOOR, OPTIMIZERS, MuonWithAdamW, adamw, stacked_matrices, warmup_cosine
 from arr_coc.training.reader.recognition import RecognitionStage
+from arr_coc.training.stages import Loop
 
 
 @pytest.mark.parametrize(("steps", "warmup"), [(100, 10), (9, 1), (9, 0), (3, 5)])

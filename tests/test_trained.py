@@ -171,12 +171,8 @@ def test_training_goes_on_with_adapter_and_language_model(whole: Path, trained: 
     recipe.write_text("model: trained\nstart: a\nstages:\n- {stage: question_answering, steps: 1}\n")
     run = begin(load_recipe(recipe), torch.device("cpu"))
     held = load_file(trained / "adapter_model.safetensors")
-    outer = {
-        name.replace("base_model.model", "base_model.model.model", 1): own
-        for name, own in run.learner["adapter"].items()
-    }
+    outer = {name.replace("base_model.model", "base_model.model.model", 1): own for name, own in run.adapter.items()}
     assert same(outer, held)
-    assert same(dict(run.learner["places"]), run.model.model.bridge.places.state_dict())
     assert cli(*given, "--new")[2] == "arr-coc: error: --unmerged: expected it without --new; got both\n"
 
 
@@ -203,7 +199,7 @@ def test_a_training_begins_with_new_parts_around_the_language_model(whole: Path,
     recipe.write_text("model: trained\nstart: a\nstages:\n- {stage: recognition, steps: 1}\n")
     begun = begin(load_recipe(recipe), torch.device("cpu"))
     state = begun.model.state_dict()
-    assert not begun.learner and all(torch.equal(state[name].bfloat16(), weight) for name, weight in weights.items())
+    assert not begun.adapter and all(torch.equal(state[name].bfloat16(), weight) for name, weight in weights.items())
 
 
 # ---- GGUF ---------------------------------------------------------------------------------------------------------

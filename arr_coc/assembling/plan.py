@@ -99,7 +99,7 @@ def make_generation_config(source: WeightsSource, tokenizer: PreTrainedTokenizer
     return GenerationConfig(do_sample=False, max_new_tokens=ANSWER_TOKENS, **ids)
 
 
-_STORED = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32, "F64": torch.float64}
+STORED = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32, "F64": torch.float64}
 """Supported types of published weights, by safetensors' names."""
 
 NEW = {
@@ -157,11 +157,6 @@ class Target:
     def nbytes(self) -> int:
         return self.numel * self.dtype.itemsize
 
-    @property
-    def input_nbytes(self) -> int:
-        """Bytes of its published rows."""
-        return sum(torch.Size(part.shape).numel() * _STORED[part.info.dtype].itemsize for part in self.rows)
-
 
 @dataclass
 class Plan:
@@ -182,10 +177,6 @@ class Plan:
     @property
     def nbytes(self) -> int:
         return sum(target.nbytes for target in self.targets.values())
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return DTYPES[str(self.config.dtype).removeprefix("torch.")]
 
 
 def skeleton(config: ArrCocConfig) -> ArrCocForConditionalGeneration:
@@ -294,7 +285,7 @@ def _stored_dtype(source: WeightsSource) -> torch.dtype:
     counts: Counter[str] = Counter()
     for info in source.tensors.values():
         counts[info.dtype] += info.numel
-    stored = _STORED.get(counts.most_common(1)[0][0])
+    stored = STORED.get(counts.most_common(1)[0][0])
     return torch.float32 if stored is None or stored not in DTYPES.values() else stored
 
 
@@ -355,8 +346,8 @@ def _target(name: str, shape: tuple[int, ...], dtype: torch.dtype, rows: tuple[T
     if len(rows) > 1:  # a stack: each element of the first axis is an equal part of the rows
         expected = (shape[0] * shape[1] // len(rows), *shape[2:])
     for part in rows:
-        if part.info.dtype not in _STORED:
-            kinds = ", ".join(_STORED)
+        if part.info.dtype not in STORED:
+            kinds = ", ".join(STORED)
             raise ValueError(f"{part.source}: expected {part.name} stored as one of {kinds}; got {part.info.dtype}")
         if part.shape != expected:
             received = f"{list(part.shape)}" + ("" if part.whole else f", rows {part.start} to {part.stop}")
@@ -399,7 +390,7 @@ def report(plan: Plan) -> str:
     left_out = [f"  {count:>5} tensors of {source}: {reason}" for (source, reason), count in reasons.items()]
     lines += left_out or ["  nothing"]
     largest = max(sum(plan.targets[name].nbytes for name in names) for names in plan.shards.values())
-    dtype = str(plan.dtype).removeprefix("torch.")
+    dtype = str(plan.config.dtype).removeprefix("torch.")
     lines += ["", f"{len(plan.shards)} file(s) of at most {largest:,} bytes, {dtype}"]
     return "\n".join(lines)
 

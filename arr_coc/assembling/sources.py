@@ -56,6 +56,7 @@ class WeightsSource:
 
     Attributes:
         name: name in errors and reports.
+        published_name: the name to publish: a folder's or a file's name without its path.
         revision: the commit on the Hub; None for a folder.
     """
 
@@ -63,15 +64,10 @@ class WeightsSource:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.name = str(folder)
+        self.name, self.published_name = str(folder), folder.name
 
     def __str__(self) -> str:
         return self.name
-
-    @property
-    def published_name(self) -> str:
-        """The name to publish: a folder's name without its path."""
-        return self.folder.name
 
     def optional(self, name: str) -> Path | None:
         """The file called `name`, or None."""
@@ -181,15 +177,11 @@ class HubSource(WeightsSource):
     """
 
     def __init__(self, repo: str, revision: str | None = None) -> None:
-        self.repo, self.revision = repo, revision
+        self.repo, self.revision, self.published_name = repo, revision, repo
         self.name = repo if revision is None else f"{repo}@{revision}"
         path = self.file("config.json")
         if path.parent.parent.name == "snapshots":
             self.revision = path.parent.name
-
-    @property
-    def published_name(self) -> str:
-        return self.repo
 
     def optional(self, name: str) -> Path | None:
         try:
@@ -244,11 +236,7 @@ class GgufSource(WeightsSource):
             file.seek(0)
             self.sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         super().__init__(cache_folder() / "gguf" / self.sha256[:16])
-        self.path, self.name = path.absolute(), str(path)
-
-    @property
-    def published_name(self) -> str:
-        return self.path.name
+        self.path, self.name, self.published_name = path.absolute(), str(path), path.name
 
     def optional(self, name: str) -> Path | None:
         path = self._read("tokenizer" if name.startswith(_TOKENIZER) else "model") / name

@@ -18,29 +18,29 @@ from ..loading import find_device, load_model
 from ..modeling.answers import Answer, answer_probabilities
 from ..modeling.budgets import AS_SEEN
 from ..modeling.checks import boxes_per_slot, check_decoding, check_names, shown_by_prompts
-from ..modeling.configuration_arr_coc import ArrCocConfig
+from ..modeling.configuration_arr_coc import ArrCocConfig, ArrCocFetcherConfig
 from ..modeling.image_loading import MAX_IMAGE_PIXELS, Source, boxes_on_image, load_source
 from ..modeling.image_processing_arr_coc import Box
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..modeling.processing_arr_coc import History, Turn, checked_questions, histories
 from ..modeling.view_encoding import sources_of
 from ..modeling.word_sources import PageToRead, check_words, words_of_each, words_of_page
-from .adapter import base_of, load_scorer, save_scorer
 from .encoding import AttachedEncoding, EncodedPrompt, encode_prompts
 from .families import FAMILIES
-from .placing import PromptWriter, count_fetched
-from .runner import ModelRunner, PreparedPrompt
+from .runner import ModelRunner, PreparedPrompt, PromptWriter, count_fetched
 from .scoring import (
     ALL,
     STRATEGIES,
     TrainedScorer,
+    base_of,
     between_cells,
     fetch_result,
-    make_scorer,
+    load_scorer,
     most_relevant,
     origins,
     relevance_of_boxes,
     relevance_of_words,
+    save_scorer,
     score,
 )
 
@@ -353,8 +353,9 @@ class AttachedReader:
                 given["relevance"] = relevance_of_boxes(prompt, boxes)
             if strategy == "words":
                 given["relevance"] = relevance_of_words(prompt, question)
+            sizes = {"feature_size": self.width, "text_size": self.width}
             trained = self.scorer if strategy == "realizer" else None
-            scorer = trained or make_scorer(strategy, self.width)
+            scorer = trained or STRATEGIES[strategy](ArrCocFetcherConfig(), **sizes)
             scores, relevance, failed = score(scorer, prompt, self.query(question), **given)
             chosen = most_relevant(scores, prompt.is_place, count)
             fetch = fetch_result(prompt, chosen, scores, relevance, strategy, failed=failed)

@@ -113,7 +113,7 @@ def run(args: argparse.Namespace) -> None:
 
 def _encode_published(args: argparse.Namespace, reader: AttachedReader, images: list[Any]) -> tuple[Any, Any]:
     """The images as a published model with running back encodes them, and further options of its `generate`."""
-    from arr_coc.attached.placing import share_or_number
+    from arr_coc.attached.runner import share_or_number
 
     for name in ("allocator", "passes", "tiles", "readings", "reread"):
         if (value := getattr(args, name)) not in (None, 1):  # a published model has one pass and one reading

@@ -106,10 +106,10 @@ def run(args: argparse.Namespace) -> None:
 
 def _of_strategies(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     from arr_coc.attached import AttachedReader
-    from arr_coc.attached.placing import share_or_number
     from arr_coc.attached.reader import load_model_or_reader
+    from arr_coc.attached.runner import share_or_number
     from arr_coc.evaluation import evaluate
-    from arr_coc.evaluation.strategies import with_allocators
+    from arr_coc.evaluation.strategies import usable_strategies, with_allocators
     from arr_coc.metrics import METRICS
     from arr_coc.modeling.allocators import ALLOCATORS
     from arr_coc.publishing.building import whole_model
@@ -164,17 +164,16 @@ def _fit(
     options: dict[str, Any],
 ) -> tuple[dict[str, Any], str]:
     """Fits the calibration, writes it into the model's folder, and says how far confidence was off before and after."""
-    from arr_coc.evaluation.calibration import LEGEND, calibration_table
-    from arr_coc.evaluation.reporting import to_text
+    from arr_coc.evaluation.calibration import calibration_text
     from arr_coc.evaluation.strategies import fit_to_records
     from arr_coc.files import read_json, write_json
 
     result = fit_to_records(model, records, _own_strategy(args, model), metric, **options)
     path = Path(args.model, "config.json")
     write_json(path, {**read_json(path), "calibration": result["weights"]})
-    table = calibration_table([([name], result[name]) for name in ("before", "after")], [""])
+    table = calibration_text([([name], result[name]) for name in ("before", "after")], [""])
     weights = ", ".join(f"{name} {weight:.3f}" for name, weight in result["weights"].items())
-    return result, "\n".join([to_text(table.head, table.rows), LEGEND, f"Written to {path}: {weights}."])
+    return result, f"{table}\nWritten to {path}: {weights}."
 
 
 def _own_strategy(args: argparse.Namespace, model: ArrCocForConditionalGeneration | AttachedReader) -> str:
@@ -186,22 +185,9 @@ def _own_strategy(args: argparse.Namespace, model: ArrCocForConditionalGeneratio
     return model.check_strategy(None) if isinstance(model, AttachedReader) else model.config.fetcher_config.strategy
 
 
-def usable_strategies(model: ArrCocForConditionalGeneration | AttachedReader, *, oracle: bool) -> list[str]:
-    """The strategies that this checkpoint can run, without weights and trained, in the registry's order."""
-    from arr_coc.attached import AttachedReader
-    from arr_coc.evaluation import attached
-    from arr_coc.modeling.scorers import SCORERS
-
-    if isinstance(model, AttachedReader):
-        return attached.usable_strategies(model, oracle=oracle)
-    held = model.config.fetcher_config.scorers
-    usable = [name for name, kind in SCORERS.items() if not kind.trained or name in held]
-    return [name for name in usable if oracle or name != "oracle"]
-
-
 def table(strategies: dict[str, dict[str, Any]], metric: str = "exact_match") -> str:
     """The results as aligned text, with intervals in brackets."""
-    from arr_coc.evaluation.calibration import LEGEND, calibration_table
+    from arr_coc.evaluation.calibration import calibration_text
     from arr_coc.evaluation.reporting import to_text
     from arr_coc.metrics import METRICS
 
@@ -220,8 +206,7 @@ def table(strategies: dict[str, dict[str, Any]], metric: str = "exact_match") ->
             cells += [_share(row.get("pages", {}).get(name)) for name in ("best", "most")]
     lines = [to_text(head, rows), "In brackets: 95 % intervals."]
     if known := [([name], row["calibration"]) for name, row in strategies.items() if "calibration" in row]:
-        confidence = calibration_table(known, ["strategy"])
-        lines += ["", to_text(confidence.head, confidence.rows), LEGEND]
+        lines += ["", calibration_text(known, ["strategy"])]
     return "\n".join(lines)
 
 
@@ -254,18 +239,22 @@ def _of_arms(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     from arr_coc.evaluation.deciding import read_rules
     from arr_coc.evaluation.reporting import require_extra
     from arr_coc.evaluation.suite import DataSet, measure_suite, suite_text
+    from arr_coc.files import read_yaml
     from arr_coc.publishing.building import load_model
 
     require_extra("scipy.stats", "intervals")
     source = find_source(args.data, args.format, args.fields)
     seeds = (0, 1, 2) if args.seeds is None else tuple(_seed(part) for part in split_names(args.seeds, "--seeds"))
-    rules = None if args.rules is None else read_rules(Path(args.rules))
+    rules: Any = "default"
+    if args.rules is not None:
+        rules = read_yaml(Path(args.rules))
+        read_rules(rules)  # a ValueError before the model is loaded
     announce("Loading the model, then asking every arm")
     model = load_model(args.model, args.device)
     arms = tuple(split_names(args.arms, "--arms"))
     same = {name: getattr(args, name) for name in ("tiles", "budget", "allocator")}
     same |= {"metric": source.metric if args.metric is None else args.metric, "seeds": seeds}
-    data = DataSet("data", source, arms, rules="default" if rules is None else rules, **same)
+    data = DataSet("data", source, arms, rules=rules, **same)
     same = {name: getattr(args, name) for name in ("limit", "batch_size", "on_error", "max_errors")}
     result = measure_suite(model, [data], **same)
     return result, suite_text(result)
@@ -278,8 +267,8 @@ def _seed(text: str) -> int:
 
 
 def _of_bench(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    from arr_coc.attached.placing import share_or_number
     from arr_coc.attached.reader import load_reader
+    from arr_coc.attached.runner import share_or_number
     from arr_coc.evaluation.bench import ModelReader, ask_bench, bench_text, read_bench, score_bench
     from arr_coc.evaluation.prediction_loop import answering_hash
     from arr_coc.evaluation.reporting import environment, require_extra, shown

@@ -30,9 +30,8 @@ from ..modeling.scorers import SCORERS, topk
 from ..modeling.view_encoding import encode_sources, sources_of, take_view_options
 from ..modeling.views import JointFetch
 from .arms import Arm
-from .peer_rules import PEERS
-from .peers import Kept, choose, merged
-from .predictions import Prediction
+from .peers import PEERS, Kept, choose, merged
+from .scores import Prediction, prediction_in_views
 
 
 def load_images(model: ArrCocForConditionalGeneration, images: Sequence[Path | HeldImage]) -> list[Image.Image]:
@@ -82,9 +81,7 @@ def ask(
         encoding, fetching = _choose(model, arm, records, encoding, fetching, choices or PeerChoices(model, [arm]))
     elif arm.strategy == "oracle":
         settings["boxes"] = [all_boxes(record, source) for record in records for source in range(len(encoding))]
-    fetching = replace(
-        fetching, seed=seed, overlap=arm.overlap or None, bypass=arm.bypass or None, num_passes=arm.passes
-    )
+    fetching = replace(fetching, seed=seed, overlap=arm.overlap or None, num_passes=arm.passes)
     questions, history = [record.question for record in records], [record.history for record in records]
     return model.generate(
         encoding, questions, choices=fetching, history=history, return_fetch=True, do_sample=False, **settings
@@ -276,24 +273,11 @@ def all_boxes(record: Record, source: int) -> list[Box]:
 
 
 def view_prediction(line: int, answer: Answer, encoding: ImageEncoding, digest: str) -> Prediction:
-    """The prediction for an answer about a document, with the place of each patch in px of its source."""
-    fetch = answer.fetch
+    """The prediction for an answer about a document."""
     assert encoding.source_sizes is not None, "sources were given"
-    fetched = int(fetch.tokens.sum())
-    return Prediction(
-        line=line,
-        answer=answer.text,
-        probability=round(answer.probability, 6),
-        tokens=len(encoding) * encoding.base_positions + fetched,
-        grid=encoding.side,
-        size=encoding.source_sizes[0],
-        patches="",
-        image=digest,
-        sources=len(encoding),
-        fetched=tuple((origin.source, *(round(edge, 1) for edge in origin.box)) for origin in answer.sources),
-        best=_best_source(answer),
-        legibility=answer.fetched_legibility,
-    )
+    tokens = len(encoding) * encoding.base_positions + int(answer.fetch.tokens.sum())
+    best = _best_source(answer)
+    return prediction_in_views(line, answer, tokens, encoding.source_sizes, digest, best=best, grid=encoding.side)
 
 
 def _best_source(answer: Answer) -> int:

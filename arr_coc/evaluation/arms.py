@@ -12,7 +12,7 @@ from typing import Any
 from ..modeling.allocators import ALLOCATORS
 from ..modeling.configuration_arr_coc import COMPRESSION, ArrCocConfig
 from ..modeling.scorers import SCORERS
-from .peer_rules import PEERS
+from .peers import PEERS
 
 LADDER = ("none", "random", "saliency", "clip_query", "realizer")
 """Strategies, and the model's own if it is another trained one."""
@@ -44,11 +44,10 @@ at once."""
 CHANGES: dict[str, dict[str, Any]] = {
     "allow": {"overlap": "allow"},
     "exclude": {"overlap": "exclude"},
-    "bypass": {"bypass": True},
     **{f"passes{passes}": {"passes": passes} for passes in (2, 3, 4)},
 }
 """The settings of each CHANGE in RULE+CHANGE. "allow", "exclude": whether patches that are base tokens can be fetched
-again. "bypass": the bridge's linear projection alone. "passesP": the budget is shared by P passes."""
+again. "passesP": the budget is shared by P passes."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,6 @@ class Arm:
         seeds: seeds of random relevance, one run each. Other arms run once, with the config's seed.
         note: a remark for the report.
         overlap: "allow", "exclude", or "" for the configured value, see `ArrCocFetcherConfig`.
-        bypass: whether the bridge uses its linear projection alone.
         rule: the strategy, peer, baseline, half or bound without changes; by default the start of the name.
         passes: `num_passes` of `generate`. FLOPs count one pass with the patches of all passes.
     """
@@ -81,7 +79,6 @@ class Arm:
     seeds: tuple[int, ...] = ()
     note: str = ""
     overlap: str = ""
-    bypass: bool = False
     rule: str = ""
     passes: int | str = 1
 

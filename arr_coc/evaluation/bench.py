@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from tqdm import tqdm
@@ -25,7 +25,7 @@ from ..metrics import METRICS
 from ..modeling.answers import wordpieces_read
 from ..modeling.image_encoding import ImageEncoding
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
-from .calibration import LEGEND, calibration, calibration_table
+from .calibration import calibration, calibration_text
 from .prediction_loop import new_tokens
 from .reporting import percent, require_extra, to_text
 from .statistics import Interval, mean_of_intervals, score_interval
@@ -35,16 +35,6 @@ MATCHES = {"": "caseless_match", "alnum": "alnum_match", "relaxed": "relaxed_acc
 
 Bench = Mapping[str, Sequence[Record]]
 """The questions of each source, by the name of its folder."""
-
-
-class Reader(Protocol):
-    """The measured system. It reads a page once and answers questions about it."""
-
-    def read(self, image: Path) -> Any:
-        """Encodes a page once for all questions."""
-
-    def ask(self, page: Any, question: str, streamer: BaseStreamer) -> tuple[str, float]:
-        """The answer and its probability; `page` is from `read`, and `streamer` is for transformers' `generate`."""
 
 
 @dataclass(frozen=True)
@@ -97,9 +87,11 @@ class ModelReader:
         self.limit = new_tokens(model.model if isinstance(model, AttachedReader) else model)
 
     def read(self, image: Path) -> Any:
+        """Encodes a page once for all questions."""
         return self.model.encode_image(image, **self.options)
 
     def ask(self, page: Any, question: str, streamer: BaseStreamer) -> tuple[str, float]:
+        """The answer and its probability; `page` is from `read`, and `streamer` is for transformers' `generate`."""
         settings: dict[str, Any] = {"do_sample": False, "max_new_tokens": self.limit}
         if self.options.get("readings", 1) == 1:  # of several, the answer is known at the end
             settings["streamer"] = streamer
@@ -184,11 +176,12 @@ class _Clock(BaseStreamer):
 
 
 def ask_bench(
-    reader: Reader, name: str, bench: Bench, *, predictions: Path | None = None, progress: bool = True
+    reader: Any, name: str, bench: Bench, *, predictions: Path | None = None, progress: bool = True
 ) -> list[BenchAnswer]:
     """Asks all questions, one at a time, grouped by page; each page is read once.
 
     Args:
+        reader: a `ModelReader`, or another system with its methods `read` and `ask`.
         name: the reader's name, kept with the answers.
         bench: from `read_bench`.
         predictions: JSONL of `BenchAnswer`, written answer by answer; questions that it already answers are not asked
@@ -213,7 +206,7 @@ def ask_bench(
     return [said[source, record.line] for source, records in bench.items() for record in records]
 
 
-def _ask_page(reader: Reader, name: str, source: str, records: Sequence[Record]) -> Any:
+def _ask_page(reader: Any, name: str, source: str, records: Sequence[Record]) -> Any:
     page: Any = None
     for number, record in enumerate(records):
         began, clock = time.perf_counter(), _Clock()
@@ -382,8 +375,8 @@ def bench_text(result: Mapping[str, Any]) -> str:
         lost = [[name, *(f"{100 * row['lost'][step]:.1f}" for step in LOST)] for name, row in known]
         legend = ". ".join(f"{step}: {meaning}" for step, meaning in LOST.items())
         notes += ["", to_text(["answers lost, %", *LOST], lost), f"The right answer is lost in {legend}."]
-    confidence = calibration_table([(["all questions"], result["calibration"])], [""])
-    return "\n".join([to_text(head, rows), *notes, "", to_text(confidence.head, confidence.rows), LEGEND])
+    confidence = calibration_text([(["all questions"], result["calibration"])], [""])
+    return "\n".join([to_text(head, rows), *notes, "", confidence])
 
 
 def _row(name: str, row: Mapping[str, Any]) -> list[str]:

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..modeling.answers import evidence
-from .reporting import Table
+from .reporting import to_text
 
 BINS = 5
 
@@ -103,8 +103,11 @@ def _means(probabilities: np.ndarray, right: np.ndarray, among: np.ndarray) -> d
     return {"n": int(among.sum()), **dict(zip(("confidence", "accuracy"), means, strict=True))}
 
 
-def calibration_table(rows: Iterable[tuple[list[str], Mapping[str, Any]]], head: list[str]) -> Table:
-    """A row for each result of `calibration`; its first cells, under `head`, name the result.
+LEGEND = "ECE: expected calibration error. Then, by probability: mean probability / share right, % (answers)."
+
+
+def calibration_text(rows: Iterable[tuple[list[str], Mapping[str, Any]]], head: list[str]) -> str:
+    """A row for each result of `calibration`, whose first cells, under `head`, name the result; then `LEGEND`.
 
     The last column is omitted if no answer is "not on the page".
     """
@@ -112,11 +115,7 @@ def calibration_table(rows: Iterable[tuple[list[str], Mapping[str, Any]]], head:
     cells = [[*named, f"{100 * of['ece']:.1f}", *map(_cell, of["bins"]), _cell(of["refused"])] for named, of in rows]
     titles = [*head, "ECE, points", *edges, '"not on the page"']
     shown = len(titles) - all(row[-1] == "-" for row in cells)
-    return Table(titles[:shown], [row[:shown] for row in cells])
-
-
-LEGEND = "ECE: expected calibration error. Then, by probability: mean probability / share right, % (answers)."
-"""The note below the table of `calibration_table`."""
+    return f"{to_text(titles[:shown], [row[:shown] for row in cells])}\n{LEGEND}"
 
 
 def _cell(found: Mapping[str, Any]) -> str:

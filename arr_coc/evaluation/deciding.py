@@ -18,14 +18,11 @@ Notation: n questions.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 from ..data.records import listed
-from ..files import read_yaml
-from .predictions import compared_halves
 from .reporting import points
-from .scores import Items, Scored, compare_all
+from .scores import Items, Scored, compare_all, compared_halves
 from .statistics import FEWEST_IMAGES
 
 NO_VERDICT = "NO VERDICT"
@@ -34,31 +31,17 @@ NO_VERDICT = "NO VERDICT"
 Comparison = Mapping[str, Any]
 """A comparison of two arms: {"difference": {"value", "low", "high"} in shares, "significant": bool, ...}."""
 
+Compare = Callable[[str, str], Comparison]
+"""Names of two arms -> their comparison."""
+
 SMALLEST_DIFFERENCE = 2.0
 """The smallest useful difference, points; the default of `by` for `not_above`."""
 
-RIVALS = ("larger", "smaller", "random", "saliency", "uniform", "patches_only")
-"""The arms that running back must exceed at equal tokens, see `arms`."""
-
-
-def default_rules(strategy: str) -> dict[str, Any]:
-    """The rules where none are stated: does `strategy`, the model's own, pay?"""
-    return {
-        "rules": [
-            {"decision": "GO", "if": {"arm": strategy, "above": ["none", *RIVALS], "by": SMALLEST_DIFFERENCE}},
-            {"decision": "STOP", "if": {"arm": strategy, "not_above": ["none"], "by": SMALLEST_DIFFERENCE}},
-            *(
-                {"decision": "NO-GO", "if": {"arm": strategy, "not_above": [rival], "by": SMALLEST_DIFFERENCE}}
-                for rival in RIVALS
-            ),
-        ],
-        "otherwise": {"decision": "INCONCLUSIVE"},
-        "notes": [{"if": {"arm": "saliency", "not_above": ["random"], "by": SMALLEST_DIFFERENCE}}],
-    }
-
-
 _FORMS = ({"arm", "above", "by"}, {"arm", "not_above", "by"}, {"arm", "not_above"})
 """The keys of a condition."""
+
+RIVALS = ("larger", "smaller", "random", "saliency", "uniform", "patches_only")
+"""The arms that running back must exceed at equal tokens, see `arms`."""
 
 
 @dataclass(frozen=True)
@@ -77,20 +60,21 @@ class Condition:
     above: bool
     by: float
 
-    def holds(self, compare: Callable[[str, str], Comparison]) -> bool:
-        """Whether the condition holds for all others, by `compare(first, second)`."""
-        return not self.failing(compare)
+    @property
+    def pairs(self) -> list[tuple[str, str]]:
+        """The pairs of arms that are compared."""
+        return [(self.arm, other) for other in self.others]
 
-    def failing(self, compare: Callable[[str, str], Comparison]) -> list[str]:
-        """The others for which the condition does not hold."""
+    def failing(self, compare: Compare) -> list[tuple[str, str]]:
+        """The pairs for which the condition does not hold."""
 
         def shown(row: Comparison) -> bool:
             low, high = (100 * row["difference"][end] for end in ("low", "high"))
             return row["significant"] and low > self.by if self.above else high <= self.by
 
-        return [other for other in self.others if not shown(compare(self.arm, other))]
+        return [pair for pair in self.pairs if not shown(compare(*pair))]
 
-    def finding(self, compare: Callable[[str, str], Comparison]) -> str:
+    def finding(self, compare: Compare) -> str:
         """A sentence with the measurements, for a condition that holds."""
         if self.above:
             return f"{self.arm} is above {listed(self.others)}, by more than {self.by:g} points."
@@ -102,49 +86,82 @@ class Condition:
         return f"not above {other} by more than {self.by:g} points: {points(row['difference'])}"
 
 
-def read_rules(path: Path) -> dict[str, Any]:
-    """Reads the rules in a YAML file.
+@dataclass(frozen=True)
+class Rules:
+    """Rules for a decision; without any (`Rules()`) there is none.
 
-    Raises:
-        ValueError: the file is not YAML, or has no rules.
-        OSError: the file cannot be read.
+    Attributes:
+        rules: decisions and their conditions; the first one that holds counts.
+        otherwise: the decision if none holds.
+        notes: shown with the decision if they hold; those about arms that are not asked are left out.
     """
-    content = read_yaml(path)
-    check_rules(content)
-    return content
+
+    rules: tuple[tuple[str, Condition], ...] = ()
+    otherwise: str = ""
+    notes: tuple[Condition, ...] = ()
+
+    @property
+    def conditions(self) -> list[Condition]:
+        """Those of the rules."""
+        return [condition for _, condition in self.rules]
+
+    @property
+    def compared(self) -> list[tuple[str, str]]:
+        """The distinct pairs of arms that rules and notes compare."""
+        return list(dict.fromkeys(pair for condition in (*self.conditions, *self.notes) for pair in condition.pairs))
+
+    @property
+    def margins(self) -> dict[tuple[str, str], float]:
+        """By pair of arms, the share by which rules require the first to exceed the second."""
+        return {pair: each.by / 100 for each in self.conditions if each.above for pair in each.pairs}
+
+    def missing(self, arms: Sequence[str]) -> list[str]:
+        """Arms that the rules need and that are not among `arms`."""
+        return sorted({name for each in self.conditions for name in (each.arm, *each.others)} - set(arms))
 
 
-def check_rules(rules: Any) -> None:
-    """Refuses rules that `decide` cannot follow.
+def default_rules(strategy: str) -> Rules:
+    """The rules where none are stated: does `strategy`, the model's own, pay?"""
+    go = Condition(strategy, ("none", *RIVALS), above=True, by=SMALLEST_DIFFERENCE)
+    none, *rivals = (Condition(strategy, (other,), above=False, by=SMALLEST_DIFFERENCE) for other in go.others)
+    note = Condition("saliency", ("random",), above=False, by=SMALLEST_DIFFERENCE)
+    rules = (("GO", go), ("STOP", none), *(("NO-GO", rival) for rival in rivals))
+    return Rules(rules, "INCONCLUSIVE", (note,))
+
+
+def read_rules(content: Any) -> Rules:
+    """The rules in the content of a YAML file.
 
     Raises:
         ValueError: a rule, a note or `otherwise` is malformed; the message names it and the expected form.
     """
-    if not isinstance(rules, dict) or not isinstance(rules.get("rules"), list) or not rules["rules"]:
-        raise ValueError(f"rules: expected a list of rules under the name rules; got {rules!r}")
-    notes = rules.get("notes") or []
+    if not isinstance(content, dict) or not isinstance(content.get("rules"), list) or not content["rules"]:
+        raise ValueError(f"rules: expected a list of rules under the name rules; got {content!r}")
+    notes = content.get("notes") or []
     if not isinstance(notes, list):
         raise ValueError(f"notes: expected a list; got {notes!r}")
-    for kind, stated in (("rules", rules["rules"]), ("notes", notes)):
-        for i, rule in enumerate(stated):
-            condition(rule, f"{kind}[{i}]")
-            _check_decision(rule, f"{kind}[{i}]", decides=kind == "rules")
-    _check_decision(rules.get("otherwise"), "otherwise")
+    rules = []
+    for number, rule in enumerate(content["rules"]):
+        condition = _condition(rule, f"rules[{number}]")
+        rules.append((_decision(rule, f"rules[{number}]"), condition))
+    noted = tuple(_condition(note, f"notes[{number}]") for number, note in enumerate(notes))
+    return Rules(tuple(rules), _decision(content.get("otherwise"), "otherwise"), noted)
 
 
-def _check_decision(content: Any, place: str, *, decides: bool = True) -> None:
-    if decides and (not isinstance(content, dict) or not isinstance(content.get("decision"), str)):
+def _decision(content: Any, place: str) -> str:
+    if not isinstance(content, dict) or not isinstance(content.get("decision"), str):
         raise ValueError(f"{place}: expected decision, a string; got {content!r}")
+    _refuse_text(content, place)
+    return content["decision"]
+
+
+def _refuse_text(content: dict[str, Any], place: str) -> None:
     if "text" in content:
         raise ValueError(f"{place}: expected no text, which is made from what is measured; got {content['text']!r}")
 
 
-def condition(rule: Any, place: str = "rule") -> Condition:
-    """The condition of a rule or note.
-
-    Raises:
-        ValueError: there is no `if` with an arm and either `above` and `by`, or `not_above` and optionally `by`.
-    """
+def _condition(rule: Any, place: str) -> Condition:
+    """The condition of a rule or note: an `if` with arm, above and by, or arm, not_above and perhaps by."""
     content = rule.get("if") if isinstance(rule, dict) else None
     if isinstance(content, dict) and set(content) in _FORMS:
         above = "above" in content
@@ -152,37 +169,17 @@ def condition(rule: Any, place: str = "rule") -> Condition:
         others = [others] if isinstance(others, str) else others
         named = isinstance(others, list) and others and all(isinstance(other, str) for other in others)
         if isinstance(content["arm"], str) and named and isinstance(by, int | float):
+            _refuse_text(rule, place)
             return Condition(content["arm"], tuple(others), above, float(by))
     expected = "if with arm, above and by (points), or arm and not_above, perhaps by"
     raise ValueError(f"{place}: expected {expected}; got {content!r}")
 
 
-def compared(rules: dict[str, Any]) -> list[tuple[str, str]]:
-    """The distinct pairs of arms that the rules and notes compare."""
-    conditions = [condition(rule) for rule in (*rules["rules"], *(rules.get("notes") or []))]
-    return list(dict.fromkeys((stated.arm, other) for stated in conditions for other in stated.others))
-
-
-def margins(rules: dict[str, Any]) -> dict[tuple[str, str], float]:
-    """By pair of arms, the share by which rules require the first to exceed the second."""
-    conditions = [condition(rule) for rule in rules["rules"]]
-    return {(each.arm, other): each.by / 100 for each in conditions if each.above for other in each.others}
-
-
-def missing_arms(rules: dict[str, Any], arms: Sequence[str]) -> list[str]:
-    """Arms that rules need and that are not asked; notes about absent arms are silently omitted."""
-    needed = [condition(rule) for rule in rules["rules"]]
-    names = {name for stated in needed for name in (stated.arm, *stated.others)}
-    return sorted(names - set(arms))
-
-
-def decide(
-    rules: dict[str, Any], arms: Sequence[str], compare: Callable[[str, str], Comparison], *, images: int
-) -> dict[str, Any]:
+def decide(rules: Rules, arms: Sequence[str], compare: Compare, *, images: int) -> dict[str, Any]:
     """The decision, its text, the comparisons behind it, and the notes that hold.
 
     Args:
-        rules: checked by `check_rules`; none of their arms is missing (`missing_arms`).
+        rules: none of their arms is missing.
         arms: names of the arms that are asked.
         compare: returns the comparison of two arms.
         images: the number of different images; fewer than `FEWEST_IMAGES` give no decision.
@@ -191,32 +188,30 @@ def decide(
         text = f"A verdict needs at least {FEWEST_IMAGES} different images; these questions are about {images}."
         return {"decision": NO_VERDICT, "text": text, "because": [], "notes": []}
     rests_on: list[tuple[str, str]] = []
-    outcome = {"decision": rules["otherwise"]["decision"], "text": ""}
-    for rule in rules["rules"]:
-        stated = condition(rule)
-        rests_on += [(stated.arm, other) for other in stated.others]
-        if stated.holds(compare):
-            outcome = {"decision": rule["decision"], "text": stated.finding(compare)}
+    outcome = {"decision": rules.otherwise, "text": _undecided(rules.conditions, compare)}
+    for decision, condition in rules.rules:
+        rests_on += condition.pairs
+        if not condition.failing(compare):
+            outcome = {"decision": decision, "text": condition.finding(compare)}
             break
-    noted = [condition(note) for note in rules.get("notes") or []]
-    notes = [note.finding(compare) for note in noted if {note.arm, *note.others} <= set(arms) and note.holds(compare)]
-    outcome["text"] = outcome["text"] or _undecided([condition(rule) for rule in rules["rules"]], compare)
+    noted = [note for note in rules.notes if {note.arm, *note.others} <= set(arms)]
+    notes = [note.finding(compare) for note in noted if not note.failing(compare)]
     return {**outcome, "because": list(dict.fromkeys(rests_on)), "notes": notes}
 
 
-def _undecided(conditions: Sequence[Condition], compare: Callable[[str, str], Comparison]) -> str:
+def _undecided(conditions: Sequence[Condition], compare: Compare) -> str:
     """A text with the differences for which no rule holds."""
-    pairs = dict.fromkeys((each.arm, other) for each in conditions for other in each.failing(compare))
+    failing = [(each, each.failing(compare)) for each in conditions]
     open_pairs = [
         f"{arm} against {other}, {points(compare(arm, other)['difference'])} points"
-        for arm, other in pairs
-        if all(other in each.failing(compare) for each in conditions if each.arm == arm and other in each.others)
+        for arm, other in dict.fromkeys(pair for _, pairs in failing for pair in pairs)
+        if all((arm, other) in pairs for each, pairs in failing if (arm, other) in each.pairs)
     ]
     return f"No rule holds. Open: {'; '.join(open_pairs)}." if open_pairs else "No rule holds."
 
 
-def judge(scored: Sequence[Scored], items: Items, rules: dict[str, Any]) -> dict[str, Any]:
-    """{"comparisons", "decision", "notes"} of the answers of all arms; without rules ({}) there is no decision.
+def judge(scored: Sequence[Scored], items: Items, rules: Rules) -> dict[str, Any]:
+    """{"comparisons", "decision", "notes"} of the answers of all arms; without rules there is no decision.
 
     Comparisons: each strategy of the ladder with the one before, the pairs of the rules, the pairs that show the
     contribution of base and patches, and the last strategy with every other arm except ablations. All are one family
@@ -226,14 +221,14 @@ def judge(scored: Sequence[Scored], items: Items, rules: dict[str, Any]) -> dict
     rungs = [name for name, of_arm in by_name.items() if of_arm.arm.role == "ladder"]
     fixed = [name for name, of_arm in by_name.items() if of_arm.arm.role not in ("ablation", "half")]
     pairs = [(upper, lower) for lower, upper in pairwise(rungs)]
-    pairs += [pair for pair in compared(rules) if set(pair) <= set(by_name)] if rules else []
+    pairs += [pair for pair in rules.compared if set(pair) <= set(by_name)]
     pairs += compared_halves([of_arm.arm for of_arm in scored])
     pairs += [(rungs[-1], name) for name in fixed if name != rungs[-1]] if rungs else []
     named = [(by_name[first], by_name[second]) for first, second in dict.fromkeys(pairs)]
-    comparisons = compare_all(named, margins(rules) if rules else None)
+    comparisons = compare_all(named, rules.margins)
     known = {(comparison["first"], comparison["second"]): comparison for comparison in comparisons}
-    images = items.number_of_images
     decided = {}
-    if rules:
+    if rules.rules:
+        images = items.number_of_images
         decided = {"decision": decide(rules, list(by_name), lambda first, second: known[first, second], images=images)}
     return {"comparisons": comparisons, **decided, "notes": {name: of_arm.arm.note for name, of_arm in by_name.items()}}

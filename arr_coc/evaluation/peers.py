@@ -1,20 +1,26 @@
-"""Peers: the inputs of published pruning rules, and their choices as patches of the fetcher.
+"""Peers: published training-free pruning rules, reimplemented from their descriptions for the same tokens and weights.
+
+Base tokens always stay, as in every arm; a rule chooses K further patches of the image. Rules that prune inside the
+language model choose before it here: the language model then reads the kept patches only. None of the authors' code
+is used; `Peer.differs` names differences from it.
 
 Notation: n candidates (real patches that are not base tokens), K chosen of them, N patches, S prompt length, L question
-tokens, T text tokens after the image, D language-model width, C feature channels.
+tokens, T text tokens after the image, D language-model width, C feature channels, H heads, d head width.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
 
+from ..modeling.config_fields import Registry
 from ..modeling.fetcher import FetchChoices
 from ..modeling.image_encoding import ImageEncoding
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
@@ -54,18 +60,12 @@ def read_prompt(language_model: PreTrainedModel, embeds: Tensor, layer: int) -> 
     limit = getattr(config, "max_position_embeddings", None)
     if limit is not None and len(embeds) > limit and getattr(config, "rope_parameters", None) is None:
         raise ValueError(f"prompt: expected at most {limit} tokens, all patches among them; got {len(embeds)}")
-    layers = next(part for part in language_model.children() if isinstance(part, nn.ModuleList))
-    layer, norm = min(layer, len(layers)), _last_norm(language_model)
-    tensors: dict[str, Tensor] = {}
-    with (
-        _recording(language_model, layer - 1, tensors),
-        _stopping(layers[layer] if layer < len(layers) else norm, tensors),
-        suppress(_Read),
-    ):
+    with first_layers(language_model, layer) as tensors:
         tensors["hidden"] = language_model(inputs_embeds=embeds[None], use_cache=False).last_hidden_state
     if "attention" not in tensors:
         raise ValueError(f"language model: expected attention by transformers' interface; got {config.model_type}")
-    return EarlyStates(tensors["attention"], tensors["keys"], tensors["hidden"][0], norm(tensors["hidden"])[0])
+    normed = _last_norm(language_model)(tensors["hidden"])
+    return EarlyStates(tensors["attention"], tensors["keys"], tensors["hidden"][0], normed[0])
 
 
 def _last_norm(language_model: PreTrainedModel) -> nn.Module:
@@ -75,41 +75,39 @@ def _last_norm(language_model: PreTrainedModel) -> nn.Module:
 
 
 @contextmanager
-def _stopping(behind: nn.Module, tensors: dict[str, Tensor]) -> Iterator[None]:
-    """Ends the forward pass at the module `behind` and writes its inputs into `tensors`."""
+def first_layers(language_model: PreTrainedModel, count: int) -> Iterator[dict[str, Tensor]]:
+    """Ends a forward pass behind the first `count` layers, or behind all if there are fewer.
+
+    Yields "attention" and "keys" of the last of these layers, and "hidden" [1, S, D], its outputs.
+    """
+    layers = next(part for part in language_model.children() if isinstance(part, nn.ModuleList))
+    count, config = min(count, len(layers)), language_model.config
+    tensors: dict[str, Tensor] = {}
+
+    def attend(
+        module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **settings: Any
+    ) -> tuple[Tensor, None]:
+        if module.layer_idx == count - 1:
+            tensors["attention"] = _mean_weights(query[0], key[0], mask, settings["scaling"])
+            tensors["keys"] = key[0].transpose(0, 1).flatten(1).float()
+        return sdpa_attention_forward(module, query, key, value, mask, **settings)
 
     def stop(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         tensors["hidden"] = args[0] if args else kwargs["hidden_states"]
         raise _Read
 
+    behind = layers[count] if count < len(layers) else _last_norm(language_model)
     handle = behind.register_forward_pre_hook(stop, with_kwargs=True)
-    try:
-        yield
-    finally:
-        handle.remove()
-
-
-@contextmanager
-def _recording(language_model: PreTrainedModel, layer: int, tensors: dict[str, Tensor]) -> Iterator[None]:
-    """Writes attention and keys of layer number `layer` into `tensors`."""
-
-    def attend(
-        module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **settings: Any
-    ) -> tuple[Tensor, None]:
-        if module.layer_idx == layer:
-            tensors["attention"] = _mean_weights(query[0], key[0], mask, settings["scaling"])
-            tensors["keys"] = key[0].transpose(0, 1).flatten(1).float()
-        return sdpa_attention_forward(module, query, key, value, mask, **settings)
-
-    config = language_model.config
     before = config._attn_implementation
     ALL_ATTENTION_FUNCTIONS["eager"] = attend  # under a known name, since transformers makes masks for those only
     config._attn_implementation = "eager"
     try:
-        yield
+        with suppress(_Read):
+            yield tensors
     finally:
         config._attn_implementation = before
         del ALL_ATTENTION_FUNCTIONS["eager"]
+        handle.remove()
 
 
 def _mean_weights(query: Tensor, key: Tensor, mask: Tensor | None, scaling: float) -> Tensor:
@@ -277,3 +275,278 @@ def merged(encoding: ImageEncoding, choices: Sequence[Kept]) -> ImageEncoding:
         if choice.features is not None:
             image.flatten(1)[:, choice.patches] = choice.features.to(features)
     return replace(encoding, features=features)
+
+
+PEERS: Registry[Peer] = Registry("peer")
+"""The rules by name."""
+
+
+# ---- CDPruner: the most diverse subset, conditioned on the question, by a determinantal point process.
+#
+# Qizhe Zhang et al., "Beyond Attention or Similarity: Maximizing Conditional Diversity for Token Pruning in MLLMs",
+# arXiv 2506.10967: the kernel is the cosine of the projected tokens i and j times the relevance of both; its MAP subset
+# is found greedily (Laming Chen et al., "Fast Greedy MAP Inference for Determinantal Point Process", arXiv 1709.05135).
+# Relevance is the cosine to the question, scaled to 0..1. The authors' code flips its sign first, since CLIP's patches
+# are least similar to the words for their content. In other embedding spaces the flip reverses the ranking, so there is
+# `cdpruner_unturned` besides `cdpruner`.
+
+EXHAUSTED = 1e-6
+"""A token's squared length after projecting out the chosen tokens counts as 0 below this (float32)."""
+LEAST = 1e-6
+"""Added to the difference from the smallest relevance, so that no relevance is 0."""
+
+
+def relevance(patches: Tensor, text: Tensor, *, turned: bool = True) -> Tensor:
+    """[n] in 0..1: mean cosine of patches [n, D] to the question's tokens [L, D], scaled by its minimum and maximum.
+
+    `turned`: flips the sign, so that the least similar patch is the most relevant.
+    """
+    cosine = (F.normalize(patches.float(), dim=-1) @ F.normalize(text.float(), dim=-1).T).mean(-1)
+    relevant = -cosine if turned else cosine
+    low, high = relevant.min(), relevant.max()
+    return (relevant - low + LEAST) / (high - low).clamp(min=LEAST)
+
+
+def conditional_dpp(weight: Tensor, states: Tensor, count: int) -> Tensor:
+    """Places [K] of the greedy MAP subset of the kernel weight_i * cosine(i, j) * weight_j.
+
+    Each step takes the token that adds most to the determinant. When the kernel's rank is exhausted, the tokens of the
+    largest weight follow. Weights [n] are 0 or more; states are [n, D].
+    """
+    rows = weight[:, None] * F.normalize(states.float(), dim=-1)
+    gain = rows.square().sum(-1)
+    basis = rows.new_zeros(count, len(rows))
+    chosen: list[int] = []
+    for step in range(count):
+        best = int(gain.argmax())
+        if gain[best] <= EXHAUSTED:
+            break
+        chosen.append(best)
+        along = rows @ rows[best] - basis[:step].T @ basis[:step, best]
+        basis[step] = along / gain[best].sqrt()
+        gain = gain - basis[step].square()
+        gain[best] = float("-inf")
+    taken = torch.tensor(chosen, dtype=torch.long, device=weight.device)
+    rest = best_places(weight.index_fill(0, taken, float("-inf")), count - len(chosen))
+    return torch.cat((taken, rest))
+
+
+def _cdpruner(question: PeerQuestion, count: int, *, turned: bool) -> Choice:
+    patches, text = question.embeds[question.places], question.embeds[question.asked]
+    return Choice(conditional_dpp(relevance(patches, text, turned=turned), patches, count))
+
+
+for _name, _turned, _sign in (
+    ("cdpruner", True, "its sign turned as in the authors' code, where it is CLIP's cosine that needs it"),
+    ("cdpruner_unturned", False, "without the authors' turn of its sign, which undoes what only CLIP does"),
+):
+    PEERS.register(_name)(
+        Peer(
+            "CDPruner: Maximizing Conditional Diversity for Token Pruning in MLLMs",
+            "2506.10967",
+            "relevance is the mean cosine to the question's tokens in the language model's embedding space, for want "
+            f"of CLIP's text encoder, {_sign}; once no token adds to the determinant, the rest are those of the "
+            "largest relevance",
+            partial(_cdpruner, turned=_turned),
+            reads_all=False,
+        )
+    )
+
+
+# ---- DART: a few pivots, and the tokens that duplicate them least.
+#
+# Zichen Wen et al., "Stop Looking for Important Tokens in Multimodal Language Models: Duplication Matters More",
+# arXiv 2502.11494: pivots are the tokens of the largest key norm in the second layer, some from the image and some
+# from the text after it. The rule also keeps the tokens with the lowest cosine to the pivots, by the hidden states
+# after that layer and the language model's last normalisation.
+
+IMAGE_PIVOTS, TEXT_PIVOTS = 4, 4
+"""Numbers of pivots from image and text: eight in all, for every K."""
+
+
+def least_duplicated(states: Tensor, pivots: Tensor, text: Tensor, count: int) -> Tensor:
+    """Places [K]: the pivots, then for each pivot in turn an equal share of the tokens least similar to it.
+
+    Args:
+        states: [n, D].
+        pivots: places of the image's pivots, at most K.
+        text: [t, D], the text's pivots, which are not chosen themselves.
+        count: K.
+    """
+    unit = F.normalize(states.float(), dim=-1)
+    kinds = torch.cat((unit[pivots], F.normalize(text.float(), dim=-1)))
+    likeness = unit @ kinds.T  # [n, pivots]
+    likeness[pivots] = float("inf")
+    places = [pivots]
+    left = count - len(pivots)
+    for number in range(len(kinds)):
+        share = (number + 1) * left // len(kinds) - number * left // len(kinds)
+        least = best_places(-likeness[:, number], share)
+        likeness[least] = float("inf")
+        places.append(least)
+    return torch.cat(places)
+
+
+def _dart(question: PeerQuestion, count: int) -> Choice:
+    reading, places, behind = question.reading, question.places, question.behind
+    norms = reading.keys.abs().sum(-1)
+    pivots = best_places(norms[places], min(IMAGE_PIVOTS, count))
+    text = behind[best_places(norms[behind], TEXT_PIVOTS)]
+    return Choice(least_duplicated(reading.normed[places], pivots, reading.normed[text], count))
+
+
+PEERS.register("dart")(
+    Peer(
+        "DART: Stop Looking for Important Tokens in Multimodal Language Models",
+        "2502.11494",
+        f"{IMAGE_PIVOTS} pivots of the image and {TEXT_PIVOTS} of the text, which take their turns by norm (the "
+        "authors': in no order); exactly K, the pivots among them (the authors add them); what is kept is read anew by "
+        "all layers",
+        _dart,
+    )
+)
+
+
+# ---- FastV: attention received in an early layer of the language model, with all patches in the prompt.
+#
+# Liang Chen et al., "An Image is Worth 1/2 Tokens After Layer 2: Plug-and-Play Inference Acceleration for Large
+# Vision-Language Models", arXiv 2403.06764: after layer K = 2, image tokens are ranked by the mean attention that they
+# receive from all tokens, and the lowest are dropped. `fastv` follows that description. `fastv_last` follows the
+# authors' code, which ranks by the attention of the last position, the only one that sees every token of a causal
+# model.
+
+
+def received(attention: Tensor, places: Tensor, rows: Tensor | slice = slice(None)) -> Tensor:
+    """Mean attention [n] that the columns `places` of weights [S, S] receive from `rows`, by default all."""
+    return attention[rows][:, places].mean(0)
+
+
+def _fastv(question: PeerQuestion, count: int, *, rows: slice) -> Choice:
+    return Choice(best_places(received(question.reading.attention, question.places, rows), count))
+
+
+for _name, _rows, _origin in (
+    ("fastv", slice(None), "from all positions, as the paper says"),
+    ("fastv_last", slice(-1, None), "from the last position, as the authors' code does"),
+):
+    PEERS.register(_name)(
+        Peer(
+            "FastV's ranking: An Image is Worth 1/2 Tokens After Layer 2",
+            "2403.06764",
+            f"ranked by the second layer's attention {_origin}, with all patches in the prompt however long it gets; "
+            "what is kept is read anew by all layers",
+            partial(_fastv, rows=_rows),
+        )
+    )
+
+
+# ---- SparseVLM: the question's tokens that are similar to the image rate the patches by their attention.
+#
+# Yuan Zhang et al., "SparseVLM: Visual Token Sparsification for Efficient Vision-Language Model Inference", arXiv
+# 2410.04417: raters are the text tokens after the image whose similarity to its tokens (softmax over the text, mean
+# over the image) is above the mean. An image token's significance is the raters' mean attention to it.
+
+ALIKE = 1e-6
+"""Shares that differ by no more than this are equal up to rounding (float32)."""
+
+
+def raters(patches: Tensor, text: Tensor) -> Tensor:
+    """bool [T]: True on the text tokens [T, D] that rate the patches [n, D]; all True if none is above the mean."""
+    share = (patches.float() @ text.float().T).softmax(-1).mean(0)
+    above = share > share.mean() + ALIKE
+    return above if above.any() else torch.ones_like(above)
+
+
+def _sparsevlm(question: PeerQuestion, count: int) -> Choice:
+    embeds, behind = question.embeds, question.behind
+    rows = behind[raters(embeds[question.places], embeds[behind])]
+    return Choice(best_places(received(question.reading.attention, question.places, rows), count))
+
+
+PEERS.register("sparsevlm")(
+    Peer(
+        "SparseVLM's text raters",
+        "2410.04417",
+        "pruned once, by the second layer's attention (the authors begin at the third's), to exactly K: no further "
+        "pruning in later layers, no recycling of what is dropped; what is kept is read anew by all layers",
+        _sparsevlm,
+    )
+)
+
+
+# ---- VisionZip: dominant tokens by CLS attention, and contextual tokens that the other tokens are merged into.
+#
+# Senqiao Yang et al., "VisionZip: Longer is Better but Not Necessary in Vision Language Models", arXiv 2412.04467:
+# dominant tokens have the highest CLS attention in the vision encoder's last layer but one. Of the others, evenly
+# spaced ones are targets; each remaining token is merged into the target whose key (mean over heads) is the most
+# similar to its own. The mean of the tokens merged into a target is added to it.
+
+CONTEXTUAL = 10 / 64
+"""Share of the kept tokens that are contextual: 54 dominant and 10 contextual make 64."""
+
+
+def cls_attention(query: Tensor, keys: Tensor) -> Tensor:
+    """Attention weights [S] of one query [H, d] over keys [H, S, d], averaged over heads."""
+    logits = torch.einsum("hd,hsd->hs", query.float(), keys.float()) * query.shape[-1] ** -0.5
+    return logits.softmax(-1).mean(0)
+
+
+def targets(rest: Tensor, count: int) -> Tensor:
+    """`count` of the places `rest` [r], from the first in steps of r / count, rounded down."""
+    return rest[torch.arange(count, device=rest.device) * (len(rest) // max(1, count))]
+
+
+def merge(features: Tensor, keys: Tensor, into: Tensor, rest: Tensor) -> Tensor:
+    """Features [c, C] of the targets; each has the mean of the tokens of `rest` with the most similar keys added.
+
+    Features [n, C] and keys [n, d] are those of all tokens; `into` [c] and `rest` are places among them.
+    """
+    unit = F.normalize(keys.float(), dim=-1)
+    nearest = (unit[rest] @ unit[into].T).argmax(-1)
+    total = features.new_zeros(len(into), features.shape[1]).float().index_add(0, nearest, features[rest].float())
+    count = nearest.bincount(minlength=len(into)).clamp(min=1)
+    return features[into].float() + total / count[:, None]
+
+
+def _cls_query(question: PeerQuestion, layer: int) -> Tensor:
+    """The CLS token's query [H, d] in layer number `layer` of the semantic encoder."""
+    encoder, encoding = question.model.model.vision_tower.semantic_encoder, question.encoding
+    attention = encoder.layers[layer].self_attn
+    queries: list[Tensor] = []
+    handle = attention.q_proj.register_forward_hook(lambda module, args, output: queries.append(output[0, 0]))
+    try:
+        encoder(encoding.compressed.flatten(2).transpose(1, 2), encoding.side, encoding.base_indices)
+    finally:
+        handle.remove()
+    return queries[0].unflatten(-1, (attention.num_heads, -1))
+
+
+def _visionzip(question: PeerQuestion, count: int) -> Choice:
+    tower, encoding, patches = question.model.model.vision_tower, question.encoding, question.candidates[None]
+    layer = max(0, len(tower.semantic_encoder.layers) - 2)
+    projected = tower.saccade_projection(question.features[None])
+    _, own = tower.semantic_encoder(projected, encoding.side, patches, encoding.semantic_cache)
+    keys, base = own[layer][0][0], encoding.semantic_cache[layer][0][0]
+    weights = cls_attention(_cls_query(question, layer), torch.cat((base, keys), 1))[base.shape[1] :]
+    contextual = round(CONTEXTUAL * count)
+    dominant = best_places(weights, count - contextual)
+    rest = torch.ones(len(weights), dtype=torch.bool, device=weights.device).index_fill(0, dominant, False)
+    into = targets(rest.nonzero()[:, 0], contextual)
+    others = rest.index_fill(0, into, False).nonzero()[:, 0]
+    features = question.features.float()
+    merged = features[into]
+    if contextual and len(others):
+        merged = merge(features, keys.float().mean(0), into, others)
+    return Choice(torch.cat((dominant, into)), torch.cat((features[dominant], merged)))
+
+
+PEERS.register("visionzip")(
+    Peer(
+        "VisionZip's dominant and contextual tokens",
+        "2412.04467",
+        "patches are fetched tokens in the encoder, so CLS attention is that to all of them beside the base; they are "
+        "merged before the semantic encoder, not behind it; CLS itself is not kept",
+        _visionzip,
+        reads_all=False,
+    )
+)

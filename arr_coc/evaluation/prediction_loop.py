@@ -7,9 +7,10 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from PIL import Image
@@ -18,7 +19,6 @@ from tqdm import tqdm
 from transformers.utils import cached_file
 
 from ..data.records import HeldImage, Record
-from ..modeling.answers import Answer
 from ..modeling.fetcher import RunningBackFetcher
 from ..modeling.image_encoding import ImageEncoding
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
@@ -36,7 +36,7 @@ from .answers import (
     view_prediction,
 )
 from .arms import Arm
-from .predictions import Prediction, boxed_patches, image_digest, prediction
+from .scores import Prediction, boxed_patches, image_digest, prediction
 
 
 class OtherPages:
@@ -50,21 +50,20 @@ class OtherPages:
     """
 
     def __init__(self, model: ArrCocForConditionalGeneration, images: Sequence[Path | HeldImage]) -> None:
-        self.model = model
         self.images = list(dict.fromkeys(images))
-        self._places = {image: place for place, image in enumerate(self.images)}
-        self._digests: dict[Path | HeldImage, str] = {}
+        self._digest = cache(lambda image: image_digest(*load_images(model, [image])))
 
-    def after(self, image: Path | HeldImage) -> Path | HeldImage | None:
-        """The other page of `image`; None if all pages are the same."""
-        place = self._places[image]
-        behind = (*self.images[place + 1 :], *self.images[:place])
-        return next((other for other in behind if self._digest(other) != self._digest(image)), None)
+    def after(self, image: Path | HeldImage) -> Path | HeldImage:
+        """The other page of `image`.
 
-    def _digest(self, image: Path | HeldImage) -> str:
-        if image not in self._digests:
-            self._digests[image] = image_digest(*load_images(self.model, [image]))
-        return self._digests[image]
+        Raises:
+            ValueError: all pages are the same.
+        """
+        place = self.images.index(image)
+        for other in (*self.images[place + 1 :], *self.images[:place]):
+            if self._digest(other) != self._digest(image):
+                return other
+        raise ValueError('arms: expected more than one page for "other_base"; got one')
 
 
 def as_read(arm: Arm, encoding: ImageEncoding, images: Tensor, others: Tensor) -> ImageEncoding:
@@ -82,9 +81,6 @@ def as_read(arm: Arm, encoding: ImageEncoding, images: Tensor, others: Tensor) -
 
 MAX_NEW_TOKENS = 32
 """The most tokens of an answer if the checkpoint's generation config sets no limit."""
-
-
-OnAnswer = Callable[[int, Answer, Sequence[tuple[int, int]]], Any]
 
 
 class Item(NamedTuple):
@@ -107,6 +103,20 @@ def by_image(records: Sequence[Record]) -> list[list[Item]]:
     return list(groups.values())
 
 
+AnyArm = TypeVar("AnyArm", bound=Arm)
+
+
+def parts(
+    arms: Sequence[AnyArm], items: Sequence[Item], size: Callable[[AnyArm], int]
+) -> Iterator[tuple[AnyArm, str, int | None, Sequence[Item]]]:
+    """Each arm with the name and seed of each of its runs and each part of the items, of at most `size(arm)`."""
+    for arm in arms:
+        count = max(1, size(arm))
+        for run, seed in arm.runs.items():
+            for start in range(0, len(items), count):
+                yield arm, run, seed, items[start : start + count]
+
+
 def predict_all(
     model: ArrCocForConditionalGeneration,
     arms: Sequence[Arm],
@@ -116,7 +126,6 @@ def predict_all(
     tiles: str | int | None = None,
     fetchers: Mapping[str, RunningBackFetcher] | None = None,
     progress: bool = True,
-    on_answer: OnAnswer | None = None,
 ) -> Iterator[tuple[str, dict[int, Prediction]]]:
     """Yields the name of a run and a part of its predictions by the record's place, until all questions are answered.
 
@@ -126,8 +135,6 @@ def predict_all(
         batch_size: questions per batch at the model's usual number of image tokens; fewer for arms with more tokens.
         tiles: see `views.ViewOptions`; None: one view per image, but views of documents and of several images.
         fetchers: fetchers in place of the model's own, by the arm's name.
-        on_answer: called with the record's number, the whole answer (a prediction keeps a part of it), and the
-            (height, width) of each source in the prompt, px.
 
     Raises:
         ValueError: before anything is asked, a question that `generate` refuses, an image that cannot be read, boxes
@@ -152,7 +159,7 @@ def predict_all(
     model.eval()
     try:
         with tqdm(total=total, unit="answer", disable=None if progress else True) as bar:
-            common = (batch_size, fetchers or {}, on_answer)
+            common = (batch_size, fetchers or {})
             for run, predictions in chain(
                 *(_predict_batch(model, arms, batch, pages, *common) for batch in _batches(images, batch_size)),
                 *(_predict_document(model, arms, group, tiles, *common) for group in documents),
@@ -220,11 +227,11 @@ def _predict_batch(
     pages: OtherPages,
     batch_size: int,
     fetchers: Mapping[str, RunningBackFetcher],
-    on_answer: OnAnswer | None,
 ) -> Iterator[tuple[str, dict[int, Prediction]]]:
     """All runs' predictions for a few images. Images are loaded once, and encoded once per size."""
     sources = list(dict.fromkeys(item.record.image for item in batch))
-    others = _other_pages(arms, sources, pages)
+    swapped = any(arm.rule == "other_base" for arm in arms)
+    others = {image: pages.after(image) if swapped else image for image in sources}
     sources = list(dict.fromkeys((*sources, *others.values())))
     lines = {item.record.image: item.record.line for item in batch}
     images: list[Image.Image] = []
@@ -234,24 +241,17 @@ def _predict_batch(
     _check_boxes(model, batch, dict(zip(sources, images, strict=True)))
     encodings: dict[int, ImageEncoding] = {}
     choices, usual = PeerChoices(model, arms), sum(model.config.vision_tokens())
-    for arm, (run, seed) in [(each, run) for each in arms for run in each.runs.items()]:
+    for arm, run, seed, part in parts(arms, batch, lambda arm: batch_size * usual // max(usual, arm.tokens)):
         if arm.side not in encodings:
             encodings[arm.side] = encode(model, images, arm.side)
-        size = max(1, batch_size * usual // max(usual, arm.tokens))
-        for start in range(0, len(batch), size):
-            part = batch[start : start + size]
-            slots = [sources.index(item.record.image) for item in part]
-            beside = [sources.index(others[item.record.image]) for item in part]
-            encoding = as_read(arm, encodings[arm.side], torch.tensor(slots), torch.tensor(beside))
-            asked, limit = [item.record for item in part], new_tokens(model)
-            with _fetching_by(model, fetchers.get(arm.name)):
-                answers = ask(model, arm, asked, encoding, seed=seed, choices=choices, max_new_tokens=limit)
-            predictions = {}
-            for item, answer, slot in zip(part, answers, slots, strict=True):
-                if on_answer is not None:
-                    on_answer(item.place, answer, [(images[slot].height, images[slot].width)])
-                predictions[item.place] = prediction(item.record.line, answer, encoding, images[slot])
-            yield run, predictions
+        slots = [sources.index(item.record.image) for item in part]
+        beside = [sources.index(others[item.record.image]) for item in part]
+        encoding = as_read(arm, encodings[arm.side], torch.tensor(slots), torch.tensor(beside))
+        asked, limit = [item.record for item in part], new_tokens(model)
+        with _fetching_by(model, fetchers.get(arm.name)):
+            answers = ask(model, arm, asked, encoding, seed=seed, choices=choices, max_new_tokens=limit)
+        answered = zip(part, answers, slots, strict=True)
+        yield run, {at: prediction(own.line, said, encoding, images[slot]) for (at, own), said, slot in answered}
 
 
 def _predict_document(
@@ -261,42 +261,17 @@ def _predict_document(
     tiles: str | int | None,
     batch_size: int,
     fetchers: Mapping[str, RunningBackFetcher],
-    on_answer: OnAnswer | None,
 ) -> Iterator[tuple[str, dict[int, Prediction]]]:
     """All runs' predictions for one document, whose sources are encoded once."""
     encoding, digest = encode_document(model, group[0].record, tiles)
     for _, record in group:
         check_record(record, encoding.source_sizes or ())
-    size = max(1, batch_size // len(encoding))  # every question uses all sources
-    for arm, (run, seed) in [(each, run) for each in arms for run in each.runs.items()]:
-        for start in range(0, len(group), size):
-            part = group[start : start + size]
-            asked, limit = [item.record for item in part], new_tokens(model)
-            with _fetching_by(model, fetchers.get(arm.name)):
-                answers = ask(model, arm, asked, encoding, seed=seed, max_new_tokens=limit)
-            predictions = {}
-            for item, answer in zip(part, answers, strict=True):
-                if on_answer is not None:
-                    on_answer(item.place, answer, encoding.source_sizes or ())
-                predictions[item.place] = view_prediction(item.record.line, answer, encoding, digest)
-            yield run, predictions
-
-
-def _other_pages(
-    arms: Sequence[Arm], images: Sequence[Path | HeldImage], pages: OtherPages
-) -> dict[Path | HeldImage, Path | HeldImage]:
-    """The other page of each image, or each image itself if no arm reads base tokens of another page.
-
-    Raises:
-        ValueError: all pages are the same.
-    """
-    others = {}
-    for image in images:
-        other = pages.after(image) if any(arm.rule == "other_base" for arm in arms) else image
-        if other is None:
-            raise ValueError('arms: expected more than one page for "other_base"; got one')
-        others[image] = other
-    return others
+    for arm, run, seed, part in parts(arms, group, lambda arm: batch_size // len(encoding)):  # each uses all sources
+        asked, limit = [item.record for item in part], new_tokens(model)
+        with _fetching_by(model, fetchers.get(arm.name)):
+            answers = ask(model, arm, asked, encoding, seed=seed, max_new_tokens=limit)
+        answered = zip(part, answers, strict=True)
+        yield run, {at: view_prediction(own.line, said, encoding, digest) for (at, own), said in answered}
 
 
 def _check_boxes(

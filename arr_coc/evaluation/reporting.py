@@ -8,7 +8,6 @@ import io
 import os
 import platform
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,15 +16,6 @@ import torch
 import transformers
 
 from ..version import __version__
-
-
-@dataclass(frozen=True)
-class Table:
-    """A head and rows of text cells; the first column is aligned left."""
-
-    head: Sequence[str]
-    rows: Sequence[Sequence[str]]
-
 
 MARKS = "osD^vPX*"
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#5f5f5f", "#b58900", "#56b4e9", "#000000")

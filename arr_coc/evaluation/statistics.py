@@ -1,9 +1,4 @@
-"""Intervals, paired comparisons and tests, and the spread between trainings of one arm.
-
-Questions about one image are not independent, so they are drawn together. A few trainings of one arm give a poor
-estimate of their spread; the trainings of many arms, pooled, give a better one. Scores are shares, whose variance is
-smaller near 0 and 1. The scale 2 arcsin sqrt(share) makes it constant (Bartlett 1936), so pooling uses this scale.
-"""
+"""Intervals, paired comparisons and tests. Questions about one image are dependent, so they are drawn together."""
 
 import math
 from collections.abc import Sequence
@@ -207,29 +202,3 @@ def detectable_difference(image_error: float, *, comparisons: int = 1, beyond: f
     quantile = NormalDist().inv_cdf
     significant = (quantile(1 - SIGNIFICANCE / (2 * comparisons)) + quantile(POWER)) * image_error
     return max(significant, beyond + (quantile(0.975) + quantile(POWER)) * image_error) if beyond else significant
-
-
-@dataclass(frozen=True)
-class TrainingSpread:
-    """The spread of the scores of one arm's trainings.
-
-    Attributes:
-        sd: between trainings, on the scale 2 arcsin sqrt(share), pooled over arms.
-        freedom: degrees of freedom of `sd`; 0 if no arm was trained twice, so that `sd` is unknown.
-    """
-
-    sd: float
-    freedom: int
-
-    def error(self, *arms: Values) -> float:
-        """Standard error of the sum or difference of the arms' mean scores, from the scores of their trainings."""
-        slopes = [math.sqrt(share * (1 - share)) for share in (float(np.mean(runs)) for runs in arms)]
-        return self.sd * math.sqrt(sum(slope**2 / len(runs) for slope, runs in zip(slopes, arms, strict=True)))
-
-
-def training_spread(arms: Sequence[Values]) -> TrainingSpread:
-    """The spread between trainings, pooled over arms, from the scores in 0..1 of each arm's trainings."""
-    scaled = [2 * np.arcsin(np.sqrt(np.asarray(runs, dtype=np.float64))) for runs in arms]
-    freedom = sum(len(runs) - 1 for runs in scaled)
-    squares = sum(float(((runs - runs.mean()) ** 2).sum()) for runs in scaled)
-    return TrainingSpread(math.sqrt(squares / freedom) if freedom else math.inf, freedom)

@@ -1,28 +1,34 @@
-"""Asks a model every question with every strategy, and scores the answers and the fetched patches."""
+"""Asks a model every question with every strategy, and scores the answers and the fetched patches.
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+The model is one of our own, or a reader of a published one.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tqdm import tqdm
 
 from ..attached import AttachedReader
+from ..attached.encoding import AttachedEncoding
 from ..attached.reader import BUDGET
-from ..data.records import Record
+from ..attached.runner import count_fetched, share_or_number
+from ..attached.scoring import STRATEGIES
+from ..data.records import Record, opened
 from ..modeling.allocators import ALLOCATORS
-from ..modeling.answers import calibrated
+from ..modeling.answers import Answer, calibrated
 from ..modeling.configuration_arr_coc import resolve_budget
 from ..modeling.fetcher import FetchChoices, RunningBackFetcher
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..modeling.scorers import SCORERS
+from .answers import all_boxes, check_record, digest_of
 from .arms import Arm
-from .attached import attached_arms, check_located, predict_attached
 from .calibration import calibration, fit_calibration
-from .prediction_loop import predict_all
-from .predictions import Prediction
+from .prediction_loop import Item, by_image, new_tokens, parts, predict_all
 from .reporting import environment, p_value, percent, points, require_extra, shown
-from .scores import Items, Scored, check_answers, compare, distinct_items, score_arm
+from .scores import Items, Prediction, Scored, check_answers, compare, distinct_items, prediction_in_views, score_arm
 from .statistics import Interval
 
 
@@ -109,16 +115,32 @@ def score_strategies(
         num_passes: passes per question, each with the whole budget; "auto": while the answer is uncertain.
         tiles: see `views.ViewOptions`; None: one view per image, but views of documents and of several images.
     """
-    if isinstance(budget, float):
-        raise ValueError(f"budget: expected a number of tokens or a name; got {budget}")
     strategies = list(dict.fromkeys(strategies))
-    check_request(model, records, strategies, batch_size, budget, allocator, metric)
+    _check_sizes(records, strategies, batch_size)
     arms = []
     for name in strategies:
-        strategy, own = _parts(name)
-        choices = FetchChoices(strategy, own or allocator, budget, seed, num_passes=num_passes)
-        arms.append(replace(strategy_arm(model, choices), name=name))
+        strategy, plus, own = name.partition("+")
+        choices = FetchChoices(strategy, own if plus else allocator, budget, seed, num_passes=num_passes)
+        arms.append(_arm(model, name, choices))
+    if any(arm.strategy == "oracle" for arm in arms):
+        check_located(records)
+    check_answers(records, metric)
     return score_arms(model, records, arms, metric, batch_size=batch_size, tiles=tiles, progress=progress)[0]
+
+
+def _arm(model: ArrCocForConditionalGeneration, name: str, choices: FetchChoices) -> Arm:
+    """The arm that equals `generate` with these choices of strategy, budget and allocator.
+
+    Raises:
+        ValueError: an unknown strategy, allocator or budget.
+    """
+    config = model.config
+    resolve_budget(choices.budget, config.vision_config.num_patches, config.fetcher_config.budget)
+    chosen = model.model.fetcher.resolve(choices)
+    strategy, allocator = choices.strategy or "", chosen.allocator or config.fetcher_config.allocator
+    base, count = config.vision_tokens(budget=chosen.budget, strategy=strategy)
+    arm = Arm(name, "ladder", strategy, count, allocator, config.vision_config.image_size, base + count, rule=strategy)
+    return replace(arm, seeds=() if chosen.seed is None else (chosen.seed,), passes=chosen.num_passes or 1)
 
 
 def fit_to_records(
@@ -159,7 +181,7 @@ def score_attached(
     arms = attached_arms(reader, strategies, budget, records)
     check_answers(records, metric)
     predictions = predict_attached(reader, arms, records, batch_size=batch_size, seed=seed, progress=progress)
-    return _scored([own.arm for own in arms], records, predictions, metric, 0)[0]
+    return _scored(arms, records, predictions, metric, 0)[0]
 
 
 def score_fetchers(
@@ -169,10 +191,10 @@ def score_fetchers(
 
     Every image is drawn and encoded once for all fetchers. Errors are those of `evaluate`.
     """
-    strategy, metric = model.config.fetcher_config.strategy, "exact_match"
-    check_request(model, records, [strategy], 1, None, None, metric)
-    arm = strategy_arm(model, FetchChoices(strategy=strategy))
-    return score_arms(model, records, [replace(arm, name=name) for name in fetchers], metric, fetchers=fetchers)[0]
+    choices = FetchChoices(model.config.fetcher_config.strategy)
+    _check_sizes(records, list(fetchers), 1)
+    arms = [_arm(model, name, choices) for name in fetchers]
+    return score_arms(model, records, arms, "exact_match", fetchers=fetchers)[0]
 
 
 def score_arms(
@@ -210,23 +232,6 @@ def with_allocators(strategies: Sequence[str], allocators: Sequence[str]) -> lis
     return [name for own in pairs for name in own]
 
 
-def _parts(name: str) -> tuple[str, str | None]:
-    """The strategy and the allocator of STRATEGY or STRATEGY+ALLOCATOR; None without an allocator."""
-    strategy, plus, allocator = name.partition("+")
-    return strategy, allocator if plus else None
-
-
-def strategy_arm(model: ArrCocForConditionalGeneration, choices: FetchChoices) -> Arm:
-    """The arm that equals `generate` with these choices of strategy, budget and allocator."""
-    config, chosen = model.config, model.model.fetcher.resolve(choices)
-    strategy, side = chosen.strategy or config.fetcher_config.strategy, config.vision_config.image_size
-    base, num_fetched = config.vision_tokens(budget=chosen.budget, strategy=strategy)
-    allocator = chosen.allocator or config.fetcher_config.allocator
-    seeds = () if chosen.seed is None else (chosen.seed,)
-    passes = chosen.num_passes or 1
-    return Arm(strategy, "ladder", strategy, num_fetched, allocator, side, base + num_fetched, seeds, passes=passes)
-
-
 def measures(scored: Scored) -> dict[str, Any]:
     """{metric: interval, "recall": interval or None without boxes, "tokens", "n", "calibration": see
     `calibration.calibration`}.
@@ -248,30 +253,6 @@ def measures(scored: Scored) -> dict[str, Any]:
 
 def _listed(intervals: Mapping[str, Interval | None]) -> dict[str, Any]:
     return {name: None if interval is None else asdict(interval) for name, interval in intervals.items()}
-
-
-def check_request(
-    model: ArrCocForConditionalGeneration,
-    records: Sequence[Record],
-    strategies: list[str],
-    batch_size: int,
-    budget: int | str | None,
-    allocator: str | None,
-    metric: str,
-) -> None:
-    """Raises ValueError for settings that would otherwise fail only after the first strategies have run."""
-    _check_sizes(records, strategies, batch_size)
-    named = [_parts(name) for name in strategies]
-    for strategy, own in named:
-        model.model.fetcher.check_strategy(strategy)
-        if own is not None:
-            ALLOCATORS[own]  # raises ValueError if unknown
-    if allocator is not None:
-        ALLOCATORS[allocator]
-    resolve_budget(budget, model.config.vision_config.num_patches, model.config.fetcher_config.budget)
-    if any(strategy == "oracle" for strategy, _ in named):
-        check_located(records)
-    check_answers(records, metric)
 
 
 def _check_sizes(records: Sequence[Record], strategies: Sequence[str], batch_size: int) -> None:
@@ -302,3 +283,132 @@ def describe_change(before: Scored, after: Scored) -> str:
     change = compare(after, before)
     difference = points(change["difference"])
     return f"{difference} points, {change['gained']} gained, {change['lost']} lost, p {p_value(change['p'])}"
+
+
+FIXED: Mapping[str, tuple[str, int | str]] = {"none": ("saliency", 0), "keep_all": ("saliency", "all")}
+"""Names besides those of strategies: base tokens only, and all tokens, as in the plain model."""
+
+
+@dataclass(frozen=True)
+class AttachedArm(Arm):
+    """A strategy and `spent`, the budget of `AttachedReader.generate`; `budget` is 0 if nothing is fetched."""
+
+    spent: float | int | str = BUDGET
+
+    @classmethod
+    def of(cls, name: str, strategy: str, spent: float | int | str) -> "AttachedArm":
+        """The arm; the size of the prompt depends on the question."""
+        return cls(name, "ladder", strategy, int(spent != 0), "topk", side=0, tokens=0, spent=spent)
+
+
+def attached_arms(
+    reader: AttachedReader, names: Sequence[str], budget: float | int | str | None, records: Sequence[Record]
+) -> list[AttachedArm]:
+    """The arms called NAME or NAME@BUDGET; NAME is a strategy or one of `FIXED`.
+
+    Raises:
+        ValueError: an unknown name or budget, "realizer" without a trained scorer, or "oracle" with records without
+            boxes.
+    """
+    arms = []
+    for name in dict.fromkeys(names):
+        rule, at, own = name.partition("@")
+        if rule in FIXED:
+            if at:
+                raise ValueError(f"strategies: expected {rule} without a budget; got {name}")
+            arms.append(AttachedArm.of(name, *FIXED[rule]))
+            continue
+        if rule not in STRATEGIES:
+            raise ValueError(f"strategies: expected names among {', '.join([*STRATEGIES, *FIXED])}; got {rule!r}")
+        reader.check_strategy(rule, () if rule == "oracle" else None)
+        spent = share_or_number(own) if at else BUDGET if budget is None else budget
+        count_fetched(spent, 2**30, 2**30, 1)
+        arms.append(AttachedArm.of(name, rule, spent))
+    if any(arm.strategy == "oracle" for arm in arms):
+        check_located(records)
+    return arms
+
+
+def check_located(records: Sequence[Record]) -> None:
+    """Raises a ValueError if strategy "oracle" does not know what to fetch for some records."""
+    if bare := [record.line for record in records if not record.located]:
+        expected = 'strategy "oracle": expected boxes in every record'
+        raise ValueError(f"{expected}; got {len(bare)} without, e.g. line {bare[0]}")
+
+
+def usable_strategies(model: ArrCocForConditionalGeneration | AttachedReader, *, oracle: bool) -> list[str]:
+    """The strategies that a model can run, in the registry's order; of a reader without "words", which not every page
+    has."""
+    if isinstance(model, AttachedReader):
+        usable = {"realizer": model.scorer is not None, "oracle": oracle, "words": False}
+        return [name for name in (*STRATEGIES, *FIXED) if usable.get(name, True)]
+    held = model.config.fetcher_config.scorers
+    return [
+        name for name, kind in SCORERS.items() if (name in held or not kind.trained) and (oracle or name != "oracle")
+    ]
+
+
+def predict_attached(
+    reader: AttachedReader,
+    arms: Sequence[AttachedArm],
+    records: Sequence[Record],
+    *,
+    batch_size: int,
+    seed: int | None = None,
+    progress: bool = True,
+) -> Iterator[tuple[str, dict[int, Prediction]]]:
+    """Yields parts of each arm's predictions by the record's number; the images of a question are encoded once.
+
+    Arguments are as in `prediction_loop.predict_all`; "random" draws for each question alone.
+
+    Raises:
+        ValueError: an image that cannot be read, or boxes outside it; the message names the record's line.
+    """
+    with tqdm(total=len(arms) * len(records), unit="answer", disable=None if progress else True) as bar:
+        for group in by_image(records):
+            encoding = _encoded(reader, group)
+            digest = digest_of(group[0].record.images)
+            for arm, run, _, part in parts(arms, group, lambda arm: 1 if arm.strategy == "random" else batch_size):
+                drawn = part[0].place if seed is None else seed * len(records) + part[0].place
+                asked = zip(part, _ask(reader, arm, encoding, part, drawn), strict=True)
+                yield run, {at: _prediction(own.line, said, encoding, digest) for (at, own), said in asked}
+                bar.update(len(part))
+
+
+def _encoded(reader: AttachedReader, group: Sequence[Item]) -> AttachedEncoding:
+    """Encodes the images of a group of questions."""
+    record = group[0].record
+    try:
+        encoding = reader.encode_image([[opened(image) for image in record.images]])
+    except (ValueError, OSError) as error:
+        raise ValueError(f"line {record.line}: {error}") from error
+    sizes = [(source.height, source.width) for source in encoding.prompts[0].sources]
+    for item in group:
+        check_record(item.record, sizes)
+    return encoding
+
+
+def _ask(
+    reader: AttachedReader, arm: AttachedArm, encoding: AttachedEncoding, part: Sequence[Item], seed: int
+) -> list[Answer]:
+    records, sources = [item.record for item in part], range(len(encoding.prompts[0].sources))
+    fetching: dict[str, Any] = {"strategy": arm.strategy, "budget": arm.spent, "seed": seed}
+    if arm.strategy == "oracle":
+        fetching["boxes"] = [all_boxes(record, source) for record in records for source in sources]
+    decoding: dict[str, Any] = {"do_sample": False, "max_new_tokens": new_tokens(reader.model), "return_fetch": True}
+    questions, history = [record.question for record in records], [list(record.history) for record in records]
+    return reader.generate(encoding, questions, history=history, **fetching, **decoding)
+
+
+def _prediction(line: int, answer: Answer, encoding: AttachedEncoding, digest: str) -> Prediction:
+    """The prediction for an answer, as over views."""
+    (prompt,) = encoding.prompts
+    fetch: Any = answer.fetch
+    indices = fetch.indices[0].cpu()
+    indices, tokens = indices[prompt.is_place[indices]], len(indices) + fetch.base
+    best = -1
+    if len(indices):
+        first = indices[int(fetch.relevance[0].cpu()[indices].argmax())]
+        best = prompt.views[int(prompt.places[first, 0])].image
+    sizes = [(source.height, source.width) for source in prompt.sources]
+    return prediction_in_views(line, answer, tokens, sizes, digest, best=best)

@@ -26,12 +26,12 @@ from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..pages.splits import Split
 from .answers import question_room
 from .arms import Arm, make_arms
-from .calibration import LEGEND, calibration_table
-from .deciding import check_rules, default_rules, judge, missing_arms
+from .calibration import calibration_text
+from .deciding import Rules, default_rules, judge, read_rules
 from .prediction_loop import new_tokens
-from .predictions import changed_answers, swapped_pairs
-from .reporting import Table, environment, p_value, percent, points, shown, to_text
-from .scores import Scored, check_answers, compare, kinds_table
+from .reporting import environment, p_value, percent, points, shown, to_text
+from .scores import Scored, check_answers, compare, kinds_table, swapped_pairs
+from .statistics import score_interval
 from .strategies import measures, score_arms
 
 _SETTINGS = ("data", "arms", "by", "tiles", "metric", "rules")
@@ -162,7 +162,7 @@ def measure_suite(
 
 def _prepared(
     model: ArrCocForConditionalGeneration, each: DataSet, limit: int | None, errors: Mapping[str, Any]
-) -> tuple[DataSet, list[Record], list[Arm], dict[str, Any] | None]:
+) -> tuple[DataSet, list[Record], list[Arm], Rules | None]:
     """A set with its records, arms and rules; refuses sets that cannot be asked or reported."""
     records = list(each.source.read(limit=limit, **errors))  # rendered pages are drawn at every access
     if not isinstance(each.source, Rendered):  # drawn pages are valid, and checking them costs time
@@ -177,13 +177,14 @@ def _prepared(
     room = None if each.rules is None else question_room(model, records, new_tokens(model))
     chosen: dict[str, Any] = {"budget": each.budget, "allocator": each.allocator, "seeds": each.seeds}
     arms = make_arms(model.config, each.arms, **chosen, room=room, boxed=boxed, several=len(images) > 1)
-    rules, names = each.rules, [arm.name for arm in arms]
+    rules: Any = each.rules
+    names = [arm.name for arm in arms]
     if rules == "default":
         usual = default_rules(model.config.fetcher_config.strategy)
-        rules = {} if missing_arms(usual, names) else usual
+        rules = Rules() if usual.missing(names) else usual
     elif rules is not None:
-        check_rules(rules)
-        if missing := missing_arms(rules, names):
+        rules = read_rules(rules)
+        if missing := rules.missing(names):
             raise ValueError(f"rules: expected rules about arms that are asked; got {', '.join(missing)} in them")
     for arm in arms:
         model.model.fetcher.check_strategy(arm.strategy)
@@ -195,7 +196,7 @@ def _measured(
     each: DataSet,
     records: list[Record],
     arms: list[Arm],
-    rules: dict[str, Any] | None,
+    rules: Rules | None,
     **settings: Any,
 ) -> dict[str, Any]:
     scored, items = score_arms(model, records, arms, each.metric, tiles=each.tiles, **settings)
@@ -214,7 +215,8 @@ def _measured(
 
 def _swap(own: Scored, other: Scored) -> dict[str, Any]:
     """The effect of base tokens of another page."""
-    changed = changed_answers(own.predictions[0], other.predictions[0], own.images)
+    pairs = zip(own.predictions[0], other.predictions[0], strict=True)
+    changed = score_interval([float(first.answer != second.answer) for first, second in pairs], own.images)
     difference = compare(own, other)["difference"]
     return {"arm": own.arm.name, "other": other.arm.name, "changed": asdict(changed), "difference": difference}
 
@@ -222,13 +224,16 @@ def _swap(own: Scored, other: Scored) -> dict[str, Any]:
 def suite_text(result: Mapping[str, Any]) -> str:
     """Formats the result of `measure_suite` as tables: sets and arms, kinds of questions, base tokens of other pages,
     confidence."""
-    tables = [table for table in (_overall(result), _kinds(result), _swaps(result), _compared(result)) if table.rows]
-    texts = [to_text(table.head, table.rows) for table in tables]
+    tables = (_overall(result), _kinds(result), _swaps(result), _compared(result))
+    texts = [to_text(head, rows) for head, rows in tables if rows]
     measured = [(name, arm, row) for name, own in result["sets"].items() for arm, row in own["arms"].items()]
     rows = [([name, arm], row["calibration"]) for name, arm, row in measured]
-    confidence = calibration_table(rows, ["data", "arm"])
-    notes = ["In brackets: 95 % intervals.", f"{to_text(confidence.head, confidence.rows)}\n{LEGEND}"]
-    return "\n\n".join([*texts, *notes, *_decisions(result)])
+    confidence = calibration_text(rows, ["data", "arm"])
+    return "\n\n".join([*texts, "In brackets: 95 % intervals.", confidence, *_decisions(result)])
+
+
+Table = tuple[list[str], list[list[str]]]
+"""A head and rows of text cells, see `to_text`."""
 
 
 def _compared(result: Mapping[str, Any]) -> Table:
@@ -237,7 +242,7 @@ def _compared(result: Mapping[str, Any]) -> Table:
         difference = points(row["difference"]) + ("*" if row["significant"] else "")
         found = [difference, p_value(row["p_holm"]), f"{100 * row['detectable']:.1f}"]
         rows.append([name, f"{row['first']} - {row['second']}", *found])
-    return Table(["data", "difference", "points (* significant)", "p (Holm)", "detectable, points"], rows)
+    return ["data", "difference", "points (* significant)", "p (Holm)", "detectable, points"], rows
 
 
 def _decisions(result: Mapping[str, Any]) -> list[str]:
@@ -258,7 +263,7 @@ def _overall(result: Mapping[str, Any]) -> Table:
     head = ["data", "arm", "right, %", "recall, %", "tokens", "questions", "images", *_EXTRA.values()]
     first = len(head) - len(_EXTRA)
     kept = [at for at in range(len(head)) if at < first or any(row[at] != "-" for row in rows)]
-    return Table([head[at] for at in kept], [[row[at] for at in kept] for row in rows])
+    return [head[at] for at in kept], [[row[at] for at in kept] for row in rows]
 
 
 def _kinds(result: Mapping[str, Any]) -> Table:
@@ -269,7 +274,7 @@ def _kinds(result: Mapping[str, Any]) -> Table:
             for arm, score in row["scores"].items():
                 cells = [name, by, row["bucket"], arm, percent(score), tokens.get(arm, "-"), str(row["n"])]
                 rows.append(cells)
-    return Table(["data", "by", "kind", "arm", "right, %", "tokens", "questions"], rows)
+    return ["data", "by", "kind", "arm", "right, %", "tokens", "questions"], rows
 
 
 def _swaps(result: Mapping[str, Any]) -> Table:
@@ -278,4 +283,4 @@ def _swaps(result: Mapping[str, Any]) -> Table:
         for name, measured in result["sets"].items()
         for swap in measured["swaps"]
     ]
-    return Table(["base of another page", "arm", "answers changed, %", "own base ahead by, points"], rows)
+    return ["base of another page", "arm", "answers changed, %", "own base ahead by, points"], rows

@@ -12,9 +12,8 @@ from torch import Tensor
 from transformers.generation.stopping_criteria import StoppingCriteria
 
 from ..attached import AttachedReader
-from ..attached.placing import count_fetched
 from ..attached.reader import BUDGET
-from ..attached.runner import PreparedPrompt
+from ..attached.runner import PreparedPrompt, count_fetched
 from .batched_model import LatestLogits
 from .protocol import ChatRequest
 from .question import AttachedChoices, EngineStopped, Progress, ServedQuestion, Ticket

@@ -1,7 +1,8 @@
 """The stage that trains the scorer of a reader of a published model; the model itself does not change."""
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -11,19 +12,17 @@ import torch
 from torch import Tensor
 
 from ..attached import AttachedReader
-from ..attached.adapter import new_scorer, scorer_loss
 from ..attached.encoding import AttachedEncoding
 from ..attached.reader import BUDGET, load_reader
-from ..attached.scoring import TrainedScorer, most_relevant, relevance_of_boxes, token_scores
+from ..attached.scoring import TrainedScorer, most_relevant, new_scorer, relevance_of_boxes, scorer_loss, token_scores
 from ..data.formats import open_records
 from ..data.records import HeldImage, Record, opened
 from ..evaluation.answers import all_boxes
 from ..files import ADAPTER
 from ..modeling.configuration_arr_coc import ArrCocFetcherConfig
 from ..modeling.image_processing_arr_coc import Box
-from .loop import Loop
 from .optimizers import adamw
-from .stages import STAGES, Run, Stage
+from .stages import STAGES, Loop, Run, Stage
 
 TEACHERS = ("boxes", "attention")
 
@@ -95,54 +94,51 @@ class AttachedScorerStage(Stage):
         if reader.scorer is None:
             own = new_scorer(config or ArrCocFetcherConfig(), reader.width, self.seed)
             reader.scorer = own.to(reader.model.device)
-        scorer, pages = reader.scorer, _Pages(reader, self.kept)
-        optimizer = adamw([([*scorer.parameters()], self.learning_rate)], self.weight_decay, scorer)
-        schedule = (self.steps, min(self.warmup, self.steps - 1), self.evaluate_every)
-        loop = Loop("attached_scorer", scorer, optimizer, folder / "attached_scorer.pt", *schedule)
+        scorer = reader.scorer
+
+        @lru_cache(maxsize=self.kept)
+        def encoded(images: tuple[Path | HeldImage, ...]) -> AttachedEncoding:
+            return reader.encode_image([[opened(image) for image in images]], prefix=False)
+
+        def loss_of(record: Record) -> Tensor:
+            encoding = encoded(record.images)
+            boxes = _boxes(record, encoding) if self.teacher == "boxes" and record.located else None
+            return scorer_loss(reader, scorer, encoding, record.question, boxes, record.history)
 
         def losses(step: int) -> Iterator[dict[str, Tensor]]:
             drawn = random.Random(f"{self.seed} {step}").choices(range(len(records)), k=self.batch_size)
             scorer.train()
-            yield {"loss": torch.stack([self._loss(pages, scorer, records[place]) for place in drawn]).mean()}
+            yield {"loss": torch.stack([loss_of(records[place]) for place in drawn]).mean()}
 
+        @torch.no_grad()
+        def measure() -> dict[str, float]:
+            """The mean loss, and the recall of the tokens under boxes at the default budget."""
+            scorer.eval()
+            named = defaultdict[str, list[float]](list)
+            for record in held_out:
+                named["loss"].append(loss_of(record).item())
+                if record.boxes:
+                    named["boxes found"].append(_found(reader, scorer, encoded(record.images), record))
+            return {name: sum(values) / len(values) for name, values in named.items()}
+
+        optimizer = adamw([([*scorer.parameters()], self.learning_rate)], self.weight_decay, scorer)
+        schedule = (self.steps, min(self.warmup, self.steps - 1), self.evaluate_every)
+        loop = Loop("attached_scorer", scorer, optimizer, folder / "attached_scorer.pt", *schedule)
         try:
             if (first := loop.resume()) < self.steps:
-                loop.run(first, losses, lambda: self._measured(pages, scorer.eval(), held_out))
+                loop.run(first, losses, measure)
         finally:
             scorer.eval()
 
-    def _loss(self, pages: "_Pages", scorer: TrainedScorer, record: Record) -> Tensor:
-        encoding = pages.encoded(record.images)
-        boxes = _boxes(record, encoding) if self.teacher == "boxes" and record.located else None
-        return scorer_loss(pages.reader, scorer, encoding, record.question, boxes, record.history)
 
-    @torch.no_grad()
-    def _measured(self, pages: "_Pages", scorer: TrainedScorer, records: Sequence[Record]) -> dict[str, float]:
-        """The mean loss, and the recall of the tokens under boxes at the default budget."""
-        losses, found = list[float](), list[float]()
-        for record in records:
-            losses.append(self._loss(pages, scorer, record).item())
-            if record.boxes:
-                encoding = pages.encoded(record.images)
-                (prompt,) = encoding.prompts
-                relevance = relevance_of_boxes(prompt, _boxes(record, encoding))
-                scores = token_scores(scorer, prompt, pages.reader.query(record.question))
-                count = max(1, round(BUDGET * len(prompt)) - len(prompt.base))
-                chosen = most_relevant(scores, prompt.is_place, count).cpu()
-                found.append(float(relevance[chosen].sum() / relevance.sum().clamp(min=1e-6)))
-        named = {"loss": losses, "boxes found": found}
-        return {name: sum(values) / len(values) for name, values in named.items() if values}
-
-
-class _Pages:
-    """Encodes images for the questions of a stage, and keeps the latest."""
-
-    def __init__(self, reader: AttachedReader, kept: int) -> None:
-        self.reader = reader
-        self.encoded = lru_cache(maxsize=kept)(self._encode)
-
-    def _encode(self, images: tuple[Path | HeldImage, ...]) -> AttachedEncoding:
-        return self.reader.encode_image([[opened(image) for image in images]], prefix=False)
+def _found(reader: AttachedReader, scorer: TrainedScorer, encoding: AttachedEncoding, record: Record) -> float:
+    """The share of the tokens under a record's boxes that the scorer fetches at the default budget."""
+    (prompt,) = encoding.prompts
+    relevance = relevance_of_boxes(prompt, _boxes(record, encoding))
+    scores = token_scores(scorer, prompt, reader.query(record.question))
+    count = max(1, round(BUDGET * len(prompt)) - len(prompt.base))
+    chosen = most_relevant(scores, prompt.is_place, count).cpu()
+    return float(relevance[chosen].sum() / relevance.sum().clamp(min=1e-6))
 
 
 def _boxes(record: Record, encoding: AttachedEncoding) -> list[list[Box]]:

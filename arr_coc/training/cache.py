@@ -28,7 +28,7 @@ from ..files import disk_faults
 from ..modeling.modeling_arr_coc import ImageEncoding
 from ..modeling.scorers import scorer_inputs
 from ..version import __version__
-from .parts import base_model
+from .optimizers import base_model
 
 logger = logging.get_logger(__name__)
 
@@ -37,18 +37,13 @@ _ABANDONED = 3600.0
 """Age in seconds at which an unfinished file is that of a killed process."""
 _PAIRED = ("semantic_cache", "bridge_cache")
 _NOT_KEPT = ("bypass", "prefix_ids", "prefix_cache", "source_sizes")
-_OPTIONAL = ("base_indices", "closing", "quality", "depths")
 
 
 class CachedEncoder:
     """`encode_image` with a cache: pass its result as `image_encoding` to the model.
 
-    If all parts that make an `ImageEncoding` are frozen, the whole encoding is kept. If a part behind the grid encoder
-    is trained (semantic encoder, bridge, ...), the grid encoder's features are kept, and the rest runs each time, with
-    its gradient.
-
     Args:
-        model: an ARR-COC model, wrapped by PEFT or not.
+        model: an ARR-COC model, wrapped by PEFT or not; all parts that make an `ImageEncoding` are frozen.
         folder: of the cache; any number of processes, models and runs may share it.
         limit_bytes: the size of all files in `folder` beyond which the least recently used are deleted.
 
@@ -67,24 +62,23 @@ class CachedEncoder:
         self.hits = self.misses = 0
         self._stamp: object = None
         self._weights = ""
-        self._size: int | None = None
+        self._size = sum(size for _, size, _ in self._files())
 
     def encode(self, pixel_values: Tensor, patch_mask: Tensor | None = None) -> ImageEncoding:
         """`ArrCocModel.encode_image` for pixel_values [P, 3, S, S] and patch_mask [P, N].
 
         Raises:
-            ValueError: the grid encoder is trained or has dropout, so its outputs cannot be cached.
+            ValueError: a part that makes encodings is trained or has dropout, so its outputs cannot be cached.
         """
         core: Any = self.model.model
-        whole = self.keeps_whole
-        parts = _parts(core, whole)
+        parts = _parts(core)
         _check_frozen(parts)
-        folder = self.folder / self._weights_hash(parts, whole)
+        folder = self.folder / self._weights_hash(parts)
         masks = [None] * len(pixel_values) if patch_mask is None else patch_mask
         paths = [folder / (_image_hash(*row) + _SUFFIX) for row in zip(pixel_values, masks, strict=True)]
         held: dict[Path, dict[str, Tensor]] = {}
         for path in dict.fromkeys(paths):
-            if (tensors := self._load(path, whole)) is not None:
+            if (tensors := self._load(path)) is not None:
                 held[path] = tensors
         missing = [path for path in dict.fromkeys(paths) if path not in held]
         self.misses += len(missing)
@@ -92,48 +86,36 @@ class CachedEncoder:
         if missing:
             index = torch.tensor([paths.index(path) for path in missing], device=pixel_values.device)
             mask = None if patch_mask is None else patch_mask[index.to(patch_mask.device)]
-            for path, tensors in zip(missing, self._made(pixel_values[index], mask, whole), strict=True):
+            for path, tensors in zip(missing, self._made(pixel_values[index], mask), strict=True):
                 self._keep(path, tensors)
                 held[path] = tensors
         device = core.get_input_embeddings().weight.device
         joined = {name: torch.cat([held[path][name] for path in paths]).to(device) for name in held[paths[0]]}
-        if whole:
-            return _unpacked(joined, bypass=core.config.bridge_config.bypass)
-        mask = None if patch_mask is None else patch_mask.to(device)
-        return core.encode_image(pixel_values.to(device), mask, grid=joined)
-
-    @property
-    def keeps_whole(self) -> bool:
-        """Whether whole encodings are kept instead of the grid encoder's features."""
-        return not any(p.requires_grad for part in _parts(self.model.model, True).values() for p in part.parameters())
+        return _unpacked(joined, bypass=core.config.bridge_config.bypass)
 
     @torch.no_grad()
-    def _made(self, pixel_values: Tensor, patch_mask: Tensor | None, whole: bool) -> list[dict[str, Tensor]]:
-        """The cached tensors of each image, with a leading dimension of 1, on the CPU."""
+    def _made(self, pixel_values: Tensor, patch_mask: Tensor | None) -> list[dict[str, Tensor]]:
+        """The tensors of each image's encoding, with a leading dimension of 1, on the CPU."""
         core = self.model.model
-        pixel_values = pixel_values.to(core.device)
-        if whole:
-            mask = None if patch_mask is None else patch_mask.to(core.device)
-            packed = _packed(core.encode_image(pixel_values, mask))
-        else:
-            packed = core.vision_tower.encode_grid(pixel_values)
+        mask = None if patch_mask is None else patch_mask.to(core.device)
+        packed = _packed(core.encode_image(pixel_values.to(core.device), mask))
         packed = {name: tensor.cpu() for name, tensor in packed.items()}
         return [{n: t[i : i + 1].contiguous() for n, t in packed.items()} for i in range(len(pixel_values))]
 
     # ---- names
 
-    def _weights_hash(self, parts: dict[str, nn.Module], whole: bool) -> str:
+    def _weights_hash(self, parts: dict[str, nn.Module]) -> str:
         """A hash of the parts' weights, configuration and precision; computed again only after a write to them."""
         kind = self.model.device.type
         precision = str(torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None)
-        stamp = (whole, precision, *_stamps(parts))
+        stamp = (precision, *_stamps(parts))
         if stamp != self._stamp:
-            self._stamp, self._weights = stamp, _hash_parts(self.model.config, parts, whole, precision)
+            self._stamp, self._weights = stamp, _hash_parts(self.model.config, parts, precision)
         return self._weights
 
     # ---- files
 
-    def _load(self, path: Path, whole: bool) -> dict[str, Tensor] | None:
+    def _load(self, path: Path) -> dict[str, Tensor] | None:
         """The tensors of a file, which becomes the most recently used; None without a complete file."""
         try:
             tensors = load_file(path)
@@ -143,7 +125,7 @@ class CachedEncoder:
         except (SafetensorError, OSError, ValueError) as error:
             logger.warning(f"{path}: expected a whole cached encoding; got {error}; it is made again")
             return None
-        needed = {"tokens" if whole else "features", *(["characters"] if "pieces" in tensors else [])}
+        needed = {"tokens", *(["characters"] if "pieces" in tensors else [])}
         return tensors if needed <= set(tensors) else None
 
     def _keep(self, path: Path, tensors: dict[str, Tensor]) -> None:
@@ -154,14 +136,10 @@ class CachedEncoder:
         try:
             with disk_faults(path):
                 save_file(tensors, beside)
-            size = beside.stat().st_size
+            self._size += beside.stat().st_size
             os.replace(beside, path)
         finally:
             beside.unlink(missing_ok=True)
-        if self._size is None:
-            self._size = sum(size for _, size, _ in self._files())
-        else:
-            self._size += size
         if self._size > self.limit_bytes:
             self._evict()
 
@@ -188,18 +166,16 @@ class CachedEncoder:
             self._size -= size
 
 
-def _parts(core: Any, whole: bool) -> dict[str, nn.Module]:
-    """The modules whose output is cached, by name."""
+def _parts(core: Any) -> dict[str, nn.Module]:
+    """The modules whose output is cached, by name: all but the parts for fetched patches only."""
     tower = core.vision_tower
-    parts = {"grid_encoder": tower.grid_encoder}
-    if tower.text_reader is not None:
-        parts["text_reader"] = tower.text_reader
-    if whole:  # all but the parts for fetched patches only
-        if tower.text_reader is None:
-            parts |= {"compressor": tower.compressor, "semantic_encoder": tower.semantic_encoder}
-        parts |= {"bridge": core.bridge, "layout": core.layout}
-        if core.bridge.places_tokens:  # base tokens are rows of the table
-            parts["embeddings"] = core.get_input_embeddings()
+    parts = {"grid encoder": tower.grid_encoder, "bridge": core.bridge, "layout": core.layout}
+    if tower.text_reader is None:
+        parts |= {"compressor": tower.compressor, "semantic encoder": tower.semantic_encoder}
+    else:
+        parts["text reader"] = tower.text_reader
+    if core.bridge.places_tokens:  # base tokens are rows of the table
+        parts["embeddings"] = core.get_input_embeddings()
     return parts
 
 
@@ -207,7 +183,7 @@ def _check_frozen(parts: dict[str, nn.Module]) -> None:
     for place, part in parts.items():
         trained = next((name for name, weight in part.named_parameters() if weight.requires_grad), None)
         if trained is not None:
-            raise ValueError(f"cached encoder: expected a frozen grid encoder; got one that trains {trained}")
+            raise ValueError(f"cached encoder: expected a frozen {place}; got one that trains {trained}")
         for name, module in part.named_modules():
             if isinstance(module, nn.Dropout) and module.training and module.p > 0:
                 raise ValueError(f"cached encoder: expected parts without dropout in training; got {place}.{name}")
@@ -226,25 +202,19 @@ def _adapter_state(part: nn.Module) -> list[tuple[Any, ...]]:
 def _stamps(parts: dict[str, nn.Module]) -> Iterator[object]:
     """Equal if no weight was written to since (by PyTorch's count of writes) and the active adapters are the same."""
     for part in parts.values():
-        for name, tensor in _tensors(part):
+        for name, tensor in part.state_dict(keep_vars=True).items():
             yield name, tensor.data_ptr(), tensor._version, tensor.dtype
         yield from _adapter_state(part)
 
 
-def _tensors(part: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    yield from part.named_parameters()
-    yield from part.named_buffers()
-
-
-def _hash_parts(config: Any, parts: dict[str, nn.Module], whole: bool, precision: str) -> str:
+def _hash_parts(config: Any, parts: dict[str, nn.Module], precision: str) -> str:
     digest = hashlib.sha256()
-    used = ("vision_config", "semantic_config", "bridge_config") if whole else ("vision_config",)
-    settings = {name: getattr(config, name).to_dict() for name in used}
+    settings = {name: getattr(config, name).to_dict() for name in ("vision_config", "semantic_config", "bridge_config")}
     read = scorer_inputs(config.fetcher_config)
     digest.update(json.dumps([__version__, precision, settings, read], sort_keys=True, default=str).encode())
     for place, part in parts.items():
         digest.update(repr(_adapter_state(part)).encode())
-        for name, tensor in _tensors(part):
+        for name, tensor in part.state_dict(keep_vars=True).items():
             digest.update(f"{place}.{name} {tensor.dtype} {list(tensor.shape)}".encode())
             digest.update(_bytes(tensor))
     return digest.hexdigest()[:32]
@@ -283,5 +253,4 @@ def _unpacked(packed: dict[str, Tensor], *, bypass: bool) -> ImageEncoding:
         layers = sum(key.startswith(f"{name}.") for key in packed) // 2
         pairs = [(packed[f"{name}.{layer}.key"], packed[f"{name}.{layer}.value"]) for layer in range(layers)]
         tensors[name] = pairs
-    tensors = {**dict.fromkeys(_OPTIONAL), **tensors}
-    return ImageEncoding(**tensors, bypass=bypass)
+    return ImageEncoding(**{"base_indices": None, **tensors}, bypass=bypass)

@@ -5,8 +5,7 @@ order. So its last file is a list of all files and their digests, moved into pla
 it has the list and all of its files, unchanged.
 
 The loop of the stages from scratch writes one file beside its place and renames it; it also keeps the one before. A
-file is an archive with a checksum of each part, so damage on the disk is detected. A trained model's folder can be
-resumed from too: `LEARNER` beside its weights holds the states that only training uses.
+file is an archive with a checksum of each part, so damage on the disk is detected.
 """
 
 import hashlib
@@ -15,15 +14,11 @@ import shutil
 import struct
 import zipfile
 import zlib
-from collections.abc import Mapping
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
-from torch import Tensor
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from transformers.utils import logging
 
@@ -106,10 +101,6 @@ def discard_incomplete(folder: Path) -> None:
         shutil.rmtree(path)
 
 
-LEARNER = "learner.safetensors"
-"""States that only training needs, such as the language model's adapter before it is merged."""
-
-
 def save_state(path: Path, state: dict[str, Any]) -> None:
     """Writes `state` (tensors, numbers, strings) to `path` in one step; the file that was there becomes the `older`
     one.
@@ -178,28 +169,3 @@ def check_archive(path: Path) -> None:
 
 def _line(error: Exception) -> str:
     return " ".join(str(error).split()) or type(error).__name__
-
-
-def load_learner(folder: Path) -> dict[str, Mapping[str, Tensor]]:
-    """The training-only states of a trained model's folder, see `Run.learner`.
-
-    Raises:
-        ValueError: the folder holds none, or damaged ones.
-    """
-    if not (folder / LEARNER).is_file():
-        raise ValueError(f"start: expected a trained model's folder with {LEARNER}; got {folder} without {LEARNER}")
-    states: dict[str, dict[str, Tensor]] = {}
-    try:
-        weights = load_file(folder / LEARNER)
-    except (SafetensorError, ValueError) as error:
-        raise ValueError(f"{folder / LEARNER}: expected a whole safetensors file; got {_line(error)}") from error
-    for name, weight in weights.items():
-        part, _, rest = name.partition(".")
-        states.setdefault(part, {})[rest] = weight
-    return dict(states)
-
-
-def save_learner(states: Mapping[str, Mapping[str, Tensor]], folder: Path) -> None:
-    """Writes a run's `learner` to the model's folder; names in the file are `part.name`."""
-    weights = {f"{part}.{name}": weight for part, state in states.items() for name, weight in state.items()}
-    save_file({name: weight.contiguous() for name, weight in weights.items()}, folder / LEARNER)

@@ -1,16 +1,18 @@
-"""The losses of a step by name, each with its weight.
+"""The losses of a step by name, each with its weight, and measurements of a run beside them.
 
 Notation: B prompts, S their length, T positions at their end with logits (for `tier_logits` the number of tiers), I
-image slots, N patches.
+image slots, N patches, K fetched tokens. NaN in measurements: unknown for this slot, and left out of means.
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
+from accelerate import Accelerator
 from torch import Tensor
 
 from ..modeling.configuration_arr_coc import ArrCocConfig
@@ -49,19 +51,12 @@ def distribution_loss(tokens: Tensor, mean: Tensor | float, std: Tensor | float)
 
     Args:
         tokens: [..., S, D].
-        mean, std: of the text embeddings: `bridge_config.text_embedding_mean` and `_std`, or `text_statistics`.
+        mean, std: of the text embeddings, as `bridge_config.text_embedding_mean` and `_std`.
     """
     tokens = tokens.float()
     shift = tokens.mean(-1) - mean
     scale = tokens.std(-1, correction=0) - std
     return ((shift.square() + scale.square()) / std**2).mean()
-
-
-@torch.no_grad()
-def text_statistics(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation over all weights of a table of text embeddings [vocabulary, D]."""
-    std, mean = torch.std_mean(weight.float(), correction=0)
-    return mean, std
 
 
 def expected_answer_loss(tier_logits: Tensor, losses: Tensor) -> Tensor:
@@ -87,38 +82,25 @@ reinforcement: see `reinforce.reinforcement_loss`; retention: the distance of an
 records, from the scorers without it."""
 
 
-Kind = Literal["tokens", "slots", "known", "retained"]
+COUNTED = ("tokens", "slots", "known", "retained")
+"""The divisors of losses: answer tokens, image slots, and slots with known boxes or on retained records."""
 
 
-@dataclass(frozen=True)
-class Counts:
-    """The divisors of losses: answer tokens, image slots, and slots with known boxes or on retained records."""
-
-    tokens: Any
-    slots: Any
-    known: Any
-    retained: Any
-
-    @classmethod
-    def of(cls, batch: Mapping[str, Any]) -> "Counts":
-        """Counts the answer's tokens, the slots, those with known relevance and retained ones in a collated batch."""
-        labels, relevance, retained = batch["labels"], batch.get("relevance_targets"), batch.get("retained")
-        known = 0 if relevance is None else int((relevance[:, 0] >= 0).sum())
-        kept = 0 if retained is None else int(retained.sum())
-        return cls(int((labels[:, 1:] != -100).sum()), len(labels), known, kept)
-
-    def tensor(self, device: torch.device) -> Tensor:
-        """[4], a form that can be summed over batches and processes; `Counts(*tensor)` is the way back."""
-        counts = [self.tokens, self.slots, self.known, self.retained]
-        return torch.tensor(counts, dtype=torch.float32, device=device)
+def counted(batch: Mapping[str, Any], device: torch.device) -> Tensor:
+    """[4] the number of each of `COUNTED` in a collated batch, a form that can be summed over batches and processes."""
+    labels, relevance, retained = batch["labels"], batch.get("relevance_targets"), batch.get("retained")
+    known = 0 if relevance is None else int((relevance[:, 0] >= 0).sum())
+    kept = 0 if retained is None else int(retained.sum())
+    counts = [int((labels[:, 1:] != -100).sum()), len(labels), known, kept]
+    return torch.tensor(counts, dtype=torch.float32, device=device)
 
 
 @dataclass(frozen=True)
 class Term:
-    """A loss as a sum, and its divisor."""
+    """A loss as a sum, and its divisor, one of `COUNTED`."""
 
     total: Tensor
-    per: Kind
+    per: str
 
 
 def loss_weights(changes: Mapping[str, float]) -> dict[str, float]:
@@ -216,3 +198,81 @@ def loss_terms(
         fetched = output.image_tokens[output.image_tokens.detach().any(-1)]  # losses of the others are 0
         terms["distribution"] = Term(distribution_loss(fetched, *text_statistics) * slots, "slots")
     return {name: term for name, term in terms.items() if weights[name]}
+
+
+def fetch_measures(output: ArrCocOutput, batch: Mapping[str, Any]) -> dict[str, Tensor]:
+    """For each slot [I]: the share of its relevant patches that were fetched, NaN if the relevant are unknown; and the
+    number of fetched tokens."""
+    assert output.fetch is not None
+    fetched, relevance = output.fetch.covered(), batch.get("relevance_targets")
+    recall = torch.full((len(fetched),), torch.nan, device=fetched.device)
+    if relevance is not None:
+        relevant = relevance.clamp(min=0).float()  # rows of -1 are unknown
+        recall = (relevant * fetched).sum(1) / relevant.sum(1)  # 0 / 0 is NaN
+    return {"recall": recall, "fetched": output.fetch.wanted.float()}
+
+
+MEASURES = ("answer", "tokens", "exact", "relevance", "recall", "fetched")
+"""Columns of `item_measures`."""
+
+
+def item_measures(output: ArrCocOutput, batch: Mapping[str, Any], *, positive_weight: float) -> Tensor:
+    """[B, len(MEASURES)] for items with one image each, a form that can be gathered from all processes.
+
+    answer: summed cross-entropy of the answer's tokens; tokens: their number; exact: 1 if each of them was the most
+    probable one given those before; relevance: the scorers' loss, NaN without boxes; then `fetch_measures`.
+    """
+    assert output.logits is not None and output.fetch is not None and output.scores is not None
+    losses, right = token_losses(output.logits, batch["labels"])
+    relevance, unknown = batch.get("relevance_targets"), torch.full_like(losses[:, 0], torch.nan)
+    if relevance is not None and output.scores:
+        scores = torch.stack(list(output.scores.values()))
+        relevance_loss = relevance_losses(scores, relevance, real_patches(output, batch), positive_weight)
+        unknown = torch.where(relevance[:, 0] >= 0, relevance_loss, torch.nan)
+    columns = {
+        "answer": losses.sum(1),
+        "tokens": (batch["labels"][:, 1:] != -100).sum(1),
+        "exact": right.all(1),
+        "relevance": unknown,
+        **fetch_measures(output, batch),
+    }
+    return torch.stack([columns[name].float() for name in MEASURES], 1)
+
+
+def summary(rows: Tensor, weights: Mapping[str, float]) -> dict[str, float]:
+    """Means over items [items, len(MEASURES)], without NaN.
+
+    answer_loss is per token, as in training; loss: answer and relevance loss by their weights; the others by name.
+    """
+    columns = dict(zip(MEASURES, rows.unbind(1), strict=True))
+    means = {"answer_loss": (columns["answer"].sum() / columns["tokens"].sum()).item()}
+    for name in MEASURES[2:]:
+        known = columns[name][~columns[name].isnan()]
+        if len(known):
+            means["relevance_loss" if name == "relevance" else name] = known.mean().item()
+    means["loss"] = sum(weights[part] * means.get(f"{part}_loss", 0.0) for part in ("answer", "relevance"))
+    return means
+
+
+class Averages:
+    """Means of the measurements between two lines of the log, over all processes, without NaN."""
+
+    def __init__(self, accelerator: Accelerator) -> None:
+        self.accelerator = accelerator
+        self.sums: dict[str, list[Tensor]] = defaultdict(list)
+
+    def add(self, values: Mapping[str, Tensor]) -> None:
+        """Scalars or tensors of any shape, by name."""
+        for name, value in values.items():
+            self.sums[name].append(value.detach().float().flatten())
+
+    def drain(self) -> dict[str, float]:
+        """The means since the last call."""
+        values = {name: torch.cat(parts) for name, parts in sorted(self.sums.items())}
+        self.sums.clear()
+        if not values:
+            return {}
+        pairs = torch.stack([torch.stack((v.nansum(), (~v.isnan()).sum().to(v))) for v in values.values()])
+        totals = self.accelerator.reduce(pairs, "sum")
+        means = {name: (total / count).item() for name, (total, count) in zip(values, totals, strict=True) if count}
+        return means

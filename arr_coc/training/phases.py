@@ -24,11 +24,10 @@ from ..modeling.processing_arr_coc import ArrCocProcessor
 from ..modeling.scorers import SCORERS
 from .cache import CachedEncoder
 from .checkpoints import damage, mark_complete
-from .loop import time_left
 from .losses import loss_weights
-from .parts import base_model, train_only
+from .optimizers import base_model, train_only
 from .reinforce import ReinforceSettings
-from .stages import STAGES, Run, Stage
+from .stages import STAGES, Run, Stage, time_left
 from .trainer import ArrCocTrainer, Mix
 
 logger = logging.getLogger(__name__)
@@ -58,14 +57,13 @@ class Phase(Stage):
         steps, warmup: optimiser steps, and those over which the learning rates rise to their full height.
         batch_size, accumulation: questions per device and forward pass, and passes per step.
         learning_rate, rates: of AdamW, and of parts with another rate.
-        weight_decay, clip: of matrices; the largest gradient norm.
+        weight_decay: of matrices.
         strategies, budgets: probabilities; each step draws one strategy (None: the model's own) and one budget.
         losses: weights that differ from `losses.WEIGHTS`.
         gradient: how the answer's loss reaches the scorer, see `fetcher_config.gradient`; "reinforcement": not at all,
             but answers from drawn sets of patches are rewarded (with boxes also the relevance loss, unless `losses` has
             `relevance: 0`); None: as configured.
         reinforcement: its settings, see `reinforce.ReinforceSettings`.
-        temperature: of the soft top-k of gradient "soft", at the first step and at the last.
         allocator: its name; None: the model's.
         target_tokens: the mean of fetched tokens at which the efficiency loss is 0; None: the model's budget.
         distillation_budget: fetched tokens in distillation, the most salient first: all, or as many as the context
@@ -75,7 +73,7 @@ class Phase(Stage):
         keep: checkpoints to keep, always with the best and the newest.
         best: the metric of the best checkpoint, one of `BEST`.
         cache: folder of cached encoder outputs (see `cache`), relative to the recipe; None: images are encoded every
-            time. For phases that do not train the grid encoder.
+            time. For phases that train no part that makes encodings: scorer, allocator or language model alone.
         workers: processes that prepare batches.
         seed: of the order of records and of all draws.
         report_to: a place for metrics beside the log: "tensorboard" or "none".
@@ -91,13 +89,11 @@ class Phase(Stage):
     learning_rate: float = 1e-4
     rates: Mapping[str, float] = field(default_factory=dict)
     weight_decay: float = 0.01
-    clip: float = 1.0
     strategies: Mapping[str, float] | None = None
     budgets: Mapping[str | int, float] = field(default_factory=lambda: {"standard": 1.0})
     losses: Mapping[str, float] = field(default_factory=dict)
     gradient: str | None = None
     reinforcement: Mapping[str, Any] = field(default_factory=dict)
-    temperature: tuple[float, float] | None = None
     allocator: str | None = None
     target_tokens: float | None = None
     distillation_budget: int | str = "all"
@@ -119,11 +115,12 @@ class Phase(Stage):
         _ = self.mix  # checks both
         if self.best not in BEST:
             raise ValueError(f"best: expected one of {', '.join(BEST)}; got {self.best!r}")
+        if self.report_to not in ("none", "tensorboard"):
+            raise ValueError(f"report_to: expected tensorboard or none; got {self.report_to!r}")
         self._check_gradient()
         for name in ("steps", "batch_size", "accumulation", "evaluate_every", "log_every", "keep"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name}: expected a whole number of at least 1; got {value!r}")
+            if (value := getattr(self, name)) < 1:
+                raise ValueError(f"{name}: expected a whole number of at least 1; got {value}")
 
     def _check_gradient(self) -> None:
         reinforced = self.loss_weights()["reinforcement"] > 0
@@ -177,13 +174,20 @@ class JointPhase(Phase):
     trained: tuple[str, ...] = ("scorer", "allocator", "bridge", "semantic", "encoder", "language")
 
 
-class LogLines(TrainerCallback):
+class PhaseCallback(TrainerCallback):
     """Writes Trainer's metrics to this package's log, and the time that is left, once the first step is done."""
 
     def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: Any = None, **kwargs: Any
     ) -> None:
         self._began, self._first = time.monotonic(), state.global_step
+        # Only the older, reentrant form of activation checkpointing needs the gradient that it gives to the text
+        # embeddings; with it, a frozen scorer would keep a graph over every patch.
+        base_model(model).disable_input_require_grads()
+        if state.best_metric is not None and state.best_model_checkpoint is None:  # it was damaged and discarded
+            best = f"{PREFIX_CHECKPOINT_DIR}-{state.best_global_step}"
+            logger.warning(f"expected {best}, the best checkpoint so far; got none: the best of those to come is kept")
+            state.best_metric = state.best_global_step = None
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         step, last = state.global_step, state.max_steps
@@ -191,57 +195,10 @@ class LogLines(TrainerCallback):
         if state.is_world_process_zero and (done == 1 or step % args.logging_steps == 0):
             logger.info(f"step {step}/{last}: {time_left(time.monotonic() - self._began, done, last - step)}")
 
-    def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: dict[str, float] | None = None,
-        **kwargs: Any,
-    ) -> None:
+    def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if state.is_world_process_zero:
-            numbers = ", ".join(f"{name} {value:.4g}" for name, value in (logs or {}).items())
+            numbers = ", ".join(f"{name} {value:.4g}" for name, value in kwargs["logs"].items())
             logger.info(f"step {state.global_step}/{state.max_steps}: {numbers}")
-
-
-class FrozenInputs(TrainerCallback):
-    """Reverts the gradient that activation checkpointing gives to the text embeddings.
-
-    Only its older, reentrant form needs it; with it, a frozen scorer would keep a graph over every patch.
-    """
-
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: Any = None, **kwargs: Any
-    ) -> None:
-        base_model(model).disable_input_require_grads()
-
-
-class BestThatIsThere(TrainerCallback):
-    """Forgets a best checkpoint that was damaged and discarded."""
-
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        if state.best_metric is not None and state.best_model_checkpoint is None:  # Trainer has looked for it there
-            best = f"{PREFIX_CHECKPOINT_DIR}-{state.best_global_step}"
-            logger.warning(f"expected {best}, the best checkpoint so far; got none: the best of those to come is kept")
-            state.best_metric = state.best_global_step = None
-
-
-def reporters(names: str, folder: Path) -> list[TrainerCallback]:
-    """Callbacks that write metrics elsewhere than to the log.
-
-    Raises:
-        ValueError: an unknown name.
-    """
-    if names == "none":
-        return []
-    if names != "tensorboard":
-        raise ValueError(f"report_to: expected tensorboard or none; got {names!r}")
-    from torch.utils.tensorboard import SummaryWriter  # of the extra `train`
-    from transformers.integrations import TensorBoardCallback
-
-    return [TensorBoardCallback(SummaryWriter(str(folder / "tensorboard")))]
 
 
 def training_arguments(phase: Phase, folder: Path, device: torch.device) -> TrainingArguments:
@@ -262,7 +219,6 @@ def training_arguments(phase: Phase, folder: Path, device: torch.device) -> Trai
         optim="adamw_torch",
         learning_rate=phase.learning_rate,
         weight_decay=phase.weight_decay,
-        max_grad_norm=phase.clip,
         warmup_steps=min(phase.warmup, phase.steps - 1),
         lr_scheduler_type="cosine",
         bf16=phase.bf16,
@@ -276,7 +232,7 @@ def training_arguments(phase: Phase, folder: Path, device: torch.device) -> Trai
         metric_for_best_model=phase.best,
         greater_is_better="loss" not in phase.best,
         logging_steps=phase.log_every,
-        report_to="none",
+        report_to=phase.report_to,
         disable_tqdm=not sys.stderr.isatty(),
         remove_unused_columns=False,
         label_names=["labels"],
@@ -329,7 +285,7 @@ def make_trainer(
         data_collator=collator,
         train_dataset=records,
         eval_dataset=held_out,
-        callbacks=[LogLines(), FrozenInputs(), BestThatIsThere(), *reporters(phase.report_to, folder)],
+        callbacks=[PhaseCallback()],
         cached=None if phase.cache is None else CachedEncoder(model, root / phase.cache),
     )
     trainer.remove_callback(PrinterCallback)

@@ -1,11 +1,10 @@
 """Recipes: a YAML file with the stages that train a checkpoint, from new weights or from a trained model.
 
 model: .                   # folder with config.json and the tokenizer, relative to the recipe
-start: .                   # a trained model's folder to start from, for images of any size; none: new weights
+start: .                   # a trained model's folder to start from; none: new weights
 config: {fetcher_config: {allocator: tiers}}   # changes to config.json
 reference: {format: rendered, pages: 100, split: validation}   # typical questions; saves fetch_reference.json
 saved: {dtype: bfloat16, max_shard_size: 16MB}   # form of the files; none: as trained, in one file
-averaged: 0.4              # share of the start weights in the saved ones; none: the last stage's weights
 seed: 0
 defaults: {bf16: true}     # defaults of all stages that have these settings
 stages:
@@ -34,14 +33,12 @@ from ..files import ADAPTER as ADAPTER_FILE
 from ..files import check_types, fresh_folder, parse_yaml, read_yaml, sole_writer, write_json
 from ..loading import DTYPES, load_config, refused
 from ..modeling.configuration_arr_coc import ArrCocConfig, ArrCocFetcherConfig
-from ..modeling.grid_encoder import resize_relative, resize_table
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..modeling.processing_arr_coc import ArrCocProcessor
-from . import phases, tempering  # noqa: F401  # register their stages
+from . import phases  # noqa: F401  # registers its stages, and reinforcement its own
 from .attached import AttachedScorerStage, begin_attached
-from .checkpoints import LEARNER, load_learner, save_learner
 from .phases import Phase, train_phase
-from .reader import question_answering, recognition, relevance  # noqa: F401  # register their stages
+from .reader import asking, recognition  # noqa: F401  # register their stages
 from .reader.language_model import load_adapter, save_adapter
 from .stages import STAGES, Run, Stage, check_names, stage_from
 
@@ -51,7 +48,7 @@ class Saving:
     """How a recipe writes its trained model's files.
 
     Attributes:
-        dtype: of weights and of training-only states, a name in `DTYPES`; None: as they were trained.
+        dtype: of weights and of the adapter, a name in `DTYPES`; None: as they were trained.
         max_shard_size: of a file of weights, bytes or text such as "16MB".
 
     Raises:
@@ -84,25 +81,19 @@ class Saving:
         return cls(**settings)
 
     def write(self, run: Run, folder: Path) -> None:
-        """Writes weights, configuration, processor, and the states for further training, in the dtype of `saved`."""
+        """Writes weights, configuration, processor, and the language model's adapter, in the dtype of `saved`."""
         dtype = None if self.dtype is None else DTYPES[self.dtype]
         if dtype is not None:
             run.model.to(dtype)  # type: ignore[arg-type]  # transformers wraps `to` and loses its types
         run.model.save_pretrained(folder, max_shard_size=self.max_shard_size)
         run.processor.save_pretrained(folder)
-        if adapter := run.learner.get("adapter"):
-            save_adapter({name: weight.to(dtype or weight.dtype) for name, weight in adapter.items()}, folder)
-        if run.learner:
-            states = {
-                part: {name: weight.to(dtype) if weight.is_floating_point() else weight for name, weight in own.items()}
-                for part, own in run.learner.items()
-            }
-            save_learner(states, folder)
+        if run.adapter:
+            save_adapter({name: weight.to(dtype or weight.dtype) for name, weight in run.adapter.items()}, folder)
 
 
 logger = logging.get_logger(__name__)
 
-_TOP = ("model", "start", "seed", "reference", "saved", "averaged", "config")
+_TOP = ("model", "start", "seed", "reference", "saved", "config")
 _KINDS: tuple[tuple[tuple[str, ...], type, str], ...] = (
     (("model", "start"), str, "text"),
     (("seed",), int, "a whole number"),
@@ -121,18 +112,15 @@ class Recipe:
         model: the configuration's folder.
         stages: settings in the order they run.
         seed: of the initial weights.
-        start: a trained model's folder (with its `LEARNER`, for stages from scratch) to start from; None: new weights.
+        start: a trained model's folder to start from, with its adapter if it has one; None: new weights.
         root: the folder that paths in the stages' data are relative to.
         changes: settings that differ from the configuration's, parts of it as mappings.
         reference: typical questions, see `arr_coc.data.formats.open_records`, on which `arr-coc train` measures what
             the trained model fetches, for a server to compare its traffic with; None: no measurement.
         saved: how the trained model is written.
-        averaged: share of the weights before the first stage in the saved ones (a stage's own setting of this name is
-            the share of the weights before that stage).
 
     Raises:
-        ValueError: a share outside 0..1, or one of no `start`; a phase that follows a stage after which parts of the
-            model are still untrained.
+        ValueError: a phase that follows a stage after which parts of the model are still untrained.
     """
 
     model: Path
@@ -143,13 +131,8 @@ class Recipe:
     changes: Mapping[str, Any] = field(default_factory=dict)
     reference: Mapping[str, Any] | None = None
     saved: Saving = Saving()
-    averaged: float = 0.0
 
     def __post_init__(self) -> None:
-        if type(self.averaged) not in (int, float) or not 0 <= self.averaged <= 1:
-            raise ValueError(f"averaged: expected a share from 0 to 1; got {self.averaged!r}")
-        if self.averaged and self.start is None:
-            raise ValueError(f"averaged: expected start, the model that it is a share of; got {self.averaged} without")
         for before, after in pairwise(self.stages):
             if not (before.leaves_whole or after.from_scratch):
                 expected = "a phase first, or after a phase"
@@ -254,7 +237,6 @@ def load_recipe(path: Path, settings: Sequence[str] = ()) -> Recipe:
         changes=recipe.get("config") or {},
         reference=recipe.get("reference"),
         saved=Saving.told(recipe.get("saved") or {}),
-        averaged=recipe.get("averaged") or 0.0,
     )
 
 
@@ -300,16 +282,11 @@ def train(recipe: Recipe, out: Path, device: torch.device | str = "cpu") -> None
         if main:
             tell_recipe(recipe, out / "recipe.json")
         run = begin(recipe, torch.device(device))
-        found = {name: weight.detach().clone() for name, weight in run.model.named_parameters() if recipe.averaged}
         for number, stage in enumerate(recipe.stages):
             if main:
                 logger.info(f"stage {number}: {stage}")
                 tell_changes(stage, out / f"stage{number}.json")
             stage.run(run, out / f"stage{number}")
-        with torch.no_grad():
-            for name, weight in found.items():
-                trained = run.model.get_parameter(name)
-                trained.lerp_(weight.to(trained), recipe.averaged)
         if main:
             with fresh_folder(out.absolute() / "model", force=True) as beside:
                 recipe.saved.write(run, beside)
@@ -322,16 +299,14 @@ def train_attached(recipe: Recipe, out: Path, device: torch.device | str = "cpu"
     Raises:
         ValueError: other stages in the recipe, or settings for our own models only.
     """
-    own = {"reference": recipe.reference, "averaged": recipe.averaged or None}
-    given = [name for name, value in own.items() if value is not None]
+    given = [] if recipe.reference is None else ["reference"]
     given += [f"config.{name}" for name in recipe.changes if name != "fetcher_config"]
     given += [type(stage).__name__ for stage in recipe.stages if not isinstance(stage, AttachedScorerStage)]
     if given:
         expected = "stages attached_scorer alone, and of a configuration fetcher_config"
         raise ValueError(f"recipe: expected {expected}, with a published model; got {', '.join(given)}")
-    changes = {"fetcher_config": recipe.changes.get("fetcher_config", {})}
-    known = {"fetcher_config": ArrCocFetcherConfig().to_dict()}
-    config = ArrCocFetcherConfig.from_dict(_changed(known, changes, "config")["fetcher_config"])
+    known, changes = ArrCocFetcherConfig().to_dict(), recipe.changes.get("fetcher_config", {})
+    config = ArrCocFetcherConfig.from_dict(_changed(known, changes, "config.fetcher_config"))
     with sole_writer(out):
         tell_recipe(recipe, out / "recipe.json")
         reader = begin_attached(recipe.model, recipe.root, recipe.start, str(device))
@@ -356,7 +331,7 @@ def tell_changes(stage: Stage, path: Path) -> None:
 
 def tell_recipe(recipe: Recipe, path: Path, **others: Any) -> None:
     """The same for the settings of a recipe beside its stages, and for `others`."""
-    own = {name: getattr(recipe, name) for name in ("model", "start", "seed", "changes", "averaged")}
+    own = {name: getattr(recipe, name) for name in ("model", "start", "seed", "changes")}
     _tell({name: repr(value) for name, value in {**own, **others}.items()}, path, "training")
 
 
@@ -372,7 +347,11 @@ def _tell(told: dict[str, str], path: Path, what: str) -> None:
 
 
 def begin(recipe: Recipe, device: torch.device) -> Run:
-    """A model with new weights, or with those of the recipe's start folder."""
+    """A model with new weights, or with those of the recipe's start folder; weights that it does not have stay new.
+
+    Raises:
+        ValueError: no such folder, weights of other shapes, or fewer language layers.
+    """
     config = recipe.config()
     torch.manual_seed(recipe.seed)
     with refused(str(recipe.model)):
@@ -383,42 +362,17 @@ def begin(recipe: Recipe, device: torch.device) -> Run:
     if recipe.start is not None:
         if not recipe.start.is_dir():
             raise ValueError(f"start: expected a trained model's folder; got {recipe.start}, which is none")
+        known = ArrCocConfig.from_dict(config.to_dict())
         with refused(str(recipe.start)):
-            load_warm_start(run.model, recipe.start)
-        if any(stage.from_scratch for stage in recipe.stages) and (recipe.start / LEARNER).is_file():
-            run.learner = load_learner(recipe.start)
-        if "adapter" not in run.learner and (recipe.start / LANGUAGE_ADAPTER).is_dir():
-            places = run.model.model.bridge.places.state_dict()
-            run.learner |= {"adapter": load_adapter(recipe.start), "places": places}
+            trained, loading = ArrCocForConditionalGeneration.from_pretrained(
+                recipe.start, config=known, output_loading_info=True
+            )
+        if new := sorted(name for name in loading["missing_keys"] if ".language_model." in name):
+            raise ValueError(f"start: expected a language model that is as deep; got none with {new[0]}")
+        run.model.load_state_dict(trained.state_dict())
+        if (recipe.start / LANGUAGE_ADAPTER).is_dir():
+            run.adapter = load_adapter(recipe.start)
     return run
-
-
-def load_warm_start(model: ArrCocForConditionalGeneration, start: Path) -> None:
-    """Loads the weights in a trained model's folder; weights that it does not have stay new.
-
-    For another image size, position tables are resized as for an image of that size.
-
-    Raises:
-        ValueError: weights of other shapes, or fewer language layers.
-    """
-    config = model.config
-    size = load_config(str(start)).vision_config.image_size
-    known = ArrCocConfig.from_dict(config.to_dict())
-    known.vision_config.image_size = size
-    trained, loading = ArrCocForConditionalGeneration.from_pretrained(start, config=known, output_loading_info=True)
-    missing: set[str] = set(loading["missing_keys"])
-    if new := sorted(name for name in missing if ".language_model." in name):
-        raise ValueError(f"start: expected a language model that is as deep; got none with {new[0]}")
-    weights = trained.state_dict()
-    if size != config.vision_config.image_size:
-        encoder = "model.vision_tower.grid_encoder."
-        like = model.state_dict()
-        for name in weights:
-            if name == f"{encoder}pos_embed":
-                weights[name] = resize_table(weights[name], like[name].shape[1])
-            elif name.startswith(encoder) and name.endswith(("rel_pos_h", "rel_pos_w")):
-                weights[name] = resize_relative(weights[name], len(like[name]))
-    model.load_state_dict(weights)
 
 
 ADAPTER = "adapter"
@@ -440,8 +394,6 @@ def train_adapter(recipe: Recipe, out: Path, device: torch.device | str = "cpu",
     if len(recipe.stages) != 1 or not isinstance(phase, Phase) or recipe.start is None:
         stages = ", ".join(type(stage).__name__ for stage in recipe.stages)
         raise ValueError(f"adapter: expected a recipe with a start and one phase; got {recipe.start} and {stages}")
-    if recipe.averaged:
-        raise ValueError(f"adapter: expected a recipe that averages no weights; got averaged: {recipe.averaged}")
     own = {"config": recipe.changes, "reference": recipe.reference}
     if given := [name for name, value in own.items() if value]:
         raise ValueError(f"adapter: expected a recipe of the start's model as it is; got {', '.join(given)}")

@@ -1,33 +1,127 @@
 """Reinforcement: the scorer learns which patches to fetch from answers alone, without boxes.
 
-For each question G sets of patches are drawn from the scorer (Plackett-Luce, `plackett_luce.py`), the model answers
-from each, and sets with better answers than the same question's other sets become more likely (REINFORCE, Williams
-1992, with a leave-one-out baseline, Kool et al. 2019). With an allocator that chooses the number of patches, the sizes
-of the sets are drawn too, and its budgeter learns as well. An image is encoded once. This file has, in order: the
-reward of an answer, a batch whose questions are answered several times, the loss.
+For each question G sets of patches are drawn from the scorer, the model answers from each, and sets with better answers
+than the same question's other sets become more likely (REINFORCE, Williams 1992, with a leave-one-out baseline, Kool et
+al. 2019). An image is encoded once. Sets are drawn without replacement (Plackett-Luce): one patch after the other, each
+with probability softmax(logits) among those that are left. Adding Gumbel noise to the logits and taking the K largest
+draws exactly so (Yellott 1977; Kool et al. 2019, "Stochastic Beams").
 
-Notation: B prompts, I image slots, G draws, N patches, K fetched tokens at most, S prompt length.
+This file has, in order: the drawing of sets, the reward of an answer, a batch whose questions are answered several
+times, the loss, and a stage that learns tempering in the same way.
+
+Notation: B prompts, I image slots, G draws, N patches, K of them drawn, S prompt length; `...` leading dimensions
+(items, draws), the same everywhere in one call.
 """
 
-from collections.abc import Mapping, Sequence
-from copy import deepcopy
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+import logging
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import torch
+from accelerate import PartialState
 from torch import Tensor, nn
 
+from ..data.formats import open_records
+from ..data.records import Record
+from ..families.tempering import TemperingPolicy
 from ..metrics import exact_match, token_f1
-from ..modeling.answers import split_thinking
 from ..modeling.fetcher import FetchChoices, FetchResult
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration, ImageEncoding
-from ..modeling.prompt import default_query_mask, trim_placeholders
+from ..modeling.passes import AUTO_PASSES
+from ..modeling.prompt import default_query_mask
 from ..modeling.scorers import Scorer
 from ..modeling.views import SelectedSlots
+from .checkpoints import load_state, save_state
 from .losses import answer_positions, token_losses
-from .parts import base_model
-from .plackett_luce import draw_orders, draw_sizes, set_log_probability, size_log_probability
-from .stages import check_names
+from .optimizers import base_model
+from .stages import STAGES, Run, Stage, check_names
+
+_STEP, _FAR = 0.25, 24.0
+"""Quadrature: nodes every quarter of the integrand's width, up to so many widths below its mode and a quarter above."""
+_CERTAIN = 30.0
+"""log(1 - exp(-exp(30))) is 0 in every precision."""
+_EXCLUDED = -1e30
+"""Logit of what cannot be drawn: finite, because the gradient of logsumexp over nothing but -inf is not a number."""
+
+
+def draw_orders(logits: Tensor, count: int, *, mask: Tensor | None = None, generator: torch.Generator) -> Tensor:
+    """Draws `count` distinct patches: logits [..., N] -> indices [..., K], int64, in the order drawn.
+
+    Args:
+        logits: any scale; no gradient flows.
+        count: K.
+        mask: bool [..., N], True on what may be drawn; where that is fewer than K, others fill up, lower index first.
+        generator: decides; on the generator's own device, so that a seed gives the same sets on every machine.
+
+    Raises:
+        ValueError: K above N, or below 1.
+    """
+    patches = logits.shape[-1]
+    if not 1 <= count <= patches:
+        raise ValueError(f"count: expected 1 to {patches} patches; got {count}")
+    waits = torch.empty(logits.shape, device=generator.device).exponential_(generator=generator)
+    keys = logits.detach().float() - waits.clamp(min=torch.finfo(torch.float32).tiny).log().to(logits.device)
+    if mask is not None:
+        filling = _EXCLUDED * (1 + torch.arange(patches, device=keys.device) / patches)
+        keys = torch.where(mask, keys, filling)
+    return keys.topk(count, dim=-1).indices
+
+
+def set_log_probability(logits: Tensor, drawn: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Log-probability of drawing these patches in whatever order: logits [..., N], drawn [..., K] -> [...].
+
+    What is answered depends on the set alone, so the order is noise: the gradient of this log-probability is the mean
+    of the drawn sequence's over the orders of the set, and as an estimator varies less. The sum over K! orders is
+    one integral, P(S) = integral over t > 0 of exp(-t) prod_{i in S} (1 - exp(-t w_i)) with w_i = exp(logit_i) / the
+    sum of exp(logit) outside S: every member's exponential clock rings before the first clock outside (Kool et al.
+    2020, "Estimating gradients for discrete random variables by sampling without replacement", appendix B). In
+    x = log t the integrand is log-concave and smooth, so the trapezoidal rule around its mode is exact to float32.
+
+    Drawn patches outside `mask` [..., N] only fill up (see `draw_orders`) and count as certain.
+    """
+    logits = logits.float()
+    if mask is None:
+        mask = torch.ones_like(logits, dtype=torch.bool)
+    others = mask & ~torch.zeros_like(mask).scatter(-1, drawn, True)
+    rest = torch.where(others, logits, _EXCLUDED).logsumexp(-1)  # log of the sum of exp(logit) outside S [...]
+    weights = torch.where(
+        mask.gather(-1, drawn), logits.gather(-1, drawn) - rest[..., None], _CERTAIN
+    )  # log w [..., K]
+    with torch.no_grad():
+        mode, width = _mode(weights)
+        offsets = torch.arange(-_FAR, _FAR / 4 + _STEP, _STEP, device=weights.device)
+        nodes = mode[..., None] + width[..., None] * offsets  # x [..., Q]
+    heights = nodes - nodes.exp() + _log1mexp(weights[..., None, :] + nodes[..., None]).sum(-1)
+    return heights.logsumexp(-1) + (width * _STEP).log()
+
+
+def _log1mexp(y: Tensor) -> Tensor:
+    """log(1 - exp(-exp(y))), accurate on both ends: for small exp(y) = z it is y - z / 2 + O(z^2)."""
+    small = y < -6.0
+    z = torch.where(small, 0.0, y).clamp(max=_CERTAIN).exp()
+    low = torch.where(small, y, 0.0)
+    return torch.where(small, low - low.exp() / 2, (-torch.expm1(-z)).log())
+
+
+def _mode(weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Mode and width [...] of the integrand in x for log-weights [..., K]; the mode is in 0..log(1 + K)."""
+
+    def pull(x: Tensor) -> tuple[Tensor, Tensor]:
+        """Sum over members of g(z) = z / (exp(z) - 1) and of -dg/dx, at z = w exp(x)."""
+        z = (weights + x[..., None]).clamp(-_CERTAIN, 4.0).exp()  # beyond exp(4), g is below 1e-21
+        g = z / torch.expm1(z)
+        return g.sum(-1), (g * (g + z - 1)).sum(-1)
+
+    low, high = torch.zeros_like(weights[..., 0]), torch.full_like(weights[..., 0], math.log1p(weights.shape[-1]))
+    for _ in range(24):
+        middle = (low + high) / 2
+        rising = 1 + pull(middle)[0] > middle.exp()
+        low, high = torch.where(rising, middle, low), torch.where(rising, high, middle)
+    return low, (low.exp() + pull(low)[1]).rsqrt()
 
 
 @dataclass(frozen=True)
@@ -55,8 +149,8 @@ def reward(
 ) -> Tensor:
     """correctness * w_c + (1 - fetched / budget) * w_e + w_p / passes, in the shape of `correctness`.
 
-    The baseline removes terms that are equal for all draws of a question: efficiency matters with allocators that
-    choose the number of patches, passes in a model with several passes.
+    The baseline removes terms that are equal for all draws of a question: efficiency and passes matter in a model with
+    several passes.
 
     Args:
         correctness: in 0..1.
@@ -80,131 +174,37 @@ def group_advantages(rewards: Tensor, *, normalise: bool = False) -> Tensor:
     return advantages
 
 
-_PROMPT = ("input_ids", "attention_mask", "labels", "query_mask")
-
-
 @dataclass(frozen=True)
-class AnsweredPrompts:
-    """Prompts about encoded images, and their right answers.
+class DrawnQuestions:
+    """Prompts about encoded images with their right answers, and the inputs for drawing their patches.
 
     Attributes:
         model: answers them.
-        batch: `_PROMPT` [B, S], the ids with as many placeholders for fetched tokens as patches are drawn, and
-            `image_index` [I].
-        answers: for each prompt the right texts; None: from `labels`.
+        batch: `input_ids` (with as many placeholders for fetched tokens as patches are drawn), `attention_mask`,
+            `labels`, `query_mask` [B, S] and `image_index` [I].
         encoding: the images.
-    """
-
-    model: ArrCocForConditionalGeneration
-    batch: dict[str, Tensor]
-    answers: Sequence[Sequence[str]] | None
-    encoding: ImageEncoding
-
-    def select(self, prompts: Tensor, slots: Tensor, num_fetched: int) -> "AnsweredPrompts":
-        """Some prompts, by number [b], with their slots (bool [I]) and `num_fetched` placeholders for fetched tokens
-        per image."""
-        batch = trim_placeholders(
-            counts=torch.full((int(slots.sum()),), num_fetched, device=slots.device),
-            image_token_id=self.model.config.image_token_id,
-            base_positions=self.encoding.base_positions,
-            pad_token_id=self._pad,
-            **{name: self.batch[name][prompts] for name in _PROMPT},
-        )
-        batch["image_index"] = self.batch["image_index"][slots]
-        answers = None if self.answers is None else [self.answers[i] for i in prompts.tolist()]
-        return replace(self, batch=batch, answers=answers)
-
-    def answered(self, drawn: Tensor, how: str) -> Tensor:
-        """Correctness [B] of the answers from exactly the drawn patches [I, K]; `how`: see `ReinforceSettings`."""
-        images: dict[str, Any] = {"image_encoding": self.encoding, "image_index": self.batch["image_index"]}
-        images["choices"] = FetchChoices(patches=drawn)
-        return self._forced(images) if how == "forced" else self._generated(images)
-
-    def _forced(self, images: dict[str, Any]) -> Tensor:
-        """Share of the answer's tokens, its end included, that a greedy answer gets right before its first mistake.
-
-        One pass suffices, as greedy decoding sees the same tokens up to there. Later tokens do not count: even without
-        relevant patches a model guesses the ends of words.
-        """
-        labels = self.batch["labels"]
-        prompts = {name: self.batch[name] for name in _PROMPT if name != "labels"}
-        output = self.model(**prompts, **images, logits_to_keep=answer_positions(labels), use_cache=False)
-        right = token_losses(output.logits, labels)[1]
-        asked = labels[:, -right.shape[1] :] != -100
-        return ((right.logical_not().cumsum(1) == 0) & asked).sum(1) / asked.sum(1).clamp(min=1)
-
-    def _generated(self, images: dict[str, Any]) -> Tensor:
-        """Greedy answers, scored as text, with room for thinking before them."""
-        prompts, longest = self._prompts()
-        room = max(longest, self.model.generation_config.max_new_tokens or 0)
-        settings: dict[str, Any] = {**prompts, **images, "max_new_tokens": room}
-        output = self.model.generate(**settings, do_sample=False, num_beams=1)
-        texts = self._decoded(output[:, prompts["input_ids"].shape[1] :])
-        wanted = self.answers
-        if wanted is None:
-            labels = self.batch["labels"]
-            wanted = [[text] for text in self._decoded(labels.masked_fill(labels == -100, self._pad))]
-        scores = [answer_correctness(text, right) for text, right in zip(texts, wanted, strict=True)]
-        return torch.tensor(scores, device=output.device)
-
-    @property
-    def _pad(self) -> int:
-        return self.model.processor.tokenizer.pad_token_id
-
-    def _decoded(self, ids: Tensor) -> list[str]:
-        texts = self.model.processor.tokenizer.batch_decode(ids, skip_special_tokens=True)
-        return [split_thinking(text.strip())[1] for text in texts]
-
-    def _prompts(self) -> tuple[dict[str, Tensor], int]:
-        """The prompts up to their answers, padded on the left, and tokens of the longest answer."""
-        labels, ids = self.batch["labels"], self.batch["input_ids"]
-        asked = labels != -100
-        if not bool(asked.any(1).all()):
-            raise ValueError("labels: expected an answer in every row; got rows without")
-        position = torch.arange(ids.shape[1], device=ids.device)
-        before = (position < asked.int().argmax(1, keepdim=True)) & self.batch["attention_mask"].bool()
-        width = int(before.sum(1).max())
-        order = before.int().argsort(dim=1, stable=True)[:, -width:]  # kept tokens last, in their order
-        inside = before.gather(1, order)
-        prompts = {
-            "input_ids": ids.gather(1, order).masked_fill(~inside, self._pad),
-            "attention_mask": inside.long(),
-            "query_mask": self.batch["query_mask"].gather(1, order) & inside,
-        }
-        return prompts, int(asked.sum(1).max())
-
-
-@dataclass(frozen=True)
-class DrawnQuestions:
-    """Questions with the inputs for drawing their patches.
-
-    Attributes:
-        prompts: with room for K fetched tokens per image.
         selected: the image slots of the questions.
         mask: bool [I, N], True on patches that may be drawn.
     """
 
-    prompts: AnsweredPrompts
+    model: ArrCocForConditionalGeneration
+    batch: dict[str, Tensor]
+    encoding: ImageEncoding
     selected: SelectedSlots
     mask: Tensor
 
     @classmethod
     @torch.no_grad()
     def of(
-        cls,
-        model: ArrCocForConditionalGeneration,
-        batch: Mapping[str, Tensor],
-        *,
-        encoding: ImageEncoding | None = None,
-        answers: Sequence[Sequence[str]] | None = None,
+        cls, model: ArrCocForConditionalGeneration, batch: Mapping[str, Tensor], encoding: ImageEncoding | None = None
     ) -> "DrawnQuestions":
         """From a batch of `QuestionCollator`; encodes its images unless `encoding` is given.
 
         Raises:
             ValueError: no labels, or prompts without room for fetched tokens.
         """
-        missing = [name for name in ("input_ids", "attention_mask", "labels") if batch.get(name) is None]
-        if missing:
+        needed = ("input_ids", "attention_mask", "labels")
+        if missing := [name for name in needed if batch.get(name) is None]:
             raise ValueError(f"batch: expected input_ids, attention_mask and labels; got none of {', '.join(missing)}")
         ids, query, index = batch["input_ids"], batch.get("query_mask"), batch.get("image_index")
         if query is None:
@@ -218,31 +218,30 @@ class DrawnQuestions:
             raise ValueError("batch: expected prompts with room for fetched patches; got a budget of 0")
         mask = selected.context.patch_mask
         mask = mask if selected.taken is None else mask.scatter(1, selected.taken, False)
-        own = {**{name: batch[name] for name in _PROMPT[:3]}, "query_mask": query.bool(), "image_index": index}
-        return cls(AnsweredPrompts(model, own, answers, encoding), selected, mask)
+        own = {**{name: batch[name] for name in needed}, "query_mask": query.bool(), "image_index": index}
+        return cls(model, own, encoding, selected, mask)
 
     @torch.no_grad()
-    def correctness(self, drawn: Tensor, sizes: Tensor, how: str) -> Tensor:
-        """Correctness [B, G] of the answers from the first `sizes` [I, G] of the drawn patches [I, G, K].
+    def correctness(self, drawn: Tensor) -> Tensor:
+        """Correctness [B, G] of the answers from exactly the drawn patches [I, G, K].
 
-        Raises:
-            ValueError: images of one prompt with sets of different sizes.
+        It is the share of the answer's tokens, its end included, that a greedy answer gets right before its first
+        mistake. One pass suffices, as greedy decoding sees the same tokens up to there. Later tokens do not count: even
+        without relevant patches a model guesses the ends of words.
         """
-        rows = self.selected.rows
-        correct = torch.zeros(len(self.selected.input_ids), drawn.shape[1], device=drawn.device)
-        for g in range(drawn.shape[1]):
-            wanted = sizes.new_full((len(correct),), int(sizes[0, g])).scatter(0, rows, sizes[:, g])
-            if not torch.equal(wanted[rows], sizes[:, g]):
-                received = "several, and an allocator that chooses for each how much it fetches"
-                raise ValueError(f"batch: expected one image per prompt; got {received}")
-            for size in wanted.unique().tolist():
-                prompts = (wanted == size).nonzero()[:, 0]
-                slots = torch.isin(rows, prompts)
-                asked = self.prompts
-                if len(prompts) < len(correct) or size < self.selected.budget:
-                    asked = asked.select(prompts, slots, size)
-                correct[prompts, g] = asked.answered(drawn[slots, g, :size], how).to(correct)
-        return correct
+        labels, correct = self.batch["labels"], []
+        prompts: dict[str, Any] = {name: tensor for name, tensor in self.batch.items() if name != "labels"}
+        prompts |= {"image_encoding": self.encoding, "logits_to_keep": answer_positions(labels), "use_cache": False}
+        for patches in drawn.unbind(1):
+            output = self.model(**prompts, choices=FetchChoices(patches=patches))
+            right = token_losses(output.logits, labels)[1]
+            asked = labels[:, -right.shape[1] :] != -100
+            correct.append(((right.logical_not().cumsum(1) == 0) & asked).sum(1) / asked.sum(1).clamp(min=1))
+        return torch.stack(correct, 1)
+
+
+ENTROPY_FLOOR, ENTROPY_WEIGHT = 1.0, 0.1
+"""The least entropy of one draw from the scorer, nats (log(8) is that of 8 equal patches); weight of the shortfall."""
 
 
 @dataclass(frozen=True)
@@ -251,44 +250,27 @@ class ReinforceSettings:
 
     Attributes:
         draws: G, sets drawn for each question.
-        weights: of the reward's parts.
         normalise: divide advantages by their standard deviation within a question's draws.
-        temperature: sets are drawn from logits / temperature.
-        entropy_floor: nats, of one draw: the least entropy of the scorer; log(8) is that of 8 equal patches.
-        entropy_weight: of the shortfall.
         kl_weight: of the divergence from the starting scorer.
-        answering: "generate": greedy answers, scored as text; "forced": one pass over the right answer, and the share
-            of its tokens before the first mistake of a greedy answer is the overlap, which is a denser reward.
     """
 
     draws: int = 8
-    weights: RewardWeights = field(default_factory=RewardWeights)
     normalise: bool = False
-    temperature: float = 1.0
-    entropy_floor: float = 1.0
-    entropy_weight: float = 0.1
     kl_weight: float = 0.01
-    answering: Literal["generate", "forced"] = "generate"
 
     def __post_init__(self) -> None:
         if self.draws < 2:
             raise ValueError(f"draws: expected at least 2, to be compared with each other; got {self.draws}")
-        if not self.temperature > 0:
-            raise ValueError(f"temperature: expected a positive number; got {self.temperature}")
-        if self.answering not in ("generate", "forced"):
-            raise ValueError(f'answering: expected "generate" or "forced"; got {self.answering!r}')
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> "ReinforceSettings":
-        """Settings by name, `weights` as a mapping too.
+        """Settings by name.
 
         Raises:
             ValueError: an unknown setting, or a bad one.
         """
         check_names(cls.__dataclass_fields__, settings, "reinforcement")
-        weights = settings.get("weights", {})
-        check_names(RewardWeights.__dataclass_fields__, weights, "reinforcement.weights")
-        return cls(**{**settings, "weights": RewardWeights(**weights)})
+        return cls(**settings)
 
 
 @dataclass(frozen=True)
@@ -301,8 +283,7 @@ class Reinforcement:
         log_probability: [B, G] of the drawn sets.
         entropy: mean over slots, nats.
         divergence: mean over slots from the starting scorer, nats; 0 without one.
-        sets: [I, G, K] the patches drawn, those of a set in front.
-        sizes: [I, G] how many of them are the set.
+        sets: [I, G, K] the patches drawn.
     """
 
     loss: Tensor
@@ -312,11 +293,10 @@ class Reinforcement:
     entropy: Tensor
     divergence: Tensor
     sets: Tensor
-    sizes: Tensor
 
     def measures(self) -> dict[str, Tensor]:
         """Name in the log -> the tensor whose mean a run logs."""
-        names = ("rewards", "correctness", "entropy", "divergence", "sizes")
+        names = ("rewards", "correctness", "entropy", "divergence")
         return {f"reinforcement/{name}": getattr(self, name) for name in names}
 
 
@@ -341,79 +321,160 @@ def _log_softmax(logits: Tensor, mask: Tensor) -> Tensor:
     return logits.float().masked_fill(~mask, lowest).log_softmax(-1).clamp(min=-1e4)
 
 
-def starting_scorer(model: nn.Module, strategy: str | None = None) -> Scorer:
-    """A frozen copy of the scorer as it is now: the `reference` of `reinforcement_loss`."""
-    base = base_model(model)
-    name = base.config.fetcher_config.strategy if strategy is None else strategy
-    return deepcopy(base.model.fetcher.scorer(name)).requires_grad_(False)
-
-
 def reinforcement_loss(
     model: nn.Module,
     batch: Mapping[str, Tensor],
     settings: ReinforceSettings,
     *,
     generator: torch.Generator,
-    strategy: str | None = None,
     fetch: FetchResult | None = None,
-    answers: Sequence[Sequence[str]] | None = None,
     encoding: ImageEncoding | None = None,
     reference: Scorer | None = None,
 ) -> Reinforcement:
-    """Draws G sets for each question, answers from each, and returns the loss that trains the scorer and the budgeter.
+    """Draws G sets for each question, answers from each, and returns the loss that trains the scorer.
 
     Args:
         model: an ARR-COC model with its processor, wrapped by PEFT or not.
         batch: from `QuestionCollator`, without its boxes: `input_ids`, `labels`, `attention_mask` [B, S];
             `query_mask`, `image_index` where there are any; `pixel_values` and `patch_mask` unless `encoding` is given.
-        strategy: a name; that of `fetch`, or the config's, by default.
         fetch: of a forward pass on this batch: its scores get the gradient, through whatever wraps the model (DDP);
-            None: the scorer runs here.
-        answers: for each prompt the right texts; by default from `labels`.
-        reference: the starting scorer, see `starting_scorer`; None: no divergence.
+            None: the model's own scorer runs here.
+        reference: the scorer as it was at the start, see `Reinforcement.divergence`; None: no divergence.
 
     Raises:
-        ValueError: a scorer without weights, no labels, a prompt without room for fetched patches; prompts with several
-            images with an allocator that chooses the number of patches.
+        ValueError: a scorer without weights, an allocator that chooses the number of patches, no labels, a prompt
+            without room for fetched patches.
     """
     base = base_model(model)
-    strategy = strategy or (base.config.fetcher_config.strategy if fetch is None else fetch.strategy)
+    strategy = base.config.fetcher_config.strategy if fetch is None else fetch.strategy
     if not base.model.fetcher.check_strategy(strategy).trained:
         raise ValueError(f"strategy: expected a scorer with weights, to be trained; got {strategy!r}")
-    asked = DrawnQuestions.of(base, batch, encoding=encoding, answers=answers)
+    asked = DrawnQuestions.of(base, batch, encoding)
     if fetch is None:
         fetch = base.model.fetch(asked.selected, FetchChoices(strategy=strategy))
-    logits = fetch.scores / settings.temperature
-    sets, sizes, log_p = _draw(logits, fetch.survival, asked, settings.draws, generator)
-    correct = asked.correctness(sets, sizes, settings.answering)
-    rows = asked.selected.rows
-    slots = torch.zeros_like(correct).index_add(0, rows, torch.ones_like(log_p))
-    fetched = torch.zeros_like(correct).index_add(0, rows, sizes.to(correct)) / slots.clamp(min=1)
-    rewards = reward(correct, fetched=fetched, budget=asked.selected.budget, weights=settings.weights)
-    log_p = torch.zeros_like(rewards).index_add(0, rows, log_p)  # several images in a prompt: drawn independently
+    if fetch.survival is not None:
+        raise ValueError(f"allocator: expected one that fetches exactly the budget; got {fetch.allocator!r}")
+    logits, budget = fetch.scores, asked.selected.budget
+    copies, mask = (each[:, None].expand(-1, settings.draws, -1) for each in (logits, asked.mask))
+    sets = draw_orders(copies, budget, mask=mask, generator=generator)
+    correct = asked.correctness(sets)
+    rewards = reward(correct, fetched=budget, budget=budget, weights=RewardWeights())
+    log_p = torch.zeros_like(rewards)  # several images in a prompt: drawn independently
+    log_p = log_p.index_add(0, asked.selected.rows, set_log_probability(copies, sets, mask))
     advantages = group_advantages(rewards, normalise=settings.normalise)
     entropy, divergence = draw_entropy(logits, asked.mask), logits.new_zeros(())
-    loss = -(advantages * log_p).mean() + settings.entropy_weight * (settings.entropy_floor - entropy).relu().mean()
+    loss = -(advantages * log_p).mean() + ENTROPY_WEIGHT * (ENTROPY_FLOOR - entropy).relu().mean()
     if reference is not None:
         with torch.no_grad():
-            before = reference(asked.selected.context) / settings.temperature
+            before = reference(asked.selected.context)
         divergence = draw_divergence(logits, before, asked.mask).mean()
         loss = loss + settings.kl_weight * divergence
-    return Reinforcement(
-        loss, rewards, correct, log_p.detach(), entropy.detach().mean(), divergence.detach(), sets, sizes
-    )
+    return Reinforcement(loss, rewards, correct, log_p.detach(), entropy.detach().mean(), divergence.detach(), sets)
 
 
-def _draw(
-    logits: Tensor, survival: Tensor | None, asked: DrawnQuestions, draws: int, generator: torch.Generator
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Patches [I, G, K], the sizes of the sets [I, G], and the log-probability of set and size [I, G]."""
-    logits = logits[:, None].expand(-1, draws, -1)
-    mask = asked.mask[:, None].expand(-1, draws, -1)
-    sizes = torch.full(logits.shape[:2], asked.selected.budget, device=logits.device)
-    log_p = logits.new_zeros(logits.shape[:2])
-    if survival is not None:
-        sizes = draw_sizes(survival, draws, generator=generator)
-        log_p = size_log_probability(survival, sizes)
-    sets = draw_orders(logits, asked.selected.budget, mask=mask, generator=generator)
-    return sets, sizes, log_p + set_log_probability(logits, sets, mask, sizes=sizes)
+logger = logging.getLogger(__name__)
+
+STATE = "tempering.pt"
+"""In a stage's folder: step, policy and optimiser, replaced in one move."""
+
+Episode = Callable[[int], float]
+"""The number of an episode of its question -> its reward; the policy draws at least one share in it."""
+
+
+def tempering_loss(
+    policy: TemperingPolicy, questions: Sequence[Episode], *, draws: int, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Plays G = `draws` episodes of each question; returns the loss to minimise, and the rewards [B, G]."""
+    rewards, log_p = [], []
+    for play in questions:
+        for number in range(draws):
+            with policy.drawing(generator) as drawn:
+                rewards.append(play(number))
+            log_p.append(policy.log_probability(drawn))
+    gained = torch.tensor(rewards).view(len(questions), draws)
+    likely = torch.stack(log_p).view(len(questions), draws)
+    return -(group_advantages(gained).to(likely) * likely).mean(), gained
+
+
+@STAGES.register("tempering")
+@dataclass(frozen=True)
+class Tempering(Stage):
+    """Settings of the stage, and the stage.
+
+    Attributes:
+        data: a source of records, see `open_records`, each about one image.
+        steps: of AdamW.
+        batch_size: B.
+        draws: G.
+        learning_rate: of AdamW.
+        budget: tokens of each pass.
+        new_tokens: the most tokens of an answer, thinking included.
+        rewards: weights of its parts, see `RewardWeights`; efficiency is of the tokens of `AUTO_PASSES` passes.
+        log_every: steps.
+        save_every: steps.
+        seed: of questions and draws.
+    """
+
+    data: Mapping[str, Any]
+    steps: int = 100
+    batch_size: int = 4
+    draws: int = 4
+    learning_rate: float = 0.02
+    budget: int | str = "fast"
+    new_tokens: int = 32
+    rewards: Mapping[str, float] = field(default_factory=dict)
+    log_every: int = 10
+    save_every: int = 25
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_counts("steps", "batch_size", "new_tokens", "log_every", "save_every")
+        self.check_counts("draws", least=2)
+        check_names(RewardWeights.__dataclass_fields__, self.rewards, "rewards")
+
+    def run(self, run: Run, folder: Path) -> None:
+        if (processes := PartialState().num_processes) > 1:
+            raise ValueError(f"stage tempering: expected one process; got {processes}")
+        model: Any = run.model
+        model = model.to(run.device).eval()
+        policy = model.model.fetcher.tempering
+        if policy is None:
+            raise ValueError("stage tempering: expected fetcher_config.learned_exploration: true; got false")
+        model.processor = run.processor
+        records = open_records(self.data, folder=run.root)
+        optimizer = torch.optim.AdamW(policy.parameters(), lr=self.learning_rate, weight_decay=0.0)
+        if state := load_state(folder / STATE):
+            policy.load_state_dict(state["policy"])
+            optimizer.load_state_dict(state["optimizer"])
+        for step in range(int(state["step"]) if state else 0, self.steps):
+            generator = torch.Generator().manual_seed(self.seed * 1_000_003 + step)
+            chosen = torch.randint(len(records), (self.batch_size,), generator=generator).tolist()
+            asked = [(model.encode_image(records[number].picture), records[number]) for number in chosen]
+            questions = [partial(self._play, model, *each, step) for each in asked]
+            loss, rewards = tempering_loss(policy, questions, draws=self.draws, generator=generator)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            if (step + 1) % self.log_every == 0:
+                logger.info(f"tempering step {step + 1}/{self.steps}: reward {rewards.mean():.3f}")
+            if (step + 1) % self.save_every == 0 or step + 1 == self.steps:
+                state = {"step": step + 1, "policy": policy.state_dict(), "optimizer": optimizer.state_dict()}
+                save_state(folder / STATE, state)
+
+    def _play(
+        self, model: ArrCocForConditionalGeneration, encoding: ImageEncoding, record: Record, step: int, number: int
+    ) -> float:
+        """The reward of one episode; its draws depend on question, step and number."""
+        passes: dict[str, Any] = {"num_passes": "auto", "exploration": "learned", "seed": step * self.draws + number}
+        settings: dict[str, Any] = {"do_sample": False, "max_new_tokens": self.new_tokens, "return_fetch": True}
+        settings |= {"budget": self.budget, "history": record.history}
+        answer = model.generate(encoding, record.question, **passes, **settings)
+        gained = reward(
+            torch.tensor(answer_correctness(answer.text, record.answers)),
+            fetched=answer.fetch.budget,
+            budget=AUTO_PASSES * answer.passes[0].fetch.budget,
+            passes=len(answer.passes),
+            weights=RewardWeights(**self.rewards),
+        )
+        return float(gained)

@@ -10,6 +10,7 @@ import logging
 import os
 import shutil
 from collections.abc import Iterator, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,10 +33,20 @@ from ..modeling.prompt import trim_placeholders
 from .attention import answer_attention, patch_attention
 from .cache import CachedEncoder
 from .checkpoints import discard_incomplete, mark_complete, newest_complete
-from .losses import Counts, Term, answer_positions, loss_terms, text_statistics, token_losses
-from .measures import Averages, fetch_measures, item_measures, summary, tier_shares
-from .parts import base_model, gradient_norms, parameter_groups
-from .reinforce import ReinforceSettings, reinforcement_loss, starting_scorer
+from .losses import (
+    COUNTED,
+    Averages,
+    Term,
+    answer_positions,
+    counted,
+    fetch_measures,
+    item_measures,
+    loss_terms,
+    summary,
+    token_losses,
+)
+from .optimizers import base_model, gradient_norms, parameter_groups
+from .reinforce import ReinforceSettings, reinforcement_loss
 
 if TYPE_CHECKING:
     from .phases import Phase
@@ -139,13 +150,13 @@ class ArrCocTrainer(Trainer):
         self.averages = Averages(self.accelerator)
         if self.weights["retention"] and not hasattr(self.model, "disable_adapter"):
             raise ValueError("retention: expected an adapter to be trained, beside what shall stay; got a whole model")
-        scorers = base_model(self.model).model.fetcher.scorers if self.weights["reinforcement"] else ()
-        self.references = {name: starting_scorer(self.model, name) for name in scorers}
+        self.references: dict[str, Any] = {}  # the scorers as the phase begins with them
+        if self.weights["reinforcement"]:
+            scorers = base_model(self.model).model.fetcher.scorers
+            self.references = {name: deepcopy(own).requires_grad_(False) for name, own in scorers.items()}
         self.text_statistics = self._text_statistics() if self.weights["distribution"] else None
         wrapped = {type(module).__name__ for module in self.model.modules()}  # FSDP refuses names of missing modules
         self.model._no_split_modules = sorted(wrapped & set(base_model(self.model)._no_split_modules or ()))
-        if self.args.max_steps < 1:
-            raise ValueError(f"max_steps: expected at least 1; got {self.args.max_steps}")
 
     # ---- data and optimiser
 
@@ -155,7 +166,7 @@ class ArrCocTrainer(Trainer):
         return StepSampler(len(data), draws=per_step * self.args.max_steps, seed=self.args.seed)
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
-        """The configured optimiser over one group per trained part: see `parts.parameter_groups`."""
+        """The configured optimiser over one group per trained part: see `optimizers.parameter_groups`."""
         if self.optimizer is None:
             trained: Any = self.model if model is None else model
             kind, settings = self.get_optimizer_cls_and_kwargs(self.args, trained)
@@ -169,23 +180,19 @@ class ArrCocTrainer(Trainer):
         return self.optimizer
 
     def _get_num_items_in_batch(self, batch_samples: list, device: torch.device) -> Tensor:
-        """The divisors of a step's losses, over all its batches and processes: see `Counts`."""
-        totals = sum(Counts.of(batch).tensor(device) for batch in batch_samples)
+        """The divisors of a step's losses (`COUNTED`), over all its batches and processes."""
+        totals = sum(counted(batch, device) for batch in batch_samples)
         assert isinstance(totals, Tensor), "Trainer asks for a step that has batches"
         return self.accelerator.reduce(totals, "sum")
 
     # ---- one step
 
-    def draw(self) -> Draw:
-        """How the current step fetches."""
-        return self.phase.mix.draw(self.args.seed, self.state.global_step, base_model(self.model).config)
-
     def compute_loss(
         self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
         """The weighted sum of the losses, each divided by its count over the whole step."""
-        draw, config = self.draw(), base_model(self.model).config
-        self._anneal()
+        config = base_model(self.model).config
+        draw = self.phase.mix.draw(self.args.seed, self.state.global_step, config)
         learns = any(parameter.requires_grad for parameter in base_model(self.model).model.fetcher.scorers.parameters())
         attended = self._attended(model, inputs) if learns and self.weights["distillation"] else None
         batch = self._trimmed(inputs, draw.num_fetched)
@@ -205,20 +212,18 @@ class ArrCocTrainer(Trainer):
         )
         if self.weights["reinforcement"]:
             terms["reinforcement"] = self._reinforced(batch, output)
-        totals = num_items_in_batch
-        if totals is None:
-            totals = Counts.of(batch).tensor(self.args.device)
-        loss = self._weighed(terms, Counts(*totals))
+        totals = counted(batch, self.args.device) if num_items_in_batch is None else num_items_in_batch
+        loss = self._weighed(terms, totals)
         if not loss.requires_grad:  # what was drawn reaches no trained part: the step learns nothing
             loss = loss + 0.0 * next(each for each in model.parameters() if each.requires_grad).sum()
-        self.averages.add(fetch_measures(output, batch) | tier_shares(output))
+        self.averages.add(fetch_measures(output, batch))
         return (loss, output) if return_outputs else loss
 
-    def _weighed(self, terms: Mapping[str, Term], totals: Counts) -> Tensor:
+    def _weighed(self, terms: Mapping[str, Term], totals: Tensor) -> Tensor:
         """The loss to minimise. Gradients are averaged over processes, so it is multiplied by their number."""
         loss: Tensor = torch.zeros((), device=self.args.device)
         for name, term in terms.items():
-            mean = term.total / getattr(totals, term.per).clamp(min=1) * self.accelerator.num_processes
+            mean = term.total / totals[COUNTED.index(term.per)].clamp(min=1) * self.accelerator.num_processes
             self.averages.add({f"loss/{name}": mean * self.args.gradient_accumulation_steps})
             loss = loss + self.weights[name] * mean
         return loss
@@ -294,21 +299,14 @@ class ArrCocTrainer(Trainer):
         return torch.stack([losses[size] for size in sizes], 1)
 
     def _text_statistics(self) -> tuple[float, float]:
-        """Mean and standard deviation of the text embeddings, before training."""
+        """Mean and standard deviation over all weights of the text embeddings, before training."""
         model = base_model(self.model)
         bridge = model.config.bridge_config
         if bridge.text_embedding_std is not None:
             return bridge.text_embedding_mean, bridge.text_embedding_std
         embeddings: Any = model.get_input_embeddings()
-        mean, std = text_statistics(embeddings.weight.detach())
+        std, mean = torch.std_mean(embeddings.weight.detach().float(), correction=0)
         return mean.item(), std.item()
-
-    def _anneal(self) -> None:
-        """The temperature of the soft top-k: geometric from the first step's to the last step's."""
-        if self.phase.temperature is not None:
-            first, last = map(float, self.phase.temperature)
-            progress = self.state.global_step / max(1, self.args.max_steps - 1)
-            base_model(self.model).model.fetcher.temperature = first * (last / first) ** progress
 
     def _clip_grad_norm(self, model: nn.Module) -> Any:
         step = self.state.global_step + 1

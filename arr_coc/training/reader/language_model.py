@@ -253,7 +253,7 @@ class AdaptedModel:
         self.dtype, self.table = dtype, run.model.get_input_embeddings().requires_grad_(False)
         self.lm_head = run.model.lm_head.to(dtype).requires_grad_(False)
         decoder = run.model.model.language_model.to(dtype).requires_grad_(False)
-        trained = dict(run.learner.get("adapter", {}))
+        trained = dict(run.adapter)
         rank = next((len(weight) for name, weight in trained.items() if "lora_A" in name), rank)
         lora = LoraConfig(r=rank, lora_alpha=rank, target_modules="all-linear")
         self.model = get_peft_model(decoder, lora, autocast_adapter_dtype=False)
@@ -289,7 +289,7 @@ class AdaptedModel:
     def leave(self, run: Run) -> None:
         """Hands the adapter to the run, whose model keeps its own language model: `arr-coc assemble` merges both."""
         self.adapter.write()
-        run.learner["adapter"] = get_peft_model_state_dict(self.model)
+        run.adapter = get_peft_model_state_dict(self.model)
         self.model.unload()
 
 

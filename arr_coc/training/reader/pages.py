@@ -1,15 +1,15 @@
 """Pages to learn reading from, by the name of their source; crops of them, and whole pages with questions.
 
 A crop is cut about a character drawn anywhere on the page and scaled, so that print of every size is seen at every size
-that a patch can hold. Sources are `arr_coc.pages.generator`, two kinds of `arr_coc.pages.domains`, and cached PDFs.
+that a patch can hold. Sources are `arr_coc.pages.generator`, documents of `arr_coc.pages.domains`, and cached PDFs.
 
 Notation: Q questions, S side of the square, px, G side of the grid, N patches, L tokens of a question, C channels of
 the features, M base tokens.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from dataclasses import InitVar, dataclass, field, replace
+from functools import lru_cache
 from importlib import import_module
 from math import isqrt
 from pathlib import Path
@@ -29,35 +29,33 @@ from arr_coc.modeling.config_fields import Registry
 from arr_coc.modeling.image_processing_arr_coc import Box, boxes_to_patches, fit_square, map_boxes, patches_of_placement
 from arr_coc.modeling.modeling_arr_coc import relevance_loss
 from arr_coc.modeling.scorers import EMPTY, FetchContext
-from arr_coc.pages.domains.browser import STACKED, render_browser
-from arr_coc.pages.domains.document import Document, render_document
+from arr_coc.pages.domains.document import render_document
 from arr_coc.pages.domains.glyphs import Glyph
 from arr_coc.pages.page import ABSENT, Line, Question, TextPage, told_apart
 from arr_coc.pages.question_writer import NOT_THERE
 from arr_coc.pages.splits import Split
 from arr_coc.pages.wear import wear
 
-from ..loop import Batches
-from ..stages import Run
+from ..stages import Batches, Run
 from .language_model import Prompting
 from .targets import LEADS, Print, Wordpieces, pixels, printed, read_without_pixels
 
-Draw = Callable[..., TextPage]
+Draw = Callable[[np.random.Generator, Split], TextPage]
 
 PAGES: Registry[Draw] = Registry("page source")
-"""Sources of pages that need no folder: `draw(rng, split)`; generated ones take a kind too."""
+"""Sources of pages that need no folder: `draw(rng, split)`."""
 
 
 @PAGES.register("generated")
-def generated(rng: np.random.Generator, split: Split, kind: str | None = None) -> TextPage:
+def generated(rng: np.random.Generator, split: Split) -> TextPage:
     """A page of `arr_coc.pages.generator`."""
-    return _generator().draw_page(rng, split, kind)
+    return _generator().draw_page(rng, split)
 
 
 @PAGES.register("laid_out")
-def laid_out(rng: np.random.Generator, split: Split, kind: str | None = None) -> TextPage:
+def laid_out(rng: np.random.Generator, split: Split) -> TextPage:
     """The same without a picture, which is quick."""
-    return _generator().layout_page(rng, split, kind)
+    return _generator().layout_page(rng, split)
 
 
 @PAGES.register("jumble")
@@ -78,10 +76,14 @@ Heights = tuple[float, float]
 """Of the smallest and the largest print on crops: that of a line's characters, px."""
 
 
-def square(image: Image.Image, side: int, blank: int = 127) -> np.ndarray:
+BLANK = (127, 127, 127)
+"""Colour beyond a page's edges."""
+
+
+def square(image: Image.Image, side: int) -> np.ndarray:
     """A page of any shape as uint8 [side, side, 3], placed and resized as the image processor does."""
     placed = fit_square(image.height, image.width, side)
-    whole = Image.new("RGB", (side, side), (blank,) * 3)
+    whole = Image.new("RGB", (side, side), BLANK)
     whole.paste(
         image.convert("RGB").resize(placed.size[::-1], Image.Resampling.BICUBIC), (placed.offset[1], placed.offset[0])
     )
@@ -127,9 +129,7 @@ def _place(rng: np.random.Generator, page: TextPage, side: int, heights: Heights
     return x, y, scale
 
 
-def crop(
-    rng: np.random.Generator, page: TextPage, side: int, heights: Heights, blank: int = 127
-) -> tuple[np.ndarray, list[Line]]:
+def crop(rng: np.random.Generator, page: TextPage, side: int, heights: Heights) -> tuple[np.ndarray, list[Line]]:
     """A square of `side` px of a page, scaled; uint8 [side, side, 3] and its lines, in px of the crop.
 
     Of `CANDIDATES` squares it is the one with the most characters: blank paper teaches little.
@@ -140,7 +140,6 @@ def crop(
         side: px.
         heights: between which print is scaled, where it is larger or smaller, and in six of ten other cases; small
             print is more frequent.
-        blank: grey level beyond the page's edges.
     """
     assert page.image is not None
     places = [_place(rng, page, side, heights) for _ in range(CANDIDATES)]
@@ -157,7 +156,7 @@ def crop(
     inside = (max(0, int(x0)), max(0, int(y0)), min(width, int(x0 + reach) + 1), min(tall, int(y0 + reach) + 1))
     cut = page.image.convert("RGB").crop(inside)
     if region[0] < 0 or region[1] < 0 or region[2] > width or region[3] > tall:
-        wide = Image.new("RGB", (int(reach) + 2, int(reach) + 2), (blank,) * 3)
+        wide = Image.new("RGB", (int(reach) + 2, int(reach) + 2), BLANK)
         wide.paste(cut, (round(inside[0] - x0), round(inside[1] - y0)))
         cut, within = wide, (0.0, 0.0, reach, reach)
     else:
@@ -177,8 +176,7 @@ class Sources:
     """A mixture of sources of pages.
 
     Attributes:
-        shares: how often each source comes up: a name of `PAGES`, "pdf", or that of a file or folder in `real_folder`;
-            "laid_out: receipt" is one kind of generated page.
+        shares: how often each source comes up: a name of `PAGES`, "pdf", or that of a file or folder in `real_folder`.
         split: of fonts, words and packages.
         pdf_folder: a cache of PDF pages that `arr_coc.data.pdf_corpus` drew, with a folder for each split.
         worn: share of the pages that are worn, see `arr_coc.pages.wear`.
@@ -196,10 +194,7 @@ class Sources:
         if "pdf" in self.shares and self.pdf_folder is None:
             raise ValueError('pdf_folder: expected a folder of cached pages for the source "pdf"; got none')
         for name in self.shares:
-            source, *kind = name.split(": ")
-            if kind and (source not in ("generated", "laid_out") or kind[0] not in _generator().KINDS):
-                raise ValueError(f"pages: expected generated or laid_out and a kind of page; got {name!r}")
-            if source not in PAGES:
+            if name not in PAGES:
                 self._stored(name)
 
     def each(self) -> dict[str, "Sources"]:
@@ -217,9 +212,8 @@ class Sources:
         return wear(rng, page) if page.image is not None and rng.random() < self.worn else page
 
     def _page(self, name: str, rng: np.random.Generator) -> TextPage:
-        source, *kind = name.split(": ")
-        if source in PAGES:
-            return PAGES[source](rng, self.split, *kind)
+        if name in PAGES:
+            return PAGES[name](rng, self.split)
         pages = self._stored(name)
         number = int(rng.integers(len(pages)))
         if isinstance(pages, CachedPages):
@@ -239,15 +233,7 @@ class Sources:
         return _cached(scans / self.split) if scans.is_dir() and not file.exists() else _real(file, self.split)
 
 
-@lru_cache(maxsize=8)
-def _cached(folder: Path) -> CachedPages:
-    return CachedPages(folder)
-
-
-@lru_cache(maxsize=32)
-def _real(path: Path, split: Split) -> RealPages:
-    return RealPages(path, split)
-
+_cached, _real = lru_cache(maxsize=8)(CachedPages), lru_cache(maxsize=32)(RealPages)
 
 POOL = 32
 """Pages that the crops of a batch are cut from."""
@@ -255,12 +241,13 @@ POOL_SEED = 17
 """Tells the seeds of pages from those of batches."""
 
 
+@dataclass(eq=False)
 class CropBatches(Batches[Crops]):
     """Endless batches of crops, a function of (seed, step).
 
     Pages take longer to draw than crops to cut, so a page stays in a pool for some steps.
 
-    Args:
+    Attributes:
         sources: of pages.
         seed: of everything that is drawn.
         crops: of a batch, B.
@@ -272,21 +259,16 @@ class CropBatches(Batches[Crops]):
         pool: pages that the crops of a batch are cut from.
     """
 
-    def __init__(
-        self,
-        sources: Sources,
-        seed: tuple[int, ...],
-        crops: int,
-        per_page: int,
-        side: int,
-        heights: Heights,
-        patch: int,
-        start: int = 0,
-        pool: int = POOL,
-    ) -> None:
-        self.sources, self.seed, self.crops, self.per_page = sources, seed, crops, per_page
-        self.side, self.heights, self.patch, self.start, self.pool = side, heights, patch, start, pool
-        self._drawn: dict[int, TextPage] = {}
+    sources: Sources
+    seed: tuple[int, ...]
+    crops: int
+    per_page: int
+    side: int
+    heights: Heights
+    patch: int
+    start: int = 0
+    pool: int = POOL
+    _drawn: dict[int, TextPage] = field(default_factory=dict, init=False)
 
     def batch(self, step: int) -> Crops:
         rng = np.random.default_rng((*self.seed, step))
@@ -329,22 +311,12 @@ def lines_of(glyphs: Sequence[Glyph]) -> tuple[Line, ...]:
     return tuple(Line(text, np.array(boxes, np.float32)) for text, boxes in lines)
 
 
-def draw(kind: Callable[..., Document], name: str, rng: np.random.Generator, split: Split) -> TextPage:
-    """A page of a kind."""
+@PAGES.register("document")
+def document(rng: np.random.Generator, split: Split) -> TextPage:
+    """A square page of fields."""
     side = int(rng.integers(SIDES[0], SIDES[1] + 1))
-    document = kind(rng, size=side, split=split)
-    return TextPage(document.image, document.image.size, lines_of(document.glyphs), kind=name, source=document.layout)
-
-
-DOCUMENTS: Mapping[str, Callable[..., Document]] = {
-    "document": render_document,
-    "browser": render_browser,
-    "stacked": partial(render_browser, layouts=STACKED),
-}
-"""Kinds of square pages of fields, by name."""
-
-for _name, _kind in DOCUMENTS.items():
-    PAGES.register(_name)(partial(draw, _kind, _name))
+    drawn = render_document(rng, size=side, split=split)
+    return TextPage(drawn.image, drawn.image.size, lines_of(drawn.glyphs), kind="document", source=drawn.layout)
 
 
 LISTWISE = 0.3
@@ -440,10 +412,11 @@ class PageReader:
         )
 
 
+@dataclass(eq=False)
 class AskedPages(Batches[list[AskedPage]]):
     """Endless batches of pages with questions, a function of (seed, step).
 
-    Args:
+    Attributes:
         sources: of pages.
         seed: of everything that is drawn.
         run: whose model and tokenizer read them.
@@ -459,23 +432,19 @@ class AskedPages(Batches[list[AskedPage]]):
             does not answer.
     """
 
-    def __init__(
-        self,
-        sources: Sources,
-        seed: tuple[int, ...],
-        run: Run,
-        *,
-        pages: int,
-        questions: int,
-        wanted: Callable[[Question], bool],
-        mistakes: float = 0.0,
-        start: int = 0,
-        contrast: float = 0.0,
-        elsewhere: float = 0.0,
-    ) -> None:
-        self.elsewhere = round(questions * elsewhere)
-        self.sources, self.seed, self.pages, self.questions = sources, seed, pages, questions
-        self.wanted, self.mistakes, self.start, self.contrast = wanted, mistakes, start, contrast
+    sources: Sources
+    seed: tuple[int, ...]
+    run: InitVar[Run]
+    pages: int
+    questions: int
+    wanted: Callable[[Question], bool]
+    mistakes: float = 0.0
+    start: int = 0
+    contrast: float = 0.0
+    elsewhere: float = 0.0
+
+    def __post_init__(self, run: Run) -> None:
+        self._others = round(self.questions * self.elsewhere)
         self.tokenizer, config = run.processor.tokenizer, run.model.config.vision_config
         self.side, self.patch, self.grid = config.image_size, config.patch_size, config.grid_size
         self.prompting, self.cut = Prompting(self.tokenizer), Wordpieces(self.tokenizer)
@@ -495,7 +464,7 @@ class AskedPages(Batches[list[AskedPage]]):
         if self.contrast and rng.random() < self.contrast:
             kind = type_of(known[0].answers[0])
             known.sort(key=lambda question: type_of(question.answers[0]) != kind)
-        others = self._elsewhere(rng, page) if self.elsewhere else []
+        others = self._elsewhere(rng, page) if self._others else []
         asked = (*known[: self.questions - len(others)], *others)
         wide, tall = page.size
         placed = fit_square(tall, wide, self.side)
@@ -533,7 +502,7 @@ class AskedPages(Batches[list[AskedPage]]):
         asked = [question for number, question in told_apart([other, page]) if not number]
         absent = [replace(each, answers=(NOT_THERE,), boxes=(), label_boxes=(), kind=ABSENT) for each in asked]
         known = [each for each in absent if self.prompting.short(each) and self.wanted(each)]
-        return [known[int(n)] for n in rng.permutation(len(known))[: self.elsewhere]]
+        return [known[int(n)] for n in rng.permutation(len(known))[: self._others]]
 
     def _patches(self, boxes: Sequence[Box], tall: int, wide: int) -> np.ndarray:
         """bool [N], True on patches that boxes on a page of that size touch."""

@@ -10,7 +10,7 @@ Notation: B crops, G side of their grid, R half rows (2G) and W columns (16G) of
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -19,8 +19,7 @@ from torch import Tensor, nn
 from arr_coc.modeling.grid_encoder import ConvStem, GridEncoder, WideBlock
 from arr_coc.modeling.wordpieces import CELL_COLUMNS, CHARACTERS, COLUMNS, Lines, TextReader, Word
 
-from ..loop import ScratchStage, Task
-from ..stages import STAGES, Run
+from ..stages import STAGES, Run, ScratchStage, Task
 from .pages import POOL, CropBatches, Crops, Sources
 from .targets import Print, spelled
 
@@ -51,26 +50,25 @@ def line_losses(lines: Lines, text: Print) -> dict[str, Tensor]:
     return losses | {"middle": F.smooth_l1_loss(lines.middles[covered].float(), wanted, beta=0.25)}
 
 
-@dataclass(frozen=True)
-class _Extents:
+class _Extents(NamedTuple):
     """Where words stand: [m] each.
 
     Attributes:
-        crop: of each word; `start`, `count`: of its characters in `Print`.
+        crop: of each word; `start`, `length`: of its characters in `Print`.
         column, columns: the first column, one before the word, and their number up to one behind it.
         row, rows: the first half row whose middle the word covers, and their number.
     """
 
     crop: Tensor
     start: Tensor
-    count: Tensor
+    length: Tensor
     column: Tensor
     columns: Tensor
     row: Tensor
     rows: Tensor
 
     def select(self, chosen: Tensor) -> "_Extents":
-        return _Extents(*(getattr(self, name)[chosen] for name in self.__dataclass_fields__))
+        return _Extents(*(values[chosen] for values in self))
 
 
 def _extents(text: Print, tall: int, wide: int) -> _Extents:
@@ -134,13 +132,13 @@ def word_loss(stem: Tensor, text: Print, reader: TextReader) -> Tensor:
         some = words.select(part)
         at = begins[part, None] + torch.arange(int(some.columns.amax()), device=stem.device)  # [m, T]
         log_probabilities = logits[at.clamp(max=len(logits) - 1)].log_softmax(-1).transpose(0, 1)
-        ranges = [text.character[s : s + n] for s, n in zip(some.start.tolist(), some.count.tolist(), strict=True)]
+        ranges = [text.character[s : s + n] for s, n in zip(some.start.tolist(), some.length.tolist(), strict=True)]
         losses.append(
             F.ctc_loss(
-                log_probabilities, torch.cat(ranges), some.columns, some.count, reduction="none", zero_infinity=True
+                log_probabilities, torch.cat(ranges), some.columns, some.length, reduction="none", zero_infinity=True
             ).sum()
         )
-    return torch.stack(losses).sum() / words.count.sum()
+    return torch.stack(losses).sum() / words.length.sum()
 
 
 @STAGES.register("recognition")
@@ -187,6 +185,8 @@ class RecognitionStage(ScratchStage):
 class Recognition(Task):
     """The convolutional stem of the grid encoder, and the text reader."""
 
+    stage: RecognitionStage
+
     def __init__(self, stage: RecognitionStage, run: Run) -> None:
         self.stage, self.device, self.root = stage, run.device, run.root
         tower = run.model.model.vision_tower
@@ -201,9 +201,6 @@ class Recognition(Task):
         parts = {"stem": self.stem, "lines": self.reader.line_head, "characters": self.reader.character_head}
         self.module = nn.ModuleDict(parts).float().to(run.device)
         self.module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch leaves it out of its stubs
-
-    def groups(self) -> list[tuple[list[nn.Parameter], float]]:
-        return [(list(self.module.parameters()), self.stage.learning_rate)]
 
     def _batches(self, shares: Mapping[str, float], start: int = 0, *, validation: bool = False) -> CropBatches:
         stage = self.stage
@@ -254,9 +251,6 @@ class Recognition(Task):
             scores[f"{name}: words"] = sum(right) / max(1, len(right))
         self.module.train()
         return scores
-
-    def finish(self, run: Run) -> None:
-        run.learner["recognition"] = {"trained": torch.ones(1)}
 
 
 def words_right(pages: Sequence[Sequence[Word]], text: Print) -> Iterator[bool]:

@@ -12,7 +12,6 @@ import csv
 import json
 import logging
 from collections.abc import Iterator
-from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,8 +30,7 @@ from arr_coc.attached.runner import PreparedPrompt
 from arr_coc.attached.scoring import between_cells, fetch_result, most_relevant, relevance_of_boxes
 from arr_coc.data.records import Record, read_records
 from arr_coc.evaluation.answers import all_boxes
-from arr_coc.evaluation.peer_rules import PEERS
-from arr_coc.evaluation.peers import LAYER, EarlyStates, _Read, _recording, _stopping
+from arr_coc.evaluation.peers import LAYER, PEERS, EarlyStates, first_layers
 from arr_coc.modeling.configuration_arr_coc import ArrCocFetcherConfig
 from arr_coc.pages.splits import Split
 from arr_coc.training.attached import AttachedScorerStage
@@ -121,12 +119,7 @@ def read_all(reader: AttachedReader, encoding: Any, prompt: EncodedPrompt, quest
     embeds[places] = placed.tokens.to(embeds)
     behind = text[text > places[-1]]
     asked = behind[0] + _find(placed.ids[behind], reader.writer.words(question))
-    tensors: dict[str, Tensor] = {}
-    with (
-        _recording(language_model, LAYER - 1, tensors),
-        _stopping(language_model.layers[LAYER], tensors),
-        suppress(_Read),
-    ):
+    with first_layers(language_model, LAYER) as tensors:
         reader.model.base_model(**runner._inputs(encoding, runner._batch([placed])), use_cache=False)
     hidden = tensors["hidden"]
     reading = EarlyStates(tensors["attention"], tensors["keys"], hidden[0], language_model.norm(hidden)[0])

@@ -21,8 +21,8 @@ from small_qwen import GRID, POOL, QUESTION, UNIT, WORDS, Page, asked, draw_page
 from torch import Tensor, nn
 
 from arr_coc.pages.splits import Split
-from arr_coc.training.loop import Loop
 from arr_coc.training.optimizers import MuonWithAdamW
+from arr_coc.training.stages import Loop
 
 STAGES = {"language": (400, 1e-3), "tower": (700, 2e-3), "together": (180, 5e-4), "fewer": (300, 1e-3)}
 """Steps and learning rate of the stages."""

@@ -19,11 +19,10 @@ from question_pages import questions_of
 from torch import Tensor, nn
 
 from arr_coc.pages.page import Question
-from arr_coc.training.loop import Batches
+from arr_coc.training.reader.asking import QuestionAnswering, QuestionAnsweringStage
 from arr_coc.training.reader.language_model import Again, PackedPage, Prompting, stacked
-from arr_coc.training.reader.question_answering import QuestionAnswering, QuestionAnsweringStage
 from arr_coc.training.reader.targets import PageTokens
-from arr_coc.training.stages import Run
+from arr_coc.training.stages import Batches, Run
 
 FETCHED = ("scorer", "random", "small", "all", "auto")
 ALL = 2**31

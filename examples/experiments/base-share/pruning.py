@@ -4,7 +4,7 @@
 
 The language model of `keep_all` has learned from all of a page's wordpieces. For each question a rule keeps as many of
 them as are left of the total beside the base tokens, and the language model reads these alone. Rules: those of
-`arr_coc.evaluation.peer_rules` that need nothing but the language model; the scorer's most relevant wordpieces; random
+`arr_coc.evaluation.peers` that need nothing but the language model; the scorer's most relevant wordpieces; random
 ones. Whatever is kept is read with the scorer's marks on the most relevant words. What pruning.csv holds already is not
 asked again.
 """
@@ -22,8 +22,7 @@ from predictions import Column, add, check_questions, columns, read
 from torch import Tensor
 from train import chosen, options
 
-from arr_coc.evaluation.peer_rules import PEERS
-from arr_coc.evaluation.peers import LAYER, EarlyStates, PeerQuestion, read_prompt
+from arr_coc.evaluation.peers import LAYER, PEERS, EarlyStates, PeerQuestion, read_prompt
 from arr_coc.training.reader.language_model import stacked
 
 ARM = "keep_all"

@@ -35,9 +35,9 @@ from arr_coc.pages.line_questions import KINDS, by_kind
 from arr_coc.pages.page import ABSENT, Line, Question, TextPage
 from arr_coc.pages.question_writer import DETAIL, TWO_PLACES, QuestionWriter
 from arr_coc.pages.splits import Split
+from arr_coc.training.reader.asking import RelevanceStage, RelevanceTask
 from arr_coc.training.reader.language_model import Prompting
 from arr_coc.training.reader.pages import AskedPage, AskedPages, PageReader, Sources, crop, lines_of, square
-from arr_coc.training.reader.relevance import RelevanceStage, RelevanceTask
 from arr_coc.training.reader.targets import page_tokens, pixels, read_without_pixels
 from arr_coc.training.stages import Run
 

@@ -18,7 +18,7 @@ from arms import Arm, read_arms, splits
 from predictions import SEVERAL, Row, columns, is_right, read
 from rule import ALONE, FETCHED, KINDS, Scores, Verdict, best_split, decide, mean, simulate
 
-from arr_coc.evaluation.peer_rules import PEERS
+from arr_coc.evaluation.peers import PEERS
 from arr_coc.evaluation.reporting import COLOURS, MARKS, as_svg
 from arr_coc.evaluation.statistics import Interval, paired_difference, score_interval
 

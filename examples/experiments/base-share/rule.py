@@ -15,13 +15,14 @@ needs no correction. NO-GO: the opposite of a condition is shown, at a level tha
 conditions. Otherwise: INCONCLUSIVE.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from scipy.stats import norm, t
 
-from arr_coc.evaluation.statistics import clustered_error, training_spread
+from arr_coc.evaluation.statistics import clustered_error
 from arr_coc.pages.line_questions import KINDS
 
 LEVEL = 0.015
@@ -86,6 +87,23 @@ class Verdict:
     p: float
 
 
+def training_spread(arms: Sequence[np.ndarray]) -> tuple[float, int]:
+    """The spread between trainings on the scale 2 arcsin sqrt(share), and its degrees of freedom, 0 if it is unknown.
+
+    It is pooled over arms, from the scores of each arm's trainings; on this scale it is constant (Bartlett 1936).
+    """
+    scaled = [2 * np.arcsin(np.sqrt(runs)) for runs in arms]
+    freedom = sum(len(runs) - 1 for runs in scaled)
+    squares = sum(float(((runs - runs.mean()) ** 2).sum()) for runs in scaled)
+    return (math.sqrt(squares / freedom) if freedom else math.inf), freedom
+
+
+def training_error(sd: float, *arms: np.ndarray) -> float:
+    """Standard error of the sum or difference of the arms' mean scores, from the scores of their trainings."""
+    slopes = [math.sqrt(share * (1 - share)) for share in (float(np.mean(runs)) for runs in arms)]
+    return sd * math.sqrt(sum(slope**2 / len(runs) for slope, runs in zip(slopes, arms, strict=True)))
+
+
 def mean(scores: Scores) -> float:
     """Exact match, 0 to 1, as the mean of the kinds."""
     return float(np.mean([right.mean() for right in scores.right.values()]))
@@ -119,15 +137,15 @@ def decide(arms: Mapping[str, Scores], split: str) -> Verdict:
     conditions = []
     for other, margins in MARGINS.items():
         for kind, margin in margins.items():
-            spread = spreads[kind]
+            sd, freedom = spreads[kind]
             first, second, groups = arms[split].right[kind], arms[other].right[kind], arms[split].pages[kind]
             difference = float(first.mean() - second.mean())
-            if not spread.freedom:  # one training of each arm says nothing about their spread
+            if not freedom:  # one training of each arm says nothing about their spread
                 conditions.append(Condition(other, kind, margin, difference, float("nan"), 1.0, 1.0))
                 continue
             of_pages = clustered_error(first.mean(0), second.mean(0), groups=groups)
-            error = float(np.hypot(of_pages, spread.error(first.mean(1), second.mean(1))))
-            above, below = (float(side((difference - margin) / error, spread.freedom)) for side in (t.sf, t.cdf))
+            error = float(np.hypot(of_pages, training_error(sd, first.mean(1), second.mean(1))))
+            above, below = (float(side((difference - margin) / error, freedom)) for side in (t.sf, t.cdf))
             conditions.append(Condition(other, kind, margin, difference, error, above, below))
     states = {condition.state for condition in conditions}
     decision = "GO" if states == {"shown"} else "NO-GO" if "refuted" in states else "INCONCLUSIVE"
