@@ -134,7 +134,7 @@ def run_info(args: argparse.Namespace) -> None:
     from arr_coc.files import find_model
     from arr_coc.loading import load_config
     from arr_coc.model_summary import count_scorers, describe_model, report, stage_statistics
-    from arr_coc.probes import EXPECTED, Range
+    from arr_coc.probes import EXPECTED
     from arr_coc.publishing.building import load_model
 
     if args.question_tokens < 1:
@@ -151,8 +151,7 @@ def run_info(args: argparse.Namespace) -> None:
     if args.stats:
         statistics = stage_statistics(load_model(name, args.device), budget=args.budget, image_size=args.image_size)
         description["statistics"] = {
-            stage: {**asdict(of), "in_range": of.within(EXPECTED.get(stage, Range()))}
-            for stage, of in statistics.items()
+            stage: {**asdict(of), "in_range": of.within(EXPECTED[stage])} for stage, of in statistics.items()
         }
     print(json.dumps(description, indent=2) if args.json else report(description))
 
