@@ -76,8 +76,7 @@ def check_parts(parts: Iterable[str], what: str, *, scorers: bool = False) -> No
         raise ValueError(f"{what}: expected parts among {', '.join(PARTS)}; got {', '.join(unknown)}")
 
 
-LANGUAGE_ADAPTER = "language_adapter"
-"""Folder of an adapter of the language model alone, in a trained model's folder."""
+LANGUAGE_ADAPTER = "language_adapter"  # folder of an adapter of the language model alone, in a trained model's folder
 
 
 def linear_layers(model: nn.Module, part: str) -> list[str]:

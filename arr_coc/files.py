@@ -76,11 +76,8 @@ def cache_folder() -> Path:
 ADAPTER = "scorer.safetensors"
 """A published model's scorer, in a folder from `arr-coc train`, which commands take for the model with its scorer."""
 
-SHIPPED = Path("hub_configs") / "arr-coc-135m"
-"""The shipped model of a checkout of the repository."""
-
-HUB_SECONDS = 5.0
-"""The longest wait for the Hub's first answer, beside the look-up of its address."""
+SHIPPED = Path("hub_configs") / "arr-coc-135m"  # the shipped model of a checkout of the repository
+HUB_SECONDS = 5.0  # the longest wait for the Hub's first answer, beside the look-up of its address
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 

@@ -49,8 +49,7 @@ ARTICLES = frozenset(("a", "an", "the"))
 SIGNS = ';/[]"{}()=+\\_-><@`,?!'
 _THOUSANDS = re.compile(r"\d,\d")
 _STOP = re.compile(r"\.(?!\d)")
-_STOPS = 32
-"""The scorer passes `re.UNICODE` (32) where `sub` takes the number of replacements."""
+_STOPS = 32  # the scorer passes `re.UNICODE` (32) where `sub` takes the number of replacements
 
 
 def strip_spaces(text: str) -> str:

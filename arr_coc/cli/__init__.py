@@ -37,8 +37,7 @@ COMMANDS: tuple[Command, ...] = (
     learn.REFERENCE,
 )
 
-SETTING = re.compile(r"[^-=][^=]*=.*", re.DOTALL)
-"""NAME=VALUE, for commands with settings."""
+SETTING = re.compile(r"[^-=][^=]*=.*", re.DOTALL)  # NAME=VALUE, for commands with settings
 
 DESCRIPTION = "Ask a vision-language model that fetches the image patches that a question needs (running back)."
 

@@ -298,8 +298,7 @@ SHARED: dict[str, dict[str, Any]] = {
 }
 """Options that several commands have."""
 
-DATA = ("format", "with", "on-error", "max-errors")
-"""Those that say how DATA is read."""
+DATA = ("format", "with", "on-error", "max-errors")  # those that say how DATA is read
 
 
 def add_options(parser: argparse.ArgumentParser, *names: str) -> None:

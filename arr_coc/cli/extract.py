@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from arr_coc.extracting.rows import Row
     from arr_coc.modeling.extraction import FieldToExtract
 
-FORMATS = ("csv", "jsonl", "xlsx", "html")
-"""Those of `arr_coc.extracting.tables`: `--help` must not import the library."""
+FORMATS = ("csv", "jsonl", "xlsx", "html")  # those of `arr_coc.extracting.tables`: `--help` must not import the library
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -22,8 +22,7 @@ from .steps import DemoExample, Session, Step, answer_in_steps, budgets, find_ex
 
 TITLE = "ARR-COC: ask an image"
 NO_OTHER = "no other"
-IDLE = 3600
-"""Seconds after which a visitor's image is forgotten, and files are deleted."""
+IDLE = 3600  # seconds after which a visitor's image is forgotten, and files are deleted
 
 TO_ANSWERS = "() => { if (innerWidth < 700) document.getElementById('answers').scrollIntoView() }"
 """Scrolls to the answers if they are below the questions."""
@@ -224,11 +223,8 @@ def _problem(error: ValueError) -> Any:
 POLICY = "default-src 'self' data: blob: 'unsafe-inline' 'unsafe-eval'; base-uri 'self'; form-action 'self'"
 """The Content-Security-Policy: the browser can load Gradio's files only, whatever URLs they contain."""
 
-MAX_UPLOAD = 32 * 2**20
-"""The most bytes of a file."""
-
-VISITORS = 64
-"""The most visitors whose images are kept; beyond it, the visitor idle for longest loses the session."""
+MAX_UPLOAD = 32 * 2**20  # the most bytes of a file
+VISITORS = 64  # the most visitors whose images are kept; beyond it, the visitor idle for longest loses the session
 
 STYLE = """
 html { overflow-anchor: none; }

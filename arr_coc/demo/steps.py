@@ -113,8 +113,7 @@ class _TextQueue(BaseStreamer):
         """Does nothing; the queue ends with the whole answer."""
 
 
-REMEMBERED = 12
-"""The most answers whose pictures are kept."""
+REMEMBERED = 12  # the most answers whose pictures are kept
 
 
 @dataclass(frozen=True)

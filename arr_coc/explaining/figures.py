@@ -26,14 +26,9 @@ from .evidence import AnswerEvidence, PatchMap, SeenImage, as_grid, tokens_by_si
 LEVEL_COLOURS = {1: "#d55e00", 4: "#0072b2", 16: "#cc79a7"}
 """Colours of tokens by their number of patches (by Okabe and Ito, safe for colour-blind readers)."""
 
-WIDTH, MARGIN = 9.0, 0.15
-"""Width of a sheet, and of the space around its rows and between panels."""
-
-TALLEST = 4.2
-"""The largest height of a panel."""
-
-MOST_COLUMNS = 4
-"""The most passes or strategies in a row."""
+WIDTH, MARGIN = 9.0, 0.15  # width of a sheet, and of the space around its rows and between panels
+TALLEST = 4.2  # the largest height of a panel
+MOST_COLUMNS = 4  # the most passes or strategies in a row
 
 TEXT, SMALL = 10.5, 8.5  # points
 INK, SOFT = "#141414", "#5a5a5a"
@@ -224,8 +219,7 @@ def _window(seen: SeenImage) -> tuple[float, float, float, float]:
     return left / _FINE, (left + width) / _FINE, top / _FINE, (top + height) / _FINE
 
 
-_FINE = 64
-"""The place of an image is rounded to this fraction of a patch."""
+_FINE = 64  # the place of an image is rounded to this fraction of a patch
 
 
 def _draw_image(axes: Any, seen: SeenImage, opacity: float = 1.0) -> None:

@@ -18,10 +18,8 @@ from ..modeling.image_loading import load_source
 from ..modeling.view_encoding import sources_of
 from .rows import Row
 
-LONGEST, QUALITY = 1100, 70
-"""The longer side of a page's picture in px, and its JPEG quality."""
-MARGIN = 0.006
-"""What a box is larger than the places of words, on each side, as a share of the page's longer side."""
+LONGEST, QUALITY = 1100, 70  # the longer side of a page's picture in px, and its JPEG quality
+MARGIN = 0.006  # what a box is larger than the places of words, on each side, as a share of the page's longer side
 
 
 def check_page(

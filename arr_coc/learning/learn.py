@@ -30,8 +30,7 @@ from ..training.phases import AllocatorPhase
 from ..training.recipe import Recipe, train_adapter
 from .versions import Versions, adapted_fetcher
 
-MARGIN = 0.01
-"""Default margin: the largest accepted loss on the regression set, one point."""
+MARGIN = 0.01  # default margin: the largest accepted loss on the regression set, one point
 
 
 @dataclass(frozen=True)
@@ -121,8 +120,7 @@ def _said(compared: dict[str, Any], p: float) -> str:
     return f"{100 * compared['difference']['value']:+.1f} points, p {p:.3f}, n = {compared['n']}"
 
 
-_WORK = "training"
-"""Folder of checkpoints among the versions: the same command resumes a killed training."""
+_WORK = "training"  # folder of checkpoints among the versions: the same command resumes a killed training
 
 
 @dataclass(frozen=True)

@@ -19,11 +19,8 @@ from torch import nn
 from ..files import check_types, fresh_folder, read_json, sole_writer, write_json
 from ..modeling.fetcher import RunningBackFetcher
 
-CHECKPOINT = "checkpoint"
-"""The version without an adapter: the checkpoint's scorer."""
-
-DECISION = "decision.json"
-"""File beside an adapter with the measurements that led to its promotion."""
+CHECKPOINT = "checkpoint"  # the version without an adapter: the checkpoint's scorer
+DECISION = "decision.json"  # file beside an adapter with the measurements that led to its promotion
 
 _CURRENT = "current.json"
 _VERSION = re.compile(r"v\d{4,}")

@@ -21,14 +21,9 @@ from ..modeling.pretrained import WEIGHTS_INDEX
 from ..version import __version__
 from .checking import check_complete, check_contents, check_loads, files_of
 
-TRIES = 4
-"""Attempts of a call that huggingface_hub itself makes only once (it repeats uploads, up to six times)."""
-
-_PASSING = (408, 429, 500, 502, 503, 504)
-"""Status codes of temporary errors, as in huggingface_hub."""
-
-_MAX_WAIT = 300
-"""The longest accepted wait between two attempts that the Hub requests, seconds."""
+TRIES = 4  # attempts of a call that huggingface_hub itself makes only once (it repeats uploads, up to six times)
+_PASSING = (408, 429, 500, 502, 503, 504)  # status codes of temporary errors, as in huggingface_hub
+_MAX_WAIT = 300  # the longest accepted wait between two attempts that the Hub requests, seconds
 
 MAIN = "main"
 Result = TypeVar("Result")

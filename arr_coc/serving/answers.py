@@ -19,8 +19,7 @@ from ..data.records import says_absent
 from ..modeling.answers import THINKS, THOUGHT, split_thinking
 from ..modeling.extraction import PLAIN, date_in, number_in, question_about, truth_of
 
-UNFINISHED = "\N{REPLACEMENT CHARACTER}"
-"""The tokenizer's text for a character whose last bytes are still missing."""
+UNFINISHED = "\N{REPLACEMENT CHARACTER}"  # the tokenizer's text for a character whose last bytes are still missing
 
 
 class AnswerText:
@@ -88,8 +87,7 @@ def _overlap(text: str, string: str) -> int:
     return next((n for n in range(min(len(text), len(string) - 1), 0, -1) if text.endswith(string[:n])), 0)
 
 
-MAX_FIELDS = 64
-"""The most fields of a schema; each field is a question."""
+MAX_FIELDS = 64  # the most fields of a schema; each field is a question
 
 KINDS = ("string", "number", "integer", "boolean", "null")
 

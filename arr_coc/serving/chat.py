@@ -19,8 +19,7 @@ from .question import Ended, EngineStopped, Progress, ServedQuestion, Ticket
 from .question_queue import QuestionQueue
 from .settings import ServerSettings
 
-MAX_IMAGES = 8
-"""The most images of one request."""
+MAX_IMAGES = 8  # the most images of one request
 
 
 class Chat:

@@ -25,8 +25,7 @@ from .encoders import Encoder
 from .image_workers import PreparedImage, WorkerPool
 from .metrics import Metrics
 
-HANDLE = "encoding:"
-"""Prefix of a handle that is given in place of a URL."""
+HANDLE = "encoding:"  # prefix of a handle that is given in place of a URL
 
 
 class UnknownHandle(ValueError):

@@ -24,8 +24,7 @@ from ..modeling.generation import Answer
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from .answers import AnswerText
 
-JOURNAL = "examples"
-"""The journal's name, with which the names of its files begin."""
+JOURNAL = "examples"  # the journal's name, with which the names of its files begin
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,7 @@ from .metrics import Metrics
 from .protocol import error_response
 from .settings import ServerSettings
 
-OPEN_PATHS = ("/healthz", "/readyz")
-"""Paths that are always answered, as monitoring has no key and must not wait."""
+OPEN_PATHS = ("/healthz", "/readyz")  # paths that are always answered, as monitoring has no key and must not wait
 
 
 class _Refusal(Exception):

@@ -40,17 +40,10 @@ from ..modeling.word_sources import from_json, to_json
 
 READY, CONTENT, URL, IMAGE, REFUSED = b"R", b"B", b"U", b"I", b"E"
 
-SECONDS = 15.0
-"""Seconds to download and decode one image; a worker that takes longer is killed."""
-
-MEMORY = 1536 * 2**20
-"""The most bytes of memory for decoding one image."""
-
-START = 120.0
-"""Seconds in which a new worker imports its modules."""
-
-_LENGTH = struct.Struct("<I")
-"""The length of the JSON that describes the pixels behind it."""
+SECONDS = 15.0  # seconds to download and decode one image; a worker that takes longer is killed
+MEMORY = 1536 * 2**20  # the most bytes of memory for decoding one image
+START = 120.0  # seconds in which a new worker imports its modules
+_LENGTH = struct.Struct("<I")  # the length of the JSON that describes the pixels behind it
 
 
 @dataclass(frozen=True)
@@ -161,11 +154,8 @@ def _answer(message: bytes, processor: ArrCocImageProcessor, limits: ImageLimits
 
 logger = logging.getLogger(__name__)
 
-GRACE = 5.0
-"""Extra seconds beyond the limit of one image, so that a download's timeout can return its error."""
-
-ATTEMPTS = 2
-"""Workers that one image can crash before it is refused; the first crash can have another cause."""
+GRACE = 5.0  # extra seconds beyond the limit of one image, so that a download's timeout can return its error
+ATTEMPTS = 2  # workers that one image can crash before it is refused; the first crash can have another cause
 
 
 class WorkerLost(Exception):

@@ -70,11 +70,8 @@ class Metrics:
         return generate_latest(self.registry)
 
 
-WINDOW = 1000
-"""The number of latest values of a statistic from which drift is computed."""
-
-ENOUGH = 200
-"""The fewest values for drift; with fewer, drift is large by chance."""
+WINDOW = 1000  # the number of latest values of a statistic from which drift is computed
+ENOUGH = 200  # the fewest values for drift; with fewer, drift is large by chance
 
 
 class _Latest:

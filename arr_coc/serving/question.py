@@ -127,8 +127,7 @@ class Ticket:
                 return
 
 
-FAILED = ("failed", "late")
-"""Kinds of end that the server causes."""
+FAILED = ("failed", "late")  # kinds of end that the server causes
 
 
 @dataclass(frozen=True)

@@ -31,14 +31,9 @@ from .metrics import Metrics
 from .protocol import error_response
 from .settings import ServerSettings
 
-ATTEMPTS = 5
-"""The most replicas that one request tries, as several can die."""
-
-PAUSE = 0.5
-"""Seconds before the next attempt, as Ray needs time to notice a dead replica."""
-
-REPLICA = b"x-arr-coc-replica"
-"""The header with the name of the replica that answered."""
+ATTEMPTS = 5  # the most replicas that one request tries, as several can die
+PAUSE = 0.5  # seconds before the next attempt, as Ray needs time to notice a dead replica
+REPLICA = b"x-arr-coc-replica"  # the header with the name of the replica that answered
 
 _SCOPE = ("type", "http_version", "method", "path", "raw_path", "query_string", "headers", "scheme")
 """Keys of a request's scope that are sent to a replica; the others are objects of the gateway's process."""

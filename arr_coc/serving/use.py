@@ -34,8 +34,7 @@ from .settings import UseSettings
 
 logger = logging.getLogger(__name__)
 
-_WAITING = 64
-"""The most examples that wait to be written."""
+_WAITING = 64  # the most examples that wait to be written
 
 
 class ExampleLog:
