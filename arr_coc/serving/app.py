@@ -25,17 +25,14 @@ from ..modeling.image_sources import SourcePolicy, shorten
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from .attached_engine import AttachedEngine
 from .chat import Chat
-from .encoders import AttachedEncoder, Encoder, ModelEncoder
-from .encodings import HANDLE, EncodingStore, UnknownHandle
+from .encodings import HANDLE, AttachedEncoder, EncodingStore, ModelEncoder, UnknownHandle
 from .engine import Engine
 from .feedback_desk import FeedbackRequest, UnknownAnswer
 from .guard import Guard
 from .image_workers import ImageLimits, WorkerPool
 from .metrics import FetchWatch, Metrics
-from .protocol import ChatRequest, EncodingRequest, error_response
-from .question import EngineBusy, EngineStopped
-from .question_queue import QuestionQueue
-from .refusals import invalid_field
+from .protocol import ChatRequest, EncodingRequest, error_response, invalid_field
+from .question_queue import EngineBusy, EngineStopped, QuestionQueue
 from .settings import ServerSettings, UseSettings
 from .use import Use
 
@@ -71,7 +68,7 @@ class Server:
         self.name = name or PurePath(config._name_or_path).name or "arr-coc"
         alone, restarted = self.metrics.fallbacks.labels("alone").inc, self.metrics.worker_restarts.inc
         self.engine: QuestionQueue
-        encoder: Encoder
+        encoder: ModelEncoder | AttachedEncoder
         if isinstance(model, AttachedReader):
             for wanted in ("examples", "versions"):
                 if getattr(use, wanted) is not None:

@@ -15,8 +15,7 @@ from .answers import AnswerText, SchemaField, as_object, misfit
 from .encodings import EncodingStore
 from .metrics import Metrics, length_label, tier_label
 from .protocol import ChatRequest, Completion, error_body, fetch_summary, logprobs_of
-from .question import Ended, EngineStopped, Progress, ServedQuestion, Ticket
-from .question_queue import QuestionQueue
+from .question_queue import Ended, EngineStopped, Progress, QuestionQueue, ServedQuestion, Ticket
 from .settings import ServerSettings
 
 MAX_IMAGES = 8  # the most images of one request

@@ -15,7 +15,7 @@ from ..modeling.image_processing_arr_coc import Box
 from .encodings import EncodingStore, HeldEncoding
 from .examples import Hook
 from .protocol import Strict
-from .question import Ended
+from .question_queue import Ended
 
 _ID = "chatcmpl-"
 

@@ -28,8 +28,7 @@ from .engine import Engine
 from .examples import JOURNAL, Hook, LoggedExample, fetched_patches, load_hook
 from .feedback_desk import FeedbackDesk
 from .metrics import Metrics
-from .question import FAILED, Ended
-from .question_queue import QuestionQueue
+from .question_queue import FAILED, Ended, QuestionQueue
 from .settings import UseSettings
 
 logger = logging.getLogger(__name__)
