@@ -11,7 +11,7 @@ from typing import Any
 
 from ..modeling.answers import calibrated
 from ..modeling.processing_arr_coc import checked_questions
-from .answers import AnswerText, SchemaField, as_object, misfit
+from .answers import AnswerText, SchemaField, as_object, fields_of, misfit
 from .encodings import EncodingStore
 from .metrics import Metrics, length_label, tier_label
 from .protocol import ChatRequest, Completion, error_body, fetch_summary, logprobs_of
@@ -64,8 +64,9 @@ class Chat:
         if request.seed is not None and temperature > 0:
             why = "sampled answers share a batch; at 0 the same request has the same answer"
             raise ValueError(f"seed: expected temperature 0 with it ({why}); got {temperature:g}")
-        schema, fields, engine = request.answer_schema, request.fields, self.engine
-        texts = [text] if fields is None else [field.question for field in fields]
+        schema, engine = request.answer_schema, self.engine
+        fields = [] if schema is None else fields_of(schema)
+        texts = [field.question for field in fields] or [text]
         checked_questions(texts, engine.control_tokens, engine.count_tokens)
         choices = engine.choices(request)
         answers = [RunningAnswer(self, request) for _ in texts]
@@ -89,7 +90,7 @@ class Chat:
                 for answer in answers:
                     answer.end()
                 raise
-        return answers[0] if schema is None or fields is None else JsonAnswering(fields, schema, answers)
+        return answers[0] if schema is None else JsonAnswering(fields, schema, answers)
 
     def ends(self, tokens: Sequence[int]) -> bool:
         """Whether the last of these tokens ends an answer."""

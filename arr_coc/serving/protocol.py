@@ -16,8 +16,6 @@ from ..modeling.answers import Pass, budget_warning
 from ..modeling.fetcher import FetchResult
 from ..modeling.image_sources import shorten
 from ..modeling.processing_arr_coc import Turn
-from .answers import SchemaField as JsonField
-from .answers import fields_of
 
 ASKED = {
     "n": "1, one answer a request; send the request again for another",
@@ -293,16 +291,6 @@ class ChatRequest(Strict):
         if self.logprobs:
             raise ValueError("logprobs: expected text; got JSON, whose arr_coc.fields have probabilities")
         return self.response_format.json_schema.schema_
-
-    @property
-    def fields(self) -> list[JsonField] | None:
-        """The fields of the answer's JSON schema; None if the answer is text.
-
-        Raises:
-            ValueError: an unsupported schema, or see `answer_schema`.
-        """
-        schema = self.answer_schema
-        return None if schema is None else fields_of(schema)
 
     @property
     def stops(self) -> list[str]:
