@@ -168,6 +168,16 @@ def quiet() -> Iterator[None]:
         (library.enable_progress_bar if bars else library.disable_progress_bar)()
 
 
+def show_progress() -> bool:
+    """Shows the bars of downloads and uploads in a terminal, which `quiet` switches off; returns whether it is one."""
+    from huggingface_hub import constants
+    from huggingface_hub.utils import enable_progress_bars
+
+    if sys.stderr.isatty() and constants.HF_HUB_DISABLE_PROGRESS_BARS is None:
+        enable_progress_bars()
+    return sys.stderr.isatty()
+
+
 def announce(work: str) -> None:
     """Says on standard error what begins, where no terminal shows bars."""
     if not sys.stderr.isatty():

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .common import TRAINED, UNTRAINED, Command
+from .common import TRAINED, UNTRAINED, Command, show_progress
 
 if TYPE_CHECKING:
     from arr_coc.assembling import WeightsSource
@@ -52,8 +50,6 @@ def add_assemble_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_assemble(args: argparse.Namespace) -> None:
-    from huggingface_hub.utils import enable_progress_bars
-
     from arr_coc.assembling import Request, make_plan, report, write
     from arr_coc.files import check_free
     from arr_coc.modeling.bridges import BRIDGES
@@ -81,17 +77,12 @@ def run_assemble(args: argparse.Namespace) -> None:
     print(report(plan))
     if args.dry_run or out is None:
         return
-    progress = sys.stderr.isatty()
-    if progress:
-        enable_progress_bars()  # of downloads; commands switch them off otherwise
-    write(plan, out, force=args.force, progress=progress)
+    write(plan, out, force=args.force, progress=show_progress())
     print(f"\n{out}\nmake a repository of it by: arr-coc build {out} OUT")
 
 
 def _complete(args: argparse.Namespace) -> None:
     """With FOLDER: completes it, or writes trained parts into it."""
-    from huggingface_hub.utils import enable_progress_bars
-
     from arr_coc.assembling import complete, find_language_model, take_trained
     from arr_coc.files import cache_folder, check_free
     from arr_coc.publishing.building import completed
@@ -108,9 +99,7 @@ def _complete(args: argparse.Namespace) -> None:
         files = take_trained(Path(args.take).expanduser().absolute(), folder)
         print("\n".join(f"{path.stat().st_size:>12,}  {path}" for path in files))
         return
-    progress = sys.stderr.isatty()
-    if progress:
-        enable_progress_bars()
+    progress = show_progress()
     out = None if args.out is None else Path(args.out).expanduser().absolute()
     if not args.new and not args.unmerged:
         print(completed(folder, args.llm, out, force=args.force))
@@ -208,6 +197,8 @@ def add_push_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_push(args: argparse.Namespace) -> None:
+    from huggingface_hub.utils import logging
+
     from arr_coc.publishing import check, check_name, push
     from arr_coc.publishing.pushing import MAIN
 
@@ -217,9 +208,10 @@ def run_push(args: argparse.Namespace) -> None:
         print(listing(check(args.folder)))
         print(f"{'a pull request to' if args.create_pr else 'to'} {place}; nothing was sent")
         return
-    with _bars_only():
-        same = {name: getattr(args, name) for name in ("revision", "create_pr", "message")}
-        pushed = push(args.folder, args.name, private=not args.public, **same)
+    show_progress()
+    logging.set_verbosity_error()  # notes on retries have signed addresses
+    same = {name: getattr(args, name) for name in ("revision", "create_pr", "message")}
+    pushed = push(args.folder, args.name, private=not args.public, **same)
     for name in pushed.removed:
         print(f"removed {name}, weights that the folder does not have", file=sys.stderr)
     files = f"{len(pushed.checked.files)} files, {pushed.checked.nbytes:,} bytes"
@@ -232,25 +224,6 @@ def listing(checked: Checked) -> str:
     rows = [*checked.files.items(), (whole, checked.nbytes)]
     width = max(len(f"{size:,}") for _, size in rows)
     return "\n".join(f"{size:>{width},}  {name}" for name, size in rows)
-
-
-@contextmanager
-def _bars_only() -> Iterator[None]:
-    """Shows progress bars of the upload in a terminal, without notes on retries, which contain signed addresses."""
-    from huggingface_hub import constants
-    from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars, logging
-
-    verbosity = logging.get_verbosity()
-    bars = are_progress_bars_disabled() and sys.stderr.isatty() and constants.HF_HUB_DISABLE_PROGRESS_BARS is None
-    logging.set_verbosity_error()
-    if bars:
-        enable_progress_bars()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(verbosity)
-        if bars:
-            disable_progress_bars()
 
 
 PUSH = Command(

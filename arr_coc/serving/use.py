@@ -189,29 +189,28 @@ class Use:
     def __init__(self, engine: QuestionQueue, store: EncodingStore, metrics: Metrics, settings: UseSettings) -> None:
         store.keeps_content = settings.examples is not None or settings.feedback is not None
         hook, registry = load_hook(settings.redact), metrics.registry
-        weights = ""
-        if settings.examples is not None or settings.versions is not None:
-            assert isinstance(engine, Engine), "of our own models alone"
-            weights = weights_hash(engine.model)
         self.examples: ExampleLog | None = None
         self.desk: FeedbackDesk | None = None
         self.versions: VersionWatch | None = None
-        if settings.examples is not None:
-            limit = settings.examples_bytes
-            journal = Journal(settings.examples, JOURNAL, limit=limit, forgets=True, durable=False)
-            self.examples = ExampleLog(journal, settings, weights, hook, registry)
         if settings.feedback is not None:
             limit = settings.feedback_bytes
             journal = Journal(settings.feedback, feedback.JOURNAL, limit=limit, forgets=False, durable=True)
             self.desk = FeedbackDesk(journal, store, settings.remembered_bytes, hook, lambda: engine.version)
-        if settings.versions is not None and isinstance(engine, Engine):
+        if settings.examples is None and settings.versions is None:
+            return
+        assert isinstance(engine, Engine), "of our own models alone"
+        weights = weights_hash(engine.model)
+        if settings.examples is not None:
+            limit = settings.examples_bytes
+            journal = Journal(settings.examples, JOURNAL, limit=limit, forgets=True, durable=False)
+            self.examples = ExampleLog(journal, settings, weights, hook, registry)
+        if settings.versions is not None:
             self.versions = VersionWatch(engine, settings.versions, settings.versions_seconds, weights, registry)
 
     def watch(self, ended: Ended) -> None:
         """Called with every ended answer."""
-        for log in (self.examples, self.desk):
-            if log is not None:
-                log.watch(ended)
+        for log in filter(None, (self.examples, self.desk)):
+            log.watch(ended)
 
     def start(self) -> None:
         """Starts the threads beside the event loop."""
@@ -220,6 +219,5 @@ class Use:
 
     def stop(self) -> None:
         """Stops the threads; writes all waiting entries."""
-        for part in (self.versions, self.examples, self.desk):
-            if part is not None:
-                part.stop()
+        for part in filter(None, (self.versions, self.examples, self.desk)):
+            part.stop()
