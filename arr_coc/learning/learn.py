@@ -53,10 +53,6 @@ class Decision:
     margin: float
     p_margin: float
 
-    def content(self) -> dict[str, Any]:
-        """The decision for JSON."""
-        return asdict(self)
-
     def lines(self) -> list[str]:
         """The measurements and the decision."""
         tested = (("held-out feedback", self.feedback), ("the rest", self.rest))
@@ -72,16 +68,13 @@ def _measured(compared: dict[str, Any]) -> str:
     return f"{scores}, {change} ({counts})"
 
 
-def decide(
-    feedback: tuple[Scored, Scored], rest: tuple[Scored, Scored], *, margin: float = MARGIN, fewest: int = FEWEST_IMAGES
-) -> Decision:
+def decide(feedback: tuple[Scored, Scored], rest: tuple[Scored, Scored], *, margin: float = MARGIN) -> Decision:
     """Compares a new scorer with the one in use.
 
     Args:
         feedback: answers of both to held-out feedback.
         rest: answers of both to the regression set.
         margin: the accepted loss on the regression set, in 0..1.
-        fewest: the fewest images for a promotion.
 
     Raises:
         ValueError: unequal questions, or a margin that is not above 0.
@@ -89,11 +82,13 @@ def decide(
     if not 0 < margin <= 1:
         raise ValueError(f"margin: expected a share above 0, at most 1; got {margin}")
     better, kept = _compared(*feedback), _compared(*rest)
-    p_margin = _p_of_margin(*rest, margin)
+    above = rest[0].mean_scores - rest[1].mean_scores + margin
+    # One-sided p of a loss of at least the margin, by sign flips of the differences plus the margin.
+    p_margin = sign_flip(above, np.zeros_like(above), groups=rest[0].images) / 2 if above.mean() > 0 else 1.0
     reasons = []
     for name, compared in (("feedback", better), ("rest", kept)):
-        if compared["images"] < fewest:
-            reasons.append(f"{name}: expected at least {fewest} images to test on; got {compared['images']}")
+        if compared["images"] < FEWEST_IMAGES:
+            reasons.append(f"{name}: expected at least {FEWEST_IMAGES} images to test on; got {compared['images']}")
     difference = Interval(**better["difference"])
     if not (difference.value > 0 and is_significant(difference, better["p"], better["images"])):
         reasons.append(f"feedback: expected a gain with p at most {SIGNIFICANCE}; got {_said(better, better['p'])}")
@@ -106,14 +101,6 @@ def decide(
 def _compared(new: Scored, used: Scored) -> dict[str, Any]:
     scores = {"new": asdict(new.score), "used": asdict(used.score)}
     return {**compare(new, used), **scores, "n": len(new.images), "images": len(np.unique(new.images))}
-
-
-def _p_of_margin(new: Scored, used: Scored, margin: float) -> float:
-    """One-sided p of a loss of at least the margin, by sign flips of the differences plus the margin."""
-    above = new.mean_scores - used.mean_scores + margin
-    if above.mean() <= 0:
-        return 1.0
-    return sign_flip(above, np.zeros_like(above), groups=new.images) / 2
 
 
 def _said(compared: dict[str, Any], p: float) -> str:
@@ -232,4 +219,4 @@ def _report(
     weights = weights_hash(model)
     said = {**asdict(lesson), "feedback": str(lesson.feedback)}
     settings = json.loads(json.dumps(said, default=str))
-    return {**decision.content(), "compared_with": used, "learned": learned, "base": weights, "lesson": settings}
+    return {**asdict(decision), "compared_with": used, "learned": learned, "base": weights, "lesson": settings}

@@ -112,8 +112,6 @@ def _endpoints(server: Server) -> FastAPI:
     # Without FastAPI's documentation pages, which load scripts from other hosts.
     api = FastAPI(title="ARR-COC", docs_url=None, redoc_url=None, openapi_url=None, lifespan=server.lifespan)
     _add_errors(api, server)
-    _add_status(api, server)
-
     loaded = int(time.time())  # the server got the model just now
     model = {"id": server.name, "object": "model", "created": loaded, "owned_by": "arr-coc"}
 
@@ -122,6 +120,18 @@ def _endpoints(server: Server) -> FastAPI:
             raise HTTPException(
                 404, f"model: expected {server.name!r}, which is served here; got {shorten(name, 40)!r}"
             )
+
+    @api.get("/healthz")
+    async def healthz() -> Response:
+        return _status(server.engine.alive)
+
+    @api.get("/readyz")
+    async def readyz() -> Response:
+        return _status(server.engine.alive and not server.guard.draining)
+
+    @api.get("/metrics")
+    async def metrics() -> Response:
+        return Response(server.metrics.text(), media_type="text/plain; version=0.0.4")
 
     @api.get("/v1/models")
     async def models() -> dict[str, Any]:
@@ -187,20 +197,6 @@ async def _while_there(request: Request, answer: Any) -> Any:
             task.cancel()
             with suppress(asyncio.CancelledError, Exception):
                 await task
-
-
-def _add_status(api: FastAPI, server: Server) -> None:
-    @api.get("/healthz")
-    async def healthz() -> Response:
-        return _status(server.engine.alive)
-
-    @api.get("/readyz")
-    async def readyz() -> Response:
-        return _status(server.engine.alive and not server.guard.draining)
-
-    @api.get("/metrics")
-    async def metrics() -> Response:
-        return Response(server.metrics.text(), media_type="text/plain; version=0.0.4")
 
 
 def _status(good: bool) -> JSONResponse:

@@ -45,8 +45,6 @@ model's square per px of the page, and with a text reader the page's legibility 
 class ModelEncoder:
     """Encodes as `generate` of ARR-COC models does."""
 
-    by_prompt = False  # whether all images of a prompt are encoded together
-
     def __init__(self, model: ArrCocForConditionalGeneration) -> None:
         self.model, self.processor = model.model, model.processor.image_processor
         self.least_legibility = model.config.least_legibility
@@ -77,9 +75,10 @@ class ModelEncoder:
 
 
 class AttachedEncoder:
-    """Encodes for a reader of a published model; the language model prefills the base tokens."""
+    """Encodes for a reader of a published model: all images of a prompt together, as its tokens depend on all of them.
 
-    by_prompt = True
+    The language model prefills the base tokens.
+    """
 
     def __init__(self, reader: AttachedReader) -> None:
         self.reader = reader
@@ -95,10 +94,6 @@ class AttachedEncoder:
             {"height": image.height, "width": image.width, "views": count, "warnings": _warnings(image)}
             for image, count in zip(images, counts, strict=True)
         )
-
-    def share_a_prompt(self, encodings: Sequence[AttachedEncoding]) -> bool:
-        """False, as the tokens of a prompt depend on all of its images."""
-        return len(encodings) == 1
 
 
 def _opened(prepared: Sequence[PreparedImage]) -> tuple[list[Image.Image], list[Source]]:
@@ -281,13 +276,13 @@ class EncodingStore:
         words = "auto" if words is None else words
         if isinstance(words, list) and len(sources) > 1:
             raise ValueError(f"words: expected a name where a request has several images; got words for {len(sources)}")
-        if self.encoder.by_prompt and len(sources) > 1:
+        if isinstance(self.encoder, AttachedEncoder) and len(sources) > 1:
             self._refuse_handles(sources, f"{len(sources)} images", "one")
             prepared = await self._prepared(sources, words)
             return [await self._by_key(_joint_key(prepared), sources, words, prepared)]
         held = [await self.get(source, words) for source in sources]  # one by one, as a request has one image worker
         encodings = [own.encoding for own in held]
-        if len(held) == 1 or self.encoder.share_a_prompt(encodings):
+        if isinstance(self.encoder, AttachedEncoder) or len(held) == 1 or self.encoder.share_a_prompt(encodings):
             return held
         pages = sum(map(len, encodings))
         self._refuse_handles(sources, f"{pages} pages, which share their base tokens", "fewer pages")
