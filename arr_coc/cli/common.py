@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import inspect
 import logging
 import os
 import re
@@ -150,7 +151,23 @@ class Command:
     examples: tuple[str, ...]
     add_arguments: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace], None]
-    check: Callable[[argparse.Namespace], None] = check_arguments
+    check: Callable[[argparse.Namespace], None]
+
+
+def command(
+    name: str,
+    summary: str,
+    add_arguments: Callable[[argparse.ArgumentParser], None],
+    check: Callable[[argparse.Namespace], None] = check_arguments,
+) -> Callable[[Callable[[argparse.Namespace], None]], Command]:
+    """Makes a `Command` of the function that runs it, whose docstring is the description and the examples."""
+
+    def wrap(run: Callable[[argparse.Namespace], None]) -> Command:
+        description, _, listed = inspect.cleandoc(run.__doc__ or "").partition("\n\nExamples:\n")
+        examples = tuple(line.strip() for line in listed.splitlines())
+        return Command(name, summary, description, examples, add_arguments, run, check)
+
+    return wrap
 
 
 @contextmanager

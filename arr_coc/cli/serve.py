@@ -9,7 +9,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from .common import Command, add_options
+from .common import add_options, command
 
 KEYS_VARIABLE = "ARR_COC_API_KEYS"
 
@@ -74,7 +74,20 @@ def _add_use(parser: argparse.ArgumentParser) -> None:
     add("--versions", metavar="DIR", help=versions)
 
 
-def run(args: argparse.Namespace) -> None:
+@command("serve", "serve a model behind an OpenAI-compatible API", add_arguments)
+def serve_command(args: argparse.Namespace) -> None:
+    """Serve a model: /v1/chat/completions, /v1/models, /v1/encodings (encode an image once, ask many times),
+    /healthz, /readyz, /metrics. On SIGTERM it answers accepted questions, then exits. Needs the extra "serve".
+    With a published model of another family (Qwen3-VL, InternVL, ...) a request's budget may be a share of its
+    image tokens; allocator, num_passes, --examples and --versions are not available.
+
+    Examples:
+        arr-coc serve hub_configs/arr-coc-tiny-2
+        arr-coc serve --examples log --feedback said --versions scorers
+        arr-coc serve Qwen/Qwen3-VL-2B-Instruct
+        arr-coc serve org/model --host 0.0.0.0 --api-keys keys.txt --image-host images.example.org
+    """
+
     from arr_coc.serving.settings import ServerSettings, UseSettings
 
     settings = _given(ServerSettings, args, api_keys=_keys(args.api_keys), image_hosts=tuple(args.image_host))
@@ -121,32 +134,21 @@ def _keys(file: str | None) -> tuple[str, ...]:
     return keys
 
 
-COMMAND = Command(
-    name="serve",
-    summary="serve a model behind an OpenAI-compatible API",
-    description=(
-        "Serve a model: /v1/chat/completions, /v1/models, /v1/encodings (encode an image once, ask many times),\n"
-        '/healthz, /readyz, /metrics. On SIGTERM it answers accepted questions, then exits. Needs the extra "serve".\n'
-        "With a published model of another family (Qwen3-VL, InternVL, ...) a request's budget may be a share of its\n"
-        "image tokens; allocator, num_passes, --examples and --versions are not available."
-    ),
-    examples=(
-        "arr-coc serve hub_configs/arr-coc-tiny-2",
-        "arr-coc serve --examples log --feedback said --versions scorers",
-        "arr-coc serve Qwen/Qwen3-VL-2B-Instruct",
-        "arr-coc serve org/model --host 0.0.0.0 --api-keys keys.txt --image-host images.example.org",
-    ),
-    add_arguments=add_arguments,
-    run=run,
-)
-
-
 def add_demo_arguments(parser: argparse.ArgumentParser) -> None:
     _add_model_and_address(parser, 7860, "port to listen at")
     add_options(parser, "device")
 
 
-def run_demo(args: argparse.Namespace) -> None:
+@command("demo", "serve a web page to ask about images", add_demo_arguments)
+def demo_command(args: argparse.Namespace) -> None:
+    """Serve a web page: drop an image, ask about it, and see which patches each question fetched, with two
+    strategies side by side if wanted. No data leaves the machine.
+
+    Examples:
+        arr-coc demo
+        arr-coc demo out/arr-coc-tiny-2 --port 8080
+    """
+
     try:
         from arr_coc.demo.page import DemoPage
         from arr_coc.demo.page import run as serve
@@ -156,16 +158,3 @@ def run_demo(args: argparse.Namespace) -> None:
 
     page = DemoPage(load_model(args.model, args.device))
     serve(page, args.host, args.port, lambda url: print(f"Open {url} (Ctrl-C ends it)", flush=True))
-
-
-DEMO = Command(
-    name="demo",
-    summary="serve a web page to ask about images",
-    description=(
-        "Serve a web page: drop an image, ask about it, and see which patches each question fetched, with two\n"
-        "strategies side by side if wanted. No data leaves the machine."
-    ),
-    examples=("arr-coc demo", "arr-coc demo out/arr-coc-tiny-2 --port 8080"),
-    add_arguments=add_demo_arguments,
-    run=run_demo,
-)
