@@ -97,7 +97,6 @@ def ask_command(args: argparse.Namespace) -> None:
         arr-coc ask first.png second.png "Which total is the highest?"
         arr-coc ask invoice.jpg "What is the total?" --model Qwen/Qwen3-VL-2B-Instruct --budget 0.25
     """
-
     from transformers.utils import logging
 
     from arr_coc.attached.reader import load_reader

@@ -125,7 +125,6 @@ def evaluate_command(args: argparse.Namespace) -> None:
         arr-coc evaluate examples/measured_135m.yaml --split validation --limit 60
         arr-coc evaluate --bench ../bench --sources sroie funsd --limit 20 --predictions answers.jsonl
     """
-
     from arr_coc.files import write_json
 
     kinds = {None: _of_strategies, "--bench DIR": _of_bench, "a suite": _of_suite, "--arms": _of_arms}

@@ -42,7 +42,6 @@ def look_command(args: argparse.Namespace) -> None:
         arr-coc look receipt.png "What is the total?" "What is the date?" --passes 2 --budget 53 --out why
         arr-coc look receipt.png "What is the total?" --strategies saliency,random,words --out why
     """
-
     from arr_coc.evaluation.reporting import environment, require_extra, shown
     from arr_coc.files import write_json
     from arr_coc.modeling.image_loading import load_source
@@ -136,7 +135,6 @@ def info_command(args: argparse.Namespace) -> None:
         arr-coc info hub_configs/arr-coc-tiny-2 --scorers
         arr-coc info hub_configs/arr-coc-tiny-2 --stats --image-size 256
     """
-
     from arr_coc.files import find_model
     from arr_coc.loading import load_config
     from arr_coc.model_summary import count_scorers, describe_model, report, stage_statistics

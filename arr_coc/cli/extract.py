@@ -74,7 +74,6 @@ def extract_command(args: argparse.Namespace) -> None:
         arr-coc extract "scans/*.pdf" --fields "due date: date, total: money: What must be paid?" --out check.html
         arr-coc extract invoices.pdf --schema invoice.json --per page --out table.jsonl --min-probability 0.6
     """
-
     from tqdm import tqdm
 
     from arr_coc.evaluation.prediction_loop import hash_files, weight_files

@@ -35,7 +35,6 @@ def learn_command(args: argparse.Namespace) -> None:
         arr-coc learn said --original original.yaml --rest rest.yaml --versions scorers
         arr-coc learn --versions scorers --back
     """
-
     from arr_coc.learning.versions import Versions
 
     versions = Versions(Path(args.versions).expanduser())
@@ -81,7 +80,6 @@ def replay_command(args: argparse.Namespace) -> None:
         arr-coc replay log --json outcomes.json
         arr-coc replay log --model ./my-model --versions scorers
     """
-
     from arr_coc.files import write_json
     from arr_coc.journal import journal_files
     from arr_coc.learning.versions import Versions
@@ -130,7 +128,6 @@ def reference_command(args: argparse.Namespace) -> None:
         arr-coc reference hub_configs/arr-coc-tiny-2 examples/held_out/data.jsonl
         arr-coc reference MODEL --format rendered --with pages=100 --limit 1000
     """
-
     from arr_coc.evaluation.fetch_reference import REFERENCE, measure_reference
     from arr_coc.publishing.building import load_model
 

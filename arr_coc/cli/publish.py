@@ -62,7 +62,6 @@ def assemble_command(args: argparse.Namespace) -> None:
         arr-coc assemble hub_configs/arr-coc-135m
         arr-coc assemble hub_configs/arr-coc-135m --new --out runs/135m
     """
-
     from arr_coc.assembling import Request, make_plan, report, write
     from arr_coc.files import check_free
     from arr_coc.modeling.bridges import BRIDGES
@@ -158,7 +157,6 @@ def build_command(args: argparse.Namespace) -> None:
         arr-coc build hub_configs/arr-coc-tiny-2 OUT
         arr-coc build ASSEMBLED OUT --card hub_configs/arr-coc-qwen3-0.6b/README.md --force
     """
-
     from arr_coc.publishing import build
     from arr_coc.publishing.building import CARD, missing_metadata, read_card
 
@@ -194,7 +192,6 @@ def push_command(args: argparse.Namespace) -> None:
         arr-coc push OUT org/name --revision v2 --private
         arr-coc push OUT org/name --public --create-pr
     """
-
     from huggingface_hub.utils import logging
 
     from arr_coc.publishing import check, check_name, push
@@ -244,7 +241,6 @@ def export_language_model_command(args: argparse.Namespace) -> None:
     Examples:
         arr-coc export-language-model hub_configs/arr-coc-tiny-2 OUT
     """
-
     from arr_coc.files import check_free
     from arr_coc.loading import load_model
     from arr_coc.publishing.building import export_language_model

@@ -87,7 +87,6 @@ def serve_command(args: argparse.Namespace) -> None:
         arr-coc serve Qwen/Qwen3-VL-2B-Instruct
         arr-coc serve org/model --host 0.0.0.0 --api-keys keys.txt --image-host images.example.org
     """
-
     from arr_coc.serving.settings import ServerSettings, UseSettings
 
     settings = _given(ServerSettings, args, api_keys=_keys(args.api_keys), image_hosts=tuple(args.image_host))
@@ -148,7 +147,6 @@ def demo_command(args: argparse.Namespace) -> None:
         arr-coc demo
         arr-coc demo out/arr-coc-tiny-2 --port 8080
     """
-
     try:
         from arr_coc.demo.page import DemoPage
         from arr_coc.demo.page import run as serve

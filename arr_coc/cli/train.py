@@ -33,7 +33,6 @@ def train_command(args: argparse.Namespace) -> None:
         arr-coc train examples/attached.yaml model=Qwen/Qwen3-VL-2B-Instruct --device cuda --out runs/attached
         arr-coc train examples/phases.yaml steps=2 data.pages=4 held_out.pages=2 --out runs/try
     """
-
     from accelerate import PartialState
 
     from arr_coc.data.formats import check_files, open_records
@@ -101,7 +100,6 @@ def render_command(args: argparse.Namespace) -> None:
         arr-coc render out/mixed --domain document,form,browser --size 768
         arr-coc render out/photos --domain browser --photo 1 --absent 0.2 --turns 0.3
     """
-
     from arr_coc.data.writing import write_questions
     from arr_coc.pages.domains import Variations
 
