@@ -137,21 +137,15 @@ def _check_image(source: str, boxes: Sequence[Sequence[float]], password: str | 
 
 @dataclass(frozen=True)
 class Command:
-    """A subcommand.
-
-    Attributes:
-        examples: whole command lines; `arr-coc --help` shows the first one.
-        run: runs the command; it imports what it needs.
-        check: refuses arguments before `run`, without an import that takes seconds.
-    """
+    """A subcommand."""
 
     name: str
     summary: str
     description: str
-    examples: tuple[str, ...]
+    examples: tuple[str, ...]  # whole command lines; `arr-coc --help` shows the first one
     add_arguments: Callable[[argparse.ArgumentParser], None]
-    run: Callable[[argparse.Namespace], None]
-    check: Callable[[argparse.Namespace], None]
+    run: Callable[[argparse.Namespace], None]  # runs the command; it imports what it needs
+    check: Callable[[argparse.Namespace], None]  # refuses arguments before `run`, without an import that takes seconds
 
 
 def command(

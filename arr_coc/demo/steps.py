@@ -27,17 +27,11 @@ from ..viewing import draw_fetch
 
 @dataclass(frozen=True)
 class Step:
-    """The state of an answer during generation.
+    """The state of an answer during generation."""
 
-    Attributes:
-        fetch: the fetched patches, one row.
-        text: the answer so far.
-        probability: of the whole answer, 0..1; None until the answer is complete.
-    """
-
-    fetch: FetchResult
-    text: str = ""
-    probability: float | None = None
+    fetch: FetchResult  # the fetched patches, one row
+    text: str = ""  # the answer so far
+    probability: float | None = None  # of the whole answer, 0..1; None until the answer is complete
     warning: str = ""
 
 
@@ -102,17 +96,11 @@ REMEMBERED = 12  # the most answers whose pictures are kept
 
 @dataclass(frozen=True)
 class Session:
-    """An image and the answers about it. A session is immutable: a further answer gives a new session.
+    """An image and the answers about it. A session is immutable: a further answer gives a new session."""
 
-    Attributes:
-        image: upright, RGB.
-        encoding: the model's encoding of the image.
-        asked: picture and caption of each of the last answers, the newest first.
-    """
-
-    image: Image.Image
-    encoding: ImageEncoding
-    asked: tuple[tuple[Image.Image, str], ...] = ()
+    image: Image.Image  # upright, RGB
+    encoding: ImageEncoding  # the model's encoding of the image
+    asked: tuple[tuple[Image.Image, str], ...] = ()  # picture and caption of each of the last answers, the newest first
 
     @classmethod
     def open(cls, model: ArrCocForConditionalGeneration, content: bytes) -> Self:

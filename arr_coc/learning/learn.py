@@ -38,20 +38,16 @@ class Decision:
     """The result of two paired tests.
 
     Attributes:
-        promoted: whether both succeed.
-        reasons: failures, in words; empty if there are none.
         feedback, rest: comparisons of the new scorer (first) with the one in use (`evaluation.scores.compare`), with
             both scores and the numbers of questions and images.
-        margin: the margin of the regression set.
-        p_margin: p of the test that the loss on the regression set is less than the margin.
     """
 
-    promoted: bool
-    reasons: tuple[str, ...]
+    promoted: bool  # whether both succeed
+    reasons: tuple[str, ...]  # failures, in words; empty if there are none
     feedback: dict[str, Any]
     rest: dict[str, Any]
-    margin: float
-    p_margin: float
+    margin: float  # the margin of the regression set
+    p_margin: float  # p of the test that the loss on the regression set is less than the margin
 
     def lines(self) -> list[str]:
         """The measurements and the decision."""
@@ -115,27 +111,21 @@ class Lesson:
     """The data and the settings of a training.
 
     Attributes:
-        feedback: folder of the journal.
-        original: questions without boxes on which the scorer's relevance is retained, as those of its first training.
-        rest: the regression set, always the same.
-        model: folder of the checkpoint.
         steps, batch_size, learning_rate, rank: settings of the adapter's training.
-        retention: weight of the retention loss, relative to the loss on feedback.
-        margin: see `decide`.
-        seed: seed of all random draws.
     """
 
-    feedback: Path
+    feedback: Path  # folder of the journal
+    # questions without boxes on which the scorer's relevance is retained, as those of its first training
     original: Format
-    rest: Format
-    model: str
+    rest: Format  # the regression set, always the same
+    model: str  # folder of the checkpoint
     steps: int = 400
     batch_size: int = 8
     learning_rate: float = 3e-3
     rank: int = 8
-    retention: float = 1.0
-    margin: float = MARGIN
-    seed: int = 0
+    retention: float = 1.0  # weight of the retention loss, relative to the loss on feedback
+    margin: float = MARGIN  # see `decide`
+    seed: int = 0  # seed of all random draws
 
 
 @dataclass(frozen=True)

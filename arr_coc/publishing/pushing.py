@@ -31,15 +31,10 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Checked:
-    """A folder that passed every check.
+    """A folder that passed every check."""
 
-    Attributes:
-        files: bytes of each file by its name in the repository, sorted.
-        parameters: the model's number of parameters.
-    """
-
-    files: dict[str, int]
-    parameters: int
+    files: dict[str, int]  # bytes of each file by its name in the repository, sorted
+    parameters: int  # the model's number of parameters
 
     @property
     def nbytes(self) -> int:
@@ -48,18 +43,12 @@ class Checked:
 
 @dataclass(frozen=True)
 class Pushed:
-    """A successful push.
+    """A successful push."""
 
-    Attributes:
-        url: URL of the commit or of the pull request.
-        removed: weight files that were removed from the repository.
-        changed: False if the repository already had the same files.
-    """
-
-    url: str
+    url: str  # URL of the commit or of the pull request
     checked: Checked
-    removed: tuple[str, ...]
-    changed: bool
+    removed: tuple[str, ...]  # weight files that were removed from the repository
+    changed: bool  # False if the repository already had the same files
 
 
 def check(folder: str | Path) -> Checked:

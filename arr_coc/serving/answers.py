@@ -114,25 +114,17 @@ VALIDATOR = extend(Draft202012Validator, {"multipleOf": _multiple_of})
 
 @dataclass(frozen=True)
 class SchemaField:
-    """A field of a schema.
+    """A field of a schema."""
 
-    Attributes:
-        path: the names from the outermost object to the field.
-        question: its description if that is a question or an instruction, else a question made of its description or
-            name, or of all names of its path where several fields would have one question.
-        kinds: its JSON types, names of `KINDS`.
-        values: the allowed values; empty: any.
-        required: whether it must be present; an optional field without a value is omitted.
-        limits: the field's schema, which its values obey.
-        held: how many of the outermost objects of its path must be present, even without a field.
-    """
-
-    path: tuple[str, ...]
+    path: tuple[str, ...]  # the names from the outermost object to the field
+    # its description if that is a question or an instruction, else a question made of its description or name, or of
+    # all names of its path where several fields would have one question
     question: str
-    kinds: tuple[str, ...]
-    values: tuple[Any, ...] = ()
-    required: bool = True
-    limits: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    kinds: tuple[str, ...]  # its JSON types, names of `KINDS`
+    values: tuple[Any, ...] = ()  # the allowed values; empty: any
+    required: bool = True  # whether it must be present; an optional field without a value is omitted
+    limits: Mapping[str, Any] = field(default_factory=dict, compare=False)  # the field's schema, which its values obey
+    # how many of the outermost objects of its path must be present, even without a field
     held: int = field(default=0, compare=False)
 
     @property

@@ -157,23 +157,14 @@ class UnknownHandle(ValueError):
 
 @dataclass(frozen=True)
 class HeldEncoding:
-    """The encoding of an image.
+    """The encoding of an image."""
 
-    Attributes:
-        key: SHA-256 of the image file: equal images have one encoding.
-        handle: its name for clients; it cannot be computed from the image alone.
-        encoding: the store's encoding of one image, or of several that share their base tokens.
-        size: bytes.
-        seen: the views of each of its pages, see `seen_pages`.
-        contents: the image files as sent, if the store keeps them.
-    """
-
-    key: bytes
-    handle: str
-    encoding: Any
-    size: int
-    seen: tuple[dict[str, Any], ...]
-    contents: tuple[bytes, ...] = ()
+    key: bytes  # SHA-256 of the image file: equal images have one encoding
+    handle: str  # its name for clients; it cannot be computed from the image alone
+    encoding: Any  # the store's encoding of one image, or of several that share their base tokens
+    size: int  # bytes
+    seen: tuple[dict[str, Any], ...]  # the views of each of its pages, see `seen_pages`
+    contents: tuple[bytes, ...] = ()  # the image files as sent, if the store keeps them
 
 
 def size_of(value: Any) -> int:

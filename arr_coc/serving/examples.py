@@ -32,26 +32,16 @@ class LoggedExample:
     """A question and its answer.
 
     Attributes:
-        id: id of the completion.
-        time: time of the end in ISO 8601.
-        why: the reason to keep it: "sample", "failure" or "unsure".
-        images: the image files.
-        history: earlier questions and answers.
         strategy, budget, allocator, num_passes, max_tokens, temperature, top_p, stops: as in the request.
-        finish: the kind of end, see `question.Ended`.
         answer, probability: None without an answer.
-        fetched: the fetched patches of each image, ascending; None if the answer ended before.
-        weights: SHA-256 of the checkpoint's files.
-        version: version of the scorer.
-        redacted: whether a hook changed it; it then cannot be reproduced.
     """
 
-    id: str
-    time: str
-    why: str
-    images: tuple[bytes, ...]
+    id: str  # id of the completion
+    time: str  # time of the end in ISO 8601
+    why: str  # the reason to keep it: "sample", "failure" or "unsure"
+    images: tuple[bytes, ...]  # the image files
     question: str
-    history: tuple[tuple[str, str], ...]
+    history: tuple[tuple[str, str], ...]  # earlier questions and answers
     strategy: str | None
     budget: int | str | None
     allocator: str | None
@@ -59,13 +49,14 @@ class LoggedExample:
     temperature: float
     top_p: float
     stops: tuple[str, ...]
-    finish: str
+    finish: str  # the kind of end, see `question.Ended`
     answer: str | None
     probability: float | None
+    # the fetched patches of each image, ascending; None if the answer ended before
     fetched: tuple[tuple[int, ...], ...] | None
-    weights: str
-    version: str
-    redacted: bool = False
+    weights: str  # SHA-256 of the checkpoint's files
+    version: str  # version of the scorer
+    redacted: bool = False  # whether a hook changed it; it then cannot be reproduced
     num_passes: int | str | None = None
 
     def content(self) -> dict[str, Any]:
@@ -127,18 +118,12 @@ SAME, ANSWER, ALLOCATION, SKIPPED = "same", "another answer", "other patches", "
 
 @dataclass(frozen=True)
 class Replayed:
-    """The result of asking an example again.
-
-    Attributes:
-        outcome: `SAME`, `ANSWER`, `ALLOCATION` (the same answer from other patches) or `SKIPPED`.
-        answer: the new answer.
-        note: why it was not asked, or a possible reason for a difference.
-    """
+    """The result of asking an example again."""
 
     example: LoggedExample
-    outcome: str
-    answer: str | None = None
-    note: str = ""
+    outcome: str  # `SAME`, `ANSWER`, `ALLOCATION` (the same answer from other patches) or `SKIPPED`
+    answer: str | None = None  # the new answer
+    note: str = ""  # why it was not asked, or a possible reason for a difference
 
 
 class Replay:

@@ -58,19 +58,12 @@ class DecodedPage:
 
 @dataclass(frozen=True)
 class PreparedImage:
-    """A decoded image or document.
+    """A decoded image or document."""
 
-    Attributes:
-        key: SHA-256 of the file.
-        pages: upright, in order; an image is one page.
-        content: the file, if it was downloaded; else empty, as the caller has it.
-        words: where its words come from; it is not sent.
-    """
-
-    key: bytes
-    pages: tuple[DecodedPage, ...]
-    content: bytes = b""
-    words: Any = "auto"
+    key: bytes  # SHA-256 of the file
+    pages: tuple[DecodedPage, ...]  # upright, in order; an image is one page
+    content: bytes = b""  # the file, if it was downloaded; else empty, as the caller has it
+    words: Any = "auto"  # where its words come from; it is not sent
 
     def to_bytes(self) -> bytes:
         pages = [(*page.pixels.shape[:2], page.page, page.second, to_json(page.layer)) for page in self.pages]

@@ -39,22 +39,15 @@ Page = tuple[bytes, int]
 
 @dataclass(frozen=True)
 class ServedQuestion:
-    """A question.
-
-    Attributes:
-        images: the prompt's images, in order.
-        history: earlier questions and answers.
-        temperature: of sampling; 0: greedy decoding.
-        top_p: sampling uses the likeliest tokens up to this total probability.
-    """
+    """A question."""
 
     text: str
-    images: tuple[HeldEncoding, ...]
-    history: tuple[Turn, ...] = ()
+    images: tuple[HeldEncoding, ...]  # the prompt's images, in order
+    history: tuple[Turn, ...] = ()  # earlier questions and answers
     choices: FetchChoices | AttachedChoices = AS_CONFIGURED
     max_tokens: int = 64
-    temperature: float = 0.0
-    top_p: float = 1.0
+    temperature: float = 0.0  # of sampling; 0: greedy decoding
+    top_p: float = 1.0  # sampling uses the likeliest tokens up to this total probability
 
     @property
     def joint(self) -> bool:
@@ -95,26 +88,17 @@ class EngineBusy(Exception):
 
 @dataclass(eq=False)
 class Ticket:
-    """A question in the engine. Threads push progress, the event loop reads it.
-
-    Attributes:
-        number: its name in the batch.
-        fetch: the fetched patches, a row per image; known from the first `Progress` on.
-        prompt_tokens: the number of prompt tokens; known from the first `Progress` on.
-        cancelled: whether the client has stopped waiting for the answer.
-        version: version of the scorer.
-        legibility: legibility of the fetched patches, see `Answer.fetched_legibility`.
-    """
+    """A question in the engine. Threads push progress, the event loop reads it."""
 
     question: ServedQuestion
-    number: str
+    number: str  # its name in the batch
     loop: asyncio.AbstractEventLoop
-    fetch: FetchResult | None = None
-    prompt_tokens: int = 0
-    cancelled: bool = False
-    version: str = ""
+    fetch: FetchResult | None = None  # the fetched patches, a row per image; known from the first `Progress` on
+    prompt_tokens: int = 0  # the number of prompt tokens; known from the first `Progress` on
+    cancelled: bool = False  # whether the client has stopped waiting for the answer
+    version: str = ""  # version of the scorer
     passes: tuple[Pass, ...] = ()
-    legibility: float | None = None
+    legibility: float | None = None  # legibility of the fetched patches, see `Answer.fetched_legibility`
     _arrived: "asyncio.Queue[Progress | Exception]" = field(default_factory=asyncio.Queue)
 
     def push(self, news: Progress | Exception) -> None:
@@ -145,21 +129,13 @@ FAILED = ("failed", "late")  # kinds of end that the server causes
 
 @dataclass(frozen=True)
 class Ended:
-    """An answer that has ended.
+    """An answer that has ended."""
 
-    Attributes:
-        number: id of the completion, without "chatcmpl-".
-        ticket: holds the question and, if they are known, the fetched patches.
-        stops: strings that end the answer.
-        finish: "stop", "length", "cancelled" (the client disconnected), "refused", "failed", "late" (time ran out).
-        answer: the text and the probability of its tokens; None without tokens.
-    """
-
-    number: str
-    ticket: Ticket
-    stops: tuple[str, ...]
-    finish: str
-    answer: tuple[str, float] | None
+    number: str  # id of the completion, without "chatcmpl-"
+    ticket: Ticket  # holds the question and, if they are known, the fetched patches
+    stops: tuple[str, ...]  # strings that end the answer
+    finish: str  # "stop", "length", "cancelled" (the client disconnected), "refused", "failed", "late" (time ran out)
+    answer: tuple[str, float] | None  # the text and the probability of its tokens; None without tokens
 
 
 logger = logging.getLogger(__name__)
@@ -172,18 +148,16 @@ class QuestionQueue(ABC):
 
     Attributes:
         tokenizer, generation_config: the model's.
-        count_tokens: counts those of a question, which has a limit; None: the context is the limit.
-        control_tokens: texts of control tokens, which a question must not contain.
-        calibration: see `ArrCocConfig.calibration`.
         alive: whether the engine answers.
         version: version of the scorer.
     """
 
     tokenizer: Any
     generation_config: Any
-    control_tokens: Sequence[str]
+    control_tokens: Sequence[str]  # texts of control tokens, which a question must not contain
+    # counts those of a question, which has a limit; None: the context is the limit
     count_tokens: Callable[[str], int] | None = None
-    calibration: Mapping[str, float] | None = None
+    calibration: Mapping[str, float] | None = None  # see `ArrCocConfig.calibration`
 
     def __init__(self, settings: ServerSettings, device: torch.device, on_alone: Callable[[], None]) -> None:
         self.settings, self.device, self.on_alone = settings, device, on_alone
