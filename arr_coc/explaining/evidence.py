@@ -46,14 +46,10 @@ class PatchMap:
 
 @dataclass(frozen=True)
 class Part:
-    """The view with the most fetched patches, for a question about several views.
-
-    Attributes:
-        page, second: page or time of the source, see `Origin`.
-    """
+    """The view with the most fetched patches, for a question about several views."""
 
     box: tuple[int, int, int, int]  # its x0, y0, x1, y1, px of its source
-    page: int | None
+    page: int | None  # page or time of the source, see `Origin`
     second: float | None
     views: int  # the number of views
     share: float  # its share of all fetched patches, 0..1

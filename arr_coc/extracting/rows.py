@@ -33,14 +33,10 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class ExtractionJob:
-    """What is extracted, and how.
-
-    Attributes:
-        model, device: as in `load_model`.
-    """
+    """What is extracted, and how."""
 
     fields: tuple[FieldToExtract, ...]  # of each row
-    model: str | None = None
+    model: str | None = None  # this and `device`: as in `load_model`
     device: str | None = None
     per: str = "document"  # "document" or "page", what a row is for
     options: Mapping[str, Any] = field(default_factory=dict)  # of `extract`, such as `distinct` and `words`

@@ -35,15 +35,12 @@ MARGIN = 0.01  # default margin: the largest accepted loss on the regression set
 
 @dataclass(frozen=True)
 class Decision:
-    """The result of two paired tests.
-
-    Attributes:
-        feedback, rest: comparisons of the new scorer (first) with the one in use (`evaluation.scores.compare`), with
-            both scores and the numbers of questions and images.
-    """
+    """The result of two paired tests."""
 
     promoted: bool  # whether both succeed
     reasons: tuple[str, ...]  # failures, in words; empty if there are none
+    # comparisons of the new scorer (first) with the one in use (`evaluation.scores.compare`), with both
+    # scores and the numbers of questions and images
     feedback: dict[str, Any]
     rest: dict[str, Any]
     margin: float  # the margin of the regression set
@@ -108,18 +105,14 @@ _WORK = "training"  # folder of checkpoints among the versions: the same command
 
 @dataclass(frozen=True)
 class Lesson:
-    """The data and the settings of a training.
-
-    Attributes:
-        steps, batch_size, learning_rate, rank: settings of the adapter's training.
-    """
+    """The data and the settings of a training."""
 
     feedback: Path  # folder of the journal
     # questions without boxes on which the scorer's relevance is retained, as those of its first training
     original: Format
     rest: Format  # the regression set, always the same
     model: str  # folder of the checkpoint
-    steps: int = 400
+    steps: int = 400  # this and the next three: settings of the adapter's training
     batch_size: int = 8
     learning_rate: float = 3e-3
     rank: int = 8

@@ -212,9 +212,6 @@ class EncodingStore:
     Args:
         limit: bytes of encodings in the cache; a single larger encoding is used, but not kept.
         secret: key of the handles; by default random for each store.
-
-    Attributes:
-        keeps_content: whether encodings keep the image files, for logs; to be set before the first image.
     """
 
     def __init__(
@@ -227,7 +224,7 @@ class EncodingStore:
     ) -> None:
         self.encoder, self.workers, self.limit, self.metrics = encoder, workers, limit, metrics
         self.bytes = 0
-        self.keeps_content = False
+        self.keeps_content = False  # whether encodings keep the image files, for logs; set before the first image
         self._held: OrderedDict[bytes, HeldEncoding] = OrderedDict()
         self._keys: dict[str, bytes] = {}
         self._under_way: dict[bytes, asyncio.Task[HeldEncoding]] = {}

@@ -29,12 +29,7 @@ JOURNAL = "examples"  # the journal's name, with which the names of its files be
 
 @dataclass(frozen=True)
 class LoggedExample:
-    """A question and its answer.
-
-    Attributes:
-        strategy, budget, allocator, num_passes, max_tokens, temperature, top_p, stops: as in the request.
-        answer, probability: None without an answer.
-    """
+    """A question and its answer."""
 
     id: str  # id of the completion
     time: str  # time of the end in ISO 8601
@@ -42,6 +37,7 @@ class LoggedExample:
     images: tuple[bytes, ...]  # the image files
     question: str
     history: tuple[tuple[str, str], ...]  # earlier questions and answers
+    # as in the request, up to `stops`, and `num_passes`
     strategy: str | None
     budget: int | str | None
     allocator: str | None
@@ -50,7 +46,7 @@ class LoggedExample:
     top_p: float
     stops: tuple[str, ...]
     finish: str  # the kind of end, see `question.Ended`
-    answer: str | None
+    answer: str | None  # None without an answer, as `probability`
     probability: float | None
     # the fetched patches of each image, ascending; None if the answer ended before
     fetched: tuple[tuple[int, ...], ...] | None

@@ -145,15 +145,10 @@ class QuestionQueue(ABC):
     """Accepts questions from the event loop and passes them to `_answer` in a separate thread.
 
     `on_alone` is called when the questions of a batch must be tried one by one.
-
-    Attributes:
-        tokenizer, generation_config: the model's.
-        alive: whether the engine answers.
-        version: version of the scorer.
     """
 
-    tokenizer: Any
-    generation_config: Any
+    tokenizer: Any  # the model's
+    generation_config: Any  # the model's
     control_tokens: Sequence[str]  # texts of control tokens, which a question must not contain
     # counts those of a question, which has a limit; None: the context is the limit
     count_tokens: Callable[[str], int] | None = None
@@ -161,7 +156,7 @@ class QuestionQueue(ABC):
 
     def __init__(self, settings: ServerSettings, device: torch.device, on_alone: Callable[[], None]) -> None:
         self.settings, self.device, self.on_alone = settings, device, on_alone
-        self.alive, self.version = False, CHECKPOINT
+        self.alive, self.version = False, CHECKPOINT  # whether it answers; the version of the scorer
         self._max_running = settings.max_running or (8 if device.type == "cpu" else 64)
         self._waiting: deque[Ticket] = deque()
         self._threads: list[threading.Thread] = []

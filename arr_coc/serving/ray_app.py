@@ -173,12 +173,7 @@ async def _live(receive: Receive, send: Send) -> None:
 
 
 class RayArguments(BaseModel):
-    """The arguments of a deployment.
-
-    Attributes:
-        min_replicas, max_replicas: bounds of the number of replicas, which Ray adapts to the load.
-        cpus, gpus: CPUs and GPUs of a replica.
-    """
+    """The arguments of a deployment."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -186,11 +181,11 @@ class RayArguments(BaseModel):
     name: str | None = None  # the model's name for clients
     device: str | None = None  # device of each replica
     settings: dict[str, Any] = Field(default_factory=dict)  # fields of `ServerSettings`
-    min_replicas: int = 1
+    min_replicas: int = 1  # bounds of the number of replicas, which Ray adapts to the load
     max_replicas: int = 4
     target_requests: float = 8.0  # the wanted number of open requests per replica
     idle_seconds: float = 600.0  # seconds until an idle replica that is not needed ends
-    cpus: float = 1.0
+    cpus: float = 1.0  # of a replica, as `gpus`
     gpus: float = 0.0
     # extra replicas during an update, in percent: old replicas serve until new ones are ready. 0 if there is no room
     # for more: a replica then ends before its successor starts.
