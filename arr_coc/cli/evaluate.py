@@ -288,23 +288,19 @@ def _of_arms(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
 
     require_extra("scipy.stats", "intervals")
     source = find_source(args.data, args.format, args.fields)
-    seeds = (0, 1, 2) if args.seeds is None else tuple(_seed(part) for part in split_names(args.seeds, "--seeds"))
+    seeds = split_names(args.seeds or "0,1,2", "--seeds")
+    if others := [part for part in seeds if not part.isdecimal()]:
+        raise ValueError(f"--seeds: expected whole numbers with commas between them; got {others[0]!r}")
     rules = None if args.rules is None else read_rules(Path(args.rules))
     announce("Loading the model, then asking every arm")
     model = load_model(args.model, args.device)
     arms = tuple(split_names(args.arms, "--arms"))
     same = {name: getattr(args, name) for name in ("tiles", "budget", "allocator")}
-    same |= {"metric": source.metric if args.metric is None else args.metric, "seeds": seeds}
+    same |= {"metric": source.metric if args.metric is None else args.metric, "seeds": tuple(map(int, seeds))}
     data = DataSet("data", source, arms, rules="default" if rules is None else rules, **same)
     same = {name: getattr(args, name) for name in ("limit", "batch_size", "on_error", "max_errors")}
     result = measure_suite(model, [data], **same)
     return result, suite_text(result)
-
-
-def _seed(text: str) -> int:
-    if not text.isdecimal():
-        raise ValueError(f"--seeds: expected whole numbers with commas between them; got {text!r}")
-    return int(text)
 
 
 def _of_bench(args: argparse.Namespace) -> tuple[dict[str, Any], str]:

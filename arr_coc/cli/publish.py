@@ -11,7 +11,6 @@ from .common import TRAINED, UNTRAINED, command, show_progress
 
 if TYPE_CHECKING:
     from arr_coc.assembling import WeightsSource
-    from arr_coc.publishing.pushing import Checked
 
 
 BRIDGES = "cells, linear, quality, transformer, vet, wordpieces"
@@ -200,7 +199,10 @@ def push_command(args: argparse.Namespace) -> None:
     visibility = "public" if args.public else "private"
     place = f"{check_name(args.name)} ({visibility}), branch {args.revision or MAIN}"
     if args.dry_run:
-        print(listing(check(args.folder)))
+        checked = check(args.folder)
+        whole = f"in {len(checked.files)} files, {checked.parameters:,} parameters"
+        for name, size in [*checked.files.items(), (whole, checked.nbytes)]:
+            print(f"{size:>{len(f'{checked.nbytes:,}')},}  {name}")
         print(f"{'a pull request to' if args.create_pr else 'to'} {place}; nothing was sent")
         return
     show_progress()
@@ -211,14 +213,6 @@ def push_command(args: argparse.Namespace) -> None:
         print(f"removed {name}, weights that the folder does not have", file=sys.stderr)
     files = f"{len(pushed.checked.files)} files, {pushed.checked.nbytes:,} bytes"
     print(f"{pushed.url}\n{files} {'pushed to' if pushed.changed else 'were there already:'} {place}")
-
-
-def listing(checked: Checked) -> str:
-    """Files with their bytes, and the sums."""
-    whole = f"in {len(checked.files)} files, {checked.parameters:,} parameters"
-    rows = [*checked.files.items(), (whole, checked.nbytes)]
-    width = max(len(f"{size:,}") for _, size in rows)
-    return "\n".join(f"{size:>{width},}  {name}" for name, size in rows)
 
 
 def add_export_language_model_arguments(parser: argparse.ArgumentParser) -> None:

@@ -18,6 +18,7 @@ from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+from ..viewing import draw_fetch
 from .steps import DemoExample, Session, Step, answer_in_steps, budgets, find_examples, strategies
 
 TITLE = "ARR-COC: ask an image"
@@ -199,7 +200,10 @@ class DemoPage:
         chosen = None if budget in (None, "", configured) else budget
         steps = answer_in_steps(self.model, session.encoding, question, strategy=strategy, budget=chosen)
         step = next(steps)
-        yield {**side.shown(step), side.picture: session.overlay(step.fetch)}
+        yield {
+            **side.shown(step),
+            side.picture: draw_fetch(session.image, step.fetch, turned=session.encoding.turned[0]),
+        }
         for step in steps:
             yield side.shown(step)
         return step

@@ -115,10 +115,6 @@ class Session:
             raise ValueError(f"image: {str(error).removeprefix('bytes: ')}") from error
         return cls(image, model.encode_image(image))
 
-    def overlay(self, fetch: FetchResult) -> Image.Image:
-        """The image with the fetched patches outlined and relevance as a heat map."""
-        return draw_fetch(self.image, fetch, turned=self.encoding.turned[0])
-
     def answered(self, question: str, steps: Sequence[Step]) -> Self:
         """The session after a question, with the whole answer of each strategy."""
         draw = partial(draw_fetch, self.image, question=question, turned=self.encoding.turned[0])

@@ -8,7 +8,6 @@ margin: if there are too few questions to reject it, nothing is promoted.
 import hashlib
 import json
 import shutil
-from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ import numpy as np
 import torch
 
 from ..data.formats import FeedbackLog, Format
-from ..data.records import Record
 from ..evaluation.prediction_loop import weights_hash
 from ..evaluation.reporting import p_value, percent, points
 from ..evaluation.scores import Scored, compare
@@ -153,8 +151,11 @@ def learn(lesson: Lesson, versions: Versions, device: torch.device | str = "cpu"
         recipe = Recipe(Path(lesson.model), (phase,), lesson.seed, Path(lesson.model))
         adapter = train_adapter(recipe, out, device, rank=lesson.rank)
         model = load_model(lesson.model, str(device))
-        scored = _scores(model, {"new": adapter, "used": versions.adapter(used)}, (held_out, rest))
-        decision = decide(scored[0], scored[1], margin=lesson.margin)
+        adapters = {"new": adapter, "used": versions.adapter(used)}
+        fetchers = {name: adapted_fetcher(model.model.fetcher, each) for name, each in adapters.items()}
+        scored = [score_fetchers(model, records, fetchers) for records in (held_out, rest)]
+        better, kept = ((of_records["new"], of_records["used"]) for of_records in scored)
+        decision = decide(better, kept, margin=lesson.margin)
         version = None
         if decision.promoted:
             version = versions.promote(adapter, _report(lesson, decision, model, used, count))
@@ -185,15 +186,6 @@ def _phase(lesson: Lesson, learned: Format, strategy: str) -> AllocatorPhase:
         keep=1,
         seed=lesson.seed,
     )
-
-
-def _scores(
-    model: ArrCocForConditionalGeneration, adapters: Mapping[str, Path | None], data: Sequence[Sequence[Record]]
-) -> list[tuple[Scored, Scored]]:
-    """The scored answers of the new scorer and of the one in use on each data set, with the server's settings."""
-    fetchers = {name: adapted_fetcher(model.model.fetcher, adapter) for name, adapter in adapters.items()}
-    scored = [score_fetchers(model, records, fetchers) for records in data]
-    return [(of_records["new"], of_records["used"]) for of_records in scored]
 
 
 def _report(

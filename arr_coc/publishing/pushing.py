@@ -142,7 +142,10 @@ def _send(
         head = _patiently(lambda: api.model_info(name, revision=branch))
         first = first or head.sha
         there = [sibling.rfilename for sibling in head.siblings or ()]
-        removed = tuple(file for file in there if _is_weight(file) and file not in checked.files)
+        weights = [
+            file for file in there if file == WEIGHTS_INDEX or ("/" not in file and file.endswith(".safetensors"))
+        ]
+        removed = tuple(file for file in weights if file not in checked.files)
         additions = [CommitOperationAdd(file, str(folder / file)) for file in checked.files]
         api.preupload_lfs_files(name, additions, revision=branch, create_pr=create_pr, free_memory=False)
         try:
@@ -162,10 +165,6 @@ def _send(
         else:
             return first, commit, removed
     raise AssertionError("unreachable")
-
-
-def _is_weight(name: str) -> bool:
-    return "/" not in name and (name.endswith(".safetensors") or name == WEIGHTS_INDEX)
 
 
 def _patiently(call: Callable[[], Result]) -> Result:
