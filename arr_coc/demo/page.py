@@ -200,10 +200,8 @@ class DemoPage:
         chosen = None if budget in (None, "", configured) else budget
         steps = answer_in_steps(self.model, session.encoding, question, strategy=strategy, budget=chosen)
         step = next(steps)
-        yield {
-            **side.shown(step),
-            side.picture: draw_fetch(session.image, step.fetch, turned=session.encoding.turned[0]),
-        }
+        picture = draw_fetch(session.image, step.fetch, turned=session.encoding.turned[0])
+        yield {**side.shown(step), side.picture: picture}
         for step in steps:
             yield side.shown(step)
         return step

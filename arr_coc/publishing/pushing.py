@@ -141,10 +141,8 @@ def _send(
     for tried in range(1, TRIES + 1):
         head = _patiently(lambda: api.model_info(name, revision=branch))
         first = first or head.sha
-        there = [sibling.rfilename for sibling in head.siblings or ()]
-        weights = [
-            file for file in there if file == WEIGHTS_INDEX or ("/" not in file and file.endswith(".safetensors"))
-        ]
+        there = [sibling.rfilename for sibling in head.siblings or () if "/" not in sibling.rfilename]
+        weights = [file for file in there if file.endswith(".safetensors") or file == WEIGHTS_INDEX]
         removed = tuple(file for file in weights if file not in checked.files)
         additions = [CommitOperationAdd(file, str(folder / file)) for file in checked.files]
         api.preupload_lfs_files(name, additions, revision=branch, create_pr=create_pr, free_memory=False)
