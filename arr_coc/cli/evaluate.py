@@ -256,10 +256,9 @@ def table(strategies: dict[str, dict[str, Any]], metric: str = "exact_match") ->
 
 
 def _share(interval: dict[str, float] | None) -> str:
-    if interval is None:
-        return "-"
-    value, low, high = (100 * interval[name] for name in ("value", "low", "high"))
-    return f"{value:.1f} % [{low:.1f}, {high:.1f}]"
+    from arr_coc.evaluation.reporting import percent
+
+    return percent(interval).replace(" ", " % ", 1)
 
 
 def _of_suite(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
