@@ -49,8 +49,8 @@ def check(args: argparse.Namespace) -> None:
     """Refuses what needs no model."""
     if (args.fields is None) == (args.schema is None):
         raise ValueError("--fields: expected it or --schema; got both or neither")
-    kind = args.format or Path(args.out).suffix.lstrip(".").lower()
-    if kind not in FORMATS:
+    args.format = args.format or Path(args.out).suffix.lstrip(".").lower()
+    if args.format not in FORMATS:
         raise ValueError(f"--out: expected a name ending in {', '.join(FORMATS)}, or --format; got {args.out!r}")
     writable(args.out, "--out")
     for name, least, most in (("min_probability", 0, 1), ("alternatives", 0, 16), ("jobs", 1, 256)):
@@ -105,8 +105,7 @@ def extract_command(args: argparse.Namespace) -> None:
     for cell in found:
         cell["value"] = None if cell["probability"] < least else cell["value"]
     filled = sum(cell["value"] is not None for cell in found)
-    kind = args.format or Path(args.out).suffix.lstrip(".").lower()
-    write_table(rows, fields, Path(args.out), kind, args.decimal_comma, job.password)
+    write_table(rows, fields, Path(args.out), args.format, args.decimal_comma, job.password)
     cells, bad = len(rows) * len(fields), [path for path in documents if any(row["error"] for row in made[path])]
     shown = f"{filled} of {cells} cells filled ({filled / cells:.0%})"
     shown += f", from a probability of {least:.2f} on" if least else ""

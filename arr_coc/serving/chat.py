@@ -103,6 +103,7 @@ class RunningAnswer:
     def __init__(self, chat: Chat, request: ChatRequest) -> None:
         self.chat, self.request = chat, request
         self.number = secrets.token_hex(12)  # unique, also across runs of the server
+        self.completion = Completion(self.number, chat.name)
         self.began = time.monotonic()
         self.deadline = asyncio.get_running_loop().time() + chat.settings.answer_seconds
         self._text = AnswerText(chat.engine.tokenizer, request.stops)
@@ -215,13 +216,8 @@ class RunningAnswer:
         """The events behind the text: the reason of its end, and, if the client requests it, the numbers of tokens."""
         yield _event(self.completion.chunk({}, finish, arr_coc=fetched))
         if self.request.stream_options is not None and self.request.stream_options.include_usage:
-            yield _event(self.completion.usage_chunk(used))
+            yield _event({**self.completion.chunk({}), "choices": [], "usage": used})
         yield "data: [DONE]\n\n"
-
-    @property
-    def completion(self) -> Completion:
-        """The fields of every event."""
-        return Completion(self.number, self.chat.name)
 
     def _usage(self) -> dict[str, int]:
         assert self._ticket is not None

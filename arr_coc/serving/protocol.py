@@ -361,10 +361,6 @@ class Completion:
         choice = {"index": 0, "delta": delta, "finish_reason": finish, "logprobs": logprobs}
         return {**self.head, "object": "chat.completion.chunk", "choices": [choice], **more}
 
-    def usage_chunk(self, usage: dict[str, int]) -> dict[str, Any]:
-        """The last event of a streamed answer, if the client requests it."""
-        return {**self.head, "object": "chat.completion.chunk", "choices": [], "usage": usage}
-
 
 def logprobs_of(tokenizer: Any, tokens: Sequence[int], logprobs: Sequence[float]) -> dict[str, Any]:
     """The tokens of an answer or a part of it, with their log-probabilities."""
