@@ -8,7 +8,7 @@ returns it, a copy with less content (`dataclasses.replace`), or None to drop it
 """
 
 import base64
-import importlib
+import pkgutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,9 +99,8 @@ def load_hook(name: str | None) -> Hook:
     """
     if name is None:
         return lambda kept: kept
-    module, _, function = name.partition(":")
     try:
-        hook = getattr(importlib.import_module(module), function)
+        hook = pkgutil.resolve_name(name)
     except (ImportError, AttributeError, ValueError) as error:
         raise ValueError(f"redact: expected MODULE:FUNCTION; got {name!r} ({error})") from error
     if not callable(hook):
