@@ -38,11 +38,7 @@ _PATTERNS = {part: re.compile(rf"(?:^|\.)(?:{pattern})") for part, pattern in PA
 
 
 def part_of_parameter(name: str) -> str:
-    """The part of a parameter.
-
-    Raises:
-        ValueError: no part has a parameter of that name.
-    """
+    """The part of a parameter. Raises ValueError: no part has a parameter of that name."""
     for part, pattern in _PATTERNS.items():
         if pattern.search(name):
             return part

@@ -135,11 +135,7 @@ def parse_json(path: Path) -> Any:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in a file.
-
-    Raises:
-        ValueError: the file holds no JSON, or anything but an object.
-    """
+    """The JSON object in a file. Raises ValueError: the file holds no JSON, or anything but an object."""
     content = parse_json(path)
     if not isinstance(content, dict):
         raise ValueError(f"{path}: expected a JSON object; got {type(content).__name__}")
@@ -156,11 +152,7 @@ _Loader.add_implicit_resolver(
 
 
 def parse_yaml(text: str) -> Any:
-    """The content of a YAML text.
-
-    Raises:
-        yaml.YAMLError: it is none.
-    """
+    """The content of a YAML text. Raises yaml.YAMLError: it is none."""
     return yaml.load(text, _Loader)
 
 

@@ -329,11 +329,7 @@ def add_options(parser: argparse.ArgumentParser, *names: str) -> None:
 
 
 def split_names(text: str, option: str) -> list[str]:
-    """The names in a text with commas between them.
-
-    Raises:
-        ValueError: no names.
-    """
+    """The names in a text with commas between them. Raises ValueError: no names."""
     names = [name.strip() for name in text.split(",") if name.strip()]
     if not names:
         raise ValueError(f"{option}: expected names with commas between them; got {text!r}")
@@ -419,11 +415,7 @@ def _number_or_text(value: str) -> int | float | str:
 
 
 def read_source(path: Path) -> Format:
-    """The source in a YAML file.
-
-    Raises:
-        ValueError: no YAML, or see `open_source`.
-    """
+    """The source in a YAML file. Raises ValueError: no YAML, or see `open_source`."""
     from arr_coc.data.formats import open_source
     from arr_coc.files import read_yaml
 

@@ -89,11 +89,7 @@ def _given(kind: Any, args: argparse.Namespace, **own: Any) -> Any:
 
 
 def _keys(file: str | None) -> tuple[str, ...]:
-    """Keys of the file, or else of the environment.
-
-    Raises:
-        ValueError: a file without keys.
-    """
+    """Keys of the file, or else of the environment. Raises ValueError: a file without keys."""
     if file is None:
         listed = os.environ.get(KEYS_VARIABLE, "").split(",")
     else:

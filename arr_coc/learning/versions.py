@@ -40,11 +40,7 @@ class Versions:
         self.folder = folder.absolute()
 
     def current(self) -> Current:
-        """The version in use.
-
-        Raises:
-            ValueError: its file is damaged, or names a version that does not exist.
-        """
+        """The version in use. Raises ValueError: its file is damaged, or names a version that does not exist."""
         path = self.folder / _CURRENT
         if not path.exists():
             return Current()

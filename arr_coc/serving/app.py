@@ -176,11 +176,7 @@ class _ClientGone(Exception):
 
 
 async def _while_there(request: Request, answer: Any) -> Any:
-    """Awaits the answer; cancels it when the client disconnects.
-
-    Raises:
-        _ClientGone: the client disconnected.
-    """
+    """Awaits the answer; cancels it when the client disconnects. Raises _ClientGone: the client disconnected."""
 
     async def gone() -> None:
         while (await request.receive())["type"] != "http.disconnect":

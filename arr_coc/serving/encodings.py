@@ -181,11 +181,7 @@ def size_of(value: Any) -> int:
 
 
 def inline_content(url: str) -> bytes:
-    """The image file in a data: URL.
-
-    Raises:
-        ValueError: another kind of URL, or invalid base64.
-    """
+    """The image file in a data: URL. Raises ValueError: another kind of URL, or invalid base64."""
     stream, _ = open_source(url, POLICIES["inline"], None)
     return stream.read()
 

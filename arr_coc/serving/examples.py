@@ -62,11 +62,7 @@ class LoggedExample:
 
 
 def example_of(entry: JournalEntry) -> LoggedExample:
-    """The example in an entry.
-
-    Raises:
-        ValueError: the entry is not an example; the message names its place.
-    """
+    """The example in an entry. Raises ValueError: the entry is not an example; the message names its place."""
     try:
         content = dict(entry.content)
         content["images"] = tuple(base64.b64decode(image, validate=True) for image in content["images"])

@@ -91,11 +91,7 @@ class ImageLimits:
 
 
 def prepare(content: bytes, processor: ArrCocImageProcessor, limits: ImageLimits) -> PreparedImage:
-    """Decodes an image or document file.
-
-    Raises:
-        ValueError: not an image, or too large.
-    """
+    """Decodes an image or document file. Raises ValueError: not an image, or too large."""
     image = load_source(content, max_image_pixels=limits.pixels)
     sources = sources_of(image, take_view_options(processor.views)[0], limits.pixels)
     total = sum(source.height * source.width for source in sources)
@@ -245,11 +241,7 @@ class WorkerPool:
         return [worker.process.pid for worker in self._workers]
 
     async def prepare(self, content: bytes) -> PreparedImage:
-        """Decodes an image file.
-
-        Raises:
-            ValueError: not an image, or it exceeds the limits.
-        """
+        """Decodes an image file. Raises ValueError: not an image, or it exceeds the limits."""
         return await self._prepared(CONTENT + content)
 
     async def download(self, url: str) -> PreparedImage:

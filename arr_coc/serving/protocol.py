@@ -294,11 +294,7 @@ class ChatRequest(Strict):
 
     @property
     def stops(self) -> list[str]:
-        """Strings that end the answer.
-
-        Raises:
-            ValueError: more than 4, or an empty one.
-        """
+        """Strings that end the answer. Raises ValueError: more than 4, or an empty one."""
         strings = [self.stop] if isinstance(self.stop, str) else self.stop or []
         if len(strings) > 4 or not all(strings):
             raise ValueError("stop: expected up to 4 strings that are not empty; got others")

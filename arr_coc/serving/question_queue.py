@@ -193,11 +193,7 @@ class QuestionQueue(ABC):
 
     @abstractmethod
     def choices(self, request: ChatRequest) -> Any:
-        """The fetch choices of a request.
-
-        Raises:
-            ValueError: the model does not support them.
-        """
+        """The fetch choices of a request. Raises ValueError: the model does not support them."""
 
     def submit(self, question: ServedQuestion) -> Ticket:
         """Queues a question; the ticket's `progress` yields its answer.

@@ -149,11 +149,7 @@ class VersionWatch:
             self._thread.join()
 
     def look(self) -> None:
-        """Swaps to the version that is in use now.
-
-        Raises:
-            ValueError: the version is damaged or another model's.
-        """
+        """Swaps to the version that is in use now. Raises ValueError: the version is damaged or another model's."""
         version, before = self.versions.current().version, self.engine.version
         if version == before:
             return
