@@ -42,7 +42,7 @@ def evidence_of(model: Any, seen: SeenImage, **choices: Any) -> AnswerEvidence:
 
 
 def parts(figure: Any) -> list[Text]:
-    return [text for text in figure.findobj(Text) if text.get_text()]
+    return [text for text in figure.findobj(Text) if text.get_text() and text.get_visible()]
 
 
 def texts(figure: Any) -> str:

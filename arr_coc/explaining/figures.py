@@ -293,7 +293,7 @@ def _draw(rows: Sequence[FigureRow | FigureText | Legend], seen: SeenImage) -> A
     heights = [_height(row, shape) for row in rows]
     figure = Figure(figsize=(WIDTH, sum(heights) + 2 * MARGIN), facecolor="white")
     FigureCanvasAgg(figure)
-    parts = figure.subfigures(len(rows) + 2, 1, height_ratios=(MARGIN, *heights, MARGIN), hspace=0)
+    parts: Any = figure.subfigures(len(rows) + 2, 1, height_ratios=(MARGIN, *heights, MARGIN), hspace=0)
     for part, row, height in zip(parts[1:-1], rows, heights, strict=True):
         if isinstance(row, FigureRow):
             _place(part, row, height, seen)
@@ -361,7 +361,8 @@ def _draw_legend(part: Any, legend: Legend) -> None:
     from matplotlib.colors import to_rgba
     from matplotlib.patches import Patch
 
-    levels = [Patch(facecolor=heat(np.array(value)) / 255, label=f"relevance {value:g}") for value in (0, 0.5, 1)]
+    shades: Any = heat(np.array((0, 0.5, 1))) / 255
+    levels = [Patch(facecolor=shades[n], label=f"relevance {n / 2:g}") for n in range(3)]
     for size, behind in legend.sizes.items():
         colour, text = LEVEL_COLOURS[size], f"token of {size} patch{'' if size == 1 else 'es'}{behind}"
         levels.append(Patch(facecolor=to_rgba(colour, 0.12), edgecolor=colour, label=text))

@@ -25,7 +25,7 @@ from ..modeling.image_sources import SourcePolicy, shorten
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from .attached_engine import AttachedEngine
 from .chat import Chat
-from .encodings import HANDLE, AttachedEncoder, EncodingStore, ModelEncoder, UnknownHandle
+from .encodings import HANDLE, AttachedEncoder, Encoder, EncodingStore, ModelEncoder, UnknownHandle
 from .engine import Engine
 from .feedback_desk import FeedbackRequest, UnknownAnswer
 from .guard import Guard
@@ -68,7 +68,7 @@ class Server:
         self.name = name or PurePath(config._name_or_path).name or "arr-coc"
         alone, restarted = self.metrics.fallbacks.labels("alone").inc, self.metrics.worker_restarts.inc
         self.engine: QuestionQueue
-        encoder: ModelEncoder | AttachedEncoder
+        encoder: Encoder
         if isinstance(model, AttachedReader):
             for wanted in ("examples", "versions"):
                 if getattr(use, wanted) is not None:

@@ -14,7 +14,7 @@ from ..modeling.processing_arr_coc import checked_questions
 from .answers import AnswerText, SchemaField, as_object, fields_of, misfit
 from .encodings import EncodingStore
 from .metrics import Metrics, length_label, tier_label
-from .protocol import ChatRequest, Completion, error_body, fetch_summary, logprobs_of
+from .protocol import ChatRequest, Completion, error_body, fetch_summary
 from .question_queue import Ended, EngineStopped, Progress, QuestionQueue, ServedQuestion, Ticket
 from .settings import ServerSettings
 
@@ -210,7 +210,11 @@ class RunningAnswer:
         """Text tokens from index `start` on, and their log-probabilities."""
         tokens = self._latest.tokens
         shown = slice(start, -1 if self.chat.ends(tokens[start:]) else None)
-        return logprobs_of(self.chat.engine.tokenizer, tokens[shown], self._latest.logprobs[shown])
+        content = []
+        for token, logprob in zip(tokens[shown], self._latest.logprobs[shown], strict=True):
+            text = self.chat.engine.tokenizer.decode([token])
+            content.append({"token": text, "logprob": logprob, "bytes": list(text.encode()), "top_logprobs": []})
+        return {"content": content, "refusal": None}
 
     def last_events(self, finish: str, fetched: dict[str, Any], used: dict[str, int]) -> Iterator[str]:
         """The events behind the text: the reason of its end, and, if the client requests it, the numbers of tokens."""

@@ -1,7 +1,4 @@
-"""Encoders of decoded images (an ARR-COC model, or a reader of a published model), and the LRU cache of encodings.
-
-With several servers, all questions about one image go to the same one, which holds its encoding (`by_affinity`).
-"""
+"""Encoders of decoded images (an ARR-COC model, or a reader of a published model), and the LRU cache of encodings."""
 
 import asyncio
 import hashlib
@@ -28,13 +25,13 @@ from ..modeling.answers import legibility_warning
 from ..modeling.budgets import COMPRESSION, ViewOptions, pooling
 from ..modeling.generation import encode_whole
 from ..modeling.image_encoding import ImageEncoding, no_pixels
-from ..modeling.image_loading import Source, open_source
+from ..modeling.image_loading import Source
 from ..modeling.image_processing_arr_coc import FAR_SHRUNK, ArrCocImageProcessor, is_blank, least_scale
-from ..modeling.image_sources import POLICIES, shorten
+from ..modeling.image_sources import shorten
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..modeling.view_encoding import encode_sources, take_view_options, windows_of
 from ..modeling.word_sources import check_words
-from .image_workers import PreparedImage, WorkerPool
+from .image_workers import PreparedImage, WorkerPool, inline_content
 from .metrics import Metrics
 
 Seen = tuple[dict[str, Any], ...]
@@ -94,6 +91,9 @@ class AttachedEncoder:
             {"height": image.height, "width": image.width, "views": count, "warnings": _warnings(image)}
             for image, count in zip(images, counts, strict=True)
         )
+
+
+Encoder = ModelEncoder | AttachedEncoder
 
 
 def _opened(prepared: Sequence[PreparedImage]) -> tuple[list[Image.Image], list[Source]]:
@@ -180,12 +180,6 @@ def size_of(value: Any) -> int:
     return sum(size_of(getattr(value, part.name)) for part in fields(value)) if is_dataclass(value) else 0
 
 
-def inline_content(url: str) -> bytes:
-    """The image file in a data: URL. Raises ValueError: another kind of URL, or invalid base64."""
-    stream, _ = open_source(url, POLICIES["inline"], None)
-    return stream.read()
-
-
 def _worded(key: bytes, words: Any) -> bytes:
     """The key of an image's encoding with these words."""
     return key if words == "auto" else hashlib.sha256(key + json.dumps(words).encode()).digest()
@@ -211,12 +205,7 @@ class EncodingStore:
     """
 
     def __init__(
-        self,
-        encoder: ModelEncoder | AttachedEncoder,
-        workers: WorkerPool,
-        limit: int,
-        metrics: Metrics,
-        secret: bytes | None = None,
+        self, encoder: Encoder, workers: WorkerPool, limit: int, metrics: Metrics, secret: bytes | None = None
     ) -> None:
         self.encoder, self.workers, self.limit, self.metrics = encoder, workers, limit, metrics
         self.bytes = 0

@@ -34,7 +34,7 @@ import torch
 
 from ..modeling.image_loading import load_source, open_source
 from ..modeling.image_processing_arr_coc import ArrCocImageProcessor
-from ..modeling.image_sources import MAX_BYTES, SourcePolicy
+from ..modeling.image_sources import MAX_BYTES, POLICIES, SourcePolicy
 from ..modeling.view_encoding import sources_of, take_view_options
 from ..modeling.word_sources import from_json, to_json
 
@@ -88,6 +88,12 @@ class ImageLimits:
 
     pixels: int
     policy: SourcePolicy
+
+
+def inline_content(url: str) -> bytes:
+    """The image file in a data: URL. Raises ValueError: another kind of URL, or invalid base64."""
+    stream, _ = open_source(url, POLICIES["inline"], None)
+    return stream.read()
 
 
 def prepare(content: bytes, processor: ArrCocImageProcessor, limits: ImageLimits) -> PreparedImage:

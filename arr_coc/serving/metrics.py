@@ -79,10 +79,11 @@ class FetchWatch:
     """Counts the `fetch_statistics` of every question and compares them with the checkpoint's reference, if any."""
 
     def __init__(self, reference: FetchReference | None, metrics: Metrics) -> None:
-        self.metrics, self.reference = metrics, reference
-        self._latest: dict[str, deque[int]] = {}  # bins of the latest values
+        self.metrics, self.strategy = metrics, None if reference is None else reference.strategy
+        self._latest: dict[str, tuple[Distribution, deque[int]]] = {}  # with the bins of the latest values
         for name, distribution in ({} if reference is None else reference.statistics).items():
-            self._latest[name] = latest = deque(maxlen=WINDOW)
+            latest = deque[int](maxlen=WINDOW)
+            self._latest[name] = distribution, latest
             metrics.reference.labels(name).set(distribution.mean)
             metrics.drift.labels(name).set_function(partial(_drift, distribution, latest))
 
@@ -92,8 +93,9 @@ class FetchWatch:
         for name, values in fetch_statistics(prompt).items():
             for value in values.tolist():
                 self.metrics.statistics.labels(name, strategy).observe(value)
-                if self.reference is not None and name in self._latest and strategy == self.reference.strategy:
-                    self._latest[name].append(self.reference.statistics[name].bin(value))
+                if strategy == self.strategy and name in self._latest:
+                    distribution, latest = self._latest[name]
+                    latest.append(distribution.bin(value))
 
 
 def _drift(reference: Distribution, latest: deque[int]) -> float:

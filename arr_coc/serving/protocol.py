@@ -358,15 +358,6 @@ class Completion:
         return {**self.head, "object": "chat.completion.chunk", "choices": [choice], **more}
 
 
-def logprobs_of(tokenizer: Any, tokens: Sequence[int], logprobs: Sequence[float]) -> dict[str, Any]:
-    """The tokens of an answer or a part of it, with their log-probabilities."""
-    content = []
-    for token, logprob in zip(tokens, logprobs, strict=True):
-        text = tokenizer.decode([token])
-        content.append({"token": text, "logprob": logprob, "bytes": list(text.encode()), "top_logprobs": []})
-    return {"content": content, "refusal": None}
-
-
 def fetch_summary(
     fetch: FetchResult, passes: Sequence[Pass] = (), seen: Sequence[Mapping[str, Any]] = ()
 ) -> dict[str, Any]:

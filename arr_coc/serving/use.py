@@ -205,8 +205,9 @@ class Use:
 
     def watch(self, ended: Ended) -> None:
         """Called with every ended answer."""
-        for log in filter(None, (self.examples, self.desk)):
-            log.watch(ended)
+        for log in (self.examples, self.desk):
+            if log is not None:
+                log.watch(ended)
 
     def start(self) -> None:
         """Starts the threads beside the event loop."""
@@ -215,5 +216,6 @@ class Use:
 
     def stop(self) -> None:
         """Stops the threads; writes all waiting entries."""
-        for part in filter(None, (self.versions, self.examples, self.desk)):
-            part.stop()
+        for part in (self.versions, self.examples, self.desk):
+            if part is not None:
+                part.stop()
