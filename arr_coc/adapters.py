@@ -38,11 +38,7 @@ _PATTERNS = {part: re.compile(rf"(?:^|\.)(?:{pattern})") for part, pattern in PA
 
 
 def part_of_parameter(name: str) -> str:
-    """The part of a parameter.
-
-    Raises:
-        ValueError: no part has a parameter of that name.
-    """
+    """The part of a parameter. Raises ValueError: no part has a parameter of that name."""
     for part, pattern in _PATTERNS.items():
         if pattern.search(name):
             return part
@@ -76,8 +72,7 @@ def check_parts(parts: Iterable[str], what: str, *, scorers: bool = False) -> No
         raise ValueError(f"{what}: expected parts among {', '.join(PARTS)}; got {', '.join(unknown)}")
 
 
-LANGUAGE_ADAPTER = "language_adapter"
-"""Folder of an adapter of the language model alone, in a trained model's folder."""
+LANGUAGE_ADAPTER = "language_adapter"  # folder of an adapter of the language model alone, in a trained model's folder
 
 
 def linear_layers(model: nn.Module, part: str) -> list[str]:

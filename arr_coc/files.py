@@ -76,11 +76,8 @@ def cache_folder() -> Path:
 ADAPTER = "scorer.safetensors"
 """A published model's scorer, in a folder from `arr-coc train`, which commands take for the model with its scorer."""
 
-SHIPPED = Path("hub_configs") / "arr-coc-135m"
-"""The shipped model of a checkout of the repository."""
-
-HUB_SECONDS = 5.0
-"""The longest wait for the Hub's first answer, beside the look-up of its address."""
+SHIPPED = Path("hub_configs") / "arr-coc-135m"  # the shipped model of a checkout of the repository
+HUB_SECONDS = 5.0  # the longest wait for the Hub's first answer, beside the look-up of its address
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
@@ -138,11 +135,7 @@ def parse_json(path: Path) -> Any:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in a file.
-
-    Raises:
-        ValueError: the file holds no JSON, or anything but an object.
-    """
+    """The JSON object in a file. Raises ValueError: the file holds no JSON, or anything but an object."""
     content = parse_json(path)
     if not isinstance(content, dict):
         raise ValueError(f"{path}: expected a JSON object; got {type(content).__name__}")
@@ -159,11 +152,7 @@ _Loader.add_implicit_resolver(
 
 
 def parse_yaml(text: str) -> Any:
-    """The content of a YAML text.
-
-    Raises:
-        yaml.YAMLError: it is none.
-    """
+    """The content of a YAML text. Raises yaml.YAMLError: it is none."""
     return yaml.load(text, _Loader)
 
 

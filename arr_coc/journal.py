@@ -13,8 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-_SEGMENTS = 8
-"""Number of files of a bounded journal: when it is full, an eighth of it is deleted."""
+_SEGMENTS = 8  # number of files of a bounded journal: when it is full, an eighth of it is deleted
 
 
 class JournalEntry(NamedTuple):

@@ -99,16 +99,12 @@ def find_device(name: str | None) -> torch.device:
 
 
 @contextmanager
-def refused(name: str) -> Iterator[None]:
-    """Turns errors of loaders for a damaged or missing checkpoint into a ValueError that names it."""
+def refused(name: str, expected: str = "an ARR-COC checkpoint") -> Iterator[None]:
+    """Turns errors of loaders for a damaged or missing file into a ValueError that names it and what was expected."""
     try:
         yield
-    except Exception as error:  # transformers, safetensors, tokenizers and pickle raise errors of their own types
+    except Exception as error:  # transformers, PEFT, safetensors, tokenizers and pickle raise errors of their own types
         if str(error).startswith(f"{name}: expected"):
             raise
-        raise ValueError(f"{name}: expected an ARR-COC checkpoint; got {_line(error)}") from error
-
-
-def _line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0].strip() if lines else type(error).__name__
+        line = (str(error).strip().splitlines() or [type(error).__name__])[0].strip()
+        raise ValueError(f"{name}: expected {expected}; got {line}") from error

@@ -49,8 +49,7 @@ ARTICLES = frozenset(("a", "an", "the"))
 SIGNS = ';/[]"{}()=+\\_-><@`,?!'
 _THOUSANDS = re.compile(r"\d,\d")
 _STOP = re.compile(r"\.(?!\d)")
-_STOPS = 32
-"""The scorer passes `re.UNICODE` (32) where `sub` takes the number of replacements."""
+_STOPS = 32  # the scorer passes `re.UNICODE` (32) where `sub` takes the number of replacements
 
 
 def strip_spaces(text: str) -> str:
@@ -96,17 +95,11 @@ FEWEST_HUMANS = 4
 
 @dataclass(frozen=True)
 class Metric:
-    """A function that scores an answer against the right ones.
+    """A function that scores an answer against the right ones."""
 
-    Attributes:
-        score: (the model's answer, the right answers) -> 0..1.
-        title: for tables.
-        graded: whether scores between 0 and 1 occur; else an answer is right or wrong.
-    """
-
-    score: Callable[[str, Sequence[str]], float]
-    title: str
-    graded: bool
+    score: Callable[[str, Sequence[str]], float]  # (the model's answer, the right answers) -> 0..1
+    title: str  # for tables
+    graded: bool  # whether scores between 0 and 1 occur; else an answer is right or wrong
 
 
 METRICS: Registry[Metric] = Registry("metric")

@@ -26,7 +26,7 @@ from .modeling.pretrained import CACHE
 from .modeling.prompt import image_planes
 from .modeling.scorers import SCORERS, FetchContext
 from .modeling.views import SelectedSlots
-from .probes import Statistics
+from .probes import Statistics, set_probes
 
 STAGES = ("grid encoder", "base tokens", "fetcher", "fetched tokens", "prefill", "one decode step")
 
@@ -371,23 +371,14 @@ def question_inputs(
 def stage_statistics(
     model: ArrCocForConditionalGeneration, *, budget: int | str | None = None, image_size: int | None = None
 ) -> dict[str, Statistics]:
-    """Runs `model`, with its processor, on `generated_image` (side `image_size` px) and one question.
+    """What `probes` see of `generated_image` (side `image_size` px) and one question.
 
     Strategy "oracle" has no boxes here, so "saliency" replaces it.
     """
     strategy = model.config.fetcher_config.strategy
     strategy = "saliency" if strategy == "oracle" else strategy
     inputs = question_inputs(model, strategy=strategy, budget=budget, image_size=image_size)
-    encoding = model.model.encode_image(inputs.pop("pixel_values"), inputs.pop("patch_mask"))
-    outputs = model(**inputs, image_encoding=encoding, choices={"strategy": strategy})
-    stages: dict[str, Tensor] = {
-        "grid encoder": encoding.features,
-        "compressor": encoding.compressed,
-        "semantic encoder": encoding.semantic,
-        "base after bridge": encoding.tokens,
-        "image tokens": outputs.image_tokens,
-        "relevance": outputs.fetch.relevance,
-        "text embeddings": model.get_input_embeddings()(inputs["input_ids"]),
-        "logits": outputs.logits,
-    }
-    return {name: Statistics.of(tensor) for name, tensor in stages.items() if tensor.numel()}
+    probes = set_probes(model, True)
+    model(**inputs, choices={"strategy": strategy})
+    set_probes(model, False)
+    return dict(probes or {})

@@ -17,16 +17,11 @@ logger = logging.get_logger(__name__)
 
 @dataclass(frozen=True)
 class Statistics:
-    """Statistics of a tensor, in float64; NaN for an empty tensor.
+    """Statistics of a tensor, in float64; NaN for an empty tensor."""
 
-    Attributes:
-        shape, dtype: of the tensor.
-        mean, std, min, max: of its values.
-    """
-
-    shape: tuple[int, ...]
+    shape: tuple[int, ...]  # of the tensor, as `dtype`
     dtype: str
-    mean: float
+    mean: float  # of its values, as those below
     std: float
     min: float
     max: float

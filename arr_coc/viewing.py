@@ -23,14 +23,12 @@ from .modeling.views import JointFetch
 
 Window = tuple[float, ...]
 
-SHORTEST, LONGEST = 768, 1536
-"""Bounds on the longer side of the drawn image, px."""
+SHORTEST, LONGEST = 768, 1536  # bounds on the longer side of the drawn image, px
 
 VIRIDIS = ("440154", "482878", "3e4989", "31688e", "26828e", "1f9e89", "35b779", "6ece58", "b5de2b", "fde725")
 """Ten evenly spaced colours of matplotlib's viridis (CC0), low to high: perceptually even, also in grey."""
 
-CLEAREST, DENSEST = 0.15, 0.6
-"""Opacity of the heat map at relevance 0 and 1: irrelevant parts stay readable."""
+CLEAREST, DENSEST = 0.15, 0.6  # opacity of the heat map at relevance 0 and 1: irrelevant parts stay readable
 
 GRID_COLOUR, SEAM_COLOUR = (128, 128, 128, 130), (255, 64, 0, 110)
 OUTLINE_COLOUR, HALO_COLOUR = (255, 64, 0, 255), (255, 255, 255, 200)
@@ -270,8 +268,7 @@ def wrap(text: str, font: Any, width: float) -> list[str]:
 
 LARGE, SMALL = 900, 180  # px of the longer side of a page
 COLUMNS = 3  # large pages beside one another
-WIDEST = 40
-"""Thumbnails in a sheet; the number of further pages is given as text."""
+WIDEST = 40  # thumbnails in a sheet; the number of further pages is given as text
 
 
 def draw_sheet(sources: Sequence[Source], answer: Answer, *, question: str) -> Image.Image:

@@ -303,7 +303,7 @@ def test_info_prints_every_stage(llm: str, published: Path, tmp_path: Path, caps
     capsys.readouterr()
     assert main(["info", str(tmp_path / "out"), "--stats", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["statistics"]
-    assert found["grid encoder"]["shape"] == [1, 16, 16, 16] and found["semantic encoder"]["shape"] == [1, 16, 32]
+    assert found["grid encoder"]["shape"] == [1, 16, 16, 16] and found["semantic encoder"]["shape"] == [1, 17, 32]
     assert all(of["std"] > 0 for of in found.values())
     assert main(["info", str(tmp_path / "out"), "--stats"]) == 0
     assert f"{found['grid encoder']['std']:.5f}" in capsys.readouterr().out

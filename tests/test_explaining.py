@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import Cli, tiny_config, tiny_model
+from matplotlib.text import Text
 from PIL import Image
 
 from arr_coc import ArrCocForConditionalGeneration
@@ -40,8 +41,12 @@ def evidence_of(model: Any, seen: SeenImage, **choices: Any) -> AnswerEvidence:
     return gather_evidence(model, seen, QUESTION, FetchChoices(**choices))
 
 
+def parts(figure: Any) -> list[Text]:
+    return [text for text in figure.findobj(Text) if text.get_text() and text.get_visible()]
+
+
 def texts(figure: Any) -> str:
-    return "\n".join(text.get_text() for text in figure.texts)
+    return "\n".join(text.get_text() for text in parts(figure))
 
 
 # ---- evidence -----------------------------------------------------------------------------------------------------
@@ -102,7 +107,7 @@ def test_a_figure_says_what_was_measured(model: Any, seen: SeenImage, tmp_path: 
     for each in evidence.inner:
         assert f"{each.name} × {each.weight:.2f}" in said
     assert all(each.name in said for each in evidence.textures)
-    assert not any(text.get_parse_math() for text in figure.texts if "$" in text.get_text())
+    assert not any(text.get_parse_math() for text in parts(figure) if "$" in text.get_text())
     save(figure, tmp_path / "figure.png")
     with Image.open(tmp_path / "figure.png") as drawn:
         assert drawn.width > 900
@@ -112,7 +117,7 @@ def overlapping(figure: Any) -> list[tuple[str, str]]:
     """Pairs of texts that cover one another."""
     figure.draw_without_rendering()
     renderer = figure.canvas.get_renderer()
-    boxes = [(text.get_text(), text.get_window_extent(renderer)) for text in figure.texts if text.get_text()]
+    boxes = [(text.get_text(), text.get_window_extent(renderer)) for text in parts(figure)]
     return [
         (first, second)
         for at, (first, one) in enumerate(boxes)
@@ -130,7 +135,7 @@ def test_no_text_covers_another_and_none_leaves_the_page(model: Any, size: tuple
     for figure in (draw_evidence(seen, long), draw_passes(seen, long), draw_strategies(seen, [long] * 5)):
         assert overlapping(figure) == []
         renderer, page = figure.canvas.get_renderer(), figure.bbox
-        for text in figure.texts:
+        for text in parts(figure):
             box = text.get_window_extent(renderer)
             assert box.x0 >= page.x0 and box.x1 <= page.x1 and box.y0 >= page.y0 - 1 and box.y1 <= page.y1, text
 

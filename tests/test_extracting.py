@@ -18,9 +18,8 @@ from PIL import Image
 from tiny_pdf import PASSWORD, locked, text_at, write_pdf
 from web_page import WebPage
 
-from arr_coc.extracting.check_page import check_page
 from arr_coc.extracting.rows import ExtractionJob, extract_rows, find_documents, read_calibration, threshold_for
-from arr_coc.extracting.tables import cells_of, harmless, write_table
+from arr_coc.extracting.tables import cells_of, check_page, harmless, write_table
 from arr_coc.modeling import extraction
 from arr_coc.modeling.answers import Answer, Origin
 from arr_coc.modeling.extraction import extract, fields_to_extract

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -143,7 +143,7 @@ def test_better_there_and_the_same_here_is_promoted() -> None:
     assert decision.p_margin < 0.02 < 0.5 < decision.rest["p"]
     lines = decision.lines()
     assert lines[0].startswith("held-out feedback: 50.0 [") and "+31.7 [" in lines[0] and len(lines) == 3
-    assert json.loads(json.dumps(decision.content()))["promoted"] is True
+    assert json.loads(json.dumps(asdict(decision)))["promoted"] is True
     # Sixty answers gained on three pages are three observations, not sixty.
     n, images = 60, np.arange(60) // 20
     decision = decide((scored(np.ones(n), images), scored(np.zeros(n), images)), SAME)

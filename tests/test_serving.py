@@ -23,7 +23,7 @@ from tiny_pdf import text_at, write_pdf
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from arr_coc.serving import image_workers
 from arr_coc.serving.app import Server
-from arr_coc.serving.question import Ticket
+from arr_coc.serving.question_queue import Ticket
 
 
 @pytest.fixture(scope="module")

@@ -22,8 +22,7 @@ from arr_coc.serving.encodings import HANDLE, affinity_key, by_affinity, handle_
 from arr_coc.serving.examples import load_hook
 from arr_coc.serving.guard import Guard
 from arr_coc.serving.metrics import Metrics, length_label
-from arr_coc.serving.protocol import error_body
-from arr_coc.serving.refusals import invalid_field
+from arr_coc.serving.protocol import error_body, invalid_field
 from arr_coc.serving.settings import ServerSettings, UseSettings
 
 # ---- the guard

@@ -16,7 +16,7 @@ from arr_coc.families.public_sources import GuardedSources
 from arr_coc.modeling.image_encoding import ImageEncoding
 from arr_coc.modeling.image_loading import turn_box
 from arr_coc.pages.generator import draw_page
-from arr_coc.serving.encoders import ModelEncoder
+from arr_coc.serving.encodings import ModelEncoder
 from arr_coc.serving.image_workers import ImageLimits, prepare
 from arr_coc.viewing import MARGIN, draw_answer, draw_sheet
 

@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from importlib.metadata import version
 from typing import NoReturn
 
@@ -18,27 +19,26 @@ from . import ask, evaluate, explain, extract, learn, publish, serve, train
 from .common import Command, quiet
 
 COMMANDS: tuple[Command, ...] = (
-    ask.COMMAND,
-    extract.COMMAND,
-    explain.LOOK,
-    serve.DEMO,
-    evaluate.COMMAND,
-    evaluate.MEASURE,
-    explain.INFO,
-    publish.ASSEMBLE,
-    publish.BUILD,
-    publish.PUSH,
-    train.RENDER,
-    train.COMMAND,
-    serve.COMMAND,
-    learn.REPLAY,
-    learn.COMMAND,
-    publish.EXPORT_LANGUAGE_MODEL,
-    learn.REFERENCE,
+    ask.ask_command,
+    extract.extract_command,
+    explain.look_command,
+    serve.demo_command,
+    evaluate.evaluate_command,
+    replace(evaluate.evaluate_command, name="measure", summary="another name of evaluate"),
+    explain.info_command,
+    publish.assemble_command,
+    publish.build_command,
+    publish.push_command,
+    train.render_command,
+    train.train_command,
+    serve.serve_command,
+    learn.replay_command,
+    learn.learn_command,
+    publish.export_language_model_command,
+    learn.reference_command,
 )
 
-SETTING = re.compile(r"[^-=][^=]*=.*", re.DOTALL)
-"""NAME=VALUE, for commands with settings."""
+SETTING = re.compile(r"[^-=][^=]*=.*", re.DOTALL)  # NAME=VALUE, for commands with settings
 
 DESCRIPTION = "Ask a vision-language model that fetches the image patches that a question needs (running back)."
 

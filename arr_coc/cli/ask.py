@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .common import Command, add_options, announce, check_arguments, read_password, tiles_of, writable
+from .common import add_options, announce, check_arguments, command, read_password, tiles_of, writable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -80,7 +80,23 @@ def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
     return arguments[:first], arguments[first:]
 
 
-def run(args: argparse.Namespace) -> None:
+@command("ask", "ask questions about one image or several", add_arguments, check)
+def ask_command(args: argparse.Namespace) -> None:
+    """Ask one question or several about one image or several, a PDF or a video, which are encoded once. The
+    questions follow the images. Each answer goes to standard output, a line each (with --json one JSON object a
+    line); the confidence and a summary of what was fetched go to standard error. With a published model of
+    another family (Qwen3-VL, InternVL, ...) --budget may be a share of its image tokens; --allocator, --passes
+    and --tiles are not available.
+
+    Examples:
+        arr-coc ask receipt.png "What is the total?"
+        arr-coc ask receipt.png "What is the total?" "What is the date?"
+        arr-coc ask receipt.png "What is the total?" --picture fetched.png
+        arr-coc ask receipt.png "What is the total?" --strategy none --json
+        arr-coc ask invoices.pdf "What is the total?" --picture sheet.png
+        arr-coc ask first.png second.png "Which total is the highest?"
+        arr-coc ask invoice.jpg "What is the total?" --model Qwen/Qwen3-VL-2B-Instruct --budget 0.25
+    """
     from transformers.utils import logging
 
     from arr_coc.attached.reader import load_reader
@@ -187,28 +203,3 @@ def _as_json(args: argparse.Namespace, model: Any, answer: Answer, base: int) ->
         ],
         "fallbacks": fetch.fallbacks,
     }
-
-
-COMMAND = Command(
-    name="ask",
-    summary="ask questions about one image or several",
-    description=(
-        "Ask one question or several about one image or several, a PDF or a video, which are encoded once. The\n"
-        "questions follow the images. Each answer goes to standard output, a line each (with --json one JSON object a\n"
-        "line); the confidence and a summary of what was fetched go to standard error. With a published model of\n"
-        "another family (Qwen3-VL, InternVL, ...) --budget may be a share of its image tokens; --allocator, --passes\n"
-        "and --tiles are not available."
-    ),
-    examples=(
-        'arr-coc ask receipt.png "What is the total?"',
-        'arr-coc ask receipt.png "What is the total?" "What is the date?"',
-        'arr-coc ask receipt.png "What is the total?" --picture fetched.png',
-        'arr-coc ask receipt.png "What is the total?" --strategy none --json',
-        'arr-coc ask invoices.pdf "What is the total?" --picture sheet.png',
-        'arr-coc ask first.png second.png "Which total is the highest?"',
-        'arr-coc ask invoice.jpg "What is the total?" --model Qwen/Qwen3-VL-2B-Instruct --budget 0.25',
-    ),
-    add_arguments=add_arguments,
-    run=run,
-    check=check,
-)

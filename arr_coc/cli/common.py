@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import inspect
 import logging
 import os
 import re
@@ -137,21 +138,31 @@ def _check_image(source: str, boxes: Sequence[Sequence[float]], password: str | 
 
 @dataclass(frozen=True)
 class Command:
-    """A subcommand.
-
-    Attributes:
-        examples: whole command lines; `arr-coc --help` shows the first one.
-        run: runs the command; it imports what it needs.
-        check: refuses arguments before `run`, without an import that takes seconds.
-    """
+    """A subcommand."""
 
     name: str
     summary: str
     description: str
-    examples: tuple[str, ...]
+    examples: tuple[str, ...]  # whole command lines; `arr-coc --help` shows the first one
     add_arguments: Callable[[argparse.ArgumentParser], None]
-    run: Callable[[argparse.Namespace], None]
-    check: Callable[[argparse.Namespace], None] = check_arguments
+    run: Callable[[argparse.Namespace], None]  # runs the command; it imports what it needs
+    check: Callable[[argparse.Namespace], None]  # refuses arguments before `run`, without an import that takes seconds
+
+
+def command(
+    name: str,
+    summary: str,
+    add_arguments: Callable[[argparse.ArgumentParser], None],
+    check: Callable[[argparse.Namespace], None] = check_arguments,
+) -> Callable[[Callable[[argparse.Namespace], None]], Command]:
+    """Makes a `Command` of the function that runs it, whose docstring is the description and the examples."""
+
+    def wrap(run: Callable[[argparse.Namespace], None]) -> Command:
+        description, _, listed = inspect.cleandoc(run.__doc__ or "").partition("\n\nExamples:\n")
+        examples = tuple(line.strip() for line in listed.splitlines())
+        return Command(name, summary, description, examples, add_arguments, run, check)
+
+    return wrap
 
 
 @contextmanager
@@ -167,6 +178,16 @@ def quiet() -> Iterator[None]:
     finally:
         library.set_verbosity(verbosity)
         (library.enable_progress_bar if bars else library.disable_progress_bar)()
+
+
+def show_progress() -> bool:
+    """Shows the bars of downloads and uploads in a terminal, which `quiet` switches off; returns whether it is one."""
+    from huggingface_hub import constants
+    from huggingface_hub.utils import enable_progress_bars
+
+    if sys.stderr.isatty() and constants.HF_HUB_DISABLE_PROGRESS_BARS is None:
+        enable_progress_bars()
+    return sys.stderr.isatty()
 
 
 def announce(work: str) -> None:
@@ -299,8 +320,7 @@ SHARED: dict[str, dict[str, Any]] = {
 }
 """Options that several commands have."""
 
-DATA = ("format", "with", "on-error", "max-errors")
-"""Those that say how DATA is read."""
+DATA = ("format", "with", "on-error", "max-errors")  # those that say how DATA is read
 
 
 def add_options(parser: argparse.ArgumentParser, *names: str) -> None:
@@ -310,11 +330,7 @@ def add_options(parser: argparse.ArgumentParser, *names: str) -> None:
 
 
 def split_names(text: str, option: str) -> list[str]:
-    """The names in a text with commas between them.
-
-    Raises:
-        ValueError: no names.
-    """
+    """The names in a text with commas between them. Raises ValueError: no names."""
     names = [name.strip() for name in text.split(",") if name.strip()]
     if not names:
         raise ValueError(f"{option}: expected names with commas between them; got {text!r}")
@@ -400,11 +416,7 @@ def _number_or_text(value: str) -> int | float | str:
 
 
 def read_source(path: Path) -> Format:
-    """The source in a YAML file.
-
-    Raises:
-        ValueError: no YAML, or see `open_source`.
-    """
+    """The source in a YAML file. Raises ValueError: no YAML, or see `open_source`."""
     from arr_coc.data.formats import open_source
     from arr_coc.files import read_yaml
 

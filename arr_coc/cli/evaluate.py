@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .common import DATA, METRICS, Command, add_options, announce, check_arguments, find_source, split_names, writable
+from .common import DATA, METRICS, add_options, announce, check_arguments, command, find_source, split_names, writable
 
 if TYPE_CHECKING:
     from arr_coc.attached import AttachedReader
@@ -94,7 +93,38 @@ def check(args: argparse.Namespace) -> None:
                 raise ValueError(f"--{name}: expected it with {kind}; got it without")
 
 
-def run(args: argparse.Namespace) -> None:
+@command("evaluate", "measure accuracy and recall on questions with known answers", add_arguments, check)
+def evaluate_command(args: argparse.Namespace) -> None:
+    """Ask every question of a data set with the model's strategy, or with each of --strategies, and print the
+    metric, recall of the patches under the boxes, and image tokens per question, with 95 % intervals. Exact
+    match ignores white space, not case. If the data set has questions about absent fields, the table also has
+    precision and recall of "not on the page".
+    A question may have several images, or a PDF or video: one budget covers all of them. If the page of the
+    answer is known, the last columns give the share of questions whose most relevant patch came from it, and
+    of those with most patches from it; intervals are then over documents. A second table compares the mean
+    probability of answers with how many are right, in five bins, with the expected calibration error (ECE).
+    With a published model of another family (Qwen3-VL, InternVL, ...) --budget may be a share of its image
+    tokens, a strategy may be STRATEGY@BUDGET, and keep_all is the plain model; --allocator, --allocators,
+    --passes and --tiles are not available.
+    With --arms, ways to fill the prompt with as many tokens are compared, paired by question, and rules that
+    are written down before decide (see docs/measuring.md). DATA may be a suite: one table of all its sets,
+    tables by tags, the effect of another page's base tokens, and the calibration. With --bench, pages are asked
+    about as a user would, and for each source and on average it prints exact match (by each record's `match`:
+    alnum, relaxed, or ignoring case), ANLS, seconds, how well the confidence predicts right answers, and its
+    calibration.
+
+    Examples:
+        arr-coc evaluate held_out.jsonl --strategies none,random,words
+        arr-coc evaluate held_out.jsonl --strategies all --allocators all --limit 100
+        arr-coc evaluate held_out.jsonl --model ./my-model --limit 100 --metric anls --json results.json
+        arr-coc evaluate out/documents/data.jsonl --strategies none,words --tiles asked
+        arr-coc evaluate my.jsonl --model Qwen/Qwen3-VL-2B-Instruct --strategies keep_all,attention@0.25,none
+        arr-coc evaluate val.json --format textvqa --with images=train_images --with ocr=rosetta.json
+        arr-coc evaluate validation.jsonl --model ./my-model --fit-calibration
+        arr-coc evaluate held_out.jsonl --arms ladder,baselines,halves --json arms.json
+        arr-coc evaluate examples/measured_135m.yaml --split validation --limit 60
+        arr-coc evaluate --bench ../bench --sources sroie funsd --limit 20 --predictions answers.jsonl
+    """
     from arr_coc.files import write_json
 
     kinds = {None: _of_strategies, "--bench DIR": _of_bench, "a suite": _of_suite, "--arms": _of_arms}
@@ -211,10 +241,9 @@ def table(strategies: dict[str, dict[str, Any]], metric: str = "exact_match") ->
 
 
 def _share(interval: dict[str, float] | None) -> str:
-    if interval is None:
-        return "-"
-    value, low, high = (100 * interval[name] for name in ("value", "low", "high"))
-    return f"{value:.1f} % [{low:.1f}, {high:.1f}]"
+    from arr_coc.evaluation.reporting import percent
+
+    return percent(interval).replace(" ", " % ", 1)
 
 
 def _of_suite(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
@@ -244,7 +273,9 @@ def _of_arms(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
 
     require_extra("scipy.stats", "intervals")
     source = find_source(args.data, args.format, args.fields)
-    seeds = (0, 1, 2) if args.seeds is None else tuple(_seed(part) for part in split_names(args.seeds, "--seeds"))
+    seeds = split_names(args.seeds or "0,1,2", "--seeds")
+    if others := [part for part in seeds if not part.isdecimal()]:
+        raise ValueError(f"--seeds: expected whole numbers with commas between them; got {others[0]!r}")
     rules: Any = "default"
     if args.rules is not None:
         rules = read_yaml(Path(args.rules))
@@ -253,17 +284,11 @@ def _of_arms(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     model = load_model(args.model, args.device)
     arms = tuple(split_names(args.arms, "--arms"))
     same = {name: getattr(args, name) for name in ("tiles", "budget", "allocator")}
-    same |= {"metric": source.metric if args.metric is None else args.metric, "seeds": seeds}
+    same |= {"metric": source.metric if args.metric is None else args.metric, "seeds": tuple(map(int, seeds))}
     data = DataSet("data", source, arms, rules=rules, **same)
     same = {name: getattr(args, name) for name in ("limit", "batch_size", "on_error", "max_errors")}
     result = measure_suite(model, [data], **same)
     return result, suite_text(result)
-
-
-def _seed(text: str) -> int:
-    if not text.isdecimal():
-        raise ValueError(f"--seeds: expected whole numbers with commas between them; got {text!r}")
-    return int(text)
 
 
 def _of_bench(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
@@ -298,45 +323,3 @@ def _of_bench(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     answers = ask_bench(asked, saved_as, bench, predictions=predictions)
     result = {**score_bench(bench, answers), "model": name, **environment(model.device)}
     return result, bench_text(result)
-
-
-COMMAND = Command(
-    name="evaluate",
-    summary="measure accuracy and recall on questions with known answers",
-    description=(
-        "Ask every question of a data set with the model's strategy, or with each of --strategies, and print the\n"
-        "metric, recall of the patches under the boxes, and image tokens per question, with 95 % intervals. Exact\n"
-        "match ignores white space, not case. If the data set has questions about absent fields, the table also has\n"
-        'precision and recall of "not on the page".\n'
-        "A question may have several images, or a PDF or video: one budget covers all of them. If the page of the\n"
-        "answer is known, the last columns give the share of questions whose most relevant patch came from it, and\n"
-        "of those with most patches from it; intervals are then over documents. A second table compares the mean\n"
-        "probability of answers with how many are right, in five bins, with the expected calibration error (ECE).\n"
-        "With a published model of another family (Qwen3-VL, InternVL, ...) --budget may be a share of its image\n"
-        "tokens, a strategy may be STRATEGY@BUDGET, and keep_all is the plain model; --allocator, --allocators,\n"
-        "--passes and --tiles are not available.\n"
-        "With --arms, ways to fill the prompt with as many tokens are compared, paired by question, and rules that\n"
-        "are written down before decide (see docs/measuring.md). DATA may be a suite: one table of all its sets,\n"
-        "tables by tags, the effect of another page's base tokens, and the calibration. With --bench, pages are asked\n"
-        "about as a user would, and for each source and on average it prints exact match (by each record's `match`:\n"
-        "alnum, relaxed, or ignoring case), ANLS, seconds, how well the confidence predicts right answers, and its\n"
-        "calibration."
-    ),
-    examples=(
-        "arr-coc evaluate held_out.jsonl --strategies none,random,words",
-        "arr-coc evaluate held_out.jsonl --strategies all --allocators all --limit 100",
-        "arr-coc evaluate held_out.jsonl --model ./my-model --limit 100 --metric anls --json results.json",
-        "arr-coc evaluate out/documents/data.jsonl --strategies none,words --tiles asked",
-        "arr-coc evaluate my.jsonl --model Qwen/Qwen3-VL-2B-Instruct --strategies keep_all,attention@0.25,none",
-        "arr-coc evaluate val.json --format textvqa --with images=train_images --with ocr=rosetta.json",
-        "arr-coc evaluate validation.jsonl --model ./my-model --fit-calibration",
-        "arr-coc evaluate held_out.jsonl --arms ladder,baselines,halves --json arms.json",
-        "arr-coc evaluate examples/measured_135m.yaml --split validation --limit 60",
-        "arr-coc evaluate --bench ../bench --sources sroie funsd --limit 20 --predictions answers.jsonl",
-    ),
-    add_arguments=add_arguments,
-    run=run,
-    check=check,
-)
-
-MEASURE = replace(COMMAND, name="measure", summary="another name of evaluate")

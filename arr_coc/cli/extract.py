@@ -7,14 +7,13 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .common import Command, add_options, announce, check_arguments, read_password, split_names, writable
+from .common import add_options, announce, check_arguments, command, read_password, split_names, writable
 
 if TYPE_CHECKING:
     from arr_coc.extracting.rows import Row
     from arr_coc.modeling.extraction import FieldToExtract
 
-FORMATS = ("csv", "jsonl", "xlsx", "html")
-"""Those of `arr_coc.extracting.tables`: `--help` must not import the library."""
+FORMATS = ("csv", "jsonl", "xlsx", "html")  # those of `arr_coc.extracting.tables`: `--help` must not import the library
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,8 +49,8 @@ def check(args: argparse.Namespace) -> None:
     """Refuses what needs no model."""
     if (args.fields is None) == (args.schema is None):
         raise ValueError("--fields: expected it or --schema; got both or neither")
-    kind = args.format or Path(args.out).suffix.lstrip(".").lower()
-    if kind not in FORMATS:
+    args.format = args.format or Path(args.out).suffix.lstrip(".").lower()
+    if args.format not in FORMATS:
         raise ValueError(f"--out: expected a name ending in {', '.join(FORMATS)}, or --format; got {args.out!r}")
     writable(args.out, "--out")
     for name, least, most in (("min_probability", 0, 1), ("alternatives", 0, 16), ("jobs", 1, 256)):
@@ -62,7 +61,19 @@ def check(args: argparse.Namespace) -> None:
     check_arguments(args)
 
 
-def run(args: argparse.Namespace) -> None:
+@command("extract", "a table of fields from a folder of documents", add_arguments, check)
+def extract_command(args: argparse.Namespace) -> None:
+    """Extract named fields from images and documents into a table: a row a document (or a page), a column a field,
+    and beside it the probability that it is right. A field that is not on the page is empty. Rows are kept in
+    FILE.rows as they are made: the same command goes on after a kill, and reads only documents that are new.
+    jsonl also has boxes, pages, printed texts and alternatives; html is a page to check them by.
+    A document that cannot be read has a row with its error; the exit code is then 2.
+
+    Examples:
+        arr-coc extract receipts/ --fields "date: date, total: money, invoice number" --out table.csv
+        arr-coc extract "scans/*.pdf" --fields "due date: date, total: money: What must be paid?" --out check.html
+        arr-coc extract invoices.pdf --schema invoice.json --per page --out table.jsonl --min-probability 0.6
+    """
     from tqdm import tqdm
 
     from arr_coc.evaluation.prediction_loop import hash_files, weight_files
@@ -94,8 +105,7 @@ def run(args: argparse.Namespace) -> None:
     for cell in found:
         cell["value"] = None if cell["probability"] < least else cell["value"]
     filled = sum(cell["value"] is not None for cell in found)
-    kind = args.format or Path(args.out).suffix.lstrip(".").lower()
-    write_table(rows, fields, Path(args.out), kind, args.decimal_comma, job.password)
+    write_table(rows, fields, Path(args.out), args.format, args.decimal_comma, job.password)
     cells, bad = len(rows) * len(fields), [path for path in documents if any(row["error"] for row in made[path])]
     shown = f"{filled} of {cells} cells filled ({filled / cells:.0%})"
     shown += f", from a probability of {least:.2f} on" if least else ""
@@ -121,24 +131,3 @@ def _fields(args: argparse.Namespace) -> list[FieldToExtract]:
         kind = "date" if form == "date" else kind
         made.append(FieldToExtract(".".join(own.path), own.question, kind, tuple(map(str, own.values))))
     return fields_to_extract(made)
-
-
-COMMAND = Command(
-    name="extract",
-    summary="a table of fields from a folder of documents",
-    description=(
-        "Extract named fields from images and documents into a table: a row a document (or a page), a column a field,\n"
-        "and beside it the probability that it is right. A field that is not on the page is empty. Rows are kept in\n"
-        "FILE.rows as they are made: the same command goes on after a kill, and reads only documents that are new.\n"
-        "jsonl also has boxes, pages, printed texts and alternatives; html is a page to check them by.\n"
-        "A document that cannot be read has a row with its error; the exit code is then 2."
-    ),
-    examples=(
-        'arr-coc extract receipts/ --fields "date: date, total: money, invoice number" --out table.csv',
-        'arr-coc extract "scans/*.pdf" --fields "due date: date, total: money: What must be paid?" --out check.html',
-        "arr-coc extract invoices.pdf --schema invoice.json --per page --out table.jsonl --min-probability 0.6",
-    ),
-    add_arguments=add_arguments,
-    run=run,
-    check=check,
-)

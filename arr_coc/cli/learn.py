@@ -5,7 +5,7 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
-from .common import DATA, Command, add_options, find_source, read_source, training_log
+from .common import DATA, add_options, command, find_source, read_source, training_log
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,7 +24,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser, "device")
 
 
-def run(args: argparse.Namespace) -> None:
+@command("learn", "train the scorer on feedback, and promote it if it is better", add_arguments)
+def learn_command(args: argparse.Namespace) -> None:
+    """Train an adapter of the scorer on feedback (two images in three). Every second question is an original one,
+    on which the scorer's relevance is kept. Then compare the adapter with the scorer in use, on the other
+    feedback and on a regression set. It is promoted if it is better on the feedback and loses no more than the
+    margin on the regression set. Servers with --versions DIR load it at once. A killed run resumes.
+
+    Examples:
+        arr-coc learn said --original original.yaml --rest rest.yaml --versions scorers
+        arr-coc learn --versions scorers --back
+    """
     from arr_coc.learning.versions import Versions
 
     versions = Versions(Path(args.versions).expanduser())
@@ -53,24 +63,6 @@ def run(args: argparse.Namespace) -> None:
     print(f"in use: {versions.current().version}")
 
 
-COMMAND = Command(
-    name="learn",
-    summary="train the scorer on feedback, and promote it if it is better",
-    description=(
-        "Train an adapter of the scorer on feedback (two images in three). Every second question is an original one,\n"
-        "on which the scorer's relevance is kept. Then compare the adapter with the scorer in use, on the other\n"
-        "feedback and on a regression set. It is promoted if it is better on the feedback and loses no more than the\n"
-        "margin on the regression set. Servers with --versions DIR load it at once. A killed run resumes."
-    ),
-    examples=(
-        "arr-coc learn said --original original.yaml --rest rest.yaml --versions scorers",
-        "arr-coc learn --versions scorers --back",
-    ),
-    add_arguments=add_arguments,
-    run=run,
-)
-
-
 def add_replay_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("log", metavar="LOG", help="folder that arr-coc serve --examples wrote")
     add_options(parser, "model")
@@ -79,7 +71,15 @@ def add_replay_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser, "device")
 
 
-def run_replay(args: argparse.Namespace) -> None:
+@command("replay", "ask a server's log of examples again, and print which answers differ", add_replay_arguments)
+def replay_command(args: argparse.Namespace) -> None:
+    """Ask every example of a log that `arr-coc serve --examples` wrote, and print those whose answer or patches
+    differ from the log. Redacted examples and those with sampled tokens are not asked.
+
+    Examples:
+        arr-coc replay log --json outcomes.json
+        arr-coc replay log --model ./my-model --versions scorers
+    """
     from arr_coc.files import write_json
     from arr_coc.journal import journal_files
     from arr_coc.learning.versions import Versions
@@ -106,19 +106,6 @@ def run_replay(args: argparse.Namespace) -> None:
     print(", ".join(f"{count} {outcome}" for outcome, count in outcomes.most_common()))
 
 
-REPLAY = Command(
-    name="replay",
-    summary="ask a server's log of examples again, and print which answers differ",
-    description=(
-        "Ask every example of a log that `arr-coc serve --examples` wrote, and print those whose answer or patches\n"
-        "differ from the log. Redacted examples and those with sampled tokens are not asked."
-    ),
-    examples=("arr-coc replay log --json outcomes.json", "arr-coc replay log --model ./my-model --versions scorers"),
-    add_arguments=add_replay_arguments,
-    run=run_replay,
-)
-
-
 def add_reference_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="folder of the model; the file is written into it")
     parser.add_argument("data", metavar="DATA", nargs="?", help="typical questions, as for arr-coc evaluate")
@@ -128,7 +115,19 @@ def add_reference_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser, "device")
 
 
-def run_reference(args: argparse.Namespace) -> None:
+@command(
+    "reference",
+    "save what a model fetches on typical questions, to monitor drift in arr-coc serve",
+    add_reference_arguments,
+)
+def reference_command(args: argparse.Namespace) -> None:
+    """Ask typical questions without generating answers, and save the distributions of relevance and of the
+    bridge's tokens beside the weights. arr-coc serve compares its traffic with them: metric arr_coc_drift.
+
+    Examples:
+        arr-coc reference hub_configs/arr-coc-tiny-2 examples/held_out/data.jsonl
+        arr-coc reference MODEL --format rendered --with pages=100 --limit 1000
+    """
     from arr_coc.evaluation.fetch_reference import REFERENCE, measure_reference
     from arr_coc.publishing.building import load_model
 
@@ -142,19 +141,3 @@ def run_reference(args: argparse.Namespace) -> None:
     for name, own in reference.statistics.items():
         print(f"{name:18} {own.mean:8.4f}")
     print(f"{folder / REFERENCE}: {reference.questions} images of questions, strategy {reference.strategy}")
-
-
-REFERENCE = Command(
-    name="reference",
-    summary="save what a model fetches on typical questions, to monitor drift in arr-coc serve",
-    description=(
-        "Ask typical questions without generating answers, and save the distributions of relevance and of the\n"
-        "bridge's tokens beside the weights. arr-coc serve compares its traffic with them: metric arr_coc_drift."
-    ),
-    examples=(
-        "arr-coc reference hub_configs/arr-coc-tiny-2 examples/held_out/data.jsonl",
-        "arr-coc reference MODEL --format rendered --with pages=100 --limit 1000",
-    ),
-    add_arguments=add_reference_arguments,
-    run=run_reference,
-)

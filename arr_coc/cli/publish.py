@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .common import TRAINED, UNTRAINED, Command
+from .common import TRAINED, UNTRAINED, command, show_progress
 
 if TYPE_CHECKING:
     from arr_coc.assembling import WeightsSource
-    from arr_coc.publishing.pushing import Checked
 
 
 BRIDGES = "cells, linear, quality, transformer, vet, wordpieces"
@@ -51,9 +48,19 @@ def add_assemble_arguments(parser: argparse.ArgumentParser) -> None:
     add("--dry-run", action="store_true", help="print the plan; write nothing, download no weights")
 
 
-def run_assemble(args: argparse.Namespace) -> None:
-    from huggingface_hub.utils import enable_progress_bars
+@command("assemble", "make a checkpoint from the published weights of other models", add_assemble_arguments)
+def assemble_command(args: argparse.Namespace) -> None:
+    """Make an ARR-COC checkpoint from DeepSeek-OCR's vision encoder and a published language model. Weights are
+    streamed: memory holds one output file at a time. With FOLDER: complete trained parts with the language
+    model that they were trained with. OUT is written in one step or not at all; a killed run can be repeated.
 
+    Examples:
+        arr-coc assemble --vision deepseek-ai/DeepSeek-OCR --llm Qwen/Qwen3-0.6B --out OUT
+        arr-coc assemble --vision deepseek-ai/DeepSeek-OCR --llm deepseek-ai/DeepSeek-OCR --dry-run
+        arr-coc assemble --vision deepseek-ai/DeepSeek-OCR --llm AIDC-AI/Ovis2.5-2B --bridge vet --out OUT
+        arr-coc assemble hub_configs/arr-coc-135m
+        arr-coc assemble hub_configs/arr-coc-135m --new --out runs/135m
+    """
     from arr_coc.assembling import Request, make_plan, report, write
     from arr_coc.files import check_free
     from arr_coc.modeling.bridges import BRIDGES
@@ -81,17 +88,12 @@ def run_assemble(args: argparse.Namespace) -> None:
     print(report(plan))
     if args.dry_run or out is None:
         return
-    progress = sys.stderr.isatty()
-    if progress:
-        enable_progress_bars()  # of downloads; commands switch them off otherwise
-    write(plan, out, force=args.force, progress=progress)
+    write(plan, out, force=args.force, progress=show_progress())
     print(f"\n{out}\nmake a repository of it by: arr-coc build {out} OUT")
 
 
 def _complete(args: argparse.Namespace) -> None:
     """With FOLDER: completes it, or writes trained parts into it."""
-    from huggingface_hub.utils import enable_progress_bars
-
     from arr_coc.assembling import complete, find_language_model, take_trained
     from arr_coc.files import cache_folder, check_free
     from arr_coc.publishing.building import completed
@@ -108,9 +110,7 @@ def _complete(args: argparse.Namespace) -> None:
         files = take_trained(Path(args.take).expanduser().absolute(), folder)
         print("\n".join(f"{path.stat().st_size:>12,}  {path}" for path in files))
         return
-    progress = sys.stderr.isatty()
-    if progress:
-        enable_progress_bars()
+    progress = show_progress()
     out = None if args.out is None else Path(args.out).expanduser().absolute()
     if not args.new and not args.unmerged:
         print(completed(folder, args.llm, out, force=args.force))
@@ -139,26 +139,6 @@ def _sources(args: argparse.Namespace) -> dict[str, WeightsSource]:
     return sources
 
 
-ASSEMBLE = Command(
-    name="assemble",
-    summary="make a checkpoint from the published weights of other models",
-    description=(
-        "Make an ARR-COC checkpoint from DeepSeek-OCR's vision encoder and a published language model. Weights are\n"
-        "streamed: memory holds one output file at a time. With FOLDER: complete trained parts with the language\n"
-        "model that they were trained with. OUT is written in one step or not at all; a killed run can be repeated."
-    ),
-    examples=(
-        "arr-coc assemble --vision deepseek-ai/DeepSeek-OCR --llm Qwen/Qwen3-0.6B --out OUT",
-        "arr-coc assemble --vision deepseek-ai/DeepSeek-OCR --llm deepseek-ai/DeepSeek-OCR --dry-run",
-        "arr-coc assemble --vision deepseek-ai/DeepSeek-OCR --llm AIDC-AI/Ovis2.5-2B --bridge vet --out OUT",
-        "arr-coc assemble hub_configs/arr-coc-135m",
-        "arr-coc assemble hub_configs/arr-coc-135m --new --out runs/135m",
-    ),
-    add_arguments=add_assemble_arguments,
-    run=run_assemble,
-)
-
-
 def add_build_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("source", metavar="SOURCE", help="folder with config, processor, tokenizer, weights and card")
     parser.add_argument("out", metavar="OUT", help="output folder; must be empty or not exist")
@@ -166,7 +146,16 @@ def add_build_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--force", action="store_true", help="replace OUT if it has files")
 
 
-def run_build(args: argparse.Namespace) -> None:
+@command("build", "write a model repository that loads without this package", add_build_arguments)
+def build_command(args: argparse.Namespace) -> None:
+    """Write a complete model repository: the files of SOURCE, the model's code, the auto_map for transformers'
+    Auto classes (trust_remote_code=True), and a card whose metadata has library, task, base models, the tested
+    range of transformers and the results in evaluation.json. OUT is written in one step or not at all.
+
+    Examples:
+        arr-coc build hub_configs/arr-coc-tiny-2 OUT
+        arr-coc build ASSEMBLED OUT --card hub_configs/arr-coc-qwen3-0.6b/README.md --force
+    """
     from arr_coc.publishing import build
     from arr_coc.publishing.building import CARD, missing_metadata, read_card
 
@@ -175,23 +164,6 @@ def run_build(args: argparse.Namespace) -> None:
     missing = missing_metadata(read_card(out / CARD))
     if missing:
         print(f"arr-coc push will ask for {', '.join(missing)} in the metadata of the card", file=sys.stderr)
-
-
-BUILD = Command(
-    name="build",
-    summary="write a model repository that loads without this package",
-    description=(
-        "Write a complete model repository: the files of SOURCE, the model's code, the auto_map for transformers'\n"
-        "Auto classes (trust_remote_code=True), and a card whose metadata has library, task, base models, the tested\n"
-        "range of transformers and the results in evaluation.json. OUT is written in one step or not at all."
-    ),
-    examples=(
-        "arr-coc build hub_configs/arr-coc-tiny-2 OUT",
-        "arr-coc build ASSEMBLED OUT --card hub_configs/arr-coc-qwen3-0.6b/README.md --force",
-    ),
-    add_arguments=add_build_arguments,
-    run=run_build,
-)
 
 
 def add_push_arguments(parser: argparse.ArgumentParser) -> None:
@@ -207,69 +179,40 @@ def add_push_arguments(parser: argparse.ArgumentParser) -> None:
     add("--dry-run", action="store_true", help="check, list files and bytes; use no network")
 
 
-def run_push(args: argparse.Namespace) -> None:
+@command("push", "publish a model repository on the Hub", add_push_arguments)
+def push_command(args: argparse.Namespace) -> None:
+    """Publish FOLDER as ORG/NAME in one commit. First FOLDER is checked: it must be complete, hold no pickles and
+    no paths of this machine, and load as others will load it, which runs the code in it. Weights in the
+    repository that are not in FOLDER are removed. The token comes from HF_TOKEN or hf auth login. An
+    interrupted run resumes when it is repeated.
+
+    Examples:
+        arr-coc push OUT org/name --dry-run
+        arr-coc push OUT org/name --revision v2 --private
+        arr-coc push OUT org/name --public --create-pr
+    """
+    from huggingface_hub.utils import logging
+
     from arr_coc.publishing import check, check_name, push
     from arr_coc.publishing.pushing import MAIN
 
     visibility = "public" if args.public else "private"
     place = f"{check_name(args.name)} ({visibility}), branch {args.revision or MAIN}"
     if args.dry_run:
-        print(listing(check(args.folder)))
+        checked = check(args.folder)
+        whole = f"in {len(checked.files)} files, {checked.parameters:,} parameters"
+        for name, size in [*checked.files.items(), (whole, checked.nbytes)]:
+            print(f"{size:>{len(f'{checked.nbytes:,}')},}  {name}")
         print(f"{'a pull request to' if args.create_pr else 'to'} {place}; nothing was sent")
         return
-    with _bars_only():
-        same = {name: getattr(args, name) for name in ("revision", "create_pr", "message")}
-        pushed = push(args.folder, args.name, private=not args.public, **same)
+    show_progress()
+    logging.set_verbosity_error()  # notes on retries have signed addresses
+    same = {name: getattr(args, name) for name in ("revision", "create_pr", "message")}
+    pushed = push(args.folder, args.name, private=not args.public, **same)
     for name in pushed.removed:
         print(f"removed {name}, weights that the folder does not have", file=sys.stderr)
     files = f"{len(pushed.checked.files)} files, {pushed.checked.nbytes:,} bytes"
     print(f"{pushed.url}\n{files} {'pushed to' if pushed.changed else 'were there already:'} {place}")
-
-
-def listing(checked: Checked) -> str:
-    """Files with their bytes, and the sums."""
-    whole = f"in {len(checked.files)} files, {checked.parameters:,} parameters"
-    rows = [*checked.files.items(), (whole, checked.nbytes)]
-    width = max(len(f"{size:,}") for _, size in rows)
-    return "\n".join(f"{size:>{width},}  {name}" for name, size in rows)
-
-
-@contextmanager
-def _bars_only() -> Iterator[None]:
-    """Shows progress bars of the upload in a terminal, without notes on retries, which contain signed addresses."""
-    from huggingface_hub import constants
-    from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars, logging
-
-    verbosity = logging.get_verbosity()
-    bars = are_progress_bars_disabled() and sys.stderr.isatty() and constants.HF_HUB_DISABLE_PROGRESS_BARS is None
-    logging.set_verbosity_error()
-    if bars:
-        enable_progress_bars()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(verbosity)
-        if bars:
-            disable_progress_bars()
-
-
-PUSH = Command(
-    name="push",
-    summary="publish a model repository on the Hub",
-    description=(
-        "Publish FOLDER as ORG/NAME in one commit. First FOLDER is checked: it must be complete, hold no pickles and\n"
-        "no paths of this machine, and load as others will load it, which runs the code in it. Weights in the\n"
-        "repository that are not in FOLDER are removed. The token comes from HF_TOKEN or hf auth login. An\n"
-        "interrupted run resumes when it is repeated."
-    ),
-    examples=(
-        "arr-coc push OUT org/name --dry-run",
-        "arr-coc push OUT org/name --revision v2 --private",
-        "arr-coc push OUT org/name --public --create-pr",
-    ),
-    add_arguments=add_push_arguments,
-    run=run_push,
-)
 
 
 def add_export_language_model_arguments(parser: argparse.ArgumentParser) -> None:
@@ -279,7 +222,19 @@ def add_export_language_model_arguments(parser: argparse.ArgumentParser) -> None
     parser.add_argument("--force", action="store_true", help="replace OUT if it has files")
 
 
-def run_export_language_model(args: argparse.Namespace) -> None:
+@command(
+    "export-language-model",
+    "write the language model as a plain checkpoint, for engines such as vLLM",
+    add_export_language_model_arguments,
+)
+def export_language_model_command(args: argparse.Namespace) -> None:
+    """Write the language model of MODEL as a plain transformers checkpoint, with tokenizer and chat template. An
+    engine that takes prompt embeddings, such as vLLM, answers the prompts that arr_coc.serving.vllm_client
+    embeds. OUT is written in one step or not at all.
+
+    Examples:
+        arr-coc export-language-model hub_configs/arr-coc-tiny-2 OUT
+    """
     from arr_coc.files import check_free
     from arr_coc.loading import load_model
     from arr_coc.publishing.building import export_language_model
@@ -289,17 +244,3 @@ def run_export_language_model(args: argparse.Namespace) -> None:
     out = export_language_model(model, args.out, force=args.force, max_shard_size=args.max_shard_size)
     dtype = str(model.dtype).removeprefix("torch.")
     print(f"{out}\nserve it by: vllm serve {out} --enable-prompt-embeds --dtype {dtype}")
-
-
-EXPORT_LANGUAGE_MODEL = Command(
-    name="export-language-model",
-    summary="write the language model as a plain checkpoint, for engines such as vLLM",
-    description=(
-        "Write the language model of MODEL as a plain transformers checkpoint, with tokenizer and chat template. An\n"
-        "engine that takes prompt embeddings, such as vLLM, answers the prompts that arr_coc.serving.vllm_client\n"
-        "embeds. OUT is written in one step or not at all."
-    ),
-    examples=("arr-coc export-language-model hub_configs/arr-coc-tiny-2 OUT",),
-    add_arguments=add_export_language_model_arguments,
-    run=run_export_language_model,
-)

@@ -9,7 +9,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from .common import Command, add_options
+from ..serving.settings import MIB, ServerSettings, UseSettings
+from .common import add_options, command
 
 KEYS_VARIABLE = "ARR_COC_API_KEYS"
 
@@ -36,51 +37,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--image-host", metavar="H", action="append", default=[], help=hosts)
     private = "allow these hosts to have addresses of this machine and its networks"
     parser.add_argument("--private-images", action="store_true", help=private)
-    _add_limits(parser)
-    _add_use(parser)
+    _add_settings(parser, "limits", ServerSettings)
+    _add_settings(parser, "logs of use (nothing is kept by default)", UseSettings)
     add_options(parser, "device")
 
 
-def _add_limits(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument_group("limits").add_argument
-    mib: dict[str, Any] = {"metavar": "MIB", "type": int}
-    count: dict[str, Any] = {"metavar": "N", "type": int}
-    add("--max-body", help="size of a request in MiB (default: 16)", **mib)
-    add("--max-pixels", help="pixels of an image, or of all pages of a document (default: 40 million)", **count)
-    add("--image-workers", help="processes that decode images (default: 2)", **count)
-    add("--encodings", help="cache of encoded images in MiB (default: 512)", **mib)
-    add("--max-waiting", help="waiting questions; more get status 429 (default: 128)", **count)
-    add("--max-running", help="questions in the batch (default: 8 on a CPU, else 64)", **count)
-    add("--max-tokens", help="tokens of an answer; requests for more are refused (default: 1024)", **count)
-    add("--cache-tokens", help="tokens of the language model's cache (default: 16384)", **count)
-    add("--answer-seconds", metavar="S", type=float, help="seconds for a whole answer (default: 120)")
+def _add_settings(parser: argparse.ArgumentParser, title: str, kind: Any) -> None:
+    """The options of a class of settings."""
+    group = parser.add_argument_group(title)
+    for setting in fields(kind):
+        if setting.metadata:
+            described = {"flag": f"--{setting.name.replace('_', '-')}", **setting.metadata}
+            group.add_argument(described.pop("flag"), dest=setting.name, **described)
 
 
-def _add_use(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument_group("logs of use (nothing is kept by default)").add_argument
-    examples = "folder for a log: a sample of the answers, all failures, all unsure answers; see arr-coc replay"
-    add("--examples", metavar="DIR", help=examples)
-    add("--sample", metavar="P", type=float, help="share of answers that is logged (default: 0.001)")
-    add("--unsure", metavar="P", type=float, help="confidence below which all are logged (default: 0.5)")
-    mib: dict[str, Any] = {"metavar": "MIB", "type": int}
-    size = "size of that log in MiB; the oldest are dropped (default: 256)"
-    add("--examples-size", dest="examples_bytes", help=size, **mib)
-    add("--feedback", metavar="DIR", help="folder for the feedback of /v1/feedback; see arr-coc learn")
-    size = "size of it in MiB; if full, feedback is refused (default: 1024)"
-    add("--feedback-size", dest="feedback_bytes", help=size, **mib)
-    redact = "function that edits or drops each entry of both logs before it is written"
-    add("--redact", metavar="MODULE:FUNCTION", help=redact)
-    versions = "folder of scorer versions; the server fetches with the one that arr-coc learn promotes"
-    add("--versions", metavar="DIR", help=versions)
+@command("serve", "serve a model behind an OpenAI-compatible API", add_arguments)
+def serve_command(args: argparse.Namespace) -> None:
+    """Serve a model: /v1/chat/completions, /v1/models, /v1/encodings (encode an image once, ask many times),
+    /healthz, /readyz, /metrics. On SIGTERM it answers accepted questions, then exits. Needs the extra "serve".
+    With a published model of another family (Qwen3-VL, InternVL, ...) a request's budget may be a share of its
+    image tokens; allocator, num_passes, --examples and --versions are not available.
 
-
-def run(args: argparse.Namespace) -> None:
-    from arr_coc.serving.settings import ServerSettings, UseSettings
-
+    Examples:
+        arr-coc serve hub_configs/arr-coc-tiny-2
+        arr-coc serve --examples log --feedback said --versions scorers
+        arr-coc serve Qwen/Qwen3-VL-2B-Instruct
+        arr-coc serve org/model --host 0.0.0.0 --api-keys keys.txt --image-host images.example.org
+    """
     settings = _given(ServerSettings, args, api_keys=_keys(args.api_keys), image_hosts=tuple(args.image_host))
-    folders = ("examples", "feedback", "versions")
-    own = {name: Path(folder).expanduser() for name in folders if (folder := getattr(args, name)) is not None}
-    use = _given(UseSettings, args, **own)
+    use = _given(UseSettings, args)
     try:
         from arr_coc.serving.app import Server
         from arr_coc.serving.app import run as serve
@@ -96,21 +81,15 @@ def run(args: argparse.Namespace) -> None:
 
 def _given(kind: Any, args: argparse.Namespace, **own: Any) -> Any:
     """Settings from the arguments of the same names and from `own`; others keep their defaults."""
-    from arr_coc.serving.settings import MIB
-
-    given: dict[str, Any] = {field.name: getattr(args, field.name, None) for field in fields(kind)} | own
-    for name in ("max_body", "encodings", "examples_bytes", "feedback_bytes"):
-        if given.get(name) is not None:
-            given[name] *= MIB
-    return kind(**{name: value for name, value in given.items() if value is not None})
+    given: dict[str, Any] = {}
+    for setting in fields(kind):
+        if (value := getattr(args, setting.name, None)) is not None:
+            given[setting.name] = value * MIB if setting.metadata.get("metavar") == "MIB" else value
+    return kind(**{**given, **own})
 
 
 def _keys(file: str | None) -> tuple[str, ...]:
-    """Keys of the file, or else of the environment.
-
-    Raises:
-        ValueError: a file without keys.
-    """
+    """Keys of the file, or else of the environment. Raises ValueError: a file without keys."""
     if file is None:
         listed = os.environ.get(KEYS_VARIABLE, "").split(",")
     else:
@@ -121,32 +100,20 @@ def _keys(file: str | None) -> tuple[str, ...]:
     return keys
 
 
-COMMAND = Command(
-    name="serve",
-    summary="serve a model behind an OpenAI-compatible API",
-    description=(
-        "Serve a model: /v1/chat/completions, /v1/models, /v1/encodings (encode an image once, ask many times),\n"
-        '/healthz, /readyz, /metrics. On SIGTERM it answers accepted questions, then exits. Needs the extra "serve".\n'
-        "With a published model of another family (Qwen3-VL, InternVL, ...) a request's budget may be a share of its\n"
-        "image tokens; allocator, num_passes, --examples and --versions are not available."
-    ),
-    examples=(
-        "arr-coc serve hub_configs/arr-coc-tiny-2",
-        "arr-coc serve --examples log --feedback said --versions scorers",
-        "arr-coc serve Qwen/Qwen3-VL-2B-Instruct",
-        "arr-coc serve org/model --host 0.0.0.0 --api-keys keys.txt --image-host images.example.org",
-    ),
-    add_arguments=add_arguments,
-    run=run,
-)
-
-
 def add_demo_arguments(parser: argparse.ArgumentParser) -> None:
     _add_model_and_address(parser, 7860, "port to listen at")
     add_options(parser, "device")
 
 
-def run_demo(args: argparse.Namespace) -> None:
+@command("demo", "serve a web page to ask about images", add_demo_arguments)
+def demo_command(args: argparse.Namespace) -> None:
+    """Serve a web page: drop an image, ask about it, and see which patches each question fetched, with two
+    strategies side by side if wanted. No data leaves the machine.
+
+    Examples:
+        arr-coc demo
+        arr-coc demo out/arr-coc-tiny-2 --port 8080
+    """
     try:
         from arr_coc.demo.page import DemoPage
         from arr_coc.demo.page import run as serve
@@ -156,16 +123,3 @@ def run_demo(args: argparse.Namespace) -> None:
 
     page = DemoPage(load_model(args.model, args.device))
     serve(page, args.host, args.port, lambda url: print(f"Open {url} (Ctrl-C ends it)", flush=True))
-
-
-DEMO = Command(
-    name="demo",
-    summary="serve a web page to ask about images",
-    description=(
-        "Serve a web page: drop an image, ask about it, and see which patches each question fetched, with two\n"
-        "strategies side by side if wanted. No data leaves the machine."
-    ),
-    examples=("arr-coc demo", "arr-coc demo out/arr-coc-tiny-2 --port 8080"),
-    add_arguments=add_demo_arguments,
-    run=run_demo,
-)

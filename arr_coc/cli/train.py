@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from .common import Command, training_log
+from .common import command, training_log
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,7 +18,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("settings", metavar="SETTING", nargs="*", help=settings)
 
 
-def run(args: argparse.Namespace) -> None:
+@command("train", "train a model by a recipe; a killed run resumes", add_arguments)
+def train_command(args: argparse.Namespace) -> None:
+    """Run the stages of a recipe. Every stage keeps a checkpoint in its own folder of OUT, so the same command
+    resumes a killed run. The trained model is written to OUT/model, with what it fetches on the recipe's
+    `reference` questions (see arr-coc reference). On several devices:
+    accelerate launch --config_file examples/accelerate/ddp.yaml -m arr_coc.cli train RECIPE.yaml ...
+    A recipe with the stage attached_scorer trains the scorer of a published model (Qwen3-VL, ...); other
+    commands take OUT/model for that model with its scorer.
+
+    Examples:
+        arr-coc train examples/phases.yaml joint.learning_rate=5e-5 --out runs/phases
+        arr-coc train examples/adapter.yaml 'data={format: jsonl, path: ../my.jsonl}' --adapter --out runs/adapter
+        arr-coc train examples/attached.yaml model=Qwen/Qwen3-VL-2B-Instruct --device cuda --out runs/attached
+        arr-coc train examples/phases.yaml steps=2 data.pages=4 held_out.pages=2 --out runs/try
+    """
     from accelerate import PartialState
 
     from arr_coc.data.formats import check_files, open_records
@@ -48,28 +62,6 @@ def run(args: argparse.Namespace) -> None:
         state.destroy_process_group()
 
 
-COMMAND = Command(
-    name="train",
-    summary="train a model by a recipe; a killed run resumes",
-    description=(
-        "Run the stages of a recipe. Every stage keeps a checkpoint in its own folder of OUT, so the same command\n"
-        "resumes a killed run. The trained model is written to OUT/model, with what it fetches on the recipe's\n"
-        "`reference` questions (see arr-coc reference). On several devices:\n"
-        "accelerate launch --config_file examples/accelerate/ddp.yaml -m arr_coc.cli train RECIPE.yaml ...\n"
-        "A recipe with the stage attached_scorer trains the scorer of a published model (Qwen3-VL, ...); other\n"
-        "commands take OUT/model for that model with its scorer."
-    ),
-    examples=(
-        "arr-coc train examples/phases.yaml joint.learning_rate=5e-5 --out runs/phases",
-        "arr-coc train examples/adapter.yaml 'data={format: jsonl, path: ../my.jsonl}' --adapter --out runs/adapter",
-        "arr-coc train examples/attached.yaml model=Qwen/Qwen3-VL-2B-Instruct --device cuda --out runs/attached",
-        "arr-coc train examples/phases.yaml steps=2 data.pages=4 held_out.pages=2 --out runs/try",
-    ),
-    add_arguments=add_arguments,
-    run=run,
-)
-
-
 DOMAINS = "browser, document, form, generated, question_kinds, stacked"
 VARIATIONS = {
     "photo": "share of pages as simulated photographs: at an angle, in uneven light, compressed",
@@ -95,7 +87,19 @@ def add_render_arguments(parser: argparse.ArgumentParser) -> None:
     add("--force", action="store_true", help="replace OUT if it has files")
 
 
-def run_render(args: argparse.Namespace) -> None:
+@command("render", "draw pages with questions, answers and boxes", add_render_arguments)
+def render_command(args: argparse.Namespace) -> None:
+    """Write pages as images, and a JSONL file of questions, answers and boxes. The default domain is lines of
+    `field value`; the fonts, layouts and words of --split test are in no training. --domain chooses other kinds
+    of pages. The same options and fonts give the same files.
+    OUT is written in one step or not at all.
+
+    Examples:
+        arr-coc render out/pages --pages 100
+        arr-coc render out/train --split train --seed 1
+        arr-coc render out/mixed --domain document,form,browser --size 768
+        arr-coc render out/photos --domain browser --photo 1 --absent 0.2 --turns 0.3
+    """
     from arr_coc.data.writing import write_questions
     from arr_coc.pages.domains import Variations
 
@@ -105,23 +109,3 @@ def run_render(args: argparse.Namespace) -> None:
     domains = [name.strip() for name in args.domain.split(",")]
     variations = Variations(**{name: getattr(args, name) for name in VARIATIONS})
     print(write_questions(Path(args.out), domains=domains, variations=variations, **same))
-
-
-RENDER = Command(
-    name="render",
-    summary="draw pages with questions, answers and boxes",
-    description=(
-        "Write pages as images, and a JSONL file of questions, answers and boxes. The default domain is lines of\n"
-        "`field value`; the fonts, layouts and words of --split test are in no training. --domain chooses other kinds\n"
-        "of pages. The same options and fonts give the same files.\n"
-        "OUT is written in one step or not at all."
-    ),
-    examples=(
-        "arr-coc render out/pages --pages 100",
-        "arr-coc render out/train --split train --seed 1",
-        "arr-coc render out/mixed --domain document,form,browser --size 768",
-        "arr-coc render out/photos --domain browser --photo 1 --absent 0.2 --turns 0.3",
-    ),
-    add_arguments=add_render_arguments,
-    run=run_render,
-)

@@ -18,12 +18,12 @@ from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+from ..viewing import draw_fetch
 from .steps import DemoExample, Session, Step, answer_in_steps, budgets, find_examples, strategies
 
 TITLE = "ARR-COC: ask an image"
 NO_OTHER = "no other"
-IDLE = 3600
-"""Seconds after which a visitor's image is forgotten, and files are deleted."""
+IDLE = 3600  # seconds after which a visitor's image is forgotten, and files are deleted
 
 TO_ANSWERS = "() => { if (innerWidth < 700) document.getElementById('answers').scrollIntoView() }"
 """Scrolls to the answers if they are below the questions."""
@@ -200,7 +200,8 @@ class DemoPage:
         chosen = None if budget in (None, "", configured) else budget
         steps = answer_in_steps(self.model, session.encoding, question, strategy=strategy, budget=chosen)
         step = next(steps)
-        yield {**side.shown(step), side.picture: session.overlay(step.fetch)}
+        picture = draw_fetch(session.image, step.fetch, turned=session.encoding.turned[0])
+        yield {**side.shown(step), side.picture: picture}
         for step in steps:
             yield side.shown(step)
         return step
@@ -224,11 +225,8 @@ def _problem(error: ValueError) -> Any:
 POLICY = "default-src 'self' data: blob: 'unsafe-inline' 'unsafe-eval'; base-uri 'self'; form-action 'self'"
 """The Content-Security-Policy: the browser can load Gradio's files only, whatever URLs they contain."""
 
-MAX_UPLOAD = 32 * 2**20
-"""The most bytes of a file."""
-
-VISITORS = 64
-"""The most visitors whose images are kept; beyond it, the visitor idle for longest loses the session."""
+MAX_UPLOAD = 32 * 2**20  # the most bytes of a file
+VISITORS = 64  # the most visitors whose images are kept; beyond it, the visitor idle for longest loses the session
 
 STYLE = """
 html { overflow-anchor: none; }

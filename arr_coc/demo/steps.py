@@ -11,8 +11,7 @@ from typing import Any, NamedTuple, Self
 import torch
 from PIL import Image
 from torch import Tensor
-from transformers import PreTrainedTokenizerBase, StoppingCriteriaList
-from transformers.generation.streamers import BaseStreamer
+from transformers import StoppingCriteriaList
 
 from ..modeling.answers import split_thinking
 from ..modeling.budgets import AUTO
@@ -28,17 +27,11 @@ from ..viewing import draw_fetch
 
 @dataclass(frozen=True)
 class Step:
-    """The state of an answer during generation.
+    """The state of an answer during generation."""
 
-    Attributes:
-        fetch: the fetched patches, one row.
-        text: the answer so far.
-        probability: of the whole answer, 0..1; None until the answer is complete.
-    """
-
-    fetch: FetchResult
-    text: str = ""
-    probability: float | None = None
+    fetch: FetchResult  # the fetched patches, one row
+    text: str = ""  # the answer so far
+    probability: float | None = None  # of the whole answer, 0..1; None until the answer is complete
     warning: str = ""
 
 
@@ -54,9 +47,15 @@ def answer_in_steps(
         ValueError: `generate` refuses the arguments.
     """
     news: SimpleQueue[FetchResult | str | Answer | Exception] = SimpleQueue()
-    left = Event()
+    left, prompt = Event(), list[int]()
 
-    def stop(input_ids: Tensor, scores: Any, **_: Any) -> Tensor:
+    def tell(input_ids: Tensor, scores: Any, **_: Any) -> Tensor:
+        """Passes the text so far on at every token, where transformers' streamers wait for whole words."""
+        if not prompt:
+            prompt.append(input_ids.shape[1] - 1)  # the tokens before the first one
+        text = model.processor.tokenizer.decode(input_ids[0, prompt[0] :], skip_special_tokens=True)
+        said = split_thinking(text.strip())[1]
+        news.put(said.rstrip("\N{REPLACEMENT CHARACTER}"))  # a character with missing bytes
         return torch.full((len(input_ids),), left.is_set(), device=input_ids.device)
 
     def generate() -> None:
@@ -66,8 +65,7 @@ def answer_in_steps(
                 question,
                 return_fetch=True,
                 on_fetch=news.put,
-                streamer=_TextQueue(model.processor.tokenizer, news),
-                stopping_criteria=StoppingCriteriaList([stop]),
+                stopping_criteria=StoppingCriteriaList([tell]),
                 **choices,
             )
         except Exception as error:  # raised again by the thread that reads
@@ -93,43 +91,16 @@ def answer_in_steps(
         left.set()
 
 
-class _TextQueue(BaseStreamer):
-    """Puts the text so far into a queue at every token; transformers' streamers wait for whole words."""
-
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, queue: SimpleQueue[Any]) -> None:
-        self._tokenizer, self._queue = tokenizer, queue
-        self._tokens: list[int] | None = None  # None until the prompt has arrived
-
-    def put(self, value: Tensor) -> None:
-        if self._tokens is None:
-            self._tokens = []
-            return
-        self._tokens += value.flatten().tolist()
-        (text,) = self._tokenizer.batch_decode([self._tokens], skip_special_tokens=True)
-        said = split_thinking(text.strip())[1]
-        self._queue.put(said.rstrip("\N{REPLACEMENT CHARACTER}"))  # a character with missing bytes
-
-    def end(self) -> None:
-        """Does nothing; the queue ends with the whole answer."""
-
-
-REMEMBERED = 12
-"""The most answers whose pictures are kept."""
+REMEMBERED = 12  # the most answers whose pictures are kept
 
 
 @dataclass(frozen=True)
 class Session:
-    """An image and the answers about it. A session is immutable: a further answer gives a new session.
+    """An image and the answers about it. A session is immutable: a further answer gives a new session."""
 
-    Attributes:
-        image: upright, RGB.
-        encoding: the model's encoding of the image.
-        asked: picture and caption of each of the last answers, the newest first.
-    """
-
-    image: Image.Image
-    encoding: ImageEncoding
-    asked: tuple[tuple[Image.Image, str], ...] = ()
+    image: Image.Image  # upright, RGB
+    encoding: ImageEncoding  # the model's encoding of the image
+    asked: tuple[tuple[Image.Image, str], ...] = ()  # picture and caption of each of the last answers, the newest first
 
     @classmethod
     def open(cls, model: ArrCocForConditionalGeneration, content: bytes) -> Self:
@@ -143,10 +114,6 @@ class Session:
         except ValueError as error:
             raise ValueError(f"image: {str(error).removeprefix('bytes: ')}") from error
         return cls(image, model.encode_image(image))
-
-    def overlay(self, fetch: FetchResult) -> Image.Image:
-        """The image with the fetched patches outlined and relevance as a heat map."""
-        return draw_fetch(self.image, fetch, turned=self.encoding.turned[0])
 
     def answered(self, question: str, steps: Sequence[Step]) -> Self:
         """The session after a question, with the whole answer of each strategy."""

@@ -36,38 +36,24 @@ TEXTURES_SHOWN = ("luminance", "saturation", "saliency", "edge_magnitude", "loca
 
 @dataclass(frozen=True)
 class PatchMap:
-    """A number for each patch.
-
-    Attributes:
-        values: float [G, G].
-        weight: its weight among several maps, or None.
-        source: its origin, if it is not the strategy that fetched.
-    """
+    """A number for each patch."""
 
     name: str
-    values: np.ndarray
-    weight: float | None = None
-    source: str = ""
+    values: np.ndarray  # float [G, G]
+    weight: float | None = None  # its weight among several maps, or None
+    source: str = ""  # its origin, if it is not the strategy that fetched
 
 
 @dataclass(frozen=True)
 class Part:
-    """The view with the most fetched patches, for a question about several views.
+    """The view with the most fetched patches, for a question about several views."""
 
-    Attributes:
-        box: its x0, y0, x1, y1, px of its source.
-        page, second: page or time of the source, see `Origin`.
-        views: the number of views.
-        share: its share of all fetched patches, 0..1.
-        answer: the answer from all views.
-    """
-
-    box: tuple[int, int, int, int]
-    page: int | None
+    box: tuple[int, int, int, int]  # its x0, y0, x1, y1, px of its source
+    page: int | None  # page or time of the source, see `Origin`
     second: float | None
-    views: int
-    share: float
-    answer: str
+    views: int  # the number of views
+    share: float  # its share of all fetched patches, 0..1
+    answer: str  # the answer from all views
 
     def __str__(self) -> str:
         x0, y0, x1, y1 = self.box
@@ -78,17 +64,12 @@ class Part:
 
 @dataclass(frozen=True)
 class SeenImage:
-    """An image without tiles, encoded once for all of its questions.
-
-    Attributes:
-        textures: [1, T, G, G], the set "basic", independent of the checkpoint's scorers.
-        part: the view of the sources that it shows; None: all of the source.
-    """
+    """An image without tiles, encoded once for all of its questions."""
 
     image: Image.Image
     encoding: ImageEncoding
-    textures: Tensor
-    part: Part | None = None
+    textures: Tensor  # [1, T, G, G], the set "basic", independent of the checkpoint's scorers
+    part: Part | None = None  # the view of the sources that it shows; None: all of the source
 
     @property
     def patch_mask(self) -> np.ndarray:
@@ -98,24 +79,16 @@ class SeenImage:
 
 @dataclass(frozen=True)
 class AnswerEvidence:
-    """The evidence for one answer.
-
-    Attributes:
-        answer: with the fetched patches and, with several passes, their history.
-        uncertainty: uncertainty of the answer, 0..1, see `answer_uncertainties`.
-        untrained: whether the scorer's weights are untrained.
-        inner: the maps that the scorer combines, with their weights; the three relevance maps for a scorer without such
-            maps.
-        inner_note: a sentence about these maps.
-    """
+    """The evidence for one answer."""
 
     question: str
-    answer: Answer
-    uncertainty: float
-    untrained: bool = False
+    answer: Answer  # with the fetched patches and, with several passes, their history
+    uncertainty: float  # uncertainty of the answer, 0..1, see `answer_uncertainties`
+    untrained: bool = False  # whether the scorer's weights are untrained
     textures: tuple[PatchMap, ...] = ()
+    # the maps that the scorer combines, with their weights; the three relevance maps for a scorer without such maps
     inner: tuple[PatchMap, ...] = ()
-    inner_note: str = field(default="")
+    inner_note: str = field(default="")  # a sentence about these maps
 
     @property
     def fetch(self) -> FetchResult:

@@ -26,24 +26,12 @@ from .evidence import AnswerEvidence, PatchMap, SeenImage, as_grid, tokens_by_si
 LEVEL_COLOURS = {1: "#d55e00", 4: "#0072b2", 16: "#cc79a7"}
 """Colours of tokens by their number of patches (by Okabe and Ito, safe for colour-blind readers)."""
 
-MARGIN, GAP = 0.15, 0.12
-WIDTH = 9.0
-"""Width of a sheet."""
-
-ABOVE = 0.07
-"""Space above and below a row."""
-
-TALLEST = 4.2
-"""The largest height of a panel."""
-
-MOST_COLUMNS = 4
-"""The most passes or strategies in a row."""
+WIDTH, MARGIN = 9.0, 0.15  # width of a sheet, and of the space around its rows and between panels
+TALLEST = 4.2  # the largest height of a panel
+MOST_COLUMNS = 4  # the most passes or strategies in a row
 
 TEXT, SMALL = 10.5, 8.5  # points
 INK, SOFT = "#141414", "#5a5a5a"
-
-_LETTER = 0.56
-"""Mean width of a letter, relative to its size."""
 
 
 @dataclass(frozen=True)
@@ -75,9 +63,9 @@ class FigureText:
 
 @dataclass(frozen=True)
 class Legend:
-    """The colour bar of relevance, and the meaning of the tokens' outlines."""
+    """The colours of relevance and of the tokens' outlines; `sizes`: numbers of patches, and what is written behind."""
 
-    outlines: tuple[tuple[str, str], ...]
+    sizes: dict[int, str]
 
 
 def save(figure: Any, path: Path) -> None:
@@ -98,7 +86,7 @@ def draw_evidence(seen: SeenImage, evidence: AnswerEvidence) -> Any:
     fetch = evidence.fetch
     first = (
         Panel(("image",), lambda axes: _draw_image(axes, seen)),
-        Panel((f"relevance ({_title(evidence)})",), lambda axes: _draw_relevance(axes, seen, evidence.relevance)),
+        Panel((f"relevance ({_strategy(evidence)})",), lambda axes: _draw_relevance(axes, seen, evidence.relevance)),
         Panel(("tokens that were chosen",), lambda axes: _draw_tokens(axes, seen, fetch)),
     )
     rows: list[Any] = [*_head(evidence), *_part(seen), FigureRow(first, 3), _legend(fetch)]
@@ -129,20 +117,19 @@ def draw_passes(seen: SeenImage, evidence: AnswerEvidence) -> Any:
     rows += [_legend(evidence.fetch), FigureText("grey: fetched by an earlier pass")]
     title = (f"uncertainty of the answer after each pass; dashed: {UNSURE}, above which --passes auto goes on",)
     chart = Panel(title, lambda axes: _draw_uncertainties(axes, [one_pass.uncertainty for one_pass in passes]))
-    return _draw([*rows, FigureRow((chart,), 1, 1.2)], seen)
+    return _draw([*rows, FigureRow((chart,), 1, 1.5)], seen)
 
 
 def draw_strategies(seen: SeenImage, evidence: Sequence[AnswerEvidence]) -> Any:
     """The matplotlib figure of one question with several strategies: relevance, tokens and answer of each."""
     rows: list[Any] = [FigureText(evidence[0].question, TEXT, INK, bold=True), *_part(seen)]
     columns = _columns(evidence)
-    for start in range(0, len(evidence), columns):
-        part = evidence[start : start + columns]
-        rows += [FigureRow(tuple(_strategy_panel(seen, each) for each in part), columns)]
-        rows += [FigureRow(tuple(_tokens_panel(seen, each) for each in part), columns)]
+    above = _in_rows([_strategy_panel(seen, each) for each in evidence], columns)
+    below = _in_rows([_tokens_panel(seen, each) for each in evidence], columns)
+    for pair in zip(above, below, strict=True):
+        rows += pair
     sizes = {size for each in evidence for size in tokens_by_size(each.fetch)}
-    outlines = tuple((LEVEL_COLOURS[size], _token_of(size)) for size in sorted(sizes))
-    return _draw([*rows, Legend(outlines)], seen)
+    return _draw([*rows, Legend(dict.fromkeys(sorted(sizes), ""))], seen)
 
 
 # ---- parts --------------------------------------------------------------------------------------------------------
@@ -150,14 +137,12 @@ def draw_strategies(seen: SeenImage, evidence: Sequence[AnswerEvidence]) -> Any:
 
 def _head(evidence: AnswerEvidence) -> list[FigureText]:
     """Question, answer, and the number of fetched tokens."""
-    answer = evidence.answer
+    answer, fetch = evidence.answer, evidence.fetch
     sure = f"confidence {answer.probability:.1%}, uncertainty {evidence.uncertainty:.3f}"
-    said = f"{answer.text or '(nothing)'}   ({sure})"
-    fetch = evidence.fetch
     fetched = f"{int(fetch.tokens.sum())} tokens fetched from {fetch.scores.shape[-1]} patches"
     lines = [
         FigureText(evidence.question, TEXT, INK, bold=True),
-        FigureText(said, TEXT, INK),
+        FigureText(f"{answer.text or '(nothing)'}   ({sure})", TEXT, INK),
         FigureText(f"{fetch.strategy}, {fetch.allocator}: {fetched}"),
     ]
     failed = [part for part, count in fetch.fallbacks.items() if count]
@@ -166,17 +151,14 @@ def _head(evidence: AnswerEvidence) -> list[FigureText]:
 
 def _part(seen: SeenImage) -> list[FigureText]:
     """A line that names the view, if there are several."""
-    part = seen.part
-    if part is None:
+    if (part := seen.part) is None:
         return []
     shown = f"This is the view that most was fetched from, {part.share:.0%} over {part.views} views: {part}."
-    return [
-        FigureText(shown),
-        FigureText(f"Asked by itself here; over all views the answer is: {part.answer or '(nothing)'}"),
-    ]
+    asked = f"Asked by itself here; over all views the answer is: {part.answer or '(nothing)'}"
+    return [FigureText(shown), FigureText(asked)]
 
 
-def _title(evidence: AnswerEvidence) -> str:
+def _strategy(evidence: AnswerEvidence) -> str:
     return f"{evidence.fetch.strategy}, untrained" if evidence.untrained else evidence.fetch.strategy
 
 
@@ -212,7 +194,7 @@ def _pass_panel(seen: SeenImage, number: int, one_pass: Pass, taken: np.ndarray)
 
 def _strategy_panel(seen: SeenImage, evidence: AnswerEvidence) -> Panel:
     answer = evidence.answer
-    title = (_title(evidence), answer.text or "(nothing)", f"confidence {answer.probability:.1%}")
+    title = (_strategy(evidence), answer.text or "(nothing)", f"confidence {answer.probability:.1%}")
     return Panel(title, lambda axes: _draw_relevance(axes, seen, evidence.relevance if evidence.fetch.budget else None))
 
 
@@ -222,13 +204,8 @@ def _tokens_panel(seen: SeenImage, evidence: AnswerEvidence) -> Panel:
     return Panel((title,), lambda axes: _draw_tokens(axes, seen, fetch))
 
 
-def _token_of(size: int) -> str:
-    return "token of 1 patch" if size == 1 else f"token of {size} patches"
-
-
 def _legend(fetch: FetchResult) -> Legend:
-    counts = tokens_by_size(fetch).items()
-    return Legend(tuple((LEVEL_COLOURS[size], f"{_token_of(size)}: {count}") for size, count in counts))
+    return Legend({size: f": {count}" for size, count in tokens_by_size(fetch).items()})
 
 
 # ---- contents of axes ---------------------------------------------------------------------------------------------
@@ -242,8 +219,7 @@ def _window(seen: SeenImage) -> tuple[float, float, float, float]:
     return left / _FINE, (left + width) / _FINE, top / _FINE, (top + height) / _FINE
 
 
-_FINE = 64
-"""The place of an image is rounded to this fraction of a patch."""
+_FINE = 64  # the place of an image is rounded to this fraction of a patch
 
 
 def _draw_image(axes: Any, seen: SeenImage, opacity: float = 1.0) -> None:
@@ -317,107 +293,78 @@ def _draw(rows: Sequence[FigureRow | FigureText | Legend], seen: SeenImage) -> A
     heights = [_height(row, shape) for row in rows]
     figure = Figure(figsize=(WIDTH, sum(heights) + 2 * MARGIN), facecolor="white")
     FigureCanvasAgg(figure)
-    at = figure.get_figheight() - MARGIN
-    for row, height in zip(rows, heights, strict=True):
+    parts: Any = figure.subfigures(len(rows) + 2, 1, height_ratios=(MARGIN, *heights, MARGIN), hspace=0)
+    for part, row, height in zip(parts[1:-1], rows, heights, strict=True):
         if isinstance(row, FigureRow):
-            _place(figure, row, at, shape, (left, right, top, bottom))
+            _place(part, row, height, seen)
         elif isinstance(row, FigureText):
-            _write(figure, _wrapped(row), MARGIN, at, row)
+            weight = "bold" if row.bold else "normal"
+            look = {"size": row.size, "color": row.ink, "weight": weight, "parse_math": False}  # a dollar is a dollar
+            part.text(MARGIN / WIDTH, 1, _wrapped(row.text, row.size, WIDTH - 2 * MARGIN), va="top", **look)
         else:
-            _draw_legend(figure, row, at)
-        at -= height
+            _draw_legend(part, row)
     return figure
 
 
 def _height(row: FigureRow | FigureText | Legend, shape: float) -> float:
-    if isinstance(row, FigureRow):
-        return 2 * ABOVE + _titles(row) + _panel_height(row, shape)
     if isinstance(row, FigureText):
-        return len(_wrapped(row)) * _step(row.size) + 0.03
-    return 0.28
+        return _text_height(_wrapped(row.text, row.size, WIDTH - 2 * MARGIN), row.size)
+    if isinstance(row, Legend):
+        return 0.28
+    panel = min(TALLEST, _panel_width(row) * shape) if row.height is None else row.height
+    return panel + _title_height(row) + MARGIN
 
 
-def _step(size: float) -> float:
-    """Height of a line of text of `size` points."""
-    return 1.35 * size / 72
+def _text_height(text: str, size: float) -> float:
+    """Of a text of `size` points, with some space below."""
+    return (text.count("\n") + 1) * 1.45 * size / 72 + 0.03
 
 
 def _panel_width(row: FigureRow) -> float:
-    return (WIDTH - 2 * MARGIN - (row.columns - 1) * GAP) / row.columns
+    return (WIDTH - MARGIN) / row.columns - MARGIN
 
 
-def _panel_height(row: FigureRow, shape: float) -> float:
-    return min(TALLEST, _panel_width(row) * shape) if row.height is None else row.height + 0.3  # axis numbers
+def _title(panel: Panel, width: float) -> str:
+    return "\n".join(_wrapped(text, SMALL, width, most=3) for text in panel.title)
 
 
-def _title_lines(panel: Panel, width: float) -> list[str]:
-    return [line for text in panel.title for line in _wrap(text, SMALL, width)[:3]]
-
-
-def _titles(row: FigureRow) -> float:
+def _title_height(row: FigureRow) -> float:
     """Height of the tallest title of a row."""
-    return max(len(_title_lines(panel, _panel_width(row))) for panel in row.panels) * _step(SMALL) + 0.04
+    return max(_text_height(_title(panel, _panel_width(row)), SMALL) for panel in row.panels) + 0.05
 
 
-def _wrap(text: str, size: float, width: float) -> list[str]:
-    letters = max(8, int(width * 72 / (size * _LETTER)))
-    return textwrap.wrap(text, letters, break_long_words=True) or [""]
+def _wrapped(text: str, size: float, width: float, most: int | None = None) -> str:
+    """A text as lines of `width`, by the mean width of a bold letter; the first `most` of them."""
+    letters = max(8, int(width * 72 / (size * 0.6)))
+    return "\n".join((textwrap.wrap(text, letters, break_long_words=True) or [""])[:most])
 
 
-def _wrapped(line: FigureText) -> list[str]:
-    return _wrap(line.text, line.size * (1.08 if line.bold else 1.0), WIDTH - 2 * MARGIN)
-
-
-def _write(figure: Any, lines: Sequence[str], x: float, y: float, style: FigureText) -> None:
-    """Writes lines of text below `y` literally: a dollar sign does not start a formula."""
-    height = figure.get_figheight()
-    look = {"size": style.size, "color": style.ink, "weight": "bold" if style.bold else "normal"}
-    for number, text in enumerate(lines):
-        place = (x / WIDTH, (y - number * _step(style.size)) / height)
-        figure.text(*place, text, va="top", parse_math=False, **look)
-
-
-def _place(figure: Any, row: FigureRow, at: float, shape: float, window: tuple[float, float, float, float]) -> None:
-    """Places a row's panels below `at`, with their titles at the same height."""
-    width, height = _panel_width(row), figure.get_figheight()
-    tall, titles = _panel_height(row, shape), _titles(row)
-    left, right, top, bottom = window
-    at -= ABOVE
-    for number, panel in enumerate(row.panels):
-        x = MARGIN + number * (width + GAP)
-        _write(figure, _title_lines(panel, width), x, at, FigureText("", SMALL, INK))
-        inside = (0.45, 0.3) if row.height is not None else (0.0, 0.0)  # room for the numbers of an axis
-        box = (x + inside[0], at - titles - tall + inside[1], width - inside[0], tall - inside[1])
-        axes = figure.add_axes((box[0] / WIDTH, box[1] / height, box[2] / WIDTH, box[3] / height))
+def _place(part: Any, row: FigureRow, height: float, seen: SeenImage) -> None:
+    """Draws a row's panels into its part of the figure, their axes at the same height."""
+    left, right, top, bottom = _window(seen)
+    width, numbers = _panel_width(row), 0.3 if row.height is not None else 0.0  # room for the numbers of an axis
+    grid = {"left": (MARGIN + numbers) / WIDTH, "right": 1 - MARGIN / WIDTH, "wspace": MARGIN / width}
+    grid |= {"top": 1 - _title_height(row) / height, "bottom": (MARGIN / 2 + numbers) / height}
+    cells = part.subplots(1, row.columns, squeeze=False, gridspec_kw=grid)[0]
+    for number, axes in enumerate(cells):
         axes.axis("off")
+        if number >= len(row.panels):
+            continue
+        panel = row.panels[number]
+        axes.set_title(_title(panel, width), loc="left", size=SMALL, color=INK, parse_math=False)
         panel.draw(axes)
         if row.height is None:
-            axes.set(xlim=(left, right), ylim=(bottom, top), aspect="equal", anchor="NW")
+            axes.set(xlim=(left, right), ylim=(bottom, top), aspect="equal", anchor="SW", xticks=[], yticks=[])
 
 
-def _draw_legend(figure: Any, legend: Legend, at: float) -> None:
+def _draw_legend(part: Any, legend: Legend) -> None:
     from matplotlib.colors import to_rgba
+    from matplotlib.patches import Patch
 
-    height, middle = figure.get_figheight(), at - 0.12
-    length, thick = 1.2, 0.11
-    x = MARGIN
-    figure.text(x / WIDTH, middle / height, "relevance  0", size=SMALL, color=SOFT, va="center")
-    x += _width("relevance  0")
-    axes = figure.add_axes((x / WIDTH, (middle - thick / 2) / height, length / WIDTH, thick / height))
-    axes.imshow(heat(np.linspace(0, 1, 100))[None], aspect="auto")
-    axes.set(xticks=[], yticks=[])
-    x += length + 0.08
-    figure.text(x / WIDTH, middle / height, "1", size=SMALL, color=SOFT, va="center")
-    x += 0.35
-    for colour, text in legend.outlines:
-        mark = figure.add_axes((x / WIDTH, (middle - thick / 2) / height, thick / WIDTH, thick / height))
-        mark.set(xticks=[], yticks=[], facecolor=to_rgba(colour, 0.12))
-        for spine in mark.spines.values():
-            spine.set(color=colour, linewidth=1.2)
-        figure.text((x + 0.18) / WIDTH, middle / height, text, size=SMALL, color=SOFT, va="center")
-        x += 0.18 + _width(text) + 0.2
-
-
-def _width(text: str) -> float:
-    """The approximate width of a short text."""
-    return len(text) * _LETTER * SMALL / 72 + 0.08
+    shades: Any = heat(np.array((0, 0.5, 1))) / 255
+    levels = [Patch(facecolor=shades[n], label=f"relevance {n / 2:g}") for n in range(3)]
+    for size, behind in legend.sizes.items():
+        colour, text = LEVEL_COLOURS[size], f"token of {size} patch{'' if size == 1 else 'es'}{behind}"
+        levels.append(Patch(facecolor=to_rgba(colour, 0.12), edgecolor=colour, label=text))
+    look: dict[str, Any] = {"frameon": False, "fontsize": SMALL, "labelcolor": SOFT, "borderaxespad": 0}
+    part.legend(handles=levels, ncols=len(levels), loc="center left", **look)

@@ -33,22 +33,14 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class ExtractionJob:
-    """What is extracted, and how.
+    """What is extracted, and how."""
 
-    Attributes:
-        fields: of each row.
-        model, device: as in `load_model`.
-        per: "document" or "page", what a row is for.
-        options: of `extract`, such as `distinct` and `words`.
-        password: of encrypted PDFs; it is no part of rows and of their keys.
-    """
-
-    fields: tuple[FieldToExtract, ...]
-    model: str | None = None
+    fields: tuple[FieldToExtract, ...]  # of each row
+    model: str | None = None  # this and `device`: as in `load_model`
     device: str | None = None
-    per: str = "document"
-    options: Mapping[str, Any] = field(default_factory=dict)
-    password: str | None = field(default=None, repr=False)
+    per: str = "document"  # "document" or "page", what a row is for
+    options: Mapping[str, Any] = field(default_factory=dict)  # of `extract`, such as `distinct` and `words`
+    password: str | None = field(default=None, repr=False)  # of encrypted PDFs; it is no part of rows and of their keys
 
 
 def find_documents(paths: Sequence[str]) -> list[Path]:

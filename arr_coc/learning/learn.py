@@ -8,7 +8,6 @@ margin: if there are too few questions to reject it, nothing is promoted.
 import hashlib
 import json
 import shutil
-from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ import numpy as np
 import torch
 
 from ..data.formats import FeedbackLog, Format
-from ..data.records import Record
 from ..evaluation.prediction_loop import weights_hash
 from ..evaluation.reporting import p_value, percent, points
 from ..evaluation.scores import Scored, compare
@@ -30,33 +28,21 @@ from ..training.phases import AllocatorPhase
 from ..training.recipe import Recipe, train_adapter
 from .versions import Versions, adapted_fetcher
 
-MARGIN = 0.01
-"""Default margin: the largest accepted loss on the regression set, one point."""
+MARGIN = 0.01  # default margin: the largest accepted loss on the regression set, one point
 
 
 @dataclass(frozen=True)
 class Decision:
-    """The result of two paired tests.
+    """The result of two paired tests."""
 
-    Attributes:
-        promoted: whether both succeed.
-        reasons: failures, in words; empty if there are none.
-        feedback, rest: comparisons of the new scorer (first) with the one in use (`evaluation.scores.compare`), with
-            both scores and the numbers of questions and images.
-        margin: the margin of the regression set.
-        p_margin: p of the test that the loss on the regression set is less than the margin.
-    """
-
-    promoted: bool
-    reasons: tuple[str, ...]
+    promoted: bool  # whether both succeed
+    reasons: tuple[str, ...]  # failures, in words; empty if there are none
+    # comparisons of the new scorer (first) with the one in use (`evaluation.scores.compare`), with both
+    # scores and the numbers of questions and images
     feedback: dict[str, Any]
     rest: dict[str, Any]
-    margin: float
-    p_margin: float
-
-    def content(self) -> dict[str, Any]:
-        """The decision for JSON."""
-        return asdict(self)
+    margin: float  # the margin of the regression set
+    p_margin: float  # p of the test that the loss on the regression set is less than the margin
 
     def lines(self) -> list[str]:
         """The measurements and the decision."""
@@ -73,16 +59,13 @@ def _measured(compared: dict[str, Any]) -> str:
     return f"{scores}, {change} ({counts})"
 
 
-def decide(
-    feedback: tuple[Scored, Scored], rest: tuple[Scored, Scored], *, margin: float = MARGIN, fewest: int = FEWEST_IMAGES
-) -> Decision:
+def decide(feedback: tuple[Scored, Scored], rest: tuple[Scored, Scored], *, margin: float = MARGIN) -> Decision:
     """Compares a new scorer with the one in use.
 
     Args:
         feedback: answers of both to held-out feedback.
         rest: answers of both to the regression set.
         margin: the accepted loss on the regression set, in 0..1.
-        fewest: the fewest images for a promotion.
 
     Raises:
         ValueError: unequal questions, or a margin that is not above 0.
@@ -90,11 +73,13 @@ def decide(
     if not 0 < margin <= 1:
         raise ValueError(f"margin: expected a share above 0, at most 1; got {margin}")
     better, kept = _compared(*feedback), _compared(*rest)
-    p_margin = _p_of_margin(*rest, margin)
+    above = rest[0].mean_scores - rest[1].mean_scores + margin
+    # One-sided p of a loss of at least the margin, by sign flips of the differences plus the margin.
+    p_margin = sign_flip(above, np.zeros_like(above), groups=rest[0].images) / 2 if above.mean() > 0 else 1.0
     reasons = []
     for name, compared in (("feedback", better), ("rest", kept)):
-        if compared["images"] < fewest:
-            reasons.append(f"{name}: expected at least {fewest} images to test on; got {compared['images']}")
+        if compared["images"] < FEWEST_IMAGES:
+            reasons.append(f"{name}: expected at least {FEWEST_IMAGES} images to test on; got {compared['images']}")
     difference = Interval(**better["difference"])
     if not (difference.value > 0 and is_significant(difference, better["p"], better["images"])):
         reasons.append(f"feedback: expected a gain with p at most {SIGNIFICANCE}; got {_said(better, better['p'])}")
@@ -109,48 +94,29 @@ def _compared(new: Scored, used: Scored) -> dict[str, Any]:
     return {**compare(new, used), **scores, "n": len(new.images), "images": len(np.unique(new.images))}
 
 
-def _p_of_margin(new: Scored, used: Scored, margin: float) -> float:
-    """One-sided p of a loss of at least the margin, by sign flips of the differences plus the margin."""
-    above = new.mean_scores - used.mean_scores + margin
-    if above.mean() <= 0:
-        return 1.0
-    return sign_flip(above, np.zeros_like(above), groups=new.images) / 2
-
-
 def _said(compared: dict[str, Any], p: float) -> str:
     return f"{100 * compared['difference']['value']:+.1f} points, p {p:.3f}, n = {compared['n']}"
 
 
-_WORK = "training"
-"""Folder of checkpoints among the versions: the same command resumes a killed training."""
+_WORK = "training"  # folder of checkpoints among the versions: the same command resumes a killed training
 
 
 @dataclass(frozen=True)
 class Lesson:
-    """The data and the settings of a training.
+    """The data and the settings of a training."""
 
-    Attributes:
-        feedback: folder of the journal.
-        original: questions without boxes on which the scorer's relevance is retained, as those of its first training.
-        rest: the regression set, always the same.
-        model: folder of the checkpoint.
-        steps, batch_size, learning_rate, rank: settings of the adapter's training.
-        retention: weight of the retention loss, relative to the loss on feedback.
-        margin: see `decide`.
-        seed: seed of all random draws.
-    """
-
-    feedback: Path
+    feedback: Path  # folder of the journal
+    # questions without boxes on which the scorer's relevance is retained, as those of its first training
     original: Format
-    rest: Format
-    model: str
-    steps: int = 400
+    rest: Format  # the regression set, always the same
+    model: str  # folder of the checkpoint
+    steps: int = 400  # this and the next three: settings of the adapter's training
     batch_size: int = 8
     learning_rate: float = 3e-3
     rank: int = 8
-    retention: float = 1.0
-    margin: float = MARGIN
-    seed: int = 0
+    retention: float = 1.0  # weight of the retention loss, relative to the loss on feedback
+    margin: float = MARGIN  # see `decide`
+    seed: int = 0  # seed of all random draws
 
 
 @dataclass(frozen=True)
@@ -185,8 +151,11 @@ def learn(lesson: Lesson, versions: Versions, device: torch.device | str = "cpu"
         recipe = Recipe(Path(lesson.model), (phase,), lesson.seed, Path(lesson.model))
         adapter = train_adapter(recipe, out, device, rank=lesson.rank)
         model = load_model(lesson.model, str(device))
-        scored = _scores(model, {"new": adapter, "used": versions.adapter(used)}, (held_out, rest))
-        decision = decide(scored[0], scored[1], margin=lesson.margin)
+        adapters = {"new": adapter, "used": versions.adapter(used)}
+        fetchers = {name: adapted_fetcher(model.model.fetcher, each) for name, each in adapters.items()}
+        scored = [score_fetchers(model, records, fetchers) for records in (held_out, rest)]
+        better, kept = ((of_records["new"], of_records["used"]) for of_records in scored)
+        decision = decide(better, kept, margin=lesson.margin)
         version = None
         if decision.promoted:
             version = versions.promote(adapter, _report(lesson, decision, model, used, count))
@@ -219,19 +188,10 @@ def _phase(lesson: Lesson, learned: Format, strategy: str) -> AllocatorPhase:
     )
 
 
-def _scores(
-    model: ArrCocForConditionalGeneration, adapters: Mapping[str, Path | None], data: Sequence[Sequence[Record]]
-) -> list[tuple[Scored, Scored]]:
-    """The scored answers of the new scorer and of the one in use on each data set, with the server's settings."""
-    fetchers = {name: adapted_fetcher(model.model.fetcher, adapter) for name, adapter in adapters.items()}
-    scored = [score_fetchers(model, records, fetchers) for records in data]
-    return [(of_records["new"], of_records["used"]) for of_records in scored]
-
-
 def _report(
     lesson: Lesson, decision: Decision, model: ArrCocForConditionalGeneration, used: str, learned: int
 ) -> dict[str, Any]:
     weights = weights_hash(model)
     said = {**asdict(lesson), "feedback": str(lesson.feedback)}
     settings = json.loads(json.dumps(said, default=str))
-    return {**decision.content(), "compared_with": used, "learned": learned, "base": weights, "lesson": settings}
+    return {**asdict(decision), "compared_with": used, "learned": learned, "base": weights, "lesson": settings}

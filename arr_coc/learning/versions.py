@@ -6,8 +6,6 @@ and the one before. Both are written atomically, so servers can read them at any
 
 import re
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,13 +15,11 @@ from safetensors import safe_open
 from torch import nn
 
 from ..files import check_types, fresh_folder, read_json, sole_writer, write_json
+from ..loading import refused
 from ..modeling.fetcher import RunningBackFetcher
 
-CHECKPOINT = "checkpoint"
-"""The version without an adapter: the checkpoint's scorer."""
-
-DECISION = "decision.json"
-"""File beside an adapter with the measurements that led to its promotion."""
+CHECKPOINT = "checkpoint"  # the version without an adapter: the checkpoint's scorer
+DECISION = "decision.json"  # file beside an adapter with the measurements that led to its promotion
 
 _CURRENT = "current.json"
 _VERSION = re.compile(r"v\d{4,}")
@@ -44,11 +40,7 @@ class Versions:
         self.folder = folder.absolute()
 
     def current(self) -> Current:
-        """The version in use.
-
-        Raises:
-            ValueError: its file is damaged, or names a version that does not exist.
-        """
+        """The version in use. Raises ValueError: its file is damaged, or names a version that does not exist."""
         path = self.folder / _CURRENT
         if not path.exists():
             return Current()
@@ -116,22 +108,9 @@ class Versions:
 
 
 _WEIGHTS = "adapter_model.safetensors"
+_EXPECTED = "an adapter of this model's scorer"
 _PREFIX = "base_model.model.model.fetcher.scorers."
 """Prefix of the weight names in a scorer's adapter, as PEFT saves an adapter of a whole model."""
-
-
-class _Core(nn.Module):
-    """Holds the fetcher under the same name as a whole model, as an adapter's names are those of a whole model."""
-
-    def __init__(self, fetcher: RunningBackFetcher) -> None:
-        super().__init__()
-        self.fetcher = fetcher
-
-
-class _Whole(nn.Module):
-    def __init__(self, fetcher: RunningBackFetcher) -> None:
-        super().__init__()
-        self.model = _Core(fetcher)
 
 
 def adapted_fetcher(fetcher: RunningBackFetcher, adapter: Path | None) -> RunningBackFetcher:
@@ -146,25 +125,16 @@ def adapted_fetcher(fetcher: RunningBackFetcher, adapter: Path | None) -> Runnin
     """
     if adapter is None:
         return fetcher
-    with _refused(adapter), safe_open(adapter / _WEIGHTS, framework="pt") as opened:
+    with refused(str(adapter), _EXPECTED), safe_open(adapter / _WEIGHTS, framework="pt") as opened:
         others = [name for name in opened.keys() if not name.startswith(_PREFIX)]  # noqa: SIM118  not a dict
     if others:
         raise ValueError(f"{adapter}: expected an adapter of scorers alone; got {others[0]}")
     from peft import LoraConfig, PeftModel  # importing it takes a second
 
-    with _refused(adapter):
+    with refused(str(adapter), _EXPECTED):
         config = LoraConfig.from_pretrained(str(adapter))
         config.task_type = None  # the wrapped module cannot generate
-        whole = _Whole(deepcopy(fetcher))
-        merged: _Whole = PeftModel.from_pretrained(whole, str(adapter), config=config).merge_and_unload()
-    return merged.model.fetcher.eval().requires_grad_(False)
-
-
-@contextmanager
-def _refused(adapter: Path) -> Iterator[None]:
-    """Turns all errors of loading a damaged or missing adapter into a ValueError that names it."""
-    try:
-        yield
-    except Exception as error:  # PEFT, safetensors and torch raise different kinds
-        line = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise ValueError(f"{adapter}: expected an adapter of this model's scorer; got {line}") from error
+        # The names of an adapter are those of a whole model.
+        whole = nn.ModuleDict({"model": nn.ModuleDict({"fetcher": deepcopy(fetcher)})})
+        merged: Any = PeftModel.from_pretrained(whole, str(adapter), config=config).merge_and_unload()
+    return merged["model"]["fetcher"].eval().requires_grad_(False)

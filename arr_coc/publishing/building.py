@@ -37,8 +37,7 @@ logger = logging.get_logger(__name__)
 
 CARD, EVALUATION, ASSEMBLY = "README.md", "evaluation.json", "assembly.json"
 LIBRARY, TASK, TAGS = "transformers", "image-text-to-text", ("arr_coc", "custom_code")
-NEEDED = ("library_name", "pipeline_tag", "license", "transformers_version")
-"""Metadata that a card must have."""
+NEEDED = ("library_name", "pipeline_tag", "license", "transformers_version")  # metadata that a card must have
 
 _NAMES = {"recall": "Recall of boxed patches"}
 """Names in the card for measures of `arr-coc evaluate` whose own names are unclear."""
@@ -245,8 +244,7 @@ def _title(text: str) -> str | None:
     return heading[1] if heading else None
 
 
-CODE = Path(modeling.__file__).parent
-"""The folder whose files travel with the weights."""
+CODE = Path(modeling.__file__).parent  # the folder whose files travel with the weights
 
 REQUIRED = ("config.json", "processor_config.json", "tokenizer_config.json")
 _TAKEN = (".json", ".jinja", ".md", ".safetensors", ".txt", ".model")
@@ -321,8 +319,7 @@ def _write_auto_maps(folder: Path) -> None:
             write_json(path, settings)
 
 
-PROBE = 8
-"""Number of positions on which two forms of one language model are compared."""
+PROBE = 8  # number of positions on which two forms of one language model are compared
 
 
 def plain_language_model(model: ArrCocForConditionalGeneration) -> PreTrainedModel:

@@ -30,8 +30,7 @@ from .building import (
     read_card,
 )
 
-PICKLES = (".bin", ".ckpt", ".joblib", ".pickle", ".pkl", ".pt", ".pt2", ".pth")
-"""Endings of files that hold pickles."""
+PICKLES = (".bin", ".ckpt", ".joblib", ".pickle", ".pkl", ".pt", ".pt2", ".pth")  # endings of files that hold pickles
 
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "spiece.model")
 """One of them holds the tokenizer's vocabulary."""
@@ -39,8 +38,7 @@ TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "spiece.model")
 VOCABULARIES = ("vocab.json", "vocab.txt", "merges.txt")
 """Files with pieces of words, which can look like paths, as can the pieces in tokenizer.json."""
 
-IGNORED = ("__pycache__", ".git", ".cache")
-"""Folders that are not part of a repository; the Hub refuses the last two."""
+IGNORED = ("__pycache__", ".git", ".cache")  # folders that are not part of a repository; the Hub refuses the last two
 
 _ROOTS = (
     "home|Users|Volumes|cluster|content|data|export|gpfs|kaggle|lustre|media|mnt|nfs|opt|private|root|scratch|srv|"

@@ -21,14 +21,9 @@ from ..modeling.pretrained import WEIGHTS_INDEX
 from ..version import __version__
 from .checking import check_complete, check_contents, check_loads, files_of
 
-TRIES = 4
-"""Attempts of a call that huggingface_hub itself makes only once (it repeats uploads, up to six times)."""
-
-_PASSING = (408, 429, 500, 502, 503, 504)
-"""Status codes of temporary errors, as in huggingface_hub."""
-
-_MAX_WAIT = 300
-"""The longest accepted wait between two attempts that the Hub requests, seconds."""
+TRIES = 4  # attempts of a call that huggingface_hub itself makes only once (it repeats uploads, up to six times)
+_PASSING = (408, 429, 500, 502, 503, 504)  # status codes of temporary errors, as in huggingface_hub
+_MAX_WAIT = 300  # the longest accepted wait between two attempts that the Hub requests, seconds
 
 MAIN = "main"
 Result = TypeVar("Result")
@@ -36,15 +31,10 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Checked:
-    """A folder that passed every check.
+    """A folder that passed every check."""
 
-    Attributes:
-        files: bytes of each file by its name in the repository, sorted.
-        parameters: the model's number of parameters.
-    """
-
-    files: dict[str, int]
-    parameters: int
+    files: dict[str, int]  # bytes of each file by its name in the repository, sorted
+    parameters: int  # the model's number of parameters
 
     @property
     def nbytes(self) -> int:
@@ -53,18 +43,12 @@ class Checked:
 
 @dataclass(frozen=True)
 class Pushed:
-    """A successful push.
+    """A successful push."""
 
-    Attributes:
-        url: URL of the commit or of the pull request.
-        removed: weight files that were removed from the repository.
-        changed: False if the repository already had the same files.
-    """
-
-    url: str
+    url: str  # URL of the commit or of the pull request
     checked: Checked
-    removed: tuple[str, ...]
-    changed: bool
+    removed: tuple[str, ...]  # weight files that were removed from the repository
+    changed: bool  # False if the repository already had the same files
 
 
 def check(folder: str | Path) -> Checked:
@@ -157,8 +141,9 @@ def _send(
     for tried in range(1, TRIES + 1):
         head = _patiently(lambda: api.model_info(name, revision=branch))
         first = first or head.sha
-        there = [sibling.rfilename for sibling in head.siblings or ()]
-        removed = tuple(file for file in there if _is_weight(file) and file not in checked.files)
+        there = [sibling.rfilename for sibling in head.siblings or () if "/" not in sibling.rfilename]
+        weights = [file for file in there if file.endswith(".safetensors") or file == WEIGHTS_INDEX]
+        removed = tuple(file for file in weights if file not in checked.files)
         additions = [CommitOperationAdd(file, str(folder / file)) for file in checked.files]
         api.preupload_lfs_files(name, additions, revision=branch, create_pr=create_pr, free_memory=False)
         try:
@@ -178,10 +163,6 @@ def _send(
         else:
             return first, commit, removed
     raise AssertionError("unreachable")
-
-
-def _is_weight(name: str) -> bool:
-    return "/" not in name and (name.endswith(".safetensors") or name == WEIGHTS_INDEX)
 
 
 def _patiently(call: Callable[[], Result]) -> Result:

@@ -19,8 +19,7 @@ from ..data.records import says_absent
 from ..modeling.answers import THINKS, THOUGHT, split_thinking
 from ..modeling.extraction import PLAIN, date_in, number_in, question_about, truth_of
 
-UNFINISHED = "\N{REPLACEMENT CHARACTER}"
-"""The tokenizer's text for a character whose last bytes are still missing."""
+UNFINISHED = "\N{REPLACEMENT CHARACTER}"  # the tokenizer's text for a character whose last bytes are still missing
 
 
 class AnswerText:
@@ -88,8 +87,7 @@ def _overlap(text: str, string: str) -> int:
     return next((n for n in range(min(len(text), len(string) - 1), 0, -1) if text.endswith(string[:n])), 0)
 
 
-MAX_FIELDS = 64
-"""The most fields of a schema; each field is a question."""
+MAX_FIELDS = 64  # the most fields of a schema; each field is a question
 
 KINDS = ("string", "number", "integer", "boolean", "null")
 
@@ -116,25 +114,17 @@ VALIDATOR = extend(Draft202012Validator, {"multipleOf": _multiple_of})
 
 @dataclass(frozen=True)
 class SchemaField:
-    """A field of a schema.
+    """A field of a schema."""
 
-    Attributes:
-        path: the names from the outermost object to the field.
-        question: its description if that is a question or an instruction, else a question made of its description or
-            name, or of all names of its path where several fields would have one question.
-        kinds: its JSON types, names of `KINDS`.
-        values: the allowed values; empty: any.
-        required: whether it must be present; an optional field without a value is omitted.
-        limits: the field's schema, which its values obey.
-        held: how many of the outermost objects of its path must be present, even without a field.
-    """
-
-    path: tuple[str, ...]
+    path: tuple[str, ...]  # the names from the outermost object to the field
+    # its description if that is a question or an instruction, else a question made of its description or name, or of
+    # all names of its path where several fields would have one question
     question: str
-    kinds: tuple[str, ...]
-    values: tuple[Any, ...] = ()
-    required: bool = True
-    limits: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    kinds: tuple[str, ...]  # its JSON types, names of `KINDS`
+    values: tuple[Any, ...] = ()  # the allowed values; empty: any
+    required: bool = True  # whether it must be present; an optional field without a value is omitted
+    limits: Mapping[str, Any] = field(default_factory=dict, compare=False)  # the field's schema, which its values obey
+    # how many of the outermost objects of its path must be present, even without a field
     held: int = field(default=0, compare=False)
 
     @property

@@ -26,17 +26,14 @@ from ..modeling.image_processing_arr_coc import ArrCocImageProcessor
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from .attached_engine import AttachedEngine
 from .chat import Chat
-from .encoders import AttachedEncoder, Encoder, ModelEncoder
-from .encodings import HANDLE, EncodingStore, UnknownHandle
+from .encodings import HANDLE, AttachedEncoder, Encoder, EncodingStore, ModelEncoder, UnknownHandle
 from .engine import Engine
 from .feedback_desk import FeedbackRequest, UnknownAnswer
 from .guard import Guard
 from .image_workers import ImageLimits, WorkerPool
 from .metrics import FetchWatch, Metrics
-from .protocol import ChatRequest, EncodingRequest, error_response
-from .question import EngineBusy, EngineStopped
-from .question_queue import QuestionQueue
-from .refusals import invalid_field
+from .protocol import ChatRequest, EncodingRequest, error_response, invalid_field
+from .question_queue import EngineBusy, EngineStopped, QuestionQueue
 from .settings import ServerSettings, UseSettings
 from .use import Use
 
@@ -116,8 +113,6 @@ def _endpoints(server: Server) -> FastAPI:
     # Without FastAPI's documentation pages, which load scripts from other hosts.
     api = FastAPI(title="ARR-COC", docs_url=None, redoc_url=None, openapi_url=None, lifespan=server.lifespan)
     _add_errors(api, server)
-    _add_status(api, server)
-
     loaded = int(time.time())  # the server got the model just now
     model = {"id": server.name, "object": "model", "created": loaded, "owned_by": "arr-coc"}
 
@@ -126,6 +121,18 @@ def _endpoints(server: Server) -> FastAPI:
             raise HTTPException(
                 404, f"model: expected {server.name!r}, which is served here; got {shorten(name, 40)!r}"
             )
+
+    @api.get("/healthz")
+    async def healthz() -> Response:
+        return _status(server.engine.alive)
+
+    @api.get("/readyz")
+    async def readyz() -> Response:
+        return _status(server.engine.alive and not server.guard.draining)
+
+    @api.get("/metrics")
+    async def metrics() -> Response:
+        return Response(server.metrics.text(), media_type="text/plain; version=0.0.4")
 
     @api.get("/v1/models")
     async def models() -> dict[str, Any]:
@@ -170,11 +177,7 @@ class _ClientGone(Exception):
 
 
 async def _while_there(request: Request, answer: Any) -> Any:
-    """Awaits the answer; cancels it when the client disconnects.
-
-    Raises:
-        _ClientGone: the client disconnected.
-    """
+    """Awaits the answer; cancels it when the client disconnects. Raises _ClientGone: the client disconnected."""
 
     async def gone() -> None:
         while (await request.receive())["type"] != "http.disconnect":
@@ -191,20 +194,6 @@ async def _while_there(request: Request, answer: Any) -> Any:
             task.cancel()
             with suppress(asyncio.CancelledError, Exception):
                 await task
-
-
-def _add_status(api: FastAPI, server: Server) -> None:
-    @api.get("/healthz")
-    async def healthz() -> Response:
-        return _status(server.engine.alive)
-
-    @api.get("/readyz")
-    async def readyz() -> Response:
-        return _status(server.engine.alive and not server.guard.draining)
-
-    @api.get("/metrics")
-    async def metrics() -> Response:
-        return Response(server.metrics.text(), media_type="text/plain; version=0.0.4")
 
 
 def _status(good: bool) -> JSONResponse:

@@ -16,8 +16,7 @@ from ..attached.reader import BUDGET
 from ..attached.runner import PreparedPrompt, count_fetched
 from .batched_model import LatestLogits
 from .protocol import ChatRequest
-from .question import AttachedChoices, EngineStopped, Progress, ServedQuestion, Ticket
-from .question_queue import QuestionQueue, check_room
+from .question_queue import AttachedChoices, EngineStopped, Progress, QuestionQueue, ServedQuestion, Ticket, check_room
 from .settings import ServerSettings
 
 

@@ -28,8 +28,7 @@ from transformers.modeling_utils import PreTrainedModel
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..modeling.pretrained import CACHE
 
-LARGEST_ID = 2**31 - 1
-"""The largest id: engines keep ids in 32 bits."""
+LARGEST_ID = 2**31 - 1  # the largest id: engines keep ids in 32 bits
 
 
 class TokenRows(nn.Module):
@@ -119,8 +118,7 @@ class _SampledRunner(ModelRunner):
         output_ids[1, :count].copy_(drawn.view(torch.int32))  # the bits of the numbers, as the batch reads them
 
 
-PAGE = 16
-"""Positions in a page of the cache: prompts share whole pages."""
+PAGE = 16  # positions in a page of the cache: prompts share whole pages
 
 
 class BatchedLanguageModel(PreTrainedModel, GenerationMixin):

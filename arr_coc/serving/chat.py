@@ -11,16 +11,14 @@ from typing import Any
 
 from ..modeling.answers import calibrated
 from ..modeling.processing_arr_coc import checked_questions
-from .answers import AnswerText, SchemaField, as_object, misfit
+from .answers import AnswerText, SchemaField, as_object, fields_of, misfit
 from .encodings import EncodingStore
 from .metrics import Metrics, length_label, tier_label
-from .protocol import ChatRequest, Completion, error_body, fetch_summary, logprobs_of
-from .question import Ended, EngineStopped, Progress, ServedQuestion, Ticket
-from .question_queue import QuestionQueue
+from .protocol import ChatRequest, Completion, error_body, fetch_summary
+from .question_queue import Ended, EngineStopped, Progress, QuestionQueue, ServedQuestion, Ticket
 from .settings import ServerSettings
 
-MAX_IMAGES = 8
-"""The most images of one request."""
+MAX_IMAGES = 8  # the most images of one request
 
 
 class Chat:
@@ -66,8 +64,9 @@ class Chat:
         if request.seed is not None and temperature > 0:
             why = "sampled answers share a batch; at 0 the same request has the same answer"
             raise ValueError(f"seed: expected temperature 0 with it ({why}); got {temperature:g}")
-        schema, fields, engine = request.answer_schema, request.fields, self.engine
-        texts = [text] if fields is None else [field.question for field in fields]
+        schema, engine = request.answer_schema, self.engine
+        fields = [] if schema is None else fields_of(schema)
+        texts = [field.question for field in fields] or [text]
         checked_questions(texts, engine.control_tokens, engine.count_tokens)
         choices = engine.choices(request)
         answers = [RunningAnswer(self, request) for _ in texts]
@@ -91,7 +90,7 @@ class Chat:
                 for answer in answers:
                     answer.end()
                 raise
-        return answers[0] if schema is None or fields is None else JsonAnswering(fields, schema, answers)
+        return answers[0] if schema is None else JsonAnswering(fields, schema, answers)
 
     def ends(self, tokens: Sequence[int]) -> bool:
         """Whether the last of these tokens ends an answer."""
@@ -104,6 +103,7 @@ class RunningAnswer:
     def __init__(self, chat: Chat, request: ChatRequest) -> None:
         self.chat, self.request = chat, request
         self.number = secrets.token_hex(12)  # unique, also across runs of the server
+        self.completion = Completion(self.number, chat.name)
         self.began = time.monotonic()
         self.deadline = asyncio.get_running_loop().time() + chat.settings.answer_seconds
         self._text = AnswerText(chat.engine.tokenizer, request.stops)
@@ -210,19 +210,18 @@ class RunningAnswer:
         """Text tokens from index `start` on, and their log-probabilities."""
         tokens = self._latest.tokens
         shown = slice(start, -1 if self.chat.ends(tokens[start:]) else None)
-        return logprobs_of(self.chat.engine.tokenizer, tokens[shown], self._latest.logprobs[shown])
+        content = []
+        for token, logprob in zip(tokens[shown], self._latest.logprobs[shown], strict=True):
+            text = self.chat.engine.tokenizer.decode([token])
+            content.append({"token": text, "logprob": logprob, "bytes": list(text.encode()), "top_logprobs": []})
+        return {"content": content, "refusal": None}
 
     def last_events(self, finish: str, fetched: dict[str, Any], used: dict[str, int]) -> Iterator[str]:
         """The events behind the text: the reason of its end, and, if the client requests it, the numbers of tokens."""
         yield _event(self.completion.chunk({}, finish, arr_coc=fetched))
         if self.request.stream_options is not None and self.request.stream_options.include_usage:
-            yield _event(self.completion.usage_chunk(used))
+            yield _event({**self.completion.chunk({}), "choices": [], "usage": used})
         yield "data: [DONE]\n\n"
-
-    @property
-    def completion(self) -> Completion:
-        """The fields of every event."""
-        return Completion(self.number, self.chat.name)
 
     def _usage(self) -> dict[str, int]:
         assert self._ticket is not None

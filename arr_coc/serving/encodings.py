@@ -1,31 +1,152 @@
-"""The LRU cache of encoded images, and the choice of a server for each image.
-
-With several servers, all questions about one image go to the same one, which holds its encoding.
-"""
+"""Encoders of decoded images (an ARR-COC model, or a reader of a published model), and the LRU cache of encodings."""
 
 import asyncio
 import hashlib
 import hmac
 import json
+import math
 import secrets
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
+import torch
+from PIL import Image
 from torch import Tensor
 from transformers.cache_utils import Cache
 
-from ..modeling.image_loading import open_source, shorten
+from ..attached import AttachedReader
+from ..attached.encoding import AttachedEncoding
+from ..modeling.answers import legibility_warning
+from ..modeling.budgets import COMPRESSION, ViewOptions, pooling
+from ..modeling.image_encoding import ImageEncoding, no_pixels
+from ..modeling.image_loading import Source, shorten
+from ..modeling.image_processing_arr_coc import FAR_SHRUNK, ArrCocImageProcessor, is_blank, least_scale
+from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+from ..modeling.view_encoding import encode_sources, encode_whole, take_view_options, windows_of
 from ..modeling.word_sources import check_words
-from .encoders import Encoder
-from .image_workers import PreparedImage, WorkerPool
+from .image_workers import PreparedImage, WorkerPool, inline_content
 from .metrics import Metrics
 
-HANDLE = "encoding:"
-"""Prefix of a handle that is given in place of a URL."""
+Seen = tuple[dict[str, Any], ...]
+"""For each page: size in px, number of views, warnings. ARR-COC models add the finest scale of the views, px of the
+model's square per px of the page, and with a text reader the page's legibility and, if it was turned, the degrees."""
+
+
+class ModelEncoder:
+    """Encodes as `generate` of ARR-COC models does."""
+
+    def __init__(self, model: ArrCocForConditionalGeneration) -> None:
+        self.model, self.processor = model.model, model.processor.image_processor
+        self.least_legibility = model.config.least_legibility
+
+    @torch.no_grad()
+    def encode(self, prepared: Sequence[PreparedImage]) -> tuple[ImageEncoding, Seen]:
+        """The encoding of one prompt in `generate`, with all tiles at once; above `max_tiles`, fewer tiles at a smaller
+        scale."""
+        processor, (images, sources) = self.processor, _opened(prepared)
+        options = bounded_tiles(sources, processor, take_view_options(processor.views)[0])
+        if prepared[0].words != "auto":
+            options = replace(options, words=prepared[0].words)
+        several = len(prepared) > 1 or any(source.page is not None or source.second is not None for source in sources)
+        several |= options.words not in ("auto", "network")
+        if several or processor.shrinks(images, least_scale(options.tiles, options.tile_scale)):
+            encoding = encode_sources(self.model, processor, [sources], options)
+        else:
+            encoding = encode_whole(self.model, processor, sources)
+        if encoding.sources is not None:
+            encoding.sources = [replace(source, load=no_pixels) for source in encoding.sources]
+        return encoding, seen_pages(encoding, images, processor, self.least_legibility)
+
+    def share_a_prompt(self, encodings: Sequence[ImageEncoding]) -> bool:
+        """Whether the base tokens are pooled as for one prompt."""
+        rows = self.processor.size["height"] // self.processor.patch_size // COMPRESSION
+        pool = pooling(rows, sum(map(len, encodings)), take_view_options(self.processor.views)[0].max_base_tokens)
+        return all(encoding.pool == pool for encoding in encodings)
+
+
+class AttachedEncoder:
+    """Encodes for a reader of a published model: all images of a prompt together, as its tokens depend on all of them.
+
+    The language model prefills the base tokens.
+    """
+
+    def __init__(self, reader: AttachedReader) -> None:
+        self.reader = reader
+
+    def encode(self, prepared: Sequence[PreparedImage]) -> tuple[AttachedEncoding, Seen]:
+        """`AttachedReader.encode_image` for one prompt with all images."""
+        images, sources = _opened(prepared)
+        encoding = self.reader.encode_sources([sources], words=prepared[0].words)
+        (prompt,) = encoding.prompts
+        prompt.sources = [replace(source, load=no_pixels) for source in sources]
+        counts = [sum(view.image == number for view in prompt.views) for number in range(len(images))]
+        return encoding, tuple(
+            {"height": image.height, "width": image.width, "views": count, "warnings": _warnings(image)}
+            for image, count in zip(images, counts, strict=True)
+        )
+
+
+Encoder = ModelEncoder | AttachedEncoder
+
+
+def _opened(prepared: Sequence[PreparedImage]) -> tuple[list[Image.Image], list[Source]]:
+    """The pages of images and documents, and the source of each."""
+    pages = [page for image in prepared for page in image.pages]
+    images, sources = [Image.fromarray(page.pixels) for page in pages], list[Source]()
+    for image, page in zip(images, pages, strict=True):
+        layer = None if page.layer is None else partial(_itself, page.layer)
+        sources.append(Source(image.height, image.width, partial(_itself, image), page.page, page.second, layer))
+    return images, sources
+
+
+def _itself(value: Any, *_: Any) -> Any:
+    return value
+
+
+def _warnings(image: Image.Image) -> list[str]:
+    return ["blank: any answer is a guess"] if is_blank(image) else []
+
+
+def bounded_tiles(sources: Sequence[Source], processor: ArrCocImageProcessor, options: ViewOptions) -> ViewOptions:
+    """Options that limit the tiles of a document so that all can be encoded, as questions cannot encode more tiles."""
+    if options.tiles == "never":
+        return options
+    options = replace(options, tiles="auto") if options.tiles == "asked" else options
+    scale = least_scale(options.tiles, options.tile_scale)
+    count = sum(len(windows_of(source, options, processor, scale)) for source in sources)
+    return options if count <= options.max_tiles else replace(options, tiles=max(1, options.max_tiles // len(sources)))
+
+
+def seen_pages(
+    encoding: ImageEncoding, images: Sequence[Image.Image], processor: ArrCocImageProcessor, least_legibility: float
+) -> Seen:
+    """The views of each page; a page with a legibility below `least_legibility` has a warning."""
+    side, seen = processor.size["height"], list[dict[str, Any]]()
+    for number, image in enumerate(images):
+        windows = [] if encoding.tiles is None else encoding.tiles.windows[encoding.tiles.sources == number].tolist()
+        longest = min((max(x1 - x0, y1 - y0) for x0, y0, x1, y1 in windows), default=max(image.size))
+        scale = side / longest
+        warnings = _warnings(image)
+        if scale < FAR_SHRUNK and processor.readable_px is not None:
+            warnings.append(f"letters lower than {math.ceil(processor.readable_px / scale)} px are not read")
+        page: dict[str, Any] = {"height": image.height, "width": image.width}
+        page |= {"views": 1 + len(windows), "scale": round(scale, 3)}
+        if (legibility := encoding.legibility([number])) is not None:
+            page["legibility"] = round(legibility, 3)
+            source, _, warning = encoding.word_sources()[number]
+            page["words"] = source
+            page |= {"turned": encoding.turned[number]} if encoding.turned[number] else {}
+            warnings += filter(None, [legibility_warning(legibility, least_legibility), warning])
+        seen.append({**page, "warnings": warnings})
+    return tuple(seen)
+
+
+HANDLE = "encoding:"  # prefix of a handle that is given in place of a URL
 
 
 class UnknownHandle(ValueError):
@@ -34,23 +155,14 @@ class UnknownHandle(ValueError):
 
 @dataclass(frozen=True)
 class HeldEncoding:
-    """The encoding of an image.
+    """The encoding of an image."""
 
-    Attributes:
-        key: SHA-256 of the image file: equal images have one encoding.
-        handle: its name for clients; it cannot be computed from the image alone.
-        encoding: the store's encoding of one image, or of several that share their base tokens.
-        size: bytes.
-        seen: the views of each of its pages, see `seen_pages`.
-        contents: the image files as sent, if the store keeps them.
-    """
-
-    key: bytes
-    handle: str
-    encoding: Any
-    size: int
-    seen: tuple[dict[str, Any], ...]
-    contents: tuple[bytes, ...] = ()
+    key: bytes  # SHA-256 of the image file: equal images have one encoding
+    handle: str  # its name for clients; it cannot be computed from the image alone
+    encoding: Any  # the store's encoding of one image, or of several that share their base tokens
+    size: int  # bytes
+    seen: tuple[dict[str, Any], ...]  # the views of each of its pages, see `seen_pages`
+    contents: tuple[bytes, ...] = ()  # the image files as sent, if the store keeps them
 
 
 def size_of(value: Any) -> int:
@@ -64,16 +176,6 @@ def size_of(value: Any) -> int:
     if isinstance(value, list | tuple):
         return sum(size_of(part) for part in value)
     return sum(size_of(getattr(value, part.name)) for part in fields(value)) if is_dataclass(value) else 0
-
-
-def inline_content(url: str) -> bytes:
-    """The image file in a data: URL.
-
-    Raises:
-        ValueError: another kind of URL, or invalid base64.
-    """
-    stream, _ = open_source(url, "inline", None)
-    return stream.read()
 
 
 def _worded(key: bytes, words: Any) -> bytes:
@@ -98,9 +200,6 @@ class EncodingStore:
     Args:
         limit: bytes of encodings in the cache; a single larger encoding is used, but not kept.
         secret: key of the handles; by default random for each store.
-
-    Attributes:
-        keeps_content: whether encodings keep the image files, for logs; to be set before the first image.
     """
 
     def __init__(
@@ -108,7 +207,7 @@ class EncodingStore:
     ) -> None:
         self.encoder, self.workers, self.limit, self.metrics = encoder, workers, limit, metrics
         self.bytes = 0
-        self.keeps_content = False
+        self.keeps_content = False  # whether encodings keep the image files, for logs; set before the first image
         self._held: OrderedDict[bytes, HeldEncoding] = OrderedDict()
         self._keys: dict[str, bytes] = {}
         self._under_way: dict[bytes, asyncio.Task[HeldEncoding]] = {}
@@ -148,13 +247,13 @@ class EncodingStore:
         words = "auto" if words is None else words
         if isinstance(words, list) and len(sources) > 1:
             raise ValueError(f"words: expected a name where a request has several images; got words for {len(sources)}")
-        if self.encoder.by_prompt and len(sources) > 1:
+        if isinstance(self.encoder, AttachedEncoder) and len(sources) > 1:
             self._refuse_handles(sources, f"{len(sources)} images", "one")
             prepared = await self._prepared(sources, words)
             return [await self._by_key(_joint_key(prepared), sources, words, prepared)]
         held = [await self.get(source, words) for source in sources]  # one by one, as a request has one image worker
         encodings = [own.encoding for own in held]
-        if len(held) == 1 or self.encoder.share_a_prompt(encodings):
+        if isinstance(self.encoder, AttachedEncoder) or len(held) == 1 or self.encoder.share_a_prompt(encodings):
             return held
         pages = sum(map(len, encodings))
         self._refuse_handles(sources, f"{pages} pages, which share their base tokens", "fewer pages")

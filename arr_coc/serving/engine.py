@@ -14,7 +14,7 @@ import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,12 +26,9 @@ from ..modeling.generation import Answer, AnswerGenerator, QuestionBatch
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..modeling.prompt import EmbeddedPrompt
 from .batched_model import PAGE, BatchedLanguageModel, TokenRows
-from .question import EngineStopped, Page, Progress, ServedQuestion, Ticket
-from .question_queue import QuestionQueue, check_room
+from .protocol import ChatRequest
+from .question_queue import EngineStopped, Page, Progress, QuestionQueue, ServedQuestion, Ticket, check_room
 from .settings import ServerSettings
-
-if TYPE_CHECKING:
-    from .protocol import ChatRequest
 
 
 class NobodyWaits(Exception):
@@ -151,7 +148,7 @@ class Engine(QuestionQueue):
     def running(self) -> int:
         return len(self._running)
 
-    def choices(self, request: "ChatRequest") -> FetchChoices:
+    def choices(self, request: ChatRequest) -> FetchChoices:
         budget: Any = request.budget  # FetchChoices refuses a share
         choices = FetchChoices(request.strategy, request.allocator, budget, num_passes=request.num_passes)
         self.answer_generator.resolved(choices)  # refused before an image is encoded

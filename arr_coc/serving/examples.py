@@ -8,7 +8,7 @@ returns it, a copy with less content (`dataclasses.replace`), or None to drop it
 """
 
 import base64
-import importlib
+import pkgutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,35 +24,20 @@ from ..modeling.generation import Answer
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from .answers import AnswerText
 
-JOURNAL = "examples"
-"""The journal's name, with which the names of its files begin."""
+JOURNAL = "examples"  # the journal's name, with which the names of its files begin
 
 
 @dataclass(frozen=True)
 class LoggedExample:
-    """A question and its answer.
+    """A question and its answer."""
 
-    Attributes:
-        id: id of the completion.
-        time: time of the end in ISO 8601.
-        why: the reason to keep it: "sample", "failure" or "unsure".
-        images: the image files.
-        history: earlier questions and answers.
-        strategy, budget, allocator, num_passes, max_tokens, temperature, top_p, stops: as in the request.
-        finish: the kind of end, see `question.Ended`.
-        answer, probability: None without an answer.
-        fetched: the fetched patches of each image, ascending; None if the answer ended before.
-        weights: SHA-256 of the checkpoint's files.
-        version: version of the scorer.
-        redacted: whether a hook changed it; it then cannot be reproduced.
-    """
-
-    id: str
-    time: str
-    why: str
-    images: tuple[bytes, ...]
+    id: str  # id of the completion
+    time: str  # time of the end in ISO 8601
+    why: str  # the reason to keep it: "sample", "failure" or "unsure"
+    images: tuple[bytes, ...]  # the image files
     question: str
-    history: tuple[tuple[str, str], ...]
+    history: tuple[tuple[str, str], ...]  # earlier questions and answers
+    # as in the request, up to `stops`, and `num_passes`
     strategy: str | None
     budget: int | str | None
     allocator: str | None
@@ -60,13 +45,14 @@ class LoggedExample:
     temperature: float
     top_p: float
     stops: tuple[str, ...]
-    finish: str
-    answer: str | None
+    finish: str  # the kind of end, see `question.Ended`
+    answer: str | None  # None without an answer, as `probability`
     probability: float | None
+    # the fetched patches of each image, ascending; None if the answer ended before
     fetched: tuple[tuple[int, ...], ...] | None
-    weights: str
-    version: str
-    redacted: bool = False
+    weights: str  # SHA-256 of the checkpoint's files
+    version: str  # version of the scorer
+    redacted: bool = False  # whether a hook changed it; it then cannot be reproduced
     num_passes: int | str | None = None
 
     def content(self) -> dict[str, Any]:
@@ -76,11 +62,7 @@ class LoggedExample:
 
 
 def example_of(entry: JournalEntry) -> LoggedExample:
-    """The example in an entry.
-
-    Raises:
-        ValueError: the entry is not an example; the message names its place.
-    """
+    """The example in an entry. Raises ValueError: the entry is not an example; the message names its place."""
     try:
         content = dict(entry.content)
         content["images"] = tuple(base64.b64decode(image, validate=True) for image in content["images"])
@@ -113,9 +95,8 @@ def load_hook(name: str | None) -> Hook:
     """
     if name is None:
         return lambda kept: kept
-    module, _, function = name.partition(":")
     try:
-        hook = getattr(importlib.import_module(module), function)
+        hook = pkgutil.resolve_name(name)
     except (ImportError, AttributeError, ValueError) as error:
         raise ValueError(f"redact: expected MODULE:FUNCTION; got {name!r} ({error})") from error
     if not callable(hook):
@@ -128,18 +109,12 @@ SAME, ANSWER, ALLOCATION, SKIPPED = "same", "another answer", "other patches", "
 
 @dataclass(frozen=True)
 class Replayed:
-    """The result of asking an example again.
-
-    Attributes:
-        outcome: `SAME`, `ANSWER`, `ALLOCATION` (the same answer from other patches) or `SKIPPED`.
-        answer: the new answer.
-        note: why it was not asked, or a possible reason for a difference.
-    """
+    """The result of asking an example again."""
 
     example: LoggedExample
-    outcome: str
-    answer: str | None = None
-    note: str = ""
+    outcome: str  # `SAME`, `ANSWER`, `ALLOCATION` (the same answer from other patches) or `SKIPPED`
+    answer: str | None = None  # the new answer
+    note: str = ""  # why it was not asked, or a possible reason for a difference
 
 
 class Replay:

@@ -3,8 +3,9 @@
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 from pydantic import Field
 
@@ -15,7 +16,7 @@ from ..modeling.image_processing_arr_coc import Box
 from .encodings import EncodingStore, HeldEncoding
 from .examples import Hook
 from .protocol import Strict
-from .question import Ended
+from .question_queue import Ended
 
 _ID = "chatcmpl-"
 
@@ -38,16 +39,8 @@ class UnknownAnswer(ValueError):
     """No recent answer has this id."""
 
 
-@dataclass(frozen=True)
-class _Remembered:
-    """The answer that feedback is about; `size` is (height, width) of the image, px."""
-
-    image: bytes
-    size: tuple[int, int]
-    question: str
-    history: tuple[tuple[str, str], ...]
-    said: str
-    version: str
+About = tuple[Feedback, tuple[int, int]]
+"""An answer that feedback is about, and the (height, width) of its image, px."""
 
 
 class FeedbackDesk:
@@ -67,7 +60,7 @@ class FeedbackDesk:
         assert journal.name == JOURNAL and journal.durable
         self.journal, self.store, self.hook, self.version = journal, store, hook, version
         self.limit, self.bytes = remembered_bytes, 0
-        self._remembered: OrderedDict[str, _Remembered] = OrderedDict()
+        self._remembered: OrderedDict[str, About] = OrderedDict()
 
     def watch(self, ended: Ended) -> None:
         """Remembers an answer about one image; called by the event loop."""
@@ -76,12 +69,13 @@ class FeedbackDesk:
             return
         if len(question.images[0].contents) != 1:  # several images share their base tokens
             return
-        image, said, version = question.images[0], ended.answer[0], ended.ticket.version
-        self._remembered[_ID + ended.number] = _about(image, question.text, question.history, said, version)
+        image, said = question.images[0], ended.answer[0] or None
+        own = {"said": said, "history": question.history, "version": ended.ticket.version}
+        self._remembered[_ID + ended.number] = _about(image, question.text, **own)
         self.bytes += len(image.contents[0])
         while self.bytes > self.limit:
             _, oldest = self._remembered.popitem(last=False)
-            self.bytes -= len(oldest.image)
+            self.bytes -= len(oldest[0].image)
 
     async def take(self, request: FeedbackRequest) -> None:
         """Keeps feedback; it is on disk when this returns.
@@ -91,17 +85,13 @@ class FeedbackDesk:
             ValueError: the feedback names no answer, or is invalid.
             JournalFull, OSError: the feedback cannot be kept.
         """
-        about = await self._find(request)
-        feedback = Feedback(
-            image=about.image,
-            question=about.question,
+        about, size = await self._find(request)
+        feedback = replace(
+            about,
             right=request.right,
-            said=about.said or None,
             answer=_answer(request, about.said),
-            boxes=_boxes(request, about.size),
-            history=about.history,
+            boxes=_boxes(request, size),
             time=datetime.now(UTC).isoformat(timespec="milliseconds"),
-            version=about.version,
         )
         await asyncio.to_thread(self._keep, feedback)
 
@@ -114,7 +104,7 @@ class FeedbackDesk:
         """Closes the journal."""
         self.journal.close()
 
-    async def _find(self, request: FeedbackRequest) -> _Remembered:
+    async def _find(self, request: FeedbackRequest) -> About:
         asked = request.image is not None and request.question is not None
         if (request.id is None) is not asked:
             raise ValueError("id: expected the id of an answer, or image and question; got both, or neither")
@@ -125,17 +115,16 @@ class FeedbackDesk:
         assert request.image is not None and request.question is not None
         if not request.question.strip():
             raise ValueError("question: expected one; got an empty one")
-        return _about(await self.store.get(request.image), request.question, (), "", self.version())
+        return _about(await self.store.get(request.image), request.question, version=self.version())
 
 
-def _about(
-    image: HeldEncoding, question: str, history: tuple[tuple[str, str], ...], said: str, version: str
-) -> _Remembered:
+def _about(image: HeldEncoding, question: str, **others: Any) -> About:
+    """What feedback on an answer begins with; `others`: fields of `Feedback`."""
     size = image.seen[0]["height"], image.seen[0]["width"]
-    return _Remembered(image.contents[0], size, question, history, said, version)
+    return Feedback(image.contents[0], question, right=False, **others), size
 
 
-def _answer(request: FeedbackRequest, said: str) -> str | None:
+def _answer(request: FeedbackRequest, said: str | None) -> str | None:
     answer = request.answer.strip() if request.answer is not None else None
     if answer == "" or (request.right and not (answer or said)):
         raise ValueError("answer: expected one that is not blank; got none")

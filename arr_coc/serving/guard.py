@@ -13,8 +13,7 @@ from .metrics import Metrics
 from .protocol import error_response
 from .settings import ServerSettings
 
-OPEN_PATHS = ("/healthz", "/readyz")
-"""Paths that are always answered, as monitoring has no key and must not wait."""
+OPEN_PATHS = ("/healthz", "/readyz")  # paths that are always answered, as monitoring has no key and must not wait
 
 
 class _Refusal(Exception):
@@ -26,17 +25,12 @@ class _Refusal(Exception):
 
 
 class Guard:
-    """An ASGI application around another one, with keys and limits; `metrics` count refusals.
-
-    Attributes:
-        open: requests that are being read or answered.
-        draining: whether the server is ending; it then refuses new requests.
-    """
+    """An ASGI application around another one, with keys and limits; `metrics` count refusals."""
 
     def __init__(self, app: ASGIApp, settings: ServerSettings, metrics: Metrics) -> None:
         self.app, self.settings, self.metrics = app, settings, metrics
-        self.open = 0
-        self.draining = False
+        self.open = 0  # requests that are being read or answered
+        self.draining = False  # whether the server is ending; it then refuses new requests
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers one request, or passes it on."""

@@ -1,5 +1,6 @@
 """The server's Prometheus metrics, and the drift of fetching from the checkpoint's reference."""
 
+from collections import Counter as Counted
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -70,48 +71,34 @@ class Metrics:
         return generate_latest(self.registry)
 
 
-WINDOW = 1000
-"""The number of latest values of a statistic from which drift is computed."""
-
-ENOUGH = 200
-"""The fewest values for drift; with fewer, drift is large by chance."""
-
-
-class _Latest:
-    """The latest values of one statistic, counted in the reference's bins."""
-
-    def __init__(self, reference: Distribution) -> None:
-        self.reference, self.bins = reference, deque[int]()
-        self.counts = [0] * len(reference.counts)
-
-    def add(self, value: float) -> None:
-        number = self.reference.bin(value)
-        self.counts[number] += 1
-        self.bins.append(number)
-        if len(self.bins) > WINDOW:
-            self.counts[self.bins.popleft()] -= 1
-
-    def drift(self) -> float:
-        return self.reference.drift(self.counts) if len(self.bins) >= ENOUGH else float("nan")
+WINDOW = 1000  # the number of latest values of a statistic from which drift is computed
+ENOUGH = 200  # the fewest values for drift; with fewer, drift is large by chance
 
 
 class FetchWatch:
     """Counts the `fetch_statistics` of every question and compares them with the checkpoint's reference, if any."""
 
     def __init__(self, reference: FetchReference | None, metrics: Metrics) -> None:
-        self.metrics = metrics
-        self.strategy = None if reference is None else reference.strategy
-        self._latest: dict[str, _Latest] = {}
+        self.metrics, self.strategy = metrics, None if reference is None else reference.strategy
+        self._latest: dict[str, tuple[Distribution, deque[int]]] = {}  # with the bins of the latest values
         for name, distribution in ({} if reference is None else reference.statistics).items():
-            self._latest[name] = latest = _Latest(distribution)
+            latest = deque[int](maxlen=WINDOW)
+            self._latest[name] = distribution, latest
             metrics.reference.labels(name).set(distribution.mean)
-            metrics.drift.labels(name).set_function(latest.drift)
+            metrics.drift.labels(name).set_function(partial(_drift, distribution, latest))
 
     def observe(self, prompt: EmbeddedPrompt) -> None:
         """Counts the prompts of a batch. For drift, only questions with the reference's strategy count."""
-        compared = prompt.fetch.strategy == self.strategy
+        strategy = prompt.fetch.strategy
         for name, values in fetch_statistics(prompt).items():
             for value in values.tolist():
-                self.metrics.statistics.labels(name, prompt.fetch.strategy).observe(value)
-                if compared and name in self._latest:
-                    self._latest[name].add(value)
+                self.metrics.statistics.labels(name, strategy).observe(value)
+                if strategy == self.strategy and name in self._latest:
+                    distribution, latest = self._latest[name]
+                    latest.append(distribution.bin(value))
+
+
+def _drift(reference: Distribution, latest: deque[int]) -> float:
+    counts = Counted(latest.copy())
+    bins = [counts[number] for number in range(len(reference.counts))]
+    return reference.drift(bins) if counts.total() >= ENOUGH else float("nan")

@@ -1,8 +1,9 @@
-"""Requests and answers of OpenAI's API, extended by the fetch choices of `generate`.
+"""Requests and answers of OpenAI's API, extended by the fetch choices of `generate`; errors for invalid requests.
 
 Unsupported fields that would change the answer are refused, not ignored.
 """
 
+import json
 import time
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
@@ -15,8 +16,103 @@ from ..modeling.answers import Pass, budget_warning
 from ..modeling.fetcher import FetchResult
 from ..modeling.image_loading import shorten
 from ..modeling.processing_arr_coc import Turn
-from .answers import SchemaField as JsonField
-from .answers import fields_of
+
+ASKED = {
+    "n": "1, one answer a request; send the request again for another",
+    "tools": "none: this model answers questions about images, and calls no tools",
+    "tool_choice": "none: this model answers questions about images, and calls no tools",
+    "store": "false: nothing is stored for clients",
+    "role": "user or assistant: put instructions before the question",
+}
+"""What is expected of fields of which the server supports one value only."""
+
+EXPECTED = {
+    "model_type": "an object",
+    "model_attributes_type": "an object",
+    "dict_type": "an object",
+    "list_type": "a list",
+    "string_type": "text",
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
+    "int_type": "an integer",
+    "int_parsing": "an integer",
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "finite_number": "a finite number",
+    "missing": "this field",
+    "extra_forbidden": "no such field",
+    "literal_error": "{expected}",
+    "greater_than": "more than {gt:g}",
+    "greater_than_equal": "at least {ge:g}",
+    "less_than": "less than {lt:g}",
+    "less_than_equal": "at most {le:g}",
+    "too_short": "a length of at least {min_length}",
+    "too_long": "a length of at most {max_length}",
+    "string_too_long": "at most {max_length} characters",
+}
+"""What was expected, by pydantic's type of an error; in braces: values of its context."""
+
+
+Place = tuple[str | int, ...]
+
+
+def invalid_field(errors: Sequence[Mapping[str, Any]], body: Any) -> tuple[str | None, str]:
+    """The field that pydantic refused first, None for the whole body; and the error in one line.
+
+    `errors`: pydantic's, in order; their places start with "body".
+    """
+    placed = [(_place(error, body), error) for error in errors]
+    first = placed[0][0]
+    # Where a field has several forms, pydantic tries them all: the one that came furthest was meant.
+    place = max((place for place, _ in placed if place[: len(first)] == first), key=len)
+    own = [error for other, error in placed if other == place]
+    kind, received = own[0]["type"], _described(own[0])
+    if not place:
+        expected = "JSON" if kind == "json_invalid" else "a JSON object (Content-Type: application/json)"
+        return None, f"body: expected {expected}; got {received}"
+    name = ".".join(map(str, place))
+    expected = ASKED.get(name) or ASKED.get(str(place[-1])) or " or ".join(dict.fromkeys(map(_expected, own)))
+    if kind == "value_error" and name not in ASKED:
+        return name, f"{name}: {_expected(own[0])}"
+    return name, f"{name}: expected {expected}; got {received}"
+
+
+def _place(error: Mapping[str, Any], body: Any) -> Place:
+    """The names and numbers that lead to the value in the body, without the forms that pydantic tried on the way."""
+    if error["type"] == "json_invalid":
+        return ()
+    parts = [*error["loc"][1:]]
+    for number in reversed(range(len(parts))):
+        if str(parts[number]).startswith("list[tagged-union"):
+            del parts[number + 2 : number + 3], parts[number]  # the part's type is behind its number
+    place, value = list[str | int](), body
+    for number, part in enumerate(parts):
+        last_of_missing = error["type"] == "missing" and number == len(parts) - 1
+        try:
+            value = None if last_of_missing else value[part]
+        except (TypeError, LookupError):
+            continue
+        place.append(part)
+    return tuple(place)
+
+
+def _expected(error: Mapping[str, Any]) -> str:
+    form = EXPECTED.get(error["type"])
+    return str(error["msg"]).removeprefix("Value error, ") if form is None else form.format(**error.get("ctx") or {})
+
+
+def _described(error: Mapping[str, Any]) -> str:
+    """What came, in JSON's words; long values are shortened."""
+    value = error.get("input")
+    if error["type"] == "missing":
+        return "none"
+    if error["type"] == "json_invalid" or isinstance(value, bytes):
+        return "other content"
+    if isinstance(value, dict):
+        return "an object"
+    if isinstance(value, list):
+        return f"a list of {len(value)}"
+    return shorten(json.dumps(value, ensure_ascii=False, default=str), 40)
 
 
 class Strict(BaseModel):
@@ -197,22 +293,8 @@ class ChatRequest(Strict):
         return self.response_format.json_schema.schema_
 
     @property
-    def fields(self) -> list[JsonField] | None:
-        """The fields of the answer's JSON schema; None if the answer is text.
-
-        Raises:
-            ValueError: an unsupported schema, or see `answer_schema`.
-        """
-        schema = self.answer_schema
-        return None if schema is None else fields_of(schema)
-
-    @property
     def stops(self) -> list[str]:
-        """Strings that end the answer.
-
-        Raises:
-            ValueError: more than 4, or an empty one.
-        """
+        """Strings that end the answer. Raises ValueError: more than 4, or an empty one."""
         strings = [self.stop] if isinstance(self.stop, str) else self.stop or []
         if len(strings) > 4 or not all(strings):
             raise ValueError("stop: expected up to 4 strings that are not empty; got others")
@@ -274,19 +356,6 @@ class Completion:
         """One event of a streamed answer."""
         choice = {"index": 0, "delta": delta, "finish_reason": finish, "logprobs": logprobs}
         return {**self.head, "object": "chat.completion.chunk", "choices": [choice], **more}
-
-    def usage_chunk(self, usage: dict[str, int]) -> dict[str, Any]:
-        """The last event of a streamed answer, if the client requests it."""
-        return {**self.head, "object": "chat.completion.chunk", "choices": [], "usage": usage}
-
-
-def logprobs_of(tokenizer: Any, tokens: Sequence[int], logprobs: Sequence[float]) -> dict[str, Any]:
-    """The tokens of an answer or a part of it, with their log-probabilities."""
-    content = []
-    for token, logprob in zip(tokens, logprobs, strict=True):
-        text = tokenizer.decode([token])
-        content.append({"token": text, "logprob": logprob, "bytes": list(text.encode()), "top_logprobs": []})
-    return {"content": content, "refusal": None}
 
 
 def fetch_summary(

@@ -1,5 +1,6 @@
-"""The queue of an engine's questions, and the thread that groups them into batches."""
+"""The queue of an engine's questions, the thread that groups them into batches, and what a question gives."""
 
+import asyncio
 import itertools
 import logging
 import threading
@@ -7,17 +8,135 @@ import time
 from abc import ABC, abstractmethod
 from asyncio import get_running_loop
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
 from ..learning.versions import CHECKPOINT
-from .question import EngineBusy, EngineStopped, ServedQuestion, Ticket
+from ..modeling.answers import Pass
+from ..modeling.fetcher import AS_CONFIGURED, FetchChoices, FetchResult
+from ..modeling.image_encoding import ImageEncoding
+from ..modeling.processing_arr_coc import Turn
+from .encodings import HeldEncoding
+from .protocol import ChatRequest
 from .settings import ServerSettings
 
-if TYPE_CHECKING:
-    from .protocol import ChatRequest
+
+@dataclass(frozen=True)
+class AttachedChoices:
+    """How tokens of a published model are fetched: see `AttachedReader.generate`."""
+
+    strategy: str
+    budget: float | int | str
+
+
+Page = tuple[bytes, int]
+"""The key of an image or document, and the row of the page in its encoding."""
+
+
+@dataclass(frozen=True)
+class ServedQuestion:
+    """A question."""
+
+    text: str
+    images: tuple[HeldEncoding, ...]  # the prompt's images, in order
+    history: tuple[Turn, ...] = ()  # earlier questions and answers
+    choices: FetchChoices | AttachedChoices = AS_CONFIGURED
+    max_tokens: int = 64
+    temperature: float = 0.0  # of sampling; 0: greedy decoding
+    top_p: float = 1.0  # sampling uses the likeliest tokens up to this total probability
+
+    @property
+    def joint(self) -> bool:
+        """Whether several views share one budget."""
+        return len(self.images) > 1 or any(image.encoding.documents is not None for image in self.images)
+
+    @property
+    def pools(self) -> set[int]:
+        """The pooling factors of the base tokens; all images of a question have the same one."""
+        return {image.encoding.pool for image in self.images}
+
+    @property
+    def pages(self) -> list[tuple[Page, ImageEncoding]]:
+        """The page in each slot of the prompt, and its encoding."""
+        return [((image.key, row), image.encoding) for image in self.images for row in range(len(image.encoding))]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """All tokens of an answer so far, their log-probabilities, and whether it has ended."""
+
+    tokens: list[int]
+    logprobs: list[float]
+    finished: bool
+
+
+class EngineStopped(Exception):
+    """The engine has stopped answering."""
+
+
+class EngineBusy(Exception):
+    """Too many questions are waiting. `seconds`: when the client can try again."""
+
+    def __init__(self, seconds: int) -> None:
+        super().__init__(f"too many questions wait; try again in {seconds} s")
+        self.seconds = seconds
+
+
+@dataclass(eq=False)
+class Ticket:
+    """A question in the engine. Threads push progress, the event loop reads it."""
+
+    question: ServedQuestion
+    number: str  # its name in the batch
+    loop: asyncio.AbstractEventLoop
+    fetch: FetchResult | None = None  # the fetched patches, a row per image; known from the first `Progress` on
+    prompt_tokens: int = 0  # the number of prompt tokens; known from the first `Progress` on
+    cancelled: bool = False  # whether the client has stopped waiting for the answer
+    version: str = ""  # version of the scorer
+    passes: tuple[Pass, ...] = ()
+    legibility: float | None = None  # legibility of the fetched patches, see `Answer.fetched_legibility`
+    _arrived: "asyncio.Queue[Progress | Exception]" = field(default_factory=asyncio.Queue)
+
+    def push(self, news: Progress | Exception) -> None:
+        """Adds progress or an error; can be called from any thread."""
+        with suppress(RuntimeError):  # if the loop is closed, nobody waits
+            self.loop.call_soon_threadsafe(self._arrived.put_nowait, news)
+
+    async def progress(self) -> AsyncIterator[Progress]:
+        """Yields the growing answer; the last item is the finished answer.
+
+        Raises:
+            ValueError: the question was refused.
+            EngineStopped: the engine ended before the answer.
+        """
+        while True:
+            news = await self._arrived.get()
+            while not self._arrived.empty() and isinstance(news, Progress) and not news.finished:
+                news = self._arrived.get_nowait()  # each item includes the ones before
+            if isinstance(news, Exception):
+                raise news
+            yield news
+            if news.finished:
+                return
+
+
+FAILED = ("failed", "late")  # kinds of end that the server causes
+
+
+@dataclass(frozen=True)
+class Ended:
+    """An answer that has ended."""
+
+    number: str  # id of the completion, without "chatcmpl-"
+    ticket: Ticket  # holds the question and, if they are known, the fetched patches
+    stops: tuple[str, ...]  # strings that end the answer
+    finish: str  # "stop", "length", "cancelled" (the client disconnected), "refused", "failed", "late" (time ran out)
+    answer: tuple[str, float] | None  # the text and the probability of its tokens; None without tokens
+
 
 logger = logging.getLogger(__name__)
 
@@ -26,25 +145,18 @@ class QuestionQueue(ABC):
     """Accepts questions from the event loop and passes them to `_answer` in a separate thread.
 
     `on_alone` is called when the questions of a batch must be tried one by one.
-
-    Attributes:
-        tokenizer, generation_config: the model's.
-        count_tokens: counts those of a question, which has a limit; None: the context is the limit.
-        control_tokens: texts of control tokens, which a question must not contain.
-        calibration: see `ArrCocConfig.calibration`.
-        alive: whether the engine answers.
-        version: version of the scorer.
     """
 
-    tokenizer: Any
-    generation_config: Any
-    control_tokens: Sequence[str]
+    tokenizer: Any  # the model's
+    generation_config: Any  # the model's
+    control_tokens: Sequence[str]  # texts of control tokens, which a question must not contain
+    # counts those of a question, which has a limit; None: the context is the limit
     count_tokens: Callable[[str], int] | None = None
-    calibration: Mapping[str, float] | None = None
+    calibration: Mapping[str, float] | None = None  # see `ArrCocConfig.calibration`
 
     def __init__(self, settings: ServerSettings, device: torch.device, on_alone: Callable[[], None]) -> None:
         self.settings, self.device, self.on_alone = settings, device, on_alone
-        self.alive, self.version = False, CHECKPOINT
+        self.alive, self.version = False, CHECKPOINT  # whether it answers; the version of the scorer
         self._max_running = settings.max_running or (8 if device.type == "cpu" else 64)
         self._waiting: deque[Ticket] = deque()
         self._threads: list[threading.Thread] = []
@@ -80,12 +192,8 @@ class QuestionQueue(ABC):
         """The number of questions in a batch."""
 
     @abstractmethod
-    def choices(self, request: "ChatRequest") -> Any:
-        """The fetch choices of a request.
-
-        Raises:
-            ValueError: the model does not support them.
-        """
+    def choices(self, request: ChatRequest) -> Any:
+        """The fetch choices of a request. Raises ValueError: the model does not support them."""
 
     def submit(self, question: ServedQuestion) -> Ticket:
         """Queues a question; the ticket's `progress` yields its answer.

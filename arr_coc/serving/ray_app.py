@@ -31,14 +31,9 @@ from .metrics import Metrics
 from .protocol import error_response
 from .settings import ServerSettings
 
-ATTEMPTS = 5
-"""The most replicas that one request tries, as several can die."""
-
-PAUSE = 0.5
-"""Seconds before the next attempt, as Ray needs time to notice a dead replica."""
-
-REPLICA = b"x-arr-coc-replica"
-"""The header with the name of the replica that answered."""
+ATTEMPTS = 5  # the most replicas that one request tries, as several can die
+PAUSE = 0.5  # seconds before the next attempt, as Ray needs time to notice a dead replica
+REPLICA = b"x-arr-coc-replica"  # the header with the name of the replica that answered
 
 _SCOPE = ("type", "http_version", "method", "path", "raw_path", "query_string", "headers", "scheme")
 """Keys of a request's scope that are sent to a replica; the others are objects of the gateway's process."""
@@ -178,38 +173,26 @@ async def _live(receive: Receive, send: Send) -> None:
 
 
 class RayArguments(BaseModel):
-    """The arguments of a deployment.
-
-    Attributes:
-        model: a folder that exists on every machine, or a name on the Hub.
-        name: the model's name for clients.
-        device: device of each replica.
-        settings: fields of `ServerSettings`.
-        min_replicas, max_replicas: bounds of the number of replicas, which Ray adapts to the load.
-        target_requests: the wanted number of open requests per replica.
-        idle_seconds: seconds until an idle replica that is not needed ends.
-        cpus, gpus: CPUs and GPUs of a replica.
-        surge_percent: extra replicas during an update, in percent: old replicas serve until new ones are ready. 0 if
-            there is no room for more: a replica then ends before its successor starts.
-        secret: the key of handles; by default random for each deployment, which replaces all replicas.
-        version: change it to replace replicas when only the weights in the folder have changed.
-    """
+    """The arguments of a deployment."""
 
     model_config = ConfigDict(extra="forbid")
 
-    model: str
-    name: str | None = None
-    device: str | None = None
-    settings: dict[str, Any] = Field(default_factory=dict)
-    min_replicas: int = 1
+    model: str  # a folder that exists on every machine, or a name on the Hub
+    name: str | None = None  # the model's name for clients
+    device: str | None = None  # device of each replica
+    settings: dict[str, Any] = Field(default_factory=dict)  # fields of `ServerSettings`
+    min_replicas: int = 1  # bounds of the number of replicas, which Ray adapts to the load
     max_replicas: int = 4
-    target_requests: float = 8.0
-    idle_seconds: float = 600.0
-    cpus: float = 1.0
+    target_requests: float = 8.0  # the wanted number of open requests per replica
+    idle_seconds: float = 600.0  # seconds until an idle replica that is not needed ends
+    cpus: float = 1.0  # of a replica, as `gpus`
     gpus: float = 0.0
+    # extra replicas during an update, in percent: old replicas serve until new ones are ready. 0 if there is no room
+    # for more: a replica then ends before its successor starts.
     surge_percent: int = Field(25, ge=0, le=100)
+    # the key of handles; by default random for each deployment, which replaces all replicas
     secret: str | None = Field(None, min_length=16)
-    version: str = ""
+    version: str = ""  # change it to replace replicas when only the weights in the folder have changed
 
 
 def build(args: RayArguments) -> serve.Application:

@@ -1,51 +1,46 @@
-"""Settings of a server: its limits, keys and hosts, and the logs of its use (examples, feedback, versions)."""
+"""Settings of a server: its limits, keys and hosts, and the logs of its use (examples, feedback, versions).
+
+Most are options of `arr-coc serve`, which explains them; sizes are bytes here, and MiB there.
+"""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 MIB = 2**20
 
 
+def _folder(text: str) -> Path:
+    return Path(text).expanduser()
+
+
+def _option(default: Any, text: str, metavar: str = "N", flag: str | None = None) -> Any:
+    kind = {"N": int, "MIB": int, "S": float, "P": float, "DIR": _folder}.get(metavar)
+    described = {"help": text, "metavar": metavar, "type": kind, "flag": flag}
+    return field(default=default, metadata={name: value for name, value in described.items() if value is not None})
+
+
 @dataclass(frozen=True)
 class ServerSettings:
-    """The limits of one server.
+    """The limits of one server. Requests and questions beyond them are refused."""
 
-    Attributes:
-        api_keys: keys that clients send as `Authorization: Bearer KEY`; empty: no key is needed.
-        image_hosts: hosts from which images can be downloaded; empty: clients send images as data: URLs.
-        private_images: whether these hosts can have addresses that are not public (this machine, its networks).
-        max_body: the most bytes of a request.
-        body_seconds: time limit for a request to arrive, s.
-        max_open: the most requests that are read or answered at once; further requests are refused.
-        max_waiting: the most questions that wait for the engine; further questions are refused.
-        answer_seconds: time limit from a complete request to the last token, s.
-        max_pixels: the most pixels of one image, checked before decoding.
-        image_workers: number of processes that decode images.
-        encodings: bytes of encoded images that are kept for further questions.
-        max_tokens: the most tokens of one answer; requests for more are refused.
-        cache_tokens: positions of the language model's paged cache, for prompts and answers of all running questions.
-        batch_tokens: positions in one forward pass of the language model.
-        max_running: the most questions in the batch; None: 8 on a CPU, where each slows the others down, else 64.
-        embed_batch: questions that are scored and fetched for together; None: 4 on a CPU, else 8.
-    """
-
-    api_keys: tuple[str, ...] = ()
-    image_hosts: tuple[str, ...] = ()
-    private_images: bool = False
-    max_body: int = 16 * MIB
-    body_seconds: float = 20.0
-    max_open: int = 256
-    max_waiting: int = 128
-    answer_seconds: float = 120.0
-    max_pixels: int = 40_000_000
-    image_workers: int = 2
-    encodings: int = 512 * MIB
-    max_tokens: int = 1024
-    cache_tokens: int = 16_384
-    batch_tokens: int = 512
-    max_running: int | None = None
-    embed_batch: int | None = None
+    api_keys: tuple[str, ...] = ()  # that clients send as `Authorization: Bearer KEY`; empty: no key is needed
+    image_hosts: tuple[str, ...] = ()  # from which images can be downloaded; empty: clients send them as data: URLs
+    private_images: bool = False  # whether these hosts can have addresses that are not public
+    max_body: int = _option(16 * MIB, "size of a request in MiB (default: 16)", "MIB")
+    max_pixels: int = _option(40_000_000, "pixels of an image, or of all pages of a document (default: 40 million)")
+    image_workers: int = _option(2, "processes that decode images (default: 2)")
+    encodings: int = _option(512 * MIB, "cache of encoded images in MiB (default: 512)", "MIB")
+    max_waiting: int = _option(128, "waiting questions; more get status 429 (default: 128)")
+    max_running: int | None = _option(None, "questions in the batch (default: 8 on a CPU, else 64)")
+    max_tokens: int = _option(1024, "tokens of an answer; requests for more are refused (default: 1024)")
+    cache_tokens: int = _option(16_384, "tokens of the language model's cache (default: 16384)")
+    answer_seconds: float = _option(120.0, "seconds for a whole answer (default: 120)", "S")
+    body_seconds: float = 20.0  # for a request to arrive
+    max_open: int = 256  # requests that are read or answered at once
+    batch_tokens: int = 512  # positions in one forward pass of the language model
+    embed_batch: int | None = None  # questions that are scored and fetched for together; None: 4 on a CPU, else 8
 
     def __post_init__(self) -> None:
         for name in self.__dataclass_fields__:
@@ -56,31 +51,28 @@ class ServerSettings:
 
 @dataclass(frozen=True)
 class UseSettings:
-    """Logs of one server, all off by default, and the versions of its scorer.
+    """Logs of one server, all off by default, and the versions of its scorer (see `arr_coc.learning.versions`)."""
 
-    Attributes:
-        examples: folder of the journal of examples.
-        sample: share of all answers that are kept as examples.
-        unsure: less probable answers are also kept as examples, as are all failures.
-        examples_bytes: the most bytes of this journal; when it is full, the oldest entries are deleted.
-        feedback: folder of the journal of feedback; without one there is no /v1/feedback.
-        feedback_bytes: the most bytes of this journal; when it is full, feedback is refused.
-        remembered_bytes: bytes of images whose answers are remembered for feedback.
-        redact: "MODULE:FUNCTION", which changes or drops an entry before it is written (see `examples`).
-        versions: folder of the scorer's versions, see `arr_coc.learning.versions`.
-        versions_seconds: interval between checks for the version in use, s.
-    """
-
-    examples: Path | None = None
-    sample: float = 0.001
-    unsure: float = 0.5
-    examples_bytes: int = 256 * MIB
-    feedback: Path | None = None
-    feedback_bytes: int = 1024 * MIB
-    remembered_bytes: int = 64 * MIB
-    redact: str | None = None
-    versions: Path | None = None
-    versions_seconds: float = 2.0
+    examples: Path | None = _option(
+        None, "folder for a log: a sample of the answers, all failures, all unsure answers; see arr-coc replay", "DIR"
+    )
+    sample: float = _option(0.001, "share of answers that is logged (default: 0.001)", "P")
+    unsure: float = _option(0.5, "confidence below which all are logged (default: 0.5)", "P")
+    examples_bytes: int = _option(
+        256 * MIB, "size of that log in MiB; the oldest are dropped (default: 256)", "MIB", "--examples-size"
+    )
+    feedback: Path | None = _option(None, "folder for the feedback of /v1/feedback; see arr-coc learn", "DIR")
+    feedback_bytes: int = _option(
+        1024 * MIB, "size of it in MiB; if full, feedback is refused (default: 1024)", "MIB", "--feedback-size"
+    )
+    redact: str | None = _option(
+        None, "function that edits or drops each entry of both logs before it is written", "MODULE:FUNCTION"
+    )
+    versions: Path | None = _option(
+        None, "folder of scorer versions; the server fetches with the one that arr-coc learn promotes", "DIR"
+    )
+    remembered_bytes: int = 64 * MIB  # of images whose answers are remembered for feedback
+    versions_seconds: float = 2.0  # between checks for the version in use
 
     def __post_init__(self) -> None:
         for name in ("sample", "unsure"):

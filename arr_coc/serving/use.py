@@ -28,14 +28,12 @@ from .engine import Engine
 from .examples import JOURNAL, Hook, LoggedExample, fetched_patches, load_hook
 from .feedback_desk import FeedbackDesk
 from .metrics import Metrics
-from .question import FAILED, Ended
-from .question_queue import QuestionQueue
+from .question_queue import FAILED, Ended, QuestionQueue
 from .settings import UseSettings
 
 logger = logging.getLogger(__name__)
 
-_WAITING = 64
-"""The most examples that wait to be written."""
+_WAITING = 64  # the most examples that wait to be written
 
 
 class ExampleLog:
@@ -151,11 +149,7 @@ class VersionWatch:
             self._thread.join()
 
     def look(self) -> None:
-        """Swaps to the version that is in use now.
-
-        Raises:
-            ValueError: the version is damaged or another model's.
-        """
+        """Swaps to the version that is in use now. Raises ValueError: the version is damaged or another model's."""
         version, before = self.versions.current().version, self.engine.version
         if version == before:
             return
@@ -191,22 +185,22 @@ class Use:
     def __init__(self, engine: QuestionQueue, store: EncodingStore, metrics: Metrics, settings: UseSettings) -> None:
         store.keeps_content = settings.examples is not None or settings.feedback is not None
         hook, registry = load_hook(settings.redact), metrics.registry
-        weights = ""
-        if settings.examples is not None or settings.versions is not None:
-            assert isinstance(engine, Engine), "of our own models alone"
-            weights = weights_hash(engine.model)
         self.examples: ExampleLog | None = None
         self.desk: FeedbackDesk | None = None
         self.versions: VersionWatch | None = None
-        if settings.examples is not None:
-            limit = settings.examples_bytes
-            journal = Journal(settings.examples, JOURNAL, limit=limit, forgets=True, durable=False)
-            self.examples = ExampleLog(journal, settings, weights, hook, registry)
         if settings.feedback is not None:
             limit = settings.feedback_bytes
             journal = Journal(settings.feedback, feedback.JOURNAL, limit=limit, forgets=False, durable=True)
             self.desk = FeedbackDesk(journal, store, settings.remembered_bytes, hook, lambda: engine.version)
-        if settings.versions is not None and isinstance(engine, Engine):
+        if settings.examples is None and settings.versions is None:
+            return
+        assert isinstance(engine, Engine), "of our own models alone"
+        weights = weights_hash(engine.model)
+        if settings.examples is not None:
+            limit = settings.examples_bytes
+            journal = Journal(settings.examples, JOURNAL, limit=limit, forgets=True, durable=False)
+            self.examples = ExampleLog(journal, settings, weights, hook, registry)
+        if settings.versions is not None:
             self.versions = VersionWatch(engine, settings.versions, settings.versions_seconds, weights, registry)
 
     def watch(self, ended: Ended) -> None:
