@@ -35,10 +35,17 @@ def term(random: Random, concept: str, split: Split, language: str = "English") 
 
 @dataclass(frozen=True)
 class Field:
-    """A field of a document: its names, the printed one first, and the kind of its value."""
+    """A field of a document: its names, the printed one first, and the kind of its value.
+
+    Attributes:
+        concept: what it means, a key of terms.txt, if it is one of these.
+        lines: the value; empty if it is to be drawn by its kind.
+    """
 
     names: tuple[str, ...]
     kind: str
+    concept: str = ""
+    lines: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:

@@ -9,7 +9,7 @@ from functools import lru_cache
 from random import Random
 
 from ..modeling.config_fields import Registry
-from .fields import LANGUAGES, FieldNames, term
+from .fields import LANGUAGES, Field, FieldNames, term
 from .fonts import FontFace
 from .question_writer import QuestionWriter
 from .sheet import Colour, Piece, Sheet, Style, advances
@@ -110,6 +110,10 @@ class PageMaker:
     def term(self, concept: str) -> tuple[str, ...]:
         """Terms of a concept in the page's language, in random order."""
         return term(self.random, concept, self.split, self.language)
+
+    def fact(self, concept: str, value: str, kind: str = "words") -> Field:
+        """A field with the terms of a concept as its names, and with a value."""
+        return Field(self.term(concept), kind, concept, (value,))
 
     def open(self, width: int, height: int, paper: Colour = (255, 255, 255)) -> Sheet:
         """An empty sheet of a size."""

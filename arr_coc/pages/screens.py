@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from .forms import Shown, ask_absent
 from .maker import PAGES, PageMaker
+from .pairs import Look, PairWriter, ask_fields
 from .question_writer import spoken
 from .screen_parts import ScreenSheet, draw_dialog, draw_list, draw_settings, draw_two_buttons
 from .sheet import Piece, Style
 from .tables import TableLook, ask_table, draw_column, draw_columns, row_heads, rows_of, write_table
-from .values import KINDS
 
 
 def _dashboard(screen: ScreenSheet) -> None:
@@ -64,34 +63,19 @@ def _window(screen: ScreenSheet) -> None:
 
 def _profile(screen: ScreenSheet) -> None:
     """A form with inputs, names above or beside them."""
-    random, sheet, maker = screen.random, screen.sheet, screen.maker
+    random, sheet, maker, size = screen.random, screen.sheet, screen.maker, screen.body.size
     domain = maker.names.domain()
     drawn = maker.names.draw(domain, random.randint(4, 9))
     fields = [field for field in drawn if field.kind not in ("address", "note")]
     above = screen.shape == "phone" or random.random() < 0.5
-    x, y = screen.left + 24, screen.top + screen.body.size * 1.6
-    size = screen.body.size
-    column = max(screen.body.width(screen.body.printable(field.name)) for field in fields) + size
-    shown: list[Shown] = []
-    for field in fields:
-        if y + size * 4 > sheet.height:
-            break
-        small = Style(screen.small.face, size * 0.85, screen.theme.faint)
-        label = sheet.write(field.name, x, y, small if above else screen.body)
-        left, base = (x + size * 0.6, y + size * 1.9) if above else (x + column + size * 0.6, y)
-        right = min(screen.right - 24, left + size * random.uniform(16, 24))
-        screen.box(left - size * 0.6, base - size * 1.25, right, base + size * 0.65, screen.theme.card)
-        value = KINDS[field.kind](screen.values)
-        if screen.body.width(screen.body.printable(value)) < right - left - 4:
-            shown.append(Shown(field, [label], [sheet.write(value, left, base, screen.body)], ""))
-        else:
-            maker.questions.absent(maker.questions.named(field.name, field.kind))
-        y += size * (4 if above else 2.6)
-    for each in shown:
-        maker.questions.value(each.field.names, each.field.kind, each.label, each.value)
-    ask_absent(maker, [name for field in fields for name in field.names], domain, 2)
-    if y + size * 2 < sheet.height:
-        draw_two_buttons(screen, screen.right - 30, min(y + size, sheet.height - 20))
+    label = screen.small.sized(size * 0.85) if above else screen.body
+    mode, leading = ("above boxed value", 2.6) if above else ("boxed value", random.uniform(2.0, 2.5))
+    writer = PairWriter(maker, Look(mode, label, screen.body, rule=screen.theme.rule, leading=leading))
+    x, width = screen.left + 30, min(screen.right - screen.left - 60, size * random.uniform(26, 44))
+    y = writer.grid(fields, x, screen.top + size * 0.5, width, sheet.height)
+    ask_fields(maker, writer.shown, domain)
+    if y + size * 4 < sheet.height:
+        draw_two_buttons(screen, screen.right - 30, y + size * 2)
 
 
 @PAGES.register("screen")

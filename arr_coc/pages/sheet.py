@@ -131,6 +131,11 @@ class Piece:
         x1, y1 = self.boxes[:, 2:].max(0)
         return (float(x0), float(y0), float(x1), float(y1 + _DESCENT * (y1 - y0)))
 
+    @property
+    def base(self) -> float:
+        """y of the baseline."""
+        return float(self.boxes[0, 3])
+
     def part(self, text: str) -> Piece:
         """The first part of the piece with the characters `text`.
 
@@ -232,6 +237,13 @@ class Sheet:
             pieces.append(self.write(line, anchor, y, style, align))
             y += style.size * leading
         return pieces, y
+
+    def lines_from(
+        self, texts: Sequence[str], x: float, y: float, style: Style, leading: float, align: str = "left"
+    ) -> list[Piece]:
+        """Writes texts below each other, the first with its baseline at y."""
+        step = style.size * leading
+        return [self.write(text, x, y + number * step, style, align) for number, text in enumerate(texts)]
 
     def line(self, *points: tuple[float, float], colour: Colour = (0, 0, 0), width: float = 1) -> None:
         """Draws straight strokes from point to point."""
