@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from .fields import term
 from .maker import PAGES, PageMaker
+from .pairs import Look, PairWriter
 from .question_writer import boxes_of
-from .sheet import Piece, Pieces, Style, find, joined
+from .sheet import Piece, Style, find, joined
 from .splits import listed, share
 from .values import KINDS, MONTHS, Values
 
@@ -22,6 +22,10 @@ class _Fact:
 
     def __str__(self) -> str:
         return self.template
+
+    def filled(self, values: Values) -> dict[str, str]:
+        """Values for its slots."""
+        return {slot: _SLOTS[slot](values) for slot in re.findall(r"\{(\w+)\}", self.template)}
 
 
 def _parsed() -> tuple[_Fact, ...]:
@@ -35,8 +39,6 @@ def _parsed() -> tuple[_Fact, ...]:
 
 
 FACTS = _parsed()
-
-
 """Sentences with slots for values, and questions about the values."""
 
 
@@ -62,143 +64,131 @@ def duration(values: Values) -> str:
     return values.random.choice((f"{number} {unit}", f"{word} ({number}) {unit}", f"{word} {unit}"))
 
 
-class Writing:
-    """Writes paragraphs with facts in a column, and asks about these facts."""
+class Column:
+    """A column of running text, written from `y`, the next baseline, downwards; it asks about the facts in it.
 
-    def __init__(self, maker: PageMaker, style: Style, x: float, width: float, leading: float) -> None:
-        self.maker, self.style, self.x, self.width, self.leading = maker, style, x, width, leading
+    Args:
+        body, bold: styles.
+        x, y, width: px.
+        leading: em.
+    """
+
+    def __init__(
+        self, maker: PageMaker, body: Style, bold: Style, x: float, y: float, width: float, leading: float
+    ) -> None:
+        self.maker, self.body, self.bold, self.leading = maker, body, bold, leading
+        self.x, self.y, self.width = x, y, width
+        self.step = body.size * leading
         self.facts = list(share(FACTS, maker.split, "fact"))
         maker.random.shuffle(self.facts)
 
-    def write(self, text: str, y: float) -> tuple[list[Piece], float]:
-        """Writes a paragraph; returns its pieces and the next baseline."""
-        return self.maker.sheet.paragraph(text, self.x, y, self.width, self.style, self.leading)
+    def write(self, text: str, style: Style | None = None, align: str = "left", after: float = 0.0) -> list[Piece]:
+        """Writes a paragraph, and leaves `after` lines empty."""
+        style = style or self.body
+        self.y += max(0.0, style.size - self.body.size)
+        pieces, _ = self.maker.sheet.paragraph(text, self.x, self.y, self.width, style, self.leading, align)
+        self.y = pieces[-1].base + self.step * (1 + after)
+        return pieces
 
-    def paragraph(self, y: float, bottom: float, facts: int) -> float:
-        """Writes a paragraph with `facts` facts; returns the baseline after it, or y if it does not fit."""
-        random, values = self.maker.random, self.maker.values
-        sentences, asked = [], []
-        for _ in range(random.randint(1, 4)):
-            sentences.append(self.maker.words.sentence())
+    def tell(self, facts: int, bottom: float) -> bool:
+        """Writes a paragraph with `facts` facts; False if there is no room for it above `bottom`."""
+        random, values, questions = self.maker.random, self.maker.values, self.maker.questions
+        sentences = [self.maker.words.sentence() for _ in range(random.randint(1, 4))]
+        told = []
         for _ in range(min(facts, len(self.facts))):
             fact = self.facts.pop()
-            filled = {slot: _SLOTS[slot](values) for slot in re.findall(r"\{(\w+)\}", fact.template)}
-            text = fact.template.format(**filled)
-            sentences.append(text)
-            asked.append((fact, filled, text))
+            filled = fact.filled(values)
+            sentences.append(fact.template.format(**filled))
+            told.append((fact, filled, sentences[-1]))
         random.shuffle(sentences)
         text = " ".join(sentences)
-        lines = self.style.wrap(text, self.width)
-        if y + len(lines) * self.style.size * self.leading > bottom:
-            return y
-        pieces, end = self.write(text, y)
-        for fact, filled, sentence in asked:
-            self._ask(fact, filled, find(pieces, self.style.printable(sentence)))
-        return end
+        if self.y + len(self.body.wrap(text, self.width)) * self.step > bottom:
+            return False
+        pieces = self.write(text)
+        for fact, filled, sentence in told:
+            there = find(pieces, self.body.printable(sentence))
+            for slot, wordings in fact.questions:
+                if answer := find(there, self.body.printable(filled[slot])):
+                    asked = random.choice(wordings).format(**filled)
+                    questions.add(asked, joined(answer), boxes_of(answer), boxes_of(there[:1]))
+        return True
 
-    def paragraphs(self, count: int, y: float, bottom: float, facts: tuple[int, ...], gap: float) -> float:
-        """Writes up to `count` paragraphs, each with one of the numbers of facts; returns the next baseline."""
-        for _ in range(count):
-            end = self.paragraph(y, bottom, self.maker.random.choice(facts))
-            y = end + gap if end > y else y
-        return y
+    def tell_several(self, paragraphs: int, facts: tuple[int, ...], bottom: float) -> None:
+        """Writes up to `paragraphs` paragraphs, each with one of the numbers of facts, and asks for absent ones."""
+        for _ in range(paragraphs):
+            if self.tell(self.maker.random.choice(facts), bottom):
+                self.y += self.step * 0.6
+        self.lack(2)
 
-    def _ask(self, fact: _Fact, filled: dict[str, str], sentence: Pieces) -> None:
-        questions, random = self.maker.questions, self.maker.random
-        for slot, wordings in fact.questions:
-            answer = find(sentence, self.style.printable(filled[slot]))
-            if answer:
-                questions.add(
-                    random.choice(wordings).format(**filled), joined(answer), boxes_of(answer), boxes_of(sentence[:1])
-                )
-
-    def absent(self, count: int) -> None:
+    def lack(self, count: int) -> None:
         """Asks about facts that are absent."""
-        random, values = self.maker.random, self.maker.values
         for fact in self.facts[:count]:
-            _, wordings = random.choice(fact.questions)
-            filled = {slot: _SLOTS[slot](values) for slot in re.findall(r"\{(\w+)\}", fact.template)}
-            self.maker.questions.absent(random.choice(wordings).format(**filled))
+            _, wordings = self.maker.random.choice(fact.questions)
+            self.maker.questions.absent(self.maker.random.choice(wordings).format(**fact.filled(self.maker.values)))
+
+    def sign(self, name: str) -> None:
+        """Signs by hand above the next line."""
+        hand = Style(self.maker.fonts.draw(self.maker.random, "hand").regular, self.body.size * 1.6, (20, 30, 110))
+        self.maker.sheet.write(name, self.x + 4, self.y - self.step * 1.1, hand)
 
 
-def open_page(maker: PageMaker) -> tuple[Style, Style, float, float, float]:
-    """Opens a sheet for text; returns body style, bold style, left margin, width, and leading in em."""
+def open_page(maker: PageMaker) -> Column:
+    """Opens a sheet for text; returns its column."""
     random = maker.random
     width, height = random.choice(((724, 1024), (724, 1024), (791, 1024)))
     maker.open(width, height, maker.paper())
     family = maker.family(mono=0.2)
-    size = random.uniform(10.5, 17)
-    body = maker.style(family.regular, size)
-    margin = float(random.randint(36, 96))
-    return body, Style(family.bold, size, body.colour), margin, width - 2 * margin, random.choice((1.2, 1.3, 1.4, 1.6))
+    body = maker.style(family.regular, random.uniform(10.5, 17))
+    margin, top, leading = (
+        float(random.randint(36, 96)),
+        float(random.randint(36, 80)),
+        random.choice((1.2, 1.3, 1.4, 1.6)),
+    )
+    bold = Style(family.bold, body.size, body.colour)
+    return Column(maker, body, bold, margin, top, width - 2 * margin, leading)
 
 
 @PAGES.register("letter")
 def letter(maker: PageMaker) -> None:
     """A letter of a person or a company."""
-    random, values = maker.random, maker.values
-    body, bold, x, width, leading = open_page(maker)
-    sheet, layout = maker.sheet, maker.arrange("letter")
-    step, y = body.size * leading, float(random.randint(36, 70))
-    questions, middle, right = maker.questions, x + width / 2, x + width
-    company = values.company()
-    style = bold * random.uniform(1.2, 2.0)
-    head = style.inked(maker.accent() if random.random() < 0.4 else body.colour)
-    anchor, align = {"letterhead middle": (middle, "middle"), "two-line head": (middle, "middle")}.get(
-        layout, (x, "left")
-    )
-    if layout == "letterhead right":
-        anchor, align = right, "right"
-    shop = [sheet.write(company, anchor, y, head, align)]
+    column, layout = open_page(maker), maker.arrange("letter")
+    random, values, questions, step = maker.random, maker.values, maker.questions, column.step
+    style = column.bold * random.uniform(1.2, 2.0)
+    aligns = {"letterhead middle": "middle", "two-line head": "middle", "letterhead right": "right"}
+    align = aligns.get(layout, "left")
+    shop = column.write(values.company(), style.inked(maker.accent()) if random.random() < 0.4 else style, align)
     questions.ask("letter company", shop)
     for line in [", ".join(values.address())] if layout == "two-line head" else values.address():
-        y += step
-        sheet.write(line, anchor, y, body, align)
-    y += step * random.uniform(1.2, 3)
-    at, to = (right, "right") if layout == "date right" else (x, "left")
-    date = [sheet.write(values.date(values.day(1985, 2029)), at, y, body, to)]
-    questions.ask("letter date", date)
-    y += step * random.uniform(1.2, 2.4)
-    first, last = values.first_name(), values.last_name()
-    title = random.choice(("Mr.", "Ms.", "Mrs.", "Dr."))
-    receiver = [sheet.write(f"{title} {first} {last}" if random.random() < 0.5 else f"{first} {last}", x, y, body)]
+        column.write(line, align=align)
+    column.y += step * random.uniform(0.2, 2)
+    at, after = "right" if layout == "date right" else "left", random.uniform(0.2, 1.4)
+    questions.ask("letter date", column.write(values.date(values.day(1985, 2029)), align=at, after=after))
+    first, last, title = values.first_name(), values.last_name(), random.choice(("Mr.", "Ms.", "Mrs.", "Dr."))
+    receiver = column.write(f"{title} {first} {last}" if random.random() < 0.5 else f"{first} {last}")
     questions.ask("letter receiver", receiver)
-    address = []
-    for line in values.address():
-        y += step
-        address.append(sheet.write(line, x, y, body))
+    address = [piece for line in values.address() for piece in column.write(line)]
     questions.ask("letter address", address, receiver)
-    y += step * 2
-    subject: list[Piece] = []
+    column.y += step
     if random.random() < 0.55:
-        label = term(random, "memo subject", maker.split)[0] + ":" if random.random() < 0.6 else ""
-        short = random.random() < 0.6
-        text = maker.words.thing().capitalize() if short else f"{maker.names.invented().name} {values.code()}"
-        shown, y = sheet.paragraph(f"{label} {text}".strip(), x, y, width, bold, leading)
-        subject = find(shown, bold.printable(text))
-        questions.ask("letter subject", subject)
-        y += step
-    salutation = maker.one("salutation").format(title=title, first=first, last=last)
-    sheet.write(salutation, x, y, body)
-    y += step * 1.6
-    writing = Writing(maker, body, x, width, leading)
-    y = writing.paragraphs(random.randint(1, 7), y, sheet.height - step * 9, (1, 1, 2), step * 0.6)
-    sheet.write(maker.one("ending"), x, y + step * 0.5, body)
-    y += step * 3.5
+        label = maker.term("memo subject")[0] + ": " if random.random() < 0.6 else ""
+        text = maker.words.thing().capitalize()
+        text = text if random.random() < 0.6 else f"{maker.names.invented().name} {values.code()}"
+        subject = column.write(label + text, column.bold, after=1)
+        questions.ask("letter subject", find(subject, column.bold.printable(text)))
+    else:
+        questions.lack("letter subject")
+    column.write(maker.one("salutation").format(title=title, first=first, last=last), after=0.6)
+    column.tell_several(random.randint(1, 7), (1, 1, 2), maker.sheet.height - step * 9)
+    column.write(maker.one("ending"), after=2)
     writer = values.person()
     if random.random() < 0.3:
-        hand = Style(maker.fonts.draw(random, "hand").regular, body.size * 1.7, (20, 30, 110))
-        sheet.write(writer, x, y - step * 1.2, hand)
-    signed = [sheet.write(writer, x, y, body)]
+        column.sign(writer)
+    signed = column.write(writer)
     questions.ask("letter writer", signed)
     if random.random() < 0.6:
-        job = [sheet.write(values.job(), x, y + step, body)]
-        questions.ask("letter position", job, signed)
+        questions.ask("letter position", column.write(values.job()), signed)
     else:
         questions.lack("letter position")
-    if not subject:
-        questions.lack("letter subject")
-    writing.absent(2)
     questions.gist("kind of page", ("letter", "a letter"))
     questions.gist("language", "English")
 
@@ -206,71 +196,50 @@ def letter(maker: PageMaker) -> None:
 @PAGES.register("memo")
 def memo(maker: PageMaker) -> None:
     """A memo: sender, recipient, date, subject, and a few paragraphs."""
-    random, values = maker.random, maker.values
-    body, bold, x, width, leading = open_page(maker)
-    sheet, layout, questions = maker.sheet, maker.arrange("memo"), maker.questions
-    step, y = body.size * leading, float(random.randint(40, 80))
+    column, layout = open_page(maker), maker.arrange("memo")
+    random, sheet, questions = maker.random, maker.sheet, maker.questions
     if random.random() < 0.5:
-        sheet.write(maker.shown(values.company(), upper=0.5), x, y, bold)
-        y += step * 1.5
-    text = maker.one("memo")
-    style = Style(bold.face, body.size * random.uniform(1.2, 2.0), body.colour)
-    at, to = (x + width / 2, "middle") if layout == "head middle" else (x, "left")
-    title = [sheet.write(text, at, y + style.size * 0.6, style, to)]
-    y += style.size + step * 1.2
-    y = head_fields(maker, body, bold, layout, x, y, width, step, "memo")
+        column.write(maker.shown(maker.values.company(), upper=0.5), column.bold, after=0.5)
+    align = "middle" if layout == "head middle" else "left"
+    title = column.write(maker.one("memo"), column.bold * random.uniform(1.2, 2.0), align, after=0.4)
+    head_fields(column, layout, "memo")
     if layout == "ruled" or random.random() < 0.4:
-        sheet.across(x, x + width, y - step * 0.5, body.colour, random.choice((1, 2)))
-    y += step
-    writing = Writing(maker, body, x, width, leading)
-    y = writing.paragraphs(random.randint(1, 5), y, sheet.height - step * 3, (0, 1, 2), step * 0.6)
-    writing.absent(2)
+        y = column.y - column.step * 1.2
+        sheet.across(column.x, column.x + column.width, y, column.body.colour, random.choice((1, 2)))
+    column.tell_several(random.randint(1, 5), (0, 1, 2), sheet.height - column.step * 3)
     questions.gist("kind of page", ("memo", "a memo", "memorandum"))
     questions.gist("title", joined(title), title)
-    if y < sheet.height * 0.75 and random.random() < 0.5:
-        sheet.height = int(y + 60)
+    if column.y < sheet.height * 0.75 and random.random() < 0.5:
+        sheet.height = int(column.y + 60)
 
 
-def head_fields(
-    maker: PageMaker, body: Style, bold: Style, layout: str, x: float, y: float, width: float, step: float, what: str
-) -> float:
+_ASKED = {"memo from": "writer", "memo to": "receiver", "memo date": "date", "memo subject": "subject"}
+
+
+def head_fields(column: Column, layout: str, what: str) -> None:
     """Writes to, from, date and subject; asks about them and about absent ones."""
-    random, values, questions, sheet = maker.random, maker.values, maker.questions, maker.sheet
-    fields = [("memo to", values.person()), ("memo from", values.person()), ("memo date", values.date())]
-    fields.append(("memo subject", maker.words.thing().capitalize()))
+    maker, questions, body = column.maker, column.maker.questions, column.body
+    random, values = maker.random, maker.values
+    facts = [maker.fact(f"memo {word}", values.person(), "words") for word in ("to", "from")]
+    facts += [maker.fact("memo date", values.date(), "date")]
+    facts += [maker.fact("memo subject", maker.words.thing().capitalize())]
     if random.random() < 0.3:
-        fields.insert(3, ("memo cc", values.person()))
+        facts.insert(3, maker.fact("memo cc", values.person(), "person"))
     else:
-        questions.absent(questions.named("cc", "words", term(random, "memo cc", maker.split)[0]))
+        questions.absent(questions.named("cc", "words", maker.term("memo cc")[0]))
     if random.random() < 0.3:
-        random.shuffle(fields)
-    label_style = bold if random.random() < 0.5 else body
-    upper = random.random() < 0.4
-    stop = body.size * random.uniform(5, 9)
-    half = width / 2
-    top = lowest = y
-    for i, (concept, value) in enumerate(fields):
-        left = x + (i % 2) * half if layout == "two by two" else x
-        names = term(random, concept, maker.split)
-        printed = (names[0].upper() if upper else names[0]).rstrip(":") + ":"
-        label = sheet.write(printed, left, y, label_style)
-        start = max(left + (stop if layout != "stacked" else 0), label.box[2] + body.size * 0.6)
-        room = (left + half - 12 if layout == "two by two" else x + width) - start
-        shown, end = sheet.paragraph(value, start, y, room, body, 1.25)
-        kind = {"memo date": "date", "memo cc": "person"}.get(concept, "words")
-        questions.value([names[0].rstrip(":")], kind, [label], shown)
-        if random.random() < 0.5:
-            word = {"from": "writer", "to": "receiver", "date": "date", "subject": "subject"}.get(concept.split()[1])
-            if word:
-                questions.add(
-                    questions.word(f"letter {word}").replace("letter", what),
-                    joined(shown),
-                    boxes_of(shown),
-                    [label.box],
-                )
-        lowest = max(lowest, end, y + step)
-        if layout != "two by two" or i % 2 or i == len(fields) - 1:
-            y = lowest + step * 0.25
+        random.shuffle(facts)
+    columns, label = 2 if layout == "two by two" else 1, random.choice((body, column.bold))
+    mode, case = "after" if layout == "stacked" else "left", "upper" if random.random() < 0.4 else "plain"
+    label_share = columns * body.size * random.uniform(6, 9) / column.width
+    look = Look(mode, label, body, columns, case, ":", leading=column.leading * 1.15, label_share=label_share)
+    writer, top = PairWriter(maker, look), column.y - body.size
+    bottom = writer.grid(facts, column.x, top, column.width)
     if layout == "boxed":
-        sheet.rectangle(x - 8, top - step, x + width + 8, y - step * 0.8, outline=body.colour)
-    return y
+        maker.sheet.rectangle(column.x - 8, top - 6, column.x + column.width + 8, bottom + 6, outline=body.colour)
+    for each in writer.shown:
+        questions.value(each.field.names, each.field.kind, each.label, each.value)
+        if each.field.concept in _ASKED and random.random() < 0.5:
+            text = questions.word(f"letter {_ASKED[each.field.concept]}").replace("letter", what)
+            questions.add(text, each.text, boxes_of(each.value), boxes_of(each.label))
+    column.y = bottom + column.step * 1.8

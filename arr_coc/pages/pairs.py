@@ -209,8 +209,7 @@ class PairWriter:
         elif look.mode == "underlined":
             sheet.line((left, base + 4), (right, base + 4), colour=look.rule)
         elif look.mode == "leaders" and shown.value:
-            for dot in range(round(left), round(shown.value[0].box[0]) - 4, 5):
-                sheet.rectangle(dot, base - 1, dot + 0.5, base, fill=look.rule)
+            sheet.leaders(left, shown.value[0].box[0] - 4, base, look.rule)
         elif look.mode == "boxed value":
             sheet.rectangle(x + (right - x) * look.label_share, y + 2, right, end - 2, outline=look.rule, radius=2)
         elif look.mode == "above boxed value":

@@ -253,6 +253,11 @@ class Sheet:
         """Draws a horizontal stroke at a whole pixel."""
         self.line((x0, round(y)), (x1, round(y)), colour=colour, width=width)
 
+    def leaders(self, x0: float, x1: float, y: float, colour: Colour) -> None:
+        """Draws dots on a baseline."""
+        for x in range(round(x0), round(x1), 5):
+            self.rectangle(x, y - 1, x + 0.5, y, fill=colour)
+
     def rectangle(self, x0: float, y0: float, x1: float, y1: float, **options: Any) -> None:
         """Draws a rectangle; options: `fill`, `outline`, `width` and `radius`."""
         self._shapes.append(
