@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .fields import Field
 from .maker import PageMaker, on
+from .pairs import Look, PairWriter
 from .question_writer import TICK, TWO_PLACES, boxes_of
 from .sheet import Colour, Piece, Style
 from .splits import alternatives, listed
-from .values import KINDS
 
 
 @dataclass(frozen=True)
@@ -21,30 +22,30 @@ class ScreenColours:
     accent: Colour
 
 
+_SIZES = {
+    "phone": ((480, 1024), (512, 1024), (576, 1024)),
+    "wide": ((1024, 640), (1024, 768), (1024, 576)),
+    "tall": ((768, 1024), (640, 960)),
+    "side": ((1024, 640), (1024, 700)),
+}
+"""Widths and heights by shape, px."""
+
+
 class ScreenSheet:
     """A screen's sheet, colours and styles."""
 
     def __init__(self, maker: PageMaker) -> None:
-        self.maker, self.random, self.values = maker, maker.random, maker.values
-        random = self.random
-        self.layout = maker.arrange("screen")
-        self.kind, self.shape = self.layout.split(" ", 1)
-        phone, wide = (
-            random.choice(((480, 1024), (512, 1024), (576, 1024))),
-            random.choice(((1024, 640), (1024, 768), (1024, 576))),
-        )
-        tall, side = random.choice(((768, 1024), (640, 960))), random.choice(((1024, 640), (1024, 700)))
-        width, height = {"phone": phone, "wide": wide, "tall": tall, "side": side}[self.shape]
-        dark = random.random() < 0.35
-        accent = maker.accent()
-        light = (255, 255, 255) if random.random() < 0.6 else maker.tint()
-        bright: Colour = (min(255, accent[0] + 110), min(255, accent[1] + 110), min(255, accent[2] + 110))
-        level = random.randint(14, 44)
-        dim, card = (level, level, level + 4), (level + 18, level + 18, level + 24)
-        if dark:
+        self.maker, self.random, self.values, self.questions = maker, maker.random, maker.values, maker.questions
+        random, accent, level = self.random, maker.accent(), self.random.randint(14, 44)
+        self.kind, self.shape = maker.arrange("screen").split(" ", 1)
+        width, height = random.choice(_SIZES[self.shape])
+        if random.random() < 0.35:
+            dim, card = (level, level, level + 4), (level + 18, level + 18, level + 24)
+            bright: Colour = (min(255, accent[0] + 110), min(255, accent[1] + 110), min(255, accent[2] + 110))
             self.theme = ScreenColours(dim, card, (236, 236, 240), (165, 165, 172), (70, 70, 78), bright)
         else:
-            card = (246, 247, 249) if random.random() < 0.5 else (255, 255, 255)
+            light = (255, 255, 255) if random.random() < 0.6 else maker.tint()
+            card = random.choice(((246, 247, 249), (255, 255, 255)))
             self.theme = ScreenColours(light, card, (25, 25, 28), (110, 110, 118), (212, 212, 218), accent)
         self.sheet = maker.open(width, height, self.theme.paper)
         maker.sharp = True
@@ -61,17 +62,16 @@ class ScreenSheet:
 
     def frame(self) -> None:
         """Draws status bar or title bar, title and side bar."""
-        random = self.random
         if self.shape in ("phone", "tall"):
             self._status_bar()
-        elif random.random() < 0.5:
+        elif self.random.random() < 0.5:
             self._title_bar()
         if self.shape == "side":
             self._side_bar()
         self._title()
 
     def _status_bar(self) -> None:
-        random, sheet, questions = self.random, self.sheet, self.maker.questions
+        random, sheet, questions = self.random, self.sheet, self.questions
         style = (self.bold if random.random() < 0.5 else self.body) * 0.78
         y = style.size * 1.4
         own = random.random() < 0.8
@@ -101,7 +101,7 @@ class ScreenSheet:
         self.top = height
 
     def _side_bar(self) -> None:
-        random, sheet, questions = self.random, self.sheet, self.maker.questions
+        random, sheet, questions = self.random, self.sheet, self.questions
         width = random.randint(150, 220)
         sheet.rectangle(0, self.top, width, sheet.height, fill=self.theme.card)
         entries = random.sample(self.maker.pool("menu"), min(len(self.maker.pool("menu")), random.randint(4, 8)))
@@ -119,7 +119,7 @@ class ScreenSheet:
         self.left = float(width)
 
     def _title(self) -> None:
-        random, sheet, questions = self.random, self.sheet, self.maker.questions
+        random, sheet, questions = self.random, self.sheet, self.questions
         text = self.maker.one("screen title") if random.random() < 0.7 else self.maker.words.thing().title()
         style = Style(self.bold.face, self.body.size * random.uniform(1.15, 1.9), self.theme.ink)
         y = self.top + style.size * 1.35
@@ -138,53 +138,40 @@ class ScreenSheet:
 
 def draw_settings(screen: ScreenSheet) -> None:
     """Settings: names at the left, values or switches at the right; or values below names."""
-    random, values, maker, sheet = screen.random, screen.values, screen.maker, screen.sheet
-    questions = maker.questions
-    names = list(maker.pool("setting"))
-    switches = list(maker.pool("switch"))
+    random, maker, sheet, questions = screen.random, screen.maker, screen.sheet, screen.questions
+    missing, *names = random.sample(maker.pool("setting"), len(maker.pool("setting")))
+    switches = random.sample(maker.pool("switch"), len(maker.pool("switch")))
     under = random.random() < 0.35
-    step = screen.body.size * (3.2 if under else random.uniform(2.2, 2.9))
-    x, right, y = screen.left + 22, screen.right - 22, screen.top + step * 0.7
-    shown: list[tuple[str, Piece, Piece]] = []
-    missing = [random.choice(names)]
-    names = [name for name in names if name not in missing]
-    count = random.randint(5, 14)
-    for _ in range(count):
-        if y > sheet.height - step:
-            break
+    x, right, y = screen.left + 22, screen.right - 22, screen.top + screen.body.size * 0.5
+    value = screen.small if under else screen.body.inked(screen.theme.faint)
+    leading = random.uniform(2.2, 2.9)
+    look = Look("above" if under else "left", screen.body, value, leading=leading, label_share=0.55, right=not under)
+    writer = PairWriter(maker, look)
+    for _ in range(random.randint(5, 14)):
         draw = random.random()
         if draw < 0.35 and switches:
-            name = switches.pop(random.randrange(len(switches)))
-            label = sheet.write(name, x, y, screen.body)
-            on = random.random() < 0.5
-            draw_switch(screen, right, y, on)
+            y += screen.body.size * leading
+            name, ticked = switches.pop(), random.random() < 0.5
+            label = sheet.write(name, x, y - writer.look.drop, screen.body)
+            draw_switch(screen, right, label.base, ticked)
             if random.random() < 0.6:
                 box = (label.box[0], label.box[1], right, label.box[3])
                 text = questions.word("switch", name=name)
-                questions.add(text, "on" if on else "off", [box], [label.box], TICK)
+                questions.add(text, "on" if ticked else "off", [box], [label.box], TICK)
         else:
-            made_up = draw > 0.8 or not names
-            name = maker.names.invented().name if made_up else names.pop(random.randrange(len(names)))
-            value = KINDS[random.choice(listed("values of settings"))](values)
-            label = sheet.write(name, x, y, screen.body)
-            room = right - label.box[2] - 16
-            if under:
-                piece = sheet.write(value, x, y + screen.small.size * 1.5, screen.small)
-            elif screen.body.width(screen.body.printable(value)) < room:
-                piece = sheet.write(value, right, y, screen.body.inked(screen.theme.faint), "right")
-            else:
-                continue
-            shown.append((name, label, piece))
+            name = names.pop() if names and draw < 0.8 else maker.names.invented().name
+            kind = random.choice(listed("values of settings"))
+            y = writer.grid([Field((name,), kind)], x, y, right - x)
         if random.random() < 0.9:
-            sheet.across(x, right, y + step * 0.55, screen.theme.rule)
-        y += step
-    for name, label, piece in shown:
-        questions.ask("setting", piece, label, name=name)
-    for _, label, piece in shown[:1]:
-        questions.beside("under" if under else "right", label, [piece])
-        questions.inverse(label, [piece])
-    for name in missing:
-        questions.lack("setting", name=name)
+            sheet.across(x, right, y, screen.theme.rule)
+        if y > sheet.height - screen.body.size * 5:
+            break
+    for each in writer.shown:
+        questions.ask("setting", each.value, each.label, name=each.field.name)
+    for each in writer.shown[:1]:
+        questions.beside("under" if under else "right", each.label[-1], each.value)
+        questions.inverse(each.label[-1], each.value)
+    questions.lack("setting", name=missing)
 
 
 def draw_switch(screen: ScreenSheet, right: float, y: float, on: bool) -> None:
@@ -198,8 +185,7 @@ def draw_switch(screen: ScreenSheet, right: float, y: float, on: bool) -> None:
 
 def draw_list(screen: ScreenSheet) -> None:
     """People or things with a line of text and a time or price each."""
-    random, values, maker, sheet = screen.random, screen.values, screen.maker, screen.sheet
-    questions = maker.questions
+    random, values, maker, sheet, questions = screen.random, screen.values, screen.maker, screen.sheet, screen.questions
     people, picture = random.random() < 0.6, random.random() < 0.6
     step = screen.body.size * random.uniform(3.3, 4.2)
     x, right, y = screen.left + 22, screen.right - 22, screen.top + step * 0.6
@@ -226,9 +212,8 @@ def draw_list(screen: ScreenSheet) -> None:
         sheet.across(start, right, y + step * 0.62, screen.theme.rule)
         y += step
     names = [title.text for title, _, _ in entries]
-    for title, below, end in random.sample(entries, min(4, len(entries))):
-        if names.count(title.text) > 1:
-            continue
+    single = [entry for entry in entries if names.count(entry[0].text) == 1]
+    for title, below, end in random.sample(single, min(4, len(single))):
         if people:
             questions.ask("message time", end, title, name=title.text)
             questions.ask("message from", below, title, name=title.text)
@@ -237,30 +222,20 @@ def draw_list(screen: ScreenSheet) -> None:
             questions.beside("under", title, [below])
     other = values.person() if people else values.product()
     if other not in names:
-        if people:
-            questions.lack("message time", name=other)
-        else:
-            questions.lack("price", item=other, itemlabel=other)
+        questions.lack("message time" if people else "price", name=other, item=other, itemlabel=other)
     questions.gist("how many entries", str(len(entries)))
 
 
 def draw_dialog(screen: ScreenSheet) -> None:
     """A box in the middle with a message and two buttons."""
-    random, values, maker, sheet = screen.random, screen.values, screen.maker, screen.sheet
-    questions = maker.questions
+    random, values, maker, sheet, questions = screen.random, screen.values, screen.maker, screen.sheet, screen.questions
     width = min(sheet.width * 0.8, screen.body.size * random.uniform(22, 30))
     left = (sheet.width - width) / 2
     top = max(screen.top + 20, sheet.height * random.uniform(0.25, 0.4))
     file = f"{maker.words.noun()}.{random.choice(('pdf', 'txt', 'docx', 'png', 'xlsx', 'zip', 'csv'))}"
-    parts = {
-        "file": file,
-        "thing": maker.words.noun().capitalize(),
-        "host": values.url(),
-        "count": str(random.randint(2, 90)),
-    }
-    parts |= {"date": values.date(), "mail": values.email(), "size": values.measure(), "code": values.code()}
-    parts["amount"] = values.money(values.price())
-    text = maker.one("dialog").format(**parts)
+    parts = {"file": file, "thing": maker.words.noun().capitalize(), "amount": values.money(values.price())}
+    parts |= {"host": values.url(), "count": str(random.randint(2, 90)), "date": values.date(), "mail": values.email()}
+    text = maker.one("dialog").format(**parts, size=values.measure(), code=values.code())
     inner = width - 2 * screen.body.size * 1.3
     rows = len(screen.body.wrap(text, inner))
     has_title = random.random() < 0.6
@@ -280,7 +255,7 @@ def draw_dialog(screen: ScreenSheet) -> None:
 
 
 def draw_two_buttons(screen: ScreenSheet, right: float, y: float) -> None:
-    random, sheet, questions = screen.random, screen.sheet, screen.maker.questions
+    random, sheet, questions = screen.random, screen.sheet, screen.questions
     pieces = []
     for i, name in enumerate(random.choice(alternatives("button", screen.maker.split))):
         wide = screen.bold.width(screen.bold.printable(name)) + screen.body.size * 1.6

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from .fields import Field
 from .maker import PAGES, PageMaker
 from .pairs import Look, PairWriter, ask_fields
 from .question_writer import spoken
 from .screen_parts import ScreenSheet, draw_dialog, draw_list, draw_settings, draw_two_buttons
-from .sheet import Piece, Style
-from .tables import TableLook, ask_table, draw_column, draw_columns, row_heads, rows_of, write_table
+from .sheet import Style
+from .tables import TableLook, ask_table, draw_columns, row_heads, rows_of, write_table
 
 
 def _dashboard(screen: ScreenSheet) -> None:
     """Tiles with a number and a name."""
-    random, values, maker, sheet = screen.random, screen.values, screen.maker, screen.sheet
-    questions = maker.questions
+    random, values, maker, sheet, questions = screen.random, screen.values, screen.maker, screen.sheet, screen.questions
     columns = 2 if screen.shape in ("phone", "tall") else random.choice((3, 4))
     names = random.sample(maker.pool("tile"), min(len(maker.pool("tile")), columns * random.randint(1, 3)))
     while len(names) < columns * 2:
@@ -110,23 +110,24 @@ def terminal(maker: PageMaker) -> None:
     maker.sharp = True
     body = Style(maker.fonts.draw(random, "mono").regular, random.uniform(12, 18), ink)
     green = body.inked(random.choice((ink, (80, 200, 120), (90, 160, 250))) if sum(paper) < 400 else ink)
-    step, x, y = body.size * random.choice((1.2, 1.3, 1.4)), 14.0, body.size * 1.6
+    leading, x = random.choice((1.2, 1.3, 1.4)), 14.0
+    mode = "left" if maker.layout == "pairs aligned" else "after"
+    colon = {"pairs equals": " =", "pairs aligned": ""}.get(maker.layout, ":")
+    writer = PairWriter(maker, Look(mode, body, body, colon=colon, leading=leading, label_share=0.35))
     noun, first, last = maker.words.noun, values.first_name, values.last_name
     one, two, root = f"{first().lower()}@{noun()}:~$", f"[{last().lower()}@{noun()} ~]$", f"root@{noun()}:/#"
     prompt_text = random.choice((one, two, root, f"{noun()}:~ {noun()}$", f"C:\\{noun().capitalize()}>"))
-    commands = random.sample(maker.pool("command"), min(3, random.randint(2, 6)))
-    shown: list[tuple[str, Piece, Piece]] = []
-    for i, command in enumerate(commands):
+    step, y = body.size * leading, body.size * 1.6
+    for i, command in enumerate(random.sample(maker.pool("command"), min(3, random.randint(2, 6)))):
         host = values.url().split("/")[-1] or "localhost"
         file = f"{noun()}.{random.choice(('py', 'log', 'txt', 'sh'))}"
-        text = command.format(host=host, file=file, name=noun())
         prompt = sheet.write(prompt_text, x, y, green)
+        text = command.format(host=host, file=file, name=noun())
         typed = sheet.write(text, prompt.box[2] + body.size * 0.6, y, body)
         if i == 0:
             questions.ask("command", typed, prompt)
             questions.ask("prompt", prompt)
-        y += step
-        y = _output(maker, body, x, y, step, shown, first=i == 0)
+        y = _output(maker, writer, x, y + step, first=i == 0)
         if y > sheet.height - step * 6:
             break
     if y < sheet.height - step:
@@ -134,67 +135,43 @@ def terminal(maker: PageMaker) -> None:
         sheet.rectangle(end.box[2] + 8, y - body.cap_height, end.box[2] + 8 + body.size * 0.55, y + 2, fill=ink)
         if random.random() < 0.6:
             sheet.height = int(min(sheet.height, max(y + step * 2, sheet.width * 0.4)))
-    names = [name for name, _, _ in shown]
-    for name, label, value in shown:
-        if names.count(name) == 1:
-            questions.ask("output", value, label, name=spoken(name))
+    names = [each.field.concept for each in writer.shown]
+    for each in writer.shown:
+        if names.count(each.field.concept) == 1:
+            questions.ask("output", each.value, each.label, name=spoken(each.field.concept))
     missing = [name for name in maker.pool("output") if name not in names]
-    for name in [*random.sample(missing, min(2, len(missing))), maker.words.noun()][:2]:
+    for name in [*random.sample(missing, min(2, len(missing))), noun()][:2]:
         questions.lack("output", name=spoken(name))
     questions.gist("kind of page", ("terminal", "a terminal", "screenshot"))
 
 
-def _output(
-    maker: PageMaker,
-    body: Style,
-    x: float,
-    y: float,
-    step: float,
-    shown: list[tuple[str, Piece, Piece]],
-    *,
-    first: bool,
-) -> float:
-    """Lines that a command prints; adds names, labels and values to `shown`; returns the next baseline."""
-    random, values, sheet, layout = maker.random, maker.values, maker.sheet, maker.layout
-    kinds = [values.number, values.percent, values.measure, values.code, values.date, values.time, values.count]
-    kinds += [maker.words.noun, values.url]
-    cell = body.width("0")
+def _output(maker: PageMaker, writer: PairWriter, x: float, y: float, *, first: bool) -> float:
+    """Writes what a command prints, from the baseline y on; returns the next baseline."""
+    random, values, sheet, layout, body = maker.random, maker.values, maker.sheet, maker.layout, writer.look.value
+    step, width = body.size * writer.look.leading, sheet.width - 2 * x
     if layout.startswith("log"):
-        for _ in range(random.randint(3, 9)):
+        for _ in range(min(random.randint(3, 9), int((sheet.height - y) / step))):
             level = random.choice(("INFO", "WARN", "ERROR", "DEBUG")) + " " if layout == "log levels" else ""
-            if y > sheet.height - step:
-                break
-            line = body.wrap(f"{values.time()} {level}{maker.words.sentence()}", sheet.width - 2 * x)[0]
-            sheet.write(line, x, y, body)
+            sheet.write(body.wrap(f"{values.time()} {level}{maker.words.sentence()}", width)[0], x, y, body)
             y += step
     if layout == "table" and first:
-        drawn = [draw_column(maker, random.randint(3, 7), set())]
-        corner, names = row_heads(maker, len(drawn[0].texts))
-        while len(drawn) < 3:
-            taken = {column.name.casefold() for column in drawn} | {corner.casefold()}
-            drawn.append(draw_column(maker, len(drawn[0].texts), taken))
-        if len(names) == len(drawn[0].texts) and not shown:
-            texts = rows_of([corner, *names], drawn)
-            texts[0] = [text.upper() for text in texts[0]]
-            look = TableLook("plain", (0, 0, 0), (0, 0, 0), 0.4, body, body, body, step / body.size, False)
-            width = sheet.width - 2 * x
-            heads, cells, bottom = write_table(sheet, look, texts, ["left"] * 4, x, y - step, width)
-            ask_table(maker, corner, drawn, heads, cells, len(names))
-            return bottom + step
-    names = [name for name in maker.pool("output") if name not in [s[0] for s in shown]]
+        corner, names = row_heads(maker, random.randint(3, 7))
+        drawn = draw_columns(maker, 3, corner, len(names))
+        heads, *rows = rows_of([corner, *names], drawn)
+        look = TableLook("plain", (0, 0, 0), (0, 0, 0), 0.4, body, body, body, writer.look.leading, False)
+        texts, top = [[text.upper() for text in heads], *rows], y - step
+        printed, cells, bottom = write_table(sheet, look, texts, ["left"] * 4, x, top, width)
+        ask_table(maker, corner, drawn, printed, cells, len(names))
+        return bottom + step
+    kinds = (values.number, values.percent, values.measure, values.code, values.date, values.time, values.count)
+    there = [each.field.concept for each in writer.shown]
+    names = [name for name in maker.pool("output") if name not in there]
     chosen = random.sample(names, min(len(names), random.randint(3, 9)))
     chosen += [maker.names.invented().name for _ in range(random.randint(0, 2) + 2 * (len(chosen) < 3))]
-    wide = max(len(name) for name in chosen) if chosen else 0
+    fields = []
     for name in chosen:
-        if y > sheet.height - step * 2:
-            break
-        printed = name.lower().replace(" ", "_") if layout == "pairs equals" else name
-        sign = " = " if layout == "pairs equals" else ": "
-        label = sheet.write(printed, x, y, body)
-        start = x + (wide + 3) * cell if layout == "pairs aligned" else label.box[2] + len(sign) * cell
-        if layout != "pairs aligned":
-            sheet.write(sign.strip(), label.box[2] + (cell if sign[0] == " " else 0), y, body)
-        value = sheet.write(random.choice(kinds)(), start, y, body)
-        shown.append((name, label, value))
-        y += step
-    return y
+        printed_name = name.lower().replace(" ", "_") if layout == "pairs equals" else name
+        value = random.choice((*kinds, maker.words.noun, values.url))()
+        fields.append(Field((printed_name,), "words", name, (value,)))
+    top = y - step + writer.look.drop
+    return writer.grid(fields, x, top, width, sheet.height - step, tall=2) + step - writer.look.drop
