@@ -12,7 +12,7 @@ from ..modeling.config_fields import Registry
 from .fields import LANGUAGES, Field, FieldNames, term
 from .fonts import FontFace
 from .question_writer import QuestionWriter
-from .sheet import Colour, Piece, Sheet, Style, advances
+from .sheet import Colour, Sheet, Style, advances
 from .splits import Split, Words, pool, pools
 from .values import Values
 
@@ -155,11 +155,6 @@ class PageMaker:
     def shown(self, text: str, *, upper: float = 0.0) -> str:
         """A text, in capitals with probability `upper`."""
         return text.upper() if self.random.random() < upper else text
-
-    def title(self, text: str, x: float, y: float, style: Style, align: str = "left", width: float = 0) -> list[Piece]:
-        """Writes a heading, wrapped at `width`."""
-        pieces, _ = self.sheet.paragraph(text, x, y, width or self.sheet.width, style, 1.2, align)
-        return pieces
 
 
 PAGES: Registry[Callable[[PageMaker], None]] = Registry("kind of generated page")
