@@ -90,12 +90,12 @@ def _head(paper: _Invoice) -> list[Piece]:
     title_at, shop_at = {"letterhead middle": ("middle", "middle"), "title right": ("right", "left")}.get(
         paper.layout, ("left", random.choice(("right", "left")))
     )
-    title_y = shop_y = paper.y + large.size
-    if title_at == shop_at == "left":
-        shop_y += large.size
-    elif title_at == "middle":
-        title_y += name.size * 1.2 + paper.step * len([*address, *more]) + large.size
     text = maker.shown(maker.term("invoice")[0], upper=0.4)
+    title_y = shop_y = paper.y + large.size
+    if title_at == "middle":
+        title_y += name.size * 1.2 + paper.step * len([*address, *more]) + large.size
+    elif title_at == shop_at or large.width(large.printable(text)) + name.width(seller) > paper.width - 20:
+        shop_y += large.size
     title = [sheet.write(text, at[title_at], title_y, large, title_at)]
     shop = [sheet.write(seller, at[shop_at], shop_y, name, shop_at)]
     leading, top = paper.leading, shop_y + max(name.size, paper.step) * 1.1
