@@ -133,10 +133,7 @@ def wear(
     def seen(box: Box) -> Box:
         return bounds_of(project(sheet.matrix, corners_of(box)).clip(0, page.size))
 
-    questions = tuple(
-        replace(question, boxes=tuple(map(seen, question.boxes)), label_boxes=tuple(map(seen, question.label_boxes)))
-        for question in page.questions
-    )
+    questions = tuple(question.moved(seen) for question in page.questions)
     return replace(page, image=sheet.image.convert("RGB"), lines=_moved(sheet), questions=questions)
 
 

@@ -334,10 +334,15 @@ def degrade(rng: np.random.Generator, page: Image.Image, *, split: Split, unit: 
     if train and rng.random() < _WARPED:
         page = _warped(rng, page, unit * float(rng.uniform(0.25, 1.0)))
     if train and rng.random() < 0.08:
-        buffer = io.BytesIO()
-        page.save(buffer, "JPEG", quality=int(rng.integers(35, 90)))
-        page = Image.open(buffer).convert("RGB")
+        page = compressed(page, int(rng.integers(35, 90)))
     return page
+
+
+def compressed(image: Image.Image, quality: int) -> Image.Image:
+    """The image after JPEG, RGB."""
+    buffer = io.BytesIO()
+    image.save(buffer, "JPEG", quality=quality)
+    return Image.open(buffer).convert("RGB")
 
 
 def _as_bytes(colour: Colour) -> tuple[int, int, int]:
