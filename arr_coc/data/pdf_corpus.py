@@ -88,11 +88,7 @@ def store_page(drawn: TextPage | None, stored: Path) -> None:
 
 
 class CachedPages:
-    """The pages of `cache_pages` in a folder, by index; their order is fixed.
-
-    Raises:
-        FileNotFoundError: the folder has no pages.
-    """
+    """The pages of `cache_pages` in a folder, by index, in a fixed order; FileNotFoundError for none."""
 
     def __init__(self, folder: str | Path) -> None:
         self._texts = sorted(path for path in Path(folder).glob("*.npz") if path.stat().st_size)

@@ -49,11 +49,7 @@ _DATE = re.compile(r"\d{1,4}[-/.]\d{1,2}[-/.]\d{2,4}")
 
 
 class Repository:
-    """Files of a git repository's HEAD; some of a mirror's may be missing.
-
-    Raises:
-        ValueError: not a repository.
-    """
+    """Files of a git repository's HEAD, some of which may be missing; a ValueError for another folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -137,11 +137,7 @@ class Piece:
         return float(self.boxes[0, 3])
 
     def part(self, text: str) -> Piece:
-        """The first part of the piece with the characters `text`.
-
-        Raises:
-            ValueError: the piece does not contain `text`.
-        """
+        """The first part of the piece with the characters `text`; a ValueError if there is none."""
         start = self.text.find(text)
         if start < 0 or not text:
             raise ValueError(f"expected a part of {self.text!r}; got {text!r}")

@@ -25,10 +25,6 @@ class Jsonl(FileFormat):
 
     places = ("path",)
 
-    @property
-    def files(self) -> list[Path]:
-        return [self.path]
-
     def rows(self) -> Iterator[Row]:
         yield from lines(self.path.absolute())
 

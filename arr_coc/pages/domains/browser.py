@@ -101,11 +101,7 @@ class HtmlStyle:
 
 
 def sample_html_style(rng: np.random.Generator, split: Split) -> HtmlStyle:
-    """A style in fonts of the split.
-
-    Raises:
-        FileNotFoundError: no font of the split is installed.
-    """
+    """A style in fonts of the split; FileNotFoundError if none is installed."""
     faces = find_fonts(split)
     value = pick_face(rng, faces)
     family = [face for face in faces if face.family == value.family]

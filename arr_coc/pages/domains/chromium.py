@@ -157,11 +157,7 @@ class Browser:
         self._end()
 
     def evaluate(self, expression: str) -> Any:
-        """The value of a JavaScript expression in the page; awaits promises.
-
-        Raises:
-            RuntimeError: the expression throws.
-        """
+        """The value of a JavaScript expression in the page, after its promises; RuntimeError if it throws."""
         answer = self.call("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
         if "exceptionDetails" in answer:
             raise RuntimeError(f"browser: expected a script that runs through; got {answer['exceptionDetails']}")
@@ -226,11 +222,7 @@ def _end(process: subprocess.Popen[bytes], folder: Path, owner: int) -> None:
 
 
 def find_browser() -> str:
-    """The path of an installed browser.
-
-    Raises:
-        FileNotFoundError: there is none; the message names a Debian package.
-    """
+    """The path of an installed browser; FileNotFoundError, with a Debian package, if there is none."""
     for name in PROGRAMS:
         if path := shutil.which(name):
             return path

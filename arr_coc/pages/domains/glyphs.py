@@ -70,11 +70,7 @@ def text_unit(size: int) -> float:
 
 
 def check_page(size: int, split: str) -> None:
-    """Refuses pages that cannot be drawn.
-
-    Raises:
-        ValueError: an unknown split, or a page too small for text.
-    """
+    """Refuses, by a ValueError, an unknown split, or a page too small for text."""
     check_split(split)
     if size < 64:
         raise ValueError(f"expected a size of at least 64 px, below which no text is readable; got {size}")
