@@ -10,8 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
@@ -169,8 +168,7 @@ def find(pieces: Pieces, text: str) -> list[Piece]:
     return parts
 
 
-@dataclass(frozen=True)
-class _Shape:
+class _Shape(NamedTuple):
     method: str  # of ImageDraw
     points: tuple[tuple[float, float], ...]
     options: Mapping[str, Any]
@@ -256,9 +254,8 @@ class Sheet:
 
     def rectangle(self, x0: float, y0: float, x1: float, y1: float, **options: Any) -> None:
         """Draws a rectangle; options: `fill`, `outline`, `width` and `radius`."""
-        self._shapes.append(
-            _Shape("rounded_rectangle", ((x0, y0), (max(x1, x0), max(y1, y0))), {"width": 1, **options})
-        )
+        corners = (x0, y0), (max(x1, x0), max(y1, y0))
+        self._shapes.append(_Shape("rounded_rectangle", corners, {"width": 1, **options}))
 
     def ellipse(self, x0: float, y0: float, x1: float, y1: float, **options: Any) -> None:
         """Draws an ellipse in a box, with the same options but `radius`."""
@@ -268,24 +265,16 @@ class Sheet:
         """Draws a slice of the ellipse in a box between two angles in degrees, clockwise from the right."""
         self._shapes.append(_Shape("pieslice", ((x0, y0), (x1, y1)), {"start": start, "end": end, "fill": fill}))
 
-    def polygon(self, *points: tuple[float, float], fill: Colour) -> None:
-        """Draws a filled polygon."""
-        self._shapes.append(_Shape("polygon", points, {"fill": fill}))
-
-    def draw(self, *, scale: int = 1, texts: bool = True, shapes: bool = True) -> Image.Image:
+    def draw(self, *, scale: int = 1) -> Image.Image:
         """Draws the page in RGB; with a scale above 1, drawn larger and then reduced, as scanned print."""
-        image = self._drawn_shapes(2) if shapes else Image.new("RGB", self.size, self.paper)
-        if texts:
-            for colour in dict.fromkeys(style.colour for style in self._styles):
-                image.paste(colour, (0, 0), self._coverage(colour, scale))
+        image = self._drawn_shapes()
+        for colour in dict.fromkeys(style.colour for style in self._styles):
+            image.paste(colour, (0, 0), self._coverage(colour, scale))
         return image
 
-    def _drawn_shapes(self, smooth: int) -> Image.Image:
-        curved = any(
-            not _straight(shape.points) if shape.method == "line" else shape.method != "rounded_rectangle"
-            for shape in self._shapes
-        )
-        scale = smooth if curved else 1
+    def _drawn_shapes(self) -> Image.Image:
+        """The page without texts; curves and slanted strokes are smoothed."""
+        scale = 1 if all(map(_straight, self._shapes)) else 2
         image = Image.new("RGB", (self.width * scale, self.height * scale), self.paper)
         canvas = ImageDraw.Draw(image)
         for shape in self._shapes:
@@ -310,9 +299,12 @@ class Sheet:
         return image if scale == 1 else image.reduce(scale)
 
 
-def _straight(points: tuple[tuple[float, float], ...]) -> bool:
+def _straight(shape: _Shape) -> bool:
     """Whether all strokes are horizontal or vertical."""
-    return all(a[0] == b[0] or a[1] == b[1] for a, b in zip(points, points[1:], strict=False))
+    turns = zip(shape.points, shape.points[1:], strict=False)
+    return shape.method == "rounded_rectangle" or (
+        shape.method == "line" and all(a[0] == b[0] or a[1] == b[1] for a, b in turns)
+    )
 
 
 def _stamp(canvas: np.ndarray, style: Style, pieces: Pieces, scale: int, margin: int) -> None:
@@ -346,8 +338,3 @@ def _stamp(canvas: np.ndarray, style: Style, pieces: Pieces, scale: int, margin:
             continue
         place = canvas[top : top + glyph.shape[0], left : left + glyph.shape[1]]
         np.maximum(place, glyph, out=place)
-
-
-def pick(random: Random, weighted: dict[str, float]) -> str:
-    """A random key by weight."""
-    return random.choices(list(weighted), list(weighted.values()))[0]
