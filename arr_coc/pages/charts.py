@@ -258,7 +258,7 @@ def _upright(plot: Plot, lines: bool) -> None:
             plot.names[i], xs[i] - room / 2, bottom + body.size * 1.3, room, style, 1.2, "middle"
         )
     width = step * (0.85 if layout == "vertical wide" else random.uniform(0.5, 0.75)) / several
-    room = width * 1.15 if several > 1 else step
+    room = width if several > 1 else step
     printed = random.random() < 0.75 and all(plot.wide(plot.written(n)) < room for each in series for n in each)
     printed = printed and (several == 1 or not lines)
     texts: list[Texts] = []

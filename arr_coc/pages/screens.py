@@ -10,7 +10,7 @@ from .pairs import Look, PairWriter, ask_fields
 from .question_writer import spoken
 from .screen_parts import ScreenSheet, draw_dialog, draw_list, draw_settings, draw_two_buttons
 from .sheet import Style
-from .tables import TableLook, ask_table, draw_columns, row_heads, rows_of, write_table
+from .tables import Table, TableLook
 
 
 def _dashboard(screen: ScreenSheet) -> None:
@@ -50,15 +50,13 @@ def _window(screen: ScreenSheet) -> None:
     columns = 2 if screen.shape == "phone" else random.randint(3, 5)
     room, body = screen.right - screen.left - 40, Style(screen.body.face, min(screen.body.size, 15), screen.theme.ink)
     most = max(5, int((sheet.height - screen.top - 60) / (body.size * 2.6)))
-    corner, names = row_heads(maker, random.randint(4, most))
-    drawn = draw_columns(maker, columns, corner, len(names))
+    drawn = Table(maker, columns, random.randint(4, most))
     kind = random.choice(("horizontal rules", "head rule", "plain"))
     head = Style(screen.bold.face, body.size * 0.92, screen.theme.faint)
     look = TableLook(kind, screen.theme.rule, screen.theme.card, 0.5, head, body, body, 2.0)
-    aligns = ["left", *("right" if column.numbers else "left" for column in drawn)]
-    texts, left, top = rows_of([corner, *names], drawn), screen.left + 20, screen.top + 10
-    heads, cells, _ = write_table(sheet, look, texts, aligns, left, top, room)
-    ask_table(maker, corner, drawn, heads, cells, len(names))
+    aligns = ["left", *("right" if column.numbers else "left" for column in drawn.columns)]
+    drawn.write(look, screen.left + 20, screen.top + 10, room, aligns)
+    drawn.ask()
 
 
 def _profile(screen: ScreenSheet) -> None:
@@ -155,13 +153,10 @@ def _output(maker: PageMaker, writer: PairWriter, x: float, y: float, *, first: 
             sheet.write(body.wrap(f"{values.time()} {level}{maker.words.sentence()}", width)[0], x, y, body)
             y += step
     if layout == "table" and first:
-        corner, names = row_heads(maker, random.randint(3, 7))
-        drawn = draw_columns(maker, 3, corner, len(names))
-        heads, *rows = rows_of([corner, *names], drawn)
+        drawn = Table(maker, 3, random.randint(3, 7))
         look = TableLook("plain", (0, 0, 0), (0, 0, 0), 0.4, body, body, body, writer.look.leading, False)
-        texts, top = [[text.upper() for text in heads], *rows], y - step
-        printed, cells, bottom = write_table(sheet, look, texts, ["left"] * 4, x, top, width)
-        ask_table(maker, corner, drawn, printed, cells, len(names))
+        bottom = drawn.write(look, x, y - step, width, ["left"] * 4, case=str.upper)
+        drawn.ask()
         return bottom + step
     kinds = (values.number, values.percent, values.measure, values.code, values.date, values.time, values.count)
     there = [each.field.concept for each in writer.shown]
