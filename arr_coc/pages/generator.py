@@ -12,7 +12,7 @@ from random import Random
 
 import numpy as np
 
-from . import agreements, cards, charts, forms, invoices, letters, manuals, receipts, screens, tables
+from . import cards, charts, forms, invoices, letters, manuals, receipts, screens, tables
 from .fonts import FontFace, find_fonts
 from .maker import PAGES, PageMaker, fonts_of
 from .page import TextPage
@@ -26,7 +26,7 @@ KINDS = {kind: float(weight) for kind, weight in pairs("kinds of pages").items()
 _QUESTIONS = 14  # the most questions of a page
 _ABSENT = 0.12  # share of the questions
 
-_MODULES = (agreements, cards, charts, forms, invoices, letters, manuals, manuals, receipts, screens, tables)
+_MODULES = (cards, charts, forms, invoices, letters, manuals, receipts, screens, tables)
 assert set(KINDS) == set(PAGES), [module.__name__ for module in _MODULES]  # each registers its kinds
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Callable
 
-from .agreements import write_number
-from .letters import Column
+from .letters import Column, write_number
 from .maker import PAGES, PageMaker
 from .question_writer import SPREAD
 from .sheet import Piece, Pieces, Style, find, joined
