@@ -121,8 +121,10 @@ def wear(
         raise ValueError("page: expected one with an image; got one that was laid out and not drawn")
     if not 0 <= strength <= 1:
         raise ValueError(f"strength: expected 0 to 1; got {strength}")
-    chosen = _drawn(rng, strength) if kinds is None else [name for name in kinds if WEARS[name]]
-    chosen.sort(key=list(WEARS).index)
+    if kinds is None:
+        weights, count = np.array([kind.weight for kind in WEARS.values()]), int(rng.binomial(_MOST - 1, strength)) + 1
+        kinds = rng.choice(list(WEARS), size=count, replace=False, p=weights / weights.sum()).tolist()
+    chosen = sorted((name for name in kinds if WEARS[name]), key=list(WEARS).index)
     sheet = WornSheet(_without_colours(page.image), _unit(page.lines), np.eye(3), page.lines)
     if strength > 0:
         for name in chosen:
@@ -142,12 +144,6 @@ def _without_colours(image: Image.Image) -> Image.Image:
     red, green, blue = image.convert("RGB").split()
     same = ImageChops.difference(red, green).getbbox() is None and ImageChops.difference(red, blue).getbbox() is None
     return red if same else image.convert("RGB")
-
-
-def _drawn(rng: np.random.Generator, strength: float) -> list[str]:
-    weights = np.array([kind.weight for kind in WEARS.values()])
-    count = int(rng.binomial(_MOST - 1, strength)) + 1
-    return rng.choice(list(WEARS), size=count, replace=False, p=weights / weights.sum()).tolist()
 
 
 def _unit(lines: Sequence[Line]) -> float:
@@ -340,20 +336,12 @@ def _scribble(rng: np.random.Generator, sheet: WornSheet, strength: float) -> No
     draw = ImageDraw.Draw(sheet.image)
     for _ in range(int(rng.integers(1, 2 + round(3 * strength)))):
         knots = rng.normal(0, 1, (int(rng.integers(2, 9)), 2)) * (rng.uniform(2, 12), rng.uniform(0.2, 3))
-        knots = (knots * sheet.unit + rng.uniform(0, 1, 2) * sheet.size).tolist()
-        points = [point for at in range(max(len(knots) - 2, 1)) for point in _curve(knots[at : at + 3])]
-        ink = _INKS[int(rng.integers(len(_INKS)))]
-        draw.line(points, fill=ink, width=max(round(sheet.unit * rng.uniform(0.08, 0.25)), 1), joint="curve")
-
-
-def _curve(knots: Sequence[Sequence[float]]) -> list[tuple[float, float]]:
-    """Points of a quadratic curve from the middle of the first two knots to that of the last two, or of a line."""
-    if len(knots) < 3:
-        return [(x, y) for x, y in knots]
-    first, middle, last = np.array(knots)
-    start, end, at = (first + middle) / 2, (middle + last) / 2, np.linspace(0, 1, 12)[:, None]
-    curve = (1 - at) ** 2 * start + 2 * at * (1 - at) * middle + at**2 * end
-    return [(x, y) for x, y in curve.tolist()]
+        points = knots * sheet.unit + rng.uniform(0, 1, 2) * sheet.size
+        for _ in range(3):  # corners are cut: a quadratic curve
+            points = np.stack([points[:-1] * 0.75 + points[1:] * 0.25, points[:-1] * 0.25 + points[1:] * 0.75], 1)
+            points = points.reshape(-1, 2)
+        ink, width = _INKS[int(rng.integers(len(_INKS)))], max(round(sheet.unit * rng.uniform(0.08, 0.25)), 1)
+        draw.line([*map(tuple, points.tolist())], fill=ink, width=width, joint="curve")
 
 
 def _picture(rng: np.random.Generator, size: tuple[int, int]) -> Image.Image:
