@@ -25,6 +25,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -111,7 +112,6 @@ class CachedPages:
         return TextPage(image, image.size, lines, kind="pdf", source=source)
 
 
-_TABLE = Path(__file__).with_name("pdf_packages.csv")
 _PAGES_OF_FILE = 24  # at most, as pages of a long manual look alike
 
 
@@ -127,13 +127,9 @@ class PdfPackage:
 @lru_cache(maxsize=1)
 def pdf_packages() -> tuple[PdfPackage, ...]:
     """All packages, by name."""
-    with _TABLE.open(encoding="utf-8", newline="") as table:
-        return tuple(
-            PdfPackage(row["package"], split, row["licence"])
-            for row in csv.DictReader(table)
-            for split in SPLITS
-            if split == row["split"]
-        )
+    with Path(__file__).with_name("pdf_packages.csv").open(encoding="utf-8", newline="") as table:
+        rows: Any = csv.DictReader(table)
+        return tuple(PdfPackage(**row) for row in rows)
 
 
 def fetch_commands(package: str, folder: Path) -> list[list[str]]:
