@@ -13,10 +13,11 @@ with a string are tags, by which `arr-coc evaluate` reports scores.
 """
 
 import json
-import math
 import os
+import sys
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -41,19 +42,13 @@ class HeldImage:
     make: Callable[[], Any] = field(compare=False, repr=False)
 
 
-@dataclass(frozen=True, eq=False)
-class _Hand:
-    """Keeps an image in memory alive, whose identity is the key."""
-
-    image: Image.Image
-
-    def __call__(self) -> Image.Image:
-        return self.image
+def _same(image: Image.Image) -> Image.Image:
+    return image
 
 
 def held(image: Image.Image) -> HeldImage:
     """Holds an image in memory; the same object is the same image."""
-    return HeldImage(("memory", id(image)), _Hand(image))
+    return HeldImage(("memory", id(image)), partial(_same, image))  # kept alive, as its identity is the key
 
 
 def opened(image: Path | HeldImage) -> Any:
@@ -127,16 +122,9 @@ def said_by_people(value: Any) -> tuple[str, ...]:
 def numbers_of(value: Any, name: str, count: int) -> list[float]:
     """A list of `count` finite numbers; a ValueError for another type."""
     numbers = isinstance(value, list | tuple) and all(type(number) in (int, float) for number in value)
-    if not numbers or len(value) != count or not all(map(_is_finite, value)):
+    if not numbers or len(value) != count or not all(abs(number) <= sys.float_info.max for number in value):
         raise ValueError(f"{name}: expected {count} numbers; got {shorten(value)}")
     return [float(number) for number in value]
-
-
-def _is_finite(number: float) -> bool:
-    try:
-        return math.isfinite(number)
-    except OverflowError:  # an integer beyond the range of floats
-        return False
 
 
 def numbers_in(row: Mapping[str, Any], name: str, count: int | None, length: int | None = None) -> tuple[int, ...]:
