@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from .fields import Field
+from .letters import Column
 from .maker import PAGES, PageMaker, on
 from .pairs import Look, PairWriter, ask_absent, ask_fields
-from .sheet import Colour, Style, joined
+from .sheet import Colour, Style, find, joined
 from .splits import listed, pairs
 
 _CONTACTS = pairs("contacts")
@@ -34,59 +35,35 @@ def business_card(maker: PageMaker) -> None:
     small = Style(family.regular, width * random.uniform(0.021, 0.028), ink)
     face = maker.family(mono=0, display=0.3).bold if random.random() < 0.5 else family.bold
     name_style = Style(face, small.size * random.uniform(1.5, 2.2), ink)
-    align = {"middle": "middle", "right": "right"}.get(layout, "left")
-    x = {"middle": width / 2, "right": width - 40.0}.get(layout, 40.0)
+    align = layout if layout in ("middle", "right") else "left"
     if layout == "bar left":
         sheet.rectangle(0, 0, 22, sheet.height, fill=accent)
     elif layout == "bar top":
         sheet.rectangle(0, 0, width, 18, fill=accent)
-    person, job, company = values.person(), values.job(), values.company()
-    company_style = Style(family.bold, small.size * 1.25, accent)
-    lines = [("company", company, company_style), ("person", person, name_style), ("job", job, small)]
-    if layout in ("name under", "split"):
-        lines = [lines[1], lines[2], lines[0]]
-    y = sheet.height * random.uniform(0.1, 0.16)
-    for kind, text, style in lines:
-        y += style.size * 1.15
-        pieces, _ = sheet.paragraph(text, x if align == "left" else 40, y, width - 80, style, 1.15, align)
-        y = float(pieces[-1].boxes[0, 3]) + style.size * 0.25
-        questions.ask(f"card {kind}", pieces)
-    y = max(y + small.size * 1.5, sheet.height * 0.52)
+    column = Column(maker, small, small, 40, sheet.height * random.uniform(0.14, 0.2), width - 80, 1.4)
+    company = "company", values.company(), Style(family.bold, small.size * 1.25, accent)
+    lines = [("person", values.person(), name_style), ("job", values.job(), small)]
+    for kind, text, style in [*lines, company] if layout in ("name under", "split") else [company, *lines]:
+        questions.ask(f"card {kind}", column.write(text, style, align))
+    column.y = max(column.y + small.size, sheet.height * 0.52)
     if layout in ("two sides", "split"):
-        x = width * 0.52
-    step = small.size * 1.4
+        column.x, column.width = width * 0.52, width * 0.48 - 40
     for line in values.address() if random.random() < 0.75 else []:
-        sheet.write(line, x, y, small, align)
-        y += step
-    present = _contacts(maker, small, x, y, step, align)
-    for kind in _CONTACTS:
-        if kind not in present:
-            questions.lack("card contact", name=_CONTACTS[kind])
-    questions.gist("kind of page", ("business card", "a business card"))
-
-
-def _contacts(maker: PageMaker, style: Style, x: float, y: float, step: float, align: str) -> list[str]:
-    random, values, sheet, questions = maker.random, maker.values, maker.sheet, maker.questions
+        column.write(line, align=align)
     labelled = random.random() < 0.75
-    written = []
-    for kind in _CONTACTS:
-        if random.random() < 0.4 or y > sheet.height - 14 or kind in ("mobile", "fax") and not labelled:
-            continue
+    for kind, name in _CONTACTS.items():
         value = {"email": values.email, "website": values.url}.get(kind, values.phone)()
-        label = maker.one(f"contact {kind}") if labelled else ""
-        label = f"{label}{random.choice((':', ' '))}".replace("::", ":") if label else ""
-        text = style.printable(f"{label} {value}")
-        if style.width(text) > sheet.width - 50 - (x if align == "left" else 0):
+        label = f"{maker.one(f'contact {kind}')}{random.choice((':', ' '))}".replace("::", ":") if labelled else ""
+        text, unclear = f"{label} {value}", kind in ("mobile", "fax") and not labelled
+        full = column.y > sheet.height - 14 or small.width(small.printable(text)) > column.width
+        if random.random() < 0.4 or unclear or full:
+            questions.lack("card contact", name=name)
             continue
-        line = sheet.write(text, x, y, style, align)
-        printed = style.printable(value)
-        if printed in line.text:
-            name = _CONTACTS[kind]
-            labels = [line.part(style.printable(label)).box] if label and style.printable(label) in line.text else []
-            questions.add(questions.word("card contact", name=name), printed, [line.part(printed).box], labels)
-            written.append(kind)
-        y += step
-    return written
+        pieces = column.write(text, align=align)
+        questions.ask(
+            "card contact", find(pieces, small.printable(value)), find(pieces, small.printable(label)), name=name
+        )
+    questions.gist("kind of page", ("business card", "a business card"))
 
 
 def _writer(maker: PageMaker, ink: Colour, size: float, layout: str = "", columns: int = 2) -> PairWriter:
@@ -250,40 +227,34 @@ def badge(maker: PageMaker) -> None:
     """A name badge: a name in large print, a company or place, a job."""
     random, values = maker.random, maker.values
     layout = maker.arrange("badge")
-    size = (480, 680) if layout == "tall" else (720, 480)
-    ink, accent = _card(maker, *size)
-    sheet, questions, middle = maker.sheet, maker.questions, size[0] / 2
+    width, height = (480, 680) if layout == "tall" else (720, 480)
+    ink, accent = _card(maker, width, height)
+    sheet, questions = maker.sheet, maker.questions
     family = maker.family(mono=0.03, display=0.15)
     small = Style(family.regular, random.uniform(20, 28), ink)
-    word = maker.one("badge")
-    if layout == "band top":
-        sheet.rectangle(0, 0, size[0], 90, fill=accent)
-    elif layout == "band bottom":
-        sheet.rectangle(0, size[1] - 90, size[0], size[1], fill=accent)
+    if layout.startswith("band"):
+        top = 0 if layout == "band top" else height - 90
+        sheet.rectangle(0, top, width, top + 90, fill=accent)
     elif layout == "frame":
-        sheet.rectangle(8, 8, size[0] - 9, size[1] - 9, outline=accent, width=5)
-    on_band: Colour = on(accent)
-    kind_style = Style(family.bold, 30, on_band if layout.startswith("band") else accent)
-    y = 56.0 if layout != "band bottom" else size[1] - 34.0
-    role = sheet.write(word.upper(), middle, y, kind_style, "middle")
-    y = 90 + (size[1] - 180) * 0.3
-    name = values.person()
-    big = Style(family.bold, 60, ink)
-    while big.width(big.printable(name)) > size[0] - 50:
-        big = Style(big.face, big.size * 0.9, ink)
-    person = sheet.write(name, middle, y + 20, big, "middle")
-    company, end = sheet.paragraph(values.company(), 20, y + 30 + small.size * 2, size[0] - 40, small, 1.2, "middle")
+        sheet.rectangle(8, 8, width - 9, height - 9, outline=accent, width=5)
+    kind_style = Style(family.bold, 30, on(accent) if layout.startswith("band") else accent)
+    y = height - 34.0 if layout == "band bottom" else 56.0
+    role = sheet.write(maker.one("badge").upper(), width / 2, y, kind_style, "middle")
+    name, big = values.person(), Style(family.bold, 60, ink)
+    big *= min(1.0, (width - 50) / big.width(big.printable(name)))
+    column = Column(maker, small, small, 20, 110 + (height - 180) * 0.3, width - 40, 1.3)
+    person = column.write(name, big, "middle", after=0.2)
+    company = column.write(values.company(), align="middle", after=0.3)
     questions.ask("card person", person)
     questions.ask("card company", company)
-    if random.random() < 0.6 and end + small.size < size[1] - 90:
-        y, style = end + small.size * 0.5, Style(family.italic, small.size * 0.9, ink)
-        job, _ = sheet.paragraph(values.job(), 20, y, size[0] - 40, style, 1.2, "middle")
-        questions.ask("card job", job)
+    if random.random() < 0.6 and column.y + small.size < height - 90:
+        style = Style(family.italic, small.size * 0.9, ink)
+        questions.ask("card job", column.write(values.job(), style, "middle"))
     else:
         questions.lack("card job")
     questions.lack("card contact", name=random.choice(("phone number", "e-mail address", "website")))
-    questions.gist("largest", person.text, [person])
+    questions.gist("largest", joined(person), person)
     questions.gist("kind of page", ("name badge", "badge", "a name badge", "a badge"))
     if random.random() < 0.4:
-        label, below = (person, company) if layout == "band bottom" else (role, [person])
+        label, below = (person[0], company) if layout == "band bottom" else (role, person)
         questions.beside("under", label, below)
