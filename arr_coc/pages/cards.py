@@ -63,7 +63,6 @@ def business_card(maker: PageMaker) -> None:
         questions.ask(
             "card contact", find(pieces, small.printable(value)), find(pieces, small.printable(label)), name=name
         )
-    questions.gist("kind of page", ("business card", "a business card"))
 
 
 def _writer(maker: PageMaker, ink: Colour, size: float, layout: str = "", columns: int = 2) -> PairWriter:
@@ -92,7 +91,7 @@ def id_card(maker: PageMaker) -> None:
     layout = maker.arrange("id card")
     width = random.choice((720, 800, 860))
     ink, accent = _card(maker, width, int(width * 0.64))
-    sheet, questions = maker.sheet, maker.questions
+    sheet = maker.sheet
     writer = _writer(maker, ink, width * random.uniform(0.022, 0.03))
     face, size, top = writer.look.value.face, writer.look.value.size, 0.0
     head = Style(face, width * random.uniform(0.032, 0.045), ink)
@@ -102,7 +101,7 @@ def id_card(maker: PageMaker) -> None:
         head = head.inked(on(accent))
     issuer = random.choice((values.state(), values.country(), values.company()))
     text = f"{issuer}{random.choice((' ', ' - '))}{maker.one('card head')}"
-    title, end = sheet.paragraph(maker.shown(text, upper=0.5), 24, head.size * 1.4, width - 48, head, 1.15)
+    maker.title, end = sheet.paragraph(maker.shown(text, upper=0.5), 24, head.size * 1.4, width - 48, head, 1.15)
     x, y, room = 28.0, max(top, end - head.size * 0.6) + size * 0.6, width - 56.0
     if layout != "no picture":
         side = width * 0.24
@@ -112,8 +111,6 @@ def id_card(maker: PageMaker) -> None:
     domain = random.choice(listed("domains of id cards"))
     writer.grid(_fields(maker, domain, 5, 9), x, y, room, sheet.height, tall=5.5)
     ask_fields(maker, writer.shown, domain)
-    questions.gist("kind of page", ("card", "an identity card", "ID card", "a card"))
-    questions.gist("title", joined(title), title)
 
 
 def _portrait(maker: PageMaker, x: float, y: float, side: float) -> None:
@@ -168,7 +165,6 @@ def label(maker: PageMaker) -> None:
         ask_fields(maker, writer.shown, domain)
     else:
         ask_absent(maker, [], domain)
-    questions.gist("kind of page", ("label", "a label"))
 
 
 def _bar_code(maker: PageMaker, x: float, y: float, width: float, height: float, ink: Colour, style: Style) -> None:
@@ -189,7 +185,7 @@ def ticket(maker: PageMaker) -> None:
     tall = layout == "tall"
     width = 460 if tall else random.choice((760, 860, 960))
     ink, accent = _card(maker, width, int(width * (1.5 if tall else random.uniform(0.34, 0.46))))
-    sheet, questions = maker.sheet, maker.questions
+    sheet = maker.sheet
     columns = {"tall": 1, "stub": 3}.get(layout, 4)
     writer = _writer(maker, ink, 20 if tall else width * random.uniform(0.02, 0.027), layout, columns)
     value = writer.look.value
@@ -198,7 +194,7 @@ def ticket(maker: PageMaker) -> None:
         sheet.rectangle(0, 0, width, head.size * 2, fill=accent)
         head = head.inked(on(accent))
     text = maker.shown(maker.one("ticket head"), upper=0.5)
-    title, _ = sheet.paragraph(text, 26, head.size * 1.4, width - 40, head, 1.1)
+    maker.title, _ = sheet.paragraph(text, 26, head.size * 1.4, width - 40, head, 1.1)
     y = head.size * 2 + value.size * 0.6
     if random.random() < 0.5 and not tall:
         name = maker.words.thing().title() if random.random() < 0.6 else maker.values.company()
@@ -218,8 +214,6 @@ def ticket(maker: PageMaker) -> None:
     if layout == "framed":
         sheet.rectangle(6, 6, width - 7, sheet.height - 7, outline=accent, width=2)
     ask_fields(maker, writer.shown, domain)
-    questions.gist("kind of page", ("ticket", "a ticket"))
-    questions.gist("title", joined(title), title)
 
 
 @PAGES.register("badge")
@@ -254,7 +248,6 @@ def badge(maker: PageMaker) -> None:
         questions.lack("card job")
     questions.lack("card contact", name=random.choice(("phone number", "e-mail address", "website")))
     questions.gist("largest", joined(person), person)
-    questions.gist("kind of page", ("name badge", "badge", "a name badge", "a badge"))
     if random.random() < 0.4:
         label, below = (person[0], company) if layout == "band bottom" else (role, person)
         questions.beside("under", label, below)

@@ -66,7 +66,6 @@ class Plot:
     def _title(self) -> float:
         random, words = self.random, self.maker.words
         y = float(random.randint(14, 30))
-        self.title: Pieces = []
         if random.random() < 0.12:
             return y
         noun, measure, head, year = words.noun, self.measure.lower(), self.head.lower(), self.values.year
@@ -75,7 +74,7 @@ class Plot:
         text = random.choice((f"{self.measure} by {head}", long, of, dated))
         style = (self.bold if random.random() < 0.6 else self.body) * random.uniform(1.15, 1.6)
         align = random.choice(("left", "middle", "middle"))
-        self.title, end = self.sheet.paragraph(text, 20, y + style.size, self.sheet.width - 40, style, 1.2, align)
+        self.maker.title, end = self.sheet.paragraph(text, 20, y + style.size, self.sheet.width - 40, style, 1.2, align)
         return end - style.size * 0.6
 
     def _source(self) -> None:
@@ -130,10 +129,6 @@ class Plot:
         """Asks about the whole chart, and about absent things."""
         questions, random, kind = self.maker.questions, self.random, self.kind
         questions.gist("kind of chart", (kind, f"a {kind}", kind.removesuffix(" chart")))
-        if random.random() < 0.5:
-            questions.gist("kind of page", ("chart", "a chart", kind, f"a {kind}"))
-        if self.title:
-            questions.gist("title", joined(self.title), self.title)
         if random.random() < 0.6:
             questions.gist(counted, str(count))
         missing = [name for name in row_heads(self.maker, 4)[1] if name not in self.names]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .maker import PAGES, PageMaker
 from .pairs import Look, PairWriter, ask_fields
-from .sheet import Piece, Style, joined
+from .sheet import Style
 
 
 def draw_look(maker: PageMaker, layout: str, size: float) -> Look:
@@ -54,7 +54,7 @@ def form(maker: PageMaker) -> None:
     domain = maker.names.domain()
     margin = random.randint(24, 70)
     x, y, inner = float(margin), float(random.randint(24, 60)), float(width - 2 * margin)
-    title, y = _heading(maker, look, domain, x, y, inner)
+    y = _heading(maker, look, domain, x, y, inner)
     writer = PairWriter(maker, look)
     bottom = height - random.randint(50, 100)
     count = random.randint(6, 24) * (look.columns if look.columns < 3 else 2)
@@ -74,18 +74,15 @@ def form(maker: PageMaker) -> None:
         sheet.height = int(max(y + size * random.uniform(3, 6), width * 0.45))
     _footer(maker, look, x, sheet.height - 16, inner)
     ask_fields(maker, writer.shown, domain)
-    maker.questions.gist("kind of page", ("form", "a form"))
     hand = maker.fonts.use(look.value.face.family) == "hand"
     if random.random() < (0.6 if hand else 0.12):
         maker.questions.gist("handwriting there", "yes" if hand else "no")
-    if title:
-        maker.questions.gist("title", joined(title), title)
     if random.random() < 0.5 and not any(shown.options for shown in writer.shown):
         maker.questions.gist("how many fields", str(len(writer.shown)))
 
 
-def _heading(maker: PageMaker, look: Look, domain: str, x: float, y: float, width: float) -> tuple[list[Piece], float]:
-    """Writes an organisation's name, the title and a line of explanation; returns the title and the next y."""
+def _heading(maker: PageMaker, look: Look, domain: str, x: float, y: float, width: float) -> float:
+    """Writes an organisation's name, the title and a line of explanation; returns the next y."""
     random, sheet, size = maker.random, maker.sheet, look.value.size
     align = random.choice(("left", "middle", "middle"))
     anchor = x if align == "left" else x + width / 2
@@ -96,11 +93,12 @@ def _heading(maker: PageMaker, look: Look, domain: str, x: float, y: float, widt
         y += small.size
         sheet.write(maker.values.company(), anchor, y, small, align)
         y += small.size * 0.4
-    title: list[Piece] = []
     if random.random() < 0.93:
         text = maker.names.title(domain)
         y += heading.size * 1.1
-        title, y = sheet.paragraph(text.upper() if random.random() < 0.35 else text, x, y, width, heading, 1.2, align)
+        maker.title, y = sheet.paragraph(
+            text.upper() if random.random() < 0.35 else text, x, y, width, heading, 1.2, align
+        )
         y -= heading.size * 0.8
     if random.random() < 0.3:
         pieces, y = sheet.paragraph(maker.words.sentence(), x, y + small.size * 0.8, width, small, 1.25, align)
@@ -108,7 +106,7 @@ def _heading(maker: PageMaker, look: Look, domain: str, x: float, y: float, widt
     if random.random() < 0.4:
         y += size * 0.5
         sheet.line((x, y), (x + width, y), colour=look.rule, width=random.choice((1, 2, 3)))
-    return title, y + size * 0.8
+    return y + size * 0.8
 
 
 def _section(maker: PageMaker, look: Look, x: float, y: float, width: float, first: bool) -> float:

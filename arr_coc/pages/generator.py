@@ -39,6 +39,7 @@ def _page(
     maker = PageMaker(random, split, fonts_of(find_fonts(split) if faces is None else faces))
     maker.kind = kind or any_kind
     PAGES[maker.kind](maker)
+    maker.ask_whole()
     return TextPage(
         image=maker.sheet.draw(scale=1 if maker.sharp else 2) if drawn else None,
         size=maker.sheet.size,

@@ -65,7 +65,7 @@ def invoice(maker: PageMaker) -> None:
     """An invoice of one company to a person or another company."""
     paper = _Invoice(maker)
     random, sheet = maker.random, maker.sheet
-    title = _head(paper)
+    _head(paper)
     _parties_and_facts(paper)
     if random.random() < 0.2:
         text = maker.words.text(random.randint(1, 2))
@@ -74,12 +74,12 @@ def invoice(maker: PageMaker) -> None:
     items = _items(paper)
     _sums(paper, items[2])
     _foot(paper)
-    _ask(paper, items, title)
+    _ask(paper, items)
     if paper.y < sheet.height * 0.8 and random.random() < 0.4:
         sheet.height = int(paper.y + random.randint(20, 60))
 
 
-def _head(paper: _Invoice) -> list[Piece]:
+def _head(paper: _Invoice) -> None:
     random, sheet, maker, values = paper.random, paper.sheet, paper.maker, paper.values
     seller, address = values.company(), values.address()
     more = [values.email() if random.random() < 0.5 else values.url()] if random.random() < 0.5 else []
@@ -96,7 +96,7 @@ def _head(paper: _Invoice) -> list[Piece]:
         title_y += name.size * 1.2 + paper.step * len([*address, *more]) + large.size
     elif title_at == shop_at or large.width(large.printable(text)) + name.width(seller) > paper.width - 20:
         shop_y += large.size
-    title = [sheet.write(text, at[title_at], title_y, large, title_at)]
+    maker.title = [sheet.write(text, at[title_at], title_y, large, title_at)]
     shop = [sheet.write(seller, at[shop_at], shop_y, name, shop_at)]
     leading, top = paper.leading, shop_y + max(name.size, paper.step) * 1.1
     where = sheet.lines_from([*address, *more], at[shop_at], top, paper.body, leading, shop_at)
@@ -106,7 +106,6 @@ def _head(paper: _Invoice) -> list[Piece]:
     if random.random() < 0.3:
         sheet.across(paper.left, at["right"], paper.y, paper.accent, random.choice((1, 2)))
         paper.y += paper.step * 0.6
-    return title
 
 
 def _facts(paper: _Invoice) -> list[Field]:
@@ -262,7 +261,7 @@ def _foot(paper: _Invoice) -> None:
         _, paper.y = sheet.paragraph(text, paper.left, paper.y + paper.step * 1.5, paper.width, paper.body)
 
 
-def _ask(paper: _Invoice, items: Items, title: list[Piece]) -> None:
+def _ask(paper: _Invoice, items: Items) -> None:
     maker, questions, random = paper.maker, paper.maker.questions, paper.random
     for each in paper.shown:
         if each.field.concept == "period":
@@ -273,10 +272,6 @@ def _ask(paper: _Invoice, items: Items, title: list[Piece]) -> None:
     kinds = {concept: kind for concept, kind in _KIND.items() if concept not in ("phone", "balance")}
     ask_facts(maker, paper.shown, _SPECIAL, kinds, 3)
     _ask_items(paper, *items)
-    questions.gist("kind of page", ("invoice", "an invoice"))
-    if random.random() < (0.1 if maker.language == "English" else 1):
-        questions.gist("language", maker.language)
-    questions.gist("title", joined(title), title)
     if random.random() < 0.4:
         questions.gist("how many items", str(len(items[2])))
     if random.random() < 0.3:

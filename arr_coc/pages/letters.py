@@ -189,26 +189,22 @@ def letter(maker: PageMaker) -> None:
         questions.ask("letter position", column.write(values.job()), signed)
     else:
         questions.lack("letter position")
-    questions.gist("kind of page", ("letter", "a letter"))
-    questions.gist("language", "English")
 
 
 @PAGES.register("memo")
 def memo(maker: PageMaker) -> None:
     """A memo: sender, recipient, date, subject, and a few paragraphs."""
     column, layout = open_page(maker), maker.arrange("memo")
-    random, sheet, questions = maker.random, maker.sheet, maker.questions
+    random, sheet = maker.random, maker.sheet
     if random.random() < 0.5:
         column.write(maker.shown(maker.values.company(), upper=0.5), column.bold, after=0.5)
     align = "middle" if layout == "head middle" else "left"
-    title = column.write(maker.one("memo"), column.bold * random.uniform(1.2, 2.0), align, after=0.4)
+    maker.title = column.write(maker.one("memo"), column.bold * random.uniform(1.2, 2.0), align, after=0.4)
     head_fields(column, layout, "memo")
     if layout == "ruled" or random.random() < 0.4:
         y = column.y - column.step * 1.2
         sheet.across(column.x, column.x + column.width, y, column.body.colour, random.choice((1, 2)))
     column.tell_several(random.randint(1, 5), (0, 1, 2), sheet.height - column.step * 3)
-    questions.gist("kind of page", ("memo", "a memo", "memorandum"))
-    questions.gist("title", joined(title), title)
     if column.y < sheet.height * 0.75 and random.random() < 0.5:
         sheet.height = int(column.y + 60)
 
@@ -253,7 +249,7 @@ def agreement(maker: PageMaker) -> None:
     maker.arrange("agreement")
     name = maker.one("agreement")
     short = "Contract" if "ontract" in name else "Agreement"
-    title = column.write(maker.shown(name, upper=0.5), column.bold * random.uniform(1.1, 1.6), "middle", after=1)
+    maker.title = column.write(maker.shown(name, upper=0.5), column.bold * random.uniform(1.1, 1.6), "middle", after=1)
     one, two, state = values.company(), values.company(), values.state()
     date = values.date(values.day(1990, 2029))
     if random.random() < 0.15:
@@ -271,8 +267,6 @@ def agreement(maker: PageMaker) -> None:
     if random.random() < 0.6 and column.y + column.step * 9 < sheet.height:
         _signatures(column, one, two)
     write_number(maker, column.body, column.x + column.width / 2, "middle", 0.5)
-    questions.gist("kind of page", (short.lower(), "agreement" if short == "Contract" else "contract"))
-    questions.gist("title", joined(title), title)
 
 
 def _clauses(column: Column, short: str, state: str) -> None:
@@ -378,7 +372,6 @@ def email(maker: PageMaker) -> None:
     column.tell_several(random.randint(1, 4), (1, 1, 2), height - column.step * 3)
     column.write(maker.one("ending"))
     column.write(values.first_name())
-    maker.questions.gist("kind of page", ("email", "an email", "e-mail"))
 
 
 def _folders(maker: PageMaker, body: Style, height: int) -> None:

@@ -12,8 +12,8 @@ from ..modeling.config_fields import Registry
 from .fields import LANGUAGES, Field, FieldNames, term
 from .fonts import FontFace
 from .question_writer import QuestionWriter
-from .sheet import Colour, Sheet, Style, advances
-from .splits import Split, Words, pool, pools
+from .sheet import Colour, Pieces, Sheet, Style, advances, joined
+from .splits import Split, Words, listed, pairs, pool, pools
 from .values import Values
 
 _BASIC = string.ascii_letters + string.digits + ".,:-/()$%&'#"
@@ -86,6 +86,8 @@ class PageMaker:
         self.questions = QuestionWriter(random, split)
         self.sheet = Sheet(724, 1024)
         self.kind, self.layout, self.language = "", "", "English"
+        self.title: Pieces = []
+        self.called: tuple[str, ...] = ()  # what the page is, if its kind does not say it
         self.sharp = random.random() < 0.35  # drawn at final scale, as screens are
 
     def pool(self, name: str) -> tuple[str, ...]:
@@ -100,6 +102,14 @@ class PageMaker:
         """Draws the name of a layout of the split for a kind of page."""
         self.layout = self.one(f"layout of {kind}")
         return self.layout
+
+    def ask_whole(self) -> None:
+        """Asks about the page as a whole: what it is, its title and its language."""
+        self.questions.gist("kind of page", self.called or pairs("names of pages")[self.kind].split("/"))
+        if self.title:
+            self.questions.gist("title", joined(self.title), self.title)
+        if self.kind in listed("pages of a language") and self.random.random() < (self.language != "English") + 0.3:
+            self.questions.gist("language", self.language)
 
     def speak(self) -> None:
         """Chooses the page's language, sometimes another than English."""

@@ -36,8 +36,7 @@ def manual(maker: PageMaker) -> None:
     flow = _Flow(maker, body, head * random.uniform(1.15, 1.5), left, top, inner, random.choice((1.2, 1.3, 1.4, 1.5)))
     if random.random() < 0.55:
         text = f"{words.adjective()} {words.noun()}".title() if random.random() < 0.7 else words.thing().capitalize()
-        title = flow.write(text, flow.bold * random.uniform(1.3, 1.7), after=0.3)
-        questions.gist("title", joined(title), title)
+        maker.title = flow.write(text, flow.bold * random.uniform(1.3, 1.7), after=0.3)
     flow.width = (inner - 24) / 2 if two else inner
     for x, y in ((left, flow.y), (left + flow.width + 24, flow.y))[: 1 + two]:
         flow.x, flow.y = x, y
@@ -47,8 +46,6 @@ def manual(maker: PageMaker) -> None:
     align = random.choice(("left", "middle", "right"))
     write_number(maker, body, {"left": margin, "middle": width / 2, "right": width - margin}[align], align, 0.8)
     flow.lack(2)
-    questions.gist("kind of page", ("page of a manual", "manual", "a page of a manual", "a page of text"))
-    questions.gist("language", "English")
     questions.gist("table there", "no")
 
 
@@ -211,7 +208,6 @@ def schedule(maker: PageMaker) -> None:
     if not rooms:
         questions.lack("event place", name=joined(told[0][1]))
     questions.gist("how many entries", str(len(told)))
-    questions.gist("kind of page", ("schedule", "a schedule", "programme", "timetable"))
 
 
 @PAGES.register("directory")
@@ -266,8 +262,7 @@ def directory(maker: PageMaker) -> None:
         if other not in entries:
             questions.lack(wording, name=other)
     questions.gist("how many entries", str(len(entries)))
-    names = ("contents", "table of contents") if chapters else ("directory", "a directory", "list", "a list")
-    questions.gist("kind of page", names)
+    maker.called = ("contents", "table of contents") if chapters else ()
 
 
 def _listing(maker: PageMaker, titles: str) -> Column:
@@ -282,8 +277,7 @@ def _listing(maker: PageMaker, titles: str) -> Column:
     words = maker.one(titles) if random.random() < 0.6 else f"{maker.words.noun()} {maker.one(titles)}".title()
     face = maker.family(display=0.2).bold if random.random() < 0.5 else family.bold
     style = Style(face, body.size * random.uniform(1.3, 2.1), maker.accent() if random.random() < 0.3 else body.colour)
-    title = column.write(words, style, random.choice(("left", "middle")), after=1)
-    maker.questions.gist("title", joined(title), title)
+    maker.title = column.write(words, style, random.choice(("left", "middle")), after=1)
     if random.random() < 0.4:
         column.write(maker.values.date(), after=0.5)
     return column

@@ -306,9 +306,6 @@ def _ask(paper: _Receipt, items: list[_Item]) -> None:
         del kinds["card"], kinds["cash"]
     ask_facts(maker, paper.shown, _SPECIAL, kinds, 3)
     _ask_items(paper, items)
-    questions.gist("kind of page", ("receipt", "a receipt"))
-    if random.random() < (0.1 if maker.language == "English" else 1):
-        questions.gist("language", maker.language)
     if random.random() < 0.5:
         questions.gist("how many items", str(len(items)))
 

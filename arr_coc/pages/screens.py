@@ -133,8 +133,7 @@ class ScreenSheet:
         x = (self.left + self.right) / 2 if align == "middle" else self.left + 22
         piece = sheet.write(text, x, y, style, align)
         questions.ask("screen title", piece)
-        if random.random() < 0.3:
-            questions.gist("title", piece.text, [piece])
+        self.maker.title = [piece]
         self.top = y + style.size * (0.9 if bar else 0.5)
 
 
@@ -352,7 +351,6 @@ def screen(maker: PageMaker) -> None:
     shown = ScreenSheet(maker)
     shown.frame()
     _KINDS[shown.kind](shown)
-    maker.questions.gist("kind of page", ("screen", "a screen", "screenshot", "a screenshot"))
 
 
 _TERMINALS = (
@@ -409,7 +407,6 @@ def terminal(maker: PageMaker) -> None:
     missing = [name for name in maker.pool("output") if name not in names]
     for name in [*random.sample(missing, min(2, len(missing))), noun()][:2]:
         questions.lack("output", name=spoken(name))
-    questions.gist("kind of page", ("terminal", "a terminal", "screenshot"))
 
 
 def _output(maker: PageMaker, writer: PairWriter, x: float, y: float, *, first: bool) -> float:

@@ -269,7 +269,7 @@ def table(maker: PageMaker) -> None:
     x, y, inner = float(margin), float(random.randint(30, 70)), float(width - 2 * margin)
     leading = random.uniform(1.3, 2.1)
     drawn = Table(maker, columns, min(random.randint(3, 22), int((height - 230) / (size * leading))))
-    caption, y = _caption(maker, family.bold, body, drawn.corner, x, y, inner)
+    y = _caption(maker, family.bold, body, drawn.corner, x, y, inner)
     if random.random() < 0.3:
         _, y = sheet.paragraph(maker.words.text(random.randint(1, 4)), x, y + size * 0.6, inner, body)
     total = _total_row(maker, drawn.columns) if random.random() < 0.2 else []
@@ -282,20 +282,13 @@ def table(maker: PageMaker) -> None:
     sheet.height = max(sheet.height, int(bottom + 20))
     _rest(maker, body, x, bottom, inner)
     drawn.ask()
-    if random.random() < 0.6:
-        maker.questions.gist("kind of page", ("table", "a table"))
-    else:
-        maker.questions.gist("table there", "yes")
-    if caption and random.random() < 0.6:
-        maker.questions.gist("title", joined(caption), caption)
+    maker.questions.gist("table there", "yes")
 
 
-def _caption(
-    maker: PageMaker, bold: FontFace, body: Style, corner: str, x: float, y: float, width: float
-) -> tuple[Cell, float]:
+def _caption(maker: PageMaker, bold: FontFace, body: Style, corner: str, x: float, y: float, width: float) -> float:
     random = maker.random
     if random.random() < 0.2:
-        return [], y
+        return y
     words = maker.words
     if random.random() < 0.5:
         name = words.thing().capitalize()
@@ -304,8 +297,8 @@ def _caption(
     text = maker.one("caption").format(n=random.randint(1, 19), t=name, y=maker.values.year(), h=corner.lower())
     style = Style(random.choice((bold, body.face)), body.size * random.uniform(1.0, 1.8), body.colour)
     align = random.choice(("left", "left", "middle"))
-    pieces, end = maker.sheet.paragraph(text, x, y + style.size, width, style, 1.2, align)
-    return pieces, end - style.size * 0.5
+    maker.title, end = maker.sheet.paragraph(text, x, y + style.size, width, style, 1.2, align)
+    return end - style.size * 0.5
 
 
 def _total_row(maker: PageMaker, columns: list[Column]) -> list[str]:
