@@ -65,13 +65,7 @@ def duration(values: Values) -> str:
 
 
 class Column:
-    """A column of running text, written from `y`, the next baseline, downwards; it asks about the facts in it.
-
-    Args:
-        body, bold: styles.
-        x, y, width: px.
-        leading: em.
-    """
+    """A column of running text, written from `y`, the next baseline, downwards; it asks about the facts in it."""
 
     def __init__(
         self, maker: PageMaker, body: Style, bold: Style, x: float, y: float, width: float, leading: float

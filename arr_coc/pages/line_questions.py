@@ -45,13 +45,7 @@ _EACH = 3  # most questions about the word behind two others
 
 @dataclass(frozen=True)
 class PrintedWord:
-    """A word of a line: text between spaces.
-
-    Attributes:
-        text: as printed.
-        box: (x0, y0, x1, y1), px.
-        line, place: its line, and its place in the line, from 0.
-    """
+    """A word of a line, text between spaces: its box, px, its line, and its place in the line, from 0."""
 
     text: str
     box: Box
@@ -280,12 +274,7 @@ class _Asker:
 
 
 def line_questions(random: Random, page: TextPage, split: Split) -> tuple[Question, ...]:
-    """Questions of the four `KINDS` about a page's lines, as many as it allows.
-
-    Args:
-        random: the only source of randomness.
-        page: with text.
-        split: of the wordings.
+    """Questions of the four `KINDS` about a page's lines, as many as it allows, in wordings of a split.
 
     Raises:
         ValueError: an unknown split.

@@ -90,14 +90,9 @@ class PairWriter:
         tall: float = 5.0,
         empty: float = 0.0,
     ) -> float:
-        """Writes fields in rows of columns whose top is at y.
+        """Writes fields in rows of columns whose top is at y; returns their bottom.
 
-        Args:
-            bottom, tall: rows end where `tall` em might not fit above `bottom`.
-            empty: share of fields without a value.
-
-        Returns:
-            The bottom of the rows, px.
+        Rows end where `tall` em might not fit above `bottom`; a share `empty` of the fields has no value.
         """
         look, size = self.look, self.look.value.size
         gap = 0 if look.mode in ("boxed above", "boxed left") else size * 1.2

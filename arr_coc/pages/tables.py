@@ -42,11 +42,7 @@ def write_table(
     y: float,
     width: float,
 ) -> tuple[list[Cell], list[list[Cell]], float]:
-    """Writes a table whose top is at y.
-
-    Args:
-        texts: of each row; the first row has the heads.
-        aligns: alignment of each column: `left`, `middle` or `right`.
+    """Writes a table whose top is at y; the first row of `texts` has the heads, `aligns` is that of each column.
 
     Returns:
         The pieces of the heads, the pieces of each cell by row and column (empty for empty cells), and the bottom, px.

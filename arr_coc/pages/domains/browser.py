@@ -32,13 +32,9 @@ Lines = Literal["none", "rows", "grid", "frame", "zebra", "dashed", "cards"]
 
 @dataclass(frozen=True)
 class HtmlLayout:
-    """The arrangement of a page's fields.
+    """The arrangement of a page's fields, of which `columns` are side by side.
 
-    Attributes:
-        arrangement: cells of a table; label at the left and value at the right end; value after the label; label above
-            its value.
-        columns: number of fields side by side.
-        lines: borders below rows, around cells or around everything; every other row shaded; or a box for each field.
+    `lines`: borders below rows, around cells or around everything; every other row shaded; or a box for each field.
     """
 
     arrangement: Arrangement
@@ -58,22 +54,10 @@ STACKED = LAYOUTS.only(lambda layout: layout.arrangement == "stacked")
 
 @dataclass(frozen=True)
 class HtmlStyle:
-    """The appearance of a page besides its layout; lengths in rem, spacing in em.
+    """The appearance of a page besides its layout; lengths in rem, of which values have 1, and letter spacing in em.
 
-    Attributes:
-        label, value, heading: fonts.
-        label_size, heading_size: font sizes; values have 1.
-        label_spacing, value_spacing: letter spacing.
-        upper: labels are in capitals.
-        colon: labels end with a colon.
-        line: height of a line.
-        padding: (above and below, at the sides) of each field.
-        margin: margin of the page.
-        gap: gap between a label and its value, or between columns.
-        radius: radius of the corners of boxes.
-        width: width of borders, px.
-        band: the heading has exchanged ink and paper colours.
-        palette: colours of paper, labels, values and borders.
+    `padding`: above and below, and at the sides of each field; `gap`: between a label and its value, or between
+    columns; `width`: of borders, px; `band`: the heading has exchanged ink and paper colours.
     """
 
     label: FontFace
@@ -134,11 +118,8 @@ def make_html(
 ) -> str:
     """The page's head and body.
 
-    Args:
-        layout, style: appearance of the page.
-        fields: label and value of each field; labels in their final case, without colons.
-        title: heading of the page; "": no heading.
-        pixels: font size of the values, px.
+    Labels of the fields are in their final case, without colons; a `title` of "" is none; `pixels` is the font size of
+    the values.
     """
 
     def text(text: str, role: str) -> str:
@@ -221,13 +202,7 @@ _DEGRADED = 0.5  # share of training pages with noise, bent letters and so on; o
 def render_browser(
     rng: np.random.Generator, *, size: int = 256, split: Split = "train", layouts: Layouts[HtmlLayout] = LAYOUTS
 ) -> Document:
-    """A page of 4 or more fields with values, rendered by a browser.
-
-    Args:
-        rng: the only source of randomness.
-        size: side of the square page, px.
-        split: split of fonts, words and layouts.
-        layouts: the layouts to choose from.
+    """A page of 4 or more fields with values, rendered by a browser, square, of `size` px.
 
     Raises:
         FileNotFoundError: no browser, or no font of the split, is installed.

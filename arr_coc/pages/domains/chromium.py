@@ -79,13 +79,8 @@ _SET_PAGE = """async (html, least) => {
 
 @dataclass(frozen=True)
 class PlacedText:
-    """A text as laid out by the browser, px.
-
-    Attributes:
-        text: the characters.
-        edges: left and right end of each character's advance cell.
-        capitals: y of the top of capital letters and of the baseline.
-        ink: box around the ink of the letters.
+    """A text as laid out by the browser, px: left and right end of each character's advance cell, y of the top of
+    capital letters and of the baseline, and the box around the ink.
     """
 
     text: str
@@ -95,14 +90,7 @@ class PlacedText:
 
 
 class Browser:
-    """A running browser with one page.
-
-    Args:
-        program: its path.
-
-    Raises:
-        RuntimeError: the browser does not start, or stops answering.
-    """
+    """A running browser with one page; `program` is its path. RuntimeError if it does not start, or stops answering."""
 
     def __init__(self, program: str) -> None:
         folder = Path(tempfile.mkdtemp(prefix="arr_coc_browser_"))

@@ -30,14 +30,9 @@ _RULED_LINE = 1.32  # the same with a ruling line in between
 class DocumentLayout:
     """A layout of `label value` lines.
 
-    Attributes:
-        placement: value directly after its label, in a column shared by all lines, or ending at the right margin.
-        rows: lines between rows.
-        frame: a box around all rows.
-        divider: a vertical line between labels and values.
-        leaders: dots from a label to its value.
-        underline: a line under every value.
-        edges: lines above the first and below the last row.
+    `placement`: value directly after its label, in a column shared by all lines, or ending at the right margin. Lines
+    are between rows, around all (`frame`), between labels and values (`divider`), under values, or above and below the
+    rows (`edges`); `leaders` are dots from a label to its value.
     """
 
     placement: Literal["left", "spaced", "right"]

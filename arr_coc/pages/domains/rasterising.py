@@ -49,15 +49,11 @@ class Pen:
 
 @dataclass(frozen=True)
 class TextStyle:
-    """The shape of a run of text.
+    """The shape of a run of text of `pixels` px per em.
 
-    Attributes:
-        face: the font.
-        pixels: font size in px of the final image.
-        supersample: the pen's value, because the hinted widths of letters depend on it.
-        stretch: horizontal scale of the letters.
-        shear: px to the right per px upwards, about the middle of the line.
-        spacing: extra px between letters.
+    `supersample` is the pen's value, because the hinted widths of letters depend on it; `stretch` the horizontal scale
+    of letters; `shear` px to the right per px upwards, about the middle of the line; `spacing` extra px between
+    letters.
     """
 
     face: FontFace
@@ -108,13 +104,9 @@ def _advances_of(path: str, pixels: float) -> dict[str, float]:
 
 
 class Ink:
-    """A layer of coverage: 0 no ink, 255 full ink, uint8 [size, size].
+    """A layer of coverage of a side in px: 0 no ink, 255 full ink, uint8 [size, size].
 
     Text is first drawn straight and supersampled; `finish` then stretches and slants all of it at once.
-
-    Args:
-        size: side, px.
-        pen: the pen.
     """
 
     def __init__(self, size: int, pen: Pen | None = None) -> None:

@@ -127,16 +127,10 @@ def draw_page(
     fields: Sequence[str] | None = None,
     variations: Variations = AS_DRAWN,
 ) -> Page:
-    """The page number `index` of a domain.
+    """The page number `index` of a domain, whose side is `size` px; pages of two splits never share random numbers.
 
     Args:
-        domain: a name of `DOMAINS`.
-        seed: seed of all pages.
-        index: at least 0.
-        size: side of the page, px.
-        split: split of fonts, layouts, wordings and words; pages of two splits never share random numbers.
         fields: the names to draw from, for domain document only; None: its default.
-        variations: variations of the page and its questions.
 
     Raises:
         ValueError: an unknown domain, fields for a domain other than document, photographs of pages that are not

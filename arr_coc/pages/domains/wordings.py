@@ -14,13 +14,11 @@ _PLACES = ("first", "second", "third")
 
 
 def ask(rng: np.random.Generator, *fields: str, split: Split) -> str:
-    """A question about one to three fields (lower case) in one of the split's wordings.
+    """A question about one to three fields (lower case) in one of the split's wordings; ValueError for an unknown
+    split.
 
     For one field, the wording that all splits share has a probability of 0.5 in the test split and about 0.15 in the
     others.
-
-    Raises:
-        ValueError: an unknown split.
     """
     check_split(split)
     several = f" of {len(fields)}" if len(fields) > 1 else ""
