@@ -5,7 +5,6 @@ of its own, with what it means in words that no label has. Names, questions and 
 (`question_writer.WORDINGS`) are divided into train, validation and test.
 """
 
-# ruff: noqa: E501 (lists are readable as running text)
 from __future__ import annotations
 
 import re
@@ -19,18 +18,14 @@ from ..pages.question_writer import WORDINGS, QuestionWriter, spoken
 from ..pages.splits import Split, listed, pairs, share
 from .field_mining import normal
 
-_SPAN = """
-start: {name} start; start of the {name}; first day of the {name}; beginning of the {name}; start date of the {name}: When does the {name} begin?; When does the {name} start?; What is the first day of the {name}?; From which date does the {name} run?; On which day does the {name} start?; What is the earlier date of the {name}?; Which date opens the {name}?; The {name} begins when?
-end: {name} end; end of the {name}; last day of the {name}; end date of the {name}; close of the {name}: When does the {name} end?; What is the last day of the {name}?; Until which date does the {name} run?; On which day does the {name} end?; When is the {name} over?; What is the later date of the {name}?; Which date closes the {name}?; The {name} ends when?
-"""
-
 _KINDS = frozenset(listed("kinds of concepts with wordings"))
 """Kinds of concepts that `QuestionWriter.named` has wordings for."""
 _LONG_FORMS = pairs("long forms of labels")
 PRICE = "price"
 """The concept of fields whose label is an item that was bought."""
 OWN, CORE = 0.45, 3
-"""Share of a concept's own questions, and before them of those that drawn receipts are asked; names and questions that are always for training."""
+"""Share of a concept's own questions, and before them of those that drawn receipts are asked; names and questions that
+are always for training."""
 
 
 @dataclass(frozen=True)
@@ -62,12 +57,6 @@ def concepts() -> dict[str, Concept]:
         printed = _items(labels[0], ",") if labels else ()
         bank[name] = Concept(name, pages, kind, printed, _items(names), _items(questions))
     return bank
-
-
-@lru_cache(maxsize=1)
-def _spans() -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
-    rows = (line.split(": ") for line in _SPAN.strip().splitlines())
-    return {name: (_items(names), _items(questions)) for name, names, questions in rows}
 
 
 def concept_of(label: str, pages: str) -> Concept | None:
@@ -117,7 +106,7 @@ class FieldAsker:
         return self.random.choice(share(concept.names, self.split, f"names: {concept.name}", _core(concept.names)))
 
     def _span(self, label: str, concept: Concept | None, part: str) -> str:
-        names, questions = _spans()[part]
+        names, questions = listed(f"names of span {part}"), listed(f"questions for span {part}")
         name = self._name(concept) if concept and self.random.random() < 0.6 else long_form(label)
         name = re.sub(r"(^dates of the | dates?$|^dates? )", "", name).strip() or "period"
         if self.random.random() < 0.6:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable
 
+from .fields import Field
 from .letters import Column, write_number
 from .maker import PAGES, PageMaker
+from .pairs import Look, PairWriter
 from .question_writer import SPREAD
 from .sheet import Piece, Pieces, Style, find, joined
 
@@ -216,52 +217,32 @@ def directory(maker: PageMaker) -> None:
     random, values = maker.random, maker.values
     layout, questions = maker.arrange("directory"), maker.questions
     chapters = random.random() < 0.35
-    list_column = _listing(maker, "contents title" if chapters else "directory title")
-    sheet, body, top = maker.sheet, list_column.body, list_column.y
-    columns = 2 if layout == "two columns" else 1
-    room = (list_column.width - 30 * (columns - 1)) / columns
-    if columns == 1:
-        room = min(room, body.size * random.uniform(26, 44))
-    step, indent = body.size * random.uniform(1.4, 2.2), body.size * 2 * (layout == "numbered")
-    entries: dict[str, tuple[Piece, Piece]] = {}
-    page, bottom = random.randint(1, 9), top
-    name_of: Callable[[], str] = values.person if random.random() < 0.7 else values.company
-    if chapters:
-        name_of = lambda: maker.words.thing().capitalize()  # noqa: E731
-    for number in range(columns):
-        left, y = list_column.x + number * (room + 30), top
-        for _ in range(random.randint(6, 30)):
-            name = body.printable(name_of())
-            page += random.randint(1, 14)
-            told = str(page) if chapters else values.phone()
-            if (
-                y > sheet.height - 40
-                or body.width(body.printable(name + told)) + body.size * 4 > room
-                or name in entries
-            ):
-                continue
-            if indent:
-                sheet.write(f"{len(entries) + 1}.", left, y, body)
-            who = sheet.write(name, left + indent, y, body)
-            at, align = (who.box[2] + body.size, "left") if layout == "near" else (left + room, "right")
-            entries[name] = who, sheet.write(told, at, y, body, align)
-            if layout == "leaders":
-                sheet.leaders(who.box[2] + 6, entries[name][1].box[0] - 6, y, body.colour)
-            elif layout == "ruled":
-                sheet.across(left, left + room, y + step * 0.3, (180, 180, 180))
-            y += step
-        bottom = max(bottom, y)
+    column = _listing(maker, "contents title" if chapters else "directory title")
+    body, columns = column.body, 2 if layout == "two columns" else 1
+    mode = layout if layout in ("leaders", "ruled") else "after"
+    look = Look(mode, body, body, columns, leading=random.uniform(1.4, 2.2), right=layout != "near")
+    person, page, names = random.random() < 0.7, random.randint(1, 9), dict[str, str]()
+    for _ in range(random.randint(6, 30) * columns):
+        page += random.randint(1, 14)
+        name = maker.words.thing().capitalize() if chapters else values.person() if person else values.company()
+        names[body.printable(name)] = str(page) if chapters else values.phone()
+    *told, (other, _), (missing, _) = names.items()
+    form = "{n}. {name}" if layout == "numbered" else "{name}"
+    fields = [Field((form.format(n=n + 1, name=name),), "", name, (number,)) for n, (name, number) in enumerate(told)]
+    writer, width = PairWriter(maker, look), column.width
+    room = width if columns > 1 else min(width, body.size * random.uniform(26, 44))
+    bottom = writer.grid(fields, column.x, column.y - body.size, room, maker.sheet.height - 20, tall=3)
     _finish(maker, bottom)
-    numbers = [what.text for _, what in entries.values()]
+    numbers = [each.text for each in writer.shown]
     wording = "chapter page" if chapters else "listed number"
-    for who, what in random.sample(list(entries.values()), min(6, len(entries))):
-        questions.ask(wording, what, who, name=who.text)
-        if numbers.count(what.text) == 1 and not chapters and random.random() < 0.4:
-            questions.ask("number of whom", who, what, number=what.text)
-    for other in (name_of(), name_of()):
-        if other not in entries:
-            questions.lack(wording, name=other)
-    questions.gist("how many entries", str(len(entries)))
+    for each in random.sample(writer.shown, min(6, len(writer.shown))):
+        who = find(each.label, each.field.concept)
+        questions.ask(wording, each.value, who, name=each.field.concept)
+        if numbers.count(each.text) == 1 and not chapters and random.random() < 0.4:
+            questions.ask("number of whom", who, each.value, number=each.text)
+    questions.lack(wording, name=other)
+    questions.lack(wording, name=missing)
+    questions.gist("how many entries", str(len(writer.shown)))
     maker.called = ("contents", "table of contents") if chapters else ()
 
 

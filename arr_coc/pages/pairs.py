@@ -14,7 +14,7 @@ from .question_writer import TICK, boxes_of, is_phrase, spoken
 from .sheet import Colour, Pieces, Style, joined
 from .values import KINDS
 
-_NEAR = ("after", "underlined", "leaders")  # modes in which a value is as near to its label as it can be
+_NEAR = ("after", "underlined", "leaders", "ruled")  # modes in which a value is as near to its label as it can be
 
 
 @dataclass
@@ -205,6 +205,8 @@ class PairWriter:
             sheet.line((left, base + 4), (right, base + 4), colour=look.rule)
         elif look.mode == "leaders" and shown.value:
             sheet.leaders(left, shown.value[0].box[0] - 4, base, look.rule)
+        elif look.mode == "ruled":
+            sheet.across(x, right, end, look.rule)
         elif look.mode == "boxed value":
             sheet.rectangle(x + (right - x) * look.label_share, y + 2, right, end - 2, outline=look.rule, radius=2)
         elif look.mode == "above boxed value":
