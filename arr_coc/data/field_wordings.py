@@ -40,6 +40,14 @@ class Concept:
     names: tuple[str, ...]
     questions: tuple[str, ...]
 
+    def names_of(self, split: Split) -> tuple[str, ...]:
+        """A split's names."""
+        return share(self.names, split, f"names: {self.name}", min(CORE, len(self.names) - 3))
+
+    def questions_of(self, split: Split) -> tuple[str, ...]:
+        """A split's questions of its own."""
+        return share(self.questions, split, f"questions: {self.name}", min(CORE, len(self.questions) - 3))
+
 
 def _items(text: str, sign: str = ";") -> tuple[str, ...]:
     return tuple(item.strip() for item in text.split(sign) if item.strip())
@@ -96,18 +104,15 @@ class FieldAsker:
         if known.pages == "receipts" and drawn in WORDINGS and self.random.random() < OWN:
             return self.writer.word(drawn)
         if self.random.random() < OWN:
-            own = share(known.questions, self.split, f"questions: {concept}", _core(known.questions))
-            return self.random.choice(own)
+            return self.random.choice(known.questions_of(self.split))
         named = label and self.random.random() < 0.45
-        name = long_form(label) if named else self._name(known)
+        name = long_form(label) if named else self.random.choice(known.names_of(self.split))
         return self.writer.named(name, known.kind if known.kind in _KINDS else "", label if named else "")
-
-    def _name(self, concept: Concept) -> str:
-        return self.random.choice(share(concept.names, self.split, f"names: {concept.name}", _core(concept.names)))
 
     def _span(self, label: str, concept: Concept | None, part: str) -> str:
         names, questions = listed(f"names of span {part}"), listed(f"questions for span {part}")
-        name = self._name(concept) if concept and self.random.random() < 0.6 else long_form(label)
+        own = concept.names_of(self.split) if concept and self.random.random() < 0.6 else ()
+        name = self.random.choice(own) if own else long_form(label)
         name = re.sub(r"(^dates of the | dates?$|^dates? )", "", name).strip() or "period"
         if self.random.random() < 0.6:
             return self.random.choice(share(questions, self.split, f"{part} questions", CORE)).format(name=name)
@@ -115,17 +120,13 @@ class FieldAsker:
         return self.writer.named(told, "date")
 
 
-def _core(pool: tuple[str, ...]) -> int:
-    return min(CORE, len(pool) - 3)
-
-
 def wordings(split: Split) -> Iterator[str]:
     """Every wording of a split about known concepts: what `FieldAsker` chooses from."""
     for concept in concepts().values():
-        yield from share(concept.questions, split, f"questions: {concept.name}", _core(concept.questions))
+        yield from concept.questions_of(split)
         kind = {"phone": "contact", "email": "contact"}.get(concept.kind, concept.kind)
         pools = [pool for pool in ("any", kind) if pool in WORDINGS]
-        for name in share(concept.names, split, f"names: {concept.name}", _core(concept.names)):
+        for name in concept.names_of(split):
             for pool in pools:
                 for template in share(WORDINGS[pool], split, pool, min(4, len(WORDINGS[pool]) - 4)):
                     yield template.format(name=name, Name=name[0].upper() + name[1:], label=name)

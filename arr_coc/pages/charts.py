@@ -29,8 +29,7 @@ class Plot:
         maker.sharp = random.random() < 0.6
         ink: Colour = (235, 235, 235) if dark else random.choice(((0, 0, 0), (60, 60, 60), (90, 90, 90)))
         family = maker.family(mono=0.03)
-        self.body = Style(family.regular, max(random.uniform(11, 17) * width / 800, 10), ink)
-        self.bold = Style(family.bold, self.body.size, ink)
+        self.body, self.bold = maker.styles(family, max(random.uniform(11, 17) * width / 800, 10), ink)
         self.faint: Colour = (90, 92, 100) if dark else (215, 215, 215)
         self.colours = [self._colour() for _ in range(12)]
         self.head, self.names = self._categories(most)

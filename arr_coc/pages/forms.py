@@ -68,7 +68,7 @@ def form(maker: PageMaker) -> None:
         if len(writer.shown) == before:
             break
     if random.random() < 0.35 and y + size * 4 < bottom:
-        note = maker.style(look.label.face, max(9, size * 0.8), look.label.colour)
+        note = look.label.sized(max(9, size * 0.8))
         _, y = sheet.paragraph(maker.words.text(random.randint(1, 5)), x, y + size * 1.2, inner, note)
     if y < height * 0.8 and random.random() < 0.75:
         sheet.height = int(max(y + size * random.uniform(3, 6), width * 0.45))

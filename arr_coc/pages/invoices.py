@@ -29,9 +29,7 @@ class _Invoice:
         self.layout = maker.arrange("invoice")
         maker.speak()
         family = maker.family(mono=0.1)
-        size = self.random.uniform(10.5, 15)
-        self.body = maker.style(family.regular, size)
-        self.bold = Style(family.bold, size, self.body.colour)
+        self.body, self.bold = maker.styles(family, self.random.uniform(10.5, 15))
         self.accent = maker.accent() if self.random.random() < 0.5 else self.body.colour
         self.label = self.bold if self.random.random() < 0.4 else self.body
         self.colon, self.upper = self.random.choice((":", ":", "")), self.random.random() < 0.25
@@ -39,7 +37,7 @@ class _Invoice:
         self.width = width - 2 * self.left
         self.y = float(self.random.randint(16, 46))
         self.leading = self.random.uniform(1.25, 1.55)
-        self.step = size * self.leading
+        self.step = self.body.size * self.leading
         self.shown: list[Shown] = []
         self.period: list[str] = []  # its first and last day as printed
 
@@ -229,12 +227,9 @@ def _sums(paper: _Invoice, amounts: list[float]) -> None:
     room = paper.width * random.uniform(0.35, 0.5)
     paper.y += paper.step * 0.5
     for concept, amount in lines.items():
-        fact, bold = (
-            paper.maker.fact(concept, values.money(round(amount, 2)), "amount"),
-            concept in ("total", "balance"),
-        )
-        x = paper.left + paper.width - room
-        paper.y = paper.facts([fact], x, paper.y, room, right=True, strong=bold and strong)
+        fact = paper.maker.fact(concept, values.money(round(amount, 2)), "amount")
+        x, bold = paper.left + paper.width - room, strong and concept in ("total", "balance")
+        paper.y = paper.facts([fact], x, paper.y, room, right=True, strong=bold)
         if concept == "total" and random.random() < 0.25:
             _write_count(paper, paper.bold if strong else paper.body)
 

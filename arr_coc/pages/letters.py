@@ -132,14 +132,9 @@ def open_page(maker: PageMaker) -> Column:
     width, height = random.choice(((724, 1024), (724, 1024), (791, 1024)))
     maker.open(width, height, maker.paper())
     family = maker.family(mono=0.2)
-    body = maker.style(family.regular, random.uniform(10.5, 17))
-    margin, top, leading = (
-        float(random.randint(36, 96)),
-        float(random.randint(36, 80)),
-        random.choice((1.2, 1.3, 1.4, 1.6)),
-    )
-    bold = Style(family.bold, body.size, body.colour)
-    return Column(maker, body, bold, margin, top, width - 2 * margin, leading)
+    body, bold = maker.styles(family, random.uniform(10.5, 17))
+    margin, leading = float(random.randint(36, 96)), random.choice((1.2, 1.3, 1.4, 1.6))
+    return Column(maker, body, bold, margin, random.randint(36, 80), width - 2 * margin, leading)
 
 
 @PAGES.register("letter")
@@ -345,14 +340,10 @@ def email(maker: PageMaker) -> None:
     sheet = maker.open(width, height, paper)
     maker.sharp = True
     family = maker.family(mono=0.5 if layout == "plain text" else 0.05)
-    body = Style(family.regular, random.uniform(11.5, 16), ink)
-    margin, side = float(random.randint(24, 70)), 190.0 if layout == "pane" else 0.0
-    top, bold, leading = (
-        float(random.randint(30, 56)),
-        Style(family.bold, body.size, ink),
-        random.choice((1.3, 1.4, 1.5)),
-    )
-    column = Column(maker, body, bold, margin + side, top, width - side - 2 * margin, leading)
+    body, bold = maker.styles(family, random.uniform(11.5, 16), ink)
+    margin, side, leading = random.randint(24, 70), 190 if layout == "pane" else 0, random.choice((1.3, 1.4, 1.5))
+    place = margin + side, random.randint(30, 56), width - side - 2 * margin
+    column = Column(maker, body, bold, *place, leading)
     if layout == "pane":
         _folders(maker, body, height)
     if app:

@@ -158,9 +158,10 @@ class PageMaker:
         draw = self.random.random()
         return self.fonts.draw(self.random, "mono" if draw < mono else "display" if draw < mono + display else "plain")
 
-    def style(self, face: FontFace, size: float, colour: Colour | None = None) -> Style:
-        """The style of a face at `size` px per em."""
-        return Style(face, size, self.ink() if colour is None else colour)
+    def styles(self, family: Family, size: float, colour: Colour | None = None) -> tuple[Style, Style]:
+        """Regular and bold style of a family at `size` px per em, in one colour."""
+        colour = self.ink() if colour is None else colour
+        return Style(family.regular, size, colour), Style(family.bold, size, colour)
 
     def shown(self, text: str, *, upper: float = 0.0) -> str:
         """A text, in capitals with probability `upper`."""

@@ -21,8 +21,8 @@ def manual(maker: PageMaker) -> None:
     layout, questions = maker.arrange("manual"), maker.questions
     family = maker.family(mono=0.05)
     two = layout == "two columns"
-    body = maker.style(family.regular, random.uniform(10, 12) if two else random.uniform(10.5, 15))
-    head = Style(family.bold if random.random() < 0.6 else maker.family(mono=0).bold, body.size, body.colour)
+    body, head = maker.styles(family, random.uniform(10, 12) if two else random.uniform(10.5, 15))
+    head = head if random.random() < 0.6 else Style(maker.family(mono=0).bold, body.size, body.colour)
     head = head.inked(maker.accent()) if random.random() < 0.3 else head
     margin, top = float(random.randint(40, 80)), float(random.randint(50, 80))
     if random.random() < 0.5:  # a running head
@@ -252,9 +252,8 @@ def _listing(maker: PageMaker, titles: str) -> Column:
     width, height = random.choice(((724, 1024), (800, 800), (1024, 640), (600, 900)))
     maker.open(width, height, maker.paper())
     family = maker.family(mono=0.1)
-    body, margin = maker.style(family.regular, random.uniform(11, 17)), float(random.randint(30, 80))
-    bold, y = Style(family.bold, body.size, body.colour), float(random.randint(40, 70))
-    column = Column(maker, body, bold, margin, y, width - 2 * margin, 1.4)
+    (body, bold), margin = maker.styles(family, random.uniform(11, 17)), random.randint(30, 80)
+    column = Column(maker, body, bold, margin, random.randint(40, 70), width - 2 * margin, 1.4)
     words = maker.one(titles) if random.random() < 0.6 else f"{maker.words.noun()} {maker.one(titles)}".title()
     face = maker.family(display=0.2).bold if random.random() < 0.5 else family.bold
     style = Style(face, body.size * random.uniform(1.3, 2.1), maker.accent() if random.random() < 0.3 else body.colour)

@@ -62,8 +62,7 @@ class _Receipt:
         self.right = width - self.left
         family = maker.fonts.draw(random, "mono") if random.random() < 0.6 else maker.family(mono=0)
         size = (self.right - self.left) / (wide * 0.6)
-        self.body = Style(family.regular, max(10.0, min(size, 24.0)), maker.ink())
-        self.bold = Style(family.bold, self.body.size, self.body.colour)
+        self.body, self.bold = maker.styles(family, max(10.0, min(size, 24.0)))
         self.step = self.body.size * random.choice((1.15, 1.25, 1.4, 1.6))
         self.y = float(random.randint(16, 40))
         self.upper = random.random() < 0.5

@@ -53,8 +53,7 @@ class ScreenSheet:
         maker.sharp = True
         family = maker.family(mono=0.04)
         size = random.uniform(16, 22) if self.shape == "phone" else random.uniform(12, 17)
-        self.body = Style(family.regular, size, self.theme.ink)
-        self.bold = Style(family.bold, size, self.theme.ink)
+        self.body, self.bold = maker.styles(family, size, self.theme.ink)
         self.small = Style(family.regular, max(9.5, size * 0.78), self.theme.faint)
         self.top, self.left, self.right = 0.0, 0.0, float(width)
 

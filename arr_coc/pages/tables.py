@@ -254,11 +254,11 @@ def table(maker: PageMaker) -> None:
     layout = maker.arrange("table")
     family = maker.family(mono=0.12)
     size = random.uniform(10, 13) if columns > 5 else random.uniform(11, 17)
-    body = maker.style(family.regular, size)
+    body, bold = maker.styles(family, size)
     dark = layout in ("shaded head", "boxed", "wide") and random.random() < 0.3
-    head = Style(family.bold if random.random() < 0.75 else family.regular, size * random.choice((1.0, 1.0, 0.92)))
-    head = head.inked((255, 255, 255) if dark else body.colour)
-    first = Style(family.bold, size, body.colour) if layout == "bold row heads" or random.random() < 0.15 else body
+    head = (bold if random.random() < 0.75 else body) * random.choice((1.0, 1.0, 0.92))
+    head = head.inked((255, 255, 255)) if dark else head
+    first = bold if layout == "bold row heads" or random.random() < 0.15 else body
     rule = random.choice(((0, 0, 0), (110, 110, 110), (190, 190, 190)))
     shade, padding = maker.accent() if dark else maker.tint(), random.uniform(0.35, 0.9)
     margin = random.randint(24, 70)
