@@ -31,6 +31,8 @@ from .pdf_corpus import pdf_pages
 from .pdf_reading import is_readable, read_pdf_page
 from .real_pages import RealPages
 
+Edges = Sequence[float]  # of a box
+
 PAGES_OF_DOCUMENT, FEWEST_LINES, MOST_PRICES, MOST_MANUALS = 3, 15, 4, 1500
 _KEYS = {"company": "shop", "date": "receipt date", "address": "address", "total": "total"}
 _SPAN = re.compile(r"(\S*\d\S*)\s*(?:-|to|thru)\s*(\S*\d\S*)")
@@ -96,12 +98,7 @@ def kept_out(path: Path | None) -> set[str]:
 
 
 def question(
-    label: str,
-    value: str,
-    boxes: Sequence[Sequence[float]],
-    label_box: Sequence[float] | None,
-    concept: str = "",
-    part: str = "",
+    label: str, value: str, boxes: Sequence[Edges], label_box: Edges | None, concept: str = "", part: str = ""
 ) -> dict[str, Any]:
     """A question of a page's file."""
     told = {"label": label, "concept": concept, "part": part, "answers": [value]}

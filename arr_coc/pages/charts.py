@@ -13,6 +13,7 @@ from .splits import pools, share
 from .tables import row_heads
 
 Texts = list[Piece | None]
+Numbers = list[list[float]]  # by series
 
 
 class Plot:
@@ -192,7 +193,7 @@ def _axes(plot: Plot, area: Box, high: float, grid: bool, x_title: float | None)
     return ticks[-1] / (y1 - y0)
 
 
-def _several(plot: Plot, count: int, lines: bool) -> tuple[list[list[float]], list[str]]:
+def _several(plot: Plot, count: int, lines: bool) -> tuple[Numbers, list[str]]:
     """Series of numbers of one scale, and their names."""
     random, noun, company = plot.random, plot.maker.words.noun, plot.values.company
     series = [plot.numbers(len(plot.names), lines) for _ in range(count)]
@@ -287,12 +288,7 @@ def _upright(plot: Plot, lines: bool) -> None:
 
 
 def _ask_series(
-    plot: Plot,
-    names: Sequence[str],
-    legend: Sequence[Piece],
-    series: Sequence[Sequence[float]],
-    labels: Sequence[Pieces],
-    texts: Sequence[Texts],
+    plot: Plot, names: list[str], legend: list[Piece], series: Numbers, labels: list[Pieces], texts: list[Texts]
 ) -> None:
     questions, random = plot.maker.questions, plot.random
     if len(series) == 1:

@@ -58,6 +58,9 @@ class PrintedWord:
         return self.text.strip(_EDGES).casefold()
 
 
+Printed = Sequence[PrintedWord]
+
+
 def words_of(lines: Sequence[Line]) -> list[list[PrintedWord]]:
     """The words of each line, in order; lines may have none."""
     found = []
@@ -82,27 +85,13 @@ class _Asker:
     def ask(self) -> tuple[Question, ...]:
         """All questions; none of a page with characters that are not known."""
         if self.words and all(UNKNOWN not in line.text for line in self.page.lines):
-            for sort in (
-                self._follow,
-                self._higher_up,
-                self._line_end,
-                self._second_time,
-                self._more,
-                self._occurrences,
-                self._numbers,
-                self._whole,
-            ):
+            two_places = (self._higher_up, self._line_end, self._second_time, self._more)
+            for sort in (self._follow, *two_places, self._occurrences, self._numbers, self._whole):
                 sort()
         return tuple(self.writer.questions)
 
     def _add(
-        self,
-        wording: str,
-        answers: str | Sequence[str],
-        shown: Sequence[PrintedWord],
-        leads: Sequence[PrintedWord],
-        kind: str,
-        **names: str,
+        self, wording: str, answers: str | Sequence[str], shown: Printed, leads: Printed, kind: str, **names: str
     ) -> None:
         boxes, labels = [word.box for word in shown], [word.box for word in leads]
         self.writer.add(self.writer.word(wording, **names), answers, boxes, labels, kind)

@@ -16,6 +16,7 @@ _COLUMNS = listed("kinds of columns")
 _HEADS = ("country", "city", "person", "product", "words", "company", "year", "month", "code", "job")
 
 Cell = list[Piece]
+Texts = Sequence[Sequence[str]]  # by row
 
 
 @dataclass(frozen=True)
@@ -34,13 +35,7 @@ class TableLook:
 
 
 def write_table(
-    sheet: Sheet,
-    look: TableLook,
-    texts: Sequence[Sequence[str]],
-    aligns: Sequence[str],
-    x: float,
-    y: float,
-    width: float,
+    sheet: Sheet, look: TableLook, texts: Texts, aligns: Sequence[str], x: float, y: float, width: float
 ) -> tuple[list[Cell], list[list[Cell]], float]:
     """Writes a table whose top is at y; the first row of `texts` has the heads, `aligns` is that of each column.
 
@@ -66,7 +61,7 @@ def write_table(
     return cells[0], cells[1:], tops[-1]
 
 
-def _widths(look: TableLook, texts: Sequence[Sequence[str]], width: float, padding: float) -> list[float]:
+def _widths(look: TableLook, texts: Texts, width: float, padding: float) -> list[float]:
     """Widths of columns: as needed for one line per cell, reduced if too wide, extended to fill the width."""
     (heads, *rows), head, natural, least = texts, look.head, [], []
     for i, text in enumerate(heads):

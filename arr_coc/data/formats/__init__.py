@@ -26,12 +26,7 @@ from .published import VqaV2 as VqaV2
 DEFAULT_FORMAT = "jsonl"
 
 
-def open_records(
-    spec: Mapping[str, Any],
-    *,
-    folder: str | Path = ".",
-    limit: int | None = None,
-) -> Sequence[Record]:
+def open_records(spec: Mapping[str, Any], *, folder: str | Path = ".", limit: int | None = None) -> Sequence[Record]:
     """Reads the records of a source; images are opened on demand.
 
     Args:
