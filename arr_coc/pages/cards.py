@@ -209,8 +209,8 @@ def ticket(maker: PageMaker) -> None:
             sheet.line((right + 10, at), (right + 10, at + 5), colour=ink)
         for i, shown in enumerate(random.sample(writer.shown, min(2, len(writer.shown)))):
             style = value * 0.9
-            line = style.wrap(shown.text, width - right - 50)[0]
-            sheet.write(line, right + 26, head.size * 2 + value.size * (2 + 2 * i), style)
+            line, room = style.wrap(shown.text, width - right - 40)[0], width - right - 40
+            sheet.paragraph(line, right + 26, head.size * 2 + value.size * (2 + 2 * i), room, style)
     if layout == "framed":
         sheet.rectangle(6, 6, width - 7, sheet.height - 7, outline=accent, width=2)
     ask_fields(maker, writer.shown, domain)

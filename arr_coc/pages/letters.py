@@ -28,17 +28,13 @@ class _Fact:
         return {slot: _SLOTS[slot](values) for slot in re.findall(r"\{(\w+)\}", self.template)}
 
 
-def _parsed() -> tuple[_Fact, ...]:
-    facts = []
-    for line in Path(__file__).with_name("facts.txt").read_text(encoding="utf-8").splitlines():
-        template, *asked = line.split(" # ")
-        pairs = (part.split(":", 1) for part in asked)
-        questions_of = ((slot.strip(), tuple(q.strip() for q in questions.split(";"))) for slot, questions in pairs)
-        facts.append(_Fact(template, tuple(questions_of)))
-    return tuple(facts)
+def _parsed(line: str) -> _Fact:
+    template, *asked = line.split(" # ")
+    questions = (part.split(":", 1) for part in asked)
+    return _Fact(template, tuple((slot.strip(), tuple(map(str.strip, own.split(";")))) for slot, own in questions))
 
 
-FACTS = _parsed()
+FACTS = tuple(map(_parsed, Path(__file__).with_name("facts.txt").read_text(encoding="utf-8").splitlines()))
 """Sentences with slots for values, and questions about the values."""
 
 
