@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from .fields import Field
 from .letters import Column
 from .maker import PAGES, PageMaker, on
@@ -81,7 +83,9 @@ def _writer(maker: PageMaker, ink: Colour, size: float, layout: str = "", column
 
 
 def _fields(maker: PageMaker, domain: str, least: int, most: int) -> list[Field]:
-    return [each for each in maker.names.draw(domain, maker.random.randint(least, most)) if each.kind != "note"]
+    drawn = maker.names.draw(domain, maker.random.randint(least, most))
+    chosen = {"choice": (maker.values.choice(),)}  # there is no room for boxes to tick
+    return [replace(each, lines=chosen.get(each.kind, ())) for each in drawn if each.kind != "note"]
 
 
 @PAGES.register("id card")
