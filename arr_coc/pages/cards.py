@@ -207,7 +207,7 @@ def ticket(maker: PageMaker) -> None:
     domain = random.choice(("travel booking", "event registration"))
     right = width * 0.74 if layout == "stub" else width - 26
     drawn = [field for field in _fields(maker, domain, 5, 12) if field.kind != "address"]
-    writer.grid(drawn, 26, y, right - 38, sheet.height, tall=3.6)
+    writer.grid(drawn, 26, y, right - 38, sheet.height, tall=4.4)
     if layout == "stub":
         for at in range(0, sheet.height, 10):
             sheet.line((right + 10, at), (right + 10, at + 5), colour=ink)

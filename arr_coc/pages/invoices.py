@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from .fields import Field
 from .maker import PAGES, PageMaker
 from .pairs import Look, PairWriter, Shown, ask_facts
-from .question_writer import SPREAD, boxes_of, spoken
+from .question_writer import spoken
+from .receipts import ask_items
 from .sheet import Piece, Style, joined
 from .splits import listed, pairs
 from .tables import TableLook, write_table
@@ -275,21 +276,14 @@ def _ask(paper: _Invoice, items: Items) -> None:
 
 def _ask_items(paper: _Invoice, heads: Row, cells: list[Row], amounts: list[float], at: dict[str, int]) -> None:
     questions, random = paper.maker.questions, paper.random
+    if "price" not in at:
+        ask_items(paper.maker, [{"name": row[at["item"]], "amount": row[at["amount"]]} for row in cells], amounts)
+        return
     for row in random.sample(cells, min(3, len(cells))):
-        item, amount = row[at["item"]], row[at["amount"]]
-        name = joined(item)
-        if "price" not in at:
-            questions.ask("price", amount, item, item=name.lower(), itemlabel=name)
-            continue
-        concept = random.choice(("quantity", "price", "amount"))
-        cell, head = row[at[concept]], heads[at[concept]]
+        concept, item, name = random.choice(("quantity", "price", "amount")), row[at["item"]], joined(row[at["item"]])
+        cell, labels, told = row[at[concept]], [*item, *heads[at[concept]]], joined(heads[at[concept]])
         if concept == "quantity" and random.random() < 0.6:
-            questions.ask("quantity", cell, [*item, *head], item=name.lower(), itemlabel=name)
+            questions.ask("quantity", cell, labels, item=name.lower(), itemlabel=name)
         else:
-            told = joined(head)
             said = f'"{told}"' if questions.quotes else told.lower()
-            text = questions.word("cell", column=said, row=name, columnlabel=told, rowlabel=name)
-            questions.add(text, joined(cell), boxes_of(cell), boxes_of([*item, *head]))
-    if len(amounts) > 2 and amounts.count(max(amounts)) == 1 and "price" not in at and random.random() < 0.6:
-        row = cells[amounts.index(max(amounts))]
-        questions.ask("dearest", row[at["item"]], row[at["amount"]], kind=SPREAD)
+            questions.ask("cell", cell, labels, column=said, row=name, columnlabel=told, rowlabel=name)

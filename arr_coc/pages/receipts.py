@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from .fields import Field
 from .maker import PAGES, PageMaker
 from .pairs import Look, PairWriter, Shown, ask_facts
 from .question_writer import SPREAD, spoken
-from .sheet import Piece, Style, joined
+from .sheet import Piece, Pieces, Style, joined
 from .splits import listed, pairs
 
 _NEXT = 99  # beside what comes before
@@ -304,29 +305,30 @@ def _ask(paper: _Receipt, items: list[_Item]) -> None:
     if {"card", "cash"} & {each.field.concept for each in paper.shown}:  # one is absent as the other is there
         del kinds["card"], kinds["cash"]
     ask_facts(maker, paper.shown, _SPECIAL, kinds, 3)
-    _ask_items(paper, items)
+    parts = [{**item.parts, "quantity": [item.count] if item.count else []} for item in items]
+    ask_items(maker, parts, [item.total for item in items])
     if random.random() < 0.5:
         questions.gist("how many items", str(len(items)))
 
 
-def _ask_items(paper: _Receipt, items: list[_Item]) -> None:
-    questions, random = paper.maker.questions, paper.random
-    for item in random.sample(items, min(4, len(items))):
-        row, name = item.parts["name"], joined(item.parts["name"])
+def ask_items(maker: PageMaker, items: Sequence[Mapping[str, Pieces]], totals: Sequence[float]) -> None:
+    """Asks what items cost: of each, the parts "name", "amount" and perhaps "quantity", and its total."""
+    questions, random = maker.questions, maker.random
+    for parts in random.sample(items, min(4, len(items))):
+        name = joined(parts["name"])
         said = name.lower() if random.random() < 0.7 else name
-        questions.ask("price", item.parts["amount"], row, item=said, itemlabel=name)
-        if item.count is not None and random.random() < 0.4:
-            questions.ask("quantity", item.count, row, item=name.lower(), itemlabel=name)
-    amounts = [item.total for item in items]
-    item = random.choice(items)
-    if amounts.count(item.total) == 1 and random.random() < 0.4:
-        amount = item.parts["amount"]
-        questions.ask("item of price", item.parts["name"], amount, value=joined(amount))
-    if len(items) > 2 and all(item.quantity == 1 for item in items):
-        for word, best in (("dearest", max(amounts)), ("cheapest", min(amounts))):
-            if amounts.count(best) == 1 and random.random() < 0.5:
-                parts = items[amounts.index(best)].parts
-                questions.ask(word, parts["name"], parts["amount"], kind=SPREAD)
-    other = paper.maker.values.product()
-    if all(word not in " ".join(i.name for i in items).lower() for word in spoken(other).split()):
+        questions.ask("price", parts["amount"], parts["name"], item=said, itemlabel=name)
+        if parts.get("quantity") and random.random() < 0.4:
+            questions.ask("quantity", parts["quantity"], parts["name"], item=name.lower(), itemlabel=name)
+    i = random.randrange(len(items))
+    if totals.count(totals[i]) == 1 and random.random() < 0.4:
+        amount = items[i]["amount"]
+        questions.ask("item of price", items[i]["name"], amount, value=joined(amount))
+    single = all(joined(parts["quantity"]) == "1" for parts in items if parts.get("quantity"))
+    for word, best in (("dearest", max(totals)), ("cheapest", min(totals))):
+        if single and totals.count(best) == 1 and len(items) > 2 and random.random() < 0.5:
+            parts = items[totals.index(best)]
+            questions.ask(word, parts["name"], parts["amount"], kind=SPREAD)
+    other, names = maker.values.product(), " ".join(joined(parts["name"]) for parts in items).lower()
+    if all(word not in names for word in spoken(other).split()):
         questions.lack("price", item=other.lower(), itemlabel=other)
