@@ -27,8 +27,7 @@ from tqdm import tqdm
 from ..files import run_module, write_text
 from .field_mining import MinedField, TextLine, mine, normal, type_of
 from .field_wordings import PRICE, concept_of
-from .pdf_corpus import pdf_pages
-from .pdf_reading import is_readable, read_pdf_page
+from .pdf_corpus import is_readable, pdf_pages, read_pdf_page
 from .real_pages import RealPages
 
 Edges = Sequence[float]  # of a box

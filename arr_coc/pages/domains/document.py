@@ -18,8 +18,7 @@ from ..splits import Split, part
 from .domain import Layouts, Page, register
 from .glyphs import CONTRAST, MAX_FONT, MIN_FONT, Glyph, Styles, check_page, sample_pen, sample_styles, write
 from .rasterising import Ink, Ruler, compose, sample_palette
-from .values import FIELDS, TITLES, made_up_word, pick, sample_pairs
-from .wordings import ask
+from .values import FIELDS, TITLES, ask, made_up_word, pick, sample_pairs
 
 _EDGE = 4.0  # px at a 256 px page kept free of text on every side
 _LINE = 1.16  # least line pitch in font sizes: ascent plus descent of the tallest font in use

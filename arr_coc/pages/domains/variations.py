@@ -18,8 +18,7 @@ from .document import draw_fields
 from .domain import DOMAINS, Page
 from .glyphs import Glyph, check_page
 from .photo import photograph
-from .values import unheard_name
-from .wordings import ask
+from .values import ask, unheard_name
 
 
 def with_turns(rng: np.random.Generator, page: Page, share: float) -> Page:
