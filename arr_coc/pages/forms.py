@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .letters import Column
 from .maker import PAGES, PageMaker
 from .pairs import Look, PairWriter, ask_fields
 from .sheet import Style
@@ -83,30 +84,22 @@ def form(maker: PageMaker) -> None:
 
 def _heading(maker: PageMaker, look: Look, domain: str, x: float, y: float, width: float) -> float:
     """Writes an organisation's name, the title and a line of explanation; returns the next y."""
-    random, sheet, size = maker.random, maker.sheet, look.value.size
+    random, size = maker.random, look.value.size
     align = random.choice(("left", "middle", "middle"))
-    anchor = x if align == "left" else x + width / 2
     face = look.label.face if random.random() < 0.6 else maker.family(display=0.2).bold
     heading = Style(face, random.uniform(1.3, 2.0) * min(size, 16), look.label.colour)
     small = look.label.sized(max(9.0, size * 0.8))
+    column = Column(maker, small, heading, x, y + small.size, width, 1.25)
     if random.random() < 0.4:
-        y += small.size
-        sheet.write(maker.values.company(), anchor, y, small, align)
-        y += small.size * 0.4
+        column.write(maker.values.company(), align=align, after=0.1)
     if random.random() < 0.93:
-        text = maker.names.title(domain)
-        y += heading.size * 1.1
-        maker.title, y = sheet.paragraph(
-            text.upper() if random.random() < 0.35 else text, x, y, width, heading, 1.2, align
-        )
-        y -= heading.size * 0.8
+        maker.title = column.write(maker.shown(maker.names.title(domain), upper=0.35), heading, align, after=0.1)
     if random.random() < 0.3:
-        pieces, y = sheet.paragraph(maker.words.sentence(), x, y + small.size * 0.8, width, small, 1.25, align)
-        y -= small.size * 0.6
+        column.write(maker.words.sentence(), align=align)
+    y = column.y - small.size * 0.7
     if random.random() < 0.4:
-        y += size * 0.5
-        sheet.line((x, y), (x + width, y), colour=look.rule, width=random.choice((1, 2, 3)))
-    return y + size * 0.8
+        maker.sheet.across(x, x + width, y, look.rule, random.choice((1, 2, 3)))
+    return y + size * 0.6
 
 
 def _section(maker: PageMaker, look: Look, x: float, y: float, width: float, first: bool) -> float:
@@ -131,10 +124,7 @@ def _footer(maker: PageMaker, look: Look, x: float, y: float, width: float) -> N
     random, values = maker.random, maker.values
     if random.random() < 0.5:
         return
-    text = maker.one("footer")
     numbers = {"n": random.randint(1, 3), "m": random.randint(3, 9), "code": values.code(), "date": values.date()}
     firm = {"company": values.company(), "phone": values.phone(), "url": values.url()}
-    text = text.format(**numbers, **firm)
-    align = random.choice(("left", "middle", "right"))
-    anchor = {"left": x, "middle": x + width / 2, "right": x + width}[align]
-    maker.sheet.write(text, anchor, y, look.label.sized(10), align)
+    style, align = look.label.sized(10), random.choice(("left", "middle", "right"))
+    maker.sheet.paragraph(maker.one("footer").format(**numbers, **firm), x, y, width, style, align=align)

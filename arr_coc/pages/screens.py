@@ -57,10 +57,6 @@ class ScreenSheet:
         self.small = Style(family.regular, max(9.5, size * 0.78), self.theme.faint)
         self.top, self.left, self.right = 0.0, 0.0, float(width)
 
-    def box(self, left: float, top: float, right: float, bottom: float, fill: Colour | None) -> None:
-        """Draws a button or an input."""
-        self.sheet.rectangle(left, top, right, bottom, fill=fill, outline=self.theme.rule, radius=4)
-
     def frame(self) -> None:
         """Draws status bar or title bar, title and side bar."""
         if self.shape in ("phone", "tall"):
@@ -111,11 +107,9 @@ class ScreenSheet:
             if i == chosen:
                 top, bottom = y - self.body.size * 1.35, y + self.body.size * 0.65
                 sheet.rectangle(8, top, width - 8, bottom, fill=self.theme.accent, radius=5)
-            light = sum(self.theme.accent) < 400
-            colour = (255, 255, 255) if i == chosen and light else (0, 0, 0) if i == chosen else self.theme.ink
-            piece = sheet.write(entry, 20, y, self.body.inked(colour))
-            if i == chosen:
-                questions.ask("selected", piece)
+                questions.ask("selected", sheet.write(entry, 20, y, self.body.inked(on(self.theme.accent, 400))))
+            else:
+                sheet.write(entry, 20, y, self.body)
             y += self.body.size * 2.1
         self.left = float(width)
 
@@ -255,20 +249,24 @@ def _dialog(screen: ScreenSheet) -> None:
 
 
 def _buttons(screen: ScreenSheet, right: float, y: float) -> None:
-    random, sheet, questions = screen.random, screen.sheet, screen.questions
+    random, sheet, questions, theme, size = (
+        screen.random,
+        screen.sheet,
+        screen.questions,
+        screen.theme,
+        screen.body.size,
+    )
     pieces = []
     for i, name in enumerate(random.choice(alternatives("button", screen.maker.split))):
-        wide = screen.bold.width(screen.bold.printable(name)) + screen.body.size * 1.6
-        first = i == 0
-        fill = screen.theme.accent if first else None
-        screen.box(right - wide, y - screen.body.size * 1.3, right, y + screen.body.size * 0.6, fill)
-        colour = (on(screen.theme.accent, 400)) if first else screen.theme.ink
+        wide = screen.bold.width(screen.bold.printable(name)) + size * 1.6
+        fill, colour = (None, theme.ink) if i else (theme.accent, on(theme.accent, 400))
+        top, bottom = y - size * 1.3, y + size * 0.6
+        sheet.rectangle(right - wide, top, right, bottom, fill=fill, outline=theme.rule, radius=4)
         pieces.append(sheet.write(name, right - wide / 2, y, screen.bold.inked(colour), "middle"))
-        right -= wide + screen.body.size * 0.7
-    left, other = pieces[1], pieces[0]
-    answers = tuple(f"{a.text}{sign}{b.text}" for a, b in ((left, other), (other, left)) for sign in (" and ", ", "))
-    questions.add(questions.word("buttons"), answers, boxes_of([left, other]), kind=TWO_PLACES)
-    questions.beside("right", left, [other])
+        right -= wide + size * 0.7
+    answers = tuple(one.text + sign + two.text for one, two in (pieces[::-1], pieces) for sign in (" and ", ", "))
+    questions.add(questions.word("buttons"), answers, boxes_of(pieces[::-1]), kind=TWO_PLACES)
+    questions.beside("right", pieces[1], pieces[:1])
 
 
 def _dashboard(screen: ScreenSheet) -> None:
