@@ -110,8 +110,8 @@ class _Flow(Column):
         mono = Style(maker.fonts.draw(random, "mono").regular, self.body.size * 0.95, (20, 20, 20))
         name, other = maker.words.noun(), maker.words.noun()
         function = f"{maker.words.verb()}_{name}"
-        lines = (f"def {function}({other}):", f"{name} = {other}[{random.randint(0, 99)}]")
-        lines += (f"return {name} * {random.randint(2, 99)}",)
+        lines = [f"def {function}({other}):", f"{name} = {other}[{random.randint(0, 99)}]"]
+        lines.append(f"return {name} * {random.randint(2, 99)}")
         step, top = mono.size * 1.35, self.y - mono.size * 1.2
         maker.sheet.rectangle(self.x, top, self.x + self.width, top + step * 3 + mono.size * 0.8, fill=(240, 240, 242))
         for i, line in enumerate(lines):
@@ -180,7 +180,7 @@ def schedule(maker: PageMaker) -> None:
         else:
             when, room_x = sheet.write(time, x, y, column.bold), x + width * 0.78
             start, end = x + max(body.size * 7, when.box[2] - x + body.size), room_x if rooms else x + width
-        text, bottom = sheet.paragraph(name, start, y, end - start - 14, body, 1.2)
+        pieces, bottom = sheet.paragraph(name, start, y, end - start - 14, body, 1.2)
         place = None
         if rooms:
             where = form.format(n=random.randint(1, 40), l=random.choice("ABCDEF"))
@@ -189,7 +189,7 @@ def schedule(maker: PageMaker) -> None:
                 where, start if under else room_x, bottom if under else y, body * (0.85 if under else 1)
             )
             bottom += body.size * 1.2 * under
-        entries[name.casefold()] = when, text, place
+        entries[name.casefold()] = when, pieces, place
         if layout in ("ruled", "boxed"):
             sheet.across(x, x + width, max(bottom - body.size * 0.6, y + step * 0.4), (170, 170, 170))
         column.y = max(y + step, bottom + body.size * 0.5)

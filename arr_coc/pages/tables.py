@@ -217,9 +217,9 @@ class Table:
         for j, numbers in [(j, columns[j].numbers) for j in compared[:2]]:
             for word, best in (("highest", max(numbers)), ("lowest", min(numbers))):
                 if numbers.count(best) == 1 and random.random() < 0.5:
-                    row = cells[numbers.index(best)]
-                    leads, column = [*heads[j + 1], *row[j + 1]], _said(columns[j].name)
-                    questions.ask(word, row[0], leads, SPREAD, head=who, column=column)
+                    own, column = cells[numbers.index(best)], _said(columns[j].name)
+                    leads = [*heads[j + 1], *own[j + 1]]
+                    questions.ask(word, own[0], leads, SPREAD, head=who, column=column)
         if random.random() < 0.4:
             questions.gist("how many rows", str(count), head=who)
         if random.random() < 0.3:

@@ -199,7 +199,8 @@ def _field(rng: np.random.Generator, size: tuple[int, int], cells: int) -> Image
 
 def _coloured(levels: Image.Image, dark: np.ndarray, light: np.ndarray) -> Image.Image:
     """Levels, mode L, as colours between two."""
-    return ImageOps.colorize(levels, *(tuple(colour.clip(0, 255).astype(int).tolist()) for colour in (dark, light)))
+    black, white = (tuple(colour.clip(0, 255).astype(int).tolist()) for colour in (dark, light))
+    return ImageOps.colorize(levels, black, white)
 
 
 # The print
