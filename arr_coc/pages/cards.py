@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from .fields import Field
-from .letters import Column
+from .letters import TextColumn
 from .maker import PAGES, PageMaker, on
 from .pairs import Look, PairWriter, ask_absent, ask_fields
 from .sheet import Colour, Style, find, joined
@@ -42,7 +42,7 @@ def business_card(maker: PageMaker) -> None:
         sheet.rectangle(0, 0, 22, sheet.height, fill=accent)
     elif layout == "bar top":
         sheet.rectangle(0, 0, width, 18, fill=accent)
-    column = Column(maker, small, small, 40, sheet.height * random.uniform(0.14, 0.2), width - 80, 1.4)
+    column = TextColumn(maker, small, small, 40, sheet.height * random.uniform(0.14, 0.2), width - 80, 1.4)
     company = "company", values.company(), Style(family.bold, small.size * 1.25, accent)
     lines = [("person", values.person(), name_style), ("job", values.job(), small)]
     for kind, text, style in [*lines, company] if layout in ("name under", "split") else [company, *lines]:
@@ -240,7 +240,7 @@ def badge(maker: PageMaker) -> None:
     role = sheet.write(maker.one("badge").upper(), width / 2, y, kind_style, "middle")
     name, big = values.person(), Style(family.bold, 60, ink)
     big *= min(1.0, (width - 50) / big.width(big.printable(name)))
-    column = Column(maker, small, small, 20, 110 + (height - 180) * 0.3, width - 40, 1.3)
+    column = TextColumn(maker, small, small, 20, 110 + (height - 180) * 0.3, width - 40, 1.3)
     person = column.write(name, big, "middle", after=0.2)
     company = column.write(values.company(), align="middle", after=0.3)
     questions.ask("card person", person)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .letters import Column
+from .letters import TextColumn
 from .maker import PAGES, PageMaker
 from .pairs import Look, PairWriter, ask_fields
 from .sheet import Style
@@ -89,7 +89,7 @@ def _heading(maker: PageMaker, look: Look, domain: str, x: float, y: float, widt
     face = look.label.face if random.random() < 0.6 else maker.family(display=0.2).bold
     heading = Style(face, random.uniform(1.3, 2.0) * min(size, 16), look.label.colour)
     small = look.label.sized(max(9.0, size * 0.8))
-    column = Column(maker, small, heading, x, y + small.size, width, 1.25)
+    column = TextColumn(maker, small, heading, x, y + small.size, width, 1.25)
     if random.random() < 0.4:
         column.write(maker.values.company(), align=align, after=0.1)
     if random.random() < 0.93:

@@ -60,7 +60,7 @@ def duration(values: Values) -> str:
     return values.random.choice((f"{number} {unit}", f"{word} ({number}) {unit}", f"{word} {unit}"))
 
 
-class Column:
+class TextColumn:
     """A column of running text, written from `y`, the next baseline, downwards; it asks about the facts in it."""
 
     def __init__(
@@ -122,7 +122,7 @@ class Column:
         self.maker.sheet.write(name, self.x + 4, self.y - self.step * 1.1, hand)
 
 
-def open_page(maker: PageMaker) -> Column:
+def open_page(maker: PageMaker) -> TextColumn:
     """Opens a sheet for text; returns its column."""
     random = maker.random
     width, height = random.choice(((724, 1024), (724, 1024), (791, 1024)))
@@ -130,7 +130,7 @@ def open_page(maker: PageMaker) -> Column:
     family = maker.family(mono=0.2)
     body, bold = maker.styles(family, random.uniform(10.5, 17))
     margin, leading = float(random.randint(36, 96)), random.choice((1.2, 1.3, 1.4, 1.6))
-    return Column(maker, body, bold, margin, random.randint(36, 80), width - 2 * margin, leading)
+    return TextColumn(maker, body, bold, margin, random.randint(36, 80), width - 2 * margin, leading)
 
 
 @PAGES.register("letter")
@@ -197,7 +197,7 @@ def memo(maker: PageMaker) -> None:
 _ASKED = {"memo from": "writer", "memo to": "receiver", "memo date": "date", "memo subject": "subject"}
 
 
-def head_fields(column: Column, layout: str, what: str) -> None:
+def head_fields(column: TextColumn, layout: str, what: str) -> None:
     """Writes to, from, date and subject; asks about them and about absent ones."""
     maker, questions, body = column.maker, column.maker.questions, column.body
     random, values = maker.random, maker.values
@@ -254,7 +254,7 @@ def agreement(maker: PageMaker) -> None:
     write_number(maker, column.body, column.x + column.width / 2, "middle", 0.5)
 
 
-def _clauses(column: Column, short: str, state: str) -> None:
+def _clauses(column: TextColumn, short: str, state: str) -> None:
     maker, questions = column.maker, column.maker.questions
     random = maker.random
     length, notice = duration(maker.values), f"{random.choice((10, 14, 30, 60, 90))} days"
@@ -289,12 +289,12 @@ def _clauses(column: Column, short: str, state: str) -> None:
             questions.ask(word, answer)
 
 
-def _signatures(column: Column, *companies: str) -> None:
+def _signatures(column: TextColumn, *companies: str) -> None:
     """Both parties' signature blocks beside each other."""
     maker, questions, body, step = column.maker, column.maker.questions, column.body, column.step
     top, room = column.y + step, column.width * 0.46
     for left, company in zip((column.x, column.x + column.width * 0.53), companies, strict=True):
-        own = Column(maker, body, column.bold, left, top, room, column.leading)
+        own = TextColumn(maker, body, column.bold, left, top, room, column.leading)
         named = own.write(company, after=2)
         maker.sheet.across(left, left + room * 0.87, own.y - step * 0.8, body.colour)
         name = maker.values.person()
@@ -307,7 +307,7 @@ def _signatures(column: Column, *companies: str) -> None:
             questions.ask("title of", job, signer, name=joined(signer))
 
 
-def _after(column: Column, label: str, text: str) -> Pieces:
+def _after(column: TextColumn, label: str, text: str) -> Pieces:
     """Writes a text after a label; returns its pieces."""
     pieces = column.write(f"{label} {text}", after=0.2)
     return find(pieces, column.body.printable(text))
@@ -339,7 +339,7 @@ def email(maker: PageMaker) -> None:
     body, bold = maker.styles(family, random.uniform(11.5, 16), ink)
     margin, side, leading = random.randint(24, 70), 190 if layout == "pane" else 0, random.choice((1.3, 1.4, 1.5))
     place = margin + side, random.randint(30, 56), width - side - 2 * margin
-    column = Column(maker, body, bold, *place, leading)
+    column = TextColumn(maker, body, bold, *place, leading)
     if layout == "pane":
         _folders(maker, body, height)
     if app:
@@ -365,7 +365,7 @@ def _folders(maker: PageMaker, body: Style, height: int) -> None:
             maker.questions.ask("folder", count, piece, name=name)
 
 
-def _app_head(column: Column, subject: str) -> None:
+def _app_head(column: TextColumn, subject: str) -> None:
     """The head of a mail app: subject in large print, sender with a round picture, time at the right."""
     maker, questions, sheet, body = column.maker, column.maker.questions, column.maker.sheet, column.body
     values, side = maker.values, body.size * 2.6

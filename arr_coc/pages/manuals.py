@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 
 from .fields import Field
-from .letters import Column, write_number
+from .letters import TextColumn, write_number
 from .maker import PAGES, PageMaker
 from .pairs import Look, PairWriter
 from .question_writer import SPREAD
@@ -50,7 +50,7 @@ def manual(maker: PageMaker) -> None:
     questions.gist("table there", "no")
 
 
-class _Flow(Column):
+class _Flow(TextColumn):
     """Writes sections in a column."""
 
     def __init__(
@@ -246,14 +246,14 @@ def directory(maker: PageMaker) -> None:
     maker.called = ("contents", "table of contents") if chapters else ()
 
 
-def _listing(maker: PageMaker, titles: str) -> Column:
+def _listing(maker: PageMaker, titles: str) -> TextColumn:
     """Opens a sheet with a title; returns its column."""
     random = maker.random
     width, height = random.choice(((724, 1024), (800, 800), (1024, 640), (600, 900)))
     maker.open(width, height, maker.paper())
     family = maker.family(mono=0.1)
     (body, bold), margin = maker.styles(family, random.uniform(11, 17)), random.randint(30, 80)
-    column = Column(maker, body, bold, margin, random.randint(40, 70), width - 2 * margin, 1.4)
+    column = TextColumn(maker, body, bold, margin, random.randint(40, 70), width - 2 * margin, 1.4)
     words = maker.one(titles) if random.random() < 0.6 else f"{maker.words.noun()} {maker.one(titles)}".title()
     face = maker.family(display=0.2).bold if random.random() < 0.5 else family.bold
     style = Style(face, body.size * random.uniform(1.3, 2.1), maker.accent() if random.random() < 0.3 else body.colour)

@@ -11,7 +11,7 @@ from .pairs import Look, PairWriter, ask_fields
 from .question_writer import TICK, TWO_PLACES, boxes_of, spoken
 from .sheet import Colour, Piece, Style
 from .splits import alternatives, listed
-from .tables import Table, TableLook
+from .tables import DrawnTable, TableLook
 
 
 @dataclass(frozen=True)
@@ -306,7 +306,7 @@ def _window(screen: ScreenSheet) -> None:
     columns = 2 if screen.shape == "phone" else random.randint(3, 5)
     room, body = screen.right - screen.left - 40, Style(screen.body.face, min(screen.body.size, 15), screen.theme.ink)
     most = max(5, int((sheet.height - screen.top - 60) / (body.size * 2.6)))
-    drawn = Table(maker, columns, random.randint(4, most))
+    drawn = DrawnTable(maker, columns, random.randint(4, most))
     kind = random.choice(("horizontal rules", "head rule", "plain"))
     head = Style(screen.bold.face, body.size * 0.92, screen.theme.faint)
     look = TableLook(kind, screen.theme.rule, screen.theme.card, 0.5, head, body, body, 2.0)
@@ -416,7 +416,7 @@ def _output(maker: PageMaker, writer: PairWriter, x: float, y: float, *, first: 
             sheet.write(body.wrap(f"{values.time()} {level}{maker.words.sentence()}", width)[0], x, y, body)
             y += step
     if layout == "table" and first:
-        drawn = Table(maker, 3, random.randint(3, 7))
+        drawn = DrawnTable(maker, 3, random.randint(3, 7))
         look = TableLook("plain", (0, 0, 0), (0, 0, 0), 0.4, body, body, body, writer.look.leading, False)
         bottom = drawn.write(look, x, y - step, width, ["left"] * 4, case=str.upper)
         drawn.ask()

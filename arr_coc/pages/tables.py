@@ -165,7 +165,7 @@ def row_heads(maker: PageMaker, count: int) -> tuple[str, list[str]]:
     return name, list(texts)
 
 
-class Table:
+class DrawnTable:
     """A random table with heads of columns and rows: its content, and once written, the places of its cells."""
 
     def __init__(self, maker: PageMaker, columns: int, rows: int) -> None:
@@ -259,7 +259,7 @@ def table(maker: PageMaker) -> None:
     margin = random.randint(24, 70)
     x, y, inner = float(margin), float(random.randint(30, 70)), float(width - 2 * margin)
     leading = random.uniform(1.3, 2.1)
-    drawn = Table(maker, columns, min(random.randint(3, 22), int((height - 230) / (size * leading))))
+    drawn = DrawnTable(maker, columns, min(random.randint(3, 22), int((height - 230) / (size * leading))))
     y = _caption(maker, family.bold, body, drawn.corner, x, y, inner)
     if random.random() < 0.3:
         _, y = sheet.paragraph(maker.words.text(random.randint(1, 4)), x, y + size * 0.6, inner, body)
