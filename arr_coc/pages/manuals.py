@@ -9,7 +9,8 @@ from .letters import TextColumn, write_number
 from .maker import PAGES, PageMaker
 from .pairs import Look, PairWriter
 from .question_writer import SPREAD
-from .sheet import Piece, Pieces, Style, find, joined
+from .sheet import Pieces, Style, find, joined
+from .tables import TableLook, write_table
 
 
 @PAGES.register("manual")
@@ -160,55 +161,39 @@ def schedule(maker: PageMaker) -> None:
     random, values, words = maker.random, maker.values, maker.words
     layout, questions = maker.arrange("schedule"), maker.questions
     column = _listing(maker, "schedule title")
-    sheet, body, x, width = maker.sheet, column.body, column.x, column.width
+    sheet, body, leading = maker.sheet, column.body, random.uniform(1.7, 2.8)
     day = values.day(2015, 2029).replace(hour=random.randint(6, 10), minute=random.choice((0, 15, 30)))
-    rooms = layout in ("rooms", "ruled") or random.random() < 0.4
-    form = maker.one("room")
-    entries: dict[str, tuple[Piece, Pieces, Piece | None]] = {}
-    step, count = body.size * random.uniform(1.7, 2.8), random.randint(6, 16)
-    while column.y + step < sheet.height - 30 and len(entries) < count:
-        both = f"{words.adjective()} {words.noun()}".capitalize()
-        talk = f"{values.person()}: {words.noun()}"
+    rooms, form = layout in ("rooms", "ruled") or random.random() < 0.4, maker.one("room")
+    drawn: dict[str, tuple[str, str, str]] = {}  # time, name and room
+    for _ in range(min(random.randint(6, 16), int((sheet.height - column.y) / (body.size * leading)) - 1)):
+        both, talk = f"{words.adjective()} {words.noun()}".capitalize(), f"{values.person()}: {words.noun()}"
         name = random.choice((words.thing().capitalize(), talk, both, values.city()))
-        if name.casefold() in entries:
-            continue
-        time, y = values.time(day), column.y
+        room = form.format(n=random.randint(1, 40), l=random.choice("ABCDEF"))
+        drawn.setdefault(name.casefold(), (values.time(day), name, room))
         day += datetime.timedelta(minutes=random.choice((15, 30, 45, 60, 90)))
-        if layout == "time right":
-            when, start, room_x = sheet.write(time, x + width, y, body, "right"), x, x + width * 0.6
-            end = room_x if rooms else when.box[0]
-        else:
-            when, room_x = sheet.write(time, x, y, column.bold), x + width * 0.78
-            start, end = x + max(body.size * 7, when.box[2] - x + body.size), room_x if rooms else x + width
-        pieces, bottom = sheet.paragraph(name, start, y, end - start - 14, body, 1.2)
-        place = None
-        if rooms:
-            where = form.format(n=random.randint(1, 40), l=random.choice("ABCDEF"))
-            under = layout == "two lines"
-            place = sheet.write(
-                where, start if under else room_x, bottom if under else y, body * (0.85 if under else 1)
-            )
-            bottom += body.size * 1.2 * under
-        entries[name.casefold()] = when, pieces, place
-        if layout in ("ruled", "boxed"):
-            sheet.across(x, x + width, max(bottom - body.size * 0.6, y + step * 0.4), (170, 170, 170))
-        column.y = max(y + step, bottom + body.size * 0.5)
-    _finish(maker, column.y)
-    told = list(entries.values())
-    times = [when.text for when, _, _ in told]
-    for when, text, place in random.sample(told, min(5, len(told))):
-        name = joined(text)
+    order = {"time right": (1, 2, 0), "two lines": (0, 2, 1)}.get(layout, (0, 1, 2))
+    order = tuple(part for part in order if rooms or part != 2)
+    texts = [[entry[part] for part in order] for entry in drawn.values()]
+    ruling = {"ruled": "horizontal rules", "boxed": "boxed", "dotted": "dotted"}.get(layout, "plain")
+    look = TableLook(ruling, (170, 170, 170), sheet.paper, 0.4, body, body, body, leading, random.random() < 0.7)
+    aligns = ["right" if layout == "time right" and part == 0 else "left" for part in order]
+    first, rest, bottom = write_table(sheet, look, texts, aligns, column.x, column.y - body.size, column.width)
+    _finish(maker, bottom)
+    entries = [dict(zip(order, row, strict=True)) for row in (first, *rest)]
+    times = [joined(entry[0]) for entry in entries]
+    for entry in random.sample(entries, min(5, len(entries))):
+        when, text, name = entry[0], entry[1], joined(entry[1])
         questions.ask("event time", when, text, name=name)
-        if place and random.random() < 0.6:
-            questions.ask("event place", place, text, name=name)
-        if times.count(when.text) == 1 and random.random() < 0.5:
-            questions.ask("event at", text, when, time=when.text)
-    for word, (when, text, _) in (("event first", told[0]), ("event last", told[-1])):
-        questions.ask(word, text, when, kind=SPREAD)
+        if rooms and random.random() < 0.6:
+            questions.ask("event place", entry[2], text, name=name)
+        if times.count(joined(when)) == 1 and random.random() < 0.5:
+            questions.ask("event at", text, when, time=joined(when))
+    for word, entry in (("event first", entries[0]), ("event last", entries[-1])):
+        questions.ask(word, entry[1], entry[0], kind=SPREAD)
     questions.lack("event time", name=words.thing())
     if not rooms:
-        questions.lack("event place", name=joined(told[0][1]))
-    questions.gist("how many entries", str(len(told)))
+        questions.lack("event place", name=joined(entries[0][1]))
+    questions.gist("how many entries", str(len(entries)))
 
 
 @PAGES.register("directory")
@@ -264,5 +249,5 @@ def _listing(maker: PageMaker, titles: str) -> TextColumn:
 
 
 def _finish(maker: PageMaker, y: float) -> None:
-    if y < maker.sheet.height * 0.85 and maker.random.random() < 0.6:
+    if y + 20 > maker.sheet.height or y < maker.sheet.height * 0.85 and maker.random.random() < 0.6:
         maker.sheet.height = int(y + 30)
