@@ -24,8 +24,7 @@ from typing import Any
 
 import pypdfium2
 
-from arr_coc.data.pdf_corpus import install
-from arr_coc.data.pdf_reading import read_pdf_page
+from arr_coc.data.pdf_corpus import install, read_pdf_page
 from arr_coc.pages.line_questions import words_of
 from arr_coc.pages.page import Line
 

@@ -18,7 +18,7 @@ from arr_coc.pages.domains.document import Document, render_document
 from arr_coc.pages.domains.domain import Layouts
 from arr_coc.pages.domains.glyphs import CHARSET, MIN_FONT, text_unit
 from arr_coc.pages.domains.rasterising import Box, Ink
-from arr_coc.pages.domains.wordings import TEMPLATES, ask
+from arr_coc.pages.domains.values import TEMPLATES, ask
 from arr_coc.pages.fonts import family_names
 from arr_coc.pages.page import Question
 from arr_coc.pages.splits import SPLITS, Split

@@ -10,8 +10,7 @@ import pytest
 from tiny_pdf import PROSE, text_at, write_pdf
 
 from arr_coc.data import pdf_corpus
-from arr_coc.data.pdf_corpus import CachedPages, cache_pages, install, pdf_packages, pdf_pages
-from arr_coc.data.pdf_reading import read_pdf_page
+from arr_coc.data.pdf_corpus import CachedPages, cache_pages, install, pdf_packages, pdf_pages, read_pdf_page
 from arr_coc.pages.splits import SPLITS
 
 

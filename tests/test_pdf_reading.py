@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tiny_pdf import PROSE, text_at, write_pdf
 
-from arr_coc.data.pdf_reading import count_pdf_pages, is_readable, read_pdf_page
+from arr_coc.data.pdf_corpus import count_pdf_pages, is_readable, read_pdf_page
 from arr_coc.pages.page import UNKNOWN, TextPage
 
 

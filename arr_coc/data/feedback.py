@@ -27,14 +27,10 @@ _HELD_OUT = 3
 
 @dataclass(frozen=True)
 class Feedback:
-    """A user's feedback on an answer.
+    """A user's feedback on an answer: what the model said and what is right, if known.
 
-    Attributes:
-        said: the model's answer, if known.
-        answer: the right answer, if known.
-        boxes: boxes of the right answer and of its label, px of the image; empty if unknown.
-        history: earlier questions about the image and their answers.
-        time: time in ISO 8601.
+    `boxes`: of the right answer and of its label, px of the image; `history`: earlier questions about the image and
+    their answers; `time`: in ISO 8601.
     """
 
     image: bytes

@@ -5,7 +5,6 @@ of its own, with what it means in words that no label has. Names, questions and 
 (`question_writer.WORDINGS`) are divided into train, validation and test.
 """
 
-# ruff: noqa: E501 (lists are readable as running text)
 from __future__ import annotations
 
 import re
@@ -19,18 +18,14 @@ from ..pages.question_writer import WORDINGS, QuestionWriter, spoken
 from ..pages.splits import Split, listed, pairs, share
 from .field_mining import normal
 
-_SPAN = """
-start: {name} start; start of the {name}; first day of the {name}; beginning of the {name}; start date of the {name}: When does the {name} begin?; When does the {name} start?; What is the first day of the {name}?; From which date does the {name} run?; On which day does the {name} start?; What is the earlier date of the {name}?; Which date opens the {name}?; The {name} begins when?
-end: {name} end; end of the {name}; last day of the {name}; end date of the {name}; close of the {name}: When does the {name} end?; What is the last day of the {name}?; Until which date does the {name} run?; On which day does the {name} end?; When is the {name} over?; What is the later date of the {name}?; Which date closes the {name}?; The {name} ends when?
-"""
-
 _KINDS = frozenset(listed("kinds of concepts with wordings"))
 """Kinds of concepts that `QuestionWriter.named` has wordings for."""
 _LONG_FORMS = pairs("long forms of labels")
 PRICE = "price"
 """The concept of fields whose label is an item that was bought."""
 OWN, CORE = 0.45, 3
-"""Share of a concept's own questions, and before them of those that drawn receipts are asked; names and questions that are always for training."""
+"""Share of a concept's own questions, and before them of those that drawn receipts are asked; names and questions that
+are always for training."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +39,14 @@ class Concept:
     labels: tuple[str, ...]
     names: tuple[str, ...]
     questions: tuple[str, ...]
+
+    def names_of(self, split: Split) -> tuple[str, ...]:
+        """A split's names."""
+        return share(self.names, split, f"names: {self.name}", min(CORE, len(self.names) - 3))
+
+    def questions_of(self, split: Split) -> tuple[str, ...]:
+        """A split's questions of its own."""
+        return share(self.questions, split, f"questions: {self.name}", min(CORE, len(self.questions) - 3))
 
 
 def _items(text: str, sign: str = ";") -> tuple[str, ...]:
@@ -62,12 +65,6 @@ def concepts() -> dict[str, Concept]:
         printed = _items(labels[0], ",") if labels else ()
         bank[name] = Concept(name, pages, kind, printed, _items(names), _items(questions))
     return bank
-
-
-@lru_cache(maxsize=1)
-def _spans() -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
-    rows = (line.split(": ") for line in _SPAN.strip().splitlines())
-    return {name: (_items(names), _items(questions)) for name, names, questions in rows}
 
 
 def concept_of(label: str, pages: str) -> Concept | None:
@@ -107,18 +104,15 @@ class FieldAsker:
         if known.pages == "receipts" and drawn in WORDINGS and self.random.random() < OWN:
             return self.writer.word(drawn)
         if self.random.random() < OWN:
-            own = share(known.questions, self.split, f"questions: {concept}", _core(known.questions))
-            return self.random.choice(own)
+            return self.random.choice(known.questions_of(self.split))
         named = label and self.random.random() < 0.45
-        name = long_form(label) if named else self._name(known)
+        name = long_form(label) if named else self.random.choice(known.names_of(self.split))
         return self.writer.named(name, known.kind if known.kind in _KINDS else "", label if named else "")
 
-    def _name(self, concept: Concept) -> str:
-        return self.random.choice(share(concept.names, self.split, f"names: {concept.name}", _core(concept.names)))
-
     def _span(self, label: str, concept: Concept | None, part: str) -> str:
-        names, questions = _spans()[part]
-        name = self._name(concept) if concept and self.random.random() < 0.6 else long_form(label)
+        names, questions = listed(f"names of span {part}"), listed(f"questions for span {part}")
+        own = concept.names_of(self.split) if concept and self.random.random() < 0.6 else ()
+        name = self.random.choice(own) if own else long_form(label)
         name = re.sub(r"(^dates of the | dates?$|^dates? )", "", name).strip() or "period"
         if self.random.random() < 0.6:
             return self.random.choice(share(questions, self.split, f"{part} questions", CORE)).format(name=name)
@@ -126,17 +120,13 @@ class FieldAsker:
         return self.writer.named(told, "date")
 
 
-def _core(pool: tuple[str, ...]) -> int:
-    return min(CORE, len(pool) - 3)
-
-
 def wordings(split: Split) -> Iterator[str]:
     """Every wording of a split about known concepts: what `FieldAsker` chooses from."""
     for concept in concepts().values():
-        yield from share(concept.questions, split, f"questions: {concept.name}", _core(concept.questions))
+        yield from concept.questions_of(split)
         kind = {"phone": "contact", "email": "contact"}.get(concept.kind, concept.kind)
         pools = [pool for pool in ("any", kind) if pool in WORDINGS]
-        for name in share(concept.names, split, f"names: {concept.name}", _core(concept.names)):
+        for name in concept.names_of(split):
             for pool in pools:
                 for template in share(WORDINGS[pool], split, pool, min(4, len(WORDINGS[pool]) - 4)):
                     yield template.format(name=name, Name=name[0].upper() + name[1:], label=name)

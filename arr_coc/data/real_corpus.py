@@ -27,9 +27,10 @@ from tqdm import tqdm
 from ..files import run_module, write_text
 from .field_mining import MinedField, TextLine, mine, normal, type_of
 from .field_wordings import PRICE, concept_of
-from .pdf_corpus import pdf_pages
-from .pdf_reading import is_readable, read_pdf_page
+from .pdf_corpus import is_readable, pdf_pages, read_pdf_page
 from .real_pages import RealPages
+
+Edges = Sequence[float]  # of a box
 
 PAGES_OF_DOCUMENT, FEWEST_LINES, MOST_PRICES, MOST_MANUALS = 3, 15, 4, 1500
 _KEYS = {"company": "shop", "date": "receipt date", "address": "address", "total": "total"}
@@ -49,11 +50,7 @@ _DATE = re.compile(r"\d{1,4}[-/.]\d{1,2}[-/.]\d{2,4}")
 
 
 class Repository:
-    """Files of a git repository's HEAD; some of a mirror's may be missing.
-
-    Raises:
-        ValueError: not a repository.
-    """
+    """Files of a git repository's HEAD, some of which may be missing; a ValueError for another folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -100,12 +97,7 @@ def kept_out(path: Path | None) -> set[str]:
 
 
 def question(
-    label: str,
-    value: str,
-    boxes: Sequence[Sequence[float]],
-    label_box: Sequence[float] | None,
-    concept: str = "",
-    part: str = "",
+    label: str, value: str, boxes: Sequence[Edges], label_box: Edges | None, concept: str = "", part: str = ""
 ) -> dict[str, Any]:
     """A question of a page's file."""
     told = {"label": label, "concept": concept, "part": part, "answers": [value]}

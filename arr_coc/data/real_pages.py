@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from ..modeling.image_processing_arr_coc import Box
 from ..pages.line_questions import line_questions
 from ..pages.page import Line, Question, TextPage
 from ..pages.question_writer import ABSENT, DETAIL, NOT_THERE
@@ -141,14 +142,13 @@ def moved(rng: np.random.Generator, page: TextPage) -> TextPage:
     (wide, tall), scale = page.size, np.array([1, stretch] * 2, np.float32)
     shift = np.array([left * wide, top * tall * stretch] * 2, np.float32)
 
-    def boxes(boxes: Sequence[Sequence[float]]) -> tuple[Any, ...]:
-        return tuple(tuple(row) for row in (np.array(boxes).reshape(-1, 4) * scale + shift).tolist())
+    def at(box: Box) -> Box:
+        x0, y0, x1, y1 = (np.array(box) * scale + shift).tolist()
+        return x0, y0, x1, y1
 
     return replace(
         page,
         size=(round(wide * (1 + left + right)), round(tall * stretch * (1 + top + bottom))),
         lines=tuple(Line(each.text, each.boxes * scale + shift) for each in page.lines),
-        questions=tuple(
-            replace(each, boxes=boxes(each.boxes), label_boxes=boxes(each.label_boxes)) for each in page.questions
-        ),
+        questions=tuple(each.moved(at) for each in page.questions),
     )

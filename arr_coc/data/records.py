@@ -13,10 +13,11 @@ with a string are tags, by which `arr-coc evaluate` reports scores.
 """
 
 import json
-import math
 import os
+import sys
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -41,19 +42,13 @@ class HeldImage:
     make: Callable[[], Any] = field(compare=False, repr=False)
 
 
-@dataclass(frozen=True, eq=False)
-class _Hand:
-    """Keeps an image in memory alive, whose identity is the key."""
-
-    image: Image.Image
-
-    def __call__(self) -> Image.Image:
-        return self.image
+def _same(image: Image.Image) -> Image.Image:
+    return image
 
 
 def held(image: Image.Image) -> HeldImage:
     """Holds an image in memory; the same object is the same image."""
-    return HeldImage(("memory", id(image)), _Hand(image))
+    return HeldImage(("memory", id(image)), partial(_same, image))  # kept alive, as its identity is the key
 
 
 def opened(image: Path | HeldImage) -> Any:
@@ -87,11 +82,7 @@ def shorten(value: Any, length: int = 60) -> str:
 
 
 def require(row: Any, *names: str) -> None:
-    """Refuses a row that is not a mapping, or that lacks one of the fields `names`.
-
-    Raises:
-        ValueError: the row, or the first missing field.
-    """
+    """Refuses, by a ValueError, a row that is not a mapping, or that lacks one of the fields `names`."""
     if not isinstance(row, Mapping):
         raise ValueError(f"expected an object with {listed(names)}; got {shorten(row)}")
     for name in names:
@@ -105,11 +96,7 @@ def listed(names: Sequence[str]) -> str:
 
 
 def text_of(row: Mapping[str, Any], name: str) -> str:
-    """The string in the field `name`.
-
-    Raises:
-        ValueError: another type, or a blank string.
-    """
+    """The string in the field `name`; a ValueError for another type or a blank string."""
     value = row[name]
     if not isinstance(value, str) or not value.strip():
         raise ValueError(f"{name}: expected a non-empty string; got {shorten(value)}")
@@ -117,11 +104,7 @@ def text_of(row: Mapping[str, Any], name: str) -> str:
 
 
 def answers_of(value: Any, name: str = "answers") -> tuple[str, ...]:
-    """The right answers, from a list of strings with at least one that is not blank.
-
-    Raises:
-        ValueError: another type, an empty list, or only blank strings, which a model without an answer would match.
-    """
+    """The right answers, a list of strings; a ValueError if all are blank, or for another type."""
     if not isinstance(value, list | tuple) or not value or not all(isinstance(answer, str) for answer in value):
         raise ValueError(f"{name}: expected a non-empty list of strings; got {shorten(value)}")
     if not any(answer.strip() for answer in value):
@@ -130,33 +113,18 @@ def answers_of(value: Any, name: str = "answers") -> tuple[str, ...]:
 
 
 def said_by_people(value: Any) -> tuple[str, ...]:
-    """The right answers, from a list of strings or of `{"answer": str}`.
-
-    Raises:
-        ValueError: another type, or an empty list.
-    """
+    """The right answers, from a list of strings or of `{"answer": str}`; a ValueError for others."""
     if isinstance(value, list | tuple):
         value = [said.get("answer") if isinstance(said, Mapping) else said for said in value]
     return answers_of(value)
 
 
 def numbers_of(value: Any, name: str, count: int) -> list[float]:
-    """A list of `count` finite numbers.
-
-    Raises:
-        ValueError: another type.
-    """
+    """A list of `count` finite numbers; a ValueError for another type."""
     numbers = isinstance(value, list | tuple) and all(type(number) in (int, float) for number in value)
-    if not numbers or len(value) != count or not all(map(_is_finite, value)):
+    if not numbers or len(value) != count or not all(abs(number) <= sys.float_info.max for number in value):
         raise ValueError(f"{name}: expected {count} numbers; got {shorten(value)}")
     return [float(number) for number in value]
-
-
-def _is_finite(number: float) -> bool:
-    try:
-        return math.isfinite(number)
-    except OverflowError:  # an integer beyond the range of floats
-        return False
 
 
 def numbers_in(row: Mapping[str, Any], name: str, count: int | None, length: int | None = None) -> tuple[int, ...]:
@@ -178,11 +146,7 @@ def numbers_in(row: Mapping[str, Any], name: str, count: int | None, length: int
 
 
 def boxes_of(value: Any, name: str = "boxes") -> tuple[Box, ...]:
-    """Boxes from a list of [x0, y0, x1, y1]; none from None.
-
-    Raises:
-        ValueError: another type.
-    """
+    """Boxes from a list of [x0, y0, x1, y1], none from None; a ValueError for another type."""
     if value is None:
         return ()
     if not isinstance(value, list | tuple):
@@ -191,11 +155,7 @@ def boxes_of(value: Any, name: str = "boxes") -> tuple[Box, ...]:
 
 
 def box_of(box: Any, name: str) -> Box:
-    """A box from [x0, y0, x1, y1].
-
-    Raises:
-        ValueError: not four finite numbers, or a box that ends before it starts.
-    """
+    """A box from [x0, y0, x1, y1]; a ValueError if it is none, or ends before it starts."""
     try:
         x0, y0, x1, y1 = numbers_of(box, name, 4)
         ordered = x0 <= x1 and y0 <= y1
@@ -207,11 +167,7 @@ def box_of(box: Any, name: str) -> Box:
 
 
 def image_file(folder: Path, *names: str) -> Path:
-    """The first of `names` that is a file in `folder`, as an absolute path.
-
-    Raises:
-        ValueError: none of `names` is a file there.
-    """
+    """The first of `names` that is a file in `folder`, as an absolute path; a ValueError if there is none."""
     for name in names:
         path = os.path.join(os.getcwd(), folder, name)  # pathlib would dominate the time of reading a large file
         if os.path.isfile(path):

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 
-from .fields import Field, term
-from .forms import Shown, ask_absent, ask_fields, cased
+from .fields import Field
+from .letters import TextColumn
 from .maker import PAGES, PageMaker, on
-from .sheet import Colour, Piece, Style, joined
+from .pairs import Look, PairWriter, ask_absent, ask_fields
+from .sheet import Colour, Style, find, joined
 from .splits import listed, pairs
-from .values import KINDS
 
 _CONTACTS = pairs("contacts")
 _WIDE = ("address", "person", "company", "email", "url", "iban", "words")
@@ -37,98 +37,55 @@ def business_card(maker: PageMaker) -> None:
     small = Style(family.regular, width * random.uniform(0.021, 0.028), ink)
     face = maker.family(mono=0, display=0.3).bold if random.random() < 0.5 else family.bold
     name_style = Style(face, small.size * random.uniform(1.5, 2.2), ink)
-    align = {"middle": "middle", "right": "right"}.get(layout, "left")
-    x = {"middle": width / 2, "right": width - 40.0}.get(layout, 40.0)
+    align = layout if layout in ("middle", "right") else "left"
     if layout == "bar left":
         sheet.rectangle(0, 0, 22, sheet.height, fill=accent)
     elif layout == "bar top":
         sheet.rectangle(0, 0, width, 18, fill=accent)
-    person, job, company = values.person(), values.job(), values.company()
-    company_style = Style(family.bold, small.size * 1.25, accent)
-    lines = [("company", company, company_style), ("person", person, name_style), ("job", job, small)]
-    if layout in ("name under", "split"):
-        lines = [lines[1], lines[2], lines[0]]
-    y = sheet.height * random.uniform(0.1, 0.16)
-    for kind, text, style in lines:
-        y += style.size * 1.15
-        pieces, _ = sheet.paragraph(text, x if align == "left" else 40, y, width - 80, style, 1.15, align)
-        y = float(pieces[-1].boxes[0, 3]) + style.size * 0.25
-        questions.ask(f"card {kind}", pieces)
-    y = max(y + small.size * 1.5, sheet.height * 0.52)
+    column = TextColumn(maker, small, small, 40, sheet.height * random.uniform(0.14, 0.2), width - 80, 1.4)
+    company = "company", values.company(), Style(family.bold, small.size * 1.25, accent)
+    lines = [("person", values.person(), name_style), ("job", values.job(), small)]
+    for kind, text, style in [*lines, company] if layout in ("name under", "split") else [company, *lines]:
+        questions.ask(f"card {kind}", column.write(text, style, align))
+    column.y = max(column.y + small.size, sheet.height * 0.52)
     if layout in ("two sides", "split"):
-        x = width * 0.52
-    step = small.size * 1.4
+        column.x, column.width = width * 0.52, width * 0.48 - 40
     for line in values.address() if random.random() < 0.75 else []:
-        sheet.write(line, x, y, small, align)
-        y += step
-    present = _contacts(maker, small, x, y, step, align)
-    for kind in _CONTACTS:
-        if kind not in present:
-            questions.lack("card contact", name=_CONTACTS[kind])
-    questions.gist("kind of page", ("business card", "a business card"))
-
-
-def _contacts(maker: PageMaker, style: Style, x: float, y: float, step: float, align: str) -> list[str]:
-    random, values, sheet, questions = maker.random, maker.values, maker.sheet, maker.questions
+        column.write(line, align=align)
     labelled = random.random() < 0.75
-    written = []
-    for kind in _CONTACTS:
-        if random.random() < 0.4 or y > sheet.height - 14 or kind in ("mobile", "fax") and not labelled:
-            continue
+    for kind, name in _CONTACTS.items():
         value = {"email": values.email, "website": values.url}.get(kind, values.phone)()
-        label = maker.one(f"contact {kind}") if labelled else ""
-        label = f"{label}{random.choice((':', ' '))}".replace("::", ":") if label else ""
-        text = style.printable(f"{label} {value}")
-        if style.width(text) > sheet.width - 50 - (x if align == "left" else 0):
+        label = f"{maker.one(f'contact {kind}')}{random.choice((':', ' '))}".replace("::", ":") if labelled else ""
+        text, unclear = f"{label} {value}", kind in ("mobile", "fax") and not labelled
+        full = column.y > sheet.height - 14 or small.width(small.printable(text)) > column.width
+        if random.random() < 0.4 or unclear or full:
+            questions.lack("card contact", name=name)
             continue
-        line = sheet.write(text, x, y, style, align)
-        printed = style.printable(value)
-        if printed in line.text:
-            name = _CONTACTS[kind]
-            labels = [line.part(style.printable(label)).box] if label and style.printable(label) in line.text else []
-            questions.add(questions.word("card contact", name=name), printed, [line.part(printed).box], labels)
-            written.append(kind)
-        y += step
-    return written
+        pieces = column.write(text, align=align)
+        questions.ask(
+            "card contact", find(pieces, small.printable(value)), find(pieces, small.printable(label)), name=name
+        )
 
 
-@dataclass
-class _Fields:
-    """Writes fields of a card and records them."""
-
-    maker: PageMaker
-    label: Style
-    value: Style
-    case: str
-    above: bool
-    shown: list[Shown]
-
-    def write(self, field: Field, x: float, y: float, room: float) -> float:
-        """Writes one field; returns the next baseline."""
-        values, sheet = self.maker.values, self.maker.sheet
-        texts = values.address() if field.kind == "address" else [KINDS[field.kind](values)]
-        label = sheet.write(cased(field.name, self.case) + ("" if self.above else ":"), x, y, self.label)
-        left = x
-        if self.above:
-            y += self.value.size * 1.15
-        else:
-            left = label.box[2] + self.value.size * 0.5
-        pieces: list[Piece] = []
-        inner = max(x + room - left, self.value.size * 4)
-        for text in texts:
-            more, y = sheet.paragraph(text, left, y, inner, self.value, 1.15)
-            pieces += more
-        self.shown.append(Shown(field, [label], pieces, "above" if self.above else "left"))
-        return y + self.value.size * (0.45 if self.above else 0.3)
-
-
-def _fields(maker: PageMaker, ink: Colour, size: float) -> _Fields:
+def _writer(maker: PageMaker, ink: Colour, size: float, layout: str = "", columns: int = 2) -> PairWriter:
+    """A writer of a card's fields, whose labels are above their values or beside them."""
     random = maker.random
     family = maker.family(mono=0.15)
-    above = random.random() < 0.5
+    above = random.random() < 0.5 if not layout else layout != "simple"
     label = Style(family.regular, size * (0.72 if above else 1.0), ink)
     value = Style(family.bold if random.random() < 0.6 else family.regular, size, ink)
-    return _Fields(maker, label, value, random.choice(("plain", "upper", "plain")), above, [])
+    case = random.choice(("plain", "upper", "plain"))
+    if above:
+        return PairWriter(
+            maker, Look("above", label, value, columns, case, leading=1.9, whole_rows=() if layout else _WIDE)
+        )
+    return PairWriter(maker, Look("after", label, value, 2 if layout else 1, case, ":", leading=1.45))
+
+
+def _fields(maker: PageMaker, domain: str, least: int, most: int) -> list[Field]:
+    drawn = maker.names.draw(domain, maker.random.randint(least, most))
+    chosen = {"choice": (maker.values.choice(),)}  # there is no room for boxes to tick
+    return [replace(each, lines=chosen.get(each.kind, ())) for each in drawn if each.kind != "note"]
 
 
 @PAGES.register("id card")
@@ -138,53 +95,35 @@ def id_card(maker: PageMaker) -> None:
     layout = maker.arrange("id card")
     width = random.choice((720, 800, 860))
     ink, accent = _card(maker, width, int(width * 0.64))
-    sheet, questions = maker.sheet, maker.questions
-    fields = _fields(maker, ink, width * random.uniform(0.022, 0.03))
-    top = 0.0
-    head = Style(fields.value.face, width * random.uniform(0.032, 0.045), ink)
+    sheet = maker.sheet
+    writer = _writer(maker, ink, width * random.uniform(0.022, 0.03))
+    face, size, top = writer.look.value.face, writer.look.value.size, 0.0
+    head = Style(face, width * random.uniform(0.032, 0.045), ink)
     if "band" in layout:
         top = head.size * 2.1
         sheet.rectangle(0, 0, width, top, fill=accent)
         head = head.inked(on(accent))
     issuer = random.choice((values.state(), values.country(), values.company()))
-    issuer += " " if random.random() < 0.5 else " - "
-    text = issuer + maker.one("card head")
-    text = maker.shown(text, upper=0.5)
-    title, end = sheet.paragraph(text, 24, head.size * 1.4, width - 48, head, 1.15)
-    x, y = 28.0, max(top, end - head.size * 0.6) + fields.value.size * 1.6
-    if "picture" in layout and layout != "no picture" or "band" in layout:
+    text = f"{issuer}{random.choice((' ', ' - '))}{maker.one('card head')}"
+    maker.title, end = sheet.paragraph(maker.shown(text, upper=0.5), 24, head.size * 1.4, width - 48, head, 1.15)
+    x, y, room = 28.0, max(top, end - head.size * 0.6) + size * 0.6, width - 56.0
+    if layout != "no picture":
         side = width * 0.24
         left = width - side - 28 if layout == "picture right" else 28.0
-        box = (left, y - fields.value.size, left + side, y - fields.value.size + side * 1.2)
-        shade = maker.random.randint(150, 210)
-        sheet.rectangle(*box, fill=(shade, shade, shade + 10))
-        dark = (shade - 60, shade - 60, shade - 55)
-        top, bottom = box[1] + side * 0.2, box[1] + side * 0.68
-        sheet.ellipse(left + side * 0.3, top, left + side * 0.7, bottom, fill=dark)
-        top, bottom = box[1] + side * 0.74, box[3] + side * 0.3
-        sheet.ellipse(left + side * 0.12, top, left + side * 0.88, bottom, fill=dark)
-        sheet.rectangle(left, box[3], left + side, box[3] + side * 0.32, fill=sheet.paper)
-        x = 28.0 if layout == "picture right" else left + side + 24
-    room = (width - 28 - x) if layout != "picture right" else width * 0.6
+        _portrait(maker, left, y, side)
+        x, room = (28.0, width * 0.6) if left > x else (left + side + 24, width - side - 80)
     domain = random.choice(listed("domains of id cards"))
-    drawn = [field for field in maker.names.draw(domain, random.randint(5, 9)) if field.kind not in ("note",)]
-    column, half = 0, room / 2
-    for field in drawn:
-        if y > sheet.height - fields.value.size * 3.2:
-            break
-        wide = field.kind in _WIDE or not fields.above
-        if wide:
-            y, column = fields.write(field, x, y, room), 0
-        elif column == 0:
-            bottom, column = fields.write(field, x, y, half - 10), 1
-        else:
-            y, column = max(bottom, fields.write(field, x + half, y, half - 10)), 0
-            continue
-        if column and field is not drawn[-1] and drawn[drawn.index(field) + 1].kind in _WIDE:
-            y, column = bottom, 0
-    ask_fields(maker, fields.shown, domain)
-    questions.gist("kind of page", ("card", "an identity card", "ID card", "a card"))
-    questions.gist("title", joined(title), title)
+    writer.grid(_fields(maker, domain, 5, 9), x, y, room, sheet.height, tall=5.5)
+    ask_fields(maker, writer.shown, domain)
+
+
+def _portrait(maker: PageMaker, x: float, y: float, side: float) -> None:
+    sheet, shade = maker.sheet, maker.random.randint(150, 210)
+    dark, bottom = (shade - 60, shade - 60, shade - 55), y + side * 1.2
+    sheet.rectangle(x, y, x + side, bottom, fill=(shade, shade, shade + 10))
+    sheet.ellipse(x + side * 0.3, y + side * 0.2, x + side * 0.7, y + side * 0.68, fill=dark)
+    sheet.ellipse(x + side * 0.12, y + side * 0.74, x + side * 0.88, bottom + side * 0.3, fill=dark)
+    sheet.rectangle(x, bottom, x + side, bottom + side * 0.32, fill=sheet.paper)
 
 
 @PAGES.register("label")
@@ -195,46 +134,41 @@ def label(maker: PageMaker) -> None:
     width = random.choice((560, 640, 720))
     ink, _ = _card(maker, width, int(width * random.uniform(0.6, 1.2)))
     sheet, questions = maker.sheet, maker.questions
-    fields = _fields(maker, ink, width * random.uniform(0.028, 0.042))
-    y, x = fields.value.size * 2, 26.0
+    writer = _writer(maker, ink, width * random.uniform(0.028, 0.042), columns=1)
+    small, value = writer.look.label, writer.look.value
+    y, x = value.size * 2, 26.0
     sent = layout in ("address", "parcel", "boxed parcel")
     domain = "shipping note" if sent else random.choice(("order", "technical report", "patient record"))
-    if layout in ("address", "parcel", "boxed parcel"):
-        for concept in ("seller", "ship to"):
-            names = term(random, concept, maker.split)
-            mark = sheet.write(maker.shown(names[0], upper=0.5) + ":", x, y, fields.label)
-            y += fields.value.size * 1.3
-            style = fields.value if concept == "ship to" else Style(fields.label.face, fields.value.size * 0.85, ink)
-            name = sheet.write(values.person() if random.random() < 0.6 else values.company(), x, y, style)
-            lines = []
-            for line in values.address():
-                y += style.size * 1.25
-                lines.append(sheet.write(line, x, y, style))
-            who, where = ("who receives", "where sent") if concept == "ship to" else ("who sent", "sender's place")
+    if sent:
+        for concept, who, where in (
+            ("seller", "who sent", "sender's place"),
+            ("ship to", "who receives", "where sent"),
+        ):
+            mark = sheet.write(maker.shown(maker.term(concept)[0], upper=0.5) + ":", x, y, small)
+            style = value if concept == "ship to" else Style(small.face, value.size * 0.85, ink)
+            lines = [values.person() if random.random() < 0.6 else values.company(), *values.address()]
+            name, *address = sheet.lines_from(lines, x, y + value.size * 1.3, style, 1.25)
             questions.ask(who, name, mark)
-            questions.ask(where, lines, [mark, name])
-            y += style.size * 1.5
-            sheet.across(x, width - x, y - style.size * 0.4, ink)
-            y += style.size
+            questions.ask(where, address, [mark, name])
+            y = address[-1].base + style.size * 1.1
+            sheet.across(x, width - x, y, ink)
+            y += value.size * 1.4
     else:
-        head = Style(fields.value.face, fields.value.size * random.uniform(1.4, 2), ink)
-        text = values.product()
-        title, y = sheet.paragraph(text, x, y + head.size * 0.4, width - 52, head, 1.15)
+        head = Style(value.face, value.size * random.uniform(1.4, 2), ink)
+        title, y = sheet.paragraph(values.product(), x, y + head.size * 0.4, width - 52, head, 1.15)
         questions.gist("largest", joined(title), title)
-        y += fields.value.size * 0.5
-    drawn = [field for field in maker.names.draw(domain, random.randint(2, 6)) if field.kind not in ("note", "address")]
     bars = random.random() < 0.6
     bottom = sheet.height - (width * 0.2 if bars else 20)
-    for field in drawn:
-        if y + fields.value.size * 2.6 > bottom:
-            break
-        y = fields.write(field, x, y, width - 52)
+    drawn = [field for field in _fields(maker, domain, 2, 6) if field.kind != "address"]
+    y = writer.grid(drawn, x, y - value.size * 0.7, width - 52, bottom, tall=2.6)
     if not bars:
         sheet.height = int(min(sheet.height, max(y + 20, width * 0.4)))
-    if bars and y < bottom + fields.value.size:
-        _bar_code(maker, x, bottom + 6, width - 2 * x, width * 0.11, ink, fields.label)
-    ask_fields(maker, fields.shown, domain) if fields.shown else ask_absent(maker, [], domain)
-    questions.gist("kind of page", ("label", "a label"))
+    elif y < bottom:
+        _bar_code(maker, x, bottom + 6, width - 2 * x, width * 0.11, ink, small)
+    if writer.shown:
+        ask_fields(maker, writer.shown, domain)
+    else:
+        ask_absent(maker, [], domain)
 
 
 def _bar_code(maker: PageMaker, x: float, y: float, width: float, height: float, ink: Colour, style: Style) -> None:
@@ -252,48 +186,38 @@ def ticket(maker: PageMaker) -> None:
     """A ticket or pass."""
     random = maker.random
     layout = maker.arrange("ticket")
-    width = random.choice((760, 860, 960)) if layout != "tall" else 460
-    ink, accent = _card(maker, width, int(width * (random.uniform(0.34, 0.46) if layout != "tall" else 1.5)))
-    sheet, questions = maker.sheet, maker.questions
-    fields = _fields(maker, ink, width * random.uniform(0.02, 0.027) if layout != "tall" else 20)
-    fields.above = layout != "simple"
-    head = Style(maker.family(mono=0, display=0.3).bold, fields.value.size * random.uniform(1.6, 2.2), ink)
+    tall = layout == "tall"
+    width = 460 if tall else random.choice((760, 860, 960))
+    ink, accent = _card(maker, width, int(width * (1.5 if tall else random.uniform(0.34, 0.46))))
+    sheet = maker.sheet
+    columns = {"tall": 1, "stub": 3}.get(layout, 4)
+    writer = _writer(maker, ink, 20 if tall else width * random.uniform(0.02, 0.027), layout, columns)
+    value = writer.look.value
+    head = Style(maker.family(mono=0, display=0.3).bold, value.size * random.uniform(1.6, 2.2), ink)
     if layout in ("boarding", "row"):
         sheet.rectangle(0, 0, width, head.size * 2, fill=accent)
         head = head.inked(on(accent))
-    text = maker.one("ticket head")
-    title, _ = sheet.paragraph(maker.shown(text, upper=0.5), 26, head.size * 1.4, width - 40, head, 1.1)
-    y = head.size * 2 + fields.value.size * 1.6
-    if random.random() < 0.5 and layout != "tall":
+    text = maker.shown(maker.one("ticket head"), upper=0.5)
+    maker.title, _ = sheet.paragraph(text, 26, head.size * 1.4, width - 40, head, 1.1)
+    y = head.size * 2 + value.size * 0.6
+    if random.random() < 0.5 and not tall:
         name = maker.words.thing().title() if random.random() < 0.6 else maker.values.company()
-        sheet.write(name, 26, y, Style(fields.value.face, fields.value.size * 1.3, ink))
-        y += fields.value.size * 2
+        sheet.write(name, 26, y + value.size, value * 1.3)
+        y += value.size * 1.8
     domain = random.choice(("travel booking", "event registration"))
-    drawn = maker.names.draw(domain, random.randint(5, 12))
-    drawn = [field for field in drawn if field.kind not in ("note", "address")]
-    columns = {"tall": 1, "stub": 3, "simple": 2}.get(layout, 4)
-    right = width - 26 if layout != "stub" else width * 0.74
-    room = (right - 26) / columns
-    fits, style = room * (0.9 if fields.above else 0.5), fields.label
-    fitting = [field for field in drawn if style.width(style.printable(field.name.upper())) < fits]
-    for start in range(0, len(fitting), columns):
-        if y + fields.value.size * 3.2 > sheet.height:
-            break
-        row = fitting[start : start + columns]
-        y = max(fields.write(field, 26 + i * room, y, room - 12) for i, field in enumerate(row))
-        y += fields.value.size * 0.4
+    right = width * 0.74 if layout == "stub" else width - 26
+    drawn = [field for field in _fields(maker, domain, 5, 12) if field.kind != "address"]
+    writer.grid(drawn, 26, y, right - 38, sheet.height, tall=4.4)
     if layout == "stub":
         for at in range(0, sheet.height, 10):
             sheet.line((right + 10, at), (right + 10, at + 5), colour=ink)
-        for i, shown in enumerate(random.sample(fields.shown, min(2, len(fields.shown)))):
-            lines = Style(fields.value.face, fields.value.size * 0.9, ink).wrap(shown.text, width - right - 50)
-            base = head.size * 2 + fields.value.size * (2 + 2 * i)
-            sheet.write(lines[0], right + 26, base, Style(fields.value.face, fields.value.size * 0.9, ink))
+        for i, shown in enumerate(random.sample(writer.shown, min(2, len(writer.shown)))):
+            style = value * 0.9
+            line, room = style.wrap(shown.text, width - right - 40)[0], width - right - 40
+            sheet.paragraph(line, right + 26, head.size * 2 + value.size * (2 + 2 * i), room, style)
     if layout == "framed":
         sheet.rectangle(6, 6, width - 7, sheet.height - 7, outline=accent, width=2)
-    ask_fields(maker, fields.shown, domain)
-    questions.gist("kind of page", ("ticket", "a ticket"))
-    questions.gist("title", joined(title), title)
+    ask_fields(maker, writer.shown, domain)
 
 
 @PAGES.register("badge")
@@ -301,40 +225,33 @@ def badge(maker: PageMaker) -> None:
     """A name badge: a name in large print, a company or place, a job."""
     random, values = maker.random, maker.values
     layout = maker.arrange("badge")
-    size = (480, 680) if layout == "tall" else (720, 480)
-    ink, accent = _card(maker, *size)
-    sheet, questions, middle = maker.sheet, maker.questions, size[0] / 2
+    width, height = (480, 680) if layout == "tall" else (720, 480)
+    ink, accent = _card(maker, width, height)
+    sheet, questions = maker.sheet, maker.questions
     family = maker.family(mono=0.03, display=0.15)
     small = Style(family.regular, random.uniform(20, 28), ink)
-    word = maker.one("badge")
-    if layout == "band top":
-        sheet.rectangle(0, 0, size[0], 90, fill=accent)
-    elif layout == "band bottom":
-        sheet.rectangle(0, size[1] - 90, size[0], size[1], fill=accent)
+    if layout.startswith("band"):
+        top = 0 if layout == "band top" else height - 90
+        sheet.rectangle(0, top, width, top + 90, fill=accent)
     elif layout == "frame":
-        sheet.rectangle(8, 8, size[0] - 9, size[1] - 9, outline=accent, width=5)
-    on_band: Colour = on(accent)
-    kind_style = Style(family.bold, 30, on_band if layout.startswith("band") else accent)
-    y = 56.0 if layout != "band bottom" else size[1] - 34.0
-    role = sheet.write(word.upper(), middle, y, kind_style, "middle")
-    y = 90 + (size[1] - 180) * 0.3
-    name = values.person()
-    big = Style(family.bold, 60, ink)
-    while big.width(big.printable(name)) > size[0] - 50:
-        big = Style(big.face, big.size * 0.9, ink)
-    person = sheet.write(name, middle, y + 20, big, "middle")
-    company, end = sheet.paragraph(values.company(), 20, y + 30 + small.size * 2, size[0] - 40, small, 1.2, "middle")
+        sheet.rectangle(8, 8, width - 9, height - 9, outline=accent, width=5)
+    kind_style = Style(family.bold, 30, on(accent) if layout.startswith("band") else accent)
+    y = height - 34.0 if layout == "band bottom" else 56.0
+    role = sheet.write(maker.one("badge").upper(), width / 2, y, kind_style, "middle")
+    name, big = values.person(), Style(family.bold, 60, ink)
+    big *= min(1.0, (width - 50) / big.width(big.printable(name)))
+    column = TextColumn(maker, small, small, 20, 110 + (height - 180) * 0.3, width - 40, 1.3)
+    person = column.write(name, big, "middle", after=0.2)
+    company = column.write(values.company(), align="middle", after=0.3)
     questions.ask("card person", person)
     questions.ask("card company", company)
-    if random.random() < 0.6 and end + small.size < size[1] - 90:
-        y, style = end + small.size * 0.5, Style(family.italic, small.size * 0.9, ink)
-        job, _ = sheet.paragraph(values.job(), 20, y, size[0] - 40, style, 1.2, "middle")
-        questions.ask("card job", job)
+    if random.random() < 0.6 and column.y + small.size < height - 90:
+        style = Style(family.italic, small.size * 0.9, ink)
+        questions.ask("card job", column.write(values.job(), style, "middle"))
     else:
         questions.lack("card job")
     questions.lack("card contact", name=random.choice(("phone number", "e-mail address", "website")))
-    questions.gist("largest", person.text, [person])
-    questions.gist("kind of page", ("name badge", "badge", "a name badge", "a badge"))
+    questions.gist("largest", joined(person), person)
     if random.random() < 0.4:
-        label, below = (person, company) if layout == "band bottom" else (role, [person])
+        label, below = (person[0], company) if layout == "band bottom" else (role, person)
         questions.beside("under", label, below)

@@ -35,10 +35,17 @@ def term(random: Random, concept: str, split: Split, language: str = "English") 
 
 @dataclass(frozen=True)
 class Field:
-    """A field of a document: its names, the printed one first, and the kind of its value."""
+    """A field of a document: its names, the printed one first, and the kind of its value.
+
+    Attributes:
+        concept: what it means, a key of terms.txt, if it is one of these.
+        lines: the value; empty if it is to be drawn by its kind.
+    """
 
     names: tuple[str, ...]
     kind: str
+    concept: str = ""
+    lines: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -92,13 +99,10 @@ class FieldNames:
 
     def invented(self) -> Field:
         """A field with a name of dictionary words or made-up words."""
-        draw = self.random.random()
-        name = self.words.thing() if draw < 0.6 else self.words.noun()
-        kind = self.random.choice(_INVENTED_KINDS)
-        if draw > 0.75:
-            ending = self.random.choice(list(_ENDINGS))
-            name = f"{name} {ending}"
-            kind = _ENDINGS[ending]
+        name, kind = self.words.thing(), self.random.choice(_INVENTED_KINDS)
+        if self.random.random() < 0.25:
+            ending, kind = self.random.choice(list(_ENDINGS.items()))
+            name = f"{self.words.noun()} {ending}"
         return Field((name[0].upper() + name[1:],), kind)
 
     def domain(self) -> str:
@@ -107,34 +111,24 @@ class FieldNames:
 
     def title(self, domain: str) -> str:
         """A heading for a document of a domain."""
+        noun, adjective = self.words.noun(), self.words.adjective()
+        starts = (noun, f"{adjective} {noun}", domain.rsplit(" ", 1)[0])
         ending = self.random.choice(pool("title", self.split))
-        draw = self.random.random()
-        if draw < 0.3:
-            return f"{self.words.noun()} {ending}".title()
-        if draw < 0.5:
-            return f"{self.words.adjective()} {self.words.noun()} {ending}".title()
-        start = domain.rsplit(" ", 1)[0]
-        return domain.title() if draw > 0.93 or start == "general" and draw > 0.9 else f"{start} {ending}".title()
+        titles = [*(f"{start} {ending}" for start in starts), domain]
+        return self.random.choices(titles, (30, 20, 43, 7))[0].title()
 
     def draw(self, domain: str, count: int) -> list[Field]:
         """`count` fields with different names, each with its names in random order."""
         general = fields_of("general", self.split)
-        pools = ((fields_of(domain, self.split), 0.5), (general, 0.22), (all_fields(self.split), 0.08))
-        drawn: dict[str, Field] = {}
+        pools = (fields_of(domain, self.split), general, all_fields(self.split), ())
+        drawn: list[Field] = []
         taken: set[str] = set()
         while len(drawn) < count:
-            draw, field = self.random.random(), None
-            for known, weight in pools:
-                if draw < weight:
-                    field = self.random.choice(known)
-                    break
-                draw -= weight
-            field = field or self.invented()
+            (known,) = self.random.choices(pools, (50, 22, 8, 20))
+            field = self.random.choice(known) if known else self.invented()
             if taken & {name.casefold() for name in field.names}:
                 field = self.invented()
-            if field.name.casefold() in taken:
-                continue
-            taken.update(name.casefold() for name in field.names)
-            names = self.random.sample(field.names, len(field.names))
-            drawn[names[0]] = Field(tuple(names), field.kind)
-        return list(drawn.values())
+            if field.name.casefold() not in taken:
+                taken.update(name.casefold() for name in field.names)
+                drawn.append(Field(tuple(self.random.sample(field.names, len(field.names))), field.kind))
+        return drawn

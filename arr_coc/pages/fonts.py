@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import ImageFont
@@ -24,19 +25,12 @@ _TABLE = Path(__file__).with_name("font_families.csv")
 
 @dataclass(frozen=True)
 class FontFamily:
-    """A row of font_families.csv.
-
-    Attributes:
-        split: the split whose pages use it.
-        name: the name in its files.
-        package: `debian:NAME` or `npm:NAME@VERSION`; empty if neither has it.
-        licence: SPDX's short name, if there is one.
-    """
+    """A row of font_families.csv."""
 
     split: Split
-    name: str
-    package: str
-    licence: str
+    name: str  # in its files
+    package: str  # `debian:NAME` or `npm:NAME@VERSION`; empty if neither has it
+    licence: str  # SPDX's short name, if there is one
 
 
 @lru_cache(maxsize=1)
@@ -47,12 +41,8 @@ def font_families() -> tuple[FontFamily, ...]:
     (`benchmarks.font_likeness` compares them), and if it has all of `CHARSET` with distinct lower and upper case.
     """
     with _TABLE.open(encoding="utf-8", newline="") as table:
-        return tuple(
-            FontFamily(split, row["family"], row["package"], row["licence"])
-            for row in csv.DictReader(table)
-            for split in SPLITS
-            if split == row["split"]
-        )
+        rows: Any = csv.DictReader(table)
+        return tuple(FontFamily(row["split"], row["family"], row["package"], row["licence"]) for row in rows)
 
 
 @lru_cache(maxsize=len(SPLITS))
@@ -192,7 +182,7 @@ def pick_face(rng: np.random.Generator, faces: tuple[FontFace, ...]) -> FontFace
 
 
 def sibling(rng: np.random.Generator, face: FontFace, faces: tuple[FontFace, ...]) -> FontFace:
-    """Another face of the same family, or the same face if there is no other."""
+    """A random face of the same family."""
     family = next(members for members in _by_family(faces) if face in members)
     return family[int(rng.integers(len(family)))]
 

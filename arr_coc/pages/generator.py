@@ -12,7 +12,7 @@ from random import Random
 
 import numpy as np
 
-from . import agreements, cards, charts, forms, invoices, letters, manuals, receipts, screens, tables
+from . import cards, charts, forms, invoices, letters, manuals, receipts, screens, tables
 from .fonts import FontFace, find_fonts
 from .maker import PAGES, PageMaker, fonts_of
 from .page import TextPage
@@ -26,21 +26,20 @@ KINDS = {kind: float(weight) for kind, weight in pairs("kinds of pages").items()
 _QUESTIONS = 14  # the most questions of a page
 _ABSENT = 0.12  # share of the questions
 
-_MODULES = (agreements, cards, charts, forms, invoices, letters, manuals, manuals, receipts, screens, tables)
-assert set(KINDS) == set(PAGES), [module.__name__ for module in _MODULES]  # each registers its kinds
+_MODULES = (cards, charts, forms, invoices, letters, manuals, receipts, screens, tables)  # each registers its kinds
+assert set(KINDS) == set(PAGES)
 
 
-def _make(rng: np.random.Generator, split: Split, kind: str | None, faces: tuple[FontFace, ...] | None) -> PageMaker:
+def _page(
+    rng: np.random.Generator, split: Split, kind: str | None, faces: tuple[FontFace, ...] | None, drawn: bool
+) -> TextPage:
     check_split(split)
     random = Random(int(rng.integers(2**63)))
-    drawn = random.choices(list(KINDS), list(KINDS.values()))[0]
+    any_kind = random.choices(list(KINDS), list(KINDS.values()))[0]
     maker = PageMaker(random, split, fonts_of(find_fonts(split) if faces is None else faces))
-    maker.kind = kind or drawn
+    maker.kind = kind or any_kind
     PAGES[maker.kind](maker)
-    return maker
-
-
-def _page(maker: PageMaker, drawn: bool) -> TextPage:
+    maker.ask_whole()
     return TextPage(
         image=maker.sheet.draw(scale=1 if maker.sharp else 2) if drawn else None,
         size=maker.sheet.size,
@@ -66,11 +65,11 @@ def layout_page(
         ValueError: an unknown split or kind.
         FileNotFoundError: no font of the split is installed.
     """
-    return _page(_make(rng, split, kind, faces), drawn=False)
+    return _page(rng, split, kind, faces, drawn=False)
 
 
 def draw_page(
     rng: np.random.Generator, split: Split, kind: str | None = None, *, faces: tuple[FontFace, ...] | None = None
 ) -> TextPage:
     """The page of `layout_page` with the same arguments, with its RGB image. Raises the same errors."""
-    return _page(_make(rng, split, kind, faces), drawn=True)
+    return _page(rng, split, kind, faces, drawn=True)

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
+from collections.abc import Sequence
 
+from .fields import Field
 from .maker import PAGES, PageMaker
-from .question_writer import SPREAD, boxes_of, spoken
+from .pairs import Look, PairWriter, Shown, ask_facts
+from .question_writer import spoken
+from .receipts import ask_items
 from .sheet import Piece, Style, joined
 from .splits import listed, pairs
 from .tables import TableLook, write_table
 
 Row = list[list[Piece]]
 Items = tuple[Row, list[Row], list[float], dict[str, int]]
-Entry = tuple[str, tuple[str, ...], list[Piece], list[Piece]]
 _KIND, _SPECIAL = pairs("kinds of facts of invoices"), pairs("wordings of facts of invoices")
 
 
 class _Invoice:
+    """A page that is written from `y`, the top of what comes next, downwards."""
+
     def __init__(self, maker: PageMaker) -> None:
         self.maker, self.random, self.values = maker, maker.random, maker.values
         width, height = self.random.choice(((724, 1024), (724, 1024), (791, 1024)))
@@ -24,54 +30,33 @@ class _Invoice:
         self.layout = maker.arrange("invoice")
         maker.speak()
         family = maker.family(mono=0.1)
-        size = self.random.uniform(10.5, 15)
-        self.body = maker.style(family.regular, size)
-        self.bold = Style(family.bold, size, self.body.colour)
+        self.body, self.bold = maker.styles(family, self.random.uniform(10.5, 15))
         self.accent = maker.accent() if self.random.random() < 0.5 else self.body.colour
         self.label = self.bold if self.random.random() < 0.4 else self.body
         self.colon, self.upper = self.random.choice((":", ":", "")), self.random.random() < 0.25
         self.left = float(self.random.randint(30, 64))
-        self.right = width - self.left
-        self.y = float(self.random.randint(26, 56))
-        self.step = size * self.random.uniform(1.25, 1.55)
-        self.entries: list[Entry] = []
+        self.width = width - 2 * self.left
+        self.y = float(self.random.randint(16, 46))
+        self.leading = self.random.uniform(1.25, 1.55)
+        self.step = self.body.size * self.leading
+        self.shown: list[Shown] = []
         self.period: list[str] = []  # its first and last day as printed
 
-    def label_text(self, name: str) -> str:
-        return (name.upper() if self.upper else name) + self.colon
+    def facts(
+        self, facts: Sequence[Field], x: float, y: float, width: float, *, right: bool = False, strong: bool = False
+    ) -> float:
+        """Writes terms with their values after them, or at the right end; returns the bottom."""
+        label, value = (self.bold, self.bold) if strong else (self.label, self.body)
+        look = Look("after" if right else "left", label, value, label_share=0.46, leading=self.leading, right=right)
+        return self.write(look, facts, x, y, width)
 
-    def block(
-        self, lines: list[str], x: float, y: float, style: Style, align: str = "left"
-    ) -> tuple[list[Piece], float]:
-        """Writes lines below each other; returns them and the next baseline."""
-        pieces = []
-        for line in lines:
-            pieces.append(self.sheet.write(line, x, y, style, align))
-            y += self.step
-        return pieces, y
-
-    def fact(self, concept: str, value: str, x: float, y: float, room: float, *, right: bool = False) -> float:
-        """Writes a term with its value after it, at a distance, or right-aligned."""
-        names = self.maker.term(concept)
-        label = self.sheet.write(self.label_text(names[0]), x, y, self.label)
-        needed = self.body.width(self.body.printable(value))
-        at = max(x + room * 0.5, label.box[2] + self.body.size * 0.5)
-        if right and label.box[2] + needed + self.body.size * 0.5 > x + room:
-            y += self.step
-        elif not right and at + needed > x + room + 2:
-            y += self.step
-            at = x
-        piece = self.sheet.write(value, x + room if right else at, y, self.body, "right" if right else "left")
-        self.entries.append((concept, names, [label], [piece]))
-        return y + self.step
-
-    def stacked(self, concept: str, value: str, x: float, y: float) -> float:
-        """Writes a term with its value below it."""
-        names = self.maker.term(concept)
-        label = self.sheet.write(self.label_text(names[0]), x, y, self.label.sized(max(9.0, self.body.size * 0.85)))
-        piece = self.sheet.write(value, x, y + self.step * 0.95, self.body)
-        self.entries.append((concept, names, [label], [piece]))
-        return y + self.step * 2.2
+    def write(self, look: Look, facts: Sequence[Field], x: float, y: float, width: float) -> float:
+        """Writes facts in a look; returns the bottom."""
+        look = dataclasses.replace(look, case="upper" if self.upper else "plain", colon=self.colon)
+        writer = PairWriter(self.maker, look)
+        bottom = writer.grid(facts, x, y, width)
+        self.shown += writer.shown
+        return bottom
 
 
 @PAGES.register("invoice")
@@ -79,59 +64,51 @@ def invoice(maker: PageMaker) -> None:
     """An invoice of one company to a person or another company."""
     paper = _Invoice(maker)
     random, sheet = maker.random, maker.sheet
-    title = _head(paper)
+    _head(paper)
     _parties_and_facts(paper)
     if random.random() < 0.2:
-        text, width = maker.words.text(random.randint(1, 2)), paper.right - paper.left
-        _, paper.y = sheet.paragraph(text, paper.left, paper.y + paper.step * 0.5, width, paper.body)
+        text = maker.words.text(random.randint(1, 2))
+        _, paper.y = sheet.paragraph(text, paper.left, paper.y + paper.step * 1.2, paper.width, paper.body)
+        paper.y -= paper.body.size
     items = _items(paper)
     _sums(paper, items[2])
     _foot(paper)
-    _ask(paper, items, title)
+    _ask(paper, items)
     if paper.y < sheet.height * 0.8 and random.random() < 0.4:
         sheet.height = int(paper.y + random.randint(20, 60))
 
 
-def _head(paper: _Invoice) -> list[Piece]:
-    random, sheet, maker = paper.random, paper.sheet, paper.maker
-    seller, address = paper.values.company(), paper.values.address()
-    lines = len(address)
-    if random.random() < 0.5:
-        address.append(paper.values.email() if random.random() < 0.5 else paper.values.url())
-    title_text = maker.shown(paper.maker.term("invoice")[0], upper=0.4)
+def _head(paper: _Invoice) -> None:
+    random, sheet, maker, values = paper.random, paper.sheet, paper.maker, paper.values
+    seller, address = values.company(), values.address()
+    more = [values.email() if random.random() < 0.5 else values.url()] if random.random() < 0.5 else []
     face = maker.family(display=0.1).bold if random.random() < 0.4 else paper.bold.face
     large = Style(face, random.uniform(18, 34), paper.accent)
-    name = Style(paper.bold.face, paper.body.size * random.uniform(1.1, 1.8), paper.accent)
-    middle = (paper.left + paper.right) / 2
-    y = paper.y + large.size
-    if paper.layout == "letterhead middle":
-        shop, y = [sheet.write(seller, middle, y, name, "middle")], y + name.size * 1.2
-        where, y = paper.block(address, middle, y, paper.body, "middle")
-        y += large.size
-        title = [sheet.write(title_text, middle, y, large, "middle")]
-        y += paper.step
-    elif paper.layout == "title right":
-        title = [sheet.write(title_text, paper.right, y, large, "right")]
-        shop = [sheet.write(seller, paper.left, y, name.sized(min(name.size, 16)))]
-        where, y = paper.block(address, paper.left, y + paper.step * 1.1, paper.body)
-    else:
-        title = [sheet.write(title_text, paper.left, y, large)]
-        align = random.choice(("right", "left"))
-        x = paper.right if align == "right" else paper.left
-        if align == "left":
-            y += large.size
-        shop = [sheet.write(seller, x, y, name.sized(min(name.size, 17)), align)]
-        where, y = paper.block(address, x, y + paper.step * 1.1, paper.body, align)
-    paper.entries += [("seller", (), [], shop), ("seller address", (), [], where[:lines])]
-    paper.y = y + paper.step * 0.3
+    name = paper.bold.inked(paper.accent) * random.uniform(1.1, 1.6)
+    at = {"left": paper.left, "middle": sheet.width / 2, "right": paper.left + paper.width}
+    title_at, shop_at = {"letterhead middle": ("middle", "middle"), "title right": ("right", "left")}.get(
+        paper.layout, ("left", random.choice(("right", "left")))
+    )
+    text = maker.shown(maker.term("invoice")[0], upper=0.4)
+    title_y = shop_y = paper.y + large.size
+    if title_at == "middle":
+        title_y += name.size * 1.2 + paper.step * len([*address, *more]) + large.size
+    elif title_at == shop_at or large.width(large.printable(text)) + name.width(seller) > paper.width - 20:
+        shop_y += large.size
+    maker.title = [sheet.write(text, at[title_at], title_y, large, title_at)]
+    shop = [sheet.write(seller, at[shop_at], shop_y, name, shop_at)]
+    leading, top = paper.leading, shop_y + max(name.size, paper.step) * 1.1
+    where = sheet.lines_from([*address, *more], at[shop_at], top, paper.body, leading, shop_at)
+    paper.shown.append(Shown(Field((), "company", "seller"), [], shop))
+    paper.shown.append(Shown(Field((), "address", "seller address"), [], where[: len(address)]))
+    paper.y = max(where[-1].base, title_y) + paper.step * 0.9
     if random.random() < 0.3:
-        sheet.across(paper.left, paper.right, paper.y - paper.step * 0.5, paper.accent, random.choice((1, 2)))
-        paper.y += paper.step * 0.4
-    return title
+        sheet.across(paper.left, at["right"], paper.y, paper.accent, random.choice((1, 2)))
+        paper.y += paper.step * 0.6
 
 
-def _facts(paper: _Invoice) -> list[tuple[str, str]]:
-    random, values = paper.random, paper.values
+def _facts(paper: _Invoice) -> list[Field]:
+    random, values, maker = paper.random, paper.values, paper.maker
     when = values.day(2000, 2029)
     facts = [("invoice number", values.code()), ("invoice date", values.date(when))]
     if random.random() < 0.6:
@@ -140,76 +117,53 @@ def _facts(paper: _Invoice) -> list[tuple[str, str]]:
         end = when + datetime.timedelta(days=random.choice((1, 6, 13, 27, random.randint(2, 90))))
         paper.period = [paper.body.printable(values.date(day)) for day in (when, end)]
         facts.append(("period", random.choice(("{}-{}", "{} - {}", "{} to {}")).format(*paper.period)))
+    special = {"terms": lambda: maker.one("payment terms"), "contact": values.person}
     more = {"order number": 0.4, "customer number": 0.4, "terms": 0.3, "contact": 0.35, "taxid": 0.3}
-    for concept, often in more.items():
-        if random.random() < often:
-            drawn = {"terms": lambda: paper.maker.one("payment terms"), "contact": values.person}
-            value = drawn.get(concept, values.code)()
-            facts.append((concept, value))
+    facts += [
+        (concept, special.get(concept, values.code)()) for concept, often in more.items() if random.random() < often
+    ]
     if random.random() < 0.4:
         random.shuffle(facts)
-    return facts
+    return [maker.fact(concept, value, _KIND.get(concept, "words")) for concept, value in facts]
 
 
 def _party(paper: _Invoice, concept: str, x: float, y: float) -> float:
+    """Writes a term and the name and address of a party below it; returns the bottom."""
     random, values = paper.random, paper.values
     names = paper.maker.term(concept)
     lines = [values.company() if random.random() < 0.7 else values.person()]
     if random.random() < 0.2:
         lines.append(values.person())
-    address = values.address()
-    label = paper.sheet.write(paper.label_text(names[0]), x, y, paper.label)
-    pieces, y = paper.block([*lines, *address], x, y + paper.step, paper.body)
-    paper.entries.append((concept, names, [label], pieces[:1]))
-    paper.entries.append((f"{concept} address", names, [label], pieces[len(lines) :]))
-    return y
+    text = (names[0].upper() if paper.upper else names[0]) + paper.colon
+    label = [paper.sheet.write(text, x, y + paper.body.size, paper.label)]
+    top = y + paper.body.size + paper.step
+    pieces = paper.sheet.lines_from([*lines, *values.address()], x, top, paper.body, paper.leading)
+    paper.shown.append(Shown(Field(names, "words", concept), label, pieces[:1]))
+    paper.shown.append(Shown(Field((), "address", f"{concept} address"), label, pieces[len(lines) :]))
+    return pieces[-1].base + paper.step * 0.5
 
 
 def _parties_and_facts(paper: _Invoice) -> None:
-    random, layout, width = paper.random, paper.layout, paper.right - paper.left
-    facts, y = _facts(paper), paper.y + paper.step
-    second = random.random() < 0.3
-    half = paper.left + width * 0.52
-    if layout in ("facts under", "facts grid", "facts boxed", "parties stacked"):
-        end = _party(paper, "customer", paper.left, y)
-        if second and layout == "parties stacked":
-            end = _party(paper, "ship to", paper.left, end + paper.step * 0.5)
-        elif second:
-            end = max(end, _party(paper, "ship to", half, y))
-        y = end + paper.step * 0.6
-        if layout in ("facts grid", "facts boxed"):
-            paper.y = _fact_grid(paper, facts, y)
-            return
-        for concept, value in facts:
-            y = paper.fact(concept, value, paper.left, y, width * 0.6)
-        paper.y = y
-        return
-    left_facts = layout == "facts left"
-    fact_x, party_x = (paper.left, half) if left_facts else (half, paper.left)
+    random, layout, left, y = paper.random, paper.layout, paper.left, paper.y
+    facts, second, half = _facts(paper), random.random() < 0.3, left + paper.width * 0.52
+    under = layout in ("facts under", "facts grid", "facts boxed", "parties stacked")
+    party_x = half if layout == "facts left" else left
     end = _party(paper, "customer", party_x, y)
-    if second:
-        end = _party(paper, "ship to", party_x, end + paper.step * 0.5)
-    for concept, value in facts:
-        y = paper.fact(concept, value, fact_x, y, width * 0.48, right=layout in ("title right", "facts between"))
-    paper.y = max(y, end)
-
-
-def _fact_grid(paper: _Invoice, facts: list[tuple[str, str]], y: float) -> float:
-    """Writes facts in cells side by side, terms above values."""
-    columns = min(len(facts), paper.random.choice((3, 4)))
-    room = (paper.right - paper.left) / columns
-    bottom = y
-    for start in range(0, len(facts), columns):
-        top = y - paper.step
-        for i, (concept, value) in enumerate(facts[start : start + columns]):
-            if paper.body.width(paper.body.printable(value)) > room - 10:
-                value = value[: max(4, int(room / paper.body.size * 1.4))].strip()
-            x = paper.left + i * room
-            bottom = max(bottom, paper.stacked(concept, value, x + 5, y))
-            if paper.layout == "facts boxed":
-                paper.sheet.rectangle(x, top, x + room, y + paper.step * 1.4, outline=(110, 110, 110))
-        y = bottom + paper.step * 0.3
-    return y
+    if second and under and layout != "parties stacked":
+        end = max(end, _party(paper, "ship to", half, y))
+    elif second:
+        end = _party(paper, "ship to", party_x, end + paper.step * 0.3)
+    if layout in ("facts grid", "facts boxed"):
+        small, columns = paper.label.sized(max(9.0, paper.body.size * 0.85)), min(len(facts), random.choice((3, 4)))
+        look = Look(
+            "above" if layout == "facts grid" else "boxed above", small, paper.body, columns, rule=(110, 110, 110)
+        )
+        paper.y = paper.write(look, facts, left, end + paper.step * 0.3, paper.width)
+    elif under:
+        paper.y = paper.facts(facts, left, end + paper.step * 0.3, paper.width * 0.6)
+    else:
+        x, right = left if party_x == half else half, layout in ("title right", "facts between")
+        paper.y = max(end, paper.facts(facts, x, y, paper.width * 0.48, right=right))
 
 
 def _items(paper: _Invoice) -> Items:
@@ -252,119 +206,84 @@ def _items(paper: _Invoice) -> Items:
     texts = [[maker.shown(text, upper=paper.upper) for text in heads], *rows]
     head, body = paper.bold.inked((255, 255, 255) if white else paper.body.colour), paper.body
     look = TableLook(layout, rule, shade, 0.5, head, body, body, random.uniform(1.4, 2.0))
-    width, top = paper.right - paper.left, paper.y + paper.step * 0.4
-    first, cells, bottom = write_table(paper.sheet, look, texts, aligns, paper.left, top, width)
-    paper.y = bottom
+    top = paper.y + paper.step * 0.6
+    first, cells, paper.y = write_table(paper.sheet, look, texts, aligns, paper.left, top, paper.width)
     return first, cells, amounts, names
 
 
 def _sums(paper: _Invoice, amounts: list[float]) -> None:
     random, values = paper.random, paper.values
-    total = sum(amounts)
-    room = (paper.right - paper.left) * random.uniform(0.35, 0.5)
-    y = paper.y + paper.step * 1.3
-    lines: list[tuple[str, float]] = []
+    total, lines, strong = sum(amounts), dict[str, float](), random.random() < 0.6
     if random.random() < 0.75:
-        lines.append(("subtotal", total))
+        lines["subtotal"] = total
     tax = random.choice((0.06, 0.07, 0.19, 0.2, 0.21, 0.0825))
     for concept, often, part in (("discount", 0.15, -0.1), ("shipping", 0.25, 0.05), ("tax", 0.75, tax)):
         if random.random() < often:
-            lines.append((concept, total * part))
+            lines[concept] = total * part
             total += round(total * part, 2)
-    lines.append(("total", total))
+    lines["total"] = total
     if random.random() < 0.2:
-        paid = round(total * random.choice((0.2, 0.5)), 2)
-        lines += [("paid", paid), ("balance", total - paid)]
-    at = paper.right - room
-    strong = random.random() < 0.6
-    for concept, amount in lines:
-        label, body = paper.label, paper.body
-        if concept in ("total", "balance") and strong:
-            paper.label = paper.body = paper.bold
-        y = paper.fact(concept, values.money(round(amount, 2)), at, y, room, right=True)
+        lines["paid"] = round(total * random.choice((0.2, 0.5)), 2)
+        lines["balance"] = total - lines["paid"]
+    room = paper.width * random.uniform(0.35, 0.5)
+    paper.y += paper.step * 0.5
+    for concept, amount in lines.items():
+        fact = paper.maker.fact(concept, values.money(round(amount, 2)), "amount")
+        x, bold = paper.left + paper.width - room, strong and concept in ("total", "balance")
+        paper.y = paper.facts([fact], x, paper.y, room, right=True, strong=bold)
         if concept == "total" and random.random() < 0.25:
-            _write_count(paper)
-        paper.label, paper.body = label, body
-    paper.y = y
+            _write_count(paper, paper.bold if strong else paper.body)
 
 
-def _write_count(paper: _Invoice) -> None:
+def _write_count(paper: _Invoice, style: Style) -> None:
     """A number of pieces between the word "Total" and the amount, as on orders."""
-    _, _, (label,), (amount,) = paper.entries[-1]
-    text, end, gap = str(paper.random.randint(2, 400)), amount.box[0], paper.body.size
-    if label.box[2] + gap < end - gap - paper.body.width(text) and abs(label.box[3] - amount.box[3]) < gap / 2:
-        paper.sheet.write(
-            text, end - gap * paper.random.uniform(0.5, 1.0), float(amount.boxes[0, 3]), paper.body, "right"
-        )
+    label, amount = paper.shown[-1].label[-1], paper.shown[-1].value[0]
+    text, end = str(paper.random.randint(2, 400)), amount.box[0] - style.size * paper.random.uniform(0.5, 1.0)
+    if label.box[2] + style.size < end - style.width(text) and label.base == amount.base:
+        paper.sheet.write(text, end, amount.base, style, "right")
 
 
 def _foot(paper: _Invoice) -> None:
-    random, values, sheet = paper.random, paper.values, paper.sheet
-    y = paper.y + paper.step
-    if random.random() < 0.5 and y + paper.step * 6 < sheet.height:
+    random, values, sheet, maker = paper.random, paper.values, paper.sheet, paper.maker
+    paper.y += paper.step
+    if random.random() < 0.5 and paper.y + paper.step * 6 < sheet.height:
         facts = [("bank", f"{values.last_name()} Bank"), ("iban", values.iban()), ("phone", values.phone())]
-        for concept, value in facts[: random.randint(1, 3)] if random.random() < 0.5 else facts[1:]:
-            y = paper.fact(concept, value, paper.left, y, (paper.right - paper.left) * 0.5)
-    if random.random() < 0.6 and y + paper.step * 4 < sheet.height:
-        text = paper.maker.one("closing")
+        chosen = facts[: random.randint(1, 3)] if random.random() < 0.5 else facts[1:]
+        fields = [maker.fact(concept, value, _KIND[concept]) for concept, value in chosen]
+        paper.y = paper.facts(fields, paper.left, paper.y, paper.width * 0.6)
+    if random.random() < 0.6 and paper.y + paper.step * 4 < sheet.height:
         names = {"company": values.company(), "phone": values.phone(), "email": values.email()}
-        text = text.format(**names, percent=values.percent()).replace("..", ".")
-        _, y = sheet.paragraph(text, paper.left, y + paper.step, paper.right - paper.left, paper.body)
-    paper.y = y
+        text = maker.one("closing").format(**names, percent=values.percent()).replace("..", ".")
+        _, paper.y = sheet.paragraph(text, paper.left, paper.y + paper.step * 1.5, paper.width, paper.body)
 
 
-def _ask(paper: _Invoice, items: Items, title: list[Piece]) -> None:
+def _ask(paper: _Invoice, items: Items) -> None:
     maker, questions, random = paper.maker, paper.maker.questions, paper.random
-    present = {concept for concept, *_ in paper.entries}
-    for concept, names, label, value in paper.entries:
-        if concept == "period":
+    for each in paper.shown:
+        if each.field.concept == "period":
             for end, day in zip(("start", "end"), paper.period, strict=True):
-                if day in value[0].text:
-                    questions.ask(f"period {end}", value[0].part(day), label, name=spoken(names[0]))
-        if concept in _SPECIAL and random.random() < 0.8:
-            questions.ask(_SPECIAL[concept], value, label)
-        if names and not concept.endswith("address") and (concept not in _SPECIAL or random.random() < 0.5):
-            questions.value(names, _KIND.get(concept, "words"), label, value)
+                if day in each.value[0].text:
+                    name = spoken(each.field.name)
+                    questions.ask(f"period {end}", each.value[0].part(day), each.label, name=name)
+    kinds = {concept: kind for concept, kind in _KIND.items() if concept not in ("phone", "balance")}
+    ask_facts(maker, paper.shown, _SPECIAL, kinds, 3)
     _ask_items(paper, *items)
-    absent = [concept for concept in _KIND if concept not in present and concept != "phone"]
-    for concept in random.sample(absent, min(3, len(absent))):
-        special = _SPECIAL.get(concept)
-        if concept == "balance":
-            continue
-        if special:
-            questions.lack(special)
-        else:
-            questions.absent(questions.named(paper.maker.term(concept)[0], _KIND[concept]))
-    questions.gist("kind of page", ("invoice", "an invoice"))
-    if random.random() < (0.1 if maker.language == "English" else 1):
-        questions.gist("language", maker.language)
-    questions.gist("title", joined(title), title)
     if random.random() < 0.4:
         questions.gist("how many items", str(len(items[2])))
     if random.random() < 0.3:
         questions.gist("table there", "yes")
-    facts = [entry for entry in paper.entries if entry[1] and not entry[0].endswith("address") and len(entry[3]) == 1]
-    first, second = random.sample(facts, 2)
-    questions.both((first[1][0], first[2], first[3]), (second[1][0], second[2], second[3]))
 
 
 def _ask_items(paper: _Invoice, heads: Row, cells: list[Row], amounts: list[float], at: dict[str, int]) -> None:
     questions, random = paper.maker.questions, paper.random
+    if "price" not in at:
+        ask_items(paper.maker, [{"name": row[at["item"]], "amount": row[at["amount"]]} for row in cells], amounts)
+        return
     for row in random.sample(cells, min(3, len(cells))):
-        item, amount = row[at["item"]], row[at["amount"]]
-        name = joined(item)
-        if "price" not in at:
-            questions.ask("price", amount, item, item=name.lower(), itemlabel=name)
-            continue
-        concept = random.choice(("quantity", "price", "amount"))
-        cell, head = row[at[concept]], heads[at[concept]]
+        concept, item, name = random.choice(("quantity", "price", "amount")), row[at["item"]], joined(row[at["item"]])
+        cell, labels, told = row[at[concept]], [*item, *heads[at[concept]]], joined(heads[at[concept]])
         if concept == "quantity" and random.random() < 0.6:
-            questions.ask("quantity", cell, [*item, *head], item=name.lower(), itemlabel=name)
+            questions.ask("quantity", cell, labels, item=name.lower(), itemlabel=name)
         else:
-            told = joined(head)
             said = f'"{told}"' if questions.quotes else told.lower()
-            text = questions.word("cell", column=said, row=name, columnlabel=told, rowlabel=name)
-            questions.add(text, joined(cell), boxes_of(cell), boxes_of([*item, *head]))
-    if len(amounts) > 2 and amounts.count(max(amounts)) == 1 and "price" not in at and random.random() < 0.6:
-        row = cells[amounts.index(max(amounts))]
-        questions.ask("dearest", row[at["item"]], row[at["amount"]], kind=SPREAD)
+            questions.ask("cell", cell, labels, column=said, row=name, columnlabel=told, rowlabel=name)

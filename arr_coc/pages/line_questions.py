@@ -45,13 +45,7 @@ _EACH = 3  # most questions about the word behind two others
 
 @dataclass(frozen=True)
 class PrintedWord:
-    """A word of a line: text between spaces.
-
-    Attributes:
-        text: as printed.
-        box: (x0, y0, x1, y1), px.
-        line, place: its line, and its place in the line, from 0.
-    """
+    """A word of a line, text between spaces: its box, px, its line, and its place in the line, from 0."""
 
     text: str
     box: Box
@@ -62,6 +56,9 @@ class PrintedWord:
     def bare(self) -> str:
         """Without punctuation around it, in lower case."""
         return self.text.strip(_EDGES).casefold()
+
+
+Printed = Sequence[PrintedWord]
 
 
 def words_of(lines: Sequence[Line]) -> list[list[PrintedWord]]:
@@ -88,27 +85,13 @@ class _Asker:
     def ask(self) -> tuple[Question, ...]:
         """All questions; none of a page with characters that are not known."""
         if self.words and all(UNKNOWN not in line.text for line in self.page.lines):
-            for sort in (
-                self._follow,
-                self._higher_up,
-                self._line_end,
-                self._second_time,
-                self._more,
-                self._occurrences,
-                self._numbers,
-                self._whole,
-            ):
+            two_places = (self._higher_up, self._line_end, self._second_time, self._more)
+            for sort in (self._follow, *two_places, self._occurrences, self._numbers, self._whole):
                 sort()
         return tuple(self.writer.questions)
 
     def _add(
-        self,
-        wording: str,
-        answers: str | Sequence[str],
-        shown: Sequence[PrintedWord],
-        leads: Sequence[PrintedWord],
-        kind: str,
-        **names: str,
+        self, wording: str, answers: str | Sequence[str], shown: Printed, leads: Printed, kind: str, **names: str
     ) -> None:
         boxes, labels = [word.box for word in shown], [word.box for word in leads]
         self.writer.add(self.writer.word(wording, **names), answers, boxes, labels, kind)
@@ -280,12 +263,7 @@ class _Asker:
 
 
 def line_questions(random: Random, page: TextPage, split: Split) -> tuple[Question, ...]:
-    """Questions of the four `KINDS` about a page's lines, as many as it allows.
-
-    Args:
-        random: the only source of randomness.
-        page: with text.
-        split: of the wordings.
+    """Questions of the four `KINDS` about a page's lines, as many as it allows, in wordings of a split.
 
     Raises:
         ValueError: an unknown split.

@@ -9,11 +9,11 @@ from functools import lru_cache
 from random import Random
 
 from ..modeling.config_fields import Registry
-from .fields import LANGUAGES, FieldNames, term
+from .fields import LANGUAGES, Field, FieldNames, term
 from .fonts import FontFace
 from .question_writer import QuestionWriter
-from .sheet import Colour, Piece, Sheet, Style, advances
-from .splits import Split, Words, pool, pools
+from .sheet import Colour, Pieces, Sheet, Style, advances, joined
+from .splits import Split, Words, listed, pairs, pool, pools
 from .values import Values
 
 _BASIC = string.ascii_letters + string.digits + ".,:-/()$%&'#"
@@ -86,6 +86,8 @@ class PageMaker:
         self.questions = QuestionWriter(random, split)
         self.sheet = Sheet(724, 1024)
         self.kind, self.layout, self.language = "", "", "English"
+        self.title: Pieces = []
+        self.called: tuple[str, ...] = ()  # what the page is, if its kind does not say it
         self.sharp = random.random() < 0.35  # drawn at final scale, as screens are
 
     def pool(self, name: str) -> tuple[str, ...]:
@@ -101,6 +103,14 @@ class PageMaker:
         self.layout = self.one(f"layout of {kind}")
         return self.layout
 
+    def ask_whole(self) -> None:
+        """Asks about the page as a whole: what it is, its title and its language."""
+        self.questions.gist("kind of page", self.called or pairs("names of pages")[self.kind].split("/"))
+        if self.title:
+            self.questions.gist("title", joined(self.title), self.title)
+        if self.kind in listed("pages of a language") and self.random.random() < (self.language != "English") + 0.3:
+            self.questions.gist("language", self.language)
+
     def speak(self) -> None:
         """Chooses the page's language, sometimes another than English."""
         if self.random.random() < 0.1:
@@ -110,6 +120,10 @@ class PageMaker:
     def term(self, concept: str) -> tuple[str, ...]:
         """Terms of a concept in the page's language, in random order."""
         return term(self.random, concept, self.split, self.language)
+
+    def fact(self, concept: str, value: str, kind: str = "words") -> Field:
+        """A field with the terms of a concept as its names, and with a value."""
+        return Field(self.term(concept), kind, concept, (value,))
 
     def open(self, width: int, height: int, paper: Colour = (255, 255, 255)) -> Sheet:
         """An empty sheet of a size."""
@@ -144,18 +158,14 @@ class PageMaker:
         draw = self.random.random()
         return self.fonts.draw(self.random, "mono" if draw < mono else "display" if draw < mono + display else "plain")
 
-    def style(self, face: FontFace, size: float, colour: Colour | None = None) -> Style:
-        """The style of a face at `size` px per em."""
-        return Style(face, size, self.ink() if colour is None else colour)
+    def styles(self, family: Family, size: float, colour: Colour | None = None) -> tuple[Style, Style]:
+        """Regular and bold style of a family at `size` px per em, in one colour."""
+        colour = self.ink() if colour is None else colour
+        return Style(family.regular, size, colour), Style(family.bold, size, colour)
 
     def shown(self, text: str, *, upper: float = 0.0) -> str:
         """A text, in capitals with probability `upper`."""
         return text.upper() if self.random.random() < upper else text
-
-    def title(self, text: str, x: float, y: float, style: Style, align: str = "left", width: float = 0) -> list[Piece]:
-        """Writes a heading, wrapped at `width`."""
-        pieces, _ = self.sheet.paragraph(text, x, y, width or self.sheet.width, style, 1.2, align)
-        return pieces
 
 
 PAGES: Registry[Callable[[PageMaker], None]] = Registry("kind of generated page")

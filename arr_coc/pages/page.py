@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from PIL import Image
@@ -45,6 +45,10 @@ class Question:
     def absent(self) -> bool:
         """Whether it asks for an absent field."""
         return self.kind == ABSENT
+
+    def moved(self, move: Callable[[Box], Box]) -> Question:
+        """The question with all boxes moved."""
+        return replace(self, boxes=tuple(map(move, self.boxes)), label_boxes=tuple(map(move, self.label_boxes)))
 
     @property
     def turn(self) -> str:

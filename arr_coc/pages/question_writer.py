@@ -18,6 +18,8 @@ whole page; is whether a box is ticked. `ABSENT`: the answer is not on the page.
 NOT_THERE = "not on the page"
 
 
+Boxes = Sequence[Box]
+
 _CORE = 4  # wordings of each pool that stay in training
 
 
@@ -90,12 +92,7 @@ class QuestionWriter:
         return text
 
     def add(
-        self,
-        text: str,
-        answers: str | Sequence[str],
-        boxes: Sequence[Box] = (),
-        labels: Sequence[Box] = (),
-        kind: str = DETAIL,
+        self, text: str, answers: str | Sequence[str], boxes: Boxes = (), labels: Boxes = (), kind: str = DETAIL
     ) -> None:
         """Adds a question, unless it exists."""
         told = (answers,) if isinstance(answers, str) else tuple(answers)

@@ -10,8 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
@@ -131,12 +130,13 @@ class Piece:
         x1, y1 = self.boxes[:, 2:].max(0)
         return (float(x0), float(y0), float(x1), float(y1 + _DESCENT * (y1 - y0)))
 
-    def part(self, text: str) -> Piece:
-        """The first part of the piece with the characters `text`.
+    @property
+    def base(self) -> float:
+        """y of the baseline."""
+        return float(self.boxes[0, 3])
 
-        Raises:
-            ValueError: the piece does not contain `text`.
-        """
+    def part(self, text: str) -> Piece:
+        """The first part of the piece with the characters `text`; a ValueError if there is none."""
         start = self.text.find(text)
         if start < 0 or not text:
             raise ValueError(f"expected a part of {self.text!r}; got {text!r}")
@@ -168,8 +168,7 @@ def find(pieces: Pieces, text: str) -> list[Piece]:
     return parts
 
 
-@dataclass(frozen=True)
-class _Shape:
+class _Shape(NamedTuple):
     method: str  # of ImageDraw
     points: tuple[tuple[float, float], ...]
     options: Mapping[str, Any]
@@ -233,6 +232,13 @@ class Sheet:
             y += style.size * leading
         return pieces, y
 
+    def lines_from(
+        self, texts: Sequence[str], x: float, y: float, style: Style, leading: float, align: str = "left"
+    ) -> list[Piece]:
+        """Writes texts below each other, the first with its baseline at y."""
+        step = style.size * leading
+        return [self.write(text, x, y + number * step, style, align) for number, text in enumerate(texts)]
+
     def line(self, *points: tuple[float, float], colour: Colour = (0, 0, 0), width: float = 1) -> None:
         """Draws straight strokes from point to point."""
         self._shapes.append(_Shape("line", points, {"fill": colour, "width": width}))
@@ -241,11 +247,15 @@ class Sheet:
         """Draws a horizontal stroke at a whole pixel."""
         self.line((x0, round(y)), (x1, round(y)), colour=colour, width=width)
 
+    def leaders(self, x0: float, x1: float, y: float, colour: Colour) -> None:
+        """Draws dots on a baseline."""
+        for x in range(round(x0), round(x1), 5):
+            self.rectangle(x, y - 1, x + 0.5, y, fill=colour)
+
     def rectangle(self, x0: float, y0: float, x1: float, y1: float, **options: Any) -> None:
         """Draws a rectangle; options: `fill`, `outline`, `width` and `radius`."""
-        self._shapes.append(
-            _Shape("rounded_rectangle", ((x0, y0), (max(x1, x0), max(y1, y0))), {"width": 1, **options})
-        )
+        corners = (x0, y0), (max(x1, x0), max(y1, y0))
+        self._shapes.append(_Shape("rounded_rectangle", corners, {"width": 1, **options}))
 
     def ellipse(self, x0: float, y0: float, x1: float, y1: float, **options: Any) -> None:
         """Draws an ellipse in a box, with the same options but `radius`."""
@@ -255,24 +265,16 @@ class Sheet:
         """Draws a slice of the ellipse in a box between two angles in degrees, clockwise from the right."""
         self._shapes.append(_Shape("pieslice", ((x0, y0), (x1, y1)), {"start": start, "end": end, "fill": fill}))
 
-    def polygon(self, *points: tuple[float, float], fill: Colour) -> None:
-        """Draws a filled polygon."""
-        self._shapes.append(_Shape("polygon", points, {"fill": fill}))
-
-    def draw(self, *, scale: int = 1, texts: bool = True, shapes: bool = True) -> Image.Image:
+    def draw(self, *, scale: int = 1) -> Image.Image:
         """Draws the page in RGB; with a scale above 1, drawn larger and then reduced, as scanned print."""
-        image = self._drawn_shapes(2) if shapes else Image.new("RGB", self.size, self.paper)
-        if texts:
-            for colour in dict.fromkeys(style.colour for style in self._styles):
-                image.paste(colour, (0, 0), self._coverage(colour, scale))
+        image = self._drawn_shapes()
+        for colour in dict.fromkeys(style.colour for style in self._styles):
+            image.paste(colour, (0, 0), self._coverage(colour, scale))
         return image
 
-    def _drawn_shapes(self, smooth: int) -> Image.Image:
-        curved = any(
-            not _straight(shape.points) if shape.method == "line" else shape.method != "rounded_rectangle"
-            for shape in self._shapes
-        )
-        scale = smooth if curved else 1
+    def _drawn_shapes(self) -> Image.Image:
+        """The page without texts; curves and slanted strokes are smoothed."""
+        scale = 1 if all(map(_straight, self._shapes)) else 2
         image = Image.new("RGB", (self.width * scale, self.height * scale), self.paper)
         canvas = ImageDraw.Draw(image)
         for shape in self._shapes:
@@ -297,9 +299,12 @@ class Sheet:
         return image if scale == 1 else image.reduce(scale)
 
 
-def _straight(points: tuple[tuple[float, float], ...]) -> bool:
+def _straight(shape: _Shape) -> bool:
     """Whether all strokes are horizontal or vertical."""
-    return all(a[0] == b[0] or a[1] == b[1] for a, b in zip(points, points[1:], strict=False))
+    turns = zip(shape.points, shape.points[1:], strict=False)
+    return shape.method == "rounded_rectangle" or (
+        shape.method == "line" and all(a[0] == b[0] or a[1] == b[1] for a, b in turns)
+    )
 
 
 def _stamp(canvas: np.ndarray, style: Style, pieces: Pieces, scale: int, margin: int) -> None:
@@ -333,8 +338,3 @@ def _stamp(canvas: np.ndarray, style: Style, pieces: Pieces, scale: int, margin:
             continue
         place = canvas[top : top + glyph.shape[0], left : left + glyph.shape[1]]
         np.maximum(place, glyph, out=place)
-
-
-def pick(random: Random, weighted: dict[str, float]) -> str:
-    """A random key by weight."""
-    return random.choices(list(weighted), list(weighted.values()))[0]

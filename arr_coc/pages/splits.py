@@ -27,11 +27,7 @@ _QUARTERS: tuple[Split, ...] = ("train", "train", "validation", "test")
 
 
 def check_split(split: str) -> None:
-    """Refuses an unknown split.
-
-    Raises:
-        ValueError: the split is unknown.
-    """
+    """Refuses an unknown split by a ValueError."""
     if split not in SPLITS:
         raise ValueError(f"split: expected one of {', '.join(SPLITS)}; got {split!r}")
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from .fonts import FontFace
 from .maker import PAGES, PageMaker
-from .question_writer import SPREAD, boxes_of, spoken
+from .question_writer import SPREAD, spoken
 from .sheet import Colour, Piece, Sheet, Style, joined
 from .splits import listed
 from .values import KINDS, MONTHS
@@ -16,6 +16,7 @@ _COLUMNS = listed("kinds of columns")
 _HEADS = ("country", "city", "person", "product", "words", "company", "year", "month", "code", "job")
 
 Cell = list[Piece]
+Texts = Sequence[Sequence[str]]  # by row
 
 
 @dataclass(frozen=True)
@@ -34,52 +35,33 @@ class TableLook:
 
 
 def write_table(
-    sheet: Sheet,
-    look: TableLook,
-    texts: Sequence[Sequence[str]],
-    aligns: Sequence[str],
-    x: float,
-    y: float,
-    width: float,
+    sheet: Sheet, look: TableLook, texts: Texts, aligns: Sequence[str], x: float, y: float, width: float
 ) -> tuple[list[Cell], list[list[Cell]], float]:
-    """Writes a table whose top is at y.
-
-    Args:
-        texts: of each row; the first row has the heads.
-        aligns: alignment of each column: `left`, `middle` or `right`.
+    """Writes a table whose top is at y; the first row of `texts` has the heads, `aligns` is that of each column.
 
     Returns:
         The pieces of the heads, the pieces of each cell by row and column (empty for empty cells), and the bottom, px.
     """
-    body, padding = look.body, look.padding * look.body.size
+    padding, space = look.padding * look.body.size, look.leading
     widths = _widths(look, texts, width, padding)
     lefts = [x + sum(widths[:i]) for i in range(len(widths) + 1)]
-
-    def row(texts: Sequence[str], top: float, styles: Sequence[Style], space: float) -> tuple[list[Cell], float]:
-        cells: list[Cell] = []
-        bottom = top
-        for i, (text, style) in enumerate(zip(texts, styles, strict=True)):
-            room = widths[i] - 2 * padding
-            base = top + style.size * (space / 2 + 0.35)
-            if not style.printable(text):
-                cells.append([])
-                continue
-            pieces, after = sheet.paragraph(text, lefts[i] + padding, base, room, style, 1.15, aligns[i])
-            cells.append(pieces)
-            bottom = max(bottom, after - style.size * 1.15 + style.size * (space / 2 - 0.35))
-        return cells, max(bottom, top + body.size * space)
-
     tops, cells = [y], list[list[Cell]]()
-    for number, own in enumerate(texts):
-        styles = [look.first if number else look.head, *[body if number else look.head] * (len(own) - 1)]
-        each, bottom = row(own, tops[-1], styles, look.leading)
-        cells.append(each)
+    for row in texts:
+        bottom, own = tops[-1] + look.body.size * space, list[Cell]()
+        for i, text in enumerate(row):
+            style = look.head if not cells else look.body if i else look.first
+            base, room = tops[-1] + style.size * (space / 2 + 0.35), widths[i] - 2 * padding
+            place = lefts[i] + padding, base, room, style, 1.15, aligns[i]
+            own.append(sheet.paragraph(text, *place)[0] if style.printable(text) else [])
+            if own[-1]:
+                bottom = max(bottom, own[-1][-1].base + style.size * (space / 2 - 0.35))
+        cells.append(own)
         tops.append(bottom)
     _rule(sheet, look, lefts, tops, lefts[-1])
     return cells[0], cells[1:], tops[-1]
 
 
-def _widths(look: TableLook, texts: Sequence[Sequence[str]], width: float, padding: float) -> list[float]:
+def _widths(look: TableLook, texts: Texts, width: float, padding: float) -> list[float]:
     """Widths of columns: as needed for one line per cell, reduced if too wide, extended to fill the width."""
     (heads, *rows), head, natural, least = texts, look.head, [], []
     for i, text in enumerate(heads):
@@ -137,57 +119,33 @@ class Column:
     numbers: list[float]  # empty if they are not compared
 
 
+_NUMBERS = ("amount", "number", "percent", "count")
+
+
 def draw_column(maker: PageMaker, rows: int, taken: set[str]) -> Column:
     """A random column whose head is not in `taken`; its numbers share a format."""
     random, values = maker.random, maker.values
-    kind = random.choice(("amount", "number", "number", "percent", "count", *_COLUMNS))
+    kind = random.choice((*_NUMBERS, "number", *_COLUMNS))
     name = maker.one(f"column {kind}")
     draw = random.random()
     if draw < 0.2:
         name = maker.names.invented().name
-    elif draw < 0.35 and kind in ("amount", "number", "percent", "count"):
-        quarter, year = f"Q{random.randint(1, 4)}", values.year()
-        dated, fiscal = f"{name} {values.year()}", f"FY{random.randint(10, 29)}"
-        name = random.choice((quarter, year, dated, fiscal, random.choice(MONTHS)[:3]))
+    elif draw < 0.35 and kind in _NUMBERS:
+        quarter, fiscal = f"Q{random.randint(1, 4)}", f"FY{random.randint(10, 29)}"
+        name = random.choice((quarter, values.year(), f"{name} {values.year()}", fiscal, random.choice(MONTHS)[:3]))
     if name.casefold() in taken:
         return draw_column(maker, rows, taken)
-    numbers = _numbers(maker, kind, rows)
-    if not numbers:
+    if kind not in _NUMBERS:
         return Column(name, kind, [KINDS[kind](values) for _ in range(rows)], [])
-    decimals = 0 if kind == "count" else random.choice((0, 0, 1, 2)) if kind != "amount" else random.choice((0, 2, 2))
-    numbers = [round(number, decimals) for number in numbers]
-    bare, sign = random.random() < 0.6, random.choice(("%", " %", ""))
-
-    def write(number: float) -> str:
-        if kind == "amount":
-            return values.money(number, decimals, bare=bare)
-        return values.grouped(number, decimals) + (sign if kind == "percent" else "")
-
-    return Column(name, kind, [write(number) for number in numbers], numbers)
-
-
-def draw_columns(maker: PageMaker, count: int, corner: str, rows: int) -> list[Column]:
-    """Columns with different heads beside the first one, whose head is `corner`."""
-    drawn: list[Column] = []
-    for _ in range(count):
-        drawn.append(draw_column(maker, rows, {corner.casefold(), *(column.name.casefold() for column in drawn)}))
-    return drawn
-
-
-def rows_of(names: Sequence[str], columns: Sequence[Column]) -> list[list[str]]:
-    """The texts of a table by row: the head and the names of the rows, and the columns beside them."""
-    return [[*row] for row in zip(names, *([column.name, *column.texts] for column in columns), strict=True)]
-
-
-def _numbers(maker: PageMaker, kind: str, rows: int) -> list[float]:
-    random = maker.random
-    if kind not in ("amount", "number", "percent", "count"):
-        return []
-    negative = random.random() < 0.2 and kind != "count"
-    amount, number = 10 ** random.uniform(1, 6), 10 ** random.uniform(0.5, 6)
-    scale = {"amount": amount, "number": number}.get(kind, 30.0)
-    numbers = [scale * random.lognormvariate(0, 0.8) for _ in range(rows)]
-    return [-n if negative and random.random() < 0.3 else n for n in numbers]
+    negative = 0.3 if random.random() < 0.2 and kind != "count" else 0.0
+    scale = 10 ** random.uniform(0.7, 6) if kind in ("amount", "number") else 30.0
+    decimals = {"count": 0, "amount": random.choice((0, 2, 2))}.get(kind, random.choice((0, 0, 1, 2)))
+    drawn = (scale * random.lognormvariate(0, 0.8) for _ in range(rows))
+    numbers = [round(-number if random.random() < negative else number, decimals) for number in drawn]
+    bare, sign = random.random() < 0.6, random.choice(("%", " %", "")) if kind == "percent" else ""
+    if kind == "amount":
+        return Column(name, kind, [values.money(number, decimals, bare=bare) for number in numbers], numbers)
+    return Column(name, kind, [values.grouped(number, decimals) + sign for number in numbers], numbers)
 
 
 def row_heads(maker: PageMaker, count: int) -> tuple[str, list[str]]:
@@ -207,6 +165,79 @@ def row_heads(maker: PageMaker, count: int) -> tuple[str, list[str]]:
     return name, list(texts)
 
 
+class DrawnTable:
+    """A random table with heads of columns and rows: its content, and once written, the places of its cells."""
+
+    def __init__(self, maker: PageMaker, columns: int, rows: int) -> None:
+        self.maker = maker
+        self.corner, self.names = row_heads(maker, rows)
+        self.columns: list[Column] = []
+        for _ in range(columns):
+            taken = {self.corner.casefold(), *(column.name.casefold() for column in self.columns)}
+            self.columns.append(draw_column(maker, len(self.names), taken))
+        self.heads: list[Cell] = []
+        self.cells: list[list[Cell]] = []
+
+    def write(
+        self,
+        look: TableLook,
+        x: float,
+        y: float,
+        width: float,
+        aligns: Sequence[str],
+        *,
+        corner: str | None = None,
+        case: Callable[[str], str] = str,
+        total: Sequence[str] = (),
+    ) -> float:
+        """Writes it as `write_table` does, with another corner, or a last row; returns the bottom."""
+        names, columns = [self.corner if corner is None else corner, *self.names], self.columns
+        rows = [[*row] for row in zip(names, *([each.name, *each.texts] for each in columns), strict=True)]
+        texts = [[case(text) for text in rows[0]], *rows[1:], *([total] if total else [])]
+        self.heads, self.cells, bottom = write_table(self.maker.sheet, look, texts, aligns, x, y, width)
+        return bottom
+
+    def ask(self) -> None:
+        """Asks for cells by row and column, for rows by value, for the highest value, and for absent cells."""
+        maker, questions, random, count = self.maker, self.maker.questions, self.maker.random, len(self.names)
+        columns, cells, heads, who = self.columns, self.cells, self.heads, _said(self.corner)
+        names = [joined(row[0]) for row in cells]
+        for _ in range(7):
+            i, j = random.randrange(len(cells)), random.randrange(len(columns))
+            cell, row, head = cells[i][j + 1], cells[i][0], heads[j + 1]
+            if cell and row and head and names.count(names[i]) == 1:
+                names_of = {"row": names[i], "columnlabel": joined(head), "rowlabel": names[i]}
+                questions.ask("cell", cell, [*row, *head], column=_said(columns[j].name), **names_of)
+        i, j = random.randrange(count), random.randrange(len(columns))
+        texts = [joined(row[j + 1]) for row in cells]
+        if texts.count(texts[i]) == 1 and cells[i][j + 1] and random.random() < 0.6:
+            names_of = {"value": texts[i], "column": _said(columns[j].name), "head": who}
+            questions.ask("row of", cells[i][0], [*cells[i][j + 1], *heads[j + 1]], **names_of)
+        compared = [j for j, column in enumerate(columns) if column.numbers and not column.name[-1].isdigit()]
+        for j, numbers in [(j, columns[j].numbers) for j in compared[:2]]:
+            for word, best in (("highest", max(numbers)), ("lowest", min(numbers))):
+                if numbers.count(best) == 1 and random.random() < 0.5:
+                    own, column = cells[numbers.index(best)], _said(columns[j].name)
+                    leads = [*heads[j + 1], *own[j + 1]]
+                    questions.ask(word, own[0], leads, SPREAD, head=who, column=column)
+        if random.random() < 0.4:
+            questions.gist("how many rows", str(count), head=who)
+        if random.random() < 0.3:
+            questions.gist("how many columns", str(len(columns) + 1))
+        i = random.randrange(len(cells) - 1)
+        for where, beside in (("under", cells[i + 1][0]), ("right", cells[i][1])):
+            if names.count(names[i]) == len(cells[i][0]) == 1 and beside and random.random() < 0.35:
+                questions.beside(where, cells[i][0][0], beside)
+        for _ in range(2):  # a row or a column that the table does not have
+            name, missing = random.choice(columns).name, random.choice(names)
+            if random.random() < 0.5:
+                name = draw_column(maker, 1, {each.name.casefold() for each in columns}).name
+            else:
+                missing = random.choice([each for each in row_heads(maker, 5)[1] if each not in names] or [""])
+            if missing:
+                questions.lack("cell", column=_said(name), row=missing, columnlabel=name, rowlabel=missing)
+
+
 @PAGES.register("table")
 def table(maker: PageMaker) -> None:
     """A page with a table, its caption and sometimes text around it."""
@@ -218,46 +249,37 @@ def table(maker: PageMaker) -> None:
     layout = maker.arrange("table")
     family = maker.family(mono=0.12)
     size = random.uniform(10, 13) if columns > 5 else random.uniform(11, 17)
-    body = maker.style(family.regular, size)
+    body, bold = maker.styles(family, size)
     dark = layout in ("shaded head", "boxed", "wide") and random.random() < 0.3
-    head = Style(family.bold if random.random() < 0.75 else family.regular, size * random.choice((1.0, 1.0, 0.92)))
-    head = head.inked((255, 255, 255) if dark else body.colour)
-    first = Style(family.bold, size, body.colour) if layout == "bold row heads" or random.random() < 0.15 else body
+    head = (bold if random.random() < 0.75 else body) * random.choice((1.0, 1.0, 0.92))
+    head = head.inked((255, 255, 255)) if dark else head
+    first = bold if layout == "bold row heads" or random.random() < 0.15 else body
     rule = random.choice(((0, 0, 0), (110, 110, 110), (190, 190, 190)))
     shade, padding = maker.accent() if dark else maker.tint(), random.uniform(0.35, 0.9)
     margin = random.randint(24, 70)
     x, y, inner = float(margin), float(random.randint(30, 70)), float(width - 2 * margin)
     leading = random.uniform(1.3, 2.1)
-    most = int((height - 230) / (size * leading))
-    corner, names = row_heads(maker, min(random.randint(3, 22), most))
-    drawn = draw_columns(maker, columns, corner, len(names))
-    caption, y = _caption(maker, family.bold, body, corner, x, y, inner)
+    drawn = DrawnTable(maker, columns, min(random.randint(3, 22), int((height - 230) / (size * leading))))
+    y = _caption(maker, family.bold, body, drawn.corner, x, y, inner)
     if random.random() < 0.3:
         _, y = sheet.paragraph(maker.words.text(random.randint(1, 4)), x, y + size * 0.6, inner, body)
-    printed_corner = "" if random.random() < 0.25 else corner
-    total = _total_row(maker, drawn) if random.random() < 0.2 else []
+    total = _total_row(maker, drawn.columns) if random.random() < 0.2 else []
     numeric = random.choice(("right", "right", "middle", "left"))
-    aligns = ["left", *(numeric if column.numbers else random.choice(("left", "left", "middle")) for column in drawn)]
-    texts = [*rows_of([printed_corner, *names], drawn), *([total] if total else [])]
+    words = (random.choice(("left", "left", "middle")) for _ in drawn.columns)
+    aligns = ["left", *(numeric if each.numbers else word for each, word in zip(drawn.columns, words, strict=True))]
     look = TableLook(layout, rule, shade, padding, head, body, first, leading, random.random() < 0.8)
-    heads, cells, bottom = write_table(sheet, look, texts, aligns, x, y + size * 0.8, inner)
+    corner = "" if random.random() < 0.25 else None
+    bottom = drawn.write(look, x, y + size * 0.8, inner, aligns, corner=corner, total=total)
     sheet.height = max(sheet.height, int(bottom + 20))
     _rest(maker, body, x, bottom, inner)
-    ask_table(maker, corner, drawn, heads, cells, len(names))
-    if random.random() < 0.6:
-        maker.questions.gist("kind of page", ("table", "a table"))
-    else:
-        maker.questions.gist("table there", "yes")
-    if caption and random.random() < 0.6:
-        maker.questions.gist("title", joined(caption), caption)
+    drawn.ask()
+    maker.questions.gist("table there", "yes")
 
 
-def _caption(
-    maker: PageMaker, bold: FontFace, body: Style, corner: str, x: float, y: float, width: float
-) -> tuple[Cell, float]:
+def _caption(maker: PageMaker, bold: FontFace, body: Style, corner: str, x: float, y: float, width: float) -> float:
     random = maker.random
     if random.random() < 0.2:
-        return [], y
+        return y
     words = maker.words
     if random.random() < 0.5:
         name = words.thing().capitalize()
@@ -266,8 +288,8 @@ def _caption(
     text = maker.one("caption").format(n=random.randint(1, 19), t=name, y=maker.values.year(), h=corner.lower())
     style = Style(random.choice((bold, body.face)), body.size * random.uniform(1.0, 1.8), body.colour)
     align = random.choice(("left", "left", "middle"))
-    pieces, end = maker.sheet.paragraph(text, x, y + style.size, width, style, 1.2, align)
-    return pieces, end - style.size * 0.5
+    maker.title, end = maker.sheet.paragraph(text, x, y + style.size, width, style, 1.2, align)
+    return end - style.size * 0.5
 
 
 def _total_row(maker: PageMaker, columns: list[Column]) -> list[str]:
@@ -295,74 +317,6 @@ def _rest(maker: PageMaker, body: Style, x: float, y: float, width: float) -> No
         _, y = sheet.paragraph(maker.words.text(random.randint(2, 5)), x, y + body.size * 0.6, width, body)
     if y < sheet.height * 0.85 and random.random() < 0.6:
         sheet.height = int(y + random.randint(10, 60))
-
-
-def ask_table(
-    maker: PageMaker, corner: str, columns: list[Column], heads: list[Cell], cells: list[list[Cell]], count: int
-) -> None:
-    """Asks for cells by row and column, for rows by value, for the highest value, and for absent cells.
-
-    Args:
-        corner: noun of the rows.
-        columns: columns without the first.
-        heads: heads of all columns, from `write_table`.
-        cells: cells of all rows, from `write_table`.
-        count: number of rows, from the first, that are compared and counted.
-    """
-    questions, random = maker.questions, maker.random
-    names = [joined(row[0]) for row in cells]
-    for _ in range(7):
-        i, j = random.randrange(len(cells)), random.randrange(len(columns))
-        cell, row, head = cells[i][j + 1], cells[i][0], heads[j + 1]
-        if not cell or not row or not head or names.count(names[i]) > 1:
-            continue
-        names_of = {"row": names[i], "columnlabel": joined(head), "rowlabel": names[i]}
-        questions.ask("cell", cell, [*row, *head], column=_said(columns[j].name), **names_of)
-    j = random.randrange(len(columns))
-    column, texts = columns[j], [joined(row[j + 1]) for row in cells]
-    i = random.randrange(count)
-    who = _said(corner)
-    if texts.count(texts[i]) == 1 and cells[i][j + 1] and random.random() < 0.6:
-        text = questions.word("row of", value=texts[i], column=_said(column.name), head=who)
-        questions.add(text, names[i], boxes_of(cells[i][0]), boxes_of([*cells[i][j + 1], *heads[j + 1]]))
-    for column in [column for column in columns if column.numbers and not column.name[-1].isdigit()][:2]:
-        j = columns.index(column)
-        for word, best in (("highest", max(column.numbers)), ("lowest", min(column.numbers))):
-            if column.numbers.count(best) == 1 and random.random() < 0.5:
-                i = column.numbers.index(best)
-                text = questions.word(word, head=who, column=_said(column.name))
-                leads = boxes_of([*heads[j + 1], *cells[i][j + 1]])
-                questions.add(text, names[i], boxes_of(cells[i][0]), leads, SPREAD)
-    if random.random() < 0.4:
-        questions.gist("how many rows", str(count), head=who)
-    if random.random() < 0.3:
-        questions.gist("how many columns", str(len(columns) + 1))
-    _ask_neighbours(maker, cells)
-    _ask_missing(maker, columns, names)
-
-
-def _ask_neighbours(maker: PageMaker, cells: list[list[Cell]]) -> None:
-    random, questions = maker.random, maker.questions
-    names = [joined(row[0]) for row in cells]
-    i = random.randrange(len(cells) - 1)
-    if names.count(names[i]) == 1 and len(cells[i][0]) == 1 and cells[i + 1][0] and random.random() < 0.4:
-        questions.beside("under", cells[i][0][0], cells[i + 1][0])
-    if names.count(names[i]) == 1 and len(cells[i][0]) == 1 and cells[i][1] and random.random() < 0.3:
-        questions.beside("right", cells[i][0][0], cells[i][1])
-
-
-def _ask_missing(maker: PageMaker, columns: list[Column], names: list[str]) -> None:
-    """Asks for a row or a column that the table does not have."""
-    questions, random = maker.questions, maker.random
-    for _ in range(2):
-        column, row = random.choice(columns).name, random.choice(names)
-        if random.random() < 0.5:
-            column = draw_column(maker, 1, {each.name.casefold() for each in columns}).name
-        else:
-            row = random.choice([each for each in row_heads(maker, 5)[1] if each not in names] or ["none"])
-        if not row or row == "none":
-            continue
-        questions.lack("cell", column=_said(column), row=row, columnlabel=column, rowlabel=row)
 
 
 def _said(name: str) -> str:

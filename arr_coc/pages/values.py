@@ -11,7 +11,7 @@ import datetime
 import re
 import string
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partialmethod
 from random import Random
 
 from faker.providers.address import Provider as _World
@@ -89,7 +89,6 @@ class Values:
         return form.format(self.grouped(amount, decimals))
 
     def price(self) -> float:
-        """A price in a shop."""
         return round(self.random.choice((3.0, 9.0, 25.0, 120.0)) * self.random.lognormvariate(0, 0.5), 2)
 
     def amount(self) -> str:
@@ -99,14 +98,12 @@ class Values:
         return self.money(-size if self.random.random() < 0.06 else size, decimals)
 
     def number(self) -> str:
-        """A number of any size."""
         draw = self.random.random()
         if draw < 0.5:
             return str(self.random.randint(0, 10 ** self.random.randint(1, 3)))
         return self.grouped(10 ** self.random.uniform(1, 6), self.random.choice((0, 0, 1, 2)))
 
     def count(self) -> str:
-        """A small number."""
         return str(self.random.randint(0, self.random.choice((5, 20, 100))))
 
     def percent(self) -> str:
@@ -115,13 +112,11 @@ class Values:
         return share_ + self.random.choice(("%", "%", " %"))
 
     def measure(self) -> str:
-        """A number and a unit."""
         unit = self._one("unit")
         size = self.grouped(10 ** self.random.uniform(0, 3.5), self.random.choice((0, 0, 1, 2)))
         return f"{size}{'' if unit == '%' or self.random.random() < 0.2 else ' '}{unit}"
 
     def year(self) -> str:
-        """Four digits."""
         return str(self.random.randint(1950, 2030))
 
     # dates and times
@@ -141,13 +136,9 @@ class Values:
 
     # people and places
 
-    def first_name(self) -> str:
-        """A given name."""
-        return self._one("first name")
-
-    def last_name(self) -> str:
-        """A family name."""
-        return self._one("last name")
+    first_name, last_name = partialmethod(_one, "first name"), partialmethod(_one, "last name")
+    city, country = partialmethod(_one, "city"), partialmethod(_one, "country")
+    state, job = partialmethod(_one, "state"), partialmethod(_one, "job")
 
     def person(self) -> str:
         """A full name in one of several orders."""
@@ -161,44 +152,20 @@ class Values:
         return self.random.choice(forms)
 
     def company(self) -> str:
-        """A firm's name."""
         name = self.last_name() if self.random.random() < 0.55 else self.words.noun().capitalize()
         if self.random.random() < 0.15:
             name = self.words.made_up().capitalize()
-        draw = self.random.random()
-        if draw < 0.3:
-            return f"{name} {self._one('suffix')}"
-        if draw < 0.65:
-            return f"{name} {self._one('trade')} {self._one('suffix')}"
-        if draw < 0.8:
-            return f"{name} {self._one('trade')}"
-        return f"{name} & {self.last_name()}{self.random.choice(('', ' ' + self._one('suffix')))}"
+        suffix, trade, two = self._one("suffix"), self._one("trade"), f"{name} & {self.last_name()}"
+        forms = (f"{name} {suffix}", f"{name} {trade} {suffix}", f"{name} {trade}", two, f"{two} {suffix}")
+        return self.random.choices(forms, (30, 35, 15, 10, 10))[0]
 
     def shop(self) -> str:
-        """A shop's or restaurant's name."""
-        draw, kind = self.random.random(), self._one("shop")
-        if draw < 0.4:
-            return f"{self.words.adjective().capitalize()} {self.words.noun().capitalize()} {kind}"
-        if draw < 0.6:
-            return f"{self.last_name()}'s {kind}"
-        if draw < 0.8:
-            return f"The {self.words.adjective().capitalize()} {self.words.noun().capitalize()}"
-        return f"{self.words.made_up().capitalize()} {kind}"
-
-    def city(self) -> str:
-        """A town, real or invented."""
-        return self._one("city")
-
-    def country(self) -> str:
-        """A country's name."""
-        return self._one("country")
-
-    def state(self) -> str:
-        """A state of the USA."""
-        return self._one("state")
+        kind, name = self._one("shop"), f"{self.words.adjective().capitalize()} {self.words.noun().capitalize()}"
+        made_up = f"{self.words.made_up().capitalize()} {kind}"
+        names = (f"{name} {kind}", f"{name} {kind}", f"{self.last_name()}'s {kind}", f"The {name}", made_up)
+        return self.random.choice(names)
 
     def street(self) -> str:
-        """A street and a number."""
         number = str(self.random.randint(1, self.random.choice((60, 400, 9999))))
         name = self.last_name() if self.random.random() < 0.6 else self.words.noun().capitalize()
         if self.random.random() < 0.15:
@@ -212,19 +179,14 @@ class Values:
 
     def address(self) -> list[str]:
         """Lines of an address, two to four."""
-        lines, draw = [self.street()], self.random.random()
+        lines, city, code = [self.street()], self.city(), self.postcode()
         if self.random.random() < 0.2:
             extra = self.random.choice(("Suite {}", "Apt. {}", "Floor {}", "Unit {}", "Lot {}", "P.O. Box {}"))
             lines.insert(self.random.randint(0, 1), extra.format(self.random.randint(1, 400)))
-        if draw < 0.45:
-            lines.append(f"{self.city()}, {self.random.choice(_Places.states_abbr)} {self.filled('#####')}")
-        elif draw < 0.75:
-            lines.append(f"{self.postcode()} {self.city()}")
-        else:
-            lines += [self.city(), self.postcode()] if draw < 0.85 else [f"{self.city()} {self.postcode()}"]
-        if self.random.random() < 0.25:
-            lines.append(self.country())
-        return lines
+        american = f"{city}, {self.random.choice(_Places.states_abbr)} {self.filled('#####')}"
+        forms = ([american], [f"{code} {city}"], [city, code], [f"{city} {code}"])
+        lines += self.random.choices(forms, (45, 30, 10, 15))[0]
+        return lines + [self.country()] * (self.random.random() < 0.25)
 
     def full_address(self) -> str:
         """An address on one line."""
@@ -232,14 +194,8 @@ class Values:
 
     def place(self) -> str:
         """A town, sometimes with its state or country."""
-        draw = self.random.random()
-        if draw < 0.6:
-            return self.city()
-        return f"{self.city()}, {self.state() if draw < 0.8 else self.country()}"
-
-    def job(self) -> str:
-        """A profession."""
-        return self._one("job")
+        around = self.random.choice(("", "", "", f", {self.state()}", f", {self.country()}"))
+        return self.city() + around
 
     # contacts and codes
 
@@ -264,14 +220,12 @@ class Values:
         return " ".join(re.findall(".{1,4}", text)) if self.random.random() < 0.7 else text
 
     def email(self) -> str:
-        """An email address."""
         first, last = self.first_name, self.last_name
         names = (f"{first()}.{last()}", f"{first()}{self.random.randint(1, 99)}", f"{first()[0]}{last()}")
         who = self.random.choice((*names, self.words.noun(), "info", "office", "sales", "contact"))
         return f"{_ascii(who)}@{self._domain()}".lower()
 
     def url(self) -> str:
-        """A web address."""
         start = self.random.choice(("www.", "www.", "https://", "http://www.", ""))
         page = f"/{self.words.noun()}" if self.random.random() < 0.25 else ""
         host = _ascii(self.words.noun() + self.random.choice(("", self.words.noun())))
@@ -303,16 +257,9 @@ class Values:
         return self.words.sentence() if self.random.random() < 0.4 else f"{self.words.adjective()} {self.words.thing()}"
 
     def product(self) -> str:
-        """A product's name."""
-        draw = self.random.random()
-        if draw < 0.35:
-            text = self._one("product")
-        elif draw < 0.6:
-            text = f"{self.words.adjective()} {self.words.noun()}"
-        elif draw < 0.85:
-            text = f"{self.words.noun()} {self.words.noun()}"
-        else:
-            text = self.words.noun()
+        noun, adjective = self.words.noun(), self.words.adjective()
+        names = (self._one("product"), f"{adjective} {noun}", f"{noun} {self.words.noun()}", noun)
+        (text,) = self.random.choices(names, (35, 25, 25, 15))
         if self.random.random() < 0.15:
             text += " " + self.random.choice(listed("sizes of products"))
         return text.title() if self.random.random() < 0.7 else text.capitalize()

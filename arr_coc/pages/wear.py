@@ -121,8 +121,10 @@ def wear(
         raise ValueError("page: expected one with an image; got one that was laid out and not drawn")
     if not 0 <= strength <= 1:
         raise ValueError(f"strength: expected 0 to 1; got {strength}")
-    chosen = _drawn(rng, strength) if kinds is None else [name for name in kinds if WEARS[name]]
-    chosen.sort(key=list(WEARS).index)
+    if kinds is None:
+        weights, count = np.array([kind.weight for kind in WEARS.values()]), int(rng.binomial(_MOST - 1, strength)) + 1
+        kinds = rng.choice(list(WEARS), size=count, replace=False, p=weights / weights.sum()).tolist()
+    chosen = sorted((name for name in kinds if WEARS[name]), key=list(WEARS).index)
     sheet = WornSheet(_without_colours(page.image), _unit(page.lines), np.eye(3), page.lines)
     if strength > 0:
         for name in chosen:
@@ -133,10 +135,7 @@ def wear(
     def seen(box: Box) -> Box:
         return bounds_of(project(sheet.matrix, corners_of(box)).clip(0, page.size))
 
-    questions = tuple(
-        replace(question, boxes=tuple(map(seen, question.boxes)), label_boxes=tuple(map(seen, question.label_boxes)))
-        for question in page.questions
-    )
+    questions = tuple(question.moved(seen) for question in page.questions)
     return replace(page, image=sheet.image.convert("RGB"), lines=_moved(sheet), questions=questions)
 
 
@@ -145,12 +144,6 @@ def _without_colours(image: Image.Image) -> Image.Image:
     red, green, blue = image.convert("RGB").split()
     same = ImageChops.difference(red, green).getbbox() is None and ImageChops.difference(red, blue).getbbox() is None
     return red if same else image.convert("RGB")
-
-
-def _drawn(rng: np.random.Generator, strength: float) -> list[str]:
-    weights = np.array([kind.weight for kind in WEARS.values()])
-    count = int(rng.binomial(_MOST - 1, strength)) + 1
-    return rng.choice(list(WEARS), size=count, replace=False, p=weights / weights.sum()).tolist()
 
 
 def _unit(lines: Sequence[Line]) -> float:
@@ -198,14 +191,16 @@ def _vanished(sheet: WornSheet) -> tuple[Line, ...]:
     )
 
 
-def _between(rng: np.random.Generator, low: float, high: float) -> float:
-    return float(rng.uniform(low, high))
-
-
 def _field(rng: np.random.Generator, size: tuple[int, int], cells: int) -> Image.Image:
     """Smooth random levels over the picture, mode L, with about `cells` hills along its sides."""
     coarse = rng.integers(0, 256, (cells, cells), dtype=np.uint8)
     return Image.fromarray(coarse).resize(size, Image.Resampling.BICUBIC)
+
+
+def _coloured(levels: Image.Image, dark: np.ndarray, light: np.ndarray) -> Image.Image:
+    """Levels, mode L, as colours between two."""
+    black, white = (tuple(colour.clip(0, 255).astype(int).tolist()) for colour in (dark, light))
+    return ImageOps.colorize(levels, black, white)
 
 
 # The print
@@ -224,27 +219,27 @@ def _rule(rng: np.random.Generator, sheet: WornSheet, strength: float) -> None:
 
     A rule may touch the text and reach beyond it, as where a form is filled in by a typewriter.
     """
-    sheet.image = sheet.image.convert("RGB") if sheet.image.mode == "L" else sheet.image.copy()
-    draw, share = ImageDraw.Draw(sheet.image), _between(rng, 0.2, 0.9) * strength
+    sheet.image = sheet.image.convert("RGB")
+    draw, share = ImageDraw.Draw(sheet.image), rng.uniform(0.2, 0.9) * strength
     ink = _INKS[int(rng.integers(len(_INKS)))] if rng.random() < 0.2 else (int(rng.integers(0, 110)),) * 3
-    width = max(round(sheet.unit * _between(rng, 0.02, 0.14)), 1)
+    width = max(round(sheet.unit * rng.uniform(0.02, 0.14)), 1)
     for line in sheet.lines:
         if rng.random() > share:
             continue
         begins = [0, *(at + 1 for at, char in enumerate(line.text) if char == " ")]
         first = 0 if rng.random() < 0.7 else int(rng.choice(begins))
         left, top, right, bottom = bounds_of(line.boxes[first:].reshape(-1, 2))
-        left -= sheet.unit * _between(rng, 0, 2.3) ** 2  # mostly little
-        right += sheet.unit * _between(rng, 0, 2.8) ** 2
-        y, kind = bottom + sheet.unit * _between(rng, -0.12, 0.5), rng.random()
+        left -= sheet.unit * rng.uniform(0, 2.3) ** 2  # mostly little
+        right += sheet.unit * rng.uniform(0, 2.8) ** 2
+        y, kind = bottom + sheet.unit * rng.uniform(-0.12, 0.5), rng.random()
         if kind < 0.6:
             draw.line((left, y, right, y), fill=ink, width=width)
         elif kind < 0.75:
-            step = max(round(sheet.unit * _between(rng, 0.2, 0.6)), 2)
+            step = max(round(sheet.unit * rng.uniform(0.2, 0.6)), 2)
             for x in range(int(left), int(right), step):
                 draw.line((x, y, x + step // 2, y), fill=ink, width=width)
         elif kind < 0.92:
-            draw.rectangle((left, top - sheet.unit * _between(rng, 0, 0.9), right, y), outline=ink, width=width)
+            draw.rectangle((left, top - sheet.unit * rng.uniform(0, 0.9), right, y), outline=ink, width=width)
         else:
             step = int(rng.integers(3, 6))
             for y in range(int(top - sheet.unit * 0.3), int(bottom + sheet.unit * 0.3)):
@@ -254,7 +249,7 @@ def _rule(rng: np.random.Generator, sheet: WornSheet, strength: float) -> None:
 @_kind("dotted", 0.8)
 def _dot(rng: np.random.Generator, sheet: WornSheet, strength: float) -> None:
     """Dot-matrix print: strokes are pale between the rows of dots, and in some print between the columns too."""
-    step, darkest = sheet.unit / _between(rng, 6, 9), _between(rng, 0, 1 - 0.3 * strength)
+    step, darkest = sheet.unit / rng.uniform(6, 9), rng.uniform(0, 1 - 0.3 * strength)
     waves = [(1 + np.cos(2 * np.pi * (np.arange(side) / step + rng.random()))) / 2 for side in sheet.size]  # 1 on a dot
     across = waves[0] if rng.random() < 0.4 else np.ones(sheet.size[0])
     mask = 255 * (1 - darkest) * (1 - waves[1][:, None] * across) * min(step / 1.5, 1)
@@ -267,25 +262,25 @@ def _bleed(rng: np.random.Generator, sheet: WornSheet, strength: float) -> None:
     """Ink bleed: strokes are up to a pixel wider to the right and downwards."""
     wide = ImageChops.darker(sheet.image, ImageChops.offset(sheet.image, 1, 0))
     wide = ImageChops.darker(wide, ImageChops.offset(wide, 0, 1))
-    sheet.image = Image.blend(sheet.image, wide, _between(rng, 0.3, 1) * strength * min(sheet.unit / 12, 1))
+    sheet.image = Image.blend(sheet.image, wide, rng.uniform(0.3, 1) * strength * min(sheet.unit / 12, 1))
 
 
 @_kind("eroded", 0.6)
 def _erode(rng: np.random.Generator, sheet: WornSheet, strength: float) -> None:
     """Ink missing at the edges of strokes."""
     thin = ImageChops.lighter(sheet.image, ImageChops.offset(sheet.image, 1, 0))
-    sheet.image = Image.blend(sheet.image, thin, _between(rng, 0.2, 0.7) * strength * min(sheet.unit / 14, 1))
+    sheet.image = Image.blend(sheet.image, thin, rng.uniform(0.2, 0.7) * strength * min(sheet.unit / 14, 1))
 
 
 @_kind("faded", 1.0)
 def _fade(rng: np.random.Generator, sheet: WornSheet, strength: float) -> None:
     """Thermal print: unevenly pale, with blank columns."""
     width, height = sheet.size
-    most, least = _between(rng, 0.3, 0.75) * strength, _between(rng, 0, 0.3) * strength
+    most, least = rng.uniform(0.3, 0.75) * strength, rng.uniform(0, 0.3) * strength
     mask = np.asarray(_field(rng, sheet.size, int(rng.integers(2, 5)))) * (most - least) + 255 * least
     if rng.random() < 0.4:
         columns = rng.integers(0, width, int(rng.integers(1, 7)))
-        mask[:, columns] = 255 * _between(rng, 0.5, 0.9)
+        mask[:, columns] = 255 * rng.uniform(0.5, 0.9)
     faded = Image.fromarray(mask.clip(0, 255).astype(np.uint8))
     white = Image.new("L", sheet.size, 255).convert(sheet.image.mode)
     sheet.image = Image.composite(white, sheet.image, faded)
@@ -299,7 +294,7 @@ def _tint(rng: np.random.Generator, sheet: WornSheet, strength: float) -> None:
     """Coloured paper, with a grain, rules, a grid or waves, or plain."""
     width, height = sheet.size
     pattern = np.full((height, width), 255, np.uint8)
-    kind, step = int(rng.integers(5)), int(sheet.unit * _between(rng, 0.7, 4)) + 2
+    kind, step = int(rng.integers(5)), int(sheet.unit * rng.uniform(0.7, 4)) + 2
     if kind == 1:
         pattern = np.asarray(_field(rng, sheet.size, max(width // int(rng.integers(2, 8)), 2)))
     elif kind == 2:
@@ -311,14 +306,13 @@ def _tint(rng: np.random.Generator, sheet: WornSheet, strength: float) -> None:
         pattern = np.where((np.arange(height)[:, None] + wave) % step == 0, 0, 255).astype(np.uint8)
     paper = rng.uniform(255 - 70 * strength, 255, 3)
     marks = paper - rng.uniform(10, 20 if kind == 1 else 70) * strength * rng.uniform(0.5, 1, 3)
-    black, white = (tuple(colour.clip(0, 255).astype(int).tolist()) for colour in (marks, paper))
-    sheet.multiply(ImageOps.colorize(Image.fromarray(pattern), black, white))
+    sheet.multiply(_coloured(Image.fromarray(pattern), marks, paper))
 
 
 @_kind("stamped", 0.7)
 def _stamp(rng: np.random.Generator, sheet: WornSheet, strength: float) -> None:
     """A stamp without words: rings or frames with hatching, of patchy ink, at an angle."""
-    side = int(min(sheet.size) * _between(rng, 0.1, 0.3)) + 8
+    side = int(min(sheet.size) * rng.uniform(0.1, 0.3)) + 8
     layer = Image.new("L", (side, side), 0)
     draw, line = ImageDraw.Draw(layer), max(side // int(rng.integers(20, 50)), 1)
     for inset in sorted(rng.uniform(0, 0.42, int(rng.integers(1, 4))).tolist()):
@@ -327,7 +321,7 @@ def _stamp(rng: np.random.Generator, sheet: WornSheet, strength: float) -> None:
     for y in range(int(side * 0.4), int(side * 0.6), max(3 * line, 3)):
         draw.line((side * 0.25, y, side * 0.75, y), fill=255, width=line)
     layer = ImageChops.multiply(layer, _field(rng, layer.size, 12).point(lambda level: min(2 * level, 255)))
-    layer = layer.rotate(_between(rng, -40, 40), Image.Resampling.BILINEAR)
+    layer = layer.rotate(rng.uniform(-40, 40), Image.Resampling.BILINEAR)
     layer = layer.point(lambda level: int(level * (0.4 + 0.5 * strength)))
     ink = Image.new("RGB", layer.size, _INKS[int(rng.integers(len(_INKS)))])
     at = int(rng.uniform(0, sheet.size[0] - side / 2)), int(rng.uniform(0, sheet.size[1] - side / 2))
@@ -339,24 +333,16 @@ def _stamp(rng: np.random.Generator, sheet: WornSheet, strength: float) -> None:
 @_kind("scribbled", 0.8)
 def _scribble(rng: np.random.Generator, sheet: WornSheet, strength: float) -> None:
     """Strokes of a pen: underlines, ticks, loops and scribbles like signatures."""
-    sheet.image = sheet.image.convert("RGB") if sheet.image.mode == "L" else sheet.image.copy()
+    sheet.image = sheet.image.convert("RGB")
     draw = ImageDraw.Draw(sheet.image)
     for _ in range(int(rng.integers(1, 2 + round(3 * strength)))):
-        knots = rng.normal(0, 1, (int(rng.integers(2, 9)), 2)) * (_between(rng, 2, 12), _between(rng, 0.2, 3))
-        knots = (knots * sheet.unit + rng.uniform(0, 1, 2) * sheet.size).tolist()
-        points = [point for at in range(max(len(knots) - 2, 1)) for point in _curve(knots[at : at + 3])]
-        ink = _INKS[int(rng.integers(len(_INKS)))]
-        draw.line(points, fill=ink, width=max(round(sheet.unit * _between(rng, 0.08, 0.25)), 1), joint="curve")
-
-
-def _curve(knots: Sequence[Sequence[float]]) -> list[tuple[float, float]]:
-    """Points of a quadratic curve from the middle of the first two knots to that of the last two, or of a line."""
-    if len(knots) < 3:
-        return [(x, y) for x, y in knots]
-    first, middle, last = np.array(knots)
-    start, end, at = (first + middle) / 2, (middle + last) / 2, np.linspace(0, 1, 12)[:, None]
-    curve = (1 - at) ** 2 * start + 2 * at * (1 - at) * middle + at**2 * end
-    return [(x, y) for x, y in curve.tolist()]
+        knots = rng.normal(0, 1, (int(rng.integers(2, 9)), 2)) * (rng.uniform(2, 12), rng.uniform(0.2, 3))
+        points = knots * sheet.unit + rng.uniform(0, 1, 2) * sheet.size
+        for _ in range(3):  # corners are cut: a quadratic curve
+            points = np.stack([points[:-1] * 0.75 + points[1:] * 0.25, points[:-1] * 0.25 + points[1:] * 0.75], 1)
+            points = points.reshape(-1, 2)
+        ink, width = _INKS[int(rng.integers(len(_INKS)))], max(round(sheet.unit * rng.uniform(0.08, 0.25)), 1)
+        draw.line([*map(tuple, points.tolist())], fill=ink, width=width, joint="curve")
 
 
 def _picture(rng: np.random.Generator, size: tuple[int, int]) -> Image.Image:
@@ -366,8 +352,7 @@ def _picture(rng: np.random.Generator, size: tuple[int, int]) -> Image.Image:
         mixed += np.asarray(_field(rng, size, min(int(cells), *size))) * rng.uniform(0.2, 1)
     low, high = float(mixed.min()), max(float(mixed.max()), float(mixed.min()) + 1)
     levels = Image.fromarray(((mixed - low) * (255 / (high - low))).astype(np.uint8))
-    dark, light = (tuple(rng.integers(0, 256, 3).tolist()) for _ in range(2))
-    picture = ImageOps.colorize(levels, dark, light) if rng.random() < 0.7 else levels.convert("RGB")
+    picture = _coloured(levels, *rng.integers(0, 256, (2, 3))) if rng.random() < 0.7 else levels.convert("RGB")
     draw = ImageDraw.Draw(picture)
     for _ in range(int(rng.integers(0, 25))):
         x0, x1 = sorted(rng.uniform(0, size[0], 2).tolist())
@@ -388,9 +373,9 @@ def _illustrate(rng: np.random.Generator, sheet: WornSheet, strength: float) -> 
     """Pictures in places without text."""
     (width, height), most = sheet.size, round(2 + 6 * strength)
     boxes = np.concatenate([line.boxes for line in sheet.lines]) if sheet.lines else np.zeros((0, 4))
-    sheet.image = sheet.image.convert("RGB") if sheet.image.mode == "L" else sheet.image.copy()
+    sheet.image = sheet.image.convert("RGB")
     for _ in range(40):
-        wide, tall = (int(side * _between(rng, 0.04, 0.5)) + 2 for side in sheet.size)
+        wide, tall = (int(side * rng.uniform(0.04, 0.5)) + 2 for side in sheet.size)
         x, y = int(rng.integers(0, max(width - wide, 1))), int(rng.integers(0, max(height - tall, 1)))
         margin = sheet.unit / 2
         clear = (boxes[:, 0] > x + wide + margin) | (boxes[:, 2] < x - margin)
@@ -408,10 +393,10 @@ def _fold(rng: np.random.Generator, sheet: WornSheet, strength: float) -> None:
     light = [np.ones(side) for side in sheet.size]
     for _ in range(int(rng.integers(1, 4))):
         axis = int(rng.integers(2))
-        away = np.arange(sheet.size[axis]) - _between(rng, 0.1, 0.9) * sheet.size[axis]
-        reach = _between(rng, 0.03, 0.2) * sheet.size[axis]
+        away = np.arange(sheet.size[axis]) - rng.uniform(0.1, 0.9) * sheet.size[axis]
+        reach = rng.uniform(0.03, 0.2) * sheet.size[axis]
         shade = np.exp(-np.abs(away) / reach) * (away * rng.choice((-1, 1)) > 0)
-        light[axis] *= 1 - strength * (_between(rng, 0.05, 0.3) * shade + _between(rng, 0.1, 0.5) * (np.abs(away) < 1))
+        light[axis] *= 1 - strength * (rng.uniform(0.05, 0.3) * shade + rng.uniform(0.1, 0.5) * (np.abs(away) < 1))
     levels = light[1][:, None] * light[0][None] * 255
     sheet.multiply(Image.fromarray(levels.astype(np.uint8)))
 
@@ -422,7 +407,7 @@ def _fold(rng: np.random.Generator, sheet: WornSheet, strength: float) -> None:
 @_kind("skewed", 1.2)
 def _skew(rng: np.random.Generator, sheet: WornSheet, strength: float) -> None:
     """Rotation by up to three degrees, as by a scanner's feeder."""
-    angle = math.radians(_between(rng, -_TURN, _TURN) * strength)
+    angle = math.radians(rng.uniform(-_TURN, _TURN) * strength)
     width, height = sheet.size
     cos, sin, x, y = math.cos(angle), math.sin(angle), width / 2, height / 2
     matrix = np.array([(cos, -sin, x - cos * x + sin * y), (sin, cos, y - sin * x - cos * y), (0, 0, 1)])
@@ -444,7 +429,7 @@ def _tilt(rng: np.random.Generator, sheet: WornSheet, strength: float) -> None:
 @_kind("on a desk", 1.2)
 def _lay_on_desk(rng: np.random.Generator, sheet: WornSheet, strength: float) -> None:
     """The page smaller than the picture, with a background around it."""
-    share = 1 - _between(rng, 0.05, 0.3) * strength
+    share = 1 - rng.uniform(0.05, 0.3) * strength
     x, y = (side * (1 - share) * rng.random() for side in sheet.size)
     sheet.warp(np.array([(share, 0, x), (0, share, y), (0, 0, 1)]), _picture(rng, sheet.size))
 
@@ -454,25 +439,24 @@ def _light(rng: np.random.Generator, sheet: WornSheet, strength: float) -> None:
     """Coloured, uneven light."""
     levels = _field(rng, sheet.size, int(rng.integers(2, 5)))
     bright = rng.uniform(255 - 40 * strength, 255, 3)
-    dark = bright * (1 - _between(rng, 0.1, 0.45) * strength)
-    black, white = (tuple(colour.astype(int).tolist()) for colour in (dark, bright))
-    sheet.multiply(ImageOps.colorize(levels, black, white))
+    dark = bright * (1 - rng.uniform(0.1, 0.45) * strength)
+    sheet.multiply(_coloured(levels, dark, bright))
 
 
 @_kind("shadowed", 0.8)
 def _shadow(rng: np.random.Generator, sheet: WornSheet, strength: float) -> None:
     """A shadow with a soft or sharp edge."""
     at = np.linspace(-1, 1, 128)
-    angle, softness = _between(rng, 0, 2 * math.pi), _between(rng, 0.02, 0.4)
-    away = math.cos(angle) * at[None] + math.sin(angle) * at[:, None] - _between(rng, -0.8, 0.8)
-    levels = 255 * (1 - _between(rng, 0.15, 0.55) * strength / (1 + np.exp(-away / softness)))
+    angle, softness = rng.uniform(0, 2 * math.pi), rng.uniform(0.02, 0.4)
+    away = math.cos(angle) * at[None] + math.sin(angle) * at[:, None] - rng.uniform(-0.8, 0.8)
+    levels = 255 * (1 - rng.uniform(0.15, 0.55) * strength / (1 + np.exp(-away / softness)))
     sheet.multiply(Image.fromarray(levels.astype(np.uint8)).resize(sheet.size, Image.Resampling.BILINEAR))
 
 
 @_kind("pale", 1.0)
 def _pale(rng: np.random.Generator, sheet: WornSheet, strength: float) -> None:
     """Less contrast: grey black and dim white."""
-    low, high = _between(rng, 0, 110) * strength, 255 - _between(rng, 0, 70) * strength
+    low, high = rng.uniform(0, 110) * strength, 255 - rng.uniform(0, 70) * strength
     sheet.map_levels(np.linspace(low, high, 256))
 
 
@@ -482,14 +466,14 @@ def _pale(rng: np.random.Generator, sheet: WornSheet, strength: float) -> None:
 @_kind("blurred", 0.9)
 def _blur(rng: np.random.Generator, sheet: WornSheet, strength: float) -> None:
     """Defocus by up to a tenth of a capital's height."""
-    radius = min(_between(rng, 0.02, 0.1) * strength * sheet.unit, 3)
+    radius = min(rng.uniform(0.02, 0.1) * strength * sheet.unit, 3)
     sheet.image = sheet.image.filter(ImageFilter.GaussianBlur(radius))
 
 
 @_kind("coarse", 0.9)
 def _coarsen(rng: np.random.Generator, sheet: WornSheet, strength: float) -> None:
     """Low resolution, at least 7 px per capital, enlarged."""
-    share = min(_between(rng, 7, 7 + 8 / strength) / sheet.unit, 1)
+    share = min(rng.uniform(7, 7 + 8 / strength) / sheet.unit, 1)
     small = sheet.image.resize([max(round(side * share), 1) for side in sheet.size], Image.Resampling.BOX)
     sheet.image = small.resize(sheet.size, Image.Resampling.BILINEAR)
 
@@ -498,7 +482,7 @@ def _coarsen(rng: np.random.Generator, sheet: WornSheet, strength: float) -> Non
 def _noise(rng: np.random.Generator, sheet: WornSheet, strength: float) -> None:
     """Sensor noise, equal in all channels."""
     width, height = sheet.size
-    spread = _between(rng, 2, 18) * strength
+    spread = rng.uniform(2, 18) * strength
     levels = np.sort(rng.standard_normal(256)) * spread + 128
     grain = Image.frombytes("L", (width, height), rng.bytes(width * height))
     grain = grain.point(levels.clip(0, 255).astype(np.uint8).tolist()).convert(sheet.image.mode)
@@ -520,12 +504,10 @@ def _black_and_white(rng: np.random.Generator, sheet: WornSheet, strength: float
         bits = grey.convert("1")
     elif kind < 0.5:
         around = grey.filter(ImageFilter.BoxBlur(max(2 * sheet.unit, 4)))
-        bits = ImageChops.subtract(around, grey, offset=-int(_between(rng, 8, 30))).point(
-            lambda level: 255 * (not level)
-        )
+        bits = ImageChops.subtract(around, grey, offset=-int(rng.uniform(8, 30))).point(lambda level: 255 * (not level))
     else:
         low, high = np.percentile(np.asarray(grey)[::7, ::7], (1, 60)).tolist()
-        limit = low + (high - low) * _between(rng, 0.5 - 0.2 * strength, 0.5 + 0.25 * strength)
+        limit = low + (high - low) * rng.uniform(0.5 - 0.2 * strength, 0.5 + 0.25 * strength)
         bits = grey.point(lambda level: 255 * (level > limit))
     sheet.image = bits.convert("L")
     sheet.lines = _vanished(sheet)
@@ -535,12 +517,12 @@ def _black_and_white(rng: np.random.Generator, sheet: WornSheet, strength: float
 def _fax(rng: np.random.Generator, sheet: WornSheet, strength: float) -> None:
     """A fax: black and white, with half the vertical resolution, at least 7 px per capital."""
     width, height = sheet.size
-    rows = min(_between(rng, 7, 10) / sheet.unit, 1)
+    rows = min(rng.uniform(7, 10) / sheet.unit, 1)
     low = sheet.image.convert("L").resize(
         (max(round(width * min(2 * rows, 1)), 1), max(round(height * rows), 1)), Image.Resampling.BOX
     )
     dark, paper = np.percentile(np.asarray(low), (1, 60)).tolist()
-    limit = dark + (paper - dark) * _between(rng, 0.5, 0.75)
+    limit = dark + (paper - dark) * rng.uniform(0.5, 0.75)
     sheet.image = low.point(lambda level: 255 * (level > limit)).resize(sheet.size, Image.Resampling.NEAREST)
     sheet.lines = _vanished(sheet)
 
@@ -550,7 +532,7 @@ def _speckle(rng: np.random.Generator, sheet: WornSheet, strength: float) -> Non
     """Dust: dots and clumps, dark and light."""
     width, height = sheet.size
     pixels = np.array(sheet.image)
-    count = int(width * height * 10 ** _between(rng, -4.5, -3) * strength) + 1
+    count = int(width * height * 10 ** rng.uniform(-4.5, -3) * strength) + 1
     x, y, dark = rng.integers(0, width - 1, count), rng.integers(0, height - 1, count), rng.random(count) < 0.7
     levels = np.where(dark, rng.integers(0, 90, count), rng.integers(200, 256, count)).astype(np.uint8)
     levels = levels.reshape(count, *[1] * (pixels.ndim - 2))
@@ -564,5 +546,5 @@ def _speckle(rng: np.random.Generator, sheet: WornSheet, strength: float) -> Non
 def _compress(rng: np.random.Generator, sheet: WornSheet, strength: float) -> None:
     """JPEG with a quality of 30 to 90."""
     buffer = io.BytesIO()
-    sheet.image.save(buffer, "JPEG", quality=round(_between(rng, 90 - 60 * strength, 90)))
+    sheet.image.save(buffer, "JPEG", quality=round(rng.uniform(90 - 60 * strength, 90)))
     sheet.image = Image.open(buffer)

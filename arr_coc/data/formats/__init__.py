@@ -26,12 +26,7 @@ from .published import VqaV2 as VqaV2
 DEFAULT_FORMAT = "jsonl"
 
 
-def open_records(
-    spec: Mapping[str, Any],
-    *,
-    folder: str | Path = ".",
-    limit: int | None = None,
-) -> Sequence[Record]:
+def open_records(spec: Mapping[str, Any], *, folder: str | Path = ".", limit: int | None = None) -> Sequence[Record]:
     """Reads the records of a source; images are opened on demand.
 
     Args:
@@ -58,11 +53,7 @@ def _apart(spec: Any) -> tuple[Any, dict[str, Any]]:
 
 
 def open_source(spec: Mapping[str, Any], *, folder: str | Path = ".") -> Format:
-    """The source that `spec` describes, without reading it; see `open_records`.
-
-    Raises:
-        ValueError: an unknown format, or missing or unknown fields.
-    """
+    """The source that `spec` describes, unread; ValueError for an unknown format, or missing or unknown fields."""
     if not isinstance(spec, Mapping):
         raise ValueError(f"data: expected format, path and the format's other fields by name; got {spec!r}")
     options = dict(spec)

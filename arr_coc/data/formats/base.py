@@ -93,11 +93,7 @@ class RowFormat(Format):
 
     @abstractmethod
     def record(self, row: Row) -> Record:
-        """Reads a row as a question with its image and answers.
-
-        Raises:
-            ValueError: a bad row; `gather` adds its place to the message.
-        """
+        """Reads a row as a question with its image and answers; to a ValueError `gather` adds its place."""
 
     def read(self, *, limit: int | None = None, **errors: Any) -> list[Record]:
         records = gather(self.rows(), self.record, limit=limit, **errors)
@@ -108,7 +104,13 @@ class RowFormat(Format):
 
 @dataclass(frozen=True)
 class FileFormat(RowFormat):
-    """A source in files: `path` is the first file, or a folder."""
+    """A source in files: `path` is the first file, or a folder of JSON files.
+
+    Attributes:
+        listed: the fields that are such files; others are folders of images.
+    """
+
+    listed: ClassVar[tuple[str, ...]] = ("path",)
 
     path: Path
 
@@ -116,24 +118,25 @@ class FileFormat(RowFormat):
     def title(self) -> str:
         return str(self.path)
 
+    @property
+    def files(self) -> list[Path]:
+        return [file for name in self.listed if getattr(self, name) is not None for file in parts(getattr(self, name))]
+
+
+def parts(path: Path) -> list[Path]:
+    """A file, or the JSON files in a folder."""
+    return sorted(path.glob("*.json")) if path.is_dir() else [path]
+
 
 def read_json(path: Path) -> Any:
-    """Reads a user's JSON file.
-
-    Raises:
-        ValueError: no such file, or it is not JSON; the message names file, line and column.
-    """
+    """Reads a user's JSON file; a ValueError names file, line and column where it is no JSON, or not there."""
     if not path.is_file():
         raise ValueError(f"expected a file; got {str(path)!r}")
     return parse_json(path)
 
 
 def list_in(path: Path, *keys: str) -> list[Any]:
-    """The list in a JSON file: the whole content, or under the first of `keys`.
-
-    Raises:
-        ValueError: there is no list.
-    """
+    """The list in a JSON file: the whole content, or under the first of `keys`; a ValueError if there is none."""
     content = read_json(path)
     entries = content.get(keys[0]) if keys and isinstance(content, dict) else content
     if not isinstance(entries, list):
@@ -149,11 +152,7 @@ def numbered(path: Path, contents: Sequence[Any], start: int = 1) -> Iterator[Ro
 
 
 def check_folder(path: Path, name: str) -> Path:
-    """Returns `path` if it is a folder; `name` is the field's name for the error.
-
-    Raises:
-        ValueError: there is no such folder.
-    """
+    """Returns `path`; a ValueError with the field's `name` if it is no folder."""
     if not path.is_dir():
         raise ValueError(f"{name}: expected a folder; got {str(path)!r}")
     return path
@@ -174,11 +173,7 @@ def tags_of(row: Any, *names: str) -> tuple[tuple[str, str], ...]:
 
 @lru_cache(maxsize=4096)
 def image_size(path: Path) -> tuple[int, int]:
-    """(width, height) in px of an image file, upright, without decoding its pixels.
-
-    Raises:
-        ValueError: Pillow cannot read the file.
-    """
+    """(width, height) in px of an image file, upright, not decoded; a ValueError if Pillow cannot read it."""
     try:
         with Image.open(path) as image:
             turned = image.getexif().get(_ORIENTATION, 1) in _SIDEWAYS
@@ -302,11 +297,7 @@ def _answers(value: Any) -> tuple[str, ...]:
 
 
 def _as_written(path: Path) -> dict[str, Any]:
-    """Options that load all cells of a CSV file as text: no `12.0` for 12, no missing value for NA.
-
-    Raises:
-        ValueError: the file has no line with column names.
-    """
+    """Options that load all cells of a CSV file as text: no `12.0` for 12, no missing value for NA."""
     import datasets
 
     with path.open(encoding="utf-8-sig", newline="") as stream:
@@ -318,11 +309,7 @@ def _as_written(path: Path) -> dict[str, Any]:
 
 
 def _load(path: str, subset: str | None, split: str | None) -> Any:
-    """Loads one split of the data set.
-
-    Raises:
-        ValueError: `datasets` is not installed; there are several splits and none is chosen; or no such split.
-    """
+    """Loads one split of the data set; a ValueError if `datasets` is not installed, or no such split is there."""
     try:
         import datasets
     except ImportError as error:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, get_args, overload
+from typing import Any, get_args
 
 from PIL import Image
 
@@ -24,10 +24,6 @@ class Jsonl(FileFormat):
     """`path`: the file; paths of images are relative to it."""
 
     places = ("path",)
-
-    @property
-    def files(self) -> list[Path]:
-        return [self.path]
 
     def rows(self) -> Iterator[Row]:
         yield from lines(self.path.absolute())
@@ -129,14 +125,9 @@ class OnDemand(Sequence[Record]):
     def __len__(self) -> int:
         return len(self.numbers)
 
-    @overload
-    def __getitem__(self, index: int) -> Record: ...
-    @overload
-    def __getitem__(self, index: slice) -> "OnDemand": ...
-    def __getitem__(self, index: int | slice) -> "Record | OnDemand":
-        if isinstance(index, slice):
-            return OnDemand(self.make, self.numbers[index])
-        return self.make(self.numbers[index])
+    def __getitem__(self, index: Any) -> Any:
+        chosen = self.numbers[index]
+        return OnDemand(self.make, chosen) if isinstance(index, slice) else self.make(chosen)
 
 
 _DRAWN = 64

@@ -17,7 +17,7 @@ from typing import Any
 
 from ...modeling.image_processing_arr_coc import Box
 from ..records import Record, Row, answers_of, image_file, numbers_of, require, said_by_people, shorten, text_of
-from .base import FORMATS, FileFormat, check_folder, image_size, list_in, numbered, read_json, tags_of
+from .base import FORMATS, FileFormat, check_folder, image_size, list_in, numbered, parts, read_json, tags_of
 
 MOST_PLACES = 3
 """An answer in more places than this is not located, as most of the places are unrelated to the question."""
@@ -95,11 +95,6 @@ def _runs(wanted: str, words: Sequence[str]) -> list[range]:
     return runs
 
 
-def _parts(path: Path) -> list[Path]:
-    """A file, or the JSON files in a folder."""
-    return sorted(path.glob("*.json")) if path.is_dir() else [path]
-
-
 @FORMATS.register("chartqa")
 @dataclass(frozen=True)
 class ChartQa(FileFormat):
@@ -109,10 +104,6 @@ class ChartQa(FileFormat):
     places = ("path", "images")
 
     images: Path | None = None
-
-    @property
-    def files(self) -> list[Path]:
-        return _parts(self.path)
 
     @property
     def _folder(self) -> Path:
@@ -145,13 +136,10 @@ class DocVqa(FileFormat):
 
     metric = "anls"
     places = ("path", "images", "ocr")
+    listed = ("path", "ocr")
 
     images: Path | None = None
     ocr: Path | None = None
-
-    @property
-    def files(self) -> list[Path]:
-        return [self.path, *([] if self.ocr is None else sorted(self.ocr.glob("*.json")))]
 
     def rows(self) -> Iterator[Row]:
         for name in ("images", "ocr"):
@@ -177,15 +165,12 @@ class DocVqa(FileFormat):
             require(page, "lines")
             for line in page["lines"]:
                 require(line, "words")
-                tokens += [_token(word, path) for word in line["words"]]
+                for word in line["words"]:
+                    require(word, "text", "boundingBox")
+                    corners = numbers_of(word["boundingBox"], f"{path.name}: boundingBox", 8)
+                    xs, ys = corners[::2], corners[1::2]
+                    tokens.append(OcrToken(str(word["text"]), (min(xs), min(ys), max(xs), max(ys))))
         return locate(answers, within(tokens, *image_size(image)))
-
-
-def _token(word: Any, path: Path) -> OcrToken:
-    require(word, "text", "boundingBox")
-    corners = numbers_of(word["boundingBox"], f"{path.name}: boundingBox", 8)
-    xs, ys = corners[::2], corners[1::2]
-    return OcrToken(str(word["text"]), (min(xs), min(ys), max(xs), max(ys)))
 
 
 @FORMATS.register("gqa")
@@ -195,21 +180,14 @@ class Gqa(FileFormat):
 
     metric = "gqa_accuracy"
     places = ("path", "images", "scene_graphs")
+    listed = ("path", "scene_graphs")
 
     images: Path
     scene_graphs: Path | None = None
 
-    @property
-    def files(self) -> list[Path]:
-        return [*_parts(self.path), *([] if self.scene_graphs is None else [self.scene_graphs])]
-
     @cached_property
     def _scenes(self) -> dict[str, Any]:
-        """Scene graphs by image.
-
-        Raises:
-            ValueError: the file is not of the format.
-        """
+        """Scene graphs by image."""
         if self.scene_graphs is None:
             return {}
         scenes = read_json(self.scene_graphs)
@@ -221,7 +199,7 @@ class Gqa(FileFormat):
         check_folder(self.images, "images")
         _ = self._scenes  # read now, as its errors do not belong to a record
         number = 0
-        for path in _parts(self.path):
+        for path in parts(self.path):
             content = read_json(path)
             if not isinstance(content, dict):
                 raise ValueError(f"{path}: expected an object of questions by id; got {shorten(content)}")
@@ -242,21 +220,19 @@ class Gqa(FileFormat):
         scene = _object(self._scenes.get(asked["imageId"]), "scene graph")
         objects = _object(scene.get("objects"), "objects")
         named = _object(_object(asked.get("annotations"), "annotations").get("answer"), "annotations.answer")
-        places = [objects[name] for name in dict.fromkeys(map(str, named.values())) if name in objects]
-        return tuple(_gqa_box(place) for place in places)
+        boxes: list[Box] = []
+        for name in dict.fromkeys(map(str, named.values())):
+            if name in objects:
+                require(objects[name], "x", "y", "w", "h")
+                x, y, width, height = numbers_of([objects[name][side] for side in "xywh"], "x, y, w and h", 4)
+                boxes.append((x, y, x + width, y + height))
+        return tuple(boxes)
 
 
 def _object(value: Any, name: str) -> Mapping[str, Any]:
     if value is not None and not isinstance(value, Mapping):
         raise ValueError(f"{name}: expected an object; got {shorten(value)}")
     return value or {}
-
-
-def _gqa_box(place: Any) -> Box:
-    """The box of an object of a scene graph."""
-    require(place, "x", "y", "w", "h")
-    x, y, width, height = numbers_of([place[name] for name in "xywh"], "x, y, w and h", 4)
-    return (x, y, x + width, y + height)
 
 
 _CORNERS = (("top_left_x", "topLeftX"), ("top_left_y", "topLeftY"))
@@ -270,13 +246,10 @@ class TextVqa(FileFormat):
 
     metric = "textvqa_accuracy"
     places = ("path", "images", "ocr")
+    listed = ("path", "ocr")
 
     images: Path
     ocr: Path | None = None
-
-    @property
-    def files(self) -> list[Path]:
-        return [self.path, *([] if self.ocr is None else [self.ocr])]
 
     @cached_property
     def _read(self) -> dict[str, list[Any]]:
@@ -314,16 +287,13 @@ class TextVqa(FileFormat):
         tokens = []
         for info in self._read[image_id]:
             require(info, "word", "bounding_box")
-            tokens.append(OcrToken(str(info["word"]), _ocr_box(info["bounding_box"], width, height)))
+            shares = info["bounding_box"]  # of the image's sides
+            require(shares, "width", "height")
+            corner = [next((shares[name] for name in names if name in shares), None) for names in _CORNERS]
+            x, y, across, down = numbers_of([*corner, shares["width"], shares["height"]], "bounding_box", 4)
+            box = (x * width, y * height, (x + across) * width, (y + down) * height)
+            tokens.append(OcrToken(str(info["word"]), box))
         return locate(answers, reading_order(within(tokens, width, height)))
-
-
-def _ocr_box(shares: Any, width: int, height: int) -> Box:
-    """A box in px from shares of the image's sides."""
-    require(shares, "width", "height")
-    corner = [next((shares[name] for name in names if name in shares), None) for names in _CORNERS]
-    x, y, across, down = numbers_of([*corner, shares["width"], shares["height"]], "bounding_box", 4)
-    return (x * width, y * height, (x + across) * width, (y + down) * height)
 
 
 @FORMATS.register("vqav2")
@@ -333,13 +303,10 @@ class VqaV2(FileFormat):
 
     metric = "vqa_accuracy"
     places = ("path", "annotations", "images")
+    listed = ("path", "annotations")
 
     annotations: Path
     images: Path
-
-    @property
-    def files(self) -> list[Path]:
-        return [self.path, self.annotations]
 
     @cached_property
     def _answered(self) -> dict[int, dict[str, Any]]:

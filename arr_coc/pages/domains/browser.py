@@ -19,7 +19,7 @@ import numpy as np
 
 from ..fonts import FontFace, find_fonts, pick_face
 from ..splits import Split
-from .chromium import PlacedText, shared_browser
+from .chromium import shared_browser
 from .document import Document, Entry, ask_each
 from .domain import Layouts, Page, register
 from .glyphs import CONTRAST, MAX_FONT, MIN_FONT, Glyph, check_page, text_unit
@@ -32,13 +32,9 @@ Lines = Literal["none", "rows", "grid", "frame", "zebra", "dashed", "cards"]
 
 @dataclass(frozen=True)
 class HtmlLayout:
-    """The arrangement of a page's fields.
+    """The arrangement of a page's fields, of which `columns` are side by side.
 
-    Attributes:
-        arrangement: cells of a table; label at the left and value at the right end; value after the label; label above
-            its value.
-        columns: number of fields side by side.
-        lines: borders below rows, around cells or around everything; every other row shaded; or a box for each field.
+    `lines`: borders below rows, around cells or around everything; every other row shaded; or a box for each field.
     """
 
     arrangement: Arrangement
@@ -58,22 +54,10 @@ STACKED = LAYOUTS.only(lambda layout: layout.arrangement == "stacked")
 
 @dataclass(frozen=True)
 class HtmlStyle:
-    """The appearance of a page besides its layout; lengths in rem, spacing in em.
+    """The appearance of a page besides its layout; lengths in rem, of which values have 1, and letter spacing in em.
 
-    Attributes:
-        label, value, heading: fonts.
-        label_size, heading_size: font sizes; values have 1.
-        label_spacing, value_spacing: letter spacing.
-        upper: labels are in capitals.
-        colon: labels end with a colon.
-        line: height of a line.
-        padding: (above and below, at the sides) of each field.
-        margin: margin of the page.
-        gap: gap between a label and its value, or between columns.
-        radius: radius of the corners of boxes.
-        width: width of borders, px.
-        band: the heading has exchanged ink and paper colours.
-        palette: colours of paper, labels, values and borders.
+    `padding`: above and below, and at the sides of each field; `gap`: between a label and its value, or between
+    columns; `width`: of borders, px; `band`: the heading has exchanged ink and paper colours.
     """
 
     label: FontFace
@@ -101,11 +85,7 @@ class HtmlStyle:
 
 
 def sample_html_style(rng: np.random.Generator, split: Split) -> HtmlStyle:
-    """A style in fonts of the split.
-
-    Raises:
-        FileNotFoundError: no font of the split is installed.
-    """
+    """A style in fonts of the split; FileNotFoundError if none is installed."""
     faces = find_fonts(split)
     value = pick_face(rng, faces)
     family = [face for face in faces if face.family == value.family]
@@ -138,41 +118,29 @@ def make_html(
 ) -> str:
     """The page's head and body.
 
-    Args:
-        layout, style: appearance of the page.
-        fields: label and value of each field; labels in their final case, without colons.
-        title: heading of the page; "": no heading.
-        pixels: font size of the values, px.
+    Labels of the fields are in their final case, without colons; a `title` of "" is none; `pixels` is the font size of
+    the values.
     """
+
+    def text(text: str, role: str) -> str:
+        return f'<span data-text class="{role}">{escape(text)}</span>'
+
     mark = ":" if style.colon else ""
-    texts = [(_text(label + mark, "label"), _text(value, "value")) for label, value in fields]
-    heading = f"<header>{_text(title, 'heading')}</header>" if title else ""
-    rows = _table(texts, layout.columns) if layout.arrangement == "table" else _list(texts)
-    head = f"<head><style>{_faces(style)}{_common_css(style, pixels)}{_layout_css(layout, style)}</style></head>"
-    return head + f"<body>{heading}<main>{rows}</main></body>"
-
-
-def _text(text: str, role: str) -> str:
-    return f'<span data-text class="{role}">{escape(text)}</span>'
-
-
-def _table(texts: Sequence[tuple[str, str]], columns: int) -> str:
-    """A table in which fields run along the rows."""
-    cells = [f"<th>{label}</th><td>{value}</td>" for label, value in texts]
-    rows = ["".join(cells[start : start + columns]) for start in range(0, len(cells), columns)]
-    return f"<table>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"
-
-
-def _list(texts: Sequence[tuple[str, str]]) -> str:
-    return "".join(f"<div>{label} {value}</div>" for label, value in texts)
-
-
-def _faces(style: HtmlStyle) -> str:
-    """CSS of the fonts by role, each from its file, independent of other installed fonts of the same name."""
-    roles = {"label": style.label, "value": style.value, "heading": style.heading}
-    return "".join(
-        f'@font-face{{font-family:"{role}";src:url("{Path(face.path).as_uri()}")}}' for role, face in roles.items()
+    texts = [(text(label + mark, "label"), text(value, "value")) for label, value in fields]
+    heading = f"<header>{text(title, 'heading')}</header>" if title else ""
+    rows = "".join(f"<div>{label} {value}</div>" for label, value in texts)
+    if layout.arrangement == "table":  # fields run along the rows
+        cells = [f"<th>{label}</th><td>{value}</td>" for label, value in texts]
+        starts = range(0, len(cells), layout.columns)
+        rows = "".join(f"<tr>{''.join(cells[start : start + layout.columns])}</tr>" for start in starts)
+        rows = f"<table>{rows}</table>"
+    # Each font is from its file, independent of other installed fonts of the same name.
+    faces = "".join(
+        f'@font-face{{font-family:"{role}";src:url("{Path(getattr(style, role).path).as_uri()}")}}'
+        for role in ("label", "value", "heading")
     )
+    head = f"<head><style>{faces}{_common_css(style, pixels)}{_layout_css(layout, style)}</style></head>"
+    return head + f"<body>{heading}<main>{rows}</main></body>"
 
 
 def _common_css(style: HtmlStyle, pixels: float) -> str:
@@ -193,6 +161,8 @@ th,td,main>div{{padding:{above}rem {beside}rem;text-align:left;font-weight:norma
 
 def _layout_css(layout: HtmlLayout, style: HtmlStyle) -> str:
     border = f"{style.width}px solid {_css(style.palette.rule)}"
+    paper = np.array(style.palette.paper)
+    shade = paper + 0.12 * (np.array(style.palette.rule) - paper)
     rows = "tr" if layout.arrangement == "table" else "main>div"
     lines = {
         "none": "",
@@ -200,7 +170,7 @@ def _layout_css(layout: HtmlLayout, style: HtmlStyle) -> str:
         "dashed": f"{rows}{{border-bottom:{border.replace('solid', 'dashed')}}}",
         "grid": f"th,td{{border:{border}}}",
         "frame": f"main{{border:{border};border-radius:{style.radius}rem}}",
-        "zebra": f"{rows}:nth-child(odd){{background:{_css(_shaded(style.palette))}}}",
+        "zebra": f"{rows}:nth-child(odd){{background:{_css(shade)}}}",
         "cards": f"{rows}{{border:{border};border-radius:{style.radius}rem}}",
     }[layout.lines]
     columns = f"display:grid;grid-template-columns:repeat({layout.columns},1fr);column-gap:{style.gap}rem"
@@ -213,15 +183,8 @@ def _layout_css(layout: HtmlLayout, style: HtmlStyle) -> str:
     }[layout.arrangement] + lines
 
 
-def _shaded(palette: Palette) -> Colour:
-    """The paper's colour, moved a little towards the borders' colour."""
-    red, green, blue = (paper + 0.12 * (rule - paper) for paper, rule in zip(palette.paper, palette.rule, strict=True))
-    return red, green, blue
-
-
-def _css(colour: Colour) -> str:
-    red, green, blue = (min(255, max(0, round(part))) for part in colour)
-    return f"rgb({red},{green},{blue})"
+def _css(colour: Colour | np.ndarray) -> str:
+    return f"rgb({','.join(str(min(255, max(0, round(part)))) for part in colour)})"
 
 
 def cased(rng: np.random.Generator, fields: Sequence[str], *, upper: bool) -> list[str]:
@@ -239,13 +202,7 @@ _DEGRADED = 0.5  # share of training pages with noise, bent letters and so on; o
 def render_browser(
     rng: np.random.Generator, *, size: int = 256, split: Split = "train", layouts: Layouts[HtmlLayout] = LAYOUTS
 ) -> Document:
-    """A page of 4 or more fields with values, rendered by a browser.
-
-    Args:
-        rng: the only source of randomness.
-        size: side of the square page, px.
-        split: split of fonts, words and layouts.
-        layouts: the layouts to choose from.
+    """A page of 4 or more fields with values, rendered by a browser, square, of `size` px.
 
     Raises:
         FileNotFoundError: no browser, or no font of the split, is installed.
@@ -277,7 +234,12 @@ def render_browser(
         Entry(field, label.text.removesuffix(":"), value.text, label.ink, value.ink)
         for field, label, value in zip(fields, placed[::2], placed[1::2], strict=True)
     )
-    glyphs = tuple(glyph for text in texts for glyph in _glyphs(text))
+    glyphs = tuple(
+        Glyph(char, (left, text.capitals[0], right, text.capitals[1]))
+        for text in texts
+        for char, (left, right) in zip(text.text, text.edges, strict=True)
+        if char != " "
+    )
     return Document(image, entries, glyphs, layout_name, style.fonts)
 
 
@@ -291,12 +253,3 @@ def draw_browser(rng: np.random.Generator, size: int, split: Split) -> Page:
 def draw_stacked(rng: np.random.Generator, size: int, split: Split) -> Page:
     """A page as of `draw_browser`, with labels above their values."""
     return ask_each(rng, render_browser(rng, size=size, split=split, layouts=STACKED), split, FIELDS)
-
-
-def _glyphs(text: PlacedText) -> list[Glyph]:
-    top, bottom = text.capitals
-    return [
-        Glyph(char, (left, top, right, bottom))
-        for char, (left, right) in zip(text.text, text.edges, strict=True)
-        if char != " "
-    ]

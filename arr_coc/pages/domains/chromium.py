@@ -79,13 +79,8 @@ _SET_PAGE = """async (html, least) => {
 
 @dataclass(frozen=True)
 class PlacedText:
-    """A text as laid out by the browser, px.
-
-    Attributes:
-        text: the characters.
-        edges: left and right end of each character's advance cell.
-        capitals: y of the top of capital letters and of the baseline.
-        ink: box around the ink of the letters.
+    """A text as laid out by the browser, px: left and right end of each character's advance cell, y of the top of
+    capital letters and of the baseline, and the box around the ink.
     """
 
     text: str
@@ -95,14 +90,7 @@ class PlacedText:
 
 
 class Browser:
-    """A running browser with one page.
-
-    Args:
-        program: its path.
-
-    Raises:
-        RuntimeError: the browser does not start, or stops answering.
-    """
+    """A running browser with one page; `program` is its path. RuntimeError if it does not start, or stops answering."""
 
     def __init__(self, program: str) -> None:
         folder = Path(tempfile.mkdtemp(prefix="arr_coc_browser_"))
@@ -157,11 +145,7 @@ class Browser:
         self._end()
 
     def evaluate(self, expression: str) -> Any:
-        """The value of a JavaScript expression in the page; awaits promises.
-
-        Raises:
-            RuntimeError: the expression throws.
-        """
+        """The value of a JavaScript expression in the page, after its promises; RuntimeError if it throws."""
         answer = self.call("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
         if "exceptionDetails" in answer:
             raise RuntimeError(f"browser: expected a script that runs through; got {answer['exceptionDetails']}")
@@ -226,11 +210,7 @@ def _end(process: subprocess.Popen[bytes], folder: Path, owner: int) -> None:
 
 
 def find_browser() -> str:
-    """The path of an installed browser.
-
-    Raises:
-        FileNotFoundError: there is none; the message names a Debian package.
-    """
+    """The path of an installed browser; FileNotFoundError, with a Debian package, if there is none."""
     for name in PROGRAMS:
         if path := shutil.which(name):
             return path

@@ -17,9 +17,8 @@ from ..page import Question
 from ..splits import Split, part
 from .domain import Layouts, Page, register
 from .glyphs import CONTRAST, MAX_FONT, MIN_FONT, Glyph, Styles, check_page, sample_pen, sample_styles, write
-from .rasterising import Ink, Ruler, TextStyle, compose, sample_palette
-from .values import FIELDS, TITLES, made_up_word, pick, sample_pairs
-from .wordings import ask
+from .rasterising import Ink, Ruler, compose, sample_palette
+from .values import FIELDS, TITLES, ask, made_up_word, pick, sample_pairs
 
 _EDGE = 4.0  # px at a 256 px page kept free of text on every side
 _LINE = 1.16  # least line pitch in font sizes: ascent plus descent of the tallest font in use
@@ -30,14 +29,9 @@ _RULED_LINE = 1.32  # the same with a ruling line in between
 class DocumentLayout:
     """A layout of `label value` lines.
 
-    Attributes:
-        placement: value directly after its label, in a column shared by all lines, or ending at the right margin.
-        rows: lines between rows.
-        frame: a box around all rows.
-        divider: a vertical line between labels and values.
-        leaders: dots from a label to its value.
-        underline: a line under every value.
-        edges: lines above the first and below the last row.
+    `placement`: value directly after its label, in a column shared by all lines, or ending at the right margin. Lines
+    are between rows, around all (`frame`), between labels and values (`divider`), under values, or above and below the
+    rows (`edges`); `leaders` are dots from a label to its value.
     """
 
     placement: Literal["left", "spaced", "right"]
@@ -64,172 +58,136 @@ LAYOUTS = Layouts.of_words("document", _layout, {"left": 4.0, "spaced": 4.0, "ri
 
 @dataclass(frozen=True)
 class DocumentPlan:
-    """The plan of a page that fits: styles at final size, and the places of all parts.
+    """The plan of a page that fits: styles at final size, and the places of all parts, px.
 
     Attributes:
+        styles: of labels, values and title.
         label_x, value_x: x of the start of every label and value.
-        baselines: y of every row's baseline.
         bounds: y of the borders between rows, one more than rows.
         left, right: x range of the block of rows.
         divider_x: x between labels and values, if values share a column.
-        title: x and baseline y of the title, or None.
+        title: x and baseline y of the title, if there is one.
     """
 
-    label: TextStyle
-    value: TextStyle
-    heading: TextStyle
+    styles: Styles
     label_x: list[float]
     value_x: list[float]
-    baselines: list[float]
     bounds: list[float]
     left: float
     right: float
     divider_x: float
-    title: tuple[float, float] | None
+    title: tuple[float, float]
+
+    @property
+    def baselines(self) -> list[float]:
+        """y of every row's baseline."""
+        low = self.styles.label.cap_height / 2
+        return [(top + bottom) / 2 + low for top, bottom in zip(self.bounds, self.bounds[1:], strict=False)]
 
 
-def sample_font_size(rng: np.random.Generator, *, size: int, height_per_row: float, ruled: bool) -> float | None:
-    """A font size in px that lets rows of `height_per_row` px fit, mostly 11 to 17 px; None if not even 11 px does."""
-    unit = size / 256
-    largest = min(MAX_FONT * unit, height_per_row / (_RULED_LINE if ruled else _LINE))
-    smallest = MIN_FONT * unit
-    if largest < smallest:
-        return None
-    usual = min(17 * unit, largest)
-    return float(rng.uniform(smallest, usual if rng.random() < 0.7 else largest))
+class _Planner:
+    """Places lines on a page of `size` px."""
 
+    def __init__(self, rng: np.random.Generator, layout: DocumentLayout, size: int) -> None:
+        self.rng, self.layout, self.size, self.unit = rng, layout, size, size / 256
+        self.edge = (_EDGE + (3 if layout.frame else 0)) * self.unit
+        self.available = size - 2 * self.edge
+        self.line = _RULED_LINE if layout.ruled else _LINE
 
-def _needed_width(layout: DocumentLayout, labels: np.ndarray, values: np.ndarray, gap: float) -> float:
-    widest = labels.max() + values.max() if layout.placement == "spaced" else (labels + values).max()
-    return float(widest + gap)
-
-
-def make_plan(
-    rng: np.random.Generator,
-    layout: DocumentLayout,
-    styles: Styles,
-    labels: list[str],
-    values: list[str],
-    title: str,
-    size: int,
-) -> DocumentPlan | None:
-    """Places lines on a page of `size` px; None if they do not fit even in the smallest font.
-
-    `labels` are as drawn, with their colons; an empty `title` means none.
-    """
-    unit, count = size / 256, len(labels)
-    edge = (_EDGE + (3 if layout.frame else 0)) * unit
-    ratio = float(rng.uniform(1.0, 1.35))
-    title_rows = ratio * 1.45 if title else 0.0
-    height = size - 2 * edge
-    pixels = sample_font_size(rng, size=size, height_per_row=height / (count + title_rows), ruled=layout.ruled)
-    if pixels is None:
-        return None
-    gap_ems = float(rng.uniform(0.3, 0.6) if rng.random() < 0.5 else rng.uniform(0.6, 2.5))
-    gap_ems = max(gap_ems, 1.0) if layout.divider or layout.leaders or layout.placement == "right" else gap_ems
-    available = size - 2 * edge
-    for _ in range(4):
-        styles = styles.scaled(pixels, ratio)
-        label_widths = np.array([styles.label.width(text) for text in labels])
-        value_widths = np.array([styles.value.width(text) for text in values])
-        gap = gap_ems * pixels
-        needed = _needed_width(layout, label_widths, value_widths, gap) + 0.3 * pixels  # slant overhangs
-        heading_width = styles.heading.width(title) if title else 0.0
-        excess = max(needed, heading_width) / available
-        if excess <= 1:
-            break
-        if pixels <= MIN_FONT * unit:
+    def plan(self, styles: Styles, labels: list[str], values: list[str], title: str) -> DocumentPlan | None:
+        """Places labels as drawn, with their colons, and values; None if they do not fit even in the smallest font."""
+        rng, layout = self.rng, self.layout
+        ratio = float(rng.uniform(1.0, 1.35))
+        title_rows = ratio * 1.45 if title else 0.0
+        pixels = self._font_size(self.available / (len(labels) + title_rows))
+        if pixels is None:
             return None
-        pixels = max(MIN_FONT * unit, 0.98 * pixels / excess)
-    else:
-        return None
-    if layout.placement == "right":  # widths are visible here, so they include kerning
-        value_widths = np.array([styles.value.advances(text)[-1] for text in values])
-    left, right = _block_range(rng, layout, needed, edge, size)
-    label_x, value_x, divider_x = _columns(rng, layout, label_widths, value_widths, left, right, gap)
-    bounds, title_top = _rows(rng, layout, pixels, count, title_rows * pixels, edge, size)
-    cap = styles.label.cap_height
-    baselines = [(top + bottom) / 2 + cap / 2 for top, bottom in zip(bounds, bounds[1:], strict=False)]
-    place = None
-    if title:
-        x = _title_start(rng, left, heading_width, edge, size)
+        gap_ems = float(rng.uniform(0.3, 0.6) if rng.random() < 0.5 else rng.uniform(0.6, 2.5))
+        gap_ems = max(gap_ems, 1.0) if layout.divider or layout.leaders or layout.placement == "right" else gap_ems
+        for _ in range(4):
+            styles = styles.scaled(pixels, ratio)
+            label_widths = np.array([styles.label.width(text) for text in labels])
+            value_widths = np.array([styles.value.width(text) for text in values])
+            gap, spaced = gap_ems * pixels, layout.placement == "spaced"
+            widest = label_widths.max() + value_widths.max() if spaced else (label_widths + value_widths).max()
+            needed = float(widest + gap) + 0.3 * pixels  # slant overhangs
+            heading_width = styles.heading.width(title) if title else 0.0
+            excess = max(needed, heading_width) / self.available
+            if excess <= 1:
+                break
+            if pixels <= MIN_FONT * self.unit:
+                return None
+            pixels = max(MIN_FONT * self.unit, 0.98 * pixels / excess)
+        else:
+            return None
+        if layout.placement == "right":  # widths are visible here, so they include kerning
+            value_widths = np.array([styles.value.advances(text)[-1] for text in values])
+        left, right = self._block_range(needed)
+        label_x, value_x, divider_x = self._columns(label_widths, value_widths, left, right, gap)
+        bounds, title_top = self._rows(pixels, len(labels), title_rows * pixels)
+        x = self._title_start(left, heading_width) if title else 0.0
         place = (x, title_top + 0.45 * title_rows * pixels + styles.heading.cap_height / 2)
-    return DocumentPlan(
-        styles.label, styles.value, styles.heading, label_x, value_x, baselines, bounds, left, right, divider_x, place
-    )
+        return DocumentPlan(styles, label_x, value_x, bounds, left, right, divider_x, place)
 
+    def _font_size(self, height_per_row: float) -> float | None:
+        """A font size in px that lets rows fit, mostly 11 to 17 px; None if not even 11 px does."""
+        largest, smallest = min(MAX_FONT * self.unit, height_per_row / self.line), MIN_FONT * self.unit
+        if largest < smallest:
+            return None
+        usual = min(17 * self.unit, largest)
+        return float(self.rng.uniform(smallest, usual if self.rng.random() < 0.7 else largest))
 
-def _title_start(rng: np.random.Generator, left: float, width: float, edge: float, size: int) -> float:
-    """x of a title: anywhere between the page's edges, or at the left of the block if it fits there."""
-    spare = size - 2 * edge - width
-    x = edge + spare * float(rng.choice([0.0, 0.5, 1.0, rng.random()], p=[0.2, 0.4, 0.1, 0.3]))
-    return left if rng.random() < 0.3 and left + width < size - edge else x
+    def _title_start(self, left: float, width: float) -> float:
+        """x of a title: anywhere between the page's edges, or at the left of the block if it fits there."""
+        rng, spare = self.rng, self.size - 2 * self.edge - width
+        x = self.edge + spare * float(rng.choice([0.0, 0.5, 1.0, rng.random()], p=[0.2, 0.4, 0.1, 0.3]))
+        return left if rng.random() < 0.3 and left + width < self.size - self.edge else x
 
+    def _block_range(self, needed: float) -> tuple[float, float]:
+        """x range of the block: often the whole page between margins, else narrower at any place."""
+        rng, free = self.rng, self.size - 2 * self.edge - needed
+        margin = min(free / 2, float(rng.uniform(0, 24)) * self.size / 256)
+        left, right = self.edge + margin, self.size - self.edge - margin
+        if rng.random() < 0.4:
+            width = needed + float(rng.random()) * (right - left - needed)
+            left += float(rng.random()) * (right - left - width)
+            right = left + width
+        return left, right
 
-def _block_range(
-    rng: np.random.Generator, layout: DocumentLayout, needed: float, edge: float, size: int
-) -> tuple[float, float]:
-    """x range of the block: often the whole page between margins, else narrower at any place."""
-    free = size - 2 * edge - needed
-    margin = min(free / 2, float(rng.uniform(0, 24)) * size / 256)
-    left, right = edge + margin, size - edge - margin
-    if rng.random() < 0.4:
-        width = needed + float(rng.random()) * (right - left - needed)
-        left += float(rng.random()) * (right - left - width)
-        right = left + width
-    return left, right
+    def _columns(
+        self, labels: np.ndarray, values: np.ndarray, left: float, right: float, gap: float
+    ) -> tuple[list[float], list[float], float]:
+        """Starts of labels and values, and the x of a line between them."""
+        left, right = left + 0.1 * gap, right - 0.1 * gap
+        starts = [left] * len(labels)
+        column = left + labels.max() + gap
+        if self.layout.placement == "left":
+            return starts, [float(left + width + gap) for width in labels], column
+        if self.layout.placement == "spaced":
+            free = max(0.0, right - column - values.max())
+            column += float(self.rng.random()) ** 1.5 * free
+            middle = (left + labels.max() + column) / 2
+            return starts, [float(column)] * len(labels), float(middle)
+        ends = [float(right - width) for width in values]
+        return starts, ends, float((left + labels.max() + min(ends)) / 2)
 
-
-def _columns(
-    rng: np.random.Generator,
-    layout: DocumentLayout,
-    labels: np.ndarray,
-    values: np.ndarray,
-    left: float,
-    right: float,
-    gap: float,
-) -> tuple[list[float], list[float], float]:
-    """Starts of labels and values, and the x of a line between them."""
-    left, right = left + 0.1 * gap, right - 0.1 * gap
-    starts = [left] * len(labels)
-    column = left + labels.max() + gap
-    if layout.placement == "left":
-        return starts, [float(left + width + gap) for width in labels], column
-    if layout.placement == "spaced":
-        free = max(0.0, right - column - values.max())
-        column += float(rng.random()) ** 1.5 * free
-        middle = (left + labels.max() + column) / 2
-        return starts, [float(column)] * len(labels), float(middle)
-    ends = [float(right - width) for width in values]
-    return starts, ends, float((left + labels.max() + min(ends)) / 2)
-
-
-def _rows(
-    rng: np.random.Generator,
-    layout: DocumentLayout,
-    pixels: float,
-    count: int,
-    title_height: float,
-    edge: float,
-    size: int,
-) -> tuple[list[float], float]:
-    """Borders of the rows and the top of the title: tight or loose, at the top, middle or bottom, or spread."""
-    least = pixels * (_RULED_LINE if layout.ruled else _LINE)
-    room = size - 2 * edge - title_height
-    largest = room / count
-    spread = rng.random() < 0.25
-    pitch = largest if spread else least + float(rng.beta(1, 2.5)) * (largest - least)
-    heights = np.full(count, pitch)
-    if not layout.ruled and rng.random() < 0.2:  # groups of rows with gaps between them
-        gaps = rng.random(count) < 0.3
-        gaps[0] = False
-        if gaps.any():
-            heights = heights + 0.8 * float(rng.random()) * (room - heights.sum()) / gaps.sum() * gaps
-    free = max(0.0, room - float(heights.sum()))
-    top = edge + free * float(rng.choice([0.0, 0.5, 1.0, rng.random()], p=[0.3, 0.2, 0.15, 0.35]))
-    title_top = edge + float(rng.random()) * (top - edge) if rng.random() < 0.3 else top
-    bounds = top + title_height + np.concatenate([[0.0], np.cumsum(heights)])
-    return [float(bound) for bound in bounds], title_top
+    def _rows(self, pixels: float, count: int, title_height: float) -> tuple[list[float], float]:
+        """Borders of the rows and the top of the title: tight or loose, at the top, middle or bottom, or spread."""
+        rng, least = self.rng, pixels * self.line
+        room = self.size - 2 * self.edge - title_height
+        largest = room / count
+        pitch = largest if rng.random() < 0.25 else least + float(rng.beta(1, 2.5)) * (largest - least)
+        heights = np.full(count, pitch)
+        if not self.layout.ruled and rng.random() < 0.2:  # groups of rows with gaps between them
+            gaps = rng.random(count) < 0.3
+            gaps[0] = False
+            if gaps.any():
+                heights = heights + 0.8 * float(rng.random()) * (room - heights.sum()) / gaps.sum() * gaps
+        free = max(0.0, room - float(heights.sum()))
+        top = self.edge + free * float(rng.choice([0.0, 0.5, 1.0, rng.random()], p=[0.3, 0.2, 0.15, 0.35]))
+        title_top = self.edge + float(rng.random()) * (top - self.edge) if rng.random() < 0.3 else top
+        bounds = top + title_height + np.concatenate([[0.0], np.cumsum(heights)])
+        return [float(bound) for bound in bounds], title_top
 
 
 def draw_rules(
@@ -241,17 +199,13 @@ def draw_rules(
     unit, pad = size / 256, 3 * size / 256
     x0, x1 = max(1.0, plan.left - pad), min(size - 2.0, plan.right + pad)
     top, bottom = max(1.0, plan.bounds[0]), min(size - 2.0, plan.bounds[-1])
-    if layout.rows:
-        for y in plan.bounds[1:-1]:
-            ruler.horizontal(x0, x1, y)
-    if layout.frame or layout.edges:
-        ruler.horizontal(x0, x1, top)
-        ruler.horizontal(x0, x1, bottom)
-    if layout.frame:
-        ruler.vertical(top, bottom, x0)
-        ruler.vertical(top, bottom, x1)
-    if layout.divider:
-        ruler.vertical(top, bottom, plan.divider_x)
+    across = plan.bounds[1:-1] if layout.rows else []
+    across = [*across, top, bottom] if layout.frame or layout.edges else across
+    down = [x0, x1] if layout.frame else []
+    for y in across:
+        ruler.horizontal(x0, x1, y)
+    for x in [*down, plan.divider_x] if layout.divider else down:
+        ruler.vertical(top, bottom, x)
     step = float(rng.uniform(2.5, 6)) * unit
     for end, start, baseline, low in zip(label_ends, plan.value_x, plan.baselines, plan.bounds[1:], strict=True):
         if layout.leaders:
@@ -331,17 +285,17 @@ def render_document(
         colon = ":" if rng.random() < 0.5 else ""
         drawn, values = [label + colon for label in labels], [value for _, value in said]
         title = _sample_title(rng, split)
-        plan = make_plan(rng, layout, styles, drawn, values, title, size)
+        plan = _Planner(rng, layout, size).plan(styles, drawn, values, title)
         if plan is not None:
             break
     palette = sample_palette(rng, contrast=CONTRAST[split])
     label_ink, rule_ink = Ink(size, pen), Ink(size)
     value_ink = label_ink if palette.value == palette.label else Ink(size, pen)
-    label_boxes, glyphs = write(label_ink, drawn, plan.label_x, plan.baselines, plan.label)
-    value_boxes, value_glyphs = write(value_ink, values, plan.value_x, plan.baselines, plan.value)
+    label_boxes, glyphs = write(label_ink, drawn, plan.label_x, plan.baselines, plan.styles.label)
+    value_boxes, value_glyphs = write(value_ink, values, plan.value_x, plan.baselines, plan.styles.value)
     glyphs += value_glyphs
-    if plan.title is not None:
-        glyphs += write(label_ink, [title], [plan.title[0]], [plan.title[1]], plan.heading)[1]
+    if title:
+        glyphs += write(label_ink, [title], [plan.title[0]], [plan.title[1]], plan.styles.heading)[1]
     entries = tuple(
         Entry(field, label, value, label_box(), value_box())
         for (field, value), label, label_box, value_box in zip(said, labels, label_boxes, value_boxes, strict=True)
@@ -351,7 +305,7 @@ def render_document(
     if value_ink is not label_ink:
         layers.append((value_ink, palette.value))
     image = compose(rng, layers, palette.paper, split=split)
-    names = dict.fromkeys((plan.value.face.name, plan.label.face.name))
+    names = dict.fromkeys((plan.styles.value.face.name, plan.styles.label.face.name))
     return Document(image, entries, tuple(glyphs), layout_name, " + ".join(names))
 
 

@@ -108,11 +108,7 @@ DOMAINS: Registry[Domain] = Registry("domain")
 
 
 def register(name: str, *, square: bool = True) -> Callable[[Draw], Draw]:
-    """Decorator that registers a domain with the function that draws its pages.
-
-    Raises:
-        ValueError: the name is taken.
-    """
+    """Registers a domain with the function that it decorates, which draws its pages; ValueError if it is taken."""
 
     def add(draw: Draw) -> Draw:
         DOMAINS.register(name)(Domain(draw, square))

@@ -5,7 +5,6 @@ others, of any aspect ratio. Words, wordings, formats, layouts and fonts of the 
 such pages with questions of each kind of `arr_coc.pages.line_questions` beside their own.
 """
 
-from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from importlib import import_module
 from random import Random
@@ -14,7 +13,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from ..page import Question, TextPage
+from ...modeling.image_processing_arr_coc import Box
+from ..page import TextPage
 from ..splits import Split
 from .domain import Page, register
 
@@ -56,11 +56,10 @@ def _page(rng: np.random.Generator, size: int, page: TextPage) -> Page:
     scale = size / max(page.size)
     image = page.image.resize([max(1, round(side * scale)) for side in page.size], Image.Resampling.LANCZOS)
 
-    def at_size(boxes: Iterable[Sequence[float]]) -> tuple[tuple[float, float, float, float], ...]:
-        return tuple((x0, y0, x1, y1) for x0, y0, x1, y1 in ([round(edge * scale, 1) for edge in box] for box in boxes))
+    def scaled(box: Box) -> Box:
+        x0, y0, x1, y1 = (round(edge * scale, 1) for edge in box)
+        return x0, y0, x1, y1
 
-    def scaled(question: Question) -> Question:
-        return replace(question, boxes=at_size(question.boxes), label_boxes=at_size(question.label_boxes))
-
+    questions = tuple(question.moved(scaled) for question in page.questions)
     text, layout = "\n".join(line.text for line in page.lines), page.source.removeprefix("generated: ")
-    return Page(image, tuple(map(scaled, page.questions)), layout, font="", tags=(("page", page.kind),), text=text)
+    return Page(image, questions, layout, font="", tags=(("page", page.kind),), text=text)

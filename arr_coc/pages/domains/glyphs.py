@@ -17,9 +17,7 @@ from ..fonts import find_fonts, pick_face, sibling
 from ..splits import Split, check_split
 from .rasterising import MIN_STRETCH, Ink, Pen, TextStyle
 
-PUNCTUATION = ".,:$/-#&'"
-ALPHANUMERIC = string.digits + string.ascii_uppercase + string.ascii_lowercase
-CHARSET: str = ALPHANUMERIC + PUNCTUATION
+CHARSET = string.digits + string.ascii_uppercase + string.ascii_lowercase + ".,:$/-#&'"
 """All characters of drawn pages except the space."""
 
 
@@ -31,17 +29,6 @@ class Glyph:
     box: Box
 
 
-def glyphs_of(text: str, position: tuple[float, float], style: TextStyle, ends: np.ndarray) -> list[Glyph]:
-    """The visible characters of a text at (x of start, y of baseline); `ends`: right ends of advance cells, px."""
-    x, bottom = position
-    top, rights = bottom - style.cap_height, (x + ends).tolist()
-    return [
-        Glyph(char, (left, top, right, bottom))
-        for char, left, right in zip(text, [x, *rights], rights, strict=False)
-        if char != " "
-    ]
-
-
 def write(
     ink: Ink, texts: list[str], xs: list[float], baselines: list[float], style: TextStyle
 ) -> tuple[list[Callable[[], Box]], list[Glyph]]:
@@ -51,7 +38,9 @@ def write(
     for text, x, y in zip(texts, xs, baselines, strict=True):
         ends = ink.text(text, (x, y), style)
         boxes.append(partial(ink.box, (x, y), style, float(ends[-1])))
-        glyphs += glyphs_of(text, (x, y), style, ends)
+        rights = (x + ends).tolist()
+        cells = zip(text, [x, *rights], rights, strict=False)
+        glyphs += [Glyph(char, (left, y - style.cap_height, right, y)) for char, left, right in cells if char != " "]
     return boxes, glyphs
 
 
@@ -70,11 +59,7 @@ def text_unit(size: int) -> float:
 
 
 def check_page(size: int, split: str) -> None:
-    """Refuses pages that cannot be drawn.
-
-    Raises:
-        ValueError: an unknown split, or a page too small for text.
-    """
+    """Refuses, by a ValueError, an unknown split, or a page too small for text."""
     check_split(split)
     if size < 64:
         raise ValueError(f"expected a size of at least 64 px, below which no text is readable; got {size}")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import math
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -14,6 +12,7 @@ from ...modeling.image_processing_arr_coc import Box
 from ..homography import bounds_of, corners_of, homography, project, sample_quad, steady
 from .domain import Page
 from .glyphs import Glyph, text_unit
+from .rasterising import compressed
 
 
 def paste_warped(page: Image.Image, panel: Image.Image, alpha: Image.Image, matrix: np.ndarray) -> None:
@@ -44,39 +43,21 @@ def photograph(rng: np.random.Generator, page: Page) -> Page:
 
     Boxes are axis-aligned around the mapped corners, clipped to the picture.
     """
-    picture, seen = _taken(rng, page.image)
-    questions = tuple(
-        replace(question, boxes=tuple(map(seen, question.boxes)), label_boxes=tuple(map(seen, question.label_boxes)))
-        for question in page.questions
-    )
-    return replace(page, image=picture, questions=questions, glyphs=_glyphs(page.glyphs, seen))
-
-
-def _taken(rng: np.random.Generator, page: Image.Image) -> tuple[Image.Image, Callable[[Box], Box]]:
-    """A photograph of a page, and the map of boxes from page to photograph."""
-    size, unit = page.width, text_unit(page.width)
+    size = page.image.width
     matrix = _view(rng, size)
     picture = _ground(rng, size)
-    paste_warped(picture, page.convert("RGB"), _cover(size), matrix)
+    cover = Image.new("L", (size, size), 0)
+    cover.paste(255, (1, 1, size - 1, size - 1))  # without the outermost pixels, so that its edge is smooth
+    paste_warped(picture, page.image.convert("RGB"), cover, matrix)
     picture = _lit(rng, picture)
-    picture = picture.filter(ImageFilter.GaussianBlur(unit * float(rng.uniform(0, _BLUR))))
+    picture = picture.filter(ImageFilter.GaussianBlur(text_unit(size) * float(rng.uniform(0, _BLUR))))
     picture = _compressed(rng, _noisy(rng, picture))
 
     def seen(box: Box) -> Box:
         return bounds_of(project(matrix, corners_of(box)).clip(0, size))
 
-    return picture, seen
-
-
-def _glyphs(glyphs: Sequence[Glyph], seen: Callable[[Box], Box]) -> tuple[Glyph, ...]:
-    return tuple(Glyph(glyph.char, seen(glyph.box)) for glyph in glyphs)
-
-
-def _cover(size: int) -> Image.Image:
-    """The mask of the page, without its outermost pixels, so that its edge is smooth."""
-    cover = Image.new("L", (size, size), 0)
-    cover.paste(255, (1, 1, size - 1, size - 1))
-    return cover
+    glyphs = tuple(Glyph(glyph.char, seen(glyph.box)) for glyph in page.glyphs)
+    return replace(page, image=picture, questions=tuple(each.moved(seen) for each in page.questions), glyphs=glyphs)
 
 
 def _view(rng: np.random.Generator, size: int) -> np.ndarray:
@@ -123,9 +104,7 @@ def _noisy(rng: np.random.Generator, picture: Image.Image) -> Image.Image:
 
 
 def _compressed(rng: np.random.Generator, picture: Image.Image) -> Image.Image:
-    buffer = io.BytesIO()
-    picture.save(buffer, "JPEG", quality=int(rng.integers(*_QUALITY)))
-    return Image.open(buffer).convert("RGB")
+    return compressed(picture, int(rng.integers(*_QUALITY)))
 
 
 def _from_levels(levels: np.ndarray) -> Image.Image:

@@ -49,15 +49,11 @@ class Pen:
 
 @dataclass(frozen=True)
 class TextStyle:
-    """The shape of a run of text.
+    """The shape of a run of text of `pixels` px per em.
 
-    Attributes:
-        face: the font.
-        pixels: font size in px of the final image.
-        supersample: the pen's value, because the hinted widths of letters depend on it.
-        stretch: horizontal scale of the letters.
-        shear: px to the right per px upwards, about the middle of the line.
-        spacing: extra px between letters.
+    `supersample` is the pen's value, because the hinted widths of letters depend on it; `stretch` the horizontal scale
+    of letters; `shear` px to the right per px upwards, about the middle of the line; `spacing` extra px between
+    letters.
     """
 
     face: FontFace
@@ -108,13 +104,9 @@ def _advances_of(path: str, pixels: float) -> dict[str, float]:
 
 
 class Ink:
-    """A layer of coverage: 0 no ink, 255 full ink, uint8 [size, size].
+    """A layer of coverage of a side in px: 0 no ink, 255 full ink, uint8 [size, size].
 
     Text is first drawn straight and supersampled; `finish` then stretches and slants all of it at once.
-
-    Args:
-        size: side, px.
-        pen: the pen.
     """
 
     def __init__(self, size: int, pen: Pen | None = None) -> None:
@@ -334,10 +326,15 @@ def degrade(rng: np.random.Generator, page: Image.Image, *, split: Split, unit: 
     if train and rng.random() < _WARPED:
         page = _warped(rng, page, unit * float(rng.uniform(0.25, 1.0)))
     if train and rng.random() < 0.08:
-        buffer = io.BytesIO()
-        page.save(buffer, "JPEG", quality=int(rng.integers(35, 90)))
-        page = Image.open(buffer).convert("RGB")
+        page = compressed(page, int(rng.integers(35, 90)))
     return page
+
+
+def compressed(image: Image.Image, quality: int) -> Image.Image:
+    """The image after JPEG, RGB."""
+    buffer = io.BytesIO()
+    image.save(buffer, "JPEG", quality=quality)
+    return Image.open(buffer).convert("RGB")
 
 
 def _as_bytes(colour: Colour) -> tuple[int, int, int]:

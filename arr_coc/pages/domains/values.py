@@ -1,4 +1,4 @@
-"""The texts of synthetic documents: pools of words, names of fields, and seeded generators of values by kind.
+"""The texts of synthetic documents: pools of words, names of fields, values by kind, and wordings of questions.
 
 Each word of a pool belongs to one split: see `arr_coc.pages.splits`.
 """
@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from ..splits import Split, items_of, part
+from ..splits import Split, check_split, items_of, part
 
 WORDS = items_of("domains/words.txt")
 FIRST_NAMES, LAST_NAMES, CITIES, COMPANIES = (WORDS[name] for name in ("first name", "last name", "city", "company"))
@@ -157,3 +157,26 @@ def sample_pairs(
         seen.add(value)
         pairs.append((field, value))
     return pairs
+
+
+TEMPLATES = {key: texts for key, texts in WORDS.items() if "question" in key}
+"""Wordings by split and number of fields; the first for one field is the same in all splits."""
+_SHARED_SHARE: dict[Split, float] = {"train": 0.15, "validation": 0.15, "test": 0.5}
+_PLACES = ("first", "second", "third")
+
+
+def ask(rng: np.random.Generator, *fields: str, split: Split) -> str:
+    """A question about one to three fields (lower case) in one of the split's wordings; ValueError for an unknown
+    split.
+
+    For one field, the wording that all splits share has a probability of 0.5 in the test split and about 0.15 in the
+    others.
+    """
+    check_split(split)
+    several = f" of {len(fields)}" if len(fields) > 1 else ""
+    templates = TEMPLATES[f"{'test' if split == 'test' else 'train'} question{several}"]
+    if several:
+        return pick(rng, templates).format(**dict(zip(_PLACES, fields, strict=False)))
+    shared = rng.random() < _SHARED_SHARE[split]
+    template = templates[0] if shared else templates[1 + int(rng.integers(len(templates) - 1))]
+    return template.format(field=fields[0], Field=fields[0].capitalize())

@@ -18,23 +18,14 @@ from .document import draw_fields
 from .domain import DOMAINS, Page
 from .glyphs import Glyph, check_page
 from .photo import photograph
-from .values import unheard_name
-from .wordings import ask
+from .values import ask, unheard_name
 
 
 def with_turns(rng: np.random.Generator, page: Page, share: float) -> Page:
-    """The page, with another question and its answer before a share of its questions.
-
-    Args:
-        rng: the only source of randomness.
-        page: of any domain; unchanged if it has one question.
-        share: share of the questions, 0 to 1.
-    """
+    """The page, with another question and its answer before a share of its questions, if it has several."""
     questions: list[Question] = []
-    for place, question in enumerate(page.questions):
-        others = [
-            other for other in page.questions[:place] + page.questions[place + 1 :] if other.text != question.text
-        ]
+    for question in page.questions:
+        others = [other for other in page.questions if other.text != question.text]
         if others and rng.random() < share:
             earlier = others[int(rng.integers(len(others)))]
             question = replace(question, history=((earlier.text, earlier.answers[0]),))
@@ -45,14 +36,8 @@ def with_turns(rng: np.random.Generator, page: Page, share: float) -> Page:
 def with_absent(rng: np.random.Generator, page: Page, share: float, split: Split, unheard: float = 0.0) -> Page:
     """The page, with a share of its questions replaced by questions about absent fields, each field once.
 
-    Pages whose fields are not drawn from a list (`Page.fields`) do not change.
-
-    Args:
-        rng: the only source of randomness.
-        page: of any domain.
-        share: share of the questions, 0 to 1.
-        split: split of the wordings, and of names that no page has.
-        unheard: share of these questions about fields that no page has, for example a passport.
+    Pages whose fields are not drawn from a list (`Page.fields`) do not change. A share `unheard` of these questions is
+    about fields that no page has, for example a passport.
     """
     missing = missing_fields(page.fields, page.glyphs)
     order = iter(rng.permutation(len(missing)).tolist())
@@ -111,13 +96,7 @@ class Variations:
                 raise ValueError(f"{field.name}: expected a share from 0 to 1; got {share!r}")
 
     def apply(self, page: Page, entropy: tuple[int, ...], split: Split) -> Page:
-        """Varies the page.
-
-        Args:
-            page: as drawn by its domain.
-            entropy: seed of the random numbers.
-            split: split of the wordings.
-        """
+        """Varies a page as drawn by its domain; `entropy` is the seed, `split` that of the wordings."""
         photo, absent, turns = (
             partial(np.random.default_rng, np.random.SeedSequence(entropy, spawn_key=(key,))) for key in range(3)
         )
@@ -147,16 +126,10 @@ def draw_page(
     fields: Sequence[str] | None = None,
     variations: Variations = AS_DRAWN,
 ) -> Page:
-    """The page number `index` of a domain.
+    """The page number `index` of a domain, whose side is `size` px; pages of two splits never share random numbers.
 
     Args:
-        domain: a name of `DOMAINS`.
-        seed: seed of all pages.
-        index: at least 0.
-        size: side of the page, px.
-        split: split of fonts, layouts, wordings and words; pages of two splits never share random numbers.
         fields: the names to draw from, for domain document only; None: its default.
-        variations: variations of the page and its questions.
 
     Raises:
         ValueError: an unknown domain, fields for a domain other than document, photographs of pages that are not
