@@ -34,6 +34,13 @@ def leave(code: int = 0) -> NoReturn:
     os._exit(code)
 
 
+def refuses(message: str, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> None:
+    """Checks that a call ends in a ValueError of one line, in which a message (a regular expression) is found."""
+    with pytest.raises(ValueError, match=message) as error:
+        call(*args, **kwargs)
+    assert "\n" not in str(error.value), error.value
+
+
 SPECIAL_TOKENS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>"]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import CARD, PAGE, QUESTION, Calls, noise, png, prompt
+from helpers import CARD, PAGE, QUESTION, Calls, noise, png, prompt, refuses
 from transformers import GenerationConfig, TextIteratorStreamer, TextStreamer
 
 from arr_coc.modeling.image_processing_arr_coc import boxes_to_patches
@@ -97,8 +97,7 @@ def test_what_is_fetched_is_told_before_the_first_token(model: Any) -> None:
     answers = model.generate([PAGE, CARD], QUESTION, return_fetch=True, on_fetch=told.append)
     (fetch,) = told
     assert torch.equal(fetch.indices, torch.cat([answer.fetch.indices for answer in answers]))
-    with pytest.raises(ValueError, match=r"^on_fetch: expected a function; got 3"):
-        model.generate(PAGE, QUESTION, on_fetch=3)
+    refuses(r"^on_fetch: expected a function; got 3", model.generate, PAGE, QUESTION, on_fetch=3)
 
 
 SOURCES: dict[str, Any] = {
@@ -165,8 +164,7 @@ def test_oracle_fetches_what_lies_under_the_boxes(model: Any) -> None:
 
     assert not any(answer.fetch.fell_back for answer in asked([first, second]))
     for boxes, number in (([[], second], 1), ([first, []], 2), ([[], []], 1)):
-        with pytest.raises(ValueError, match=f"boxes: expected at least one .*; got none for question {number}"):
-            asked(boxes)
+        refuses(f"boxes: expected at least one .*; got none for question {number}", asked, boxes)
 
 
 # ---- decoding

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import tiny_tokenizer
+from helpers import refuses, tiny_tokenizer
 from published import PARTS, QWEN3, VISION, assembled, command, load, opened, stored
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -184,8 +184,7 @@ def test_clip_words_start_the_questions_projection(published: Path, tmp_path: Pa
     tensors = {WORDS: torch.randn(2, 10), "text_model.embeddings.position_ids": torch.arange(3)[None]}
     save_file({**tensors, "visual_projection.weight": torch.ones(2, 2)}, clip / "model.safetensors")
     sources = {**opened(published), "clip-text": WeightsSource(clip)}
-    with pytest.raises(ValueError, match='--clip-text: expected scorer "clip_query" beside it; got realizer'):
-        make_plan(Request(sources=sources))
+    refuses('--clip-text: expected scorer "clip_query" beside it; got realizer', make_plan, Request(sources=sources))
     plan = make_plan(Request(sources=sources, scorers=("clip_query",)))
     assert plan.targets[QUESTION].recipe == CLIP_RECIPE and plan.targets[QUESTION].shape == (10, QWEN3["width"])
     assert words_in_common(sources["clip-text"], plan.processor.tokenizer) == [(tiny_tokenizer().vocab["Ġthe"], 0)]

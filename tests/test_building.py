@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from graphs import spatial_model
-from helpers import tiny_model
+from helpers import refuses, tiny_model
 from huggingface_hub import ModelCard
 from lone import QUESTION, run_alone
 
@@ -130,8 +130,7 @@ def test_shards_are_taken_and_stale_weights_are_not(checkpoint: Path, tmp_path: 
     assert len(shards) > 1
     assert {path.name for path in out.glob("*.safetensors")} == shards
     (source / sorted(shards)[0]).unlink()
-    with pytest.raises(ValueError, match=r"expected the \d+ shards of .*; got no model-00001-of-"):
-        build(source, tmp_path / "again")
+    refuses(r"expected the \d+ shards of .*; got no model-00001-of-", build, source, tmp_path / "again")
 
 
 def test_an_output_in_the_way_is_refused_unless_forced(checkpoint: Path, tmp_path: Path) -> None:
@@ -139,8 +138,7 @@ def test_an_output_in_the_way_is_refused_unless_forced(checkpoint: Path, tmp_pat
     out.mkdir()
     build(checkpoint, out)  # an empty folder is not in the way
     (out / "mine.txt").write_text("kept")
-    with pytest.raises(ValueError, match=r"expected a new or empty folder \(or --force.*\); got one with files"):
-        build(checkpoint, out)
+    refuses(r"expected a new or empty folder \(or --force.*\); got one with files", build, checkpoint, out)
     assert (out / "mine.txt").exists()
     build(checkpoint, out, force=True)
     assert not (out / "mine.txt").exists()
@@ -155,18 +153,13 @@ def test_incomplete_sources_are_refused(checkpoint: Path, tmp_path: Path) -> Non
         return folder
 
     out = tmp_path / "out"
-    with pytest.raises(ValueError, match="expected a folder with a model; got nothing"):
-        build(tmp_path / "missing", out)
-    with pytest.raises(ValueError, match=r"expected weights \(model.safetensors, or shards with .*\); got none"):
-        build(source("*.safetensors"), out)
-    with pytest.raises(ValueError, match="got no processor_config.json"):
-        build(source("processor_config.json"), out)
+    refuses("expected a folder with a model; got nothing", build, tmp_path / "missing", out)
+    refuses(r"expected weights \(model.safetensors, or shards with .*\); got none", build, source("*.safetensors"), out)
+    refuses("got no processor_config.json", build, source("processor_config.json"), out)
     other = source()
     (other / "config.json").write_text('{"model_type": "bert"}')
-    with pytest.raises(ValueError, match="expected model_type 'arr_coc'; got 'bert'"):
-        build(other, out)
-    with pytest.raises(ValueError, match="expected a folder apart from the source"):
-        build(checkpoint, checkpoint / "out")
+    refuses("expected model_type 'arr_coc'; got 'bert'", build, other, out)
+    refuses("expected a folder apart from the source", build, checkpoint, checkpoint / "out")
     assert not out.exists()
 
 
@@ -251,8 +244,7 @@ def test_a_missing_card_is_written_and_an_assembled_models_base_models_are_named
     card = read_card(tmp_path / "out" / "README.md")
     assert (card.data.license, card.data.base_model) == ("mit", ["deepseek-ai/DeepSeek-OCR"])
     (source / "assembly.json").write_text('{"sources": 3}')
-    with pytest.raises(ValueError, match="assembly.json: expected what arr-coc assemble writes"):
-        build(source, tmp_path / "third")
+    refuses("assembly.json: expected what arr-coc assemble writes", build, source, tmp_path / "third")
     with pytest.raises(ValueError, match=r"card: expected a README.md; got '.*missing.md', which is no file"):
         build(source, tmp_path / "third", card=tmp_path / "missing.md")
     assert not (tmp_path / "third").exists()
@@ -261,8 +253,7 @@ def test_a_missing_card_is_written_and_an_assembled_models_base_models_are_named
 def test_a_card_or_an_evaluation_of_another_form_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "README.md"
     path.write_text("---\nlicense: [\n---\n")
-    with pytest.raises(ValueError, match="README.md: expected a card with YAML metadata; got "):
-        read_card(path)
+    refuses("README.md: expected a card with YAML metadata; got ", read_card, path)
     assert evaluation_results(EVALUATION, "oracle") == []
     row = {
         **EVALUATION["strategies"]["realizer"],

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import Cli, tiny_config, tiny_model
+from helpers import Cli, refuses, tiny_config, tiny_model
 from PIL import Image
 
 from arr_coc.cli import main
@@ -237,8 +237,7 @@ def test_wrong_arguments_are_one_line_too_or_a_traceback(cli: Cli, tmp_path: Pat
     assert "--batch-size: invalid int value: 'x'" in refused(cli("evaluate", "d", "--batch-size", "x"))
     (tmp_path / "data.yaml").write_text("format: {a: {}}\npath: questions.jsonl\n")
     assert "format: expected one of " in refused(cli("evaluate", tmp_path / "data.yaml"))
-    with pytest.raises(ValueError, match="which does not exist"):
-        main(["ask", str(picture), QUESTION, "--model", "typo", "--debug"])
+    refuses("which does not exist", main, ["ask", str(picture), QUESTION, "--model", "typo", "--debug"])
 
 
 def test_a_reader_that_leaves_is_no_error(cli: Cli, checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import tiny_checkpoint, tiny_config
+from helpers import refuses, tiny_checkpoint, tiny_config
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
@@ -52,8 +52,7 @@ def test_bad_budgets_name_what_came(budget: Any, received: str) -> None:
 
 @pytest.mark.parametrize("size", [0, -64, 100, 48])
 def test_a_side_that_is_no_multiple_of_four_patches_is_refused(size: int) -> None:
-    with pytest.raises(ValueError, match=f"multiple of 64 px .*; got {size}$"):
-        grid_size(size, 16)
+    refuses(f"multiple of 64 px .*; got {size}$", grid_size, size, 16)
 
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
@@ -96,8 +95,7 @@ def test_a_config_survives_json_or_is_refused_in_one_line(tmp_path: Any) -> None
     settings = tiny_config().to_dict()
     settings["text_config"]["hidden_size"] = "wide"
     (tmp_path / "config.json").write_text(json.dumps(settings))
-    with pytest.raises(ValueError, match=r"\A[^\n]*text_config.*hidden_size[^\n]*expected int; got str[^\n]*\Z"):
-        load_config(str(tmp_path))
+    refuses(r"\A[^\n]*text_config.*hidden_size[^\n]*expected int; got str[^\n]*\Z", load_config, str(tmp_path))
 
 
 def test_the_saved_dtype_is_that_of_auto(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,8 +239,7 @@ def test_an_odd_value_is_refused_with_its_field_in_one_line(field: str) -> None:
     ],
 )
 def test_the_whole_configs_own_fields_are_checked_too(field: str, value: Any) -> None:
-    with pytest.raises(ValueError, match=rf"\A{field}: expected [^\n]*; got [^\n]*\Z"):
-        ArrCocConfig(**{**tiny_config().to_dict(), field: value})
+    refuses(rf"\A{field}: expected [^\n]*; got [^\n]*\Z", ArrCocConfig, **{**tiny_config().to_dict(), field: value})
 
 
 def test_what_is_assigned_later_or_registered_from_outside_is_checked_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,10 +258,8 @@ def test_a_published_config_with_the_field_glance_layers_is_read() -> None:
     """The field's name until November 2026; the strategy of that name is refused with the names that there are."""
     config = ArrCocFetcherConfig(**{"glance_layers": [0.1, 0.6]})
     assert list(config.attention_layers) == [0.1, 0.6] and "glance_layers" not in config.to_dict()
-    with pytest.raises(ValueError, match="attention_layers: expected two increasing numbers"):
-        ArrCocFetcherConfig(**{"glance_layers": [0.6, 0.1]})
-    with pytest.raises(ValueError, match="strategy: expected one of attention, .*; got 'glance'"):
-        ArrCocFetcherConfig(strategy="glance")
+    refuses("attention_layers: expected two increasing numbers", ArrCocFetcherConfig, **{"glance_layers": [0.6, 0.1]})
+    refuses("strategy: expected one of attention, .*; got 'glance'", ArrCocFetcherConfig, strategy="glance")
 
 
 def test_outputs_do_not_depend_on_the_configured_form_of_return(picture: Path) -> None:
@@ -285,5 +280,4 @@ def test_rotary_positions_take_numbers(rope: dict[str, Any]) -> None:
     fields = tiny_config().to_dict()
     fields["text_config"].pop("rope_parameters", None)
     fields["text_config"] |= rope
-    with pytest.raises(ValueError, match=r"^text_config.*expected"):
-        ArrCocConfig.from_dict(fields)
+    refuses(r"^text_config.*expected", ArrCocConfig.from_dict, fields)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers import refuses
 
 from arr_coc.cli import main
 from arr_coc.data.formats.own import Rendered
@@ -183,8 +184,7 @@ def test_train_and_test_pages_of_one_number_share_no_random_numbers() -> None:
     ],
 )
 def test_bad_arguments_say_what_was_expected(arguments: tuple, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        draw_page(*arguments[:5], variations=Variations(*arguments[5:] and arguments[5].values()))
+    refuses(message, draw_page, *arguments[:5], variations=Variations(*arguments[5:] and arguments[5].values()))
 
 
 def test_render_refuses_unknown_domains_and_names_missing_fonts_before_it_writes_anything(
@@ -210,8 +210,7 @@ def test_documents_may_have_fields_of_their_own() -> None:
     assert Rendered(pages=1, fields="Loss,Net gain").fields == ("Loss", "Net gain")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="fields: expected domain document alone; got form, stacked"):
         Rendered(pages=6, domains=("form", "stacked"), fields=fields)
-    with pytest.raises(ValueError, match="fields: expected at least 4 distinct names"):
-        Rendered(pages=1, fields=("vendor",)).page(0)
+    refuses("fields: expected at least 4 distinct names", Rendered(pages=1, fields=("vendor",)).page, 0)
 
 
 def documents(split: Split, count: int, size: int = 256) -> list[Document]:

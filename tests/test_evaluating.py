@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import tiny_checkpoint, tiny_model
+from helpers import refuses, tiny_checkpoint, tiny_model
 from PIL import Image
 
 import arr_coc
@@ -100,13 +100,10 @@ def test_every_combination_reads_one_encoding_and_answers_as_it_does_alone(
         said = scored[name].predictions[0][0]
         assert said.answer == alone.text and said.tokens == 16 + alone.fetch.budget
         assert said.mask.tolist() == alone.fetch.covered()[0].tolist()
-    with pytest.raises(ValueError, match="allocator: expected one of .*; got 'nope'"):
-        evaluate(model, records, ["saliency+nope"], progress=False)
-    with pytest.raises(ValueError, match="allocator: expected one of .*; got 'nope'"):
-        with_allocators(["saliency"], ["nope"])
+    refuses("allocator: expected one of .*; got 'nope'", evaluate, model, records, ["saliency+nope"], progress=False)
+    refuses("allocator: expected one of .*; got 'nope'", with_allocators, ["saliency"], ["nope"])
     bare = [replace(record, boxes=()) for record in records]
-    with pytest.raises(ValueError, match='"oracle": expected boxes'):
-        evaluate(model, bare, ["oracle+window"], progress=False)
+    refuses('"oracle": expected boxes', evaluate, model, bare, ["oracle+window"], progress=False)
 
 
 def test_the_command_prints_strategies_with_allocators(
@@ -252,8 +249,7 @@ def test_progress_is_drawn_on_a_terminal_only(
 def test_bad_choices_are_refused_before_anything_runs(
     model: Any, lines: list[Any], tmp_path: Path, arguments: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(ValueError, match=message):
-        evaluate(model, read_records(write(tmp_path, lines), limit=1), **arguments, progress=False)
+    refuses(message, evaluate, model, read_records(write(tmp_path, lines), limit=1), **arguments, progress=False)
 
 
 @pytest.mark.parametrize(
@@ -267,8 +263,7 @@ def test_bad_questions_are_refused_with_their_line_before_any_is_asked(
     records = read_records(write(tmp_path, lines))
     records[-1] = replace(records[-1], question=question)
     monkeypatch.setattr(model.model, "encode_image", None)
-    with pytest.raises(ValueError, match=f"line {records[-1].line}: question: {said}"):
-        evaluate(model, records, ["none"], progress=False)
+    refuses(f"line {records[-1].line}: question: {said}", evaluate, model, records, ["none"], progress=False)
 
 
 def test_a_broken_image_is_refused_with_its_line_before_any_is_encoded(
@@ -318,8 +313,7 @@ def test_only_functions_import_scipy_and_without_it_nothing_is_asked(
 def test_bad_files_are_refused(lines: list[Any], tmp_path: Path) -> None:
     path = write(tmp_path, lines)
     del lines[1]["answers"]
-    with pytest.raises(ValueError, match="line 2: expected image, question and answers; got no answers"):
-        read_records(write(tmp_path, lines))
+    refuses("line 2: expected image, question and answers; got no answers", read_records, write(tmp_path, lines))
     for text, message in [
         ("", "expected one JSON object per line; got an empty file"),
         ("\n[1]\n", r"line 2: expected a JSON object; got '\[1\]'"),
@@ -327,15 +321,12 @@ def test_bad_files_are_refused(lines: list[Any], tmp_path: Path) -> None:
         ("[" * 100_000, "line 1: expected a JSON object; got "),
     ]:
         path.write_text(text)
-        with pytest.raises(ValueError, match=message):
-            read_records(path)
+        refuses(message, read_records, path)
     path.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ValueError, match="expected UTF-8 text"):
-        read_records(path)
+    refuses("expected UTF-8 text", read_records, path)
     with pytest.raises(FileNotFoundError):
         read_records(tmp_path / "none.jsonl")
-    with pytest.raises(ValueError, match="limit: expected at least 1 record; got 0"):
-        read_records(path, limit=0)
+    refuses("limit: expected at least 1 record; got 0", read_records, path, limit=0)
 
 
 @pytest.mark.versions
@@ -344,5 +335,4 @@ def test_wilson_agrees_with_published_values() -> None:
     interval = wilson(81, 263)
     assert (interval.low, interval.high) == (pytest.approx(0.2553, abs=5e-5), pytest.approx(0.3662, abs=5e-5))
     assert wilson(0, 20).low == 0 and wilson(20, 20).high == 1 and wilson(20, 20).low < 1
-    with pytest.raises(ValueError, match="expected 0 to n, n at least 1; got 3 of 2"):
-        wilson(3, 2)
+    refuses("expected 0 to n, n at least 1; got 3 of 2", wilson, 3, 2)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import Cli, tiny_config, tiny_model
+from helpers import Cli, refuses, tiny_config, tiny_model
 from PIL import Image
 
 from arr_coc import ArrCocForConditionalGeneration
@@ -86,8 +86,7 @@ def test_the_answer_is_that_of_generate_and_looking_changes_nothing(model: Any, 
 def test_unknown_textures_and_passes_without_a_history_are_refused(model: Any, seen: SeenImage) -> None:
     with pytest.raises(ValueError, match="textures: expected names among luminance, .*; got 'variance_1'"):
         gather_evidence(model, seen, QUESTION, FetchChoices(), texture_names=("variance_1",))
-    with pytest.raises(ValueError, match="evidence: expected an answer in passes .*; got a single one"):
-        draw_passes(seen, evidence_of(model, seen))
+    refuses("evidence: expected an answer in passes .*; got a single one", draw_passes, seen, evidence_of(model, seen))
 
 
 # ---- figures ------------------------------------------------------------------------------------------------------

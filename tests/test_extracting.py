@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import Cli, tiny_model
+from helpers import Cli, refuses, tiny_model
 from PIL import Image
 from tiny_pdf import PASSWORD, locked, text_at, write_pdf
 from web_page import WebPage
@@ -62,8 +62,7 @@ def test_fields_have_names_types_and_questions() -> None:
     assert fields_to_extract({"total": "money"}) == fields_to_extract(["total: money"])
     assert fields_to_extract("total: Money") == fields_to_extract("total: money")
     for wrong in ("", "a, a", ": text", 3, "due: dates", "paid: yes/no?, total: mony"):
-        with pytest.raises(ValueError, match="fields: expected"):
-            fields_to_extract(wrong)
+        refuses("fields: expected", fields_to_extract, wrong)
 
 
 def test_a_missing_field_is_empty_and_an_unsure_one_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -293,8 +292,7 @@ def test_mistakes_are_refused_before_the_model_is_loaded(
 
 def test_paths_without_documents_are_refused(tmp_path: Path) -> None:
     for path, fault in (("nothing/*.png", "has none"), (str(tmp_path), "has none"), ("nothing.png", "does not exist")):
-        with pytest.raises(ValueError, match=rf"PATHS: expected documents .* got '{re.escape(path)}', which {fault}"):
-            find_documents([path])
+        refuses(rf"PATHS: expected documents .* got '{re.escape(path)}', which {fault}", find_documents, [path])
 
 
 def test_a_schema_gives_fields_with_types(cli: Cli, checkpoint: Path, folder: Path, tmp_path: Path) -> None:
@@ -317,8 +315,7 @@ def test_the_threshold_keeps_a_precision(tmp_path: Path) -> None:
     path.write_text(json.dumps({"cells": [[0.9, True]]}))
     assert read_calibration(path) == [(0.9, True)]
     path.write_text("{}")
-    with pytest.raises(ValueError, match="--calibration: expected"):
-        read_calibration(path)
+    refuses("--calibration: expected", read_calibration, path)
 
 
 def test_no_grad_is_needed(checkpoint: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from fetching import CHOOSE_COUNTS, FETCHING, SIDE, N, complete, context, everything, fetcher
-from helpers import tiny_model
+from helpers import refuses, tiny_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -98,8 +98,7 @@ def test_what_cannot_be_fetched_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match=f"^budget: expected at most {N - 4} patches.*; got {N - 3}$"):
         fetcher()(context(), N - 3, taken=taken, choices=FetchChoices(strategy="saliency"))
     # It filled them with the first K patches of the top rows, and called the result base only.
-    with pytest.raises(ValueError, match="none"):
-        fetcher()(context(), 3, choices=FetchChoices(strategy="none"))
+    refuses("none", fetcher(), context(), 3, choices=FetchChoices(strategy="none"))
     assert fetcher()(context(), 0, choices=FetchChoices(strategy="none")).indices.shape == (2, 0)
     # Of scorers with weights only those that the checkpoint holds.
     held = sorted(name for name, kind in SCORERS.items() if not kind.trained or name in ("realizer", "clip_query"))

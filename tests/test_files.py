@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from helpers import Cli
+from helpers import Cli, refuses
 
 from arr_coc import files
 from arr_coc.files import fresh_file, fresh_folder, parse_json, read_yaml, replace_folder, sole_writer, write_text
@@ -93,15 +93,13 @@ def test_a_file_is_replaced_whole_or_stays(tmp_path: Path) -> None:
 
 def test_json_nested_without_end_is_refused(tmp_path: Path) -> None:
     (tmp_path / "deep.json").write_text("[" * 100_000)
-    with pytest.raises(ValueError, match=r"deep\.json: expected JSON; got "):
-        parse_json(tmp_path / "deep.json")
+    refuses(r"deep\.json: expected JSON; got ", parse_json, tmp_path / "deep.json")
 
 
 @pytest.mark.parametrize("content", [b"a: [", b"\xff", b"a: " + b"[" * 100_000])
 def test_what_is_no_yaml_is_refused(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "file.yaml").write_bytes(content)
-    with pytest.raises(ValueError, match=r"file\.yaml: expected YAML; got "):
-        read_yaml(tmp_path / "file.yaml")
+    refuses(r"file\.yaml: expected YAML; got ", read_yaml, tmp_path / "file.yaml")
 
 
 def holder(out: Path, seconds: float) -> int:

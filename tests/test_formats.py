@@ -19,7 +19,7 @@ from format_sources import (
     make_textvqa,
     make_vqav2,
 )
-from helpers import Cli
+from helpers import Cli, refuses
 from PIL import Image
 
 from arr_coc.cli import main
@@ -139,8 +139,7 @@ def test_cells_of_csv_files_are_answers_as_they_are_written(tmp_path: Path, monk
 
 def test_bad_columns_are_refused() -> None:
     spec = make_columns()
-    with pytest.raises(ValueError, match=r"saved: split: expected one of validation, test; got None"):
-        open_records({**spec, "split": None})
+    refuses(r"saved: split: expected one of validation, test; got None", open_records, {**spec, "split": None})
     with pytest.raises(ValueError, match=r"columns: expected question among .*; got 'nothing'"):
         open_records({**spec, "columns": {**spec["columns"], "question": "nothing"}})
     with pytest.raises(ValueError, match=r"columns: expected tags among .*; got 'nothing'"):
@@ -235,10 +234,8 @@ def test_missing_files_are_refused_before_a_training_begins(tmp_path: Path, cli:
     check_files({"format": "mixed", "sources": [there]}, tmp_path)
     check_files({**there, "on_error": "skip", "max_errors": 3}, tmp_path)
     for spec in (missing, {"format": "mixed", "sources": [there, missing]}):
-        with pytest.raises(ValueError, match="data: expected a path that exists; got .*none.jsonl', which does not"):
-            check_files(spec, tmp_path)
-    with pytest.raises(ValueError, match="data of format jsonl: expected fields among path; got pages"):
-        check_files({**there, "pages": 3}, tmp_path)
+        refuses("data: expected a path that exists; got .*none.jsonl', which does not", check_files, spec, tmp_path)
+    refuses("data of format jsonl: expected fields among path; got pages", check_files, {**there, "pages": 3}, tmp_path)
     data = f"data={{format: jsonl, path: {tmp_path / 'none.jsonl'}}}"
     recipe = Path(__file__).parents[1] / "examples/adapter.yaml"
     code, _, error = cli("train", recipe, data, "--adapter", "--out", tmp_path / "out")

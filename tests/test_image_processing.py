@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from helpers import noise
+from helpers import noise, refuses
 from image_processors import GRID, PATCH, SIDE, processor
 from PIL import Image, ImageOps
 from transformers.utils import logging as transformers_logging
@@ -94,14 +94,11 @@ def test_boxes_to_patches(box: tuple[float, ...], patches: set[tuple[int, int]])
 
 
 def test_other_refused_options() -> None:
-    with pytest.raises(ValueError, match="data_format: expected channels_first"):
-        processor()(noise(20, 30), data_format="channels_last")
-    with pytest.raises(ValueError, match="an image of at most 64 px a side; got 100x30"):
-        processor()(noise(100, 30), do_resize=False)
+    refuses("data_format: expected channels_first", processor(), noise(20, 30), data_format="channels_last")
+    refuses("an image of at most 64 px a side; got 100x30", processor(), noise(100, 30), do_resize=False)
     with pytest.raises(ValueError, match="^readable_px: expected a number above 0.*, or None; got 0"):
         processor(readable_px=0)  # other numbers: test_processing.py
-    with pytest.raises(ValueError, match=r"expected \(x0, y0, x1, y1\) with x0 <= x1 .* got \(9, 0, 3, 4\)"):
-        boxes_to_patches([(9, 0, 3, 4)], 4)
+    refuses(r"expected \(x0, y0, x1, y1\) with x0 <= x1 .* got \(9, 0, 3, 4\)", boxes_to_patches, [(9, 0, 3, 4)], 4)
 
 
 # Letters that shrink away

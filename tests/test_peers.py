@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import READS_WORDS, SCORES_WORDS, tiny_config
+from helpers import READS_WORDS, SCORES_WORDS, refuses, tiny_config
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -134,11 +134,9 @@ def test_reading_is_what_the_model_itself_computes() -> None:
 def test_prompts_that_a_model_cannot_read_are_refused() -> None:
     embeds = torch.zeros(9, 16)
     gpt = AutoModel.from_config(GPT2Config(vocab_size=8, n_embd=16, n_head=4, n_layer=2, n_positions=8)).eval()
-    with pytest.raises(ValueError, match="prompt: expected at most 8 tokens, all patches among them; got 9"):
-        read_prompt(gpt, embeds, 2)
+    refuses("prompt: expected at most 8 tokens, all patches among them; got 9", read_prompt, gpt, embeds, 2)
     bloom = AutoModel.from_config(BloomConfig(vocab_size=8, hidden_size=16, n_head=4, n_layer=2)).eval()
-    with pytest.raises(ValueError, match="language model: expected attention by transformers' interface; got bloom"):
-        read_prompt(bloom, embeds, 2)
+    refuses("language model: expected attention by transformers' interface; got bloom", read_prompt, bloom, embeds, 2)
 
 
 # ---- as arms ------------------------------------------------------------------------------------------------------
@@ -211,15 +209,12 @@ def test_arms_keep_to_what_there_is() -> None:
     assert (cut.budget, cut.tokens) == (84, 100) and "the context holds 84 of 256" in cut.note
     with pytest.raises(ValueError, match=r"arms: expected names among .*; got \['luck', 'uniform@4'\]"):
         make_arms(config, ["none", "luck", "uniform@4"])
-    with pytest.raises(ValueError, match='arms: expected boxes in every record for "oracle"'):
-        make_arms(config, ["oracle"], boxed=False)
-    with pytest.raises(ValueError, match='seeds: expected at least one for "random"; got none'):
-        make_arms(config, ["random"], seeds=())
+    refuses('arms: expected boxes in every record for "oracle"', make_arms, config, ["oracle"], boxed=False)
+    refuses('seeds: expected at least one for "random"; got none', make_arms, config, ["random"], seeds=())
     assert "other_base" not in [arm.name for arm in make_arms(config, several=False)]
     with pytest.raises(ValueError, match='arms: expected more than one page for "other_base"; got one'):
         make_arms(config, ["other_base"], several=False)
-    with pytest.raises(ValueError, match=r"got \['other_base\+bypass'\]"):
-        make_arms(config, ["other_base+bypass"])
+    refuses(r"got \['other_base\+bypass'\]", make_arms, config, ["other_base+bypass"])
     with pytest.raises(ValueError, match="expected a budget of at least 1 for patches_only; got patches_only@0"):
         make_arms(config, ["patches_only@0"])
 

@@ -17,6 +17,7 @@ from helpers import (
     open_reader,
     prompt,
     reads,
+    refuses,
     stem_of,
     tiny_checkpoint,
     tiny_model,
@@ -156,8 +157,7 @@ def test_batches_are_a_function_of_the_step(fields: None) -> None:
 
 
 def test_sources_and_reads_are_checked_before_a_page_is_drawn() -> None:
-    with pytest.raises(ValueError, match=r"page source: expected one of .*; got 'paper'"):
-        Sources({"paper": 1.0}, "train")
+    refuses(r"page source: expected one of .*; got 'paper'", Sources, {"paper": 1.0}, "train")
     with pytest.raises(
         ValueError, match=r'pdf_folder: expected a folder of cached pages for the source "pdf"; got none'
     ):

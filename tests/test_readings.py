@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import READS_WORDS, loud_model, tiny_model
+from helpers import READS_WORDS, loud_model, refuses, tiny_model
 from PIL import Image
 from transformers import GenerationConfig, TextStreamer
 
@@ -171,11 +171,9 @@ def test_what_has_one_reading_is_refused(model: Any) -> None:
         "return_dict_in_generate": {"generation_config": GenerationConfig(return_dict_in_generate=True)},
     }
     for name, settings in cases.items():
-        with pytest.raises(ValueError, match=f"readings: expected one reading with {name}; got 2"):
-            model.generate(seen, "?", **settings)
+        refuses(f"readings: expected one reading with {name}; got 2", model.generate, seen, "?", **settings)
     with pytest.raises(ValueError, match="readings: expected one reading with num_return_sequences; got 3"):
         model.generate(PAGE, "?", readings=3, generation_config=GenerationConfig(**several))
-    with pytest.raises(ValueError, match="image: expected images, or one result of this model's encode_image"):
-        model.encode_image(seen)
+    refuses("image: expected images, or one result of this model's encode_image", model.encode_image, seen)
     plain = {"num_passes": 1, "return_dict_in_generate": False, "num_return_sequences": 1}
     assert model.generate(seen, "?", **plain) == model.generate(seen, "?")

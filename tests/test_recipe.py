@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from helpers import tiny_checkpoint
+from helpers import refuses, tiny_checkpoint
 
 from arr_coc.data.formats import open_records
 from arr_coc.loading import load_config
@@ -28,8 +28,7 @@ EXAMPLE = ROOT / "examples" / "phases.yaml"
 def test_averages_of_nothing_are_refused(told: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "recipe.yaml"
     path.write_text(f"model: {RECIPE.parent}\n{told}\nstages: [{{stage: recognition}}]\n")
-    with pytest.raises(ValueError, match=message):
-        load_recipe(path)
+    refuses(message, load_recipe, path)
 
 
 def test_the_example_iterates_the_phases() -> None:
@@ -117,14 +116,12 @@ def test_a_stage_or_training_that_was_begun_otherwise_says_so(tmp_path: Path, mo
     ],
 )
 def test_a_way_to_write_that_there_is_not_is_refused(setting: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        load_recipe(RECIPE, [setting])
+    refuses(message, load_recipe, RECIPE, [setting])
 
 
 @pytest.mark.parametrize("setting", ["pages=3", "9.steps=3", "steps", "joint=3", "0.=3", "nobody.steps=3"])
 def test_settings_that_nothing_has_are_refused(setting: str) -> None:
-    with pytest.raises(ValueError, match=r"setting: expected STAGE.NAME=VALUE .*; got '"):
-        load_recipe(EXAMPLE, [setting])
+    refuses(r"setting: expected STAGE.NAME=VALUE .*; got '", load_recipe, EXAMPLE, [setting])
 
 
 @pytest.mark.parametrize(
@@ -148,8 +145,7 @@ def test_settings_that_nothing_has_are_refused(setting: str) -> None:
 def test_bad_recipes_are_refused(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "recipe.yaml"
     path.write_text(text)
-    with pytest.raises(ValueError, match=message):
-        load_recipe(path)
+    refuses(message, load_recipe, path)
 
 
 @pytest.fixture(scope="module")
@@ -192,8 +188,7 @@ def test_a_start_for_another_size_of_image_sees_what_it_saw(trained: Path, tmp_p
 def test_a_start_of_other_shapes_is_refused(
     trained: Path, tmp_path: Path, part: str, change: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(ValueError, match=message):
-        started(trained, tmp_path, **{part: change})
+    refuses(message, started, trained, tmp_path, **{part: change})
 
 
 def test_an_adapter_is_trained_on_data_of_ones_own_as_the_recipe_says() -> None:

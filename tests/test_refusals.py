@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from bad_calls import BAD, boxed
-from helpers import PAGE, QUESTION, loud_model, prompt
+from helpers import PAGE, QUESTION, loud_model, prompt, refuses
 from PIL import Image
 
 from arr_coc import ArrCocForConditionalGeneration
@@ -85,5 +85,4 @@ def test_what_no_image_changes_is_refused_before_any_is_encoded(
 ) -> None:
     """A document of six pages took 12 s first."""
     monkeypatch.setattr(model.model, "encode_image", None)
-    with pytest.raises(ValueError, match=message):
-        model.generate(**{"image": PAGE, "question": QUESTION, **arguments})
+    refuses(message, model.generate, **{"image": PAGE, "question": QUESTION, **arguments})

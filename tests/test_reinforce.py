@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import tiny_model
+from helpers import refuses, tiny_model
 from torch import Tensor
 
 from arr_coc.modeling.allocators import budgets_from_tiers
@@ -66,8 +66,7 @@ def test_probabilities_are_those_of_drawing_one_by_one(scale: float, count: int,
 
 @pytest.mark.parametrize("count", [0, N + 1])
 def test_more_patches_than_there_are_cannot_be_drawn(count: int) -> None:
-    with pytest.raises(ValueError, match=f"expected 1 to {N} patches; got {count}"):
-        draw_orders(logits_of(), count, generator=torch.Generator())
+    refuses(f"expected 1 to {N} patches; got {count}", draw_orders, logits_of(), count, generator=torch.Generator())
 
 
 # ---- the estimator ------------------------------------------------------------------------------------------------
@@ -243,8 +242,7 @@ def test_what_cannot_be_trained_is_refused(changes: Any, choices: Any, message: 
     ],
 )
 def test_settings_are_checked(settings: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        ReinforceSettings(**settings)
+    refuses(message, ReinforceSettings, **settings)
 
 
 # ---- Reinforcement where the allocator chooses how much it fetches: sizes of sets are drawn, and fewer tokens win

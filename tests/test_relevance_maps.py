@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from helpers import tiny_model
+from helpers import refuses, tiny_model
 from scorer_contexts import SIDE, D, build, config, context
 
 from arr_coc.families.map_scorers import (
@@ -210,10 +210,8 @@ def test_textures_and_depths_are_made_where_a_held_scorer_reads_them() -> None:
 def test_a_texture_that_is_not_made_is_asked_for_by_name() -> None:
     whole = context()
     light = replace(whole, textures=whole.textures[:, :2])
-    with pytest.raises(ValueError, match=r'^fetcher_config.textures: expected "basic" \(or larger\) for "red"; got 2'):
-        light.texture("red")
-    with pytest.raises(ValueError, match=r"expected a texture among luminance, .*; got 24 channels without 'colour'"):
-        whole.texture("colour")
+    refuses(r'^fetcher_config.textures: expected "basic" \(or larger\) for "red"; got 2', light.texture, "red")
+    refuses(r"expected a texture among luminance, .*; got 24 channels without 'colour'", whole.texture, "colour")
     with pytest.raises(ValueError, match=r"^depths: expected an encoding .*; got features alone$"):
         build("hierarchical")(replace(whole, depths=None))
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import READS_WORDS, tiny_model
+from helpers import READS_WORDS, refuses, tiny_model
 from PIL import Image
 
 from arr_coc.modeling import rereading
@@ -157,5 +157,4 @@ def test_a_page_is_read_again_alone_together_or_in_tiles(model: Any) -> None:
     for number, window in enumerate(tiles.windows.tolist()):
         alone = model.encode_image(image.crop(window), tiles="never")
         assert torch.equal(tiles.pieces[number], alone.pieces[0])
-    with pytest.raises(ValueError, match="reread: expected True or False; got 'yes'"):
-        model.encode_image(page(0), reread="yes")
+    refuses("reread: expected True or False; got 'yes'", model.encode_image, page(0), reread="yes")

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import tiny_config, tiny_model
+from helpers import refuses, tiny_config, tiny_model
 from PIL import Image
 from torch.testing import assert_close
 
@@ -265,5 +265,4 @@ def test_a_decision_says_what_was_measured(intervals: dict[str, tuple[float, flo
     ],
 )
 def test_bad_rules_are_refused(rules: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        check_rules(rules)
+    refuses(message, check_rules, rules)

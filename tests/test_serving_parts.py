@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import Cli, png, tiny_tokenizer
+from helpers import Cli, png, refuses, tiny_tokenizer
 from serving_client import chat, data_url, noise
 from starlette.responses import JSONResponse
 from starlette.types import Message
@@ -118,8 +118,7 @@ def test_ids_stand_for_rows_never_come_again_and_stay_within_32_bits() -> None:
         ids = rows.take(first)
         assert not seen & {*ids} and torch.equal(rows(torch.tensor(ids)), first)
         seen |= {*ids}
-    with pytest.raises(ValueError, match="rows: expected at most 1 tokens, which are free; got 2"):
-        rows.take(second)
+    refuses("rows: expected at most 1 tokens, which are free; got 2", rows.take, second)
     rows = TokenRows(nn.Embedding(10, 4), 10, 2)
     rows._uses = [rows._rounds - 1, rows._rounds]
     ids = rows.take(torch.randn(2, 4))
@@ -174,10 +173,8 @@ def test_thinking_is_not_shown_as_it_comes(written: str, stop: tuple[str, ...], 
 
 
 def test_settings_are_positive_and_lengths_have_names(cli: Cli, tmp_path: Any) -> None:
-    with pytest.raises(ValueError, match="max_body: expected a positive number; got 0"):
-        ServerSettings(max_body=0)
-    with pytest.raises(ValueError, match="answer_seconds: expected a positive number; got nan"):
-        ServerSettings(answer_seconds=float("nan"))
+    refuses("max_body: expected a positive number; got 0", ServerSettings, max_body=0)
+    refuses("answer_seconds: expected a positive number; got nan", ServerSettings, answer_seconds=float("nan"))
     assert [length_label(tokens) for tokens in (1, 128, 129, 9000)] == ["128", "128", "256", "more"]
     assert cli("serve", tmp_path / "typo")[0] == 2
     code, _, err = cli("serve", "--max-body", "0")
@@ -190,8 +187,7 @@ def test_keys_come_from_a_file_or_the_environment(tmp_path: Any, monkeypatch: py
     (tmp_path / "keys").write_text("c\n\n d \n")
     assert _keys(str(tmp_path / "keys")) == ("c", "d")
     (tmp_path / "none").write_text("\n")
-    with pytest.raises(ValueError, match="^--api-keys: expected a file with a key per line; got none"):
-        _keys(str(tmp_path / "none"))
+    refuses("^--api-keys: expected a file with a key per line; got none", _keys, str(tmp_path / "none"))
 
 
 SECRET = b"secret of all servers"
@@ -337,8 +333,7 @@ def test_values(kinds: tuple[str, ...], text: str, value: Any) -> None:
 )
 def test_answers_that_are_no_values(kinds: tuple[str, ...], text: str, required: bool) -> None:
     field = SchemaField(("x",), "?", kinds, required=required)
-    with pytest.raises(ValueError, match=f"x: expected an answer that is {' or '.join(kinds)}; got '{text}'"):
-        field.value(text)
+    refuses(f"x: expected an answer that is {' or '.join(kinds)}; got '{text}'", field.value, text)
     assert field.needed == (required and "null" not in kinds)
 
 
@@ -360,12 +355,10 @@ def test_values_obey_the_schema(part: dict[str, Any], text: str, message: str) -
     for name in ("anyOf", "oneOf"):
         (field,) = fields_of({"properties": {"x": {name: [part, {"type": "null"}]}}, "required": ["x"]})
         assert field.kinds == (part["type"], "null") and field.value("not on the page") is None
-        with pytest.raises(ValueError, match=f"x: expected an answer that its schema allows; got '{text}': {message}"):
-            field.value(text)
+        refuses(f"x: expected an answer that its schema allows; got '{text}': {message}", field.value, text)
     (money,) = fields_of({"properties": {"x": {"type": "number", "multipleOf": 0.01}}})
     assert money.value("$19.99") == 19.99  # which it is not among floats
-    with pytest.raises(ValueError, match="19.995 is not a multiple of 0.01"):
-        money.value("19.995")
+    refuses("19.995 is not a multiple of 0.01", money.value, "19.995")
     (date,) = fields_of({"properties": {"x": {"type": "string", "format": "date"}}})
     for text in ("2025-04-13", "13 April 2025", "13/04/2025 10:15"):  # only the first had a value
         assert date.value(text) == "2025-04-13"
@@ -417,8 +410,7 @@ def test_an_object_obeys_the_whole_schema() -> None:
     ],
 )
 def test_schemas_that_are_refused(schema: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=f"^response_format: .*{message}"):
-        fields_of(schema)
+    refuses(f"^response_format: .*{message}", fields_of, schema)
 
 
 @pytest.mark.parametrize(
@@ -430,11 +422,9 @@ def test_schemas_that_are_refused(schema: dict[str, Any], message: str) -> None:
     ],
 )
 def test_settings_that_cannot_be(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        UseSettings(**settings)
+    refuses(message, UseSettings, **settings)
 
 
 @pytest.mark.parametrize("name", ["nothing:x", "json:nothing", "json", "json:__name__"])
 def test_hooks_that_are_none(name: str) -> None:
-    with pytest.raises(ValueError, match="redact: expected MODULE:FUNCTION; got"):
-        load_hook(name)
+    refuses("redact: expected MODULE:FUNCTION; got", load_hook, name)

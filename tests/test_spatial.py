@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from graphs import BOTH, BRIDGES, TEXT, spatial_model
-from helpers import CARD, LARGE_TEXT, PAGE, drawn, prompt, tiny_config
+from helpers import CARD, LARGE_TEXT, PAGE, drawn, prompt, refuses, tiny_config
 from lone import QUESTION
 from torch import Tensor
 from transformers import Qwen3VLConfig, Qwen3VLModel
@@ -380,8 +380,7 @@ def test_later_passes_put_their_tokens_in_place(model: Any, strategy: str, monke
     ],
 )
 def test_a_config_that_cannot_read_them_is_refused(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        tiny_config(**changes)
+    refuses(message, tiny_config, **changes)
 
 
 @pytest.mark.parametrize("bridge", BRIDGES)
@@ -395,8 +394,7 @@ def test_whoever_reads_embeddings_alone_refuses_them(bridge: str, tmp_path: Path
         lambda: export_language_model(model, tmp_path / "out"),
         lambda: PeerQuestion(model, encoding, QUESTION),
     ):
-        with pytest.raises(ValueError, match=r": expected a model whose prompts are embeddings alone .*; got layout"):
-            begin()
+        refuses(r": expected a model whose prompts are embeddings alone .*; got layout", begin)
     assert not list(tmp_path.iterdir())
 
 
@@ -405,7 +403,6 @@ def test_positions_of_the_callers_are_refused_beside_images(model: Any) -> None:
     positions = torch.arange(inputs["input_ids"].shape[1])[None]
     with pytest.raises(ValueError, match=r"^position_ids: expected none beside images with layout 'qwen3_vl'"):
         model(**inputs, position_ids=positions)
-    with pytest.raises(ValueError, match=r"^position_ids: expected none beside images"):
-        model.generate(**inputs, position_ids=positions)
+    refuses(r"^position_ids: expected none beside images", model.generate, **inputs, position_ids=positions)
     words = model(input_ids=torch.arange(65, 75)[None], position_ids=torch.arange(10)[None]).logits
     assert torch.equal(words, model(input_ids=torch.arange(65, 75)[None]).logits)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from helpers import refuses
 from trainers import CPU, PAGES, PHASE, loaded, trainer_of, weights_of
 
 from arr_coc.adapters import PARTS, adapt, part_of_parameter
@@ -37,8 +38,7 @@ def test_draws_depend_on_seed_and_step_alone(checkpoint: Path) -> None:
 
 @pytest.mark.parametrize("weights", [{}, {"realizer": -1.0}, {"realizer": 0.0}, {"realizer": "often"}, ["realizer"]])
 def test_mixes_that_draw_nothing_are_refused(weights: Any) -> None:
-    with pytest.raises(ValueError, match="strategies: expected a mapping of names to weights, one above 0; got"):
-        Mix(weights, {"standard": 1.0})
+    refuses("strategies: expected a mapping of names to weights, one above 0; got", Mix, weights, {"standard": 1.0})
 
 
 # ---- parts --------------------------------------------------------------------------------------------------------
@@ -49,8 +49,7 @@ def test_every_parameter_belongs_to_one_part_and_every_part_has_some(checkpoint:
     names = [name for name, _ in loaded(checkpoint)[0].named_parameters()]
     assert {part_of_parameter(name) for name in names} == set(PARTS)
     assert {part_of_parameter(f"base_model.model.{name}") for name in names} == set(PARTS)
-    with pytest.raises(ValueError, match="expected one of the parts .*; got 'elsewhere.weight'"):
-        part_of_parameter("elsewhere.weight")
+    refuses("expected one of the parts .*; got 'elsewhere.weight'", part_of_parameter, "elsewhere.weight")
 
 
 @pytest.mark.parametrize("kind", [AllocatorPhase, SemanticPhase, JointPhase])
@@ -131,19 +130,15 @@ def test_training_lowers_the_loss_and_logs(checkpoint: Path, tmp_path: Path, cap
     ],
 )
 def test_bad_settings_of_a_phase_are_refused(change: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        replace(PHASE, **change)
+    refuses(message, replace, PHASE, **change)
 
 
 def test_the_trainer_refuses_devices_and_losses_that_it_does_not_know(checkpoint: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="device: expected cpu or cuda .*; got cuda:1"):
         make_trainer(*loaded(checkpoint), PHASE, tmp_path, device=torch.device("cuda", 1), root=tmp_path)
-    with pytest.raises(ValueError, match="losses: expected names among answer, .*; got beauty"):
-        loss_weights({"beauty": 1.0})
-    with pytest.raises(ValueError, match="losses: expected weights of 0 or more, one above 0"):
-        loss_weights({"answer": -1.0})
-    with pytest.raises(ValueError, match="retention: expected an adapter"):
-        trainer_of(checkpoint, tmp_path, RETAINING, losses={"retention": 1.0})
+    refuses("losses: expected names among answer, .*; got beauty", loss_weights, {"beauty": 1.0})
+    refuses("losses: expected weights of 0 or more, one above 0", loss_weights, {"answer": -1.0})
+    refuses("retention: expected an adapter", trainer_of, checkpoint, tmp_path, RETAINING, losses={"retention": 1.0})
 
 
 # ---- What a training measures: losses by token, recall, dependence on the question

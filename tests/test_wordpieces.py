@@ -23,6 +23,7 @@ from helpers import (
     open_reader,
     prompt,
     reads,
+    refuses,
     stem_of,
     tiny_checkpoint,
     tiny_model,
@@ -322,8 +323,7 @@ def test_a_page_that_is_hard_to_read_is_said_by_the_command(tmp_path: Path, pict
     ],
 )
 def test_configs_that_cannot_read_wordpieces_are_refused(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        tiny_model(**{**READS_WORDS, **changes})
+    refuses(message, tiny_model, **{**READS_WORDS, **changes})
 
 
 # ---- reading
