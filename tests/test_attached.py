@@ -289,11 +289,7 @@ def test_cells_are_encoded_at_their_places(reader: AttachedReader) -> None:
 @pytest.mark.parametrize(
     ("family", "options", "message"),
     [
-        (
-            "qwen2_5_vl",
-            {"way": "pixels"},
-            'way "pixels": expected a model of type qwen3_vl, qwen3_vl_moe; got qwen2_5_vl',
-        ),
+        ("qwen2_5_vl", {"way": "pixels"}, '"pixels": expected a model of type qwen3_vl, qwen3_vl_moe; got qwen2_5_vl'),
         ("qwen3_vl", {"way": "tiles"}, "way: expected one of tokens, pixels; got 'tiles'"),
         ("qwen3_vl", {"way": "pixels", "pool": 0}, 'way "pixels": expected a pool above 0'),
     ],

@@ -180,11 +180,7 @@ def test_budgets(budget: Any, fetched: int | None) -> None:
         (1.5, 256, r"expected a share in 0\.\.1; got 1\.5"),
         (float("nan"), 256, r"expected a share in 0\.\.1; got nan"),
         (0.05, 256, r"expected at least 0\.062, what the base takes; got 0\.05"),
-        (
-            4097,
-            256,
-            r"expected a share in 0\.\.1, 0 to 4096 tokens or one of fast, balanced, standard, accurate, all; got 4097",
-        ),
+        (4097, 256, r"expected a share in 0\.\.1, 0 to 4096 tokens or one of fast, .*, all; got 4097"),
         (-1, 256, "expected a share, a number of tokens or one of fast, .*; got -1"),
         (0, 0, "expected at least one token where there is no base; got 0"),
         (0.0, 0, "expected at least one token where there is no base; got 0.0"),
@@ -222,10 +218,7 @@ def test_a_processor_of_another_model_is_refused(family: str, other: str, messag
     ("given", "message"),
     [
         ({"question": ""}, "question: expected a non-empty string"),
-        (
-            {"question": "a <|image_pad|>"},
-            r"question: expected text without <\|image_pad\|>, which stands for an image",
-        ),
+        ({"question": "a <|image_pad|>"}, r"question: expected text without <\|image_pad\|>, which stands for an im"),
         ({"image": None, "question": "<|image_pad|> what?"}, "question: expected text without"),
         ({"strategy": "clip_query"}, "strategy: expected one of attention, oracle, random, .*; got 'clip_query'"),
         ({"strategy": "realizer"}, r'strategy "realizer": expected a trained scorer \(load_adapter'),
@@ -233,10 +226,7 @@ def test_a_processor_of_another_model_is_refused(family: str, other: str, messag
         ({"boxes": [BOX]}, "boxes: expected boxes with strategy oracle, and with no other"),
         ({"strategy": "oracle", "boxes": [(9, 9, 1, 1)]}, "boxes: expected x0 <= x1"),
         ({"strategy": "oracle", "boxes": [(900, 900, 999, 999)]}, "boxes that reach into the image of .* got .900"),
-        (
-            {"strategy": "words"},
-            r'"words": expected a PDF with a text layer, or words= of encode_image: .*; got images wi',
-        ),
+        ({"strategy": "words"}, '"words": expected a PDF with a text layer, or words= of encode_image.*; got images'),
         ({"words": "file.xml"}, "words: expected auto, network, ocr, text_layer, a list"),
         ({"strategi": "none"}, "generate: expected arguments that help.* lists, .*; got strategi"),
         ({"budget": 2.0}, r"budget: expected a share in 0\.\.1"),

@@ -152,22 +152,13 @@ def of_an_unknown_codec() -> bytes:
 
 
 BAD: dict[str, tuple[Callable[[], bytes], str]] = {
-    "an encrypted PDF": (
-        encrypted,
-        "bytes: expected the password of an encrypted PDF (password=, or --password-file of ask and extract); got none",
-    ),
-    "a broken PDF": (
-        lambda: b"%PDF-1.4\nnothing",
-        "bytes: expected a PDF that can be opened; got a broken or empty one",
-    ),
+    "an encrypted PDF": (encrypted, "password=, or --password-file of ask and extract); got none"),
+    "a broken PDF": (lambda: b"%PDF-1.4\nnothing", "expected a PDF that can be opened; got a broken or empty one"),
     "a PDF without pages": (of_pages, "bytes: expected a PDF that can be opened; got a broken or empty one"),
     "a PDF without its second page": (of_a_missing_page, "bytes: expected page 2 of the PDF to be whole; got a broken"),
     "a PDF of many pages": (lambda: of_pages(*[(9, 9)] * 6), "bytes: expected 1 to 5 pages (max_pages); got 6"),
     "a page of 10^5 px": (lambda: of_pages((10**5, 9)), "bytes, page 1: expected sides of at most"),
-    "a large second page": (
-        lambda: of_pages((9, 9), (2000, 2000)),
-        "bytes, page 2: expected at most 1000000 pixels (max_image_pixels); got",
-    ),
+    "a large second page": (lambda: of_pages((9, 9), (2000, 2000)), "bytes, page 2: expected at most 1000000 pixels"),
     "a GIF of many pages": (lambda: paged("GIF", 6), "bytes: expected 1 to 5 pages (max_pages); got 6"),
 }
 
@@ -175,9 +166,7 @@ BAD: dict[str, tuple[Callable[[], bytes], str]] = {
 @pytest.mark.parametrize("case", BAD)
 def test_what_cannot_be_read_says_so_in_one_line(case: str) -> None:
     content, message = BAD[case]
-    with pytest.raises(ValueError, match=re.escape(message)) as error:
-        opened(content())
-    assert "\n" not in str(error.value)
+    refuses(re.escape(message), lambda: opened(content()))
 
 
 def test_broken_videos_and_packages_that_are_not_installed_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,6 +58,10 @@ def change_config(folder: Path, part: str, **fields: Any) -> None:
     (folder / "config.json").write_text(json.dumps(config))
 
 
+def sets(part: str, **fields: Any) -> Callable[[Path], None]:
+    return lambda folder: change_config(folder, part, **fields)
+
+
 def some_bias(tensors: dict[str, Tensor]) -> str:
     return next(name for name in sorted(tensors) if name.endswith(".bias"))
 
@@ -77,26 +81,14 @@ def repeat(held: dict[str, Tensor]) -> None:
 
 
 DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
-    "fewer layers": (
-        lambda f: change_config(f, "vision_config", num_hidden_layers=1, global_attn_indexes=[]),
-        "unexpected",
-    ),
-    "more layers": (lambda f: change_config(f, "text_config", num_hidden_layers=3, layer_types=None), "missing"),
-    "another width": (lambda f: change_config(f, "semantic_config", intermediate_size=131_000), "mismatched"),
-    "an epsilon that is none": (
-        lambda f: change_config(f, "vision_config", layer_norm_eps=float("nan")),
-        "vision_config.layer_norm_eps",
-    ),
-    "an infinite epsilon": (
-        lambda f: change_config(f, "text_config", rms_norm_eps=float("inf")),
-        "text_config.rms_norm_eps",
-    ),
+    "fewer layers": (sets("vision_config", num_hidden_layers=1, global_attn_indexes=[]), "unexpected"),
+    "more layers": (sets("text_config", num_hidden_layers=3, layer_types=None), "missing"),
+    "another width": (sets("semantic_config", intermediate_size=131_000), "mismatched"),
+    "an epsilon that is none": (sets("vision_config", layer_norm_eps=float("nan")), "vision_config.layer_norm_eps"),
+    "an infinite epsilon": (sets("text_config", rms_norm_eps=float("inf")), "text_config.rms_norm_eps"),
     "NaN": (spoil(float("nan")), "NaN or infinity in .*bias"),
     "infinity": (spoil(float("inf")), "NaN or infinity in .*bias"),
-    "left over": (
-        lambda f: change_tensors(f, lambda held: held.update(extra=torch.ones(2))),
-        "1 unexpected, e.g. .*extra",
-    ),
+    "left over": (lambda f: change_tensors(f, lambda held: held.update(extra=torch.ones(2))), "unexpected, .*extra"),
     "missing": (lambda f: change_tensors(f, lambda held: held.pop(some_bias(held))), "1 missing, e.g. "),
     "another shape": (lambda f: change_tensors(f, widen), "1 mismatched, e.g. "),
     "twice": (lambda f: change_tensors(f, repeat), "expected one tensor for each part"),
@@ -111,9 +103,7 @@ def test_weights_that_are_not_the_configs_are_refused_everywhere(name: str, fold
     damage, message = DAMAGES[name]
     damage(folder)
     for door in DOORS:
-        with pytest.raises(ValueError, match=message) as error:
-            door(folder)
-        assert "\n" not in str(error.value)
+        refuses(message, door, folder)
     assert sorted(path.name for path in folder.parent.iterdir()) == ["model"]
 
 
