@@ -112,20 +112,14 @@ BAD: dict[str, tuple[Callable[[Any, Path], Any], str]] = {
     "a sparse image": (asks(image=torch.rand(9, 9).to_sparse()), "image: expected a dense tensor"),
     "an image without values": (encodes(torch.rand(9, 9, device="meta")), "image: expected a dense"),
     "nested images": (encodes([[[PAGE]]]), "image: expected one image, or a list of them"),
-    "encodings in lists of lists": (
-        lambda m, f: m.generate([[m.encode_image(PAGE)]], "?"),
-        "image: expected images, or",
-    ),
+    "encodings in lists of lists": (lambda m, f: m.generate([[m.encode_image(PAGE)]], "?"), "image: expected images"),
     "readings beside inputs": (continues(readings=2), "readings: expected only with a question"),
     "an unknown option": (encodes(PAGE, foo=1), "encode_image: expected options among .*tiles"),
     "an empty prompt": (encodes([[PAGE], []]), "images: expected at least one; got an empty list"),
     "no pixels": (encodes(pixel_values=ZEROS[:0]), "expected at least one image"),
     "pixels in a list": (encodes(pixel_values=[1.0]), "pixel_values: expected a dense tensor"),
     "sparse pixels": (encodes(pixel_values=ZEROS.to_sparse()), "pixel_values: expected a dense tensor of numbers"),
-    "pixels that are no numbers": (
-        encodes(pixel_values=ZEROS + torch.nan),
-        "pixel_values: expected normalised numbers",
-    ),
+    "pixels that are no numbers": (encodes(pixel_values=ZEROS + torch.nan), "pixel_values: expected normalised"),
     "an infinite pixel": (
         lambda m, f: m.generate(**{**prompt(m, (PAGE, QUESTION)), "pixel_values": ZEROS + torch.inf}),
         "pixel_values: expected normalised numbers",

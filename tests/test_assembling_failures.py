@@ -120,10 +120,7 @@ BAD_VISION: dict[str, tuple[Callable[[Path], Any], str]] = {
     "other family": (sets("model_type", "llava"), "upstream model_type: expected one of"),
     "unknown tensor": (puts("extra", torch.ones(2)), "a place here; got 1 without, e.g. model.sam_model.extra"),
     "unknown layer part": (puts("blocks.0.attn.scale", torch.ones(2)), "e.g. model.sam_model.blocks.0.attn.scale"),
-    "missing tensor": (
-        puts("neck.1.bias", None),
-        "got none for 1, e.g. model.vision_tower.grid_encoder.neck.layer_norm1",
-    ),
+    "missing tensor": (puts("neck.1.bias", None), "got none for 1, e.g. model.vision_tower.grid_encoder.neck"),
     "wrong shape": (puts("neck.1.bias", torch.ones(5)), "neck.1.bias of shape [16] (config.json); got [5]"),
     "wrong type": (puts("neck.1.bias", torch.ones(16).int()), "neck.1.bias stored as one of BF16"),
     "heads": (sets(SAM + "heads", 3), "agree on grid encoder heads; got 3 and 2.0"),
@@ -193,11 +190,7 @@ BAD_LLM: dict[str, tuple[str, Callable[[Path], Any], str]] = {
     "rows of the table": ("ovis", sets("visual_vocab_size", 50), "agree on rows of the visual"),
     "other language model": ("ovis", sets("llm_config.model_type", "llama"), "type 'qwen3'"),
     "experts": ("deepseek", sets("language_config.n_routed_experts", 5), "mlp.experts.4.gate_proj.weight; got none"),
-    "fewer experts": (
-        "deepseek",
-        sets("language_config.n_routed_experts", 3),
-        "expected only tensors with a place here",
-    ),
+    "fewer experts": ("deepseek", sets("language_config.n_routed_experts", 3), "expected only tensors with a place"),
     "latent attention": ("deepseek", sets("language_config.use_mla", True), "use_mla true"),
     "no numbers": ("qwen3", spoil, "expected finite weights; got NaN or infinity in model.layers.0.mlp.up_proj.weight"),
 }

@@ -258,10 +258,7 @@ NOT_ABOVE = {"arm": "a", "not_above": "b"}
         ({"rules": [{"decision": "GO", "if": {"arm": "a", "above": "b"}}]}, r"rules\[0\]: expected if .* above and by"),
         ({"rules": [{"if": NOT_ABOVE}]}, r"rules\[0\]: expected decision, a string"),
         ({"rules": [{"decision": "GO", "if": NOT_ABOVE}]}, "otherwise: expected decision, a string; got None"),
-        (
-            {"rules": [{"decision": "GO", "text": "It pays.", "if": NOT_ABOVE}]},
-            r"rules\[0\]: expected no text, which is",
-        ),
+        ({"rules": [{"decision": "GO", "text": "It pays.", "if": NOT_ABOVE}]}, r"rules\[0\]: expected no text"),
     ],
 )
 def test_bad_rules_are_refused(rules: Any, message: str) -> None:

