@@ -88,8 +88,7 @@ def test_equal_scores_keep_the_lower_indices(name: str) -> None:
     assert choose(name)(torch.zeros(2, 64), 5, config=config).tolist() == [[0, 1, 2, 3, 4]] * 2
 
 
-# ---- every allocator, in the fetcher --------------------------------------------------------------------------------
-
+# ---- every allocator, in the fetcher
 LARGE = 24
 """Side of a grid whose base cells, 36, are no power of two: 576 patches."""
 
@@ -232,8 +231,6 @@ def test_the_choice_does_not_depend_on_the_scale_of_the_scores(name: str, scale:
 
 
 # ---- how many
-
-
 def test_tiers_scale_with_the_patches_and_expected_counts_are_exact_under_autocast() -> None:
     assert tier_sizes(4096, 4096).tolist() == [64, 128, 256, 384, 400] == list(TIERS)
     assert tier_sizes(256, 20).tolist() == [4, 8, 16, 20, 20], "and keep to what may be fetched"
@@ -264,8 +261,6 @@ def test_the_mass_decides_how_many() -> None:
 
 
 # ---- what is fetched
-
-
 def questions_of(*lengths: int) -> FetchContext:
     """A context whose items have questions of these lengths, in tokens."""
     given = context(len(lengths))

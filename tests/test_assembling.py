@@ -46,9 +46,7 @@ def test_every_family_is_tested() -> None:
     assert set(FAMILIES) == set(FAMILY_CASES)
 
 
-# ---- the whole way ------------------------------------------------------------------------------------------------
-
-
+# ---- the whole way
 @pytest.mark.parametrize(("llm", "bridge"), WHOLE_CASES)
 def test_an_assembled_checkpoint_loads_and_answers(published: Path, tmp_path: Path, llm: str, bridge: str) -> None:
     """Fetching does not change base tokens, bit for bit; config, processor and generation settings are in place."""
@@ -192,9 +190,7 @@ def test_clip_words_start_the_questions_projection(published: Path, tmp_path: Pa
     assert load(tmp_path / "out").config.fetcher_config.shared_size == 10
 
 
-# ---- published names ----------------------------------------------------------------------------------------------
-
-
+# ---- published names
 class Listed(WeightsSource):
     """A source of names and shapes alone: nothing of it can be read."""
 
@@ -297,9 +293,7 @@ def test_all_published_names_are_accounted_for_and_the_plan_is_the_variants_conf
     assert (made["bridge_config"] == held["bridge_config"]) == (bridge == held["bridge_config"]["kind"])
 
 
-# ---- published numbers --------------------------------------------------------------------------------------------
-
-
+# ---- published numbers
 def test_the_published_encoder_gives_its_numbers_through_assembling(tmp_path: Path, tokenizer: Path) -> None:
     case, config = DEEP_ENCODER, published_config("deepseek_ocr")
     weights, pixels = deep_encoder()

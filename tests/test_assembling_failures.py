@@ -71,9 +71,7 @@ def test_a_killed_run_leaves_no_checkpoint_and_can_be_started_again(published: P
     load(tmp_path / "out")
 
 
-# ---- bad input ----------------------------------------------------------------------------------------------------
-
-
+# ---- bad input
 def copied(published: Path, tmp_path: Path, name: str) -> Path:
     shutil.copytree(published / name, tmp_path / name)
     return tmp_path / name
@@ -240,8 +238,7 @@ def test_what_was_asked_for_is_checked_first(
     assert "expected a new or empty folder" in refused(capsys, *asked)
 
 
-# ---- the Hub ------------------------------------------------------------------------------------------------------
-
+# ---- the Hub
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 

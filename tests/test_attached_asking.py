@@ -35,9 +35,7 @@ BOX = (192, 64, 256, 128)
 UNDER_BOX = [26, 27, 36, 37]
 
 
-# ---- strategies ------------------------------------------------------------------------------------------------------
-
-
+# ---- strategies
 def test_saliency_fetches_what_has_edges_and_oracle_what_lies_under_boxes(reader: AttachedReader) -> None:
     answer = reader.generate(blank_but(BOX), "What?", budget=4, strategy="saliency", return_fetch=True)
     assert answer.fetch.indices.tolist() == [UNDER_BOX]
@@ -160,9 +158,7 @@ def test_neighbours_of_a_token_that_is_attended_to_are_fetched(reader: AttachedR
     assert int((spread > 0).sum()) == 4 + 9 + 4 and paid.count_nonzero() == 3
 
 
-# ---- budgets ---------------------------------------------------------------------------------------------------------
-
-
+# ---- budgets
 @pytest.mark.parametrize(
     ("budget", "fetched"),
     [(0.25, 768), (0.0625, 0), (1.0, None), ("all", None), (0, 0), (64, 64), ("fast", 64), ("standard", 273)],
@@ -190,9 +186,7 @@ def test_other_budgets_are_refused(budget: Any, base: int, message: str) -> None
     refuses(f"budget: {message}", count_fetched, budget, 4096, 4096, base)
 
 
-# ---- what cannot be asked --------------------------------------------------------------------------------------------
-
-
+# ---- what cannot be asked
 def test_unknown_families_and_encodings_of_another_model_are_refused(reader: AttachedReader) -> None:
     class Model:
         class config:  # noqa: N801

@@ -152,7 +152,6 @@ def test_boxes_beside_the_image_are_refused(reader: AttachedReader, tmp_path: Pa
 
 
 # ---- `arr-coc ask` with a published model in a folder, and what the pages about published models show
-
 ROOT = Path(__file__).parents[1]
 PDF = ROOT / "examples/images/invoices.pdf"
 

@@ -70,8 +70,6 @@ def test_an_unknown_argument_is_refused(part: str) -> None:
 
 
 # ---- the question, where no mask of it comes
-
-
 @torch.no_grad()
 @pytest.mark.parametrize("came", ["no mask", "labels everywhere", "the prompt's mask"])
 def test_answers_do_not_leak_into_the_question(came: str) -> None:

@@ -205,8 +205,6 @@ def test_the_pages_tables_are_the_registries_and_cost_what_is_counted() -> None:
 
 
 # ---- The training of the OCR pipeline's language model: batches of text, who sees what, and an adapter that learns
-
-
 def line(text: str, x: float, y: float) -> Line:
     left = x + 6.0 * np.arange(len(text))
     return Line(
@@ -268,7 +266,6 @@ def test_bad_arguments_are_refused(arguments: list[str], message: str, tmp_path:
 
 
 # ---- Benchmarks of the model measure what they say; `arr-coc info --stats` prints what comes out of every stage
-
 READ_NO_TEXT = [name for name, kind in SCORERS.items() if not kind.reads_text]
 TRAINED = {name for name in READ_NO_TEXT if SCORERS[name].trained}
 

@@ -100,8 +100,6 @@ def test_linear_reads_the_semantic_state_first() -> None:
 
 
 # ---- quality
-
-
 @pytest.mark.parametrize("kind", SCORED)
 def test_quality_weighs_the_correction_and_a_new_adapter_is_the_identity(kind: str) -> None:
     bridge = build(kind)
@@ -146,8 +144,6 @@ def test_statistics_of_small_and_constant_tokens_are_finite() -> None:
 
 
 # ---- visual embedding table
-
-
 def test_vet_is_softmax_times_table() -> None:
     bridge = build("vet")
     x = torch.cat(tokens(), -1)
@@ -198,8 +194,6 @@ def test_the_worked_case_of_ovis() -> None:
 
 
 # ---- words of a cell
-
-
 def test_a_base_token_is_the_sum_of_what_its_places_say() -> None:
     bridge = build("cells")
     x = torch.cat(tokens(), -1)
@@ -214,8 +208,6 @@ def test_a_base_token_is_the_sum_of_what_its_places_say() -> None:
 
 
 # ---- wordpieces
-
-
 def wordpieces(counts: list[int], lower: list[int] | None = None) -> tuple[Any, ReadPatches]:
     """The bridge, and fetched patches in each of which so many wordpieces begin, in the upper half but for `lower`."""
     pieces = torch.full((2, len(counts), 2, PIECE_SLOTS), -1)

@@ -84,7 +84,6 @@ def test_the_expected_loss_is_the_mean_over_drawn_tiers_and_prefers_the_better()
 
 
 # ---- the recipe
-
 RECIPE = Path(__file__).parents[1] / "examples" / "budgets.yaml"
 
 

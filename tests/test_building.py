@@ -164,8 +164,6 @@ def test_incomplete_sources_are_refused(checkpoint: Path, tmp_path: Path) -> Non
 
 
 # ---- the card
-
-
 def test_the_shipped_models_card_says_all_that_the_hub_shows(tmp_path: Path) -> None:
     folder = build(SHIPPED, tmp_path / "out")
     card, evaluation = ModelCard.load(folder / "README.md"), json.loads((SHIPPED / "evaluation.json").read_text())

@@ -34,7 +34,6 @@ def test_what_is_no_probability_is_refused(probabilities: list[float]) -> None:
 
 
 # ---- the fit
-
 TRUE = {"logit": 0.6, "legibility": 5.0, "words": -1.0, "bias": 1.0}
 
 

@@ -125,13 +125,6 @@ def test_tying_obeys_the_language_models_own_value(tied: bool) -> None:
     assert tiny_config(text={"tie_word_embeddings": tied}).tie_word_embeddings is tied
 
 
-@pytest.mark.parametrize(("layout", "added"), [("plain", 0), ("rows", 5), ("indicators", 2)])
-def test_vision_tokens_counts_what_the_layout_adds(layout: str, added: int) -> None:
-    config = tiny_config(bridge={"kind": "vet" if layout == "indicators" else "linear", "layout": layout})
-    assert config.vision_tokens() == (16 + added, 17)
-    assert count_vision_tokens(128, 8, 3, layout=layout) == (16 + added, 3)
-
-
 @pytest.mark.parametrize(("own", "expected"), [(None, 0), (-1, 0), (7, 7), (60, 0)])
 def test_padding_is_in_the_vocabulary(own: int | None, expected: int) -> None:
     """A vocabulary that was made smaller than the id of padding made `trim_placeholders` write ids without a row."""
@@ -141,7 +134,6 @@ def test_padding_is_in_the_vocabulary(own: int | None, expected: int) -> None:
 
 
 # ---- Config fields refuse types, ranges and names in one line, wherever a config comes from
-
 NAN, INFINITY = float("nan"), float("inf")
 REFUSED: dict[str, list[Any]] = {
     "vision.num_hidden_layers": ["12", 12.0, True, None, 0, -1, 2_000_000],

@@ -103,7 +103,6 @@ def test_the_stored_predictions_give_the_stored_report(
 
 
 # ---- The experiment of attached-pages: its scripts train a tiny share of a model, ask it, and report what is stored
-
 FOLDER_ATTACHED_PAGES = Path(__file__).parents[1] / "examples" / "experiments" / "attached-pages"
 
 

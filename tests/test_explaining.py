@@ -44,9 +44,7 @@ def texts(figure: Any) -> str:
     return "\n".join(text.get_text() for text in figure.texts)
 
 
-# ---- evidence -----------------------------------------------------------------------------------------------------
-
-
+# ---- evidence
 @pytest.mark.parametrize("strategy", ["compositional", "shannon_jung_vervaeke"])
 def test_maps_times_weights_order_patches_as_the_relevance_does(model: Any, seen: SeenImage, strategy: str) -> None:
     """What is shown is what was decided by: the temperature, which is above 0, keeps the order."""
@@ -89,9 +87,7 @@ def test_unknown_textures_and_passes_without_a_history_are_refused(model: Any, s
     refuses("evidence: expected an answer in passes .*; got a single one", draw_passes, seen, evidence_of(model, seen))
 
 
-# ---- figures ------------------------------------------------------------------------------------------------------
-
-
+# ---- figures
 def test_a_figure_says_what_was_measured(model: Any, seen: SeenImage, tmp_path: Path) -> None:
     """The dollar signs of the question began a formula, and the text between them was set in italics."""
     evidence = evidence_of(model, seen, strategy="compositional", allocator="quadtree", budget=20)
@@ -134,9 +130,7 @@ def test_no_text_covers_another_and_none_leaves_the_page(model: Any, size: tuple
             assert box.x0 >= page.x0 and box.x1 <= page.x1 and box.y0 >= page.y0 - 1 and box.y1 <= page.y1, text
 
 
-# ---- the command --------------------------------------------------------------------------------------------------
-
-
+# ---- the command
 def test_look_draws_figures_and_keeps_their_numbers(cli: Cli, checkpoint: Path, picture: Path, tmp_path: Path) -> None:
     options = ("--passes", "2", "--budget", "5", "--strategies", "saliency,realizer", "--textures", "x,y")
     code, out, _ = cli("look", picture, "What?", "Where?", "--model", checkpoint, "--out", tmp_path / "why", *options)

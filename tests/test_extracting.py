@@ -103,9 +103,7 @@ def test_two_distinct_fields_do_not_take_one_place(monkeypatch: pytest.MonkeyPat
         extract(told, "x.png", fields, distinct=[("total", "fee")])  # type: ignore[arg-type]
 
 
-# ---- tables ---------------------------------------------------------------------------------------------------------
-
-
+# ---- tables
 def row(document: str, **cells: tuple[Any, float]) -> dict[str, Any]:
     found = {
         name.replace("_", " "): {"value": value, "probability": sure, "printed": "" if value is None else str(value),
@@ -191,9 +189,7 @@ def test_the_page_to_check_by_works_in_a_browser_without_a_network(tmp_path: Pat
         page.close()
 
 
-# ---- the command ----------------------------------------------------------------------------------------------------
-
-
+# ---- the command
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A folder with an image, a PDF of two pages, a broken PDF, and a file that is no document."""

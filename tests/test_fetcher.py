@@ -132,7 +132,6 @@ def test_relevance_of_fixed_scores_is_scaled_per_item() -> None:
 
 
 # ---- What stands in for a part that fails, and that the result says so
-
 PAGE, QUESTION = generated_image(128), "What is the total?"
 
 

@@ -65,9 +65,7 @@ def test_paths_are_relative_to_the_folder_given(name: str, tmp_path: Path, monke
         open_records(spec)
 
 
-# ---- what the records say -------------------------------------------------------------------------------------------
-
-
+# ---- what the records say
 def test_published_files_become_answers_boxes_and_tags() -> None:
     first, second = open_records(make_vqav2())
     assert (first.question, first.answers) == ("What sport is it?", ("surfing",) * 10)
@@ -94,9 +92,7 @@ def test_published_files_become_answers_boxes_and_tags() -> None:
     assert open_records({**make_textvqa(), "ocr": None})[0].boxes == ()
 
 
-# ---- columns --------------------------------------------------------------------------------------------------------
-
-
+# ---- columns
 @pytest.mark.versions
 def test_columns_are_mapped_and_know_the_same_image() -> None:
     first, second = open_records(make_columns())
@@ -148,9 +144,7 @@ def test_bad_columns_are_refused() -> None:
         open_records({**spec, "columns": {"caption": "query"}})
 
 
-# ---- rendered -------------------------------------------------------------------------------------------------------
-
-
+# ---- rendered
 def test_rendered_records_do_not_depend_on_what_was_asked_before() -> None:
     spec = {"format": "rendered", "pages": 4, "questions": 2, "seed": 3, "size": 128, "domains": ["document", "form"]}
     forwards, backwards = open_records(spec), open_records(spec)
@@ -162,9 +156,7 @@ def test_rendered_records_do_not_depend_on_what_was_asked_before() -> None:
     assert open_records({**spec, "seed": 4})[0] != forwards[0] != open_records({**spec, "split": "test"})[0]
 
 
-# ---- images in memory, and the commands -----------------------------------------------------------------------------
-
-
+# ---- images in memory, and the commands
 def test_evaluate_takes_a_format_with_its_own_metric(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_docvqa()
     options = ["--model", str(checkpoint), "--strategies", "none", "--json", "out.json"]

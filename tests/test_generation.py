@@ -184,8 +184,6 @@ def test_what_no_image_can_answer_is_refused_before_the_image_is_read(asked: dic
 
 
 # ---- The probability of an answer: the product of its tokens', first end included and nothing behind it
-
-
 def by_hand(model: Any, image: Any, question: str, answer_tokens: torch.Tensor) -> float:
     """The product of the answer's softmax probabilities in one forward pass over prompt and answer."""
     inputs = prompt(model, (image, question))
@@ -244,7 +242,6 @@ class FirstRowStops(StoppingCriteria):
 
 
 # ---- Only the chat template writes control tokens: what looks like one in a question is text
-
 BLANK = Image.new("RGB", (64, 64), "white")
 
 
@@ -264,7 +261,6 @@ def test_control_tokens_in_a_question_are_text() -> None:
 
 
 # ---- Several questions about one image: each fetches for itself; what came before is text, where it is kept at all
-
 FIRST, SECOND = "Who?", QUESTION
 
 
@@ -297,8 +293,6 @@ def test_the_last_question_decides_what_is_fetched(model: Any, strategy: str) ->
 
 
 # ---- What engines that generate by themselves use: encodings joined into a batch, prompts embedded without generatin
-
-
 @pytest.fixture(scope="module")
 def answer_generator() -> AnswerGenerator:
     model = loud_model()

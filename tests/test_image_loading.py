@@ -42,8 +42,6 @@ def same(first: Image.Image, second: Image.Image) -> bool:
 
 
 # Modes
-
-
 @pytest.mark.parametrize(
     "mode", ["RGB", "L", "LA", "La", "RGBA", "RGBa", "P", "PA", "1", "CMYK", "YCbCr", "HSV", "RGBX"]
 )
@@ -157,8 +155,6 @@ def test_exif_orientation_is_applied_once(orientation: int) -> None:
 
 
 # Sources
-
-
 @pytest.mark.versions
 def test_every_source_gives_the_same_pixels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without any network: sockets are shut."""
@@ -222,8 +218,6 @@ def test_arrays_of_few_channels_and_nested_lists() -> None:
 
 
 # Errors
-
-
 def test_missing_files(tmp_path: Path) -> None:
     for source in (tmp_path / "no.png", str(tmp_path / "no.png"), (tmp_path / "no.png").as_uri(), "no.png"):
         with pytest.raises(FileNotFoundError, match=r"no.png: expected an image file; got a missing path"):

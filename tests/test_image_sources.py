@@ -75,8 +75,6 @@ def image_file(tmp_path: Path) -> Path:
 
 
 # Downloads
-
-
 def test_urls(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = load_image(CONTENT).tobytes()
     assert load_image(f"{server}/image.png").tobytes() == expected
@@ -124,8 +122,6 @@ def test_the_timeout_is_for_the_whole_download(server: str, slow: str) -> None:
 
 
 # Policies
-
-
 def test_a_server_reads_no_files_and_no_addresses_of_its_own_network(server: str, image_file: Path) -> None:
     refused: dict[Any, str] = {
         str(image_file): "^image: expected a source that is allowed here .*; got a path on this machine$",
@@ -184,8 +180,6 @@ def test_the_image_processors_setting(image_file: Path, tmp_path: Path) -> None:
 
 
 # What is not read, and not said
-
-
 def test_pipes_devices_and_program_formats_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", "/dev/zero"):

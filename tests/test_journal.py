@@ -98,7 +98,6 @@ def test_damaged_lines_are_named(content: bytes, message: str, tmp_path: Path) -
 
 
 # ---- Feedback as records: what is learned, what is held out, which of several counts
-
 SAID = Feedback(b"image", "What is the fee?", False, said="12")
 
 

@@ -26,9 +26,7 @@ def encoding(model: Any) -> Any:
     return model.encode_image(CARD)
 
 
-# ---- tokens ---------------------------------------------------------------------------------------------------------
-
-
+# ---- tokens
 @torch.no_grad()
 def test_a_regions_token_is_made_of_the_mean_of_its_patches_at_its_centre(model: Any, encoding: Any) -> None:
     tower = model.model.vision_tower
@@ -57,9 +55,7 @@ def test_a_loss_trains_scorer_and_level_embedding(allocator: str) -> None:
     assert any(weight.grad.any() for weight in model.model.fetcher.scorers["realizer"].parameters())
 
 
-# ---- weights --------------------------------------------------------------------------------------------------------
-
-
+# ---- weights
 def test_a_checkpoint_without_the_embedding_loads_and_one_with_it_starts_the_same(tmp_path: Path) -> None:
     """Old weights fit their config; a config that asks for levels begins with rows of zeros: the same answers."""
     folder = tiny_checkpoint(tmp_path / "old")
@@ -85,9 +81,7 @@ def test_a_checkpoint_without_the_embedding_loads_and_one_with_it_starts_the_sam
         assert torch.equal(loaded(**inputs, choices={"allocator": "knapsack"}).logits, again[1])
 
 
-# ---- several views --------------------------------------------------------------------------------------------------
-
-
+# ---- several views
 @pytest.mark.parametrize("allocator", DETAIL)
 def test_one_budget_of_regions_over_several_views(model: Any, allocator: str) -> None:
     answer = model.generate(TALL, QUESTION, allocator=allocator, budget=24, return_fetch=True)
@@ -105,9 +99,7 @@ def test_one_budget_of_regions_over_several_views(model: Any, allocator: str) ->
         assert region.item() == 0, "no patch that another view shows better"
 
 
-# ---- what is said and drawn -----------------------------------------------------------------------------------------
-
-
+# ---- what is said and drawn
 def regions(levels: list[int], indices: list[int]) -> FetchResult:
     """A fetch of regions on a grid of 8."""
     at, nothing = torch.tensor([indices]), torch.zeros(1, 64)

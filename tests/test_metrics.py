@@ -166,9 +166,7 @@ def test_edit_distance() -> None:
     assert edit_distance("", "abc") == 3 and edit_distance("abc", "abc") == 0
 
 
-# ---- properties ---------------------------------------------------------------------------------------------------
-
-
+# ---- properties
 @pytest.mark.parametrize("metric", METRICS.values(), ids=METRICS)
 @given(text=TEXT, answers=ANSWERS)
 @settings(max_examples=60, deadline=None)

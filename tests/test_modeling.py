@@ -22,8 +22,6 @@ def saved(model: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 # ---- forward
-
-
 @torch.no_grad()
 def test_the_output_says_what_happened_and_no_scores_are_computed_twice(model: Any) -> None:
     inputs = prompt(model, (PAGE, QUESTION), (CARD, "Who?"))
@@ -144,8 +142,6 @@ def test_more_fetched_tokens_than_patches_and_targets_without_a_scorer_are_refus
 
 
 # ---- placement
-
-
 @pytest.mark.parametrize("where", ["disk", "cpu"])
 @pytest.mark.versions
 def test_a_wholly_offloaded_model_gives_the_same_answers(saved: Path, model: Any, tmp_path: Path, where: str) -> None:

@@ -41,8 +41,6 @@ def reference(model: ArrCocForConditionalGeneration) -> FetchReference:
 
 
 # ---- statistics
-
-
 def fetched(
     relevance: list[float], mask: list[bool], tokens: list[list[float]], quality: list[float] | None = None
 ) -> Any:
@@ -110,8 +108,6 @@ def test_other_files_are_no_reference(change: dict[str, Any], reference: FetchRe
 
 
 # ---- the server's side
-
-
 def samples(metrics: Metrics, name: str) -> dict[str, float]:
     """Values of a metric by its last label but `le`."""
     return {
@@ -158,8 +154,6 @@ def test_command_saves_what_the_server_finds(cli: Cli, tmp_path: Path, model: Ar
 
 
 # ---- what is shipped
-
-
 @pytest.fixture(scope="module")
 def told(model: ArrCocForConditionalGeneration) -> dict[str, set[str]]:
     """The labels of every series that the server tells, by name, used or not."""

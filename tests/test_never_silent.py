@@ -23,9 +23,7 @@ def taught(model: Any) -> dict[str, Tensor]:
     return {**inputs, "labels": inputs.input_ids.masked_fill(inputs.query_mask.bool(), -100)}
 
 
-# ---- right -----------------------------------------------------------------------------------------------------------
-
-
+# ---- right
 @pytest.mark.parametrize("part", ["encoder", "semantic", "scorer", "language"])
 def test_adapters_behind_frozen_parts_learn_under_reentrant_checkpointing(part: str) -> None:
     """No input of the encoder required gradients, so reentrant checkpoints gave its adapters none."""
@@ -66,9 +64,7 @@ def test_label_smoothing_predicts_the_next_token(tmp_path: Path) -> None:
     assert loss.item() == pytest.approx((0.9 * nll + 0.1 * smooth).item(), rel=1e-5)
 
 
-# ---- refused ---------------------------------------------------------------------------------------------------------
-
-
+# ---- refused
 def smoothed_relevance(model: Any, folder: Path) -> None:
     trainer = standard_trainer(deepcopy(model), folder, label_smoothing_factor=0.1, max_steps=1)
     trainer.train()

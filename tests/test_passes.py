@@ -138,7 +138,6 @@ def test_ask_prints_every_pass(checkpoint: Path, cli: Cli) -> None:
 
 
 # ---- The learned tempering policy: it learns what pays, goes on where it was killed, and stays with its checkpoint
-
 LEARNING = {"learned_exploration": True}
 
 

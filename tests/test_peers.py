@@ -42,7 +42,7 @@ def images() -> list[Image.Image]:
     return [Image.fromarray(draw.integers(0, 256, (*size, 3), dtype=np.uint8)) for size in SIZES]
 
 
-# ---- the rules ----------------------------------------------------------------------------------------------------
+# ---- the rules
 def test_fastv_ranks_by_attention_dart_keeps_pivots_and_cdpruner_scales_relevance() -> None:
     """Patches at places 1 and 2: the first is looked at by many, the second by the last position."""
     attention = torch.tensor([[1.0, 0, 0, 0], [0.1, 0.9, 0, 0], [0.0, 0.8, 0.2, 0], [0.2, 0.0, 0.5, 0.3]])
@@ -105,7 +105,7 @@ def test_greedy_steps_maximise_the_determinant() -> None:
     assert conditional_dpp(weight, states, 5).tolist() == chosen
 
 
-# ---- reading ------------------------------------------------------------------------------------------------------
+# ---- reading
 _SMALL = {"vocab_size": 8, "hidden_size": 16, "num_attention_heads": 4, "num_hidden_layers": 3}
 
 
@@ -139,7 +139,7 @@ def test_prompts_that_a_model_cannot_read_are_refused() -> None:
     refuses("language model: expected attention by transformers' interface; got bloom", read_prompt, bloom, embeds, 2)
 
 
-# ---- as arms ------------------------------------------------------------------------------------------------------
+# ---- as arms
 def fetched(model: Any, arm: Any, images: list[Image.Image], questions: list[str]) -> list[Any]:
     records = [Record(Path("-"), question, ("?",)) for question in questions]
     return ask(model, arm, records, encode(model, images, arm.side), max_new_tokens=2)
@@ -175,8 +175,6 @@ def test_peers_share_what_is_read(model: Any, images: list[Image.Image], monkeyp
 
 
 # ---- Arms: their sizes in tokens, their names, and the lattice of the uniform one
-
-
 def test_arms_of_the_published_geometry_and_of_a_model_that_reads_text() -> None:
     """256 + 273 tokens are 23 x 23: the larger image is a fair match to the token."""
     arms = {arm.name: arm for arm in make_arms(ArrCocConfig())}

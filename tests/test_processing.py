@@ -245,8 +245,6 @@ def test_threads_take_turns_at_the_tokenizer(monkeypatch: pytest.MonkeyPatch) ->
 
 
 # ---- The query mask: which tokens are the question, whatever else the prompt holds
-
-
 def test_query_mask_is_the_question_only(processor: ArrCocProcessor) -> None:
     messages = [
         {"role": "system", "content": "You are the user's helper. user\nno"},
@@ -306,7 +304,6 @@ def test_control_tokens_in_the_question_can_be_neutralised() -> None:
 
 
 # ---- What a processor_config.json holds is checked when the processor is made
-
 NAN = float("nan")
 REFUSED: dict[str, list[Any]] = {
     "size": ["x", True, {"height": "64", "width": "64"}, {"height": 10**9, "width": 10**9}, {}, [64, 64], 0],

@@ -75,8 +75,6 @@ def digests(folder: Path) -> set[str]:
 
 
 # ---- one commit, or none
-
-
 def test_a_push_makes_a_private_repository_in_one_commit_and_again_changes_nothing(hub: Hub, folder: Path) -> None:
     pushed = push(folder, NAME)
     repository = hub.repository(NAME)
@@ -193,8 +191,6 @@ def test_token_network_name_come_first(hub: Hub, folder: Path, monkeypatch: pyte
 
 
 # ---- the command
-
-
 def test_dry_run_lists_files_and_bytes_without_the_network(
     hub: Hub, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

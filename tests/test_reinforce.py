@@ -1,4 +1,4 @@
-"""Reinforcement: exact probabilities of drawn sets, an unbiased gradient, and a scorer that learns without boxes."""
+"""Reinforcement: exact probabilities of drawn sets, an unbiased gradient, and what is trained by it."""
 
 from dataclasses import replace
 from itertools import combinations, permutations
@@ -48,7 +48,7 @@ def order_log_probability(logits: Tensor, order: Tensor) -> Tensor:
     return (drawn - torch.logaddexp(drawn.flip(-1).logcumsumexp(-1).flip(-1), rest)).sum(-1)
 
 
-# ---- drawing ------------------------------------------------------------------------------------------------------
+# ---- drawing
 @pytest.mark.parametrize("scale", [0.0, 1.0, 8.0, 60.0])
 @pytest.mark.parametrize(("count", "drawn"), [(5, 2), (6, 4), (4, 4), (7, 1)])
 def test_probabilities_are_those_of_drawing_one_by_one(scale: float, count: int, drawn: int) -> None:
@@ -69,7 +69,7 @@ def test_more_patches_than_there_are_cannot_be_drawn(count: int) -> None:
     refuses(f"expected 1 to {N} patches; got {count}", draw_orders, logits_of(), count, generator=torch.Generator())
 
 
-# ---- the estimator ------------------------------------------------------------------------------------------------
+# ---- the estimator
 def exact_gradient(logits: Tensor, rewards: dict[tuple[int, ...], float]) -> Tensor:
     """Of the expected reward, every sequence enumerated."""
     logits = logits.double().requires_grad_()
@@ -104,39 +104,7 @@ def test_the_estimator_is_unbiased_and_the_sets_probability_makes_it_vary_less()
     assert spread[set_log_probability] < spread[order_log_probability]
 
 
-def test_a_scorer_learns_to_fetch_the_patch_that_holds_the_answer() -> None:
-    """32 patches with random features; the one that matches the question's vector holds the answer; K = 4, no box."""
-    generator = torch.Generator().manual_seed(0)
-    scorer = torch.nn.Bilinear(6, 6, 1)
-    with torch.no_grad():
-        scorer.weight.zero_()
-    optimizer = torch.optim.Adam(scorer.parameters(), lr=0.05)
-
-    def case(count: int) -> tuple[Tensor, Tensor]:
-        patches = torch.nn.functional.normalize(torch.randn(count, 32, 6, generator=generator), dim=-1)
-        place = torch.randint(32, (count,), generator=generator)
-        question = patches[torch.arange(count), place][:, None].expand(-1, 32, -1)
-        return scorer(patches, question.contiguous()).squeeze(-1), place
-
-    def hits(logits: Tensor, place: Tensor) -> float:
-        return (logits.topk(4).indices == place[:, None]).any(-1).float().mean().item()
-
-    before = hits(*case(500))
-    for _ in range(150):
-        logits, place = case(16)
-        logits = logits[:, None].expand(-1, 8, -1)
-        drawn = draw_orders(logits, 4, generator=generator)
-        correct = (drawn == place[:, None, None]).any(-1).float()
-        advantages = group_advantages(reward(correct, fetched=4, budget=4, weights=RewardWeights()))
-        loss = -(advantages * set_log_probability(logits, drawn)).mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    after = hits(*case(500))
-    assert before < 0.3 and after > 0.95
-
-
-# ---- the driver ---------------------------------------------------------------------------------------------------
+# ---- the driver
 def batch_of(model: Any, *, padding_side: str = "right") -> dict[str, Tensor]:
     """Two questions about one image, with the model's own greedy answers from drawn patches as labels."""
     processor, tokenizer = model.processor, model.processor.tokenizer
@@ -246,7 +214,6 @@ def test_settings_are_checked(settings: Any, message: str) -> None:
 
 
 # ---- Reinforcement where the allocator chooses how much it fetches: sizes of sets are drawn, and fewer tokens win
-
 PATCHES_OF_SETS, SIZES = 4, torch.tensor([1, 2, 3])
 PATCHES, TIERS = torch.tensor([0.3, -1.0, 0.5, 0.1]), torch.tensor([0.2, -0.4, 0.6])
 """Logits of patches and of tiers."""

@@ -134,7 +134,6 @@ def test_coupling_is_the_best_cosine_with_a_word_of_the_question() -> None:
 
 
 # ---- Scorers of three maps: what each map is, and that relevance is their weighted sum and nothing else
-
 MAP_CASES = {
     "compositional": RELEVANCE_MAPS,
     "contextual": RELEVANCE_MAPS,
@@ -184,7 +183,7 @@ def test_each_level_reads_its_own_depth(level: str, depth: int) -> None:
     assert moved == [name == level for name in ("low", "mid", "high")]
 
 
-# ---- what the model makes for them --------------------------------------------------------------------------------
+# ---- what the model makes for them
 @torch.no_grad()
 def test_textures_and_depths_are_made_where_a_held_scorer_reads_them() -> None:
     expected = {"realizer": (2, None), "compositional": (13, None), "contextual": (24, None), "hierarchical": (2, 2)}
@@ -236,8 +235,6 @@ def test_what_reads_the_overview_alone_says_so_where_there_are_several_views() -
 
 
 # ---- A mixture of experts: two of four judge a patch, named for what they look at, none of them idle
-
-
 @torch.no_grad()
 def test_two_experts_judge_each_patch() -> None:
     gates = build("experts").gates(context())
@@ -286,7 +283,6 @@ def test_training_balances_the_load_and_evaluation_leaves_it() -> None:
 
 
 # ---- Balancing: shares that sum to one, from the question and from what the maps look like
-
 WAYS = [
     {"balancer_aggregation": aggregation, "balancer_weights": weights}
     for aggregation in ("statistics", "learned")

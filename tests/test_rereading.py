@@ -120,9 +120,7 @@ def test_any_shape_of_image_is_cropped(size: tuple[int, int]) -> None:
         assert sheet.shape[1:] == (SIDE, 3) and not sheet.shape[0] % 16
 
 
-# ---- through the model -----------------------------------------------------------------------------------------------
-
-
+# ---- through the model
 def page(seed: int, size: tuple[int, int] = (300, 200)) -> Image.Image:
     """Bars as of print, at random."""
     pixels = np.full((size[1], size[0], 3), 255, np.uint8)

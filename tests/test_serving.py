@@ -43,8 +43,6 @@ def client(served: tuple[Server, str, Any]) -> Any:
 
 
 # ---- answers
-
-
 @pytest.mark.versions
 def test_answers_of_many_clients_are_those_of_generate(model: Any, client: Any) -> None:
     """Images, strategies and budgets mixed in one batch."""
@@ -307,8 +305,6 @@ def test_an_image_is_encoded_once(server: Server, model: Any, client: Any) -> No
 
 
 # ---- what is refused
-
-
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "another model": ({"model": "gpt"}, "model: expected 'tiny', which is served here"),
     "an unknown part": (
@@ -522,8 +518,6 @@ def test_a_question_cancelled_early_never_runs(server: Server, client: Any, monk
 
 
 # ---- images
-
-
 def test_workers_that_are_killed_or_hang_are_replaced(
     server: Server, model: Any, client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -549,8 +543,6 @@ def test_workers_that_are_killed_or_hang_are_replaced(
 
 
 # ---- status
-
-
 @pytest.mark.versions
 def test_status_and_metrics(served: tuple[Server, str, Any], client: Any) -> None:
     root = client.with_options(base_url=served[1].removesuffix("/v1"))

@@ -26,9 +26,8 @@ from arr_coc.serving.protocol import error_body
 from arr_coc.serving.refusals import invalid_field
 from arr_coc.serving.settings import ServerSettings, UseSettings
 
+
 # ---- the guard
-
-
 async def echo(scope: Message, receive: Any, send: Any) -> None:
     body = (await receive())["body"]
     await send({"type": "http.response.start", "status": 200, "headers": []})
@@ -103,8 +102,6 @@ def test_a_server_that_is_full_or_ends_takes_nothing() -> None:
 
 
 # ---- ids
-
-
 def test_ids_stand_for_rows_never_come_again_and_stay_within_32_bits() -> None:
     rows = TokenRows(nn.Embedding(10, 4), 10, 6)
     first, second = torch.randn(3, 4), torch.randn(2, 4)
@@ -126,8 +123,6 @@ def test_ids_stand_for_rows_never_come_again_and_stay_within_32_bits() -> None:
 
 
 # ---- text
-
-
 @pytest.mark.parametrize("stop", [(), ("wo",), ("world", "lo w"), ("x",), ("\u00fcs",)])
 def test_pieces_make_up_the_text_and_are_never_taken_back(stop: tuple[str, ...]) -> None:
     tokenizer = tiny_tokenizer()
@@ -170,8 +165,6 @@ def test_thinking_is_not_shown_as_it_comes(written: str, stop: tuple[str, ...], 
 
 
 # ---- settings
-
-
 def test_settings_are_positive_and_lengths_have_names(cli: Cli, tmp_path: Any) -> None:
     refuses("max_body: expected a positive number; got 0", ServerSettings, max_body=0)
     refuses("answer_seconds: expected a positive number; got nan", ServerSettings, answer_seconds=float("nan"))

@@ -32,9 +32,7 @@ def model() -> ArrCocForConditionalGeneration:
     return spatial_model()
 
 
-# ---- the slow reference: loops over tokens, no batch, no cache ------------------------------------------------------
-
-
+# ---- the slow reference: loops over tokens, no batch, no cache
 def cell_middle(cell: int, rows: int) -> tuple[float, float]:
     return 4 * (cell // rows) + 1.5, 4 * (cell % rows) + 1.5
 
@@ -206,9 +204,7 @@ def test_several_images_of_a_prompt_and_another_side(model: Any) -> None:
     assert torch.allclose(out.logits[0], expected, atol=1e-5)
 
 
-# ---- which depths fetched tokens get --------------------------------------------------------------------------------
-
-
+# ---- which depths fetched tokens get
 @torch.no_grad()
 def test_the_hierarchical_scorers_levels_choose_the_depths_of_fetched_tokens() -> None:
     fetcher = {"scorers": ["hierarchical"], "strategy": "hierarchical"}
@@ -303,9 +299,7 @@ def test_what_a_layout_puts_around_an_image_gets_no_planes(bridge: dict[str, Any
     assert planes.flatten(1).any(1).sum() == 16 + 9 < len(planes)
 
 
-# ---- decoding -------------------------------------------------------------------------------------------------------
-
-
+# ---- decoding
 SETTINGS: dict[str, dict[str, Any]] = {
     "greedy": {},
     "beams": {"num_beams": 3, "num_return_sequences": 1},
@@ -367,9 +361,7 @@ def test_later_passes_put_their_tokens_in_place(model: Any, strategy: str, monke
     assert uncached == answer.text
 
 
-# ---- models without, and what is refused ----------------------------------------------------------------------------
-
-
+# ---- models without, and what is refused
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -136,8 +136,6 @@ def test_a_damaged_curve_is_refused_with_its_name(tmp_path: Path) -> None:
 
 
 # ---- Muon for the matrices of stacked layers, AdamW for the rest, under one schedule
-
-
 class Stacked(nn.Module):
     """A stack of two layers between a projection and a head."""
 

@@ -65,9 +65,7 @@ def test_what_no_image_shows_is_not_ruled_out() -> None:
     assert clustered_error([0.9] * 7, [0.3] * 7, groups=groups) > 0.1
 
 
-# ---- simulated runs: how often is a comparison called significant? -------------------------------------------------
-
-
+# ---- simulated runs: how often is a comparison called significant?
 def called(first: np.ndarray, second: np.ndarray, images: np.ndarray) -> bool:
     """As the experiment calls it."""
     p = sign_flip(first, second, groups=images)

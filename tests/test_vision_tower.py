@@ -75,7 +75,6 @@ def test_deepseek_ocrs_own_numbers() -> None:
 
 
 # ---- Compressors: a sixteenth of the patches stays, each image by itself, and every weight learns
-
 COMPRESSOR_CASES = ["conv", "mask"]
 
 
@@ -135,8 +134,6 @@ def test_the_warm_start_is_what_two_convolutions_do_to_a_flat_neighbourhood() ->
 
 
 # ---- Semantic encoder: fetched tokens see the base, the base never what was fetched; positions are read where a patc
-
-
 @torch.no_grad()
 def test_a_fetched_token_sees_everything_and_the_base_sees_only_the_base() -> None:
     """In one layer a fetched token's state is that of joint attention; the base's must not know what was fetched."""

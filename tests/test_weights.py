@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import Cli, refuses, tiny_checkpoint
+from helpers import refuses, tiny_checkpoint
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -107,13 +107,6 @@ def test_weights_that_are_not_the_configs_are_refused_everywhere(name: str, fold
     assert sorted(path.name for path in folder.parent.iterdir()) == ["model"]
 
 
-def test_the_command_line_says_so_in_one_line(folder: Path, picture: Path, cli: Cli) -> None:
-    spoil(float("nan"))(folder)
-    code, out, err = cli("ask", picture, QUESTION, "--model", folder)
-    loading, refusal = err.splitlines()
-    assert (code, out) == (2, "") and loading.startswith("Loading ") and "expected finite weights" in refusal
-
-
 def test_weights_that_do_not_fit_take_no_memory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A width of 131,000 in config.json was allocated before it was compared."""
     change_config(folder, "semantic_config", intermediate_size=131_000)
@@ -130,9 +123,7 @@ def test_weights_that_do_not_fit_take_no_memory(folder: Path, monkeypatch: pytes
     assert max(numel, default=0) < 1_000_000
 
 
-# ---- the switch ------------------------------------------------------------------------------------------------------
-
-
+# ---- the switch
 def test_the_model_without_its_head_comes_from_the_whole_ones_checkpoint(tmp_path: Path) -> None:
     source = tiny_checkpoint(tmp_path, text={"tie_word_embeddings": False})
     state = load_file(source / WEIGHTS)
@@ -149,9 +140,7 @@ def test_every_type_of_weights_is_looked_through(dtype: torch.dtype) -> None:
     refuses("here: expected finite weights; got NaN or infinity in a", check_finite, "here", [("a", tensor)])
 
 
-# ---- shards ----------------------------------------------------------------------------------------------------------
-
-
+# ---- shards
 def forge(folder: Path, change: Callable[[dict[str, str]], Any]) -> None:
     index = json.loads((folder / WEIGHTS_INDEX).read_text())
     change(index["weight_map"])

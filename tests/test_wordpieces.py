@@ -324,8 +324,6 @@ def test_configs_that_cannot_read_wordpieces_are_refused(changes: dict[str, Any]
 
 
 # ---- reading
-
-
 def shown(lines: list[tuple[str, int, int, int]], height: int = 8, width: int = 64) -> list[torch.Tensor]:
     """Perfect predictions of texts, each with its half row, first column and columns of a character."""
     classes = torch.zeros(1, height, width, CLASSES)

@@ -78,9 +78,7 @@ def layer_of(path: Path) -> TextLayer:
     return layer
 
 
-# ---- sources ----------------------------------------
-
-
+# ---- sources
 def test_the_callers_words_are_read_in_their_places(silent_model: Any) -> None:
     encoding = silent_model.encode_image(PAGE, words=WORDS)
     assert spelled_out(silent_model, encoding) == set("abcdef")  # the tiny tokenizer merges nothing
@@ -132,9 +130,7 @@ def test_a_page_without_a_layer_is_read_by_the_network_with_a_warning(model: Any
     assert answer.words == ("network",) and "page 1 has no text layer, so the network read it" in answer.warning
 
 
-# ---- layers that lie ----------------------------------------
-
-
+# ---- layers that lie
 def stated(*texts: str, hidden: int = 0, unknown: int = 0) -> TextLayer:
     lines = tuple(line_in_box(text, (10, 20 * n + 4, 200, 20 * n + 14)) for n, text in enumerate(texts))
     return TextLayer(lines, hidden, unknown, 0.0)
@@ -154,9 +150,7 @@ def test_honest_layers_are_trusted_and_liars_are_not() -> None:
     assert "have no known meaning" in doubt(stated(*honest, unknown=40), *honest)
 
 
-# ---- OCR ----------------------------------------
-
-
+# ---- OCR
 def characters_at(*starts: int) -> list[Any]:
     """The characters of "abcd" as an engine gives them, each 3 px wide."""
     boxes = [[[x, 4], [x + 3, 4], [x + 3, 10], [x, 10]] for x in starts]
@@ -206,9 +200,7 @@ def test_without_an_engine_one_line_says_how_to_install_it(model: Any, monkeypat
         model.generate(PAGE, "What?", words="ocr")
 
 
-# ---- doors ----------------------------------------
-
-
+# ---- doors
 def test_the_processor_and_model_inputs_carry_words(model: Any) -> None:
     chat = [{"role": "user", "content": [{"type": "image", "image": PAGE}, {"type": "text", "text": "What is ab?"}]}]
     text = model.processor.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
@@ -296,9 +288,7 @@ def test_a_bench_tells_what_was_fetched(budget: int | str, fetched: bool, silent
     assert reader.known(page, ["xy", "a"]) == (False, False)
 
 
-# ---- bad input ----------------------------------------
-
-
+# ---- bad input
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -105,9 +105,7 @@ def encoded(draw: Draw, kind: str | None = None) -> bytes:
     return stream.getvalue()
 
 
-# ---- hostile files ---------------------------------------------------------------------------------------------------
-
-
+# ---- hostile files
 def mutated(draw: Draw) -> bytes:
     """A file with bits flipped, parts cut, doubled, zeroed or of another file."""
     content = bytearray(encoded(draw))
@@ -180,9 +178,7 @@ def other_content(draw: Draw) -> bytes:
     return stream.getvalue()
 
 
-# ---- ways in ---------------------------------------------------------------------------------------------------------
-
-
+# ---- ways in
 class Ways:
     """How an image comes to the model: as a file under any name, as bytes, or in memory."""
 
