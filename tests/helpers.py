@@ -96,7 +96,6 @@ _TINY: dict[str, dict[str, Any]] = {
     ),
 }
 
-
 READS_WORDS: dict[str, Any] = {
     "bridge": {"kind": "wordpieces", "places": 16},
     "vision": {"stem": "conv", "stem_channels": [8, 16]},
@@ -292,7 +291,6 @@ def drawn(width: int, height: int, seed: int = 0) -> Image.Image:
 
 SCAN, SMALL, OTHER = drawn(500, 700), drawn(120, 90, seed=1), drawn(90, 110, seed=2)
 
-
 LARGE_TEXT = {"max_position_embeddings": 4096}
 
 
@@ -308,7 +306,6 @@ MIXTURE = (
     | {"n_routed_experts": 4, "num_experts_per_tok": 2, "n_shared_experts": 1}
     | {"mlp_layer_types": ["dense", "sparse"], "n_group": 1, "topk_group": 1, "tie_word_embeddings": False}
 )
-
 
 ROOT = Path(__file__).parents[1]
 

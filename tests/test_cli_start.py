@@ -35,7 +35,6 @@ ROOT = Path(__file__).parents[1]
 QUESTION = "What is the total?"
 RECEIPT = "examples/images/receipt.png"
 
-
 FRESH = """
 import contextlib, io, json, os, sys, time
 from arr_coc.cli import main

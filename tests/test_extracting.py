@@ -314,12 +314,13 @@ def test_the_threshold_keeps_a_precision(tmp_path: Path) -> None:
     refuses("--calibration: expected", read_calibration, path)
 
 
-def test_no_grad_is_needed(checkpoint: Path) -> None:
+def test_no_grad_is_needed() -> None:
     """The encodings of pages held the graph of their prefill."""
-    model = tiny_model()
+    model, graphs = tiny_model(), list[bool]()
+    model.model.language_model.register_forward_hook(lambda *_: graphs.append(torch.is_grad_enabled()))
     with torch.enable_grad():
         found = model.extract(Image.new("RGB", (64, 64), "white"), "total")
-    assert set(found) == {"total"}
+    assert set(found) == {"total"} and graphs and not any(graphs)
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import replace
-from itertools import product
 from typing import Any
 
 import pytest
@@ -71,24 +70,6 @@ def test_the_budget_is_exact_if_padded(data: st.DataObject, strategy: str, alloc
         real = sum(bool(mask[row, i]) for i in range(N) if i not in blocked)
         assert done.is_padding[row].tolist() == [not mask[row, i] for i in chosen]
         assert int(done.is_padding[row].sum()) == max(0, budget - real)
-
-
-@pytest.mark.parametrize(
-    ("strategy", "allocator"), sorted({*product(FETCHING, ["topk"]), *product(["realizer", "oracle"], ALLOCATORS)})
-)
-@torch.no_grad()
-def test_scorers_go_with_allocators(strategy: str, allocator: str) -> None:
-    """Exactly the budget, or with allocators that choose it, and of text, at most; always distinct, and the same again.
-
-    An allocator sees relevance alone: `realizer` gives any, `oracle` the same to many patches.
-    """
-    choices = FetchChoices(strategy=strategy, allocator=allocator)
-    for budget in (1, 5, 17, 25, N):
-        first, again = (everything()(complete(context()), budget, choices) for _ in range(2))
-        assert torch.equal(first.indices, again.indices) and torch.equal(first.counts, again.counts)
-        assert all(len(set(row)) == first.budget for row in first.indices.tolist())
-        exact = allocator not in CHOOSE_COUNTS and not SCORERS[strategy].reads_text
-        assert first.counts.tolist() == [budget] * 2 if exact else (first.counts >= 1).all() and first.budget <= budget
 
 
 def test_what_cannot_be_fetched_is_refused_by_name() -> None:

@@ -18,7 +18,6 @@ from arr_coc.modeling.grid_encoder import SCORES_AT_ONCE, STEMS, GridAttention, 
 
 STEM_CASES = {"patchify": (), "conv": (8, 12)}  # stem_channels down to patches of 8 px
 
-
 SHIFTED = {"window_size": 8, "global_attn_indexes": [2], "shifted_windows": True, "global_pool": 4}
 
 

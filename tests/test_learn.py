@@ -26,7 +26,6 @@ from arr_coc.loading import load_model
 
 PAGES = Rendered(1, 2, size=128)
 
-
 NUMBERS = range(10, 16)
 """Seeds of images, of which those of 10 and 14 are held out."""
 

@@ -22,15 +22,6 @@ RECIPE = ROOT / "hub_configs" / "arr-coc-135m" / "train.yaml"
 EXAMPLE = ROOT / "examples" / "phases.yaml"
 
 
-@pytest.mark.parametrize(
-    ("told", "message"), [("averaged: 2", "averaged: expected a share"), ("averaged: 0.5", "start")]
-)
-def test_averages_of_nothing_are_refused(told: str, message: str, tmp_path: Path) -> None:
-    path = tmp_path / "recipe.yaml"
-    path.write_text(f"model: {RECIPE.parent}\n{told}\nstages: [{{stage: recognition}}]\n")
-    refuses(message, load_recipe, path)
-
-
 def test_the_example_iterates_the_phases() -> None:
     recipe = load_recipe(EXAMPLE)
     names = [next(name for name, kind in STAGES.items() if type(stage) is kind) for stage in recipe.stages]
@@ -106,6 +97,9 @@ def test_a_stage_or_training_that_was_begun_otherwise_says_so(tmp_path: Path, mo
     assert len(said) == 1 and f"(seed {recipe.seed} -> 7, rank 2 -> 4)" in said[0]
 
 
+NOBODYS = ("pages=3", "9.steps=3", "steps", "joint=3", "0.=3", "nobody.steps=3")
+
+
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
@@ -113,15 +107,11 @@ def test_a_stage_or_training_that_was_begun_otherwise_says_so(tmp_path: Path, mo
         ("saved={dtype: int8}", "saved.dtype: expected one of bfloat16, float16, float32; got 'int8'"),
         ("saved={max_shard_size: much}", "saved.max_shard_size: expected bytes, or text such as .*; got 'much'"),
         ("saved={shards: 3}", "saved: expected settings among dtype, max_shard_size; got shards"),
+        *((setting, r"setting: expected STAGE.NAME=VALUE .*; got '") for setting in NOBODYS),
     ],
 )
-def test_a_way_to_write_that_there_is_not_is_refused(setting: str, message: str) -> None:
-    refuses(message, load_recipe, RECIPE, [setting])
-
-
-@pytest.mark.parametrize("setting", ["pages=3", "9.steps=3", "steps", "joint=3", "0.=3", "nobody.steps=3"])
-def test_settings_that_nothing_has_are_refused(setting: str) -> None:
-    refuses(r"setting: expected STAGE.NAME=VALUE .*; got '", load_recipe, EXAMPLE, [setting])
+def test_settings_that_nothing_has_are_refused(setting: str, message: str) -> None:
+    refuses(message, load_recipe, EXAMPLE, [setting])
 
 
 @pytest.mark.parametrize(
@@ -131,6 +121,8 @@ def test_settings_that_nothing_has_are_refused(setting: str) -> None:
         ("stages: [{stage: recognition, stepz: 3}]", r"expected settings among steps.*got \['stepz'\]"),
         ("stages: [recognition]", r"stages\[0\]: expected a mapping with the stage's name; got 'recognition'"),
         ("stages: [{stage: relevance}, {stage: joint}]", "a phase first, or after a phase; got one after"),
+        (f"model: {RECIPE.parent}\naveraged: 2\nstages: [{{stage: recognition}}]", "averaged: expected a share"),
+        (f"model: {RECIPE.parent}\naveraged: 0.5\nstages: [{{stage: recognition}}]", "start"),
         ("seed: 1", "expected a mapping with a list of stages"),
         ("stages: []", "expected a mapping with a list of stages"),
         ("just words", "expected a mapping with a list of stages"),

@@ -5,6 +5,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -330,11 +331,6 @@ def test_answers_that_are_no_values(kinds: tuple[str, ...], text: str, required:
     assert field.needed == (required and "null" not in kinds)
 
 
-def test_what_is_not_on_the_page_is_no_value_of_a_needed_field() -> None:
-    with pytest.raises(ValueError, match="x: expected an answer that is on the page; got 'Not on the page'"):
-        SchemaField(("x",), "?", ("string",)).value("Not on the page")
-
-
 @pytest.mark.parametrize(
     ("part", "text", "message"),
     [
@@ -400,18 +396,21 @@ def test_schemas_that_are_refused(schema: dict[str, Any], message: str) -> None:
     refuses(f"^response_format: .*{message}", fields_of, schema)
 
 
+NO_HOOKS = ("nothing:x", "json:nothing", "json", "json:__name__")
+
+
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("make", "message"),
     [
-        ({"sample": 2.0}, "sample: expected a share from 0 to 1; got 2.0"),
-        ({"feedback_bytes": 0}, "feedback_bytes: expected a positive number; got 0"),
-        ({"redact": "a:b"}, "redact: expected a log of examples or of feedback; got none"),
+        (partial(UseSettings, sample=2.0), "sample: expected a share from 0 to 1; got 2.0"),
+        (partial(UseSettings, feedback_bytes=0), "feedback_bytes: expected a positive number; got 0"),
+        (partial(UseSettings, redact="a:b"), "redact: expected a log of examples or of feedback; got none"),
+        *((partial(load_hook, name), "redact: expected MODULE:FUNCTION; got") for name in NO_HOOKS),
+        (
+            partial(SchemaField(("x",), "?", ("string",)).value, "Not on the page"),
+            "that is on the page; got 'Not on the",
+        ),
     ],
 )
-def test_settings_that_cannot_be(settings: dict[str, Any], message: str) -> None:
-    refuses(message, UseSettings, **settings)
-
-
-@pytest.mark.parametrize("name", ["nothing:x", "json:nothing", "json", "json:__name__"])
-def test_hooks_that_are_none(name: str) -> None:
-    refuses("redact: expected MODULE:FUNCTION; got", load_hook, name)
+def test_settings_hooks_and_needed_values_that_cannot_be(make: Callable[[], Any], message: str) -> None:
+    refuses(message, make)
