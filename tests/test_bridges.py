@@ -9,7 +9,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from helpers import tiny_config
-from worked_cases import OVIS_TABLE, ovis_table
 
 from arr_coc import ArrCocForConditionalGeneration
 from arr_coc.families.quality_bridges import like_text
@@ -177,20 +176,6 @@ def test_probabilities_are_in_float32() -> None:
     bridge.table.register_forward_pre_hook(lambda module, args: seen.append(args[0]))
     out = bridge(*(t.bfloat16() for t in tokens())).tokens
     assert seen[0].dtype == torch.float32 and out.dtype == torch.bfloat16 and out.isfinite().all()
-
-
-def test_the_worked_case_of_ovis() -> None:
-    weights, computed = ovis_table()
-    features, expected = computed["merged_features"][None], computed["visual_embeds"][None]
-    half = OVIS_TABLE["features"] // 2
-    config = ArrCocBridgeConfig(kind="vet", table_size=OVIS_TABLE["rows"])
-    bridge = BRIDGES["vet"](config, vision_size=half, text_size=OVIS_TABLE["text_width"])
-    ours = {f"head.{i}": weights[f"visual_tokenizer.head.{i}"] for i in ("0.weight", "1.weight", "1.bias")}
-    bridge.load_state_dict({**ours, "table.weight": weights["vte.weight"]})
-    with torch.no_grad():
-        out = bridge(features[..., :half], features[..., half:]).tokens
-        assert (out - expected).abs().max() < 1e-5
-        assert torch.equal(bridge.indicators(torch.device("cpu")), computed["indicator_embeds"])
 
 
 # ---- words of a cell
