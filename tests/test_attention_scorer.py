@@ -100,16 +100,6 @@ def test_upsampling_keeps_what_is_where() -> None:
     assert grid.argmax() in (12, 13, 14, 15, 3 * 16 + 12, 3 * 16 + 15) and grid[0, 200] < 1e-3 < 0.9 < grid[0, 60]
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_batch_is_single(layout: str) -> None:
-    model = tiny_model(**LAYOUTS[layout])
-    questions = [QUESTION, "Who?", "total price of all that is listed"]
-    together = fetched(model, [PAGE, OTHER, PAGE], questions)
-    for image, question, answer in zip([PAGE, OTHER, PAGE], questions, together, strict=True):
-        alone = fetched(model, image, question)
-        assert torch.allclose(alone.fetch.scores, answer.fetch.scores, atol=1e-5) and alone.text == answer.text
-
-
 @torch.no_grad()
 def test_with_a_prefix_and_without_one_it_is_the_same(model: Any) -> None:
     """`forward` has no prefix, and its padding is on the left."""

@@ -194,24 +194,15 @@ def row(*words: str, y: float = 0.0) -> list[OcrToken]:
 
 @pytest.mark.parametrize(
     ("answer", "words", "places"),
-    [
-        ("total", ["The", "Total:", "is"], [1]),
-        ("12.50", ["$12.50"], [0]),
-        ("new york city", ["in", "NEW", "York", "City,", "USA"], [1, 2, 3]),
-        ("coca-cola", ["COCA", "COLA"], [0, 1]),
-        ("coca cola", ["Coca-Cola!"], [0]),
-        ("o'neil", ["O", "'", "Neil"], [0, 2]),
-        ("ﬁne café", ["FINE", "CAFÉ"], [0, 1]),
-        ("a b", ["a", "a", "b"], [1, 2]),
-        ("5", ["5", "x", "5"], [0, 2]),
-        ("new york", ["york", "new"], []),
-        ("12.5", ["125"], []),
-        ("cat", ["category"], []),
-        ("...", ["..."], []),
-        ("no", ["no"], []),
-        ("7", ["7"] * (MOST_PLACES + 1), []),
-        ("anything", [], []),
-    ],
+    (
+        [("total", ["The", "Total:", "is"], [1]), ("12.50", ["$12.50"], [0])]
+        + [("new york city", ["in", "NEW", "York", "City,", "USA"], [1, 2, 3])]
+        + [("coca-cola", ["COCA", "COLA"], [0, 1]), ("coca cola", ["Coca-Cola!"], [0])]
+        + [("o'neil", ["O", "'", "Neil"], [0, 2]), ("ﬁne café", ["FINE", "CAFÉ"], [0, 1])]
+        + [("a b", ["a", "a", "b"], [1, 2]), ("5", ["5", "x", "5"], [0, 2]), ("new york", ["york", "new"], [])]
+        + [("12.5", ["125"], []), ("cat", ["category"], []), ("...", ["..."], []), ("no", ["no"], [])]
+        + [("7", ["7"] * (MOST_PLACES + 1), []), ("anything", [], [])]
+    ),
 )
 def test_answers_are_found_where_consecutive_words_spell_them(answer: str, words: list[str], places: list[int]) -> None:
     tokens = row(*words)

@@ -258,7 +258,7 @@ def test_an_item_does_not_depend_on_its_neighbours_or_on_padding(either: Any, si
         assert torch.allclose(logits, alone.logits[0], atol=1e-3)
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", [*STRATEGIES, "attention"])
 def test_answers_do_not_depend_on_the_batch(model: Any, strategy: str) -> None:
     """Left padding in the standard call; in the convenience padding lies between prefix and question."""
     alone = [model.generate(image, question, strategy=strategy) for image, question in PAIRS]

@@ -1,6 +1,5 @@
 """Levels of detail through the whole model: what the language model reads, what is said of it, what is drawn."""
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -118,11 +117,3 @@ def test_a_fetch_says_its_levels_and_a_picture_draws_regions_of_their_size() -> 
     assert drawn.getpixel((16 + 200, 16 + 383)) == outline, "the lower edge of the cell, 4 patches of 96 px down"
     assert drawn.getpixel((16 + 200, 16 + 95)) != outline, "and not of its first patch"
     assert drawn.getpixel((16 + 700, 16 + 191)) == outline and drawn.getpixel((16 + 600, 16 + 191)) == outline
-
-
-def test_the_documented_block_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    root = Path(__file__).parents[1]
-    monkeypatch.chdir(root)
-    (block,) = re.findall(r"```python\n(.*?)```", (root / "docs" / "levels.md").read_text(encoding="utf-8"), re.DOTALL)
-    exec(block, {})
-    assert "torch.Size([1, 70])" in capsys.readouterr().out

@@ -274,44 +274,23 @@ def test_each_field_is_a_question() -> None:
 
 @pytest.mark.parametrize(
     ("kinds", "text", "value"),
-    [
-        (("number",), "$1,234.50", 1234.5),
-        (("number",), "1.234,50 EUR", 1234.5),
-        (("number",), "12", 12),
-        (("number",), "1,50,000", 150000),
-        (("number",), "12 m", 12),
-        (("integer",), "-3 items", -3),
-        (("boolean",), "Yes.", True),
-        (("boolean",), "no", False),
-        (("string",), " 12.50 ", "12.50"),
-        (("string", "null"), "Not on the page", None),
-        (("number",), "-$12.50", -12.5),
-        (("number",), "\u221212.50", -12.5),
-        (("number",), "($12.50)", -12.5),
-        (("number",), "$(12.50)", -12.5),
-        (("number",), "EUR (12,50)", -12.5),
-        (("number",), "\u201312.50", -12.5),
-        (("number",), "12.50-", -12.5),
-        (("number",), "- EUR 3", -3),
-        (("number",), "$-3", -3),
-        (("number",), "Tax -3", -3),
-        (("number",), "Tax - 3", 3),
-        (("number",), "$3 - paid", 3),
-        (("number",), "$.50", 0.5),
-        (("number",), "No.5", 5),
-        (("number",), "EUR12.50", 12.5),
-        (("number",), "1 234 567,5 kr", 1234567.5),
-        (("number",), "2 pages", 2),
-        (("integer",), "9007199254740993", 9007199254740993),
-        (("number",), "1" * 400, int("1" * 400)),
-        (("string", "integer"), "17", 17),
-        (("integer", "string"), "0117 496 0123", "0117 496 0123"),
-        (("string", "integer"), "MB-77120", "MB-77120"),
-        (("string", "integer"), "007", "007"),
-    ],
+    (
+        [("number", "$1,234.50", 1234.5), ("number", "1.234,50 EUR", 1234.5), ("number", "12", 12)]
+        + [("number", "1,50,000", 150000), ("number", "12 m", 12), ("integer", "-3 items", -3)]
+        + [("boolean", "Yes.", True), ("boolean", "no", False), ("string", " 12.50 ", "12.50")]
+        + [("string null", "Not on the page", None), ("number", "-$12.50", -12.5), ("number", "\u221212.50", -12.5)]
+        + [("number", "($12.50)", -12.5), ("number", "$(12.50)", -12.5), ("number", "EUR (12,50)", -12.5)]
+        + [("number", "\u201312.50", -12.5), ("number", "12.50-", -12.5), ("number", "- EUR 3", -3)]
+        + [("number", "$-3", -3), ("number", "Tax -3", -3), ("number", "Tax - 3", 3), ("number", "$3 - paid", 3)]
+        + [("number", "$.50", 0.5), ("number", "No.5", 5), ("number", "EUR12.50", 12.5)]
+        + [("number", "1 234 567,5 kr", 1234567.5), ("number", "2 pages", 2)]
+        + [("integer", "9007199254740993", 9007199254740993), ("number", "1" * 400, int("1" * 400))]
+        + [("string integer", "17", 17), ("integer string", "0117 496 0123", "0117 496 0123")]
+        + [("string integer", "MB-77120", "MB-77120"), ("string integer", "007", "007")]
+    ),
 )
-def test_values(kinds: tuple[str, ...], text: str, value: Any) -> None:
-    found = SchemaField(("x",), "?", kinds).value(text)
+def test_values(kinds: str, text: str, value: Any) -> None:
+    found = SchemaField(("x",), "?", tuple(kinds.split())).value(text)
     assert found == value and type(found) is type(value)
 
 

@@ -20,26 +20,7 @@ Draw = random.Random
 
 WORDING = r"^[^\n]*expected[^\n]*got[^\n]*$"
 
-MODES = (
-    "1",
-    "L",
-    "LA",
-    "La",
-    "P",
-    "PA",
-    "RGB",
-    "RGBA",
-    "RGBa",
-    "RGBX",
-    "CMYK",
-    "YCbCr",
-    "LAB",
-    "HSV",
-    "I",
-    "I;16",
-    "I;16B",
-    "F",
-)
+MODES = tuple("1 L LA La P PA RGB RGBA RGBa RGBX CMYK YCbCr LAB HSV I I;16 I;16B F".split())
 
 WRITTEN = (
     {"PNG": ("1", "L", "LA", "P", "RGB", "RGBA", "I;16"), "JPEG": ("L", "RGB", "CMYK", "YCbCr")}
