@@ -173,10 +173,8 @@ def test_the_image_processors_setting(image_file: Path, tmp_path: Path) -> None:
     for processor in (strict, ArrCocImageProcessor.from_pretrained(tmp_path)):
         refuses("got a path on this machine$", processor, str(image_file))
         refuses("got a path on this machine$", processor.fetch_images, [str(image_file)])
-    with pytest.raises(
-        ValueError, match="^sources: expected one of any, public, inline, or a SourcePolicy; got 'all'$"
-    ):
-        ArrCocImageProcessor(size=size, patch_size=4, sources="all")
+    message = "^sources: expected one of any, public, inline, or a SourcePolicy; got 'all'$"
+    refuses(message, ArrCocImageProcessor, size=size, patch_size=4, sources="all")
 
 
 # What is not read, and not said

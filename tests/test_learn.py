@@ -229,10 +229,8 @@ def test_a_version_fetches_as_its_adapter_does(adapter: Path, model: Any, pictur
 
 def test_other_adapters_are_refused(model: Any, tmp_path: Path) -> None:
     bridge = write_adapter(tmp_path / "bridge", part="semantic")
-    with pytest.raises(
-        ValueError, match="expected an adapter of scorers alone; got base_model.model.model.vision_tower"
-    ):
-        adapted_fetcher(model.model.fetcher, bridge)
+    message = "expected an adapter of scorers alone; got base_model.model.model.vision_tower"
+    refuses(message, adapted_fetcher, model.model.fetcher, bridge)
     refuses("expected an adapter of this model's scorer; got", adapted_fetcher, model.model.fetcher, tmp_path)
     larger = write_adapter(tmp_path / "scorer")
     with pytest.raises(ValueError, match="expected an adapter of this model's scorer; got"):

@@ -154,10 +154,7 @@ def test_batches_are_a_function_of_the_step(fields: None) -> None:
 
 def test_sources_and_reads_are_checked_before_a_page_is_drawn() -> None:
     refuses(r"page source: expected one of .*; got 'paper'", Sources, {"paper": 1.0}, "train")
-    with pytest.raises(
-        ValueError, match=r'pdf_folder: expected a folder of cached pages for the source "pdf"; got none'
-    ):
-        Sources({"pdf": 1.0}, "train")
+    refuses('pdf_folder: expected a folder of cached pages for the source "pdf"; got', Sources, {"pdf": 1.0}, "train")
     with pytest.raises(ValueError, match=r"reads: expected shares of both, fetched, base; got \['some'\]"):
         QuestionAnsweringStage(reads={"some": 1.0})
 

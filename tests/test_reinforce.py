@@ -195,10 +195,8 @@ def test_rewards_are_those_of_answers_from_the_drawn_patches(padding_side: str) 
 )
 def test_what_cannot_be_trained_is_refused(changes: Any, choices: Any, message: str) -> None:
     model = tiny_model()
-    with pytest.raises(ValueError, match=message):
-        reinforcement_loss(
-            model, {**batch_of(model), **changes}, ReinforceSettings(), generator=torch.Generator(), **choices
-        )
+    batch, options = {**batch_of(model), **changes}, {"generator": torch.Generator(), **choices}
+    refuses(message, reinforcement_loss, model, batch, ReinforceSettings(), **options)
 
 
 @pytest.mark.parametrize(

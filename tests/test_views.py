@@ -236,10 +236,8 @@ def test_what_does_not_go_together_is_refused(model: Any) -> None:
     with pytest.raises(ValueError, match="max_base_tokens: expected at least 1 for each of 3 sources; got 2"):
         model.generate([[SCAN] * 3], QUESTION, max_base_tokens=2)
     plain = model.encode_image(SMALL)
-    with pytest.raises(
-        ValueError, match='tiles: expected encodings that hold all of their tiles .*; got tiles="asked"'
-    ):
-        plain.join(model.encode_image(SCAN, tiles="asked"))
+    asked = model.encode_image(SCAN, tiles="asked")
+    refuses('tiles: expected encodings that hold all of their tiles .*; got tiles="asked"', plain.join, asked)
     refuses("pool: expected encodings of one pool to join them; got \\[1, 2\\]", plain.join, replace(plain, pool=2))
 
 
