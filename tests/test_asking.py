@@ -119,14 +119,6 @@ def test_several_images_in_one_prompt(model: Any) -> None:
     assert counts.tolist() == [budget] * 3 and model.generate(**inputs).shape[0] == 2
 
 
-@pytest.mark.parametrize("budget", [0, 5, "7", "fast", "balanced", "accurate", "all"])
-@pytest.mark.parametrize("allocator", ["topk", "window"])
-def test_budgets_and_allocators_per_call(model: Any, budget: Any, allocator: str) -> None:
-    answer = model.generate(PAGE, QUESTION, budget=budget, allocator=allocator, return_fetch=True, max_new_tokens=1)
-    assert answer.fetch.budget == model.config.vision_tokens(budget=budget)[1] == answer.fetch.indices.shape[1]
-    assert answer.fetch.allocator == allocator
-
-
 # ---- oracle boxes
 def test_oracle_fetches_what_lies_under_the_boxes(model: Any) -> None:
     box = (20, 10, 50, 30)

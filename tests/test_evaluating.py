@@ -59,12 +59,17 @@ def encoded(model: Any, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return counts
 
 
-def test_what_the_model_says_alone_is_what_evaluation_counts(model: Any, lines: list[Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize("batch_size", [1, 4])
+def test_what_the_model_says_alone_is_what_evaluation_counts(
+    model: Any, lines: list[Any], tmp_path: Path, batch_size: int, encoded: list[int]
+) -> None:
     """Answers taken one by one are all right in batches, and the wrong strategy's answers are not."""
     for line in lines:
         line["answers"] = ["no", model.generate(tmp_path / line["image"], line["question"], strategy="realizer") + " "]
     records = read_records(write(tmp_path, lines))
-    found = evaluate(model, records, ["realizer", "none"], batch_size=4, progress=False)["strategies"]
+    encoded.clear()
+    found = evaluate(model, records, ["realizer", "none"], batch_size=batch_size, progress=False)["strategies"]
+    assert sum(encoded) == len(SIZES), "every image is encoded once"
     assert found["realizer"]["exact_match"]["value"] == 1.0
     assert found["none"]["exact_match"]["value"] < 1.0
     assert (found["realizer"]["tokens"], found["none"]["tokens"]) == (16 + 17, 16)
@@ -73,15 +78,6 @@ def test_what_the_model_says_alone_is_what_evaluation_counts(model: Any, lines: 
     assert [each["line"] for each in told] == [record.line for record in records]
     assert [f"{each['answer']} " for each in told] == [line["answers"][1] for line in lines]
     assert {each["score"] for each in told} == {1.0}
-
-
-@pytest.mark.parametrize("batch_size", [1, 2, 4, 64])
-def test_every_image_is_encoded_once(
-    model: Any, lines: list[Any], tmp_path: Path, batch_size: int, encoded: list[int]
-) -> None:
-    records = read_records(write(tmp_path, lines))
-    evaluate(model, records, ["none", "saliency"], batch_size=batch_size, progress=False)
-    assert sum(encoded) == len(SIZES)
 
 
 def test_every_combination_reads_one_encoding_and_answers_as_it_does_alone(

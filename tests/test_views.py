@@ -272,14 +272,6 @@ def test_the_prompt_holds_the_tokens_that_were_counted(model: Any, monkeypatch: 
         )
 
 
-def test_an_oracle_finds_a_box_in_the_tiles(model: Any) -> None:
-    box = (300.0, 520.0, 380.0, 540.0)
-    answer = model.generate(SCAN, QUESTION, strategy="oracle", boxes=[box], budget=12, return_fetch=True)
-    x0, y0, x1, y1 = answer.fetch.boxes().unbind(-1)
-    inside = (x1 > box[0]) & (x0 < box[2]) & (y1 > box[1]) & (y0 < box[3])
-    assert inside.sum() >= 10
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
