@@ -50,15 +50,16 @@ def sheet(page: Image.Image, reading: int) -> Image.Image:
 
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_the_answer_is_one_that_the_readings_agree_on(model: Any, count: int) -> None:
-    found = set()
+    found, seen = set(), model.encode_image(PAGE, readings=count)
+    pages = [model.encode_image(page) for page in (PAGE, *(sheet(PAGE, reading) for reading in range(1, count)))]
     for question in QUESTIONS:
-        pages = [PAGE, *(sheet(PAGE, reading) for reading in range(1, count))]
         each = [model.generate(page, question, return_fetch=True) for page in pages]
         expected = agreed(each)
         found.add([answer.text for answer in each].index(expected.text))
-        answer = model.generate(PAGE, question, readings=count, return_fetch=True)
-        assert answer.text == expected.text == model.generate(PAGE, question, readings=count)
+        answer = model.generate(seen, question, return_fetch=True)
+        assert answer.text == expected.text
         assert answer.probability == pytest.approx(expected.probability, rel=1e-3)
+    assert model.generate(PAGE, QUESTIONS[-1], readings=count) == answer.text
     assert count == 1 or len(found) > 1  # else nothing was chosen
 
 
@@ -76,9 +77,9 @@ def test_every_reading_is_asked_with_the_present_model(model: Any) -> None:
     other = tiny_model(**READS_WORDS)
     for parameter in other.model.language_model.layers.parameters():
         parameter.data.mul_(1.2)
-    seen = model.encode_image(PAGE, readings=3)
+    seen, anew = model.encode_image(PAGE, readings=3), other.encode_image(PAGE, readings=3)
     for question in QUESTIONS:
-        own = other.generate(PAGE, question, readings=3, return_fetch=True)
+        own = other.generate(anew, question, return_fetch=True)
         answer = other.generate(seen, question, return_fetch=True)
         assert answer.text == own.text and answer.probability == pytest.approx(own.probability, rel=1e-3)
 
@@ -105,11 +106,11 @@ def test_readings_vote_with_their_probabilities_and_sure_answers_are_not_asked_a
 
 
 def test_encoded_once_it_answers_many_questions_of_several_pages(model: Any) -> None:
-    alone = [model.generate(page, text, readings=3) for page in (PAGE, OTHER) for text in QUESTIONS]
+    asked = QUESTIONS[:2]
+    alone = [model.generate(page, text, readings=3) for page in (PAGE, OTHER) for text in asked]
     encodings = [model.encode_image(page, readings=3) for page in (PAGE, OTHER)]
-    assert [answer for each in encodings for answer in model.generate(each, QUESTIONS)] == alone
-    pairs = model.generate([PAGE, OTHER], [QUESTIONS[0], QUESTIONS[1]], readings=3)
-    assert pairs == [alone[0], alone[4]]
+    assert [answer for each in encodings for answer in model.generate(each, asked)] == alone
+    assert model.generate([PAGE, OTHER], asked, readings=3) == [alone[0], alone[3]]
     assert model.generate(encodings[0], "And the tax?", history=[("a?", "b")], return_fetch=True).text
 
 
