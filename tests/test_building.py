@@ -65,7 +65,7 @@ def test_everything_a_repository_needs_is_written(built: Path, checkpoint: Path,
 
 
 @pytest.mark.versions
-def test_a_fresh_interpreter_answers_from_the_folder_and_again_after_saving_elsewhere(
+def test_a_fresh_interpreter_answers_from_the_folder_and_from_what_it_saves(
     built: Path, picture: Path, expected: str, tmp_path: Path
 ) -> None:
     """By every Auto class and the pipeline, and from the Hub's cache, offline. Without a processor it says so."""
@@ -73,8 +73,14 @@ def test_a_fresh_interpreter_answers_from_the_folder_and_again_after_saving_else
     shutil.copytree(built, repository / "snapshots" / commit)
     (repository / "refs").mkdir()
     (repository / "refs" / "main").write_text(commit)
+    bare, spatial = tmp_path / "bare", tmp_path / "spatial"
+    shutil.copytree(built, bare, ignore=shutil.ignore_patterns("*processor_config.json", "token*"))
+    places = spatial_model()
+    places.save_pretrained(spatial)
+    places.processor.save_pretrained(spatial)
     code = """
-for name, folder in zip((source, "org/arr-coc"), rest, strict=True):
+*saved, spatial, bare = rest
+for name, folder in zip((source, "org/arr-coc"), saved, strict=True):
     model = AutoModel.from_pretrained(name, trust_remote_code=True)
     print(model.generate(picture, question))
     processor = AutoProcessor.from_pretrained(name, trust_remote_code=True)
@@ -87,22 +93,7 @@ for auto in (AutoConfig, AutoModelForImageTextToText, AutoModelForMultimodalLM, 
 ask = pipeline("image-text-to-text", model=source, trust_remote_code=True)
 chat = [{"role": "user", "content": [{"type": "image", "image": picture}, {"type": "text", "text": question}]}]
 print(ask(text=chat, return_full_text=False)[0]["generated_text"].strip())
-"""
-    saved = tmp_path / "saved", tmp_path / "saved_from_hub"
-    said = run_alone(code, built, picture, *saved, home=tmp_path).splitlines()
-    model = "ArrCocForConditionalGeneration"
-    assert said[:6] == [expected, "ArrCocProcessor ArrCocImageProcessor", "True"] * 2
-    assert said[6:] == ["ArrCocConfig", model, model, "ArrCocImageProcessor", expected]
-    for folder in saved:
-        assert json.loads((folder / "config.json").read_text())["auto_map"] == AUTO_MAP
-    bare, spatial = tmp_path / "bare", tmp_path / "spatial"
-    shutil.copytree(built, bare, ignore=shutil.ignore_patterns("*processor_config.json", "token*"))
-    places = spatial_model()
-    places.save_pretrained(spatial)
-    places.processor.save_pretrained(spatial)
-    code = """
-*folders, bare = source, *rest
-for folder in folders:
+for folder in (*saved, spatial):
     print(AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True).generate(picture, question))
     print(type(AutoProcessor.from_pretrained(folder, trust_remote_code=True)).__name__)
 try:
@@ -110,13 +101,17 @@ try:
 except ValueError as error:
     print(error)
 """
-    home = tmp_path / "home"
-    home.mkdir()
-    said = run_alone(code, saved[0], picture, saved[1], spatial, bare, home=home).splitlines()
-    assert said[:4] == [expected, "ArrCocProcessor"] * 2
-    assert said[4:6] == [places.generate(picture, QUESTION), "ArrCocProcessor"]
-    (refusal,) = said[6:]
+    saved = tmp_path / "saved", tmp_path / "saved_from_hub"
+    said = run_alone(code, built, picture, *saved, spatial, bare, home=tmp_path).splitlines()
+    model = "ArrCocForConditionalGeneration"
+    assert said[:6] == [expected, "ArrCocProcessor ArrCocImageProcessor", "True"] * 2
+    assert said[6:11] == ["ArrCocConfig", model, model, "ArrCocImageProcessor", expected]
+    assert said[11:15] == [expected, "ArrCocProcessor"] * 2
+    assert said[15:17] == [places.generate(picture, QUESTION), "ArrCocProcessor"]
+    (refusal,) = said[17:]
     assert refusal.startswith(f"processor: expected '{bare}' to hold one")
+    for folder in saved:
+        assert json.loads((folder / "config.json").read_text())["auto_map"] == AUTO_MAP
 
 
 def test_shards_are_taken_and_stale_weights_are_not(checkpoint: Path, tmp_path: Path) -> None:
