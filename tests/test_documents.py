@@ -11,7 +11,7 @@ from typing import Any
 import av
 import numpy as np
 import pytest
-from helpers import LARGE_TEXT, READS_WORDS, drawn, refuses, tiny_model
+from helpers import LARGE_TEXT, READS_WORDS, drawn, reads, refuses, tiny_model
 from PIL import Image
 from tiny_pdf import PASSWORD, locked, page, paged, pdf_of, write_form
 
@@ -93,11 +93,11 @@ def test_a_blank_page_is_named_by_its_answer(monkeypatch: pytest.MonkeyPatch, re
     """A document with a blank page was said to make any answer a guess, whatever page it came from."""
     warned: list[str] = []
     monkeypatch.setattr("arr_coc.modeling.image_processing_arr_coc.logger.warning_once", warned.append)
-    model = tiny_model(**READS_WORDS) if reads_words else tiny_model()
+    model = reads(tiny_model(**READS_WORDS), 1, 1) if reads_words else tiny_model()
     written, box = BytesIO(), (10, 10, 60, 60)
     drawn(420, 430).save(written, "TIFF", save_all=True, append_images=[Image.new("RGB", (420, 430), "white")])
     seen = model.encode_image(written.getvalue(), tiles=tiles)
-    if reads_words:  # a reader with random weights reads characters everywhere
+    if reads_words:  # this reader finds characters everywhere
         seen.characters[1], seen.pieces[1] = 0, -1
     for boxes, named in (([[box], []], False), ([[], [box]], True)):
         answer = model.generate(seen, QUESTION, strategy="oracle", boxes=boxes, return_fetch=True)

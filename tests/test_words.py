@@ -9,7 +9,7 @@ import numpy as np
 import openai
 import pytest
 import torch
-from helpers import READS_WORDS, SCORES_WORDS, Cli, png, refuses, tiny_checkpoint, tiny_model
+from helpers import READS_WORDS, SCORES_WORDS, Cli, png, reads, refuses, tiny_checkpoint, tiny_model
 from PIL import Image
 from serving_client import SETTINGS, ask, data_url, serving, text_of
 from tiny_pdf import text_at, write_form, write_pdf
@@ -49,7 +49,7 @@ PAGE_XML = """<PcGts xmlns="http://schema.primaresearch.org/PAGE/gts/pagecontent
 
 @pytest.fixture(scope="module")
 def model() -> Any:
-    return tiny_model(**READS_WORDS, fetcher=SCORES_WORDS)
+    return reads(tiny_model(**READS_WORDS, fetcher=SCORES_WORDS), 0, 1)
 
 
 @pytest.fixture
