@@ -166,9 +166,13 @@ def tiny_checkpoint(folder: Path, **changes: Any) -> Path:
 
 
 def reads(model: Any, least: int, most: int) -> Any:
-    """The model, which finds between `least` and `most` wordpieces in every patch."""
+    """The model, which finds between `least` and `most` wordpieces in every patch, where it is not given the words."""
+    reader = model.model.vision_tower.text_reader
+    reads_given = reader.read
 
-    def read(stem: Tensor, coarse: Sequence[Tensor] = (), *_: Any) -> tuple[Tensor, Tensor]:
+    def read(stem: Tensor, coarse: Sequence[Tensor] = (), words: Any = None, *rest: Any) -> tuple[Tensor, Tensor]:
+        if any(words or ()):
+            return reads_given(stem, coarse, words, *rest)
         pieces = torch.full((len(stem), stem.shape[-1] ** 2 // 4, 2, PIECE_SLOTS), -1, dtype=torch.int32)
         for page, features in zip(pieces, stem, strict=True):
             generator = torch.Generator().manual_seed(int(features.double().abs().mean() * 1000))
@@ -181,7 +185,7 @@ def reads(model: Any, least: int, most: int) -> Any:
         counts = (pieces >= 0).flatten(2).sum(-1).float()
         return pieces, torch.stack((counts, counts / 2), -1)
 
-    model.model.vision_tower.text_reader.read = read
+    reader.read = read
     return model
 
 
