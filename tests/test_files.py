@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from helpers import Cli, refuses
+from helpers import Cli
 
 from arr_coc import files
 from arr_coc.files import fresh_file, fresh_folder, parse_json, read_yaml, replace_folder, sole_writer, write_text
