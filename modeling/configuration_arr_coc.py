@@ -197,6 +197,7 @@ class ArrCocVisionConfig(ValidatedConfig):
             without position table and neck.
         window_size: side of a local attention window, patches.
         global_attn_indexes: layers that attend over the whole grid.
+        shifted_windows: whether every second layer's windows begin half a window earlier, as in Swin transformers.
         out_channels: C, channels after the neck.
         stem: "patchify" (one convolution, as published) or "conv" (stride-2 3x3 convolutions, to train from scratch).
         stem_channels: for "conv": output channels of each stride-2 convolution before the last.
@@ -208,7 +209,7 @@ class ArrCocVisionConfig(ValidatedConfig):
 
     model_type = "arr_coc_vision"
     base_config_key = "vision_config"
-    retired = MappingProxyType({"shifted_windows": False, "global_pool": 1, "relative_positions": "resize"})
+    retired = MappingProxyType({"global_pool": 1, "relative_positions": "resize"})
 
     image_size: int = whole(1, MAX_SIDE, default=1024)
     patch_size: int = whole(1, 256, default=16)
@@ -219,6 +220,7 @@ class ArrCocVisionConfig(ValidatedConfig):
     mlp_dim: int | None = whole(1, MAX_MLP, default=None)
     window_size: int = whole(1, MAX_SIDE, default=14)
     global_attn_indexes: list[int] | tuple[int, ...] = wholes(0, MAX_LAYERS - 1, default=(2, 5, 8, 11))
+    shifted_windows: bool = False
     out_channels: int = width(256)
     layer_norm_eps: int | float = epsilon(1e-6)
     stem: str = member("stem", default="patchify")

@@ -239,11 +239,14 @@ class GridMLP(nn.Module):
 
 
 class GridLayer(GradientCheckpointingLayer):
-    """One SAM block; `window` = 0 attends over the whole grid, else within windows of that side."""
+    """One SAM block; `window` = 0 attends over the whole grid, else within windows of that side.
 
-    def __init__(self, config: ArrCocVisionConfig, window: int) -> None:
+    The first windows begin `shift` patches before the grid (Liu et al. 2021, Swin transformer).
+    """
+
+    def __init__(self, config: ArrCocVisionConfig, window: int, shift: int = 0) -> None:
         super().__init__()
-        self.window = window
+        self.window, self.shift = window, shift
         self.layer_norm1 = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
         self.attn = GridAttention(config, window or config.grid_size)
         self.layer_norm2 = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
@@ -251,13 +254,13 @@ class GridLayer(GradientCheckpointingLayer):
 
     def _attend_in_windows(self, x: Tensor) -> Tensor:
         batch, side, _, width = x.shape
-        w = self.window
-        after = -side % w  # padded after the norm, zero and unmasked, as SAM does
-        x = F.pad(x, (0, 0, 0, after, 0, after))
-        n = (side + after) // w
+        w, before = self.window, self.shift
+        after = -(side + before) % w  # padded after the norm, zero and unmasked, as SAM does
+        x = F.pad(x, (0, 0, before, after, before, after))
+        n = (before + side + after) // w
         x = x.view(batch, n, w, n, w, width).transpose(2, 3).reshape(-1, w, w, width)
         x = self.attn(x).view(batch, n, n, w, w, width).transpose(2, 3).reshape(batch, n * w, n * w, width)
-        return x[:, :side, :side]
+        return x[:, before : before + side, before : before + side]
 
     def forward(self, x: Tensor) -> Tensor:
         normed = self.layer_norm1(x)
@@ -296,7 +299,8 @@ class GridEncoder(nn.Module):
             return
         self.pos_embed = nn.Parameter(torch.zeros(1, side, side, config.hidden_size))
         for number in range(config.num_hidden_layers):
-            self.layers.append(GridLayer(config, 0 if number in config.global_attn_indexes else config.window_size))
+            window = 0 if number in config.global_attn_indexes else config.window_size
+            self.layers.append(GridLayer(config, window, window // 2 if config.shifted_windows and number % 2 else 0))
         self.neck = GridNeck(config)
 
     def start_weights(self, std: float) -> None:

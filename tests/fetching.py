@@ -14,15 +14,11 @@ from arr_coc.modeling.wordpieces import PIECE_SLOTS
 
 C, D, W, SIDE = 6, 5, 7, 8
 
-
 N = SIDE * SIDE
-
 
 FETCHING = [name for name, kind in SCORERS.items() if kind.fetches]
 
-
 CHOOSE_COUNTS = {name for name, kind in ALLOCATORS.items() if kind.budgeter is not None}
-
 
 TRAINED = [name for name, kind in SCORERS.items() if kind.trained]
 

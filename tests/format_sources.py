@@ -35,21 +35,14 @@ def make_vqav2() -> dict[str, Any]:
     ]
     said = [
         {
-            "question_id": 42001,
+            "question_id": number,
             "image_id": 42,
-            "question_type": "is it",
-            "answer_type": "yes/no",
-            "multiple_choice_answer": "yes",
-            "answers": [{"answer": "yes", "answer_confidence": "yes", "answer_id": i + 1} for i in range(10)],
-        },
-        {
-            "question_id": 42000,
-            "image_id": 42,
-            "question_type": "what sport is",
-            "answer_type": "other",
-            "multiple_choice_answer": "surfing",
-            "answers": [{"answer": "surfing", "answer_confidence": "yes", "answer_id": i + 1} for i in range(10)],
-        },
+            "question_type": kind,
+            "answer_type": of,
+            "multiple_choice_answer": text,
+        }
+        | {"answers": [{"answer": text, "answer_confidence": "yes", "answer_id": n + 1} for n in range(10)]}
+        for number, kind, of, text in ((42001, "is it", "yes/no", "yes"), (42000, "what sport is", "other", "surfing"))
     ]
     about = {"info": {}, "data_type": "mscoco", "data_subtype": "val2014", "license": {}}
     write("questions.json", {**about, "task_type": "Open-Ended", "questions": asked})
@@ -110,13 +103,10 @@ def make_gqa() -> dict[str, Any]:
             {"imageId": "n1", "question": "What is on the sofa?", "answer": "cat", "types": types}
             | {"fullAnswer": "The cat is on the sofa.", "annotations": {"answer": {"0": "11"}, "question": {}}}
         ),
-        "202": {
-            "imageId": "n1",
-            "question": "Is it dark?",
-            "answer": "no",
-            "types": {**types, "structural": "verify"},
-            "annotations": {"answer": {}, "question": {}},
-        },
+        "202": (
+            {"imageId": "n1", "question": "Is it dark?", "answer": "no", "types": {**types, "structural": "verify"}}
+            | {"annotations": {"answer": {}, "question": {}}}
+        ),
     }
     objects = {"11": {"name": "cat", "x": 5, "y": 6, "w": 20, "h": 10, "relations": [], "attributes": []}}
     write("val_questions.json", asked)

@@ -42,16 +42,13 @@ def vision(model: Any) -> dict[str, Tensor]:
 
 ROPE = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 2, 2], "mrope_interleaved": True}
 
-
 TEXT = {"model_type": "qwen3_vl_text", "num_hidden_layers": 4, "rope_parameters": ROPE}
-
 
 BRIDGES = {
     "places": {"layout": "qwen3_vl"},
     "planes": {"deepstack": True},
     "both": {"layout": "qwen3_vl", "deepstack": True},
 }
-
 
 BOTH = BRIDGES["both"]
 

@@ -34,6 +34,13 @@ def leave(code: int = 0) -> NoReturn:
     os._exit(code)
 
 
+def refuses(message: str, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> None:
+    """Checks that a call ends in a ValueError of one line, in which a message (a regular expression) is found."""
+    with pytest.raises(ValueError, match=message) as error:
+        call(*args, **kwargs)
+    assert "\n" not in str(error.value), error.value
+
+
 SPECIAL_TOKENS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>"]
 
 
@@ -88,7 +95,6 @@ _TINY: dict[str, dict[str, Any]] = {
         | {"tie_word_embeddings": True}
     ),
 }
-
 
 READS_WORDS: dict[str, Any] = {
     "bridge": {"kind": "wordpieces", "places": 16},
@@ -160,9 +166,13 @@ def tiny_checkpoint(folder: Path, **changes: Any) -> Path:
 
 
 def reads(model: Any, least: int, most: int) -> Any:
-    """The model, which finds between `least` and `most` wordpieces in every patch."""
+    """The model, which finds between `least` and `most` wordpieces in every patch, where it is not given the words."""
+    reader = model.model.vision_tower.text_reader
+    reads_given = reader.read
 
-    def read(stem: Tensor, coarse: Sequence[Tensor] = (), *_: Any) -> tuple[Tensor, Tensor]:
+    def read(stem: Tensor, coarse: Sequence[Tensor] = (), words: Any = None, *rest: Any) -> tuple[Tensor, Tensor]:
+        if any(words or ()):
+            return reads_given(stem, coarse, words, *rest)
         pieces = torch.full((len(stem), stem.shape[-1] ** 2 // 4, 2, PIECE_SLOTS), -1, dtype=torch.int32)
         for page, features in zip(pieces, stem, strict=True):
             generator = torch.Generator().manual_seed(int(features.double().abs().mean() * 1000))
@@ -175,7 +185,7 @@ def reads(model: Any, least: int, most: int) -> Any:
         counts = (pieces >= 0).flatten(2).sum(-1).float()
         return pieces, torch.stack((counts, counts / 2), -1)
 
-    model.model.vision_tower.text_reader.read = read
+    reader.read = read
     return model
 
 
@@ -285,7 +295,6 @@ def drawn(width: int, height: int, seed: int = 0) -> Image.Image:
 
 SCAN, SMALL, OTHER = drawn(500, 700), drawn(120, 90, seed=1), drawn(90, 110, seed=2)
 
-
 LARGE_TEXT = {"max_position_embeddings": 4096}
 
 
@@ -301,7 +310,6 @@ MIXTURE = (
     | {"n_routed_experts": 4, "num_experts_per_tok": 2, "n_shared_experts": 1}
     | {"mlp_layer_types": ["dense", "sparse"], "n_group": 1, "topk_group": 1, "tie_word_embeddings": False}
 )
-
 
 ROOT = Path(__file__).parents[1]
 

@@ -11,10 +11,8 @@ from arr_coc.modeling.wordpieces import PIECE_SLOTS, SPELLED
 
 C, D, W, SIDE, LENGTH = 12, 10, 14, 8, 5
 
-
 ROWS = 40
 """Of the language model's table; row 0 stands for no wordpiece."""
-
 
 PIXEL_TEXTURES = len(TEXTURE_SETS["full"])
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import tiny_tokenizer
+from helpers import refuses, tiny_tokenizer
 from published import PARTS, QWEN3, VISION, assembled, command, load, opened, stored
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -46,9 +46,7 @@ def test_every_family_is_tested() -> None:
     assert set(FAMILIES) == set(FAMILY_CASES)
 
 
-# ---- the whole way ------------------------------------------------------------------------------------------------
-
-
+# ---- the whole way
 @pytest.mark.parametrize(("llm", "bridge"), WHOLE_CASES)
 def test_an_assembled_checkpoint_loads_and_answers(published: Path, tmp_path: Path, llm: str, bridge: str) -> None:
     """Fetching does not change base tokens, bit for bit; config, processor and generation settings are in place."""
@@ -184,8 +182,7 @@ def test_clip_words_start_the_questions_projection(published: Path, tmp_path: Pa
     tensors = {WORDS: torch.randn(2, 10), "text_model.embeddings.position_ids": torch.arange(3)[None]}
     save_file({**tensors, "visual_projection.weight": torch.ones(2, 2)}, clip / "model.safetensors")
     sources = {**opened(published), "clip-text": WeightsSource(clip)}
-    with pytest.raises(ValueError, match='--clip-text: expected scorer "clip_query" beside it; got realizer'):
-        make_plan(Request(sources=sources))
+    refuses('--clip-text: expected scorer "clip_query" beside it; got realizer', make_plan, Request(sources=sources))
     plan = make_plan(Request(sources=sources, scorers=("clip_query",)))
     assert plan.targets[QUESTION].recipe == CLIP_RECIPE and plan.targets[QUESTION].shape == (10, QWEN3["width"])
     assert words_in_common(sources["clip-text"], plan.processor.tokenizer) == [(tiny_tokenizer().vocab["Ġthe"], 0)]
@@ -193,9 +190,7 @@ def test_clip_words_start_the_questions_projection(published: Path, tmp_path: Pa
     assert load(tmp_path / "out").config.fetcher_config.shared_size == 10
 
 
-# ---- published names ----------------------------------------------------------------------------------------------
-
-
+# ---- published names
 class Listed(WeightsSource):
     """A source of names and shapes alone: nothing of it can be read."""
 
@@ -298,9 +293,7 @@ def test_all_published_names_are_accounted_for_and_the_plan_is_the_variants_conf
     assert (made["bridge_config"] == held["bridge_config"]) == (bridge == held["bridge_config"]["kind"])
 
 
-# ---- published numbers --------------------------------------------------------------------------------------------
-
-
+# ---- published numbers
 def test_the_published_encoder_gives_its_numbers_through_assembling(tmp_path: Path, tokenizer: Path) -> None:
     case, config = DEEP_ENCODER, published_config("deepseek_ocr")
     weights, pixels = deep_encoder()

@@ -71,9 +71,7 @@ def test_a_killed_run_leaves_no_checkpoint_and_can_be_started_again(published: P
     load(tmp_path / "out")
 
 
-# ---- bad input ----------------------------------------------------------------------------------------------------
-
-
+# ---- bad input
 def copied(published: Path, tmp_path: Path, name: str) -> Path:
     shutil.copytree(published / name, tmp_path / name)
     return tmp_path / name
@@ -87,6 +85,10 @@ def change_config(folder: Path, path: str, value: Any) -> None:
         part = part[step]
     part[last] = value
     (folder / "config.json").write_text(json.dumps(config))
+
+
+def sets(path: str, value: Any) -> Callable[[Path], Any]:
+    return lambda folder: change_config(folder, path, value)
 
 
 def change_tensors(folder: Path, **changes: Tensor | None) -> None:
@@ -103,40 +105,27 @@ def truncate(folder: Path) -> None:
     path.write_bytes(path.read_bytes()[:-10])
 
 
+def puts(name: str, tensor: Tensor | None) -> Callable[[Path], Any]:
+    """Changes a tensor of the grid encoder."""
+    return lambda f: change_tensors(f, **{f"model.sam_model.{name}": tensor})
+
+
 SAM = "vision_config.width.sam_vit_b."
 BAD_VISION: dict[str, tuple[Callable[[Path], Any], str]] = {
     "truncated": (truncate, "expected a whole safetensors file"),
     "no config": (lambda f: (f / "config.json").unlink(), "expected config.json; got none"),
     "no weights": (lambda f: (f / "model.safetensors").unlink(), "expected weights"),
-    "other family": (lambda f: change_config(f, "model_type", "llava"), "upstream model_type: expected one of"),
-    "unknown tensor": (
-        lambda f: change_tensors(f, **{"model.sam_model.extra": torch.ones(2)}),
-        "expected only tensors with a place here; got 1 without, e.g. model.sam_model.extra",
-    ),
-    "unknown layer part": (
-        lambda f: change_tensors(f, **{"model.sam_model.blocks.0.attn.scale": torch.ones(2)}),
-        "got 1 without, e.g. model.sam_model.blocks.0.attn.scale",
-    ),
-    "missing tensor": (
-        lambda f: change_tensors(f, **{"model.sam_model.neck.1.bias": None}),
-        "got none for 1, e.g. model.vision_tower.grid_encoder.neck.layer_norm1.bias",
-    ),
-    "wrong shape": (
-        lambda f: change_tensors(f, **{"model.sam_model.neck.1.bias": torch.ones(5)}),
-        "expected model.sam_model.neck.1.bias of shape [16] (config.json); got [5]",
-    ),
-    "wrong type": (
-        lambda f: change_tensors(f, **{"model.sam_model.neck.1.bias": torch.ones(16, dtype=torch.int32)}),
-        "expected model.sam_model.neck.1.bias stored as one of BF16",
-    ),
-    "heads": (lambda f: change_config(f, SAM + "heads", 3), "agree on grid encoder heads; got 3 and 2.0"),
-    "layers": (lambda f: change_config(f, SAM + "layers", 3), "agree on grid encoder layers; got 3 and 2"),
-    "global layers": (
-        lambda f: change_config(f, SAM + "global_attn_indexes", [0]),
-        "agree on the side of the grid (relative position tables)",
-    ),
-    "image size": (lambda f: change_config(f, "vision_config.image_size", 64), "agree on image size; got 64 and 128"),
-    "no field": (lambda f: change_config(f, "vision_config.width", {}), "expected vision_config.width.clip"),
+    "other family": (sets("model_type", "llava"), "upstream model_type: expected one of"),
+    "unknown tensor": (puts("extra", torch.ones(2)), "a place here; got 1 without, e.g. model.sam_model.extra"),
+    "unknown layer part": (puts("blocks.0.attn.scale", torch.ones(2)), "e.g. model.sam_model.blocks.0.attn.scale"),
+    "missing tensor": (puts("neck.1.bias", None), "got none for 1, e.g. model.vision_tower.grid_encoder.neck"),
+    "wrong shape": (puts("neck.1.bias", torch.ones(5)), "neck.1.bias of shape [16] (config.json); got [5]"),
+    "wrong type": (puts("neck.1.bias", torch.ones(16).int()), "neck.1.bias stored as one of BF16"),
+    "heads": (sets(SAM + "heads", 3), "agree on grid encoder heads; got 3 and 2.0"),
+    "layers": (sets(SAM + "layers", 3), "agree on grid encoder layers; got 3 and 2"),
+    "global layers": (sets(SAM + "global_attn_indexes", [0]), "agree on the side of the grid"),
+    "image size": (sets("vision_config.image_size", 64), "agree on image size; got 64 and 128"),
+    "no field": (sets("vision_config.width", {}), "expected vision_config.width.clip"),
 }
 
 
@@ -191,24 +180,16 @@ BAD_LLM: dict[str, tuple[str, Callable[[Path], Any], str]] = {
         lambda f: (f / "model.safetensors.index.json").write_text('{"weight_map": {}}'),
         "expected a weight_map from tensors to files; got none",
     ),
-    "width": ("qwen3", lambda f: change_config(f, "hidden_size", 32), "agree on vocabulary and width"),
+    "width": ("qwen3", sets("hidden_size", 32), "agree on vocabulary and width"),
     "no tokenizer": ("qwen3", lambda f: (f / "tokenizer.json").unlink(), "expected tokenizer.json; got none"),
     "broken tokenizer": ("qwen3", lambda f: (f / "tokenizer.json").write_text("{}"), "tokenizer that can be read"),
     "tokenizer without chat": ("qwen3", without_chat, "got no <|im_start|>"),
-    "untied without a head": ("ovis", lambda f: change_config(f, "llm_config.tie_word_embeddings", False), "lm_head"),
-    "rows of the table": ("ovis", lambda f: change_config(f, "visual_vocab_size", 50), "agree on rows of the visual"),
-    "other language model": ("ovis", lambda f: change_config(f, "llm_config.model_type", "llama"), "type 'qwen3'"),
-    "experts": (
-        "deepseek",
-        lambda f: change_config(f, "language_config.n_routed_experts", 5),
-        "expected tensor model.layers.1.mlp.experts.4.gate_proj.weight; got none",
-    ),
-    "fewer experts": (
-        "deepseek",
-        lambda f: change_config(f, "language_config.n_routed_experts", 3),
-        "expected only tensors with a place here",
-    ),
-    "latent attention": ("deepseek", lambda f: change_config(f, "language_config.use_mla", True), "use_mla true"),
+    "untied without a head": ("ovis", sets("llm_config.tie_word_embeddings", False), "lm_head"),
+    "rows of the table": ("ovis", sets("visual_vocab_size", 50), "agree on rows of the visual"),
+    "other language model": ("ovis", sets("llm_config.model_type", "llama"), "type 'qwen3'"),
+    "experts": ("deepseek", sets("language_config.n_routed_experts", 5), "mlp.experts.4.gate_proj.weight; got none"),
+    "fewer experts": ("deepseek", sets("language_config.n_routed_experts", 3), "expected only tensors with a place"),
+    "latent attention": ("deepseek", sets("language_config.use_mla", True), "use_mla true"),
     "no numbers": ("qwen3", spoil, "expected finite weights; got NaN or infinity in model.layers.0.mlp.up_proj.weight"),
 }
 
@@ -257,8 +238,7 @@ def test_what_was_asked_for_is_checked_first(
     assert "expected a new or empty folder" in refused(capsys, *asked)
 
 
-# ---- the Hub ------------------------------------------------------------------------------------------------------
-
+# ---- the Hub
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 import yaml
 from attached_models import picture, published
-from helpers import Cli
+from helpers import Cli, refuses
 from safetensors.torch import load_file, save_file
 
 import arr_coc
@@ -164,13 +164,11 @@ def test_recipes_that_are_refused(
 
 def test_what_cannot_be_trained_or_read_is_refused(tmp_path: Path) -> None:
     reader = arr_coc.attach(*published("qwen3_vl"))
-    with pytest.raises(ValueError, match="save_adapter: expected a trained scorer"):
-        reader.save_adapter(tmp_path / "none.safetensors")
+    refuses("save_adapter: expected a trained scorer", reader.save_adapter, tmp_path / "none.safetensors")
     with pytest.raises(FileNotFoundError):
         reader.load_adapter(tmp_path / "none.safetensors")
     (tmp_path / "text.safetensors").write_text("no tensors")
-    with pytest.raises(ValueError, match="expected a scorer in a safetensors file"):
-        reader.load_adapter(tmp_path / "text.safetensors")
+    refuses("expected a scorer in a safetensors file", reader.load_adapter, tmp_path / "text.safetensors")
     save_file({"weight": torch.zeros(2)}, tmp_path / "other.safetensors")
     with pytest.raises(ValueError, match="expected a scorer that save_adapter wrote; got 1 other tensors"):
         reader.load_adapter(tmp_path / "other.safetensors")
@@ -181,5 +179,4 @@ def test_what_cannot_be_trained_or_read_is_refused(tmp_path: Path) -> None:
         other.load_adapter(tmp_path / "scorer.safetensors")
     (tmp_path / "model").mkdir()
     reader.save_adapter(tmp_path / "model" / ADAPTER)
-    with pytest.raises(ValueError, match=f"{ADAPTER}: expected a scorer of a published model; got one of ''"):
-        load_reader(str(tmp_path / "model"))
+    refuses(f"{ADAPTER}: expected a scorer of a published model; got one of ''", load_reader, str(tmp_path / "model"))

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from attached_models import WHOLE, logits_of, picture, published
+from helpers import refuses
 from PIL import Image
 from tiny_pdf import PASSWORD, locked, write_pdf
 
@@ -34,9 +35,7 @@ BOX = (192, 64, 256, 128)
 UNDER_BOX = [26, 27, 36, 37]
 
 
-# ---- strategies ------------------------------------------------------------------------------------------------------
-
-
+# ---- strategies
 def test_saliency_fetches_what_has_edges_and_oracle_what_lies_under_boxes(reader: AttachedReader) -> None:
     answer = reader.generate(blank_but(BOX), "What?", budget=4, strategy="saliency", return_fetch=True)
     assert answer.fetch.indices.tolist() == [UNDER_BOX]
@@ -97,8 +96,7 @@ def test_words_are_those_of_a_pdfs_text_layer_also_of_an_encrypted_one(reader: A
     asked: dict[str, Any] = {"image": locked(tmp_path / "locked.pdf"), "question": "What is the total?", "budget": 4}
     answer = reader.generate(**asked, strategy="words", password=PASSWORD, return_fetch=True)
     assert not answer.fetch.fallbacks["scorer"]
-    with pytest.raises(ValueError, match="locked.pdf: expected the password of an encrypted PDF .* got none"):
-        reader.generate(**asked)
+    refuses("locked.pdf: expected the password of an encrypted PDF .* got none", reader.generate, **asked)
 
 
 @pytest.mark.parametrize(("prefix", "to_all"), [(True, False), (False, False), (True, True), (False, True)])
@@ -160,9 +158,7 @@ def test_neighbours_of_a_token_that_is_attended_to_are_fetched(reader: AttachedR
     assert int((spread > 0).sum()) == 4 + 9 + 4 and paid.count_nonzero() == 3
 
 
-# ---- budgets ---------------------------------------------------------------------------------------------------------
-
-
+# ---- budgets
 @pytest.mark.parametrize(
     ("budget", "fetched"),
     [(0.25, 768), (0.0625, 0), (1.0, None), ("all", None), (0, 0), (64, 64), ("fast", 64), ("standard", 273)],
@@ -180,56 +176,34 @@ def test_budgets(budget: Any, fetched: int | None) -> None:
         (1.5, 256, r"expected a share in 0\.\.1; got 1\.5"),
         (float("nan"), 256, r"expected a share in 0\.\.1; got nan"),
         (0.05, 256, r"expected at least 0\.062, what the base takes; got 0\.05"),
-        (
-            4097,
-            256,
-            r"expected a share in 0\.\.1, 0 to 4096 tokens or one of fast, balanced, standard, accurate, all; got 4097",
-        ),
+        (4097, 256, r"expected a share in 0\.\.1, 0 to 4096 tokens or one of fast, .*, all; got 4097"),
         (-1, 256, "expected a share, a number of tokens or one of fast, .*; got -1"),
         (0, 0, "expected at least one token where there is no base; got 0"),
         (0.0, 0, "expected at least one token where there is no base; got 0.0"),
     ],
 )
 def test_other_budgets_are_refused(budget: Any, base: int, message: str) -> None:
-    with pytest.raises(ValueError, match=f"budget: {message}"):
-        count_fetched(budget, 4096, 4096, base)
+    refuses(f"budget: {message}", count_fetched, budget, 4096, 4096, base)
 
 
-# ---- what cannot be asked --------------------------------------------------------------------------------------------
-
-
-def test_unknown_families_and_encodings_of_another_model_are_refused(reader: AttachedReader) -> None:
+# ---- what cannot be asked
+def test_unknown_families_and_what_belongs_to_another_model_are_refused(reader: AttachedReader) -> None:
     class Model:
         class config:  # noqa: N801
             model_type = "mllama"
 
-    with pytest.raises(ValueError, match="model_type: expected one of gemma3, idefics3, internvl, .*; got 'mllama'"):
-        arr_coc.attach(Model(), None)
+    refuses("model_type: expected one of gemma3, idefics3, internvl, .*; got 'mllama'", arr_coc.attach, Model(), None)
     page = arr_coc.attach(*published("qwen2_5_vl")).encode_image(picture(150, 220))
-    with pytest.raises(ValueError, match="encoding: expected one that this model made; got one of Qwen2_5_VL"):
-        reader.generate(page, "What?")
-
-
-@pytest.mark.parametrize(
-    ("family", "other", "message"),
-    [
-        ("qwen3_vl", "gemma3", "processor: expected a Qwen3VLProcessor, as qwen3_vl has; got Gemma3Processor"),
-        ("internvl", "qwen3_vl", "processor: expected a InternVLProcessor, as internvl has; got Qwen3VLProcessor"),
-    ],
-)
-def test_a_processor_of_another_model_is_refused(family: str, other: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        arr_coc.attach(published(family)[0], published(other)[1])
+    refuses("encoding: expected one that this model made; got one of Qwen2_5_VL", reader.generate, page, "What?")
+    message = "processor: expected a InternVLProcessor, as internvl has; got Qwen3VLProcessor"
+    refuses(message, arr_coc.attach, published("internvl")[0], reader.processor)
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
         ({"question": ""}, "question: expected a non-empty string"),
-        (
-            {"question": "a <|image_pad|>"},
-            r"question: expected text without <\|image_pad\|>, which stands for an image",
-        ),
+        ({"question": "a <|image_pad|>"}, r"question: expected text without <\|image_pad\|>, which stands for an im"),
         ({"image": None, "question": "<|image_pad|> what?"}, "question: expected text without"),
         ({"strategy": "clip_query"}, "strategy: expected one of attention, oracle, random, .*; got 'clip_query'"),
         ({"strategy": "realizer"}, r'strategy "realizer": expected a trained scorer \(load_adapter'),
@@ -237,10 +211,7 @@ def test_a_processor_of_another_model_is_refused(family: str, other: str, messag
         ({"boxes": [BOX]}, "boxes: expected boxes with strategy oracle, and with no other"),
         ({"strategy": "oracle", "boxes": [(9, 9, 1, 1)]}, "boxes: expected x0 <= x1"),
         ({"strategy": "oracle", "boxes": [(900, 900, 999, 999)]}, "boxes that reach into the image of .* got .900"),
-        (
-            {"strategy": "words"},
-            r'"words": expected a PDF with a text layer, or words= of encode_image: .*; got images wi',
-        ),
+        ({"strategy": "words"}, '"words": expected a PDF with a text layer, or words= of encode_image.*; got images'),
         ({"words": "file.xml"}, "words: expected auto, network, ocr, text_layer, a list"),
         ({"strategi": "none"}, "generate: expected arguments that help.* lists, .*; got strategi"),
         ({"budget": 2.0}, r"budget: expected a share in 0\.\.1"),
@@ -253,15 +224,13 @@ def test_a_processor_of_another_model_is_refused(family: str, other: str, messag
     ],
 )
 def test_what_cannot_be_asked_is_refused(reader: AttachedReader, given: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        reader.generate(**{"image": picture(150, 220), "question": "What?", **given})
+    refuses(message, reader.generate, **{"image": picture(150, 220), "question": "What?", **given})
 
 
 def test_most_is_refused_before_any_image_is_encoded(reader: AttachedReader, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader.model.base_model, "get_image_features", lambda **kwargs: pytest.fail("encoded"))
     for given in ({"budget": 2.0}, {"strategy": "other"}, {"question": " "}, {"boxes": [BOX]}, {"pool": -1}):
-        with pytest.raises(ValueError, match="expected"):
-            reader.generate(**{"image": picture(150, 220), "question": "What?", **given})
+        refuses("expected", reader.generate, **{"image": picture(150, 220), "question": "What?", **given})
 
 
 @pytest.mark.parametrize("family", sorted(FAMILIES))
@@ -279,5 +248,4 @@ def test_earlier_turns_are_read_as_the_plain_model_reads_them(family: str) -> No
     both = reader.generate(page, ["What?", "What?"], history=[turns, []], budget=0.5, return_fetch=True)
     single = [reader.generate(page, "What?", history=own, budget=0.5) for own in (turns, [])]
     assert [answer.text for answer in both] == single
-    with pytest.raises(ValueError, match="which stands for an image"):
-        reader.generate(page, "What?", history=[("Who?", reader.family.image_token)])
+    refuses("which stands for an image", reader.generate, page, "What?", history=[("Who?", reader.family.image_token)])

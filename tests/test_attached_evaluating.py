@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import transformers
 from attached_models import picture, published
-from helpers import Cli
+from helpers import Cli, refuses
 from PIL import Image
 
 import arr_coc
@@ -127,15 +127,9 @@ def test_the_command_prints_a_table(cli: Cli, attached_folder: Path, tmp_path: P
         ("evaluate", ["--strategies", "none@3"], "strategies: expected none without a budget; got none@3"),
         ("evaluate", ["--strategies", "saliency@much"], "budget: expected a share, a number of tokens or one of"),
         ("ask", ["--budget", "auto"], "budget: expected a share, a number of tokens or one of"),
-        *(
-            (command, ["--budget", "1.5"], "budget: expected a share in 0..1; got 1.5")
-            for command in ("evaluate", "ask")
-        ),
-        (
-            "evaluate",
-            ["--strategies", "oracle"],
-            'strategy "oracle": expected boxes in every record; got 1 without, e.g',
-        ),
+        ("evaluate", ["--budget", "1.5"], "budget: expected a share in 0..1; got 1.5"),
+        ("ask", ["--budget", "1.5"], "budget: expected a share in 0..1; got 1.5"),
+        ("evaluate", ["--strategies", "oracle"], "expected boxes in every record; got 1 without, e.g"),
         ("evaluate", ["--batch-size", "0"], "batch_size: expected at least 1; got 0"),
     ],
 )
@@ -157,7 +151,6 @@ def test_boxes_beside_the_image_are_refused(reader: AttachedReader, tmp_path: Pa
 
 
 # ---- `arr-coc ask` with a published model in a folder, and what the pages about published models show
-
 ROOT = Path(__file__).parents[1]
 PDF = ROOT / "examples/images/invoices.pdf"
 
@@ -198,8 +191,7 @@ def test_a_folder_that_does_not_load_is_refused(attached_folder: Path, checkpoin
     assert load_reader(None) is None and load_reader(str(checkpoint)) is None
     folder = shutil.copytree(attached_folder, tmp_path / "model")
     (folder / "model.safetensors").write_bytes(b"damaged")
-    with pytest.raises(ValueError, match="expected what AutoModelForImageTextToText loads; got"):
-        load_reader(str(folder))
+    refuses("expected what AutoModelForImageTextToText loads; got", load_reader, str(folder))
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/published-models.md"])

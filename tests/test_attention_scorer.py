@@ -26,8 +26,6 @@ def fetched(model: Any, image: Any, question: Any, **settings: Any) -> Any:
 
 
 # ---- the weights
-
-
 @pytest.mark.parametrize(
     "settings", [{}, {"is_causal": True}, {"scale": 0.3}, {"mask": "bool"}, {"mask": "float"}, {"enable_gqa": True}]
 )
@@ -69,8 +67,6 @@ def test_what_is_recorded_is_what_transformers_shows(model: Any) -> None:
 
 
 # ---- where it looks
-
-
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_attention_to_each_base_token_lands_on_its_patches(layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Newlines and indicators are between base tokens: one place off, and every row of the page is shifted."""
@@ -104,16 +100,6 @@ def test_upsampling_keeps_what_is_where() -> None:
     assert grid.argmax() in (12, 13, 14, 15, 3 * 16 + 12, 3 * 16 + 15) and grid[0, 200] < 1e-3 < 0.9 < grid[0, 60]
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_batch_is_single(layout: str) -> None:
-    model = tiny_model(**LAYOUTS[layout])
-    questions = [QUESTION, "Who?", "total price of all that is listed"]
-    together = fetched(model, [PAGE, OTHER, PAGE], questions)
-    for image, question, answer in zip([PAGE, OTHER, PAGE], questions, together, strict=True):
-        alone = fetched(model, image, question)
-        assert torch.allclose(alone.fetch.scores, answer.fetch.scores, atol=1e-5) and alone.text == answer.text
-
-
 @torch.no_grad()
 def test_with_a_prefix_and_without_one_it_is_the_same(model: Any) -> None:
     """`forward` has no prefix, and its padding is on the left."""
@@ -128,8 +114,6 @@ def test_with_a_prefix_and_without_one_it_is_the_same(model: Any) -> None:
 
 
 # ---- what it costs
-
-
 def test_the_base_is_read_once_for_the_scorer_and_the_answer(model: Any) -> None:
     language_model = model.model.language_model
     encoding = model.encode_image(PAGE)
@@ -145,8 +129,6 @@ def test_the_base_is_read_once_for_the_scorer_and_the_answer(model: Any) -> None
 
 
 # ---- what cannot be read
-
-
 def test_attention_without_weights_is_named_or_never_read(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(AttentionRecorder, "_record", lambda *_: None)
     with pytest.raises(ValueError, match=r'^strategy "attention": expected a language model with attention "sdpa" or'):

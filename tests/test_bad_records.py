@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from format_sources import MAKERS, bad_lines, make_docvqa
+from helpers import refuses
 from PIL import Image
 
 from arr_coc.data.formats import open_records
@@ -25,8 +26,7 @@ def test_bad_records_stop_the_reading_or_are_skipped_with_file_and_line(caplog: 
     messages = [record.getMessage() for record in caplog.records]
     assert [f"line {number}:" in message for number, message in zip((2, 4, 6), messages, strict=True)] == [True] * 3
     assert all("data.jsonl" in message and message.endswith("; skipped") for message in messages)
-    with pytest.raises(ValueError, match=r"data.jsonl, line 2: expected a JSON object; got '{'"):
-        read_records(bad_lines())
+    refuses(r"data.jsonl, line 2: expected a JSON object; got '{'", read_records, bad_lines())
     assert len(read_records(bad_lines(), on_error="skip", max_errors=3)) == 3
     with pytest.raises(ValueError, match=r"expected at most 2 bad records; got one more: .*data.jsonl, line 6: "):
         read_records(bad_lines(), on_error="skip", max_errors=2)
@@ -34,10 +34,8 @@ def test_bad_records_stop_the_reading_or_are_skipped_with_file_and_line(caplog: 
     with pytest.raises(ValueError, match=r"expected at least one good record; got 2 bad ones, the last: .*line 2"):
         read_records("data.jsonl", on_error="skip")
     wrong: Any = "ignore"
-    with pytest.raises(ValueError, match="on_error: expected stop or skip; got 'ignore'"):
-        read_records("data.jsonl", on_error=wrong)
-    with pytest.raises(ValueError, match="max_errors: expected at least 0; got -1"):
-        read_records("data.jsonl", max_errors=-1)
+    refuses("on_error: expected stop or skip; got 'ignore'", read_records, "data.jsonl", on_error=wrong)
+    refuses("max_errors: expected at least 0; got -1", read_records, "data.jsonl", max_errors=-1)
 
 
 ONE = {"image": "page.png", "question": "Why?", "answers": ["no"]}
@@ -82,8 +80,7 @@ def written(*records: Any, encoding: str = "utf-8") -> Path:
     ],
 )
 def test_a_bad_record_is_refused_with_its_line(record: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=f"data.jsonl, line 2: {message}"):
-        read_records(written(ONE, record))
+    refuses(f"data.jsonl, line 2: {message}", read_records, written(ONE, record))
     assert len(read_records("data.jsonl", limit=1)) == 1
 
 
@@ -143,8 +140,7 @@ def test_bad_records_of_published_files_are_named(
 ) -> None:
     spec = MAKERS[name]()
     change(path, *keys, to=to)
-    with pytest.raises(ValueError, match=message):
-        open_records(spec)
+    refuses(message, open_records, spec)
     both = name == "textvqa" or path.startswith("ocr")  # both records ask about the image
     shared = both or (path == "scenes.json" and len(keys) < 4)
     if not shared and "annotation 2" not in message:
@@ -175,12 +171,10 @@ FAULTS: list[tuple[str, dict[str, Any], str]] = [
 def test_faults_of_a_whole_source_are_never_skipped(name: str, changes: dict[str, Any], message: str) -> None:
     spec = {**MAKERS[name](), **changes}
     Path("list.json").write_text("[1]")
-    with pytest.raises(ValueError, match=message):
-        open_records({**spec, "on_error": "skip"})
+    refuses(message, open_records, {**spec, "on_error": "skip"})
 
 
 def test_json_that_is_none_is_named_with_its_line() -> None:
     spec = make_docvqa()
     Path("val.json").write_text('{"data": [\n,]}')
-    with pytest.raises(ValueError, match=r"val.json: expected JSON; got .*line 2 column 1"):
-        open_records(spec)
+    refuses(r"val.json: expected JSON; got .*line 2 column 1", open_records, spec)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from attached_models import published
-from helpers import READS_WORDS, Cli, tiny_checkpoint, tiny_model
+from helpers import READS_WORDS, Cli, refuses, tiny_checkpoint, tiny_model
 from PIL import Image
 from transformers.generation.streamers import BaseStreamer
 
@@ -137,8 +137,7 @@ def test_an_interrupted_run_goes_on(bench: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="line 1: expected an answer of other to this bench; got .told, 'How"):
         ask_bench(reader, "other", questions, predictions=file, progress=False)
     file.write_text('{"answer": 1}\n', encoding="utf-8")
-    with pytest.raises(ValueError, match="line 1: expected an answer; got"):
-        ask_bench(reader, "told", questions, predictions=file, progress=False)
+    refuses("line 1: expected an answer; got", ask_bench, reader, "told", questions, predictions=file, progress=False)
 
 
 def test_a_model_answers_as_its_user_would_see(bench: Path) -> None:
@@ -167,20 +166,15 @@ def test_a_model_answers_as_its_user_would_see(bench: Path) -> None:
 def test_bad_records_are_refused(record: dict[str, Any], message: str, tmp_path: Path) -> None:
     write_source(tmp_path / "one", [question(0, "?", "a")])
     (tmp_path / "one" / "data.jsonl").write_text(json.dumps(record), encoding="utf-8")
-    with pytest.raises(ValueError, match=message):
-        read_bench(tmp_path)
+    refuses(message, read_bench, tmp_path)
 
 
 def test_bad_folders_are_refused(bench: Path, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="bench: expected a folder with a folder for each source; got '.*none'"):
-        read_bench(tmp_path / "none")
-    with pytest.raises(ValueError, match="bench: expected folders that hold data.jsonl in .*; got none"):
-        read_bench(bench / "forms")
-    with pytest.raises(ValueError, match="sources: expected names among charts, forms; got receipts"):
-        read_bench(bench, ["receipts", "forms"])
+    refuses("bench: expected a folder with a folder for each source; got '.*none'", read_bench, tmp_path / "none")
+    refuses("bench: expected folders that hold data.jsonl in .*; got none", read_bench, bench / "forms")
+    refuses("sources: expected names among charts, forms; got receipts", read_bench, bench, ["receipts", "forms"])
     (bench / "forms" / "data.jsonl").write_text("\n", encoding="utf-8")
-    with pytest.raises(ValueError, match="data.jsonl: expected questions, one JSON object per line; got none"):
-        read_bench(bench)
+    refuses("data.jsonl: expected questions, one JSON object per line; got none", read_bench, bench)
 
 
 def test_the_command_measures_a_bench(bench: Path, tmp_path: Path, cli: Cli) -> None:

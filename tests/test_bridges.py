@@ -8,7 +8,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from helpers import tiny_config
-from worked_cases import OVIS_TABLE, ovis_table
 
 from arr_coc import ArrCocForConditionalGeneration
 from arr_coc.families.quality_bridges import like_text
@@ -82,18 +81,7 @@ def test_without_attention_each_token_crosses_by_itself(kind: str) -> None:
     assert torch.allclose(alone, bridge(semantic, compressed).tokens[:, :4], atol=1e-6)
 
 
-def test_linear_reads_the_semantic_state_first() -> None:
-    """DeepSeek's projector is trained on [CLIP, conv] in this order; swapped, its weights read noise."""
-    bridge = build("linear")
-    semantic, compressed = tokens()
-    weight, bias = bridge.projection.weight, bridge.projection.bias
-    by_hand = semantic @ weight[:, :8].t() + compressed @ weight[:, 8:].t() + bias
-    assert torch.allclose(bridge(semantic, compressed).tokens, by_hand, atol=1e-6)
-
-
 # ---- quality
-
-
 @pytest.mark.parametrize("kind", SCORED)
 def test_quality_weighs_the_correction_and_a_new_adapter_is_the_identity(kind: str) -> None:
     bridge = build(kind)
@@ -138,8 +126,6 @@ def test_statistics_of_small_and_constant_tokens_are_finite() -> None:
 
 
 # ---- visual embedding table
-
-
 def test_vet_is_softmax_times_table() -> None:
     bridge = build("vet")
     x = torch.cat(tokens(), -1)
@@ -161,23 +147,7 @@ def test_probabilities_are_in_float32() -> None:
     assert seen[0].dtype == torch.float32 and out.dtype == torch.bfloat16 and out.isfinite().all()
 
 
-def test_the_worked_case_of_ovis() -> None:
-    weights, computed = ovis_table()
-    features, expected = computed["merged_features"][None], computed["visual_embeds"][None]
-    half = OVIS_TABLE["features"] // 2
-    config = ArrCocBridgeConfig(kind="vet", table_size=OVIS_TABLE["rows"])
-    bridge = BRIDGES["vet"](config, vision_size=half, text_size=OVIS_TABLE["text_width"])
-    ours = {f"head.{i}": weights[f"visual_tokenizer.head.{i}"] for i in ("0.weight", "1.weight", "1.bias")}
-    bridge.load_state_dict({**ours, "table.weight": weights["vte.weight"]})
-    with torch.no_grad():
-        out = bridge(features[..., :half], features[..., half:]).tokens
-        assert (out - expected).abs().max() < 1e-5
-        assert torch.equal(bridge.indicators(torch.device("cpu")), computed["indicator_embeds"])
-
-
 # ---- words of a cell
-
-
 def test_a_base_token_is_the_sum_of_what_its_places_say() -> None:
     bridge = build("cells")
     x = torch.cat(tokens(), -1)
@@ -192,8 +162,6 @@ def test_a_base_token_is_the_sum_of_what_its_places_say() -> None:
 
 
 # ---- wordpieces
-
-
 def wordpieces(counts: list[int], lower: list[int] | None = None) -> tuple[Any, ReadPatches]:
     """The bridge, and fetched patches in each of which so many wordpieces begin, in the upper half but for `lower`."""
     pieces = torch.full((2, len(counts), 2, PIECE_SLOTS), -1)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from graphs import spatial_model
-from helpers import tiny_model
+from helpers import refuses, tiny_model
 from huggingface_hub import ModelCard
 from lone import QUESTION, run_alone
 
@@ -65,7 +65,7 @@ def test_everything_a_repository_needs_is_written(built: Path, checkpoint: Path,
 
 
 @pytest.mark.versions
-def test_a_fresh_interpreter_answers_from_the_folder_and_again_after_saving_elsewhere(
+def test_a_fresh_interpreter_answers_from_the_folder_and_from_what_it_saves(
     built: Path, picture: Path, expected: str, tmp_path: Path
 ) -> None:
     """By every Auto class and the pipeline, and from the Hub's cache, offline. Without a processor it says so."""
@@ -73,8 +73,14 @@ def test_a_fresh_interpreter_answers_from_the_folder_and_again_after_saving_else
     shutil.copytree(built, repository / "snapshots" / commit)
     (repository / "refs").mkdir()
     (repository / "refs" / "main").write_text(commit)
+    bare, spatial = tmp_path / "bare", tmp_path / "spatial"
+    shutil.copytree(built, bare, ignore=shutil.ignore_patterns("*processor_config.json", "token*"))
+    places = spatial_model()
+    places.save_pretrained(spatial)
+    places.processor.save_pretrained(spatial)
     code = """
-for name, folder in zip((source, "org/arr-coc"), rest, strict=True):
+*saved, spatial, bare = rest
+for name, folder in zip((source, "org/arr-coc"), saved, strict=True):
     model = AutoModel.from_pretrained(name, trust_remote_code=True)
     print(model.generate(picture, question))
     processor = AutoProcessor.from_pretrained(name, trust_remote_code=True)
@@ -87,22 +93,7 @@ for auto in (AutoConfig, AutoModelForImageTextToText, AutoModelForMultimodalLM, 
 ask = pipeline("image-text-to-text", model=source, trust_remote_code=True)
 chat = [{"role": "user", "content": [{"type": "image", "image": picture}, {"type": "text", "text": question}]}]
 print(ask(text=chat, return_full_text=False)[0]["generated_text"].strip())
-"""
-    saved = tmp_path / "saved", tmp_path / "saved_from_hub"
-    said = run_alone(code, built, picture, *saved, home=tmp_path).splitlines()
-    model = "ArrCocForConditionalGeneration"
-    assert said[:6] == [expected, "ArrCocProcessor ArrCocImageProcessor", "True"] * 2
-    assert said[6:] == ["ArrCocConfig", model, model, "ArrCocImageProcessor", expected]
-    for folder in saved:
-        assert json.loads((folder / "config.json").read_text())["auto_map"] == AUTO_MAP
-    bare, spatial = tmp_path / "bare", tmp_path / "spatial"
-    shutil.copytree(built, bare, ignore=shutil.ignore_patterns("*processor_config.json", "token*"))
-    places = spatial_model()
-    places.save_pretrained(spatial)
-    places.processor.save_pretrained(spatial)
-    code = """
-*folders, bare = source, *rest
-for folder in folders:
+for folder in (*saved, spatial):
     print(AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True).generate(picture, question))
     print(type(AutoProcessor.from_pretrained(folder, trust_remote_code=True)).__name__)
 try:
@@ -110,13 +101,17 @@ try:
 except ValueError as error:
     print(error)
 """
-    home = tmp_path / "home"
-    home.mkdir()
-    said = run_alone(code, saved[0], picture, saved[1], spatial, bare, home=home).splitlines()
-    assert said[:4] == [expected, "ArrCocProcessor"] * 2
-    assert said[4:6] == [places.generate(picture, QUESTION), "ArrCocProcessor"]
-    (refusal,) = said[6:]
+    saved = tmp_path / "saved", tmp_path / "saved_from_hub"
+    said = run_alone(code, built, picture, *saved, spatial, bare, home=tmp_path).splitlines()
+    model = "ArrCocForConditionalGeneration"
+    assert said[:6] == [expected, "ArrCocProcessor ArrCocImageProcessor", "True"] * 2
+    assert said[6:11] == ["ArrCocConfig", model, model, "ArrCocImageProcessor", expected]
+    assert said[11:15] == [expected, "ArrCocProcessor"] * 2
+    assert said[15:17] == [places.generate(picture, QUESTION), "ArrCocProcessor"]
+    (refusal,) = said[17:]
     assert refusal.startswith(f"processor: expected '{bare}' to hold one")
+    for folder in saved:
+        assert json.loads((folder / "config.json").read_text())["auto_map"] == AUTO_MAP
 
 
 def test_shards_are_taken_and_stale_weights_are_not(checkpoint: Path, tmp_path: Path) -> None:
@@ -130,8 +125,7 @@ def test_shards_are_taken_and_stale_weights_are_not(checkpoint: Path, tmp_path: 
     assert len(shards) > 1
     assert {path.name for path in out.glob("*.safetensors")} == shards
     (source / sorted(shards)[0]).unlink()
-    with pytest.raises(ValueError, match=r"expected the \d+ shards of .*; got no model-00001-of-"):
-        build(source, tmp_path / "again")
+    refuses(r"expected the \d+ shards of .*; got no model-00001-of-", build, source, tmp_path / "again")
 
 
 def test_an_output_in_the_way_is_refused_unless_forced(checkpoint: Path, tmp_path: Path) -> None:
@@ -139,8 +133,7 @@ def test_an_output_in_the_way_is_refused_unless_forced(checkpoint: Path, tmp_pat
     out.mkdir()
     build(checkpoint, out)  # an empty folder is not in the way
     (out / "mine.txt").write_text("kept")
-    with pytest.raises(ValueError, match=r"expected a new or empty folder \(or --force.*\); got one with files"):
-        build(checkpoint, out)
+    refuses(r"expected a new or empty folder \(or --force.*\); got one with files", build, checkpoint, out)
     assert (out / "mine.txt").exists()
     build(checkpoint, out, force=True)
     assert not (out / "mine.txt").exists()
@@ -155,24 +148,17 @@ def test_incomplete_sources_are_refused(checkpoint: Path, tmp_path: Path) -> Non
         return folder
 
     out = tmp_path / "out"
-    with pytest.raises(ValueError, match="expected a folder with a model; got nothing"):
-        build(tmp_path / "missing", out)
-    with pytest.raises(ValueError, match=r"expected weights \(model.safetensors, or shards with .*\); got none"):
-        build(source("*.safetensors"), out)
-    with pytest.raises(ValueError, match="got no processor_config.json"):
-        build(source("processor_config.json"), out)
+    refuses("expected a folder with a model; got nothing", build, tmp_path / "missing", out)
+    refuses(r"expected weights \(model.safetensors, or shards with .*\); got none", build, source("*.safetensors"), out)
+    refuses("got no processor_config.json", build, source("processor_config.json"), out)
     other = source()
     (other / "config.json").write_text('{"model_type": "bert"}')
-    with pytest.raises(ValueError, match="expected model_type 'arr_coc'; got 'bert'"):
-        build(other, out)
-    with pytest.raises(ValueError, match="expected a folder apart from the source"):
-        build(checkpoint, checkpoint / "out")
+    refuses("expected model_type 'arr_coc'; got 'bert'", build, other, out)
+    refuses("expected a folder apart from the source", build, checkpoint, checkpoint / "out")
     assert not out.exists()
 
 
 # ---- the card
-
-
 def test_the_shipped_models_card_says_all_that_the_hub_shows(tmp_path: Path) -> None:
     folder = build(SHIPPED, tmp_path / "out")
     card, evaluation = ModelCard.load(folder / "README.md"), json.loads((SHIPPED / "evaluation.json").read_text())
@@ -251,8 +237,7 @@ def test_a_missing_card_is_written_and_an_assembled_models_base_models_are_named
     card = read_card(tmp_path / "out" / "README.md")
     assert (card.data.license, card.data.base_model) == ("mit", ["deepseek-ai/DeepSeek-OCR"])
     (source / "assembly.json").write_text('{"sources": 3}')
-    with pytest.raises(ValueError, match="assembly.json: expected what arr-coc assemble writes"):
-        build(source, tmp_path / "third")
+    refuses("assembly.json: expected what arr-coc assemble writes", build, source, tmp_path / "third")
     with pytest.raises(ValueError, match=r"card: expected a README.md; got '.*missing.md', which is no file"):
         build(source, tmp_path / "third", card=tmp_path / "missing.md")
     assert not (tmp_path / "third").exists()
@@ -261,8 +246,7 @@ def test_a_missing_card_is_written_and_an_assembled_models_base_models_are_named
 def test_a_card_or_an_evaluation_of_another_form_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "README.md"
     path.write_text("---\nlicense: [\n---\n")
-    with pytest.raises(ValueError, match="README.md: expected a card with YAML metadata; got "):
-        read_card(path)
+    refuses("README.md: expected a card with YAML metadata; got ", read_card, path)
     assert evaluation_results(EVALUATION, "oracle") == []
     row = {
         **EVALUATION["strategies"]["realizer"],

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import tiny_model, tiny_processor
+from helpers import refuses, tiny_model, tiny_processor
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers.utils import logging
@@ -106,10 +106,8 @@ def test_a_trained_grid_encoder_is_refused(tmp_path: Path) -> None:
     model.requires_grad_(False)
     model.model.bridge.dropout = nn.Dropout(0.1)
     model.train()
-    with pytest.raises(ValueError, match="without dropout"):
-        CachedEncoder(model, tmp_path).encode(*pixels(1))
-    with pytest.raises(ValueError, match="limit_bytes: expected at least 1; got 0"):
-        CachedEncoder(model, tmp_path, limit_bytes=0)
+    refuses("without dropout", CachedEncoder(model, tmp_path).encode, *pixels(1))
+    refuses("limit_bytes: expected at least 1; got 0", CachedEncoder, model, tmp_path, limit_bytes=0)
 
 
 @pytest.mark.parametrize("keep", [0, 5, 300, -1])

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import tiny_config, tiny_model
+from helpers import refuses, tiny_config, tiny_model
 from PIL import Image
 
 from arr_coc import ArrCocConfig
@@ -34,7 +34,6 @@ def test_what_is_no_probability_is_refused(probabilities: list[float]) -> None:
 
 
 # ---- the fit
-
 TRUE = {"logit": 0.6, "legibility": 5.0, "words": -1.0, "bias": 1.0}
 
 
@@ -74,8 +73,7 @@ def test_no_calibration_changes_nothing_and_weights_are_kept_with_the_config(tmp
     "weights", [{}, {**TRUE, "logit": -1.0}, {**TRUE, "bias": float("nan")}, {**TRUE, "bias": "1"}]
 )
 def test_other_weights_are_refused(weights: Any) -> None:
-    with pytest.raises(ValueError, match="calibration: expected a number up to 1000 for each of logit, legibility"):
-        tiny_config(calibration=weights)
+    refuses("calibration: expected a number up to 1000 for each of logit, legibility", tiny_config, calibration=weights)
 
 
 @pytest.mark.parametrize(

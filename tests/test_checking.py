@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from helpers import refuses
 from safetensors.torch import load_file, save_file
 
 from arr_coc.publishing import alone, build, check, checking, pushing
@@ -113,8 +114,7 @@ def test_an_unfit_folder_is_refused(folder: Path, tmp_path: Path, monkeypatch: p
     spoiled = tmp_path / "spoiled"
     shutil.copytree(folder, spoiled)
     spoil(spoiled)
-    with pytest.raises(ValueError, match=expected):
-        check(spoiled)
+    refuses(expected, check, spoiled)
 
 
 def test_what_only_looks_like_a_pickle_or_a_path_is_let_through(folder: Path, tmp_path: Path) -> None:
@@ -151,8 +151,7 @@ def test_every_weight_is_compared_with_the_model(
     name = next(name for name, tensor in held.items() if tensor.ndim == 2 and "embed" not in name)
     change(held, name)
     save_file(held, spoiled / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(ValueError, match=re.escape(expected.format(name=name))):
-        alone.check(str(spoiled))
+    refuses(re.escape(expected.format(name=name)), alone.check, str(spoiled))
 
 
 def test_code_that_needs_this_package_is_refused(folder: Path, tmp_path: Path) -> None:
@@ -162,5 +161,4 @@ def test_code_that_needs_this_package_is_refused(folder: Path, tmp_path: Path) -
     path = spoiled / "processing_arr_coc.py"
     importing = "\ntry:\n    import arr_coc\nexcept ImportError as error:\n    raise OSError('no') from error\n"
     path.write_text(path.read_text() + importing)
-    with pytest.raises(ValueError, match=r"expected it to load; got Auto\w+: no \(OSError\)"):
-        check(spoiled)
+    refuses(r"expected it to load; got Auto\w+: no \(OSError\)", check, spoiled)

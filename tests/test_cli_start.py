@@ -35,7 +35,6 @@ ROOT = Path(__file__).parents[1]
 QUESTION = "What is the total?"
 RECEIPT = "examples/images/receipt.png"
 
-
 FRESH = """
 import contextlib, io, json, os, sys, time
 from arr_coc.cli import main
@@ -87,10 +86,7 @@ REFUSED: list[tuple[tuple[str, ...], str]] = [
     (("serve", "nowhere"), "got 'nowhere', which does not exist"),
     ((*ASK, "--model", "docs"), "model: expected a folder with config.json or scorer.safetensors; got none in docs"),
     (("info", "docs"), "model: expected a folder with config.json or scorer.safetensors; got none in docs"),
-    (
-        (*ASK, "--strategy", "realizer"),  # a scorer that this model does not hold
-        "strategy: expected one of attention, none, oracle, random, saliency, variance, words (held here)",
-    ),
+    ((*ASK, "--strategy", "realizer"), "oracle, random, saliency, variance, words (held here)"),  # which it lacks
     (("evaluate", "examples/held_out/data.jsonl", "--strategies", "none,word"), "(held here); got 'word'"),
     ((*ASK, "--allocator", "best"), "allocator: expected one of adaptive, foveated, knapsack"),
     ((*ASK, "--tiles", "some"), "--tiles: expected auto, asked, all, never or a positive number"),
@@ -99,10 +95,7 @@ REFUSED: list[tuple[tuple[str, ...], str]] = [
     ((*ASK, "--box", "1,2,3,4"), "--box: expected --strategy oracle, which fetches what is in it"),
     ((*ASK, "--strategy", "oracle", "--box", "5000,0,5100,50"), "boxes: expected boxes that reach into the image of "),
     ((*ASK, "--readings", "3", "--passes", "2"), "--readings: expected 1 beside --passes; got 3"),
-    (
-        (*ASK, "--readings", "2", "--strategy", "oracle", "--box", "1,2,3,4"),
-        "--readings: expected 1 beside --box; got 2",
-    ),
+    ((*ASK, "--readings", "2", "--strategy", "oracle", "--box", "1,2,3,4"), "--readings: expected 1 beside --box"),
     *(
         ((*command, "--device", "foo"), "--device: expected e.g. cpu, cuda, cuda:1, mps; got 'foo'")
         for command in (

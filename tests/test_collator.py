@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import TINY_PATCH, TINY_SIDE, noise, tiny_config, tiny_model, tiny_processor, tiny_tokenizer
+from helpers import TINY_PATCH, TINY_SIDE, noise, refuses, tiny_config, tiny_model, tiny_processor, tiny_tokenizer
 from PIL import Image
 
 from arr_coc.data.collator import IGNORED, UNKNOWN, QuestionCollator
@@ -147,18 +147,15 @@ def test_a_batch_trains_the_model(records: list[Record]) -> None:
 
 def test_what_no_batch_holds_is_refused(records: list[Record], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match="records: expected at least one; got none"):
-        collator()([])
+    refuses("records: expected at least one; got none", collator(), [])
     Path("text.png").write_text("no image")
-    with pytest.raises(ValueError, match=r"line 8: .*text.png"):
-        collator()([records[0], replace(records[1], image=Path("text.png"), line=8)])
+    refuses(r"line 8: .*text.png", collator(), [records[0], replace(records[1], image=Path("text.png"), line=8)])
     pages = [Image.new("RGB", (40, 40), color) for color in ("white", "black")]
     pages[0].save("pages.tiff", save_all=True, append_images=pages[1:])
     with pytest.raises(ValueError, match="line 8: image: expected a single image, .* no documents; got a document"):
         collator()([replace(records[0], image=Path("pages.tiff"), line=8)])
     for name, found in {"text.png": "got text", "pages.tiff": "expected a single image, .* got a document"}.items():
-        with pytest.raises(ValueError, match=f"line 8: .*{found}$"):
-            collator().check([records[0], replace(records[1], image=Path(name), line=8)])
+        refuses(f"line 8: .*{found}$", collator().check, [records[0], replace(records[1], image=Path(name), line=8)])
     with pytest.raises(ValueError, match="line 1: images: expected a single image, .* no documents; got 2"):
         collator().check([replace(records[0], others=(Path("text.png"),))])
     collator().check(records)
@@ -166,5 +163,4 @@ def test_what_no_batch_holds_is_refused(records: list[Record], tmp_path: Path, m
     with pytest.raises(ValueError, match=r"line 1: expected at most 60 tokens with the answer; got \d+"):
         QuestionCollator(tiny_processor(), short)(records)
     wrong: Any = "middle"
-    with pytest.raises(ValueError, match="padding_side: expected left or right; got 'middle'"):
-        collator(padding_side=wrong)
+    refuses("padding_side: expected left or right; got 'middle'", collator, padding_side=wrong)

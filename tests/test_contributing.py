@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
-from helpers import Cli, tiny_model
+from helpers import Cli, refuses, tiny_model
 from PIL import Image
 
 from arr_coc.data.records import Record
@@ -60,8 +60,7 @@ def test_ten_lines_are_a_scorer_that_commands_know(darkness: None, tmp_path: Pat
 
 
 def test_without_registration_the_name_is_unknown() -> None:
-    with pytest.raises(ValueError, match="strategy: expected one of"):
-        tiny_model().generate(page(), "What?", strategy="darkness")
+    refuses("strategy: expected one of", tiny_model().generate, page(), "What?", strategy="darkness")
 
 
 def test_the_map_names_every_file_of_modeling() -> None:

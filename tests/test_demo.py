@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import Cli, tiny_model
+from helpers import Cli, refuses, tiny_model
 
 from arr_coc.demo.steps import Session, answer_in_steps, budgets, strategies
 from arr_coc.modeling.budgets import NAMED_BUDGETS
@@ -33,8 +33,6 @@ def content(picture: Path) -> bytes:
 
 
 # ---- steps
-
-
 def test_steps_show_what_is_fetched_grow_by_tokens_and_end_with_the_offline_answer(model: Any, content: bytes) -> None:
     encoding = model.encode_image(content)
     steps = list(answer_in_steps(model, encoding, QUESTION, strategy="saliency", budget=9))
@@ -66,14 +64,11 @@ def test_generation_ends_when_no_one_reads_it(model: Any, content: bytes, monkey
 
 
 # ---- a visitor
-
-
 @pytest.mark.parametrize(
     "content", [b"", b"no image", b"\x89PNG\r\n\x1a\n but no more"], ids=["empty", "text", "broken"]
 )
 def test_a_broken_file_is_one_line(model: Any, content: bytes) -> None:
-    with pytest.raises(ValueError, match=r"^image: expected an? .*image.*; got [^\n]+$"):
-        Session.open(model, content)
+    refuses(r"^image: expected an? .*image.*; got [^\n]+$", Session.open, model, content)
 
 
 def test_what_may_be_chosen_is_what_the_model_has(model: Any, content: bytes) -> None:
@@ -100,8 +95,6 @@ def test_without_gradio_the_command_says_what_to_install(cli: Cli, monkeypatch: 
 
 
 # ---- what the page is told
-
-
 @pytest.fixture(scope="module")
 def page(model: Any) -> Any:
     pytest.importorskip("gradio")

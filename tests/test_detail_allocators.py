@@ -46,9 +46,7 @@ def described(indices: Tensor, levels: Tensor, row: int = 0) -> list[tuple[int, 
     return [(index // SIDE, index % SIDE, 2**level) for index, level in sides]
 
 
-# ---- regions --------------------------------------------------------------------------------------------------------
-
-
+# ---- regions
 def test_regions_are_pooled_and_spread_where_they_lie() -> None:
     grid = torch.arange(float(N)).view(1, 1, SIDE, SIDE)
     indices, levels = torch.tensor([[0, 5, 4 * SIDE + 6]]), torch.tensor([[2, 0, 1]])
@@ -61,9 +59,7 @@ def test_regions_are_pooled_and_spread_where_they_lie() -> None:
     assert values.sum() == 16 + 2 + 12
 
 
-# ---- the promises of all --------------------------------------------------------------------------------------------
-
-
+# ---- the promises of all
 @pytest.mark.parametrize("name", DETAIL_CASES)
 @settings(deadline=None, max_examples=20)
 @given(data=st.data())
@@ -101,9 +97,7 @@ def test_grids_one_below_the_other_share_a_budget(name: str) -> None:
     assert together[0].equal(alone[0] + N) and together[1].equal(alone[1])
 
 
-# ---- quadtree -------------------------------------------------------------------------------------------------------
-
-
+# ---- quadtree
 def test_a_quadtree_divides_at_edges_and_nowhere_else() -> None:
     relevance = torch.zeros(SIDE, SIDE)
     relevance[:, 5:] = 1.0  # an edge through the right cells; what is left and right of it is even
@@ -121,9 +115,7 @@ def regions_cover(regions: list[tuple[int, int, int]]) -> set[tuple[int, int]]:
     return {(y + dy, x + dx) for y, x, side in regions for dy in range(side) for dx in range(side)}
 
 
-# ---- foveated -------------------------------------------------------------------------------------------------------
-
-
+# ---- foveated
 @pytest.mark.parametrize("mapping", FOVEA_MAPPINGS)
 def test_resolution_falls_with_the_distance_from_the_peak(mapping: str) -> None:
     side = 32
@@ -140,9 +132,7 @@ def test_resolution_falls_with_the_distance_from_the_peak(mapping: str) -> None:
     assert covered[4:16, 4:16].all(), "around the peak nothing is left out"
 
 
-# ---- knapsack -------------------------------------------------------------------------------------------------------
-
-
+# ---- knapsack
 def captured(relevance: Tensor, indices: Tensor, levels: Tensor, shares: tuple[float, float]) -> float:
     """The relevance [N] that regions [K] hold, as "knapsack" counts it."""
     share = torch.tensor([1.0, shares[1], shares[0]])[levels]

@@ -11,7 +11,7 @@ from typing import Any
 import av
 import numpy as np
 import pytest
-from helpers import LARGE_TEXT, READS_WORDS, drawn, tiny_model
+from helpers import LARGE_TEXT, READS_WORDS, drawn, reads, refuses, tiny_model
 from PIL import Image
 from tiny_pdf import PASSWORD, locked, page, paged, pdf_of, write_form
 
@@ -73,7 +73,7 @@ def test_frames_are_sources_at_their_seconds() -> None:
     plain, cut = opened(video(frames=12)), opened(video(frames=12, first=40))
     assert [source.second for source in cut] == [source.second for source in plain]
     for one, other in zip(cut, plain, strict=True):
-        # Two encodings of the same frames need not have the same bits; a frame with another bar has 100s of other pixels.
+        # Two encodings of the same frames may differ in bits; a frame with another bar has 100s of other pixels.
         assert (np.abs(np.asarray(one.load(), int) - np.asarray(other.load(), int)) > 64).sum() < 30
 
 
@@ -94,11 +94,11 @@ def test_a_blank_page_is_named_by_its_answer(monkeypatch: pytest.MonkeyPatch, re
     """A document with a blank page was said to make any answer a guess, whatever page it came from."""
     warned: list[str] = []
     monkeypatch.setattr("arr_coc.modeling.image_processing_arr_coc.logger.warning_once", warned.append)
-    model = tiny_model(**READS_WORDS) if reads_words else tiny_model()
+    model = reads(tiny_model(**READS_WORDS), 1, 1) if reads_words else tiny_model()
     written, box = BytesIO(), (10, 10, 60, 60)
     drawn(420, 430).save(written, "TIFF", save_all=True, append_images=[Image.new("RGB", (420, 430), "white")])
     seen = model.encode_image(written.getvalue(), tiles=tiles)
-    if reads_words:  # a reader with random weights reads characters everywhere
+    if reads_words:  # this reader finds characters everywhere
         seen.characters[1], seen.pieces[1] = 0, -1
     for boxes, named in (([[box], []], False), ([[], [box]], True)):
         answer = model.generate(seen, QUESTION, strategy="oracle", boxes=boxes, return_fetch=True)
@@ -132,10 +132,8 @@ def test_an_encrypted_pdf_opens_with_its_password_which_stays_nowhere(tmp_path: 
     seen.save(saved, model)
     assert PASSWORD not in repr(load_source(path, password=PASSWORD)) and PASSWORD.encode() not in saved.read_bytes()
     for wrong, message in (("open", "got another"), (3, "password: expected a string"), (None, "got none")):
-        with pytest.raises(ValueError, match=message):
-            model.generate(path, QUESTION, password=wrong)
-    with pytest.raises(ValueError, match="beside an image that is not encoded; got an encoding"):
-        model.generate(seen, QUESTION, password=PASSWORD)
+        refuses(message, model.generate, path, QUESTION, password=wrong)
+    refuses("beside an image that is not encoded; got an encoding", model.generate, seen, QUESTION, password=PASSWORD)
 
 
 def of_pages(*boxes: tuple[int, int]) -> bytes:
@@ -155,22 +153,13 @@ def of_an_unknown_codec() -> bytes:
 
 
 BAD: dict[str, tuple[Callable[[], bytes], str]] = {
-    "an encrypted PDF": (
-        encrypted,
-        "bytes: expected the password of an encrypted PDF (password=, or --password-file of ask and extract); got none",
-    ),
-    "a broken PDF": (
-        lambda: b"%PDF-1.4\nnothing",
-        "bytes: expected a PDF that can be opened; got a broken or empty one",
-    ),
+    "an encrypted PDF": (encrypted, "password=, or --password-file of ask and extract); got none"),
+    "a broken PDF": (lambda: b"%PDF-1.4\nnothing", "expected a PDF that can be opened; got a broken or empty one"),
     "a PDF without pages": (of_pages, "bytes: expected a PDF that can be opened; got a broken or empty one"),
     "a PDF without its second page": (of_a_missing_page, "bytes: expected page 2 of the PDF to be whole; got a broken"),
     "a PDF of many pages": (lambda: of_pages(*[(9, 9)] * 6), "bytes: expected 1 to 5 pages (max_pages); got 6"),
     "a page of 10^5 px": (lambda: of_pages((10**5, 9)), "bytes, page 1: expected sides of at most"),
-    "a large second page": (
-        lambda: of_pages((9, 9), (2000, 2000)),
-        "bytes, page 2: expected at most 1000000 pixels (max_image_pixels); got",
-    ),
+    "a large second page": (lambda: of_pages((9, 9), (2000, 2000)), "bytes, page 2: expected at most 1000000 pixels"),
     "a GIF of many pages": (lambda: paged("GIF", 6), "bytes: expected 1 to 5 pages (max_pages); got 6"),
 }
 
@@ -178,16 +167,13 @@ BAD: dict[str, tuple[Callable[[], bytes], str]] = {
 @pytest.mark.parametrize("case", BAD)
 def test_what_cannot_be_read_says_so_in_one_line(case: str) -> None:
     content, message = BAD[case]
-    with pytest.raises(ValueError, match=re.escape(message)) as error:
-        opened(content())
-    assert "\n" not in str(error.value)
+    refuses(re.escape(message), lambda: opened(content()))
 
 
 def test_broken_videos_and_packages_that_are_not_installed_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     content = video()
     for broken in (content[:40], content[:8] + b"\0" * 400, of_an_unknown_codec()):
-        with pytest.raises(ValueError, match="bytes: expected a "):
-            opened(broken)
+        refuses("bytes: expected a ", opened, broken)
 
     def missing(name: str) -> None:
         raise ImportError(name)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import tiny_checkpoint, tiny_model
+from helpers import refuses, tiny_checkpoint, tiny_model
 from PIL import Image
 
 import arr_coc
@@ -59,12 +59,17 @@ def encoded(model: Any, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return counts
 
 
-def test_what_the_model_says_alone_is_what_evaluation_counts(model: Any, lines: list[Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize("batch_size", [1, 4])
+def test_what_the_model_says_alone_is_what_evaluation_counts(
+    model: Any, lines: list[Any], tmp_path: Path, batch_size: int, encoded: list[int]
+) -> None:
     """Answers taken one by one are all right in batches, and the wrong strategy's answers are not."""
     for line in lines:
         line["answers"] = ["no", model.generate(tmp_path / line["image"], line["question"], strategy="realizer") + " "]
     records = read_records(write(tmp_path, lines))
-    found = evaluate(model, records, ["realizer", "none"], batch_size=4, progress=False)["strategies"]
+    encoded.clear()
+    found = evaluate(model, records, ["realizer", "none"], batch_size=batch_size, progress=False)["strategies"]
+    assert sum(encoded) == len(SIZES), "every image is encoded once"
     assert found["realizer"]["exact_match"]["value"] == 1.0
     assert found["none"]["exact_match"]["value"] < 1.0
     assert (found["realizer"]["tokens"], found["none"]["tokens"]) == (16 + 17, 16)
@@ -73,15 +78,6 @@ def test_what_the_model_says_alone_is_what_evaluation_counts(model: Any, lines: 
     assert [each["line"] for each in told] == [record.line for record in records]
     assert [f"{each['answer']} " for each in told] == [line["answers"][1] for line in lines]
     assert {each["score"] for each in told} == {1.0}
-
-
-@pytest.mark.parametrize("batch_size", [1, 2, 4, 64])
-def test_every_image_is_encoded_once(
-    model: Any, lines: list[Any], tmp_path: Path, batch_size: int, encoded: list[int]
-) -> None:
-    records = read_records(write(tmp_path, lines))
-    evaluate(model, records, ["none", "saliency"], batch_size=batch_size, progress=False)
-    assert sum(encoded) == len(SIZES)
 
 
 def test_every_combination_reads_one_encoding_and_answers_as_it_does_alone(
@@ -105,8 +101,7 @@ def test_every_combination_reads_one_encoding_and_answers_as_it_does_alone(
     with pytest.raises(ValueError, match="allocator: expected one of .*; got 'nope'"):
         with_allocators(["saliency"], ["nope"])
     bare = [replace(record, boxes=()) for record in records]
-    with pytest.raises(ValueError, match='"oracle": expected boxes'):
-        evaluate(model, bare, ["oracle+window"], progress=False)
+    refuses('"oracle": expected boxes', evaluate, model, bare, ["oracle+window"], progress=False)
 
 
 def test_the_command_prints_strategies_with_allocators(
@@ -252,8 +247,7 @@ def test_progress_is_drawn_on_a_terminal_only(
 def test_bad_choices_are_refused_before_anything_runs(
     model: Any, lines: list[Any], tmp_path: Path, arguments: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(ValueError, match=message):
-        evaluate(model, read_records(write(tmp_path, lines), limit=1), **arguments, progress=False)
+    refuses(message, evaluate, model, read_records(write(tmp_path, lines), limit=1), **arguments, progress=False)
 
 
 @pytest.mark.parametrize(
@@ -267,8 +261,7 @@ def test_bad_questions_are_refused_with_their_line_before_any_is_asked(
     records = read_records(write(tmp_path, lines))
     records[-1] = replace(records[-1], question=question)
     monkeypatch.setattr(model.model, "encode_image", None)
-    with pytest.raises(ValueError, match=f"line {records[-1].line}: question: {said}"):
-        evaluate(model, records, ["none"], progress=False)
+    refuses(f"line {records[-1].line}: question: {said}", evaluate, model, records, ["none"], progress=False)
 
 
 def test_a_broken_image_is_refused_with_its_line_before_any_is_encoded(
@@ -318,8 +311,7 @@ def test_only_functions_import_scipy_and_without_it_nothing_is_asked(
 def test_bad_files_are_refused(lines: list[Any], tmp_path: Path) -> None:
     path = write(tmp_path, lines)
     del lines[1]["answers"]
-    with pytest.raises(ValueError, match="line 2: expected image, question and answers; got no answers"):
-        read_records(write(tmp_path, lines))
+    refuses("line 2: expected image, question and answers; got no answers", read_records, write(tmp_path, lines))
     for text, message in [
         ("", "expected one JSON object per line; got an empty file"),
         ("\n[1]\n", r"line 2: expected a JSON object; got '\[1\]'"),
@@ -327,15 +319,12 @@ def test_bad_files_are_refused(lines: list[Any], tmp_path: Path) -> None:
         ("[" * 100_000, "line 1: expected a JSON object; got "),
     ]:
         path.write_text(text)
-        with pytest.raises(ValueError, match=message):
-            read_records(path)
+        refuses(message, read_records, path)
     path.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ValueError, match="expected UTF-8 text"):
-        read_records(path)
+    refuses("expected UTF-8 text", read_records, path)
     with pytest.raises(FileNotFoundError):
         read_records(tmp_path / "none.jsonl")
-    with pytest.raises(ValueError, match="limit: expected at least 1 record; got 0"):
-        read_records(path, limit=0)
+    refuses("limit: expected at least 1 record; got 0", read_records, path, limit=0)
 
 
 @pytest.mark.versions
@@ -344,5 +333,4 @@ def test_wilson_agrees_with_published_values() -> None:
     interval = wilson(81, 263)
     assert (interval.low, interval.high) == (pytest.approx(0.2553, abs=5e-5), pytest.approx(0.3662, abs=5e-5))
     assert wilson(0, 20).low == 0 and wilson(20, 20).high == 1 and wilson(20, 20).low < 1
-    with pytest.raises(ValueError, match="expected 0 to n, n at least 1; got 3 of 2"):
-        wilson(3, 2)
+    refuses("expected 0 to n, n at least 1; got 3 of 2", wilson, 3, 2)

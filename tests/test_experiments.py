@@ -37,6 +37,8 @@ def bench(folder: Path) -> Path:
 def test_scripts_draw_train_report(scripts: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     model, out = tiny_checkpoint(tmp_path / "model", **READS_WORDS, fetcher=SCORES_WORDS), tmp_path / "out"
     monkeypatch.setattr(scripts["question_pages"], "SOURCES", ("document",))
+    monkeypatch.setattr(scripts["question_pages"], "SIDES", (256, 512))
+    monkeypatch.setattr(scripts["question_pages"], "TILE", 128)
     monkeypatch.setattr(scripts["question_pages"], "HELD_OUT", 1)
     monkeypatch.setattr(scripts["question_pages"], "LEAST_TEXT", 60)
     monkeypatch.setattr("arr_coc.training.reader.language_model.QUESTION_LENGTH", 300)  # bytes are tokens here
@@ -103,7 +105,6 @@ def test_the_stored_predictions_give_the_stored_report(
 
 
 # ---- The experiment of attached-pages: its scripts train a tiny share of a model, ask it, and report what is stored
-
 FOLDER_ATTACHED_PAGES = Path(__file__).parents[1] / "examples" / "experiments" / "attached-pages"
 
 

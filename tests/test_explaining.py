@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import Cli, tiny_config, tiny_model
+from helpers import Cli, refuses, tiny_config, tiny_model
 from matplotlib.text import Text
 from PIL import Image
 
@@ -49,9 +49,7 @@ def texts(figure: Any) -> str:
     return "\n".join(text.get_text() for text in parts(figure))
 
 
-# ---- evidence -----------------------------------------------------------------------------------------------------
-
-
+# ---- evidence
 @pytest.mark.parametrize("strategy", ["compositional", "shannon_jung_vervaeke"])
 def test_maps_times_weights_order_patches_as_the_relevance_does(model: Any, seen: SeenImage, strategy: str) -> None:
     """What is shown is what was decided by: the temperature, which is above 0, keeps the order."""
@@ -91,13 +89,10 @@ def test_the_answer_is_that_of_generate_and_looking_changes_nothing(model: Any, 
 def test_unknown_textures_and_passes_without_a_history_are_refused(model: Any, seen: SeenImage) -> None:
     with pytest.raises(ValueError, match="textures: expected names among luminance, .*; got 'variance_1'"):
         gather_evidence(model, seen, QUESTION, FetchChoices(), texture_names=("variance_1",))
-    with pytest.raises(ValueError, match="evidence: expected an answer in passes .*; got a single one"):
-        draw_passes(seen, evidence_of(model, seen))
+    refuses("evidence: expected an answer in passes .*; got a single one", draw_passes, seen, evidence_of(model, seen))
 
 
-# ---- figures ------------------------------------------------------------------------------------------------------
-
-
+# ---- figures
 def test_a_figure_says_what_was_measured(model: Any, seen: SeenImage, tmp_path: Path) -> None:
     """The dollar signs of the question began a formula, and the text between them was set in italics."""
     evidence = evidence_of(model, seen, strategy="compositional", allocator="quadtree", budget=20)
@@ -140,9 +135,7 @@ def test_no_text_covers_another_and_none_leaves_the_page(model: Any, size: tuple
             assert box.x0 >= page.x0 and box.x1 <= page.x1 and box.y0 >= page.y0 - 1 and box.y1 <= page.y1, text
 
 
-# ---- the command --------------------------------------------------------------------------------------------------
-
-
+# ---- the command
 def test_look_draws_figures_and_keeps_their_numbers(cli: Cli, checkpoint: Path, picture: Path, tmp_path: Path) -> None:
     options = ("--passes", "2", "--budget", "5", "--strategies", "saliency,realizer", "--textures", "x,y")
     code, out, _ = cli("look", picture, "What?", "Where?", "--model", checkpoint, "--out", tmp_path / "why", *options)

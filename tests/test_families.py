@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import tiny_checkpoint, tiny_config, tiny_model
+from helpers import refuses, tiny_checkpoint, tiny_config, tiny_model
 from lone import QUESTION, run_alone
 
 from arr_coc.modeling.config_fields import BROUGHT, FAMILIES
@@ -58,5 +58,4 @@ def test_a_member_that_is_missing_is_said_to_be_brought_by_arr_coc(noun: str, mo
     with pytest.raises(ValueError, match=f"{BROUGHT[noun][0]}.*which package arr-coc brings"):
         FAMILIES[noun][BROUGHT[noun][0]]
     if noun in ("strategy", "bridge"):
-        with pytest.raises(ValueError, match="which package arr-coc brings"):
-            tiny_config(**NEEDED[noun][0])
+        refuses("which package arr-coc brings", tiny_config, **NEEDED[noun][0])

@@ -91,17 +91,12 @@ def test_a_file_is_replaced_whole_or_stays(tmp_path: Path) -> None:
     assert path.read_text() == "new" and link.is_symlink() and sorted(tmp_path.iterdir()) == [link, path]
 
 
-def test_json_nested_without_end_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "deep.json").write_text("[" * 100_000)
-    with pytest.raises(ValueError, match=r"deep\.json: expected JSON; got "):
-        parse_json(tmp_path / "deep.json")
-
-
 @pytest.mark.parametrize("content", [b"a: [", b"\xff", b"a: " + b"[" * 100_000])
-def test_what_is_no_yaml_is_refused(content: bytes, tmp_path: Path) -> None:
-    (tmp_path / "file.yaml").write_bytes(content)
-    with pytest.raises(ValueError, match=r"file\.yaml: expected YAML; got "):
-        read_yaml(tmp_path / "file.yaml")
+def test_what_is_no_yaml_or_nested_without_end_is_refused(content: bytes, tmp_path: Path) -> None:
+    for name, read in (("file.yaml", read_yaml), ("file.json", parse_json)):
+        (tmp_path / name).write_bytes(content[3:] if read is parse_json else content)
+        with pytest.raises(ValueError, match=rf"{name}: expected (YAML|JSON); got "):
+            read(tmp_path / name)
 
 
 def holder(out: Path, seconds: float) -> int:
@@ -138,7 +133,6 @@ def test_a_second_writer_says_who_holds_it(tmp_path: Path) -> None:
 
 
 # ---- Whoever writes a folder does so alone, and what is damaged in one is said in one line
-
 ROOT = Path(__file__).parents[1]
 DATA = ROOT / "examples" / "held_out" / "data.jsonl"
 

@@ -81,7 +81,6 @@ def test_a_tally_counts_the_memory_of_its_tries_alone() -> None:
 
 
 # ---- A disk that takes no more: one line, exit code 2, nothing half-written; with room, the same command ends
-
 NAMES = ("build", "render", "evaluate", "assemble", "train")
 
 

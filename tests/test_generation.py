@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import CARD, PAGE, QUESTION, Calls, loud_model, noise, prompt, tiny_model
+from helpers import CARD, PAGE, QUESTION, Calls, loud_model, noise, prompt, refuses, tiny_model
 from PIL import Image
 from torch import Tensor
 from transformers import GenerationConfig, StoppingCriteria
@@ -68,16 +68,14 @@ def test_a_cache_that_holds_tokens_is_refused_beside_images(model: Any, form: st
     inputs = prompt(model, (PAGE, QUESTION))
     cache = getattr(model.generate(**inputs, max_new_tokens=2, return_dict_in_generate=True), CACHE)
     asked = {"image": PAGE, "question": QUESTION} if form == "question" else dict(inputs)
-    with pytest.raises(ValueError, match=r"cache: expected an empty cache beside images .*; got one of \d+"):
-        model.generate(**asked, cache=cache)
+    refuses(r"cache: expected an empty cache beside images .*; got one of \d+", model.generate, **asked, cache=cache)
 
 
 def test_what_the_standard_call_refuses_names_the_form_that_works(model: Any) -> None:
     inputs = dict(prompt(model, (PAGE, QUESTION)))
     embeds = model.get_input_embeddings()(inputs["input_ids"])
     expected = "input_ids: expected the prompt's, and no inputs_embeds, beside images; got inputs_embeds"
-    with pytest.raises(ValueError, match=expected):
-        model.generate(inputs_embeds=embeds, **inputs)
+    refuses(expected, model.generate, inputs_embeds=embeds, **inputs)
     inputs = prompt(model, (PAGE, QUESTION))
     with pytest.raises(ValueError, match=r"budget: expected it in the call of the processor, processor\(..., budget="):
         model.generate(**inputs, budget="fast")
@@ -169,8 +167,7 @@ def test_a_number_that_does_not_fit_is_answered_with_the_largest_that_does() -> 
         model.generate(PAGE, QUESTION, budget=250)
     largest = int(str(refused.value).split("at most ")[1].split()[0])
     model.generate(PAGE, QUESTION, budget=largest, max_new_tokens=1)
-    with pytest.raises(ValueError, match=f"at most {largest} patches"):
-        model.generate(PAGE, QUESTION, budget=largest + 1, max_new_tokens=1)
+    refuses(f"at most {largest} patches", model.generate, PAGE, QUESTION, budget=largest + 1, max_new_tokens=1)
     with pytest.raises(ValueError, match="question: expected a prompt of fewer than 60 tokens, images included; got"):
         short_model(60).generate(PAGE, QUESTION * 20, budget="all")
 
@@ -183,13 +180,10 @@ def test_a_number_that_does_not_fit_is_answered_with_the_largest_that_does() -> 
     ],
 )
 def test_what_no_image_can_answer_is_refused_before_the_image_is_read(asked: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        tiny_model().generate("missing.png", **{"question": QUESTION, **asked})
+    refuses(message, tiny_model().generate, "missing.png", **{"question": QUESTION, **asked})
 
 
 # ---- The probability of an answer: the product of its tokens', first end included and nothing behind it
-
-
 def by_hand(model: Any, image: Any, question: str, answer_tokens: torch.Tensor) -> float:
     """The product of the answer's softmax probabilities in one forward pass over prompt and answer."""
     inputs = prompt(model, (image, question))
@@ -248,7 +242,6 @@ class FirstRowStops(StoppingCriteria):
 
 
 # ---- Only the chat template writes control tokens: what looks like one in a question is text
-
 BLANK = Image.new("RGB", (64, 64), "white")
 
 
@@ -268,7 +261,6 @@ def test_control_tokens_in_a_question_are_text() -> None:
 
 
 # ---- Several questions about one image: each fetches for itself; what came before is text, where it is kept at all
-
 FIRST, SECOND = "Who?", QUESTION
 
 
@@ -285,8 +277,6 @@ def test_the_last_question_decides_what_is_fetched(model: Any, strategy: str) ->
 
 
 # ---- What engines that generate by themselves use: encodings joined into a batch, prompts embedded without generatin
-
-
 @pytest.fixture(scope="module")
 def answer_generator() -> AnswerGenerator:
     model = loud_model()

@@ -30,8 +30,6 @@ def reached(model: Any, part: str = "fetcher.scorers.realizer.") -> bool:
 
 
 # ---- soft top-k
-
-
 @settings(deadline=None, max_examples=60)
 @given(data=st.data(), temperature=st.sampled_from([0.01, 0.3, 1.0, 10.0]))
 def test_the_weights_sum_to_k_and_follow_the_scores(data: st.DataObject, temperature: float) -> None:
@@ -70,8 +68,6 @@ def test_soft_weights_are_shared_by_the_patches_that_may_be_fetched_alone(budget
 
 
 # ---- the answer's loss and the scorer
-
-
 @pytest.mark.parametrize(("gradient", "learns"), [("none", False), ("straight_through", True), ("soft", True)])
 def test_the_answer_reaches_the_scorer_in_training_only(gradient: str, learns: bool) -> None:
     model = loud_model(fetcher={"gradient": gradient})
@@ -99,8 +95,6 @@ def test_straight_through_changes_no_bit_and_soft_only_in_training() -> None:
 
 
 # ---- the answer's loss and learned budgets
-
-
 @pytest.mark.parametrize("allocator", ["tiers", "adaptive"])
 def test_efficiency_pushes_the_expected_tokens_down(allocator: str) -> None:
     module, given = fetcher(tier_choice="classifier").train(), context()

@@ -18,6 +18,8 @@ from arr_coc.modeling.grid_encoder import SCORES_AT_ONCE, STEMS, GridAttention, 
 
 STEM_CASES = {"patchify": (), "conv": (8, 12)}  # stem_channels down to patches of 8 px
 
+SHIFTED = {"window_size": 8, "global_attn_indexes": [2], "shifted_windows": True}
+
 
 def sam(config: ArrCocVisionConfig, image_size: int) -> SamVisionEncoder:
     """transformers' encoder of the same sizes for images of `image_size`."""
@@ -74,9 +76,10 @@ def test_attention_in_blocks_is_the_straightforward_formula(
 
 
 @pytest.mark.parametrize("precision", ["float32", "autocast", "bfloat16"])
-def test_blocks_are_as_the_fused_kernel(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("sizes", [{"window_size": 5}, SHIFTED])
+def test_blocks_are_as_the_fused_kernel(precision: str, sizes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """16 patches a side: windows of 5 need padding. The fused kernel runs on other devices and in compiled graphs."""
-    config = vision(window_size=5)
+    config = vision(**sizes)
     encoder = randomise(GridEncoder(config), 0.1)
     pixels = torch.rand(2, 3, config.image_size, config.image_size)
     if precision == "bfloat16":

@@ -181,7 +181,6 @@ def test_card_says_what_it_is_made_of_and_how(name: str) -> None:
 
 
 # ---- The card of arr-coc-tiny-2 says what its evaluation measured, and the checkpoint keeps to its limits
-
 FOLDER = ROOT / "hub_configs" / "arr-coc-tiny-2"
 HELD_OUT = ROOT / "examples" / "held_out" / "data.jsonl"
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import noise
+from helpers import noise, refuses
 from image_processors import SIDE, processor
 from PIL import Image, ImageDraw, ImageOps
 
@@ -42,8 +42,6 @@ def same(first: Image.Image, second: Image.Image) -> bool:
 
 
 # Modes
-
-
 @pytest.mark.parametrize(
     "mode", ["RGB", "L", "LA", "La", "RGBA", "RGBa", "P", "PA", "1", "CMYK", "YCbCr", "HSV", "RGBX"]
 )
@@ -157,8 +155,6 @@ def test_exif_orientation_is_applied_once(orientation: int) -> None:
 
 
 # Sources
-
-
 @pytest.mark.versions
 def test_every_source_gives_the_same_pixels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without any network: sockets are shut."""
@@ -222,8 +218,6 @@ def test_arrays_of_few_channels_and_nested_lists() -> None:
 
 
 # Errors
-
-
 def test_missing_files(tmp_path: Path) -> None:
     for source in (tmp_path / "no.png", str(tmp_path / "no.png"), (tmp_path / "no.png").as_uri(), "no.png"):
         with pytest.raises(FileNotFoundError, match=r"no.png: expected an image file; got a missing path"):
@@ -282,9 +276,7 @@ def test_broken_files(tmp_path: Path, content: bytes, received: str) -> None:
 )
 def test_refused_sources(source: object, message: str) -> None:
     for call in (load_image, processor()):
-        with pytest.raises(ValueError, match=message) as caught:
-            call(source)
-        assert "\n" not in str(caught.value)
+        refuses(message, call, source)
 
 
 @pytest.mark.parametrize("side", [20_000, 12_000])
@@ -295,17 +287,14 @@ def test_a_decompression_bomb_is_refused_before_its_pixels_are_decoded(tmp_path:
     for kind in ("error", "ignore"):
         with warnings.catch_warnings():
             warnings.simplefilter(kind, Image.DecompressionBombWarning)
-            with pytest.raises(ValueError, match="expected at most 89478485 pixels"):
-                load_image(path)
+            refuses("expected at most 89478485 pixels", load_image, path)
 
 
 def test_pixel_limit_is_configurable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Image.Image, "load", lambda *args: pytest.fail("decoded"))
     message = r"at most 100 pixels \(max_image_pixels\); got 20x30 = 600 pixels"
-    with pytest.raises(ValueError, match=message):
-        processor(max_image_pixels=100)(Image.new("RGB", (30, 20)))
-    with pytest.raises(ValueError, match=message):
-        processor(max_image_pixels=100)(np.zeros((20, 30, 3), dtype=np.uint8))
+    refuses(message, processor(max_image_pixels=100), Image.new("RGB", (30, 20)))
+    refuses(message, processor(max_image_pixels=100), np.zeros((20, 30, 3), dtype=np.uint8))
 
 
 def test_a_jpeg_with_broken_exif_is_loaded_and_processed() -> None:

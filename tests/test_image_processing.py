@@ -1,21 +1,19 @@
 """Image processing: placement, masks, boxes, options."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from helpers import noise
+from helpers import noise, refuses
 from image_processors import GRID, PATCH, SIDE, processor
 from PIL import Image, ImageOps
 from transformers.utils import logging as transformers_logging
 
-from arr_coc.modeling.image_processing_arr_coc import ArrCocImageProcessor, boxes_to_patches, fit_square, map_boxes
+from arr_coc.modeling.image_processing_arr_coc import boxes_to_patches, fit_square, map_boxes
+
 
 # Geometry
-
-
 @pytest.mark.parametrize(
     ("height", "width", "offset", "size"),
     [
@@ -53,8 +51,6 @@ def test_patch_mask_is_true_where_a_pixel_of_the_image_lies() -> None:
 
 
 # Boxes
-
-
 def test_boxes_follow_the_image() -> None:
     """A white rectangle drawn in the source lies where the mapped box says, whatever the shape."""
     for height, width in [(200, 100), (100, 200), (77, 77), (640, 128)]:
@@ -91,22 +87,13 @@ def test_boxes_to_patches(box: tuple[float, ...], patches: set[tuple[int, int]])
 
 
 # What is refused
-
-
 def test_other_refused_options() -> None:
-    with pytest.raises(ValueError, match="data_format: expected channels_first"):
-        processor()(noise(20, 30), data_format="channels_last")
-    with pytest.raises(ValueError, match="an image of at most 64 px a side; got 100x30"):
-        processor()(noise(100, 30), do_resize=False)
-    with pytest.raises(ValueError, match="^readable_px: expected a number above 0.*, or None; got 0"):
-        processor(readable_px=0)  # other numbers: test_processing.py
-    with pytest.raises(ValueError, match=r"expected \(x0, y0, x1, y1\) with x0 <= x1 .* got \(9, 0, 3, 4\)"):
-        boxes_to_patches([(9, 0, 3, 4)], 4)
+    refuses("data_format: expected channels_first", processor(), noise(20, 30), data_format="channels_last")
+    refuses("an image of at most 64 px a side; got 100x30", processor(), noise(100, 30), do_resize=False)
+    refuses(r"expected \(x0, y0, x1, y1\) with x0 <= x1 .* got \(9, 0, 3, 4\)", boxes_to_patches, [(9, 0, 3, 4)], 4)
 
 
 # Letters that shrink away
-
-
 @pytest.fixture
 def said(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
     """What transformers' loggers say, which do not pass it on by default."""
@@ -138,18 +125,3 @@ def test_a_blank_page_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
     paper[10:12, 10:12] = 0
     processor()(Image.fromarray(paper))
     assert len(warned) == 1
-
-
-# Options and persistence
-
-
-def test_save_and_load(tmp_path: Path) -> None:
-    saved = processor(max_image_pixels=12_345, image_mean=[0.1, 0.2, 0.3])
-    saved.save_pretrained(tmp_path)
-    loaded = ArrCocImageProcessor.from_pretrained(tmp_path)
-    assert loaded.to_dict() == saved.to_dict()
-    assert (loaded.patch_size, loaded.max_image_pixels, loaded.size["height"]) == (PATCH, 12_345, SIDE)
-    image = noise(20, 30)
-    assert torch.equal(
-        loaded(image, return_tensors="pt")["pixel_values"], saved(image, return_tensors="pt")["pixel_values"]
-    )

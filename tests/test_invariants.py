@@ -23,7 +23,6 @@ from helpers import (
 
 from arr_coc.modeling.answers import Answer
 from arr_coc.modeling.image_encoding import ImageEncoding
-from arr_coc.modeling.prompt_format import count_vision_tokens
 
 STRATEGIES = ["random", "saliency", "variance", "clip_query", "realizer"]
 COMPRESSORS = {"conv": {}, "mask": {"vision": {"compressor": "mask"}}}
@@ -36,8 +35,6 @@ def either(request: pytest.FixtureRequest) -> Any:
 
 
 # ---- 1. base tokens
-
-
 @torch.no_grad()
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_base_tokens_are_the_same_bits_whatever_is_fetched(either: Any, strategy: str) -> None:
@@ -67,8 +64,6 @@ def vision_of(inputs: Any) -> dict[str, Any]:
 
 
 # ---- 2. encode once
-
-
 def test_an_image_is_encoded_once_whatever_is_asked_and_an_encoding_never(model: Any) -> None:
     tower = model.model.vision_tower
     with Calls(tower.grid_encoder) as grid, Calls(tower.compressor) as compressor:
@@ -168,8 +163,6 @@ def test_a_prefix_of_another_prompt_is_not_used(model: Any) -> None:
 
 
 # ---- 3. exact budget
-
-
 @torch.no_grad()
 @pytest.mark.parametrize("budget", [0, 1, 17, 200, "fast", "accurate"])
 def test_exactly_k_distinct_patches(either: Any, budget: int | str) -> None:
@@ -199,24 +192,8 @@ def test_what_is_a_base_token_already_is_not_fetched_again(overlap: str) -> None
     assert bool(taken & fetched) == (overlap == "allow")
 
 
-# ---- 4. the token count is known before the model runs
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("strategy", ["realizer", "none"])
-@pytest.mark.parametrize("budget", [None, 3, "fast", "all"])
-def test_counted_placeholders_and_tokens_agree(model: Any, budget: int | str | None, strategy: str) -> None:
-    inputs = prompt(model, (PAGE, QUESTION), budget=budget, strategy=strategy)
-    vision = model.config.vision_config
-    counted = count_vision_tokens(vision.image_size, vision.patch_size, budget, strategy=strategy)
-    assert int((inputs.input_ids == model.config.image_token_id).sum()) == sum(counted)
-    assert model.config.vision_tokens(budget=budget, strategy=strategy) == counted
-    assert model(**inputs, choices={"strategy": strategy}).image_tokens.shape[1] == sum(counted)
-
-
+# ---- 4. the token count is known before the model runs: test_processing.py and, on every grid, test_language_model.py
 # ---- 5. no leak
-
-
 def with_answer(model: Any, answer: str) -> tuple[Any, torch.Tensor]:
     """Training inputs whose rows end with `answer`, and their labels."""
     inputs = prompt(model, (PAGE, QUESTION))
@@ -261,8 +238,6 @@ def test_without_a_cache_the_answer_so_far_does_not_change_the_fetch(model: Any,
 
 
 # ---- 6. batch = single
-
-
 @torch.no_grad()
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -283,7 +258,7 @@ def test_an_item_does_not_depend_on_its_neighbours_or_on_padding(either: Any, si
         assert torch.allclose(logits, alone.logits[0], atol=1e-3)
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", [*STRATEGIES, "attention"])
 def test_answers_do_not_depend_on_the_batch(model: Any, strategy: str) -> None:
     """Left padding in the standard call; in the convenience padding lies between prefix and question."""
     alone = [model.generate(image, question, strategy=strategy) for image, question in PAIRS]
@@ -301,8 +276,6 @@ def test_answers_do_not_depend_on_the_batch(model: Any, strategy: str) -> None:
 
 
 # ---- 7. keep-all parity
-
-
 @torch.no_grad()
 @pytest.mark.parametrize("allocator", ["topk", "window"])
 @pytest.mark.parametrize("budget", [0, "all"])
@@ -343,8 +316,6 @@ def test_all_that_the_mask_compressor_left_can_be_fetched() -> None:
 
 
 # ---- 8. determinism
-
-
 @torch.no_grad()
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_the_same_call_fetches_the_same(model: Any, strategy: str) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from helpers import refuses
 
 from arr_coc.data.feedback import JOURNAL, Feedback, read_feedback
 from arr_coc.data.formats import open_records
@@ -92,14 +93,11 @@ def test_entries_of_a_killed_process_are_whole_or_absent(tmp_path: Path) -> None
 )
 def test_damaged_lines_are_named(content: bytes, message: str, tmp_path: Path) -> None:
     (tmp_path / "log-1-1.jsonl").write_bytes(content)
-    with pytest.raises(ValueError, match=message):
-        contents(tmp_path)
-    with pytest.raises(ValueError, match="expected a folder with files other-"):
-        list(read_journal(tmp_path, "other"))
+    refuses(message, contents, tmp_path)
+    refuses("expected a folder with files other-", list, read_journal(tmp_path, "other"))
 
 
 # ---- Feedback as records: what is learned, what is held out, which of several counts
-
 SAID = Feedback(b"image", "What is the fee?", False, said="12")
 
 
@@ -153,15 +151,13 @@ def test_no_image_is_learned_and_held_out_and_more_feedback_moves_none(tmp_path:
 )
 def test_damaged_entries_are_named(line: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "feedback-1-1.jsonl").write_text(line + "\n")
-    with pytest.raises(ValueError, match=message):
-        list(read_feedback(tmp_path))
+    refuses(message, list, read_feedback(tmp_path))
 
 
 def test_a_log_of_nothing_that_can_be_learned_is_refused(tmp_path: Path) -> None:
     write(tmp_path, SAID)
     assert journal_files(tmp_path, JOURNAL)
-    with pytest.raises(ValueError, match="expected feedback with right answers; got none"):
-        open_records({"format": "feedback", "path": tmp_path})
+    refuses("expected feedback with right answers; got none", open_records, {"format": "feedback", "path": tmp_path})
     with pytest.raises(ValueError, match="part: expected one of all, learned, held_out; got 'half'"):
         open_records({"format": "feedback", "path": tmp_path, "part": "half"})
     write(tmp_path, *(replace(SAID, question=f"{n}?", answer=str(n)) for n in range(3)))
@@ -172,5 +168,4 @@ def test_a_log_of_nothing_that_can_be_learned_is_refused(tmp_path: Path) -> None
     assert records[-1].question == "x?" and [record.line for record in records] == [1, 2, 3, 4, 5, 6]
     with pytest.raises(IndexError):
         records[6]
-    with pytest.raises(ValueError, match="sources: expected a list of sources; got 3"):
-        open_records({"format": "mixed", "sources": 3})
+    refuses("sources: expected a list of sources; got 3", open_records, {"format": "mixed", "sources": 3})

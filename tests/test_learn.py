@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import Cli, loud_model, png, tiny_model
+from helpers import Cli, loud_model, png, refuses, tiny_model
 from serving_client import noise
 from trainers import write_adapter
 
@@ -25,7 +25,6 @@ from arr_coc.learning.versions import CHECKPOINT, DECISION, Versions, adapted_fe
 from arr_coc.loading import load_model
 
 PAGES = Rendered(1, 2, size=128)
-
 
 NUMBERS = range(10, 16)
 """Seeds of images, of which those of 10 and 14 are held out."""
@@ -176,15 +175,13 @@ def adapter(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_each_promotion_is_a_version_and_one_step_leads_back(adapter: Path, tmp_path: Path) -> None:
     versions = Versions(tmp_path / "versions")
     assert versions.current().version == CHECKPOINT and versions.adapter(CHECKPOINT) is None
-    with pytest.raises(ValueError, match="expected a version before checkpoint; got none"):
-        versions.step_back()
+    refuses("expected a version before checkpoint; got none", versions.step_back)
     assert [versions.promote(adapter, {"number": number}) for number in range(3)] == ["v0001", "v0002", "v0003"]
     assert versions.names() == [CHECKPOINT, "v0001", "v0002", "v0003"]
     folder = versions.adapter("v0003")
     assert folder is not None and {path.name for path in folder.iterdir()} >= {DECISION, "adapter_model.safetensors"}
     assert versions.step_back() == versions.current().version == "v0002"
-    with pytest.raises(ValueError, match="expected a version before v0002; got none"):
-        versions.step_back()
+    refuses("expected a version before v0002; got none", versions.step_back)
     assert versions.promote(adapter, {}) == "v0004"
     assert versions.step_back() == "v0002"
 
@@ -207,8 +204,7 @@ def test_damaged_versions_are_refused(text: str, message: str | None, tmp_path: 
     if message is None:
         assert Versions(tmp_path / "versions").current().version == CHECKPOINT
     else:
-        with pytest.raises(ValueError, match=message):
-            Versions(tmp_path / "versions").current()
+        refuses(message, Versions(tmp_path / "versions").current)
 
 
 def test_a_version_fetches_as_its_adapter_does(adapter: Path, model: Any, picture: Path) -> None:
@@ -233,12 +229,9 @@ def test_a_version_fetches_as_its_adapter_does(adapter: Path, model: Any, pictur
 
 def test_other_adapters_are_refused(model: Any, tmp_path: Path) -> None:
     bridge = write_adapter(tmp_path / "bridge", part="semantic")
-    with pytest.raises(
-        ValueError, match="expected an adapter of scorers alone; got base_model.model.model.vision_tower"
-    ):
-        adapted_fetcher(model.model.fetcher, bridge)
-    with pytest.raises(ValueError, match="expected an adapter of this model's scorer; got"):
-        adapted_fetcher(model.model.fetcher, tmp_path)
+    message = "expected an adapter of scorers alone; got base_model.model.model.vision_tower"
+    refuses(message, adapted_fetcher, model.model.fetcher, bridge)
+    refuses("expected an adapter of this model's scorer; got", adapted_fetcher, model.model.fetcher, tmp_path)
     larger = write_adapter(tmp_path / "scorer")
     with pytest.raises(ValueError, match="expected an adapter of this model's scorer; got"):
         adapted_fetcher(tiny_model(fetcher={"hidden_size": 32}).model.fetcher, larger)

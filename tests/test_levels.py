@@ -1,6 +1,5 @@
 """Levels of detail through the whole model: what the language model reads, what is said of it, what is drawn."""
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +25,7 @@ def encoding(model: Any) -> Any:
     return model.encode_image(CARD)
 
 
-# ---- tokens ---------------------------------------------------------------------------------------------------------
-
-
+# ---- tokens
 @torch.no_grad()
 def test_a_regions_token_is_made_of_the_mean_of_its_patches_at_its_centre(model: Any, encoding: Any) -> None:
     tower = model.model.vision_tower
@@ -57,9 +54,7 @@ def test_a_loss_trains_scorer_and_level_embedding(allocator: str) -> None:
     assert any(weight.grad.any() for weight in model.model.fetcher.scorers["realizer"].parameters())
 
 
-# ---- weights --------------------------------------------------------------------------------------------------------
-
-
+# ---- weights
 def test_a_checkpoint_without_the_embedding_loads_and_one_with_it_starts_the_same(tmp_path: Path) -> None:
     """Old weights fit their config; a config that asks for levels begins with rows of zeros: the same answers."""
     folder = tiny_checkpoint(tmp_path / "old")
@@ -85,9 +80,7 @@ def test_a_checkpoint_without_the_embedding_loads_and_one_with_it_starts_the_sam
         assert torch.equal(loaded(**inputs, choices={"allocator": "knapsack"}).logits, again[1])
 
 
-# ---- several views --------------------------------------------------------------------------------------------------
-
-
+# ---- several views
 @pytest.mark.parametrize("allocator", DETAIL)
 def test_one_budget_of_regions_over_several_views(model: Any, allocator: str) -> None:
     answer = model.generate(TALL, QUESTION, allocator=allocator, budget=24, return_fetch=True)
@@ -105,9 +98,7 @@ def test_one_budget_of_regions_over_several_views(model: Any, allocator: str) ->
         assert region.item() == 0, "no patch that another view shows better"
 
 
-# ---- what is said and drawn -----------------------------------------------------------------------------------------
-
-
+# ---- what is said and drawn
 def regions(levels: list[int], indices: list[int]) -> FetchResult:
     """A fetch of regions on a grid of 8."""
     at, nothing = torch.tensor([indices]), torch.zeros(1, 64)
@@ -126,11 +117,3 @@ def test_a_fetch_says_its_levels_and_a_picture_draws_regions_of_their_size() -> 
     assert drawn.getpixel((16 + 200, 16 + 383)) == outline, "the lower edge of the cell, 4 patches of 96 px down"
     assert drawn.getpixel((16 + 200, 16 + 95)) != outline, "and not of its first patch"
     assert drawn.getpixel((16 + 700, 16 + 191)) == outline and drawn.getpixel((16 + 600, 16 + 191)) == outline
-
-
-def test_the_documented_block_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    root = Path(__file__).parents[1]
-    monkeypatch.chdir(root)
-    (block,) = re.findall(r"```python\n(.*?)```", (root / "docs" / "levels.md").read_text(encoding="utf-8"), re.DOTALL)
-    exec(block, {})
-    assert "torch.Size([1, 70])" in capsys.readouterr().out

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from attached_models import published
+from helpers import refuses
 
 import arr_coc
 
@@ -106,17 +107,14 @@ def test_what_cannot_be_asked_is_refused(checkpoint: Path) -> None:
 
     from arr_coc.evaluation.lmms import ArrCoc
 
-    with pytest.raises(ValueError, match="model_args: expected pretrained, .*; got speed"):
-        ArrCoc(str(checkpoint), speed="fast")
+    refuses("model_args: expected pretrained, .*; got speed", ArrCoc, str(checkpoint), speed="fast")
     model = ArrCoc(str(checkpoint), device="cpu")
     model.task_dict = {"t": {"test": [{}]}}
     request = Instance(
         "generate_until", ("Why?", {}, lambda doc: [], 0, "t", "test"), 0, {"task": "t", "doc_id": 0, "repeats": 1}
     )  # noqa: E501
-    with pytest.raises(ValueError, match="task t: expected an image for every question; got none for 'Why\\?'"):
-        model.generate_until([request])
-    with pytest.raises(ValueError, match="expected tasks of output_type generate_until; got loglikelihood"):
-        model.loglikelihood([request])
+    refuses("task t: expected an image for every question; got none for 'Why\\?'", model.generate_until, [request])
+    refuses("expected tasks of output_type generate_until; got loglikelihood", model.loglikelihood, [request])
 
 
 def test_lmms_eval_finds_the_adapter_by_its_entry_point() -> None:

@@ -84,7 +84,7 @@ def test_two_processes_are_as_one(config: str, program: list[str], recipe: Path,
     assert_same(tmp_path, alone)
 
 
-# ---- configs ------------------------------------------------------------------------------------------------------
+# ---- configs
 @pytest.fixture
 def clean_environment() -> Iterator[None]:
     before = dict(os.environ)
@@ -130,7 +130,6 @@ def test_the_zero3_config_plans_stage_3(clean_environment: None) -> None:
 
 
 # ---- Two processes that share one checkpoint's tensors, as `tp_plan="auto"` splits them, over gloo
-
 SCRIPT = Path(__file__).parent / "logits_in_parallel.py"
 HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8}
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from helpers import refuses
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -102,8 +103,7 @@ def test_vqa_accuracy_takes_unanimous_answers_as_they_are() -> None:
 
 @pytest.mark.parametrize("metric", [vqa_accuracy, textvqa])
 def test_too_few_people_are_refused(metric: Any) -> None:
-    with pytest.raises(ValueError, match="answers: .*vqa_accuracy expected at least 4 answers.*; got 1: 'red'"):
-        metric("red", ["red"])
+    refuses("answers: .*vqa_accuracy expected at least 4 answers.*; got 1: 'red'", metric, "red", ["red"])
 
 
 @pytest.mark.parametrize(
@@ -166,9 +166,7 @@ def test_edit_distance() -> None:
     assert edit_distance("", "abc") == 3 and edit_distance("abc", "abc") == 0
 
 
-# ---- properties ---------------------------------------------------------------------------------------------------
-
-
+# ---- properties
 @pytest.mark.parametrize("metric", METRICS.values(), ids=METRICS)
 @given(text=TEXT, answers=ANSWERS)
 @settings(max_examples=60, deadline=None)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from accelerate import cpu_offload, disk_offload
-from helpers import CARD, PAGE, QUESTION, loud_model, prompt, tiny_model
+from helpers import CARD, PAGE, QUESTION, loud_model, prompt, refuses, tiny_model
 
 from arr_coc import ArrCocForConditionalGeneration
 
@@ -22,8 +22,6 @@ def saved(model: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 # ---- forward
-
-
 @torch.no_grad()
 def test_the_output_says_what_happened_and_no_scores_are_computed_twice(model: Any) -> None:
     inputs = prompt(model, (PAGE, QUESTION), (CARD, "Who?"))
@@ -83,53 +81,40 @@ def test_eager_attention_gives_the_logits_of_sdpa(saved: Path, model: Any) -> No
     assert torch.allclose(found["eager"], found["sdpa"], atol=1e-4, rtol=1e-5)
 
 
+def but(**changes: Any) -> Callable[[Any, Any], Any]:
+    """A call with a prompt of which some inputs are others, or None."""
+    return lambda m, i: m(**{**i, **changes})
+
+
 # what went wrong -> (call, what the message says)
 BAD_FORWARD: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
-    "no prompt": (
-        lambda m, i: m(pixel_values=i.pixel_values),
-        "input_ids: expected exactly one of them and inputs_embeds",
-    ),
+    "no prompt": (but(input_ids=None), "input_ids: expected exactly one of them and inputs_embeds"),
     "placeholders without images": (lambda m, i: m(input_ids=i.input_ids), "image placeholders: expected images"),
     "images without placeholders": (
         lambda m, i: m(input_ids=i.input_ids[:, -5:], pixel_values=i.pixel_values),
         "image placeholders: expected 1 images of .* got .0. placeholders",
     ),
-    "two images for one": (
-        lambda m, i: m(input_ids=i.input_ids, pixel_values=i.pixel_values.repeat(2, 1, 1, 1)),
-        "image placeholders: expected 2 images",
-    ),
+    "two images for one": (but(pixel_values=torch.zeros(2, 3, 128, 128), patch_mask=None), "expected 2 images"),
     "not square": (lambda m, i: m(**{**i, "pixel_values": i.pixel_values[..., :64]}), "expected square .*128 x 64"),
     "side": (lambda m, i: m(**{**i, "pixel_values": i.pixel_values[..., :40, :40]}), "multiple of 32 px; got 40 x 40"),
     "channels": (lambda m, i: m(**{**i, "pixel_values": i.pixel_values[:, :1]}), r"got shape \[1, 1, 128, 128\]"),
     "one image, no batch": (lambda m, i: m(**{**i, "pixel_values": i.pixel_values[0]}), r"got shape \[3, 128, 128\]"),
     "patch_mask": (lambda m, i: m(**{**i, "patch_mask": i.patch_mask[:, 1:]}), r"patch_mask: .* got \[1, 255\]"),
-    "strategy": (
-        lambda m, i: m(**i, choices={"strategy": "telepathy"}),
-        "strategy: expected one of .*; got 'telepathy'",
-    ),
-    "allocator": (
-        lambda m, i: m(**i, choices={"allocator": "greedy"}),
-        "allocator: expected one of adaptive, foveated, knapsack, quadtree, tiers, topk, window; got 'greedy'",
-    ),
-    "oracle without boxes": (lambda m, i: m(**i, choices={"strategy": "oracle"}), "expected boxes .*; got none"),
-    "none with fetched tokens": (lambda m, i: m(**i, choices={"strategy": "none"}), "none"),
-    "relevance of another grid": (
-        lambda m, i: m(**i, relevance_targets=torch.rand(1, 7)),
-        "relevance_targets.*expected.*256.*got.*7",
-    ),
+    "strategy": (but(choices={"strategy": "telepathy"}), "strategy: expected one of .*; got 'telepathy'"),
+    "allocator": (but(choices={"allocator": "greedy"}), "allocator: expected one of adaptive, .*, window; got"),
+    "oracle without boxes": (but(choices={"strategy": "oracle"}), "expected boxes .*; got none"),
+    "none with fetched tokens": (but(choices={"strategy": "none"}), "none"),
+    "relevance of another grid": (but(relevance_targets=torch.rand(1, 7)), "relevance_targets.*expected.*256.*got.*7"),
     "oracle of another grid": (
-        lambda m, i: m(**i, choices={"strategy": "oracle", "relevance": torch.rand(1, 7)}),
+        but(choices={"strategy": "oracle", "relevance": torch.rand(1, 7)}),
         "relevance_targets.*expected.*256.*got.*7",
     ),
     "query_mask of another prompt": (
-        lambda m, i: m(**{**i, "query_mask": i.query_mask[:, 5:]}),
+        lambda m, i: but(query_mask=i.query_mask[:, 5:])(m, i),
         "query_mask.*expected.*got",
     ),
-    "image_index": (lambda m, i: m(**i, image_index=torch.tensor([3])), "image_index.*expected.*got.*3"),
-    "embeddings and images": (
-        lambda m, i: m(inputs_embeds=torch.zeros(1, 3, 24), pixel_values=i.pixel_values),
-        "pixel_values|inputs_embeds",
-    ),
+    "image_index": (but(image_index=torch.tensor([3])), "image_index.*expected.*got.*3"),
+    "embeddings and images": (but(input_ids=None, inputs_embeds=torch.zeros(1, 3, 24)), "pixel_values|inputs_embeds"),
     "pixels and an encoding": (
         lambda m, i: m(**i, image_encoding=m.model.encode_image(i.pixel_values)),
         "image_encoding.*pixel_values|pixel_values.*image_encoding",
@@ -140,9 +125,7 @@ BAD_FORWARD: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
 @pytest.mark.parametrize("case", BAD_FORWARD)
 def test_bad_input_to_forward_is_one_line_of_expected_and_got(model: Any, case: str) -> None:
     call, message = BAD_FORWARD[case]
-    with pytest.raises(ValueError, match=message) as error:
-        call(model, prompt(model, (PAGE, QUESTION)))
-    assert "\n" not in str(error.value)
+    refuses(message, call, model, prompt(model, (PAGE, QUESTION)))
 
 
 def test_more_fetched_tokens_than_patches_and_targets_without_a_scorer_are_refused(model: Any) -> None:
@@ -150,8 +133,7 @@ def test_more_fetched_tokens_than_patches_and_targets_without_a_scorer_are_refus
     patches, placeholder = model.config.vision_config.num_patches, model.config.image_token_id
     more = torch.full((1, patches), placeholder)
     ids = torch.cat((more, inputs.input_ids), 1)
-    with pytest.raises(ValueError, match=f"budget: expected at most {patches} patches"):
-        model(input_ids=ids, pixel_values=inputs.pixel_values)
+    refuses(f"budget: expected at most {patches} patches", model, input_ids=ids, pixel_values=inputs.pixel_values)
     # They were dropped without a word, so a run trained nothing.
     model = tiny_model(fetcher={"scorers": [], "strategy": "saliency"})
     inputs = prompt(model, (PAGE, QUESTION))
@@ -160,8 +142,6 @@ def test_more_fetched_tokens_than_patches_and_targets_without_a_scorer_are_refus
 
 
 # ---- placement
-
-
 @pytest.mark.parametrize("where", ["disk", "cpu"])
 @pytest.mark.versions
 def test_a_wholly_offloaded_model_gives_the_same_answers(saved: Path, model: Any, tmp_path: Path, where: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from helpers import Cli
+from helpers import Cli, refuses
 from serving_client import noise
 
 from arr_coc.data.records import Record
@@ -41,8 +41,6 @@ def reference(model: ArrCocForConditionalGeneration) -> FetchReference:
 
 
 # ---- statistics
-
-
 def fetched(
     relevance: list[float], mask: list[bool], tokens: list[list[float]], quality: list[float] | None = None
 ) -> Any:
@@ -91,8 +89,7 @@ def test_the_reference_is_that_of_the_questions_as_asked(
     assert sum(peaks.counts) == 12 and 0 < answer.fetch.relevance.max().item() <= 1
     reference.save(tmp_path / REFERENCE)
     assert FetchReference.load(tmp_path / REFERENCE) == reference
-    with pytest.raises(ValueError, match="data: expected at least one question; got none"):
-        measure_reference(model, [])
+    refuses("data: expected at least one question; got none", measure_reference, model, [])
     reference = FetchReference.load(SERVING.parents[1] / "hub_configs" / "arr-coc-tiny-2" / REFERENCE)
     assert reference.strategy == "realizer" and reference.questions >= 200
 
@@ -104,17 +101,13 @@ def test_other_files_are_no_reference(change: dict[str, Any], reference: FetchRe
     reference.save(tmp_path / "r.json")
     content = {**json.loads((tmp_path / "r.json").read_text()), **change}
     (tmp_path / "r.json").write_text(json.dumps(content))
-    with pytest.raises(ValueError, match="r.json: expected what arr-coc reference writes"):
-        FetchReference.load(tmp_path / "r.json")
+    refuses("r.json: expected what arr-coc reference writes", FetchReference.load, tmp_path / "r.json")
     content["statistics"] = {"a": {"mean": 0, "edges": [1], "counts": [1]}}
     (tmp_path / "r.json").write_text(json.dumps({**content, "questions": 1}))
-    with pytest.raises(ValueError, match="r.json: expected a count for each bin"):
-        FetchReference.load(tmp_path / "r.json")
+    refuses("r.json: expected a count for each bin", FetchReference.load, tmp_path / "r.json")
 
 
 # ---- the server's side
-
-
 def samples(metrics: Metrics, name: str) -> dict[str, float]:
     """Values of a metric by its last label but `le`."""
     return {
@@ -161,8 +154,6 @@ def test_command_saves_what_the_server_finds(cli: Cli, tmp_path: Path, model: Ar
 
 
 # ---- what is shipped
-
-
 @pytest.fixture(scope="module")
 def told(model: ArrCocForConditionalGeneration) -> dict[str, set[str]]:
     """The labels of every series that the server tells, by name, used or not."""

@@ -16,7 +16,6 @@ from arr_coc.serving.protocol import ChatRequest
 
 ASK = {"type": "text", "text": QUESTION}
 
-
 ANSWER = turn({"type": "text", "text": "42"}, role="assistant")
 SYSTEM = {"role": "system", "content": "Be brief."}
 

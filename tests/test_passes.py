@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import READS_WORDS, Cli, tiny_model
+from helpers import READS_WORDS, Cli, refuses, tiny_model
 
 from arr_coc.families.tempering import TemperingPolicy
 from arr_coc.model_summary import generated_image
@@ -119,14 +119,12 @@ def test_auto_stops_when_the_answer_is_sure(model: Any, monkeypatch: pytest.Monk
     ],
 )
 def test_what_cannot_be_asked_in_passes_is_refused(model: Any, settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        asked(model, **settings)
+    refuses(message, asked, model, **settings)
 
 
 def test_passes_are_for_questions(model: Any) -> None:
     inputs = model.processor(images=[PAGE], text=[model.processor.prompt(QUESTION)], return_tensors="pt")
-    with pytest.raises(ValueError, match="num_passes: expected several only in generate"):
-        model(**inputs, choices={"num_passes": 2})
+    refuses("num_passes: expected several only in generate", model, **inputs, choices={"num_passes": 2})
 
 
 def test_ask_prints_every_pass(checkpoint: Path, cli: Cli) -> None:
@@ -140,7 +138,6 @@ def test_ask_prints_every_pass(checkpoint: Path, cli: Cli) -> None:
 
 
 # ---- The learned tempering policy: it learns what pays, goes on where it was killed, and stays with its checkpoint
-
 LEARNING = {"learned_exploration": True}
 
 
@@ -199,7 +196,5 @@ def test_the_recipe_asks_for_the_policy_and_a_model_without_it_is_refused(data: 
     model = tiny_model()
     with pytest.raises(ValueError, match="expected fetcher_config.learned_exploration: true; got false"):
         Tempering(data=data).run(Run(model, model.processor, root=tmp_path), tmp_path / "out")
-    with pytest.raises(ValueError, match="draws: expected at least 2; got 1"):
-        Tempering(data=data, draws=1)
-    with pytest.raises(ValueError, match=r"rewards: expected settings among .*; got \['speed'\]"):
-        Tempering(data=data, rewards={"speed": 1.0})
+    refuses("draws: expected at least 2; got 1", Tempering, data=data, draws=1)
+    refuses(r"rewards: expected settings among .*; got \['speed'\]", Tempering, data=data, rewards={"speed": 1.0})

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import READS_WORDS, SCORES_WORDS, tiny_config
+from helpers import READS_WORDS, SCORES_WORDS, refuses, tiny_config
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -43,7 +43,7 @@ def images() -> list[Image.Image]:
     return [Image.fromarray(draw.integers(0, 256, (*size, 3), dtype=np.uint8)) for size in SIZES]
 
 
-# ---- the rules ----------------------------------------------------------------------------------------------------
+# ---- the rules
 def test_fastv_ranks_by_attention_dart_keeps_pivots_and_cdpruner_scales_relevance() -> None:
     """Patches at places 1 and 2: the first is looked at by many, the second by the last position."""
     attention = torch.tensor([[1.0, 0, 0, 0], [0.1, 0.9, 0, 0], [0.0, 0.8, 0.2, 0], [0.2, 0.0, 0.5, 0.3]])
@@ -106,7 +106,7 @@ def test_greedy_steps_maximise_the_determinant() -> None:
     assert conditional_dpp(weight, states, 5).tolist() == chosen
 
 
-# ---- reading ------------------------------------------------------------------------------------------------------
+# ---- reading
 _SMALL = {"vocab_size": 8, "hidden_size": 16, "num_attention_heads": 4, "num_hidden_layers": 3}
 
 
@@ -135,14 +135,12 @@ def test_reading_is_what_the_model_itself_computes() -> None:
 def test_prompts_that_a_model_cannot_read_are_refused() -> None:
     embeds = torch.zeros(9, 16)
     gpt = AutoModel.from_config(GPT2Config(vocab_size=8, n_embd=16, n_head=4, n_layer=2, n_positions=8)).eval()
-    with pytest.raises(ValueError, match="prompt: expected at most 8 tokens, all patches among them; got 9"):
-        read_prompt(gpt, embeds, 2)
+    refuses("prompt: expected at most 8 tokens, all patches among them; got 9", read_prompt, gpt, embeds, 2)
     bloom = AutoModel.from_config(BloomConfig(vocab_size=8, hidden_size=16, n_head=4, n_layer=2)).eval()
-    with pytest.raises(ValueError, match="language model: expected attention by transformers' interface; got bloom"):
-        read_prompt(bloom, embeds, 2)
+    refuses("language model: expected attention by transformers' interface; got bloom", read_prompt, bloom, embeds, 2)
 
 
-# ---- as arms ------------------------------------------------------------------------------------------------------
+# ---- as arms
 def fetched(model: Any, arm: Any, images: list[Image.Image], questions: list[str]) -> list[Any]:
     records = [Record(Path("-"), question, ("?",)) for question in questions]
     return ask(model, arm, records, encode(model, images, arm.side), max_new_tokens=2)
@@ -178,8 +176,6 @@ def test_peers_share_what_is_read(model: Any, images: list[Image.Image], monkeyp
 
 
 # ---- Arms: their sizes in tokens, their names, and the lattice of the uniform one
-
-
 def test_arms_of_the_published_geometry_and_of_a_model_that_reads_text() -> None:
     """256 + 273 tokens are 23 x 23: the larger image is a fair match to the token."""
     arms = {arm.name: arm for arm in make_arms(ArrCocConfig())}
@@ -212,10 +208,8 @@ def test_arms_keep_to_what_there_is() -> None:
     assert (cut.budget, cut.tokens) == (84, 100) and "the context holds 84 of 256" in cut.note
     with pytest.raises(ValueError, match=r"arms: expected names among .*; got \['luck', 'uniform@4'\]"):
         make_arms(config, ["none", "luck", "uniform@4"])
-    with pytest.raises(ValueError, match='arms: expected boxes in every record for "oracle"'):
-        make_arms(config, ["oracle"], boxed=False)
-    with pytest.raises(ValueError, match='seeds: expected at least one for "random"; got none'):
-        make_arms(config, ["random"], seeds=())
+    refuses('arms: expected boxes in every record for "oracle"', make_arms, config, ["oracle"], boxed=False)
+    refuses('seeds: expected at least one for "random"; got none', make_arms, config, ["random"], seeds=())
     assert "other_base" not in [arm.name for arm in make_arms(config, several=False)]
     with pytest.raises(ValueError, match='arms: expected more than one page for "other_base"; got one'):
         make_arms(config, ["other_base"], several=False)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from chats import PATCH, PLACE, SIDE, chat, encode, make_processor, picture, questions
-from helpers import png, tiny_tokenizer
+from helpers import png, refuses, tiny_tokenizer
 from transformers import AutoImageProcessor, PretrainedConfig, PreTrainedModel
 from transformers.pipelines import ImageTextToTextPipeline
 
@@ -46,15 +46,11 @@ def test_the_layout_takes_placeholders_and_is_saved(layout: str) -> None:
 
 def test_unknown_layouts_arguments_and_image_tokens_are_refused() -> None:
     known = "fetched, indicators, plain, qwen3_vl, rows"
-    with pytest.raises(ValueError, match=f"^layout: expected one of {known}; got 'circle'$"):
-        make_processor(layout="circle")
+    refuses(f"^layout: expected one of {known}; got 'circle'$", make_processor, layout="circle")
     with pytest.raises(TypeError, match="bugdet"):
         make_processor(bugdet="fast")
-    with pytest.raises(ValueError, match=r"with the image token '<\|image_pad\|>'") as caught:
-        make_processor(tiny_tokenizer(without=("<|image_pad|>",)))
-    assert one_line(caught)
-    with pytest.raises(ValueError, match="<image>"):
-        make_processor(image_token="<image>")
+    refuses(r"with the image token '<\|image_pad\|>'", make_processor, tiny_tokenizer(without=("<|image_pad|>",)))
+    refuses("<image>", make_processor, image_token="<image>")
 
 
 def test_images_alone_and_text_alone() -> None:
@@ -83,10 +79,6 @@ def test_batches_are_padded_on_the_left(processor: ArrCocProcessor) -> None:
 
 
 # Errors
-def one_line(caught: pytest.ExceptionInfo[ValueError]) -> bool:
-    return "\n" not in str(caught.value)
-
-
 @pytest.mark.parametrize(
     ("images", "text", "message"),
     [
@@ -98,9 +90,7 @@ def one_line(caught: pytest.ExceptionInfo[ValueError]) -> bool:
 )
 def test_image_count(images: int, text: str | list[str], message: str) -> None:
     pictures = [picture()] * images or None
-    with pytest.raises(ValueError, match=message) as caught:
-        make_processor()(images=pictures, text=text)
-    assert one_line(caught)
+    refuses(message, make_processor(), images=pictures, text=text)
 
 
 def test_image_count_by_row() -> None:
@@ -112,11 +102,8 @@ def test_image_count_by_row() -> None:
 
 @pytest.mark.parametrize("question", ["", "  ", "\n"])
 def test_empty_question(processor: ArrCocProcessor, question: str) -> None:
-    with pytest.raises(ValueError, match=r"expected a question .*got an empty one") as caught:
-        encode(processor, chat(question))
-    assert one_line(caught)
-    with pytest.raises(ValueError, match="expected a question; got an empty one"):
-        processor(text=question)
+    refuses(r"expected a question .*got an empty one", encode, processor, chat(question))
+    refuses("expected a question; got an empty one", processor, text=question)
 
 
 @pytest.mark.parametrize("padding", [False, "max_length"])
@@ -125,9 +112,8 @@ def test_prompts_longer_than_the_tokenizers_limit(padding: bool | str, truncatio
     """Truncation would cut the question's end unseen."""
     processor = make_processor(tiny_tokenizer(model_max_length=100), budget="fast")
     kwargs = {"truncation": truncation, "padding": padding}
-    with pytest.raises(ValueError, match=r"at most 100 tokens \(tokenizer.model_max_length\); got 1") as caught:
-        processor(images=picture(), text="<|image_pad|>" + "x" * 81, **kwargs)
-    assert one_line(caught)
+    long = {"images": picture(), "text": "<|image_pad|>" + "x" * 81, **kwargs}
+    refuses(r"at most 100 tokens \(tokenizer.model_max_length\); got 1", processor, **long)
     out = processor(images=picture(), text="<|image_pad|>" + "x" * 80, **kwargs)
     assert len(out["input_ids"][0]) == 100
 
@@ -136,11 +122,8 @@ def test_prompts_longer_than_the_tokenizers_limit(padding: bool | str, truncatio
     ("budget", "message"), [("quick", "quick"), (-1, "-1"), (SIDE * SIDE, "expected 0 to 256 patches")]
 )
 def test_bad_budget(budget: int | str, message: str) -> None:
-    with pytest.raises(ValueError, match=message) as caught:
-        make_processor()(images=picture(), text="<|image_pad|>What?", budget=budget)
-    assert one_line(caught)
-    with pytest.raises(ValueError, match=message):
-        make_processor(budget=budget)
+    refuses(message, make_processor(), images=picture(), text="<|image_pad|>What?", budget=budget)
+    refuses(message, make_processor, budget=budget)
 
 
 # Another image token, tokenizers without ChatML
@@ -249,8 +232,6 @@ def test_threads_take_turns_at_the_tokenizer(monkeypatch: pytest.MonkeyPatch) ->
 
 
 # ---- The query mask: which tokens are the question, whatever else the prompt holds
-
-
 def test_query_mask_is_the_question_only(processor: ArrCocProcessor) -> None:
     messages = [
         {"role": "system", "content": "You are the user's helper. user\nno"},
@@ -310,7 +291,6 @@ def test_control_tokens_in_the_question_can_be_neutralised() -> None:
 
 
 # ---- What a processor_config.json holds is checked when the processor is made
-
 NAN = float("nan")
 REFUSED: dict[str, list[Any]] = {
     "size": ["x", True, {"height": "64", "width": "64"}, {"height": 10**9, "width": 10**9}, {}, [64, 64], 0],
@@ -339,8 +319,7 @@ def test_odd_settings_are_refused_in_one_line(name: str) -> None:
     images = ArrCocImageProcessor(size={"height": 128, "width": 128}, patch_size=8)
     make: Any = ArrCocImageProcessor if name in REFUSED else partial(ArrCocProcessor, images, tiny_tokenizer())
     for value in REFUSED.get(name) or REFUSED_OF_THE_PROCESSOR[name]:
-        with pytest.raises(ValueError, match=rf"\A{name}: expected [^\n]*; got [^\n]*\Z"):
-            make(**{name: value})
+        refuses(rf"\A{name}: expected [^\n]*; got [^\n]*\Z", make, **{name: value})
 
 
 def test_settings_that_are_saved_are_taken_again() -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import hub_server
 import huggingface_hub
 import pytest
-from helpers import tiny_model
+from helpers import refuses, tiny_model
 from hub_server import Hub
 from huggingface_hub import constants
 
@@ -75,8 +75,6 @@ def digests(folder: Path) -> set[str]:
 
 
 # ---- one commit, or none
-
-
 def test_a_push_makes_a_private_repository_in_one_commit_and_again_changes_nothing(hub: Hub, folder: Path) -> None:
     pushed = push(folder, NAME)
     repository = hub.repository(NAME)
@@ -183,21 +181,16 @@ def test_what_the_hub_refuses_is_one_line_and_tried_once(hub: Hub, folder: Path,
 
 def test_token_network_name_come_first(hub: Hub, folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("tiny", "a/b/c", "org/..", "../tiny"):
-        with pytest.raises(ValueError, match="^name: expected org/name; got "):
-            push(folder, name)
+        refuses("^name: expected org/name; got ", push, folder, name)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    with pytest.raises(ValueError, match="expected to use the network; got HF_HUB_OFFLINE in the environment"):
-        push(folder, NAME)
+    refuses("expected to use the network; got HF_HUB_OFFLINE in the environment", push, folder, NAME)
     monkeypatch.delenv("HF_TOKEN")
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "none"))
-    with pytest.raises(ValueError, match=r"token: expected one that may write, in HF_TOKEN .*; got none"):
-        push(folder, NAME)
+    refuses(r"token: expected one that may write, in HF_TOKEN .*; got none", push, folder, NAME)
     assert hub.requests() == Counter()
 
 
 # ---- the command
-
-
 def test_dry_run_lists_files_and_bytes_without_the_network(
     hub: Hub, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

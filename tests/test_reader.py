@@ -17,6 +17,7 @@ from helpers import (
     open_reader,
     prompt,
     reads,
+    refuses,
     stem_of,
     tiny_checkpoint,
     tiny_model,
@@ -90,8 +91,6 @@ def cut() -> Wordpieces:
 
 
 # ---- where characters stand
-
-
 def test_columns_know_the_character_over_their_middle() -> None:
     text = printed([[line("to", 3, 3), line("w", 41, 35)]], 64, 16)  # columns of 1 px, half rows of 8 px
     over = text.over(1, 4)[0]
@@ -131,8 +130,6 @@ def test_losses_are_small_where_all_predictions_are_right() -> None:
 
 
 # ---- crops
-
-
 def test_crops_keep_ink_in_the_boxes() -> None:
     drawn = page(np.random.default_rng(0))
     for seed in range(20):
@@ -155,19 +152,13 @@ def test_batches_are_a_function_of_the_step(fields: None) -> None:
 
 
 def test_sources_and_reads_are_checked_before_a_page_is_drawn() -> None:
-    with pytest.raises(ValueError, match=r"page source: expected one of .*; got 'paper'"):
-        Sources({"paper": 1.0}, "train")
-    with pytest.raises(
-        ValueError, match=r'pdf_folder: expected a folder of cached pages for the source "pdf"; got none'
-    ):
-        Sources({"pdf": 1.0}, "train")
+    refuses(r"page source: expected one of .*; got 'paper'", Sources, {"paper": 1.0}, "train")
+    refuses('pdf_folder: expected a folder of cached pages for the source "pdf"; got', Sources, {"pdf": 1.0}, "train")
     with pytest.raises(ValueError, match=r"reads: expected shares of both, fetched, base; got \['some'\]"):
         QuestionAnsweringStage(reads={"some": 1.0})
 
 
 # ---- pages as tokens
-
-
 def test_tokens_are_in_reading_order_with_places_on_the_padded_square(cut: Wordpieces) -> None:
     drawn = page(np.random.default_rng(0))
     pieces = read_without_pixels(drawn, 16, cut)  # 128 x 96 px on 16 x 16 patches of 8 px: 2 rows of padding above
@@ -218,8 +209,6 @@ def test_the_most_relevant_patches_come_once_more_in_reading_order() -> None:
 
 
 # ---- questions about a page
-
-
 def run_of(model: Any) -> Run:
     return Run(model, model.processor)
 
@@ -349,8 +338,6 @@ def test_questions_whose_answer_was_misread_are_left_out_of_training(fields: Non
 
 
 # ---- the stages
-
-
 PLAIN: dict[str, Any] = {"worn": 0.0, "warmup": 1, "workers": 0, "bf16": False}
 
 

@@ -124,9 +124,7 @@ def test_every_linked_file_exists(page: str) -> None:
     assert [link for link in links if not (path.parent / link).exists()] == []
 
 
-# ---- commands that are not run -------------------------------------------------------------------------------------
-
-
+# ---- commands that are not run
 def documented() -> list[str]:
     """Every `arr-coc` command of a page, a card, a recipe's first lines or a help text."""
     pages = [*PAGES.values(), *ROOT.glob("hub_configs/*/README.md"), *ROOT.glob("examples/experiments/*/README.md")]

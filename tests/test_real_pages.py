@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import READS_WORDS, SCORES_WORDS, tiny_model
+from helpers import READS_WORDS, SCORES_WORDS, refuses, tiny_model
 from PIL import Image, ImageDraw
 from tiny_pdf import text_at, write_pdf
 
@@ -171,8 +171,7 @@ def test_receipts_have_their_keys_and_mined_fields_and_prices(tmp_path: Path) ->
         "price": ["0.50"],
     }
     assert told["receipt date"]["boxes"][0][0] > 40 and told["price"]["label"] == "RYE BREAD"
-    with pytest.raises(ValueError, match=r"expected a git repository; got none"):
-        Repository(tmp_path / "nothing")
+    refuses(r"expected a git repository; got none", Repository, tmp_path / "nothing")
 
 
 def test_fields_of_filings_come_from_the_text_layer(tmp_path: Path) -> None:
@@ -216,8 +215,7 @@ def test_pages_of_a_company_are_in_one_split_and_ask_for_absent_fields(real_fold
     for split in ("train", "validation", "test"):
         there = [city for city in CITIES if split_of_group(f"{city.lower()}store") == split]
         if not there:
-            with pytest.raises(ValueError, match="expected pages of the split"):
-                RealPages(path, split)
+            refuses("expected pages of the split", RealPages, path, split)
             continue
         pages = RealPages(path, split)
         assert len(pages) == len(there)
@@ -263,13 +261,11 @@ def test_sources_mix_drawn_and_real_pages(real_folder: Path) -> None:
     assert sources.page(np.random.default_rng(0)).kind == "receipts"
     with pytest.raises(FileNotFoundError, match=r"orders\.jsonl\.gz"):
         Sources({"orders": 1.0}, "train", real_folder=real_folder)
-    with pytest.raises(ValueError, match="page source: expected one of"):
-        Sources({"receipts": 1.0}, "train")
+    refuses("page source: expected one of", Sources, {"receipts": 1.0}, "train")
     (real_folder / "damaged.jsonl.gz").write_bytes((real_folder / "receipts.jsonl.gz").read_bytes()[:40])
     plain = real_folder / "plain.jsonl"
     plain.write_text('{"group": "x"}\n')
-    with pytest.raises(ValueError, match=r"expected a page a line.*; got KeyError"):
-        RealPages(plain, "train")
+    refuses(r"expected a page a line.*; got KeyError", RealPages, plain, "train")
 
 
 def asked_pages(sources: Sources, wanted: Any, **settings: Any) -> AskedPages:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from bad_calls import BAD, boxed
-from helpers import PAGE, QUESTION, loud_model, prompt
+from helpers import PAGE, QUESTION, loud_model, prompt, refuses
 from PIL import Image
 
 from arr_coc import ArrCocForConditionalGeneration
@@ -51,9 +51,7 @@ def test_bad_input_is_one_line_of_expected_and_got(model: Any, tmp_path: Path, c
 def test_a_checkpoint_without_a_processor_says_so(model: Any, tmp_path: Path, expected: str) -> None:
     model.save_pretrained(tmp_path)
     alone = ArrCocForConditionalGeneration.from_pretrained(tmp_path)
-    with pytest.raises(ValueError, match="^processor: expected .* to hold one") as error:
-        alone.generate(PAGE, QUESTION)
-    assert "\n" not in str(error.value)
+    refuses("^processor: expected .* to hold one", alone.generate, PAGE, QUESTION)
     inputs = prompt(model, (PAGE, QUESTION))  # the standard call does not need it
     assert torch.equal(alone.generate(**inputs, max_new_tokens=3), model.generate(**inputs, max_new_tokens=3))
     assert alone.encode_image(pixel_values=inputs.pixel_values).prefix_cache is None
@@ -69,14 +67,8 @@ def test_a_checkpoint_without_a_processor_says_so(model: Any, tmp_path: Path, ex
         ({"num_passes": 2, "num_beams": 2}, "num_beams: expected 1 beside num_passes; got 2"),
         ({"strategy": "oracle"}, r'strategy "oracle": expected boxes \(or relevance\) of the answer; got none'),
         ({"num_return_sequences": 2}, r"num_return_sequences: expected do_sample=True beside it, or at most num_beams"),
-        (
-            {"seed": 3, "do_sample": True},
-            r"seed: expected strategy random, .*set_seed seeds the tokens of do_sample; got strategy",
-        ),
-        (
-            {"history": "abc"},
-            r"history: expected turns \(question, answer\) of text, .* for each of 1 questions; got 'abc'",
-        ),
+        ({"seed": 3, "do_sample": True}, "seed: expected strategy random, .*set_seed seeds the tokens of do_sample; "),
+        ({"history": "abc"}, r"history: expected turns \(question, answer\) .* for each of 1 questions; got 'abc'"),
         ({"image": [PAGE] * 3, "question": [QUESTION] * 2}, r"images: expected 1 or 2 \(one per question\); got 3"),
     ],
 )
@@ -85,5 +77,4 @@ def test_what_no_image_changes_is_refused_before_any_is_encoded(
 ) -> None:
     """A document of six pages took 12 s first."""
     monkeypatch.setattr(model.model, "encode_image", None)
-    with pytest.raises(ValueError, match=message):
-        model.generate(**{"image": PAGE, "question": QUESTION, **arguments})
+    refuses(message, model.generate, **{"image": PAGE, "question": QUESTION, **arguments})

@@ -1,6 +1,7 @@
 """Every family's registry: names taken or unknown are refused, and what is registered can be built."""
 
 import pytest
+from helpers import refuses
 
 from arr_coc.modeling.allocators import ALLOCATORS
 from arr_coc.modeling.bridges import BRIDGES
@@ -27,8 +28,7 @@ def test_a_taken_name_is_refused(noun: str) -> None:
     registry = REGISTRIES[noun]
     assert registry.noun == noun
     name, first = sorted(registry.items())[0]
-    with pytest.raises(ValueError, match=f"^{noun}: expected a new name; got '{name}', which is taken by"):
-        registry.register(name)(object)
+    refuses(f"^{noun}: expected a new name; got '{name}', which is taken by", registry.register(name), object)
     assert registry[name] is first
 
 

@@ -1,4 +1,4 @@
-"""Reinforcement: exact probabilities of drawn sets, an unbiased gradient, and a scorer that learns without boxes."""
+"""Reinforcement: exact probabilities of drawn sets, an unbiased gradient, and what is trained by it."""
 
 from copy import deepcopy
 from itertools import combinations, permutations
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import tiny_model
+from helpers import refuses, tiny_model
 from torch import Tensor
 
 from arr_coc.training.reinforce import (
@@ -46,7 +46,7 @@ def order_log_probability(logits: Tensor, order: Tensor) -> Tensor:
     return (drawn - torch.logaddexp(drawn.flip(-1).logcumsumexp(-1).flip(-1), rest)).sum(-1)
 
 
-# ---- drawing ------------------------------------------------------------------------------------------------------
+# ---- drawing
 @pytest.mark.parametrize("scale", [0.0, 1.0, 8.0, 60.0])
 @pytest.mark.parametrize(("count", "drawn"), [(5, 2), (6, 4), (4, 4), (7, 1)])
 def test_probabilities_are_those_of_drawing_one_by_one(scale: float, count: int, drawn: int) -> None:
@@ -64,11 +64,10 @@ def test_probabilities_are_those_of_drawing_one_by_one(scale: float, count: int,
 
 @pytest.mark.parametrize("count", [0, N + 1])
 def test_more_patches_than_there_are_cannot_be_drawn(count: int) -> None:
-    with pytest.raises(ValueError, match=f"expected 1 to {N} patches; got {count}"):
-        draw_orders(logits_of(), count, generator=torch.Generator())
+    refuses(f"expected 1 to {N} patches; got {count}", draw_orders, logits_of(), count, generator=torch.Generator())
 
 
-# ---- the estimator ------------------------------------------------------------------------------------------------
+# ---- the estimator
 def exact_gradient(logits: Tensor, rewards: dict[tuple[int, ...], float]) -> Tensor:
     """Of the expected reward, every sequence enumerated."""
     logits = logits.double().requires_grad_()
@@ -240,8 +239,7 @@ def test_what_cannot_be_trained_is_refused(changes: Any, strategy: str, message:
     ],
 )
 def test_settings_are_checked(settings: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        ReinforceSettings(**settings)
+    refuses(message, ReinforceSettings, **settings)
 
 
 def test_questions_in_a_batch_are_answered_as_alone() -> None:

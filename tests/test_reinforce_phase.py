@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from helpers import tiny_checkpoint
+from helpers import refuses, tiny_checkpoint
 from trainers import PAGES, killed_at, launched, loaded, same, trainer_of, weights_of
 
 from arr_coc import ArrCocForConditionalGeneration
@@ -90,5 +90,4 @@ def test_two_processes_reinforce_one_scorer(tmp_path: Path) -> None:
     ],
 )
 def test_bad_settings_are_refused(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        replace(PHASE, **changes)
+    refuses(message, replace, PHASE, **changes)

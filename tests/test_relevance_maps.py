@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from helpers import tiny_model
+from helpers import refuses, tiny_model
 from scorer_contexts import SIDE, D, build, config, context
 
 from arr_coc.families.map_scorers import (
@@ -135,7 +135,6 @@ def test_coupling_is_the_best_cosine_with_a_word_of_the_question() -> None:
 
 
 # ---- Scorers of three maps: what each map is, and that relevance is their weighted sum and nothing else
-
 MAP_CASES = {
     "compositional": RELEVANCE_MAPS,
     "contextual": RELEVANCE_MAPS,
@@ -185,7 +184,7 @@ def test_each_level_reads_its_own_depth(level: str, depth: int) -> None:
     assert moved == [name == level for name in ("low", "mid", "high")]
 
 
-# ---- what the model makes for them --------------------------------------------------------------------------------
+# ---- what the model makes for them
 @torch.no_grad()
 def test_textures_and_depths_are_made_where_a_held_scorer_reads_them() -> None:
     expected = {"realizer": (2, None), "compositional": (13, None), "contextual": (24, None), "hierarchical": (2, 2)}
@@ -211,10 +210,8 @@ def test_textures_and_depths_are_made_where_a_held_scorer_reads_them() -> None:
 def test_a_texture_that_is_not_made_is_asked_for_by_name() -> None:
     whole = context()
     light = replace(whole, textures=whole.textures[:, :2])
-    with pytest.raises(ValueError, match=r'^fetcher_config.textures: expected "basic" \(or larger\) for "red"; got 2'):
-        light.texture("red")
-    with pytest.raises(ValueError, match=r"expected a texture among luminance, .*; got 24 channels without 'colour'"):
-        whole.texture("colour")
+    refuses(r'^fetcher_config.textures: expected "basic" \(or larger\) for "red"; got 2', light.texture, "red")
+    refuses(r"expected a texture among luminance, .*; got 24 channels without 'colour'", whole.texture, "colour")
     with pytest.raises(ValueError, match=r"^depths: expected an encoding .*; got features alone$"):
         build("hierarchical")(replace(whole, depths=None))
 
@@ -239,8 +236,6 @@ def test_what_reads_the_overview_alone_says_so_where_there_are_several_views() -
 
 
 # ---- A mixture of experts: two of four judge a patch, named for what they look at, none of them idle
-
-
 @torch.no_grad()
 def test_two_experts_judge_each_patch() -> None:
     gates = build("experts").gates(context())

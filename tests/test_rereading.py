@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import READS_WORDS, tiny_model
+from helpers import READS_WORDS, refuses, tiny_model
 from PIL import Image
 
 from arr_coc.modeling import rereading
@@ -120,9 +120,7 @@ def test_any_shape_of_image_is_cropped(size: tuple[int, int]) -> None:
         assert sheet.shape[1:] == (SIDE, 3) and not sheet.shape[0] % 16
 
 
-# ---- through the model -----------------------------------------------------------------------------------------------
-
-
+# ---- through the model
 def page(seed: int, size: tuple[int, int] = (300, 200)) -> Image.Image:
     """Bars as of print, at random."""
     pixels = np.full((size[1], size[0], 3), 255, np.uint8)
@@ -157,5 +155,4 @@ def test_a_page_is_read_again_alone_together_or_in_tiles(model: Any) -> None:
     for number, window in enumerate(tiles.windows.tolist()):
         alone = model.encode_image(image.crop(window), tiles="never")
         assert torch.equal(tiles.pieces[number], alone.pieces[0])
-    with pytest.raises(ValueError, match="reread: expected True or False; got 'yes'"):
-        model.encode_image(page(0), reread="yes")
+    refuses("reread: expected True or False; got 'yes'", model.encode_image, page(0), reread="yes")

@@ -163,8 +163,6 @@ def test_the_best_checkpoint_is_kept_and_loaded(checkpoint: Path, tmp_path: Path
 
 
 # ---- Training that is killed goes on exactly: `tests/kill_training.py`, which kills 20 times, at a smaller size
-
-
 @pytest.mark.slow
 def test_a_training_that_is_killed_goes_on_to_the_same_weights() -> None:
     command = [sys.executable, str(Path(__file__).with_name("kill_training.py")), "--kills", "5", "--steps", "10"]

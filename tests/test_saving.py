@@ -106,7 +106,6 @@ def test_the_processor_comes_from_where_the_weights_came_from(saved: Path, pictu
 
 
 # ---- When transformers' Auto classes learn ours: `import arr_coc` loads neither library, and is all that it takes
-
 REGISTERED = """
 from transformers import AutoConfig, AutoProcessor
 from transformers.models.auto.modeling_auto import AutoModel

@@ -5,12 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import tiny_model
 from scorer_contexts import LENGTH, PIXEL_TEXTURES, SIDE, C, D, W, build, context
 from torch import nn
 
 from arr_coc.families.relevance_maps import TEXTURES
-from arr_coc.model_summary import generated_image
 from arr_coc.modeling.patch_scorers import position_code
 from arr_coc.modeling.scorers import EMPTY, SCORERS, FetchContext, Scorer
 from arr_coc.modeling.vision_tower import KeyValueProjection, key_value_projection
@@ -29,16 +27,12 @@ def test_every_scorer_is_tested() -> None:
 
 
 @pytest.mark.parametrize("name", SCORER_CASES)
-def test_what_a_scorer_says_of_itself(name: str) -> None:
+@pytest.mark.parametrize("side", [4, 8])
+def test_one_finite_float32_score_per_patch(name: str, side: int) -> None:
     scorer = build(name)
     assert scorer.trained == (name in TRAINED) == any(True for _ in scorer.parameters())
     assert scorer.fetches == (name != "none")
-
-
-@pytest.mark.parametrize("name", SCORER_CASES)
-@pytest.mark.parametrize("side", [4, 8])
-def test_one_finite_float32_score_per_patch(name: str, side: int) -> None:
-    scores = build(name)(context(side=side))
+    scores = scorer(context(side=side))
     assert scores.shape == (3, side * side) and scores.dtype == torch.float32 and scores.isfinite().all()
 
 
@@ -321,8 +315,6 @@ def test_only_patches_with_text_are_scored_and_seen(monkeypatch: pytest.MonkeyPa
 
 
 # ---- Keys and values through a latent: the option of the scorers' and the bridges' attention
-
-
 def test_keys_and_values_are_made_of_the_latent_alone() -> None:
     torch.manual_seed(0)
     projection = key_value_projection(16, 3)
@@ -341,16 +333,3 @@ def test_a_narrow_latent_has_fewer_weights_and_all_of_them_learn(name: str) -> N
     assert scores.shape == plain(context()).shape and not torch.allclose(scores, plain(context()))
     nn.functional.binary_cross_entropy_with_logits(scores, torch.rand(scores.shape)).backward()
     assert all(p.grad is not None and p.grad.any() for n, p in latent.named_parameters() if "latent" in n or "up" in n)
-
-
-@torch.no_grad()
-def test_a_bridge_with_a_latent_keeps_base_tokens_whatever_is_fetched() -> None:
-    model = tiny_model(bridge={"kind": "transformer", "num_layers": 1, "num_heads": 2, "latent_size": 6})
-    names = [name for name, _ in model.model.bridge.named_parameters() if "latent" in name]
-    assert names and model.model.bridge.layers[0].self_attn.k_proj.weight.shape == (24, 6)
-    encoding = model.encode_image(generated_image(128))
-    model.generate(encoding, "What is it?", max_new_tokens=1)
-    answers = [model.generate(encoding, "What is it?", budget=budget, return_fetch=True) for budget in (0, 17)]
-    assert answers[1].fetch.indices.shape == (1, 17)
-    again = model.encode_image(generated_image(128))
-    assert torch.equal(again.tokens, encoding.tokens)

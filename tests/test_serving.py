@@ -43,8 +43,6 @@ def client(served: tuple[Server, str, Any]) -> Any:
 
 
 # ---- answers
-
-
 @pytest.mark.versions
 def test_answers_of_many_clients_are_those_of_generate(model: Any, client: Any) -> None:
     """Images, strategies and budgets mixed in one batch."""
@@ -307,84 +305,69 @@ def test_an_image_is_encoded_once(server: Server, model: Any, client: Any) -> No
 
 
 # ---- what is refused
-
-
-REFUSED: dict[str, tuple[dict[str, Any], int, str]] = {
-    "another model": ({"model": "gpt"}, 404, "model: expected 'tiny', which is served here"),
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "another model": ({"model": "gpt"}, "model: expected 'tiny', which is served here"),
     "an unknown part": (
         {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "input_audio"}]}]},
-        400,
         "messages.0.content: part 1: expected type text, image_url, file; got input_audio",
     ),
-    "a tool": ({"tools": [{"type": "function", "function": {"name": "f"}}]}, 400, "tools: expected none: this model"),
-    "too many tokens": ({"max_tokens": 1020}, 400, "tokens, images included, the context of 1024 holds no more"),
+    "a tool": ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools: expected none: this model"),
+    "too many tokens": ({"max_tokens": 1020}, "tokens, images included, the context of 1024 holds no more"),
     "more tokens than an answer has": (
         {"max_tokens": 5000},
-        400,
-        "max_tokens: expected at most 1024 (the server's --max-tokens: an answer keeps its place",
+        "at most 1024 (the server's --max-tokens",
     ),
     "too many pages": (
         {"messages": chat("a", data_url(pdf(*["Tax 1"] * 9)))},
-        400,
-        "pages of at most 100000 pixels together (the server's --max-pixels); got 9 of 168750: send fewer pages",
+        "got 9 of 168750: send fewer pages",
     ),
-    "no image": ({"messages": [{"role": "user", "content": "Hello?"}]}, 400, "expected at least one image; got none"),
+    "no image": ({"messages": [{"role": "user", "content": "Hello?"}]}, "expected at least one image; got none"),
     "a system's turn": (
         {"messages": [{"role": "system", "content": "x"}]},
-        400,
-        "messages.0.role: expected user or assistant: put instructions before the question",
+        "put instructions before the question",
     ),
-    "an answer last": ({"messages": [*chat("a", URLS[0]), {"role": "assistant", "content": "b"}]}, 400, "in turn"),
-    "no question": ({"messages": chat("  ", URLS[0])}, 400, "question: expected a non-empty string"),
-    "control tokens": ({"messages": chat("<|im_end|>", URLS[0])}, 400, "expected a non-empty string"),
-    "a file": ({"messages": chat("a", "/etc/hostname")}, 400, "image_url or file_data: expected a data: or http"),
-    "a file's URL": ({"messages": chat("a", "file:///etc/hostname")}, 400, "image_url or file_data: expected"),
-    "a host": (
-        {"messages": chat("a", "http://localhost/x.png")},
-        400,
-        "no host is allowed here (the server's --image-host",
-    ),
-    "no image in it": ({"messages": chat("a", data_url(b"nothing"))}, 400, "got text"),
-    "half an image": ({"messages": chat("a", data_url(IMAGES[0][:900]))}, 400, "got a corrupt one"),
-    "too many pixels": ({"messages": chat("a", data_url(png(noise(0, (400, 400)))))}, 400, "at most 100000 pixels"),
-    "too many images": ({"messages": chat("a", *URLS[:1] * 9)}, 400, "at most 8 images; got 9"),
-    "an unknown handle": ({"messages": chat("a", "encoding:enc_0")}, 404, "encode the image again"),
-    "a strategy": (
-        {"extra_body": {"strategy": "best"}},
-        400,
-        "strategy: expected one of attention, clip_query, none, oracle, random, realizer, saliency, variance (held",
-    ),
+    "an answer last": ({"messages": [*chat("a", URLS[0]), {"role": "assistant", "content": "b"}]}, "in turn"),
+    "no question": ({"messages": chat("  ", URLS[0])}, "question: expected a non-empty string"),
+    "control tokens": ({"messages": chat("<|im_end|>", URLS[0])}, "expected a non-empty string"),
+    "a file": ({"messages": chat("a", "/etc/hostname")}, "image_url or file_data: expected a data: or http"),
+    "a file's URL": ({"messages": chat("a", "file:///etc/hostname")}, "image_url or file_data: expected"),
+    "a host": ({"messages": chat("a", "http://localhost/x.png")}, "no host is allowed here (the server's --image"),
+    "no image in it": ({"messages": chat("a", data_url(b"nothing"))}, "got text"),
+    "half an image": ({"messages": chat("a", data_url(IMAGES[0][:900]))}, "got a corrupt one"),
+    "too many pixels": ({"messages": chat("a", data_url(png(noise(0, (400, 400)))))}, "at most 100000 pixels"),
+    "too many images": ({"messages": chat("a", *URLS[:1] * 9)}, "at most 8 images; got 9"),
+    "an unknown handle": ({"messages": chat("a", "encoding:enc_0")}, "encode the image again"),
+    "a strategy": ({"extra_body": {"strategy": "best"}}, "random, realizer, saliency, variance (held"),
     "a budget": (
         {"extra_body": {"budget": 10_000}},
-        400,
-        "budget: expected 0 to 256 patches (all that can be fetched), or fast (4), balanced (11), standard (17)",
+        "budget: expected 0 to 256 patches (all that can be fetched)",
     ),
-    "a few pixels": ({"messages": chat("a", data_url(png(noise(0, (1, 1)))))}, 400, "sides of at least 8 px"),
-    "a budget that is no number": ({"extra_body": {"budget": True}}, 400, "budget"),
-    "tokens that are no number": ({"extra_body": {"max_tokens": True}}, 400, "max_tokens"),
-    "two limits": ({"max_tokens": 5, "max_completion_tokens": 6}, 400, "max_tokens: expected it alone, or max_compl"),
-    "no passes": ({"extra_body": {"num_passes": 0}}, 400, "num_passes: expected"),
+    "a few pixels": ({"messages": chat("a", data_url(png(noise(0, (1, 1)))))}, "sides of at least 8 px"),
+    "a budget that is no number": ({"extra_body": {"budget": True}}, "budget"),
+    "tokens that are no number": ({"extra_body": {"max_tokens": True}}, "max_tokens"),
+    "two limits": ({"max_tokens": 5, "max_completion_tokens": 6}, "max_tokens: expected it alone, or max_compl"),
+    "no passes": ({"extra_body": {"num_passes": 0}}, "num_passes: expected"),
     "passes over two images": (
         {"messages": chat("a", *URLS[:2]), "extra_body": {"num_passes": 2}},
-        400,
-        "prompts of one image without tiles",
+        "of one image ",
     ),
-    "a field": ({"extra_body": {"stratgy": "none"}}, 400, "stratgy"),
-    "rows of a table": ({"response_format": schema_of(rows={"type": "array"})}, 400, "rows: expected type string, num"),
-    "any JSON": ({"response_format": {"type": "json_object"}}, 400, "response_format.type"),
-    "a seed of samples": ({"seed": 1, "temperature": 0.5}, 400, "seed: expected temperature 0 with it (sampled"),
-    "two answers": ({"n": 2}, 400, "n: expected 1, one answer a request"),
-    "other tokens' probabilities": ({"logprobs": True, "top_logprobs": 5}, 400, "top_logprobs: expected 0; got 5"),
-    "empty stops": ({"stop": [""]}, 400, "stop: expected"),
-    "a long question": ({"messages": chat("long " * 2000, URLS[0])}, 400, "tokens"),
+    "a field": ({"extra_body": {"stratgy": "none"}}, "stratgy"),
+    "rows of a table": ({"response_format": schema_of(rows={"type": "array"})}, "rows: expected type string, num"),
+    "any JSON": ({"response_format": {"type": "json_object"}}, "response_format.type"),
+    "a seed of samples": ({"seed": 1, "temperature": 0.5}, "seed: expected temperature 0 with it (sampled"),
+    "two answers": ({"n": 2}, "n: expected 1, one answer a request"),
+    "other tokens' probabilities": ({"logprobs": True, "top_logprobs": 5}, "top_logprobs: expected 0; got 5"),
+    "empty stops": ({"stop": [""]}, "stop: expected"),
+    "a long question": ({"messages": chat("long " * 2000, URLS[0])}, "tokens"),
 }
 
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_refusals_say_why_and_nothing_of_the_server(case: str, server: Server, client: Any) -> None:
-    changes, status, message = REFUSED[case]
+    changes, message = REFUSED[case]
     with pytest.raises(openai.APIStatusError) as caught:
         client.chat.completions.create(**{"model": "tiny", "messages": chat(QUESTION, URLS[0]), **changes})
+    status = 404 if case in ("another model", "an unknown handle") else 400
     assert caught.value.status_code == status and message in str(caught.value.body)
     body = caught.value.response.text
     assert len(body) < 1000 and not re.search(r"/(tmp|root|home|usr|work)/|Traceback|\.py", body)
@@ -393,70 +376,51 @@ def test_refusals_say_why_and_nothing_of_the_server(case: str, server: Server, c
 
 ASKED = {"model": "tiny", "messages": chat(QUESTION, URLS[0])}
 TEXT = {"type": "text", "text": "a"}
+HALF = chat("a\ud83d", URLS[0])
 MUCH_DETAIL = {"type": "image_url", "image_url": {"url": URLS[0], "detail": "much"}}
+DETAIL = "messages.0.content.0.image_url.detail"
+
+
+def says(content: Any) -> dict[str, Any]:
+    return {**ASKED, "messages": [{"role": "user", "content": content}]}
 
 
 @pytest.mark.parametrize(
-    ("body", "field", "message"),
+    ("body", "message"),
     [
-        (
-            {"model": "tiny", "messages": chat("a\ud83d", URLS[0])},
-            None,
-            "question: expected text, which UTF-8 can hold; got 'a\\ud83d' (str)",
-        ),
-        (b"", None, "body: expected a JSON object (Content-Type: application/json); got none"),
-        (b"{", None, "body: expected JSON; got other content"),
-        ([1], None, "body: expected a JSON object (Content-Type: application/json); got a list of 1"),
-        ({}, "model", "model: expected this field; got none"),
-        ({"model": "tiny"}, "messages", "messages: expected this field; got none"),
-        ({**ASKED, "model": 3}, "model", "model: expected text; got 3"),
-        ({**ASKED, "messages": "a"}, "messages", 'messages: expected a list; got "a"'),
-        ({**ASKED, "messages": []}, "messages", "messages: expected a length of at least 1; got a list of 0"),
-        ({**ASKED, "messages": [5]}, "messages.0", "messages.0: expected an object; got 5"),
-        (
-            {**ASKED, "messages": [{"role": "user", "content": 5}]},
-            "messages.0.content",
-            "messages.0.content: expected text or a list; got 5",
-        ),
-        (
-            {**ASKED, "messages": [{"role": "user", "content": [{"type": "text"}]}]},
-            "messages.0.content.0.text",
-            "messages.0.content.0.text: expected this field; got none",
-        ),
-        (
-            {**ASKED, "messages": [{"role": "user", "content": [TEXT, {**TEXT, "x": 1}]}]},
-            "messages.0.content.1.x",
-            "messages.0.content.1.x: expected no such field; got 1",
-        ),
-        ({**ASKED, "max_tokens": 1.5}, "max_tokens", "max_tokens: expected an integer; got 1.5"),
-        (
-            {**ASKED, "messages": [{"role": "user", "content": [MUCH_DETAIL]}]},
-            "messages.0.content.0.image_url.detail",
-            "messages.0.content.0.image_url.detail: expected 'auto', 'low', 'high' or 'original'; got \"much\"",
-        ),
-        ({**ASKED, "max_tokens": 0}, "max_tokens", "max_tokens: expected at least 1; got 0"),
-        ({**ASKED, "temperature": "hot"}, "temperature", 'temperature: expected a number; got "hot"'),
-        ({**ASKED, "stop": [5]}, "stop.0", "stop.0: expected text; got 5"),
-        ({**ASKED, "stream": "maybe"}, "stream", 'stream: expected true or false; got "maybe"'),
-        ({**ASKED, "budget": {}}, "budget", "budget: expected an integer or a number or text; got an object"),
-        ({**ASKED, "num_passes": True}, "num_passes", "num_passes: expected an integer or 'auto'; got true"),
+        ({**ASKED, "messages": HALF}, "question: expected text, which UTF-8 can hold; got 'a\\ud83d' (str)"),
+        (b"", "body: expected a JSON object (Content-Type: application/json); got none"),
+        (b"{", "body: expected JSON; got other content"),
+        ([1], "body: expected a JSON object (Content-Type: application/json); got a list of 1"),
+        ({}, "model: expected this field; got none"),
+        ({"model": "tiny"}, "messages: expected this field; got none"),
+        ({**ASKED, "model": 3}, "model: expected text; got 3"),
+        ({**ASKED, "messages": "a"}, 'messages: expected a list; got "a"'),
+        ({**ASKED, "messages": []}, "messages: expected a length of at least 1; got a list of 0"),
+        ({**ASKED, "messages": [5]}, "messages.0: expected an object; got 5"),
+        (says(5), "messages.0.content: expected text or a list; got 5"),
+        (says([{"type": "text"}]), "messages.0.content.0.text: expected this field; got none"),
+        (says([TEXT, {**TEXT, "x": 1}]), "messages.0.content.1.x: expected no such field; got 1"),
+        (says([MUCH_DETAIL]), f"{DETAIL}: expected 'auto', 'low', 'high' or 'original'; got \"much\""),
+        ({**ASKED, "max_tokens": 1.5}, "max_tokens: expected an integer; got 1.5"),
+        ({**ASKED, "max_tokens": 0}, "max_tokens: expected at least 1; got 0"),
+        ({**ASKED, "temperature": "hot"}, 'temperature: expected a number; got "hot"'),
+        ({**ASKED, "stop": [5]}, "stop.0: expected text; got 5"),
+        ({**ASKED, "stream": "maybe"}, 'stream: expected true or false; got "maybe"'),
+        ({**ASKED, "budget": {}}, "budget: expected an integer or a number or text; got an object"),
+        ({**ASKED, "num_passes": True}, "num_passes: expected an integer or 'auto'; got true"),
     ],
 )
-def test_an_invalid_body_is_refused_by_field(
-    served: tuple[Server, str, Any], body: Any, field: str | None, message: str
-) -> None:
+def test_an_invalid_body_is_refused_by_field(served: tuple[Server, str, Any], body: Any, message: str) -> None:
     """The words were pydantic's: "Input should be a valid string", or "Field required", in `messages.0.content.str`."""
     content = body if isinstance(body, bytes) else json.dumps(body)
     with openai.DefaultHttpxClient() as http:
         headers = {"Content-Type": "application/json"}
         answer = http.post(f"{served[1]}/chat/completions", content=content, headers=headers)
-    error = answer.json()["error"]
-    assert answer.status_code == 400 and error == {
-        "message": message,
-        "type": "invalid_request_error",
-        "param": field,
-        "code": None,
-    }
+    field = message.partition(":")[0]
+    error = {"message": message, "type": "invalid_request_error", "code": None}
+    error["param"] = None if field in ("body", "question") else field
+    assert answer.status_code == 400 and answer.json()["error"] == error
 
 
 def test_who_is_late_is_told_so(server: Server, client: Any) -> None:
@@ -554,8 +518,6 @@ def test_a_question_cancelled_early_never_runs(server: Server, client: Any, monk
 
 
 # ---- images
-
-
 def test_workers_that_are_killed_or_hang_are_replaced(
     server: Server, model: Any, client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -581,8 +543,6 @@ def test_workers_that_are_killed_or_hang_are_replaced(
 
 
 # ---- status
-
-
 @pytest.mark.versions
 def test_status_and_metrics(served: tuple[Server, str, Any], client: Any) -> None:
     root = client.with_options(base_url=served[1].removesuffix("/v1"))

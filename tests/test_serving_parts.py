@@ -5,11 +5,12 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from helpers import Cli, png, tiny_tokenizer
+from helpers import Cli, png, refuses, tiny_tokenizer
 from serving_client import chat, data_url, noise
 from starlette.responses import JSONResponse
 from starlette.types import Message
@@ -25,9 +26,8 @@ from arr_coc.serving.metrics import Metrics, length_label
 from arr_coc.serving.protocol import error_body, invalid_field
 from arr_coc.serving.settings import ServerSettings, UseSettings
 
+
 # ---- the guard
-
-
 async def echo(scope: Message, receive: Any, send: Any) -> None:
     body = (await receive())["body"]
     await send({"type": "http.response.start", "status": 200, "headers": []})
@@ -102,8 +102,6 @@ def test_a_server_that_is_full_or_ends_takes_nothing() -> None:
 
 
 # ---- ids
-
-
 def test_ids_stand_for_rows_never_come_again_and_stay_within_32_bits() -> None:
     rows = TokenRows(nn.Embedding(10, 4), 10, 6)
     first, second = torch.randn(3, 4), torch.randn(2, 4)
@@ -117,8 +115,7 @@ def test_ids_stand_for_rows_never_come_again_and_stay_within_32_bits() -> None:
         ids = rows.take(first)
         assert not seen & {*ids} and torch.equal(rows(torch.tensor(ids)), first)
         seen |= {*ids}
-    with pytest.raises(ValueError, match="rows: expected at most 1 tokens, which are free; got 2"):
-        rows.take(second)
+    refuses("rows: expected at most 1 tokens, which are free; got 2", rows.take, second)
     rows = TokenRows(nn.Embedding(10, 4), 10, 2)
     rows._uses = [rows._rounds - 1, rows._rounds]
     ids = rows.take(torch.randn(2, 4))
@@ -126,8 +123,6 @@ def test_ids_stand_for_rows_never_come_again_and_stay_within_32_bits() -> None:
 
 
 # ---- text
-
-
 @pytest.mark.parametrize("stop", [(), ("wo",), ("world", "lo w"), ("x",), ("\u00fcs",)])
 def test_pieces_make_up_the_text_and_are_never_taken_back(stop: tuple[str, ...]) -> None:
     tokenizer = tiny_tokenizer()
@@ -170,13 +165,9 @@ def test_thinking_is_not_shown_as_it_comes(written: str, stop: tuple[str, ...], 
 
 
 # ---- settings
-
-
 def test_settings_are_positive_and_lengths_have_names(cli: Cli, tmp_path: Any) -> None:
-    with pytest.raises(ValueError, match="max_body: expected a positive number; got 0"):
-        ServerSettings(max_body=0)
-    with pytest.raises(ValueError, match="answer_seconds: expected a positive number; got nan"):
-        ServerSettings(answer_seconds=float("nan"))
+    refuses("max_body: expected a positive number; got 0", ServerSettings, max_body=0)
+    refuses("answer_seconds: expected a positive number; got nan", ServerSettings, answer_seconds=float("nan"))
     assert [length_label(tokens) for tokens in (1, 128, 129, 9000)] == ["128", "128", "256", "more"]
     assert cli("serve", tmp_path / "typo")[0] == 2
     code, _, err = cli("serve", "--max-body", "0")
@@ -189,8 +180,7 @@ def test_keys_come_from_a_file_or_the_environment(tmp_path: Any, monkeypatch: py
     (tmp_path / "keys").write_text("c\n\n d \n")
     assert _keys(str(tmp_path / "keys")) == ("c", "d")
     (tmp_path / "none").write_text("\n")
-    with pytest.raises(ValueError, match="^--api-keys: expected a file with a key per line; got none"):
-        _keys(str(tmp_path / "none"))
+    refuses("^--api-keys: expected a file with a key per line; got none", _keys, str(tmp_path / "none"))
 
 
 SECRET = b"secret of all servers"
@@ -283,44 +273,23 @@ def test_each_field_is_a_question() -> None:
 
 @pytest.mark.parametrize(
     ("kinds", "text", "value"),
-    [
-        (("number",), "$1,234.50", 1234.5),
-        (("number",), "1.234,50 EUR", 1234.5),
-        (("number",), "12", 12),
-        (("number",), "1,50,000", 150000),
-        (("number",), "12 m", 12),
-        (("integer",), "-3 items", -3),
-        (("boolean",), "Yes.", True),
-        (("boolean",), "no", False),
-        (("string",), " 12.50 ", "12.50"),
-        (("string", "null"), "Not on the page", None),
-        (("number",), "-$12.50", -12.5),
-        (("number",), "\u221212.50", -12.5),
-        (("number",), "($12.50)", -12.5),
-        (("number",), "$(12.50)", -12.5),
-        (("number",), "EUR (12,50)", -12.5),
-        (("number",), "\u201312.50", -12.5),
-        (("number",), "12.50-", -12.5),
-        (("number",), "- EUR 3", -3),
-        (("number",), "$-3", -3),
-        (("number",), "Tax -3", -3),
-        (("number",), "Tax - 3", 3),
-        (("number",), "$3 - paid", 3),
-        (("number",), "$.50", 0.5),
-        (("number",), "No.5", 5),
-        (("number",), "EUR12.50", 12.5),
-        (("number",), "1 234 567,5 kr", 1234567.5),
-        (("number",), "2 pages", 2),
-        (("integer",), "9007199254740993", 9007199254740993),
-        (("number",), "1" * 400, int("1" * 400)),
-        (("string", "integer"), "17", 17),
-        (("integer", "string"), "0117 496 0123", "0117 496 0123"),
-        (("string", "integer"), "MB-77120", "MB-77120"),
-        (("string", "integer"), "007", "007"),
-    ],
+    (
+        [("number", "$1,234.50", 1234.5), ("number", "1.234,50 EUR", 1234.5), ("number", "12", 12)]
+        + [("number", "1,50,000", 150000), ("number", "12 m", 12), ("integer", "-3 items", -3)]
+        + [("boolean", "Yes.", True), ("boolean", "no", False), ("string", " 12.50 ", "12.50")]
+        + [("string null", "Not on the page", None), ("number", "-$12.50", -12.5), ("number", "\u221212.50", -12.5)]
+        + [("number", "($12.50)", -12.5), ("number", "$(12.50)", -12.5), ("number", "EUR (12,50)", -12.5)]
+        + [("number", "\u201312.50", -12.5), ("number", "12.50-", -12.5), ("number", "- EUR 3", -3)]
+        + [("number", "$-3", -3), ("number", "Tax -3", -3), ("number", "Tax - 3", 3), ("number", "$3 - paid", 3)]
+        + [("number", "$.50", 0.5), ("number", "No.5", 5), ("number", "EUR12.50", 12.5)]
+        + [("number", "1 234 567,5 kr", 1234567.5), ("number", "2 pages", 2)]
+        + [("integer", "9007199254740993", 9007199254740993), ("number", "1" * 400, int("1" * 400))]
+        + [("string integer", "17", 17), ("integer string", "0117 496 0123", "0117 496 0123")]
+        + [("string integer", "MB-77120", "MB-77120"), ("string integer", "007", "007")]
+    ),
 )
-def test_values(kinds: tuple[str, ...], text: str, value: Any) -> None:
-    found = SchemaField(("x",), "?", kinds).value(text)
+def test_values(kinds: str, text: str, value: Any) -> None:
+    found = SchemaField(("x",), "?", tuple(kinds.split())).value(text)
     assert found == value and type(found) is type(value)
 
 
@@ -336,14 +305,8 @@ def test_values(kinds: tuple[str, ...], text: str, value: Any) -> None:
 )
 def test_answers_that_are_no_values(kinds: tuple[str, ...], text: str, required: bool) -> None:
     field = SchemaField(("x",), "?", kinds, required=required)
-    with pytest.raises(ValueError, match=f"x: expected an answer that is {' or '.join(kinds)}; got '{text}'"):
-        field.value(text)
+    refuses(f"x: expected an answer that is {' or '.join(kinds)}; got '{text}'", field.value, text)
     assert field.needed == (required and "null" not in kinds)
-
-
-def test_what_is_not_on_the_page_is_no_value_of_a_needed_field() -> None:
-    with pytest.raises(ValueError, match="x: expected an answer that is on the page; got 'Not on the page'"):
-        SchemaField(("x",), "?", ("string",)).value("Not on the page")
 
 
 @pytest.mark.parametrize(
@@ -359,12 +322,10 @@ def test_values_obey_the_schema(part: dict[str, Any], text: str, message: str) -
     for name in ("anyOf", "oneOf"):
         (field,) = fields_of({"properties": {"x": {name: [part, {"type": "null"}]}}, "required": ["x"]})
         assert field.kinds == (part["type"], "null") and field.value("not on the page") is None
-        with pytest.raises(ValueError, match=f"x: expected an answer that its schema allows; got '{text}': {message}"):
-            field.value(text)
+        refuses(f"x: expected an answer that its schema allows; got '{text}': {message}", field.value, text)
     (money,) = fields_of({"properties": {"x": {"type": "number", "multipleOf": 0.01}}})
     assert money.value("$19.99") == 19.99  # which it is not among floats
-    with pytest.raises(ValueError, match="19.995 is not a multiple of 0.01"):
-        money.value("19.995")
+    refuses("19.995 is not a multiple of 0.01", money.value, "19.995")
     (date,) = fields_of({"properties": {"x": {"type": "string", "format": "date"}}})
     for text in ("2025-04-13", "13 April 2025", "13/04/2025 10:15"):  # only the first had a value
         assert date.value(text) == "2025-04-13"
@@ -400,14 +361,8 @@ def test_an_object_obeys_the_whole_schema() -> None:
         ({"properties": {"a": {"enum": []}}}, "a: expected values of its type; got none"),
         ({"properties": {"a": {"type": "integer", "enum": ["b"]}}}, "a: expected values of its type; got none"),
         ({"properties": {"a": {}}, "required": ["a", "z"]}, "schema: expected required names .*; got z"),
-        (
-            {"properties": {"a": {"type": "integer", "allOf": [{"minimum": 10}], "minimum": 0}}},
-            "a: expected no other minimum beside allOf; got two",
-        ),
-        (
-            {"properties": {"a": {"type": "number", "minimum": 5, "exclusiveMaximum": 1}}},
-            "a: expected minimum up to exclusiveMaximum; got 5 and 1",
-        ),
+        ({"properties": {"a": {"allOf": [{"minimum": 10}], "minimum": 0}}}, "a: expected no other minimum beside"),
+        ({"properties": {"a": {"minimum": 5, "exclusiveMaximum": 1}}}, "a: expected minimum up to exclusiveMaximum"),
         ({"properties": {"a": {"minLength": 5, "maxLength": 2}}}, "a: expected minLength up to maxLength; got 5 and 2"),
         ({"properties": {"a": {"type": 5}}}, "properties.a.type: expected a JSON schema; got 5 is not valid"),
         ({"properties": {"a": {}}, "required": 5}, "required: expected a JSON schema; got 5 is not of type 'array'"),
@@ -416,24 +371,21 @@ def test_an_object_obeys_the_whole_schema() -> None:
     ],
 )
 def test_schemas_that_are_refused(schema: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=f"^response_format: .*{message}"):
-        fields_of(schema)
+    refuses(f"^response_format: .*{message}", fields_of, schema)
+
+
+NO_HOOKS = ("nothing:x", "json:nothing", "json", "json:__name__")
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("make", "message"),
     [
-        ({"sample": 2.0}, "sample: expected a share from 0 to 1; got 2.0"),
-        ({"feedback_bytes": 0}, "feedback_bytes: expected a positive number; got 0"),
-        ({"redact": "a:b"}, "redact: expected a log of examples or of feedback; got none"),
+        (partial(UseSettings, sample=2.0), "sample: expected a share from 0 to 1; got 2.0"),
+        (partial(UseSettings, feedback_bytes=0), "feedback_bytes: expected a positive number; got 0"),
+        (partial(UseSettings, redact="a:b"), "redact: expected a log of examples or of feedback; got none"),
+        *((partial(load_hook, name), "redact: expected MODULE:FUNCTION; got") for name in NO_HOOKS),
+        (partial(SchemaField(("x",), "?", ("string",)).value, "Not on the page"), "on the page; got 'Not on the page'"),
     ],
 )
-def test_settings_that_cannot_be(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        UseSettings(**settings)
-
-
-@pytest.mark.parametrize("name", ["nothing:x", "json:nothing", "json", "json:__name__"])
-def test_hooks_that_are_none(name: str) -> None:
-    with pytest.raises(ValueError, match="redact: expected MODULE:FUNCTION; got"):
-        load_hook(name)
+def test_settings_hooks_and_needed_values_that_cannot_be(make: Callable[[], Any], message: str) -> None:
+    refuses(message, make)

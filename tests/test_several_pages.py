@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import LARGE_TEXT, READS_WORDS, SCORES_WORDS, png, tiny_model
+from helpers import LARGE_TEXT, READS_WORDS, SCORES_WORDS, png, refuses, tiny_model
 from PIL import Image
 from serving_client import SETTINGS, ask, data_url, serving, text_of
 from torch import Tensor
@@ -147,8 +147,7 @@ def test_what_is_chosen_for_all_pages_is_refused_beside_ranked_ones(model: Any, 
         "boxes": {"boxes": [[(0, 0, 9, 9)], [(0, 0, 9, 9)]], "strategy": "oracle"},
         "patches": {"patches": torch.tensor([[0], [1]])},
     }[given]
-    with pytest.raises(ValueError, match='spread: expected another than "ranked"'):
-        model.generate(document, QUESTION, spread="ranked", **options)
+    refuses('spread: expected another than "ranked"', model.generate, document, QUESTION, spread="ranked", **options)
 
 
 @pytest.mark.slow

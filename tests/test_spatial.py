@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from graphs import BOTH, BRIDGES, TEXT, spatial_model
-from helpers import CARD, LARGE_TEXT, PAGE, drawn, prompt, tiny_config
+from helpers import CARD, LARGE_TEXT, PAGE, drawn, prompt, refuses, tiny_config
 from lone import QUESTION
 from torch import Tensor
 from transformers import Qwen3VLConfig, Qwen3VLModel
@@ -32,9 +32,7 @@ def model() -> ArrCocForConditionalGeneration:
     return spatial_model()
 
 
-# ---- the slow reference: loops over tokens, no batch, no cache ------------------------------------------------------
-
-
+# ---- the slow reference: loops over tokens, no batch, no cache
 def cell_middle(cell: int, rows: int) -> tuple[float, float]:
     return 4 * (cell // rows) + 1.5, 4 * (cell % rows) + 1.5
 
@@ -206,9 +204,7 @@ def test_several_images_of_a_prompt_and_another_side(model: Any) -> None:
     assert torch.allclose(out.logits[0], expected, atol=1e-5)
 
 
-# ---- which depths fetched tokens get --------------------------------------------------------------------------------
-
-
+# ---- which depths fetched tokens get
 @torch.no_grad()
 def test_the_hierarchical_scorers_levels_choose_the_depths_of_fetched_tokens() -> None:
     fetcher = {"scorers": ["hierarchical"], "strategy": "hierarchical"}
@@ -303,9 +299,7 @@ def test_what_a_layout_puts_around_an_image_gets_no_planes(bridge: dict[str, Any
     assert planes.flatten(1).any(1).sum() == 16 + 9 < len(planes)
 
 
-# ---- decoding -------------------------------------------------------------------------------------------------------
-
-
+# ---- decoding
 SETTINGS: dict[str, dict[str, Any]] = {
     "greedy": {},
     "beams": {"num_beams": 3, "num_return_sequences": 1},
@@ -367,9 +361,7 @@ def test_later_passes_put_their_tokens_in_place(model: Any, strategy: str, monke
     assert uncached == answer.text
 
 
-# ---- models without, and what is refused ----------------------------------------------------------------------------
-
-
+# ---- models without, and what is refused
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -380,8 +372,7 @@ def test_later_passes_put_their_tokens_in_place(model: Any, strategy: str, monke
     ],
 )
 def test_a_config_that_cannot_read_them_is_refused(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        tiny_config(**changes)
+    refuses(message, tiny_config, **changes)
 
 
 @pytest.mark.parametrize("bridge", BRIDGES)
@@ -395,8 +386,7 @@ def test_whoever_reads_embeddings_alone_refuses_them(bridge: str, tmp_path: Path
         lambda: export_language_model(model, tmp_path / "out"),
         lambda: PeerQuestion(model, encoding, QUESTION),
     ):
-        with pytest.raises(ValueError, match=r": expected a model whose prompts are embeddings alone .*; got layout"):
-            begin()
+        refuses(r": expected a model whose prompts are embeddings alone .*; got layout", begin)
     assert not list(tmp_path.iterdir())
 
 
@@ -405,7 +395,6 @@ def test_positions_of_the_callers_are_refused_beside_images(model: Any) -> None:
     positions = torch.arange(inputs["input_ids"].shape[1])[None]
     with pytest.raises(ValueError, match=r"^position_ids: expected none beside images with layout 'qwen3_vl'"):
         model(**inputs, position_ids=positions)
-    with pytest.raises(ValueError, match=r"^position_ids: expected none beside images"):
-        model.generate(**inputs, position_ids=positions)
+    refuses(r"^position_ids: expected none beside images", model.generate, **inputs, position_ids=positions)
     words = model(input_ids=torch.arange(65, 75)[None], position_ids=torch.arange(10)[None]).logits
     assert torch.equal(words, model(input_ids=torch.arange(65, 75)[None]).logits)

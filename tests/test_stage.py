@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from helpers import refuses
 from torch import Tensor, nn
 
 from arr_coc.training.checkpoints import load_state, older, save_state
@@ -84,8 +85,7 @@ def test_an_unfinished_checkpoint_without_its_schedule_is_refused(tmp_path: Path
     state = load_state(tmp_path / "a.pt")
     assert state is not None and state.pop("schedule")
     save_state(tmp_path / "a.pt", state)
-    with pytest.raises(ValueError, match="expected a checkpoint with its learning-rate schedule; got .* at step 2"):
-        straight_line(tmp_path / "a.pt")
+    refuses("expected a checkpoint with its learning-rate schedule; got .* at step 2", straight_line, tmp_path / "a.pt")
 
 
 def flip(path: Path) -> None:
@@ -119,28 +119,23 @@ def test_where_every_checkpoint_is_damaged_it_says_so(tmp_path: Path) -> None:
     straight_line(path, stop=5)
     for file in (path, older(path)):
         flip(file)
-    with pytest.raises(ValueError, match=r"a\.pt: expected a whole checkpoint .*; got 2 damaged"):
-        straight_line(path)
+    refuses(r"a\.pt: expected a whole checkpoint .*; got 2 damaged", straight_line, path)
     assert path.exists() and older(path).exists()
 
 
 @pytest.mark.parametrize("state", [{"step": 2}, {"step": 2, "weights": {"other": torch.ones(1)}}, {"weights": None}])
 def test_a_checkpoint_of_something_else_is_refused(state: dict[str, Any], tmp_path: Path) -> None:
     save_state(tmp_path / "a.pt", state)
-    with pytest.raises(ValueError, match=r"a\.pt: expected a checkpoint of this stage and model; got "):
-        straight_line(tmp_path / "a.pt")
+    refuses(r"a\.pt: expected a checkpoint of this stage and model; got ", straight_line, tmp_path / "a.pt")
 
 
 def test_a_damaged_curve_is_refused_with_its_name(tmp_path: Path) -> None:
     straight_line(tmp_path / "a.pt", stop=3)
     (tmp_path / "a.jsonl").write_text('["step"]\n')
-    with pytest.raises(ValueError, match=r"a\.jsonl: expected a line of"):
-        straight_line(tmp_path / "a.pt")
+    refuses(r"a\.jsonl: expected a line of", straight_line, tmp_path / "a.pt")
 
 
 # ---- Muon for the matrices of stacked layers, AdamW for the rest, under one schedule
-
-
 class Stacked(nn.Module):
     """A stack of two layers between a projection and a head."""
 
@@ -161,8 +156,7 @@ def stacked() -> Stacked:
 
 
 def test_unknown_optimisers_are_refused_with_the_recipe() -> None:
-    with pytest.raises(ValueError, match="optimizer: expected one of adamw, muon; got 'sgd'"):
-        RecognitionStage(optimizer="sgd")
+    refuses("optimizer: expected one of adamw, muon; got 'sgd'", RecognitionStage, optimizer="sgd")
 
 
 def test_matrices_of_stacked_layers_get_orthogonal_updates_and_alone_decay(stacked: Stacked) -> None:

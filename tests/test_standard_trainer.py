@@ -36,8 +36,6 @@ def test_the_best_model_is_loaded_at_the_end(tmp_path: Path) -> None:
 
 
 # ---- losses
-
-
 @torch.no_grad()
 def test_the_loss_of_a_batch_counts_by_its_share_of_the_tokens() -> None:
     model = tiny_model()

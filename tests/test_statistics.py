@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from helpers import refuses
 
 from arr_coc.evaluation.statistics import (
     SIGNIFICANCE,
@@ -25,8 +26,7 @@ def test_sign_flip_by_hand() -> None:
     """9 gained, 1 lost: 2 * (1 + 10) / 2^10, which sign flips approach."""
     assert sign_flip(*paired(9, 1, same=50)) == pytest.approx(22 / 1024, abs=0.004)
     assert sign_flip(*paired(5, 5)) == 1.0 == sign_flip([1, 0], [1, 0])
-    with pytest.raises(ValueError, match="scores: expected the same items for both; got 1 and 2"):
-        sign_flip([1], [1, 0])
+    refuses("scores: expected the same items for both; got 1 and 2", sign_flip, [1], [1, 0])
     # Ten questions that go together are one piece of evidence.
     first, second = paired(20, 0)
     assert sign_flip(first, second) < 0.001
@@ -38,10 +38,8 @@ def test_holm_by_hand() -> None:
     assert holm([0.04, 0.01, 0.03]) == pytest.approx([0.06, 0.03, 0.06])
     assert holm([0.5, 0.9]) == [1.0, 1.0]
     assert holm([]) == []
-    with pytest.raises(ValueError, match="values: expected at least one; got none"):
-        bootstrap_mean([])
-    with pytest.raises(ValueError, match=r"groups: expected one per value \(2\); got 1"):
-        bootstrap_mean([1, 2], groups=[0])
+    refuses("values: expected at least one; got none", bootstrap_mean, [])
+    refuses(r"groups: expected one per value \(2\); got 1", bootstrap_mean, [1, 2], groups=[0])
 
 
 def test_the_test_the_interval_and_the_number_of_images_must_agree() -> None:
@@ -67,9 +65,7 @@ def test_what_no_image_shows_is_not_ruled_out() -> None:
     assert clustered_error([0.9] * 7, [0.3] * 7, groups=groups) > 0.1
 
 
-# ---- simulated runs: how often is a comparison called significant? -------------------------------------------------
-
-
+# ---- simulated runs: how often is a comparison called significant?
 def called(first: np.ndarray, second: np.ndarray, images: np.ndarray) -> bool:
     """As the experiment calls it."""
     p = sign_flip(first, second, groups=images)

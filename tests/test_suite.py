@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import Cli, tiny_checkpoint, tiny_model
+from helpers import Cli, refuses, tiny_checkpoint, tiny_model
 from PIL import Image
 
 from arr_coc.evaluation import evaluate
@@ -72,8 +72,7 @@ def test_the_split_of_a_run_replaces_the_files(suite: Path) -> None:
 def test_what_is_no_suite_is_refused(text: str, expected: str, tmp_path: Path) -> None:
     path = tmp_path / "suite.yaml"
     path.write_text(text, encoding="utf-8")
-    with pytest.raises(ValueError, match=expected):
-        read_suite(path)
+    refuses(expected, read_suite, path)
 
 
 def test_the_command_writes_what_it_prints(suite: Path, tmp_path: Path, cli: Cli) -> None:

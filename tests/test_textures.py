@@ -18,8 +18,7 @@ def test_textures_are_averages_over_patches_in_row_major_order() -> None:
     assert int(found[0, TEXTURES.index("edge_magnitude")].argmax()) == 7
 
 
-# ---- channels by name ----------------------------------------------------------------------------------------------
-
+# ---- channels by name
 PAGE = torch.rand(2, 3, 48, 48, generator=torch.Generator().manual_seed(0)) * 2 - 1
 """Two images, -1..1; on a grid of 6 patches a patch is 8 px."""
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from helpers import refuses
 from trainers import CPU, PAGES, PHASE, loaded, trainer_of, weights_of
 
 from arr_coc.adapters import PARTS, adapt, part_of_parameter
@@ -17,7 +18,7 @@ from arr_coc.training.phases import AllocatorPhase, JointPhase, Phase, SemanticP
 from arr_coc.training.trainer import Mix
 
 
-# ---- data and draws -----------------------------------------------------------------------------------------------
+# ---- data and draws
 @pytest.fixture(scope="module")
 def checkpoint(tiered_checkpoint: Path) -> Path:
     return tiered_checkpoint
@@ -36,11 +37,10 @@ def test_draws_depend_on_seed_and_step_alone(checkpoint: Path) -> None:
 
 @pytest.mark.parametrize("weights", [{}, {"realizer": -1.0}, {"realizer": 0.0}, {"realizer": "often"}, ["realizer"]])
 def test_mixes_that_draw_nothing_are_refused(weights: Any) -> None:
-    with pytest.raises(ValueError, match="strategies: expected a mapping of names to weights, one above 0; got"):
-        Mix(weights, {"standard": 1.0})
+    refuses("strategies: expected a mapping of names to weights, one above 0; got", Mix, weights, {"standard": 1.0})
 
 
-# ---- parts --------------------------------------------------------------------------------------------------------
+# ---- parts
 QUICK: dict[str, Any] = {"data": PAGES, "warmup": 0, "batch_size": 2, "learning_rate": 1e-3}
 
 
@@ -48,8 +48,7 @@ def test_every_parameter_belongs_to_one_part_and_every_part_has_some(checkpoint:
     names = [name for name, _ in loaded(checkpoint)[0].named_parameters()]
     assert {part_of_parameter(name) for name in names} == set(PARTS)
     assert {part_of_parameter(f"base_model.model.{name}") for name in names} == set(PARTS)
-    with pytest.raises(ValueError, match="expected one of the parts .*; got 'elsewhere.weight'"):
-        part_of_parameter("elsewhere.weight")
+    refuses("expected one of the parts .*; got 'elsewhere.weight'", part_of_parameter, "elsewhere.weight")
 
 
 @pytest.mark.parametrize("kind", [AllocatorPhase, SemanticPhase, JointPhase])
@@ -91,7 +90,7 @@ def test_a_frozen_scorer_runs_once_and_without_a_graph(checkpoint: Path, tmp_pat
     assert ran == [("realizer", False)]
 
 
-# ---- what a training logs -----------------------------------------------------------------------------------------
+# ---- what a training logs
 def test_accumulation_does_not_change_the_loss(checkpoint: Path, tmp_path: Path) -> None:
     """Four questions in one pass or in four, whatever share of the answer's tokens and boxes each pass has."""
     weights = []
@@ -118,7 +117,7 @@ def test_training_lowers_the_loss_and_logs(checkpoint: Path, tmp_path: Path, cap
     assert 0 <= last["recall"] <= 1
 
 
-# ---- refusals -----------------------------------------------------------------------------------------------------
+# ---- refusals
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -129,23 +128,18 @@ def test_training_lowers_the_loss_and_logs(checkpoint: Path, tmp_path: Path, cap
     ],
 )
 def test_bad_settings_of_a_phase_are_refused(change: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        replace(PHASE, **change)
+    refuses(message, replace, PHASE, **change)
 
 
 def test_the_trainer_refuses_devices_and_losses_that_it_does_not_know(checkpoint: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="device: expected cpu or cuda .*; got cuda:1"):
         make_trainer(*loaded(checkpoint), PHASE, tmp_path, device=torch.device("cuda", 1), root=tmp_path)
-    with pytest.raises(ValueError, match="losses: expected names among answer, .*; got beauty"):
-        loss_weights({"beauty": 1.0})
-    with pytest.raises(ValueError, match="losses: expected weights of 0 or more, one above 0"):
-        loss_weights({"answer": -1.0})
-    with pytest.raises(ValueError, match="retention: expected an adapter"):
-        trainer_of(checkpoint, tmp_path, RETAINING, losses={"retention": 1.0})
+    refuses("losses: expected names among answer, .*; got beauty", loss_weights, {"beauty": 1.0})
+    refuses("losses: expected weights of 0 or more, one above 0", loss_weights, {"answer": -1.0})
+    refuses("retention: expected an adapter", trainer_of, checkpoint, tmp_path, RETAINING, losses={"retention": 1.0})
 
 
 # ---- Retention: what an adapter learns elsewhere does not change what the scorers say of retained records
-
 OTHER = {**PAGES, "seed": 77}
 MIXED = {"format": "mixed", "sources": [PAGES, OTHER], "retained": [1]}
 SIZES: dict[str, Any] = {"steps": 12, "warmup": 1, "batch_size": 4, "learning_rate": 2e-2, "weight_decay": 0.0}

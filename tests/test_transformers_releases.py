@@ -27,8 +27,6 @@ def model() -> Any:
 
 
 # ---- the cache, which was `past_key_values` before 5.24
-
-
 def empty(model: Any) -> DynamicCache:
     return DynamicCache(config=model.config.text_config)
 
@@ -70,8 +68,6 @@ def test_generate_takes_the_cache_by_either_name(name: str, form: str, model: An
 
 
 # ---- what 5.23 saved
-
-
 def test_a_checkpoint_and_an_encoding_that_5_23_saved_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """The encoding named the release among what makes a model, and each release refused those of all others."""
     model = ArrCocForConditionalGeneration.from_pretrained(SAVED)

@@ -103,16 +103,6 @@ def placed(model: Any, output: Any, item: int, positions: int) -> torch.Tensor:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("allocator", CHOOSING)
-def test_base_tokens_are_the_same_bits_whatever_the_neighbours_fetch(any_model: Any, allocator: str) -> None:
-    batch = prompt(any_model, *PAIRS, budget="auto")
-    base_only = any_model.model.encode_image(batch.pixel_values, batch.patch_mask).tokens
-    assert torch.equal(
-        any_model(**batch, choices={"allocator": allocator}).image_tokens[:, : base_only.shape[1]], base_only
-    )
-
-
-@torch.no_grad()
 def test_a_host_of_absolute_positions_counts_from_the_prompt() -> None:
     """Prompts of equal length get padding where they are trimmed: it had moved what was behind it."""
     model = loud_model(
@@ -130,8 +120,6 @@ def test_a_host_of_absolute_positions_counts_from_the_prompt() -> None:
 
 
 # ---- generate
-
-
 @pytest.mark.parametrize("allocator", CHOOSING)
 def test_answers_do_not_depend_on_the_batch_or_on_how_one_asks(any_model: Any, allocator: str) -> None:
     images, questions = map(list, zip(*PAIRS, strict=True))
@@ -161,8 +149,6 @@ def test_max_length_may_come_from_a_generation_config(model: Any, monkeypatch: p
 
 
 # ---- who chooses
-
-
 def fetched(model: Any, question: str = "Who?", **kwargs: Any) -> tuple[int, str]:
     fetch = model.generate(CARD, question, return_fetch=True, max_new_tokens=1, **kwargs).fetch
     return fetch.budget, fetch.allocator

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers import refuses
 
 from arr_coc.cli import main
 from arr_coc.cli.common import find_source
@@ -138,8 +139,7 @@ def test_second_turns_have_another_question_about_the_page_before_them() -> None
 
 @pytest.mark.parametrize("share", [-0.1, 1.5, "half", True])
 def test_shares_that_are_none_are_refused(share: Any) -> None:
-    with pytest.raises(ValueError, match="absent: expected a share from 0 to 1; got"):
-        Rendered(pages=1, absent=share)
+    refuses("absent: expected a share from 0 to 1; got", Rendered, pages=1, absent=share)
 
 
 def test_shares_can_be_given_on_a_command_line() -> None:

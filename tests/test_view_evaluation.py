@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import LARGE_TEXT, noise, tiny_model
+from helpers import LARGE_TEXT, noise, refuses, tiny_model
 from PIL import Image
 
 from arr_coc.cli import main
@@ -114,8 +114,7 @@ def test_passes_broken_documents_and_training_on_views_are_refused(model: Any, d
 )
 def test_numbers_and_boxes_off_the_pages_are_refused(model: Any, data: Path, change: dict[str, Any], said: str) -> None:
     record = replace(read_records(data)[2], **change)
-    with pytest.raises(ValueError, match=said):
-        score_strategies(model, [record], ["none"], progress=False)
+    refuses(said, score_strategies, model, [record], ["none"], progress=False)
 
 
 def test_a_tiff_of_several_pages_is_a_document_and_a_broken_image_is_none(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import LARGE_TEXT, Cli, tiny_model
+from helpers import LARGE_TEXT, Cli, refuses, tiny_model
 from PIL import Image
 from tiny_pdf import paged
 
@@ -100,8 +100,7 @@ def test_pages_that_were_fetched_from_are_outlined() -> None:
     assert outlined(sheet).sum() > 100 and not outlined(plain).any()
     colour, none = (np.ptp(np.asarray(each), -1).mean() for each in (sheet, plain))
     assert colour > none + 2  # relevance was drawn for single images only
-    with pytest.raises(ValueError, match="answer: expected one about 1 sources; got source"):
-        draw_sheet(encoding.sources[:1], answer, question="?")
+    refuses("answer: expected one about 1 sources; got source", draw_sheet, encoding.sources[:1], answer, question="?")
 
 
 def test_the_command_line_asks_documents(checkpoint: Path, tmp_path: Path, cli: Cli) -> None:

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from helpers import refuses
 from PIL import Image, ImageDraw
 
 from arr_coc.pages.page import UNKNOWN, Line, Question, TextPage
@@ -111,7 +112,5 @@ def test_bad_requests_say_what_was_expected() -> None:
     rng = np.random.default_rng(0)
     with pytest.raises(ValueError, match="page: expected one with an image; got one that was laid out and not drawn"):
         wear(rng, TextPage(None, SIZE, ()))
-    with pytest.raises(ValueError, match=r"strength: expected 0 to 1; got 1\.5"):
-        wear(rng, page(), 1.5)
-    with pytest.raises(ValueError, match="wear: expected one of black and white, bled, .*; got 'burnt'"):
-        wear(rng, page(), kinds=["burnt"])
+    refuses(r"strength: expected 0 to 1; got 1\.5", wear, rng, page(), 1.5)
+    refuses("wear: expected one of black and white, bled, .*; got 'burnt'", wear, rng, page(), kinds=["burnt"])

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import Cli, tiny_checkpoint
+from helpers import refuses, tiny_checkpoint
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -58,6 +58,10 @@ def change_config(folder: Path, part: str, **fields: Any) -> None:
     (folder / "config.json").write_text(json.dumps(config))
 
 
+def sets(part: str, **fields: Any) -> Callable[[Path], None]:
+    return lambda folder: change_config(folder, part, **fields)
+
+
 def some_bias(tensors: dict[str, Tensor]) -> str:
     return next(name for name in sorted(tensors) if name.endswith(".bias"))
 
@@ -77,26 +81,14 @@ def repeat(held: dict[str, Tensor]) -> None:
 
 
 DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
-    "fewer layers": (
-        lambda f: change_config(f, "vision_config", num_hidden_layers=1, global_attn_indexes=[]),
-        "unexpected",
-    ),
-    "more layers": (lambda f: change_config(f, "text_config", num_hidden_layers=3, layer_types=None), "missing"),
-    "another width": (lambda f: change_config(f, "semantic_config", intermediate_size=131_000), "mismatched"),
-    "an epsilon that is none": (
-        lambda f: change_config(f, "vision_config", layer_norm_eps=float("nan")),
-        "vision_config.layer_norm_eps",
-    ),
-    "an infinite epsilon": (
-        lambda f: change_config(f, "text_config", rms_norm_eps=float("inf")),
-        "text_config.rms_norm_eps",
-    ),
+    "fewer layers": (sets("vision_config", num_hidden_layers=1, global_attn_indexes=[]), "unexpected"),
+    "more layers": (sets("text_config", num_hidden_layers=3, layer_types=None), "missing"),
+    "another width": (sets("semantic_config", intermediate_size=131_000), "mismatched"),
+    "an epsilon that is none": (sets("vision_config", layer_norm_eps=float("nan")), "vision_config.layer_norm_eps"),
+    "an infinite epsilon": (sets("text_config", rms_norm_eps=float("inf")), "text_config.rms_norm_eps"),
     "NaN": (spoil(float("nan")), "NaN or infinity in .*bias"),
     "infinity": (spoil(float("inf")), "NaN or infinity in .*bias"),
-    "left over": (
-        lambda f: change_tensors(f, lambda held: held.update(extra=torch.ones(2))),
-        "1 unexpected, e.g. .*extra",
-    ),
+    "left over": (lambda f: change_tensors(f, lambda held: held.update(extra=torch.ones(2))), "unexpected, .*extra"),
     "missing": (lambda f: change_tensors(f, lambda held: held.pop(some_bias(held))), "1 missing, e.g. "),
     "another shape": (lambda f: change_tensors(f, widen), "1 mismatched, e.g. "),
     "twice": (lambda f: change_tensors(f, repeat), "expected one tensor for each part"),
@@ -111,17 +103,8 @@ def test_weights_that_are_not_the_configs_are_refused_everywhere(name: str, fold
     damage, message = DAMAGES[name]
     damage(folder)
     for door in DOORS:
-        with pytest.raises(ValueError, match=message) as error:
-            door(folder)
-        assert "\n" not in str(error.value)
+        refuses(message, door, folder)
     assert sorted(path.name for path in folder.parent.iterdir()) == ["model"]
-
-
-def test_the_command_line_says_so_in_one_line(folder: Path, picture: Path, cli: Cli) -> None:
-    spoil(float("nan"))(folder)
-    code, out, err = cli("ask", picture, QUESTION, "--model", folder)
-    loading, refusal = err.splitlines()
-    assert (code, out) == (2, "") and loading.startswith("Loading ") and "expected finite weights" in refusal
 
 
 def test_weights_that_do_not_fit_take_no_memory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,14 +119,11 @@ def test_weights_that_do_not_fit_take_no_memory(folder: Path, monkeypatch: pytes
         return made
 
     monkeypatch.setattr(torch, "empty_like", watched)
-    with pytest.raises(ValueError, match="mismatched"):
-        ArrCocForConditionalGeneration.from_pretrained(folder)
+    refuses("mismatched", ArrCocForConditionalGeneration.from_pretrained, folder)
     assert max(numel, default=0) < 1_000_000
 
 
-# ---- the switch ------------------------------------------------------------------------------------------------------
-
-
+# ---- the switch
 def test_the_model_without_its_head_comes_from_the_whole_ones_checkpoint(tmp_path: Path) -> None:
     source = tiny_checkpoint(tmp_path, text={"tie_word_embeddings": False})
     state = load_file(source / WEIGHTS)
@@ -157,13 +137,10 @@ def test_every_type_of_weights_is_looked_through(dtype: torch.dtype) -> None:
     tensor = torch.ones(4).to(dtype)
     check_finite("here", [("a", tensor), ("b", torch.ones(2, device="meta")), ("c", torch.ones(2).long())])
     tensor[2] = float("nan")
-    with pytest.raises(ValueError, match="here: expected finite weights; got NaN or infinity in a"):
-        check_finite("here", [("a", tensor)])
+    refuses("here: expected finite weights; got NaN or infinity in a", check_finite, "here", [("a", tensor)])
 
 
-# ---- shards ----------------------------------------------------------------------------------------------------------
-
-
+# ---- shards
 def forge(folder: Path, change: Callable[[dict[str, str]], Any]) -> None:
     index = json.loads((folder / WEIGHTS_INDEX).read_text())
     change(index["weight_map"])
@@ -182,8 +159,7 @@ def test_a_shard_elsewhere_than_beside_its_index_is_refused(place: str, shards: 
     place = place.format(shards.parent)
     forge(shards, lambda names: names.update({name: place for name, file in names.items() if file == shard.name}))
     for door in DOORS:
-        with pytest.raises(ValueError, match="expected names of .safetensors files beside it; got "):
-            door(shards)
+        refuses("expected names of .safetensors files beside it; got ", door, shards)
     assert not (shards.parent / "out").exists()
 
 
@@ -191,14 +167,11 @@ def test_a_shard_elsewhere_than_beside_its_index_is_refused(place: str, shards: 
 def test_an_index_that_names_no_weights_is_refused(content: str, shards: Path) -> None:
     """An empty one was published without any weights."""
     (shards / WEIGHTS_INDEX).write_text(content)
-    with pytest.raises(ValueError, match="expected (JSON|a weight_map)"):
-        weight_map(shards / WEIGHTS_INDEX)
-    with pytest.raises(ValueError, match="expected (JSON|a weight_map)"):
-        build(shards, shards.parent / "out")
+    refuses("expected (JSON|a weight_map)", weight_map, shards / WEIGHTS_INDEX)
+    refuses("expected (JSON|a weight_map)", build, shards, shards.parent / "out")
 
 
 def test_an_index_that_does_not_tell_the_truth_is_not_published(shards: Path) -> None:
     files = sorted(path.name for path in shards.glob("*.safetensors"))
     forge(shards, lambda names: names.update({name: files[0] for name in list(names)[-1:]}))
-    with pytest.raises(ValueError, match=f"expected each tensor in the shard that {WEIGHTS_INDEX} says"):
-        build(shards, shards.parent / "out")
+    refuses(f"expected each tensor in the shard that {WEIGHTS_INDEX} says", build, shards, shards.parent / "out")

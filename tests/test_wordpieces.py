@@ -23,6 +23,7 @@ from helpers import (
     open_reader,
     prompt,
     reads,
+    refuses,
     stem_of,
     tiny_checkpoint,
     tiny_model,
@@ -313,20 +314,14 @@ def test_a_page_that_is_hard_to_read_is_said_by_the_command(tmp_path: Path, pict
         ({"vision": {}}, """stem: expected "conv" with bridge "wordpieces"; got 'patchify'"""),
         ({"fetcher": {"match_size": 8}}, 'match_size: expected 0 without scorer "words"; got 8'),
         ({"fetcher": {**SCORES_WORDS, "match_size": 0}}, 'match_size: expected above 0 with scorer "words"; got 0'),
-        (
-            {"bridge": {}, "vision": {}, "fetcher": SCORES_WORDS},
-            r'scorers: expected no "words" with bridge "linear", which reads no words; got \[\'words\'\]',
-        ),
+        ({"bridge": {}, "vision": {}, "fetcher": SCORES_WORDS}, 'scorers: expected no "words" with bridge "linear"'),
     ],
 )
 def test_configs_that_cannot_read_wordpieces_are_refused(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        tiny_model(**{**READS_WORDS, **changes})
+    refuses(message, tiny_model, **{**READS_WORDS, **changes})
 
 
 # ---- reading
-
-
 def shown(lines: list[tuple[str, int, int, int]], height: int = 8, width: int = 64) -> list[torch.Tensor]:
     """Perfect predictions of texts, each with its half row, first column and columns of a character."""
     classes = torch.zeros(1, height, width, CLASSES)

@@ -91,20 +91,9 @@ def odd_array(draw: Draw) -> np.ndarray:
 
 
 def odd_tensor(draw: Draw) -> torch.Tensor:
-    shapes = (
-        (),
-        (0,),
-        (1,),
-        (3,),
-        (1, 7),
-        (1, 256),
-        (5, 4),
-        (3, 16, 16),
-        (0, 3, 128, 128),
-        (1, 3, 128, 128),
-        (1, 3, 64, 64),
-    )
-    shape = draw.choice((*shapes, (1, 1, 128, 128), (2, 3, 128, 128), (1, 3, 0, 0), (1, 3, 128, 64), (1, 2, 3, 4, 5)))
+    shapes = [(), (0,), (1,), (3,), (1, 7), (1, 256), (5, 4), (3, 16, 16), (0, 3, 128, 128), (1, 3, 128, 128)]
+    shapes += [(1, 3, 64, 64), (1, 1, 128, 128), (2, 3, 128, 128), (1, 3, 0, 0), (1, 3, 128, 64), (1, 2, 3, 4, 5)]
+    shape = draw.choice(shapes)
     tensor = torch.rand(shape)
     kind = draw.choice(
         ("plain", "long", "int", "bool", "half", "bfloat16", "double", "complex", "sparse", "csr", "meta")
@@ -201,15 +190,8 @@ class Doors:
     def forward(self, draw: Draw) -> tuple[str, Callable[[], Any]]:
         good = self.inputs()
         good["labels"] = good["input_ids"].clone()
-        names = (
-            *good,
-            "image_index",
-            "image_encoding",
-            "relevance_targets",
-            "choices",
-            "position_ids",
-            "logits_to_keep",
-        )
+        others = "image_index image_encoding relevance_targets choices position_ids logits_to_keep"
+        names = (*good, *others.split())
         return self.named("forward", self.model, self.spoil(draw, good, names))
 
     def continue_prompt(self, draw: Draw) -> tuple[str, Callable[[], Any]]:
@@ -253,13 +235,7 @@ def fuzz(count: int, seed: int) -> Tally:
         draw = random.Random(number)
         torch.manual_seed(number)
         name, call = draw.choice(doors.all)(draw)
-        tally.attempt(
-            number,
-            call,
-            name=name,
-            promised=(ValueError, FileNotFoundError),
-            wording=f"{WORDING}|{THEIRS}",
-            check=wrong,
-        )
+        wording, promised = f"{WORDING}|{THEIRS}", (ValueError, FileNotFoundError)
+        tally.attempt(number, call, name=name, promised=promised, wording=wording, check=wrong)
     logging.set_verbosity(verbosity)
     return tally

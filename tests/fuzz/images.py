@@ -20,26 +20,7 @@ Draw = random.Random
 
 WORDING = r"^[^\n]*expected[^\n]*got[^\n]*$"
 
-MODES = (
-    "1",
-    "L",
-    "LA",
-    "La",
-    "P",
-    "PA",
-    "RGB",
-    "RGBA",
-    "RGBa",
-    "RGBX",
-    "CMYK",
-    "YCbCr",
-    "LAB",
-    "HSV",
-    "I",
-    "I;16",
-    "I;16B",
-    "F",
-)
+MODES = tuple("1 L LA La P PA RGB RGBA RGBa RGBX CMYK YCbCr LAB HSV I I;16 I;16B F".split())
 
 WRITTEN = (
     {"PNG": ("1", "L", "LA", "P", "RGB", "RGBA", "I;16"), "JPEG": ("L", "RGB", "CMYK", "YCbCr")}
@@ -105,9 +86,7 @@ def encoded(draw: Draw, kind: str | None = None) -> bytes:
     return stream.getvalue()
 
 
-# ---- hostile files ---------------------------------------------------------------------------------------------------
-
-
+# ---- hostile files
 def mutated(draw: Draw) -> bytes:
     """A file with bits flipped, parts cut, doubled, zeroed or of another file."""
     content = bytearray(encoded(draw))
@@ -180,9 +159,7 @@ def other_content(draw: Draw) -> bytes:
     return stream.getvalue()
 
 
-# ---- ways in ---------------------------------------------------------------------------------------------------------
-
-
+# ---- ways in
 class Ways:
     """How an image comes to the model: as a file under any name, as bytes, or in memory."""
 

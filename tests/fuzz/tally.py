@@ -145,9 +145,7 @@ def _raise_hung(*_: Any) -> None:
     raise Hung
 
 
-# ---- memory: as Linux counts it; 0 elsewhere ------------------------------------------------------------------------
-
-
+# ---- memory: as Linux counts it; 0 elsewhere
 def _status_bytes(field: str) -> int:
     status = Path("/proc/self/status")
     match = re.search(rf"^{field}:\s+(\d+) kB", status.read_text(), re.MULTILINE) if status.exists() else None

@@ -139,17 +139,7 @@ ODD = (
 )
 """No URLs that a server answers."""
 
-PRIVATE = (
-    "127.0.0.1",
-    "2130706433",
-    "0x7f.1",
-    "127.1",
-    "[::1]",
-    "[::ffff:127.0.0.1]",
-    "0.0.0.0",
-    "localhost",
-    "127.0.0.1.",
-)
+PRIVATE = tuple("127.0.0.1 2130706433 0x7f.1 127.1 [::1] [::ffff:127.0.0.1] 0.0.0.0 localhost 127.0.0.1.".split())
 """Names of this machine, which the policy "public" refuses."""
 
 

@@ -33,9 +33,7 @@ IMAGE = Image.effect_noise((90, 60), 80).convert("RGB")
 QUESTION = "What is the total?"
 
 
-# ---- damage to a file of weights -----------------------------------------------------------------------------------
-
-
+# ---- damage to a file of weights
 def one_file(draw: Draw, folder: Path) -> Path:
     return draw.choice(sorted(folder.glob("*.safetensors")))
 
@@ -106,9 +104,7 @@ def pickle(draw: Draw, folder: Path) -> bool:
     return True
 
 
-# ---- damage to tensors -----------------------------------------------------------------------------------------------
-
-
+# ---- damage to tensors
 def with_tensors(change: Callable[[Draw, dict[str, torch.Tensor], str], bool | None]) -> Damage:
     """Damage to one tensor of a file by its name."""
 
@@ -163,9 +159,7 @@ def spoil(draw: Draw, tensors: dict[str, torch.Tensor], name: str) -> bool:
     return True
 
 
-# ---- damage to the index of shards, and to the config --------------------------------------------------------------
-
-
+# ---- damage to the index of shards, and to the config
 def forge_index(draw: Draw, folder: Path) -> bool:
     """An index of another form, or one that names shards elsewhere; in a folder of shards."""
     index = folder / WEIGHTS_INDEX
@@ -224,9 +218,7 @@ DAMAGES: tuple[Damage, ...] = (
 )
 
 
-# ---- what weights go through ---------------------------------------------------------------------------------------
-
-
+# ---- what weights go through
 class Doors:
     """What takes weights, each with an undamaged folder to copy."""
 

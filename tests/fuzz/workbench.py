@@ -206,9 +206,7 @@ def digests(folder: Path) -> dict[str, str]:
     return {path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
-# ---- what a command leaves ------------------------------------------------------------------------------------------
-
-
+# ---- what a command leaves
 Fault = str | None
 """What is wrong with an output; None: nothing is."""
 
