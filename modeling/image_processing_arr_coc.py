@@ -319,7 +319,9 @@ class ArrCocImageProcessor(PilBackend):
         super()._validate_preprocess_kwargs(*args, **kwargs)
         if (dict(kwargs["size"]), kwargs["patch_size"]) != (dict(self.size), self.patch_size):  # these were checked
             _check_square(kwargs["size"], kwargs["patch_size"])
-        ImageSettings(**{name: kwargs[name] for name in ("readable_px", "image_mean", "image_std")})
+        given = {name: kwargs[name] for name in ("readable_px", "image_mean", "image_std")}
+        if changed := {name: value for name, value in given.items() if value not in (None, getattr(self, name))}:
+            ImageSettings(**changed)
         layout = kwargs.get("data_format")
         if layout is not None and ChannelDimension(layout) != ChannelDimension.FIRST:
             raise ValueError(f"data_format: expected channels_first; got {layout}")
