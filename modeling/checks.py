@@ -4,7 +4,7 @@ Notation: B prompts, S sequence length, P encoded images, I image slots, N patch
 """
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from numbers import Integral, Real
 from typing import Any
 
@@ -165,10 +165,10 @@ def check_prompts(images: int, questions: int) -> None:
         raise ValueError(f"images: expected 1 or {questions} (one per question); got {images}")
 
 
-def check_decoding(settings: dict[str, Any], kwargs: dict[str, Any]) -> None:
+def check_decoding(setting: Callable[..., Any], kwargs: dict[str, Any]) -> None:
     """Raises a ValueError for invalid settings of `generate`, assistant models, and caches that hold tokens.
 
-    `settings`: those of `DECODING` and "eos_token_id", see `generation.generation_setting`; `kwargs`: the arguments.
+    `setting`: the arguments, a setting's name and its default -> its value, see `generation.generation_setting`.
     Fetched tokens differ between questions and come before the text, so a cache with tokens would hide them.
     """
     cached = kwargs.get("cache")
@@ -176,19 +176,19 @@ def check_decoding(settings: dict[str, Any], kwargs: dict[str, Any]) -> None:
         expected = "an empty cache beside images (encode_image keeps what questions share)"
         raise ValueError(f"cache: expected {expected}; got one of {length} tokens")
     for name, (kind, least, most) in DECODING.items():
-        value = settings[name]
+        value = setting(kwargs, name)
         fits = isinstance(value, kind) and isinstance(value, bool) == (kind is bool) and least <= value <= most
         if value is not None and not fits:
             raise refusal(name, NUMBERS[kind] + ("" if kind is bool else f" in {least:g}..{most:g}"), value)
-    answers, beams = (1 if settings[name] is None else settings[name] for name in ("num_return_sequences", "num_beams"))
-    if answers > beams and not settings["do_sample"]:
+    answers, beams = (setting(kwargs, name, 1) for name in ("num_return_sequences", "num_beams"))
+    if answers > beams and not setting(kwargs, "do_sample"):
         raise refusal("num_return_sequences", f"do_sample=True beside it, or at most num_beams ({beams})", answers)
     for name, (needed, expected) in CALLABLES.items():
         value = kwargs.get(name)
         lists = value or () if name in ("logits_processor", "stopping_criteria") else ()
         if value is not None and not (all(hasattr(value, method) for method in needed) and all(map(callable, lists))):
             raise refusal(name, expected, value)
-    end = () if settings["eos_token_id"] is None else settings["eos_token_id"]
+    end = setting(kwargs, "eos_token_id", ())
     ends = end if isinstance(end, list | tuple) else [end]
     if not all(isinstance(token, Integral) and -1 <= int(token) < 2**31 for token in ends):
         raise refusal("eos_token_id", "a token's number, or a list of them", end)

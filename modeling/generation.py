@@ -19,7 +19,6 @@ from .answers import THINKING, Answer, answer_probabilities, surest, with_cuts, 
 from .base_model import ArrCocModel
 from .budgets import AS_SEEN, VIEW_OPTIONS, ViewOptions, count_fetched
 from .checks import (
-    DECODING,
     MODEL_INPUTS,
     boxes_per_slot,
     check_decoding,
@@ -252,9 +251,9 @@ class AnswerGenerator:
         if inputs := sorted(name for name in MODEL_INPUTS if kwargs.get(name) is not None):
             raise ValueError(f"{inputs[0]}: expected generate(**inputs) without a question; got it beside one")
         options, kwargs = self._view_options(kwargs)
-        questions = checked_questions(question, self.processor.control_tokens, self.processor.count_tokens)
-        check_decoding(decoding_settings(self.model, kwargs), kwargs)
+        check_decoding(self.setting, kwargs)
         check_names(self.model, kwargs)
+        questions = checked_questions(question, self.processor.control_tokens, self.processor.count_tokens)
         listed = [] if boxes is None else boxes_per_slot(boxes)
         given = {"boxes": boxes, **vars(choices), **kwargs}
         check_readings(readings, image, {name: self.setting(given, name) for name in WITH_ONE_READING})
@@ -379,8 +378,7 @@ class AnswerGenerator:
         spans = grouped(range(len(numbers)), numbers)  # the numbers of each prompt's images
         if len(questions) == 1:
             questions = questions * len(spans)
-        if encoded:
-            check_prompts(len(spans), len(questions))
+        check_prompts(len(spans), len(questions))
         images = spans * len(questions) if len(spans) == 1 else spans
         if choices.bypass is not None:
             encoding = core.with_bypass(encoding, choices.bypass)
@@ -533,11 +531,6 @@ def generation_setting(model: Answering, kwargs: dict[str, Any], name: str, defa
     configs = (kwargs.get("generation_config"), model.generation_config)
     values = (kwargs.get(name), *(getattr(config, name, None) for config in configs))
     return next((value for value in values if value is not None), default)
-
-
-def decoding_settings(model: Answering, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The settings that `check_decoding` checks."""
-    return {name: generation_setting(model, kwargs, name) for name in (*DECODING, "eos_token_id")}
 
 
 def within_context(model: Answering, kwargs: dict[str, Any], prompt: int) -> dict[str, Any]:

@@ -9,6 +9,7 @@ N patches, M base tokens, K fetched tokens, D language-model width.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any, NoReturn
 
@@ -28,14 +29,7 @@ from .checks import IMAGE_INPUTS, check_decoding, refusal
 from .configuration_arr_coc import ArrCocConfig
 from .extraction import Extracted, extract
 from .fetcher import FetchChoices
-from .generation import (
-    POSITIONAL,
-    AnswerGenerator,
-    decoding_settings,
-    generation_setting,
-    take_choices,
-    within_context,
-)
+from .generation import POSITIONAL, AnswerGenerator, generation_setting, take_choices, within_context
 from .image_encoding import ImageEncoding
 from .image_processing_arr_coc import ArrCocImageProcessor, Box
 from .pretrained import CACHE, ArrCocPreTrainedModel, by_either_name
@@ -409,7 +403,7 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
             raise ValueError(f"budget: expected {expected}; got it beside model inputs")
         if all(kwargs.get(name) is None for name in ("pixel_values", "image_encoding", "image_sources")):
             return self.generate_tokens(**kwargs)
-        check_decoding(decoding_settings(self, kwargs), kwargs)
+        check_decoding(partial(generation_setting, self), kwargs)
         ids = [ids for name in ("inputs", "input_ids") if (ids := kwargs.pop(name, None)) is not None]
         if not ids or kwargs.get("inputs_embeds") is not None:
             received = "inputs_embeds" if kwargs.get("inputs_embeds") is not None else "none"

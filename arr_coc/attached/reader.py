@@ -19,7 +19,6 @@ from ..modeling.answers import Answer, answer_probabilities
 from ..modeling.budgets import AS_SEEN
 from ..modeling.checks import boxes_per_slot, check_decoding, check_names, shown_by_prompts
 from ..modeling.configuration_arr_coc import ArrCocConfig, ArrCocFetcherConfig
-from ..modeling.generation import decoding_settings
 from ..modeling.image_loading import MAX_IMAGE_PIXELS, Source, boxes_on_image, load_source
 from ..modeling.image_processing_arr_coc import Box
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
@@ -205,7 +204,7 @@ class AttachedReader:
         questions = self.check_questions(question)
         turns = histories(history, len(questions))
         self.check_questions(questions, turns)
-        check_decoding(decoding_settings(self.model, kwargs), kwargs)
+        check_decoding(self.runner.setting, kwargs)
         check_names(self.model, kwargs)
         strategy = self.check_strategy(strategy, boxes)
         if image is None:
