@@ -372,7 +372,7 @@ class ArrCocModel(ArrCocPreTrainedModel):
         tensors = {**inputs, "prompt_embeds": embeds, "prompt_planes": planes}
         if places is not None:
             tensors["position_ids"] = places
-        read = {name: tensor for name in READ if (tensor := tensors.get(name)) is not None}
+        read = {name: tensors[name] for name in READ if tensors.get(name) is not None}
         return EmbeddedPrompt(embeds, tokens, quality, fetched, selected.context, inputs, read, places, planes)
 
     def bridge_fetched(

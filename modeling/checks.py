@@ -270,13 +270,13 @@ def check_inputs(inputs: Mapping[str, Any], relevance: Tensor | None, encoding: 
         is_integer = not (value.is_floating_point() or value.is_complex() or value.dtype == torch.bool)
         if name in ("input_ids", "labels", "position_ids", "image_index") and not is_integer:
             raise refusal(name, "a tensor of integers", value)
-    own = f"shape {list(ids.shape)}, that of input_ids"
     for name in here.keys() & {"labels", "position_ids", "query_mask"}:
         if here[name].shape != ids.shape:
+            own = f"shape {list(ids.shape)}, that of input_ids"
             raise ValueError(f"{name}: expected {own}; got {list(here[name].shape)}")
     mask = here.get("attention_mask")
     if mask is not None and (len(mask) != len(ids) or mask.shape[-1] < ids.shape[1]):
-        raise refusal("attention_mask", f"{own}, or longer", mask)
+        raise refusal("attention_mask", f"shape {list(ids.shape)}, that of input_ids, or longer", mask)
     if mask is not None and mask.ndim == 4 and mask.dtype not in (torch.bool, dtype):
         raise refusal("attention_mask", f"torch.bool or {dtype} in one of 4 dimensions", mask)
     index = here.get("image_index")
