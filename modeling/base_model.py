@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import AutoModel
-from transformers.cache_utils import Cache
+from transformers.cache_utils import Cache, DynamicCache
 from transformers.modeling_utils import PreTrainedModel
 from transformers.utils.generic import TransformersKwargs, can_return_tuple
 
@@ -42,6 +42,7 @@ from .prompt import (
     find_slots,
     hide_placeholders,
     in_columns,
+    keeps_every_position,
     positions,
     positions_and_planes,
     refuse_placeholders,
@@ -93,6 +94,7 @@ class ArrCocModel(ArrCocPreTrainedModel):
             self.language_model: PreTrainedModel = DeepseekOcr2TextModel._from_config(text)
         else:
             self.language_model = AutoModel.from_config(text)
+        self.keeps_every_position = keeps_every_position(DynamicCache(config=text))
         passed = {"inputs_embeds", "attention_mask", "position_ids", CACHE}  # by `forward` itself
         self._language_arguments = {*inspect.signature(self.language_model.forward).parameters} - passed
         self._language_arguments |= {*TransformersKwargs.__optional_keys__}
@@ -372,7 +374,7 @@ class ArrCocModel(ArrCocPreTrainedModel):
         tensors = {**inputs, "prompt_embeds": embeds, "prompt_planes": planes}
         if places is not None:
             tensors["position_ids"] = places
-        read = {name: tensor for name in READ if (tensor := tensors.get(name)) is not None}
+        read = {name: tensors[name] for name in READ if tensors.get(name) is not None}
         return EmbeddedPrompt(embeds, tokens, quality, fetched, selected.context, inputs, read, places, planes)
 
     def bridge_fetched(

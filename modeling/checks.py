@@ -3,18 +3,15 @@
 Notation: B prompts, S sequence length, P encoded images, I image slots, N patches.
 """
 
-import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import GenerationConfig, GenerationMixin
 from transformers.image_utils import SizeDict
 from transformers.utils import PaddingStrategy
-from transformers.utils.generic import TransformersKwargs
 
 FARTHEST = 1e9
 """px; a box further away is a mistake."""
@@ -135,94 +132,11 @@ def too_long(limit: int, longest: int, num_fetched: int, fits: int) -> ValueErro
     return ValueError(f"budget: expected {expected}; got {num_fetched}")
 
 
-# ---- a question about images ----------------------------------------------------------------------------------------
-
-
-def shown_by_prompts(image: Any) -> list[list[Any]]:
-    """The images of each prompt, from one image, a list of images, or a list with lists of images.
-
-    Raises:
-        ValueError: no images, none for one of the prompts, or a list of encodings.
-    """
-    prompts = image if isinstance(image, list | tuple) else [image]
-    every = [each for shown in prompts for each in (shown if isinstance(shown, list | tuple) else [shown])]
-    if any(type(each).__name__.endswith("Encoding") for each in every):  # those of published models, too
-        received = f"a list of {len(prompts)}" if prompts is image else type(image).__name__
-        raise ValueError(
-            "image: expected images, or one result of this model's encode_image (about which generate(page, [question, "
-            "question]) asks several questions; encode_image([image, image]) and page.join(other) have several); got "
-            f"{received}"
-        )
-    prompts = [list(shown) if isinstance(shown, list | tuple) else [shown] for shown in prompts]
-    if not prompts or not all(prompts):
-        raise ValueError("images: expected at least one; got an empty list")
-    return prompts
-
-
-def check_prompts(images: int, questions: int) -> None:
-    """Raises a ValueError for a number of images, or of lists of them, that several questions cannot be about."""
-    if questions > 1 and images not in (1, questions):
-        raise ValueError(f"images: expected 1 or {questions} (one per question); got {images}")
-
-
-def check_decoding(setting: Callable[..., Any], kwargs: dict[str, Any]) -> None:
-    """Raises a ValueError for invalid settings of `generate`, assistant models, and caches that hold tokens.
-
-    `setting`: the arguments, a setting's name and its default -> its value, see `generation.generation_setting`.
-    Fetched tokens differ between questions and come before the text, so a cache with tokens would hide them.
-    """
-    cached = kwargs.get("cache")
-    if cached is not None and (length := cached.get_seq_length()):
-        expected = "an empty cache beside images (encode_image keeps what questions share)"
-        raise ValueError(f"cache: expected {expected}; got one of {length} tokens")
-    for name, (kind, least, most) in DECODING.items():
-        value = setting(kwargs, name)
-        fits = isinstance(value, kind) and isinstance(value, bool) == (kind is bool) and least <= value <= most
-        if value is not None and not fits:
-            raise refusal(name, NUMBERS[kind] + ("" if kind is bool else f" in {least:g}..{most:g}"), value)
-    answers, beams = (setting(kwargs, name, 1) for name in ("num_return_sequences", "num_beams"))
-    if answers > beams and not setting(kwargs, "do_sample"):
-        raise refusal("num_return_sequences", f"do_sample=True beside it, or at most num_beams ({beams})", answers)
-    for name, (needed, expected) in CALLABLES.items():
-        value = kwargs.get(name)
-        lists = value or () if name in ("logits_processor", "stopping_criteria") else ()
-        if value is not None and not (all(hasattr(value, method) for method in needed) and all(map(callable, lists))):
-            raise refusal(name, expected, value)
-    end = setting(kwargs, "eos_token_id", ())
-    ends = end if isinstance(end, list | tuple) else [end]
-    if not all(isinstance(token, Integral) and -1 <= int(token) < 2**31 for token in ends):
-        raise refusal("eos_token_id", "a token's number, or a list of them", end)
-    for name in ("assistant_model", "assistant_early_exit"):
-        if kwargs.get(name) is not None:
-            expected = "none, as assisted decoding does not support images: use prompt_lookup_num_tokens"
-            raise ValueError(f"{name}: expected {expected}; got {type(kwargs[name]).__name__}")
-
-
-def check_names(model: Any, kwargs: dict[str, Any]) -> None:
-    """Raises a ValueError for arguments that transformers' `generate` and the model do not know; None is ignored."""
-    if kwargs.get("custom_generate") is not None:  # it may take any
-        return
-    functions = (GenerationMixin.generate, model.prepare_inputs_for_generation, model.forward)
-    known = {name for function in functions for name in inspect.signature(function).parameters}
-    known |= {*vars(GenerationConfig()), *TransformersKwargs.__optional_keys__, *POPPED}
-    if unknown := sorted(name for name, value in kwargs.items() if value is not None and name not in known):
-        expected = "arguments that help(model.generate) lists, or fields of transformers' GenerationConfig"
-        raise ValueError(f"generate: expected {expected}; got {', '.join(unknown)}")
-
-
-POPPED = ("cache", "tokenizer", "assistant_tokenizer", "trust_remote_code", "mm_encoder_outputs")
-"""Further arguments of `generate`, which no signature names."""
-
 IMAGE_INPUTS = (
     "pixel_values", "patch_mask", "image_index", "image_encoding", "image_sources", "source_sizes", "image_words",
 )  # fmt: skip
 MODEL_INPUTS = ("input_ids", "inputs", "inputs_embeds", "attention_mask", *IMAGE_INPUTS)
 """What the processor makes of images and text, which `ask` makes itself."""
-
-
-def is_one(value: Any) -> bool:
-    """Whether an argument asks for nothing special: None, False or 1."""
-    return value is None or value is False or (isinstance(value, int) and value == 1 and value is not True)
 
 
 # ---- boxes -----------------------------------------------------------------------------------------------------------
@@ -280,13 +194,13 @@ def check_inputs(inputs: Mapping[str, Any], relevance: Tensor | None, encoding: 
         is_integer = not (value.is_floating_point() or value.is_complex() or value.dtype == torch.bool)
         if name in ("input_ids", "labels", "position_ids", "image_index") and not is_integer:
             raise refusal(name, "a tensor of integers", value)
-    own = f"shape {list(ids.shape)}, that of input_ids"
     for name in here.keys() & {"labels", "position_ids", "query_mask"}:
         if here[name].shape != ids.shape:
+            own = f"shape {list(ids.shape)}, that of input_ids"
             raise ValueError(f"{name}: expected {own}; got {list(here[name].shape)}")
     mask = here.get("attention_mask")
     if mask is not None and (len(mask) != len(ids) or mask.shape[-1] < ids.shape[1]):
-        raise refusal("attention_mask", f"{own}, or longer", mask)
+        raise refusal("attention_mask", f"shape {list(ids.shape)}, that of input_ids, or longer", mask)
     if mask is not None and mask.ndim == 4 and mask.dtype not in (torch.bool, dtype):
         raise refusal("attention_mask", f"torch.bool or {dtype} in one of 4 dimensions", mask)
     index = here.get("image_index")

@@ -7,7 +7,6 @@ width.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache, partial
-from numbers import Integral
 from typing import Any, Protocol
 
 import torch
@@ -17,29 +16,37 @@ from transformers.utils import logging
 
 from .answers import THINKING, Answer, answer_probabilities, surest, with_cuts, with_fetch, with_places
 from .base_model import ArrCocModel
-from .budgets import AS_SEEN, VIEW_OPTIONS, ViewOptions, count_fetched
-from .checks import (
-    MODEL_INPUTS,
-    boxes_per_slot,
+from .budgets import AS_SEEN, COMPRESSION, VIEW_OPTIONS, ViewOptions, count_fetched, pooling
+from .checks import DECODING, MODEL_INPUTS, boxes_per_slot, refusal, too_long
+from .configuration_arr_coc import ArrCocConfig
+from .fetcher import AS_CONFIGURED, FetchChoices, FetchResult
+from .image_encoding import UPRIGHT, ImageEncoding
+from .image_loading import Loaded, Source, check_print, load_sources
+from .image_processing_arr_coc import ArrCocImageProcessor, Box, least_scale
+from .passes import WITH_ONE_READING, ask_again, ask_in_passes, ask_pages, check_passes, check_readings
+from .patch_scorers import SCORERS
+from .processing_arr_coc import (
+    ArrCocProcessor,
+    History,
     check_decoding,
     check_names,
     check_prompts,
-    is_one,
-    refusal,
+    checked_questions,
+    histories,
     shown_by_prompts,
-    too_long,
 )
-from .configuration_arr_coc import ArrCocConfig
-from .fetcher import AS_CONFIGURED, FetchChoices, FetchResult
-from .image_encoding import ImageEncoding
-from .image_loading import Source, boxes_on_image, load_sources, turn_box
-from .image_processing_arr_coc import ArrCocImageProcessor, Box, boxes_to_patches
-from .passes import ask_again, ask_in_passes, ask_pages, check_passes
-from .patch_scorers import SCORERS
-from .processing_arr_coc import ArrCocProcessor, History, checked_questions, histories
-from .prompt import EmbeddedPrompt, behind_prefix, prefill
-from .rereading import READINGS, Reading, on_sheets
-from .view_encoding import encode_shown, encode_sources, select_views, sources_of, take_view_options, with_features
+from .prompt import EmbeddedPrompt, behind_prefix
+from .rereading import Reading, on_sheets, with_originals
+from .view_encoding import (
+    boxes_on_images,
+    encode_sources,
+    relevance_of_boxes,
+    select_views,
+    sources_of,
+    take_view_options,
+    upright,
+    with_features,
+)
 from .views import SelectedSlots
 
 logger = logging.get_logger(__name__)
@@ -111,6 +118,8 @@ class Answering(Protocol):
     model: ArrCocModel
     config: ArrCocConfig
     generation_config: Any
+
+    def prefilled(self, encoding: ImageEncoding) -> ImageEncoding: ...
 
     def generate_tokens(self, **kwargs: Any) -> Any: ...
 
@@ -185,31 +194,58 @@ class AnswerGenerator:
         self, prompts: Sequence[Sequence[Any]], options: ViewOptions, readings: int = 1, prefix: bool = True
     ) -> ImageEncoding:
         together = readings > 1 or any(len(shown) > 1 for shown in prompts)
-        encoding = encode_shown(self.model.model, self.processor.image_processor, prompts, options, together=together)
+        encoding = self.encode_shown(prompts, options, together)
         encoding.made_by = self.model.model.maker()
         encoding.readings = tuple(self._reading(encoding, options, prefix, number) for number in range(1, readings))
-        return self.prefilled(encoding) if prefix else encoding
-
-    def prefilled(self, encoding: ImageEncoding) -> ImageEncoding:
-        """The encoding with the language model's prefill of the prompt up to and including the base tokens."""
-        return prefill(self.model.model, encoding, self.processor.prefix_ids())
+        return self.model.prefilled(encoding) if prefix else encoding
 
     def _reading(self, encoding: ImageEncoding, options: ViewOptions, prefix: bool, number: int) -> Reading:
         """A further reading of the encoding's sources, from 1."""
         assert encoding.sources is not None and encoding.documents is not None
         sheets, places = on_sheets(encoding.sources, number)
-        documents = grouped(sheets, encoding.documents)
+        own = [*zip(sheets, encoding.documents, strict=True)]
+        documents = [[sheet for sheet, of in own if of == number] for number in dict.fromkeys(encoding.documents)]
         return Reading(partial(self._encode_sheets, documents, options, prefix), places)
 
     def _encode_sheets(
         self, documents: Sequence[Sequence[Source]], options: ViewOptions, prefix: bool = True
     ) -> ImageEncoding:
         encoding = encode_sources(self.model.model, self.processor.image_processor, documents, options)
-        return self.prefilled(encoding) if prefix else encoding
+        return self.model.prefilled(encoding) if prefix else encoding
 
     def _view_options(self, kwargs: dict[str, Any]) -> tuple[ViewOptions, dict[str, Any]]:
         saved = self.processor.image_processor.views
         return take_view_options({**saved, **kwargs}) if saved or VIEW_OPTIONS & kwargs.keys() else (AS_SEEN, kwargs)
+
+    def encode_shown(
+        self, prompts: Sequence[Sequence[Any]], options: ViewOptions, together: bool = False
+    ) -> ImageEncoding:
+        """Encodes the images of prompts, with tiles for large ones.
+
+        `together`: the encoding records which images belong to one prompt.
+        """
+        core, processor = self.model.model, self.processor.image_processor
+        sources = [source for shown in prompts for source in shown]
+        rows, most = processor.size["height"] // processor.patch_size // COMPRESSION, options.max_base_tokens
+        pools = [pooling(rows, len(shown), most) for shown in prompts if len(shown) > 1 or most is not None]
+        for source in sources:
+            if isinstance(source, list | tuple) or getattr(source, "ndim", 0) == 4:
+                raise refusal("image", "one image, or a list of them", source)
+        images = load_sources(sources, max_image_pixels=processor.max_image_pixels, policy=processor.sources)
+        for image in images:
+            if isinstance(image, Image.Image):
+                check_print(image.height, image.width)
+        in_views = together or max(pools, default=1) > 1 or options.words not in ("auto", "network")
+        if not in_views and not processor.shrinks(images, least_scale(options.tiles, options.tile_scale)):
+            return encode_whole(core, processor, images, options)
+        documents, loaded = list[list[Source]](), iter(images)
+        for shown in prompts:
+            pages = [sources_of(next(loaded), options, processor.max_image_pixels) for _ in shown]
+            documents.append([page for own in pages for page in own])
+            if len(documents[-1]) > options.max_pages:
+                expected = f"at most {options.max_pages} in one prompt (max_pages)"
+                raise ValueError(f"images: expected {expected}; got {len(documents[-1])}")
+        return encode_sources(core, processor, documents, options)
 
     # ---- ask ------------------------------------------------------------------------------------------------------
 
@@ -246,28 +282,31 @@ class AnswerGenerator:
         single = isinstance(question, str) and not isinstance(image, list | tuple)
         readings, password = kwargs.pop("readings", None), kwargs.pop("password", None)
         fixed = sorted(name for name in VIEW_OPTIONS & kwargs.keys() if kwargs[name] is not None and name != "spread")
-        if fixed and is_encoding(image):
+        encoded = is_encoding(image)
+        if fixed and encoded:
             raise ValueError(f"{fixed[0]}: expected an image beside it; got an encoding, whose views are made")
         if inputs := sorted(name for name in MODEL_INPUTS if kwargs.get(name) is not None):
             raise ValueError(f"{inputs[0]}: expected generate(**inputs) without a question; got it beside one")
         options, kwargs = self._view_options(kwargs)
-        check_decoding(self.setting, kwargs)
+        check_decoding({name: self.setting(kwargs, name) for name in (*DECODING, "eos_token_id")}, kwargs)
         check_names(self.model, kwargs)
         questions = checked_questions(question, self.processor.control_tokens, self.processor.count_tokens)
         listed = [] if boxes is None else boxes_per_slot(boxes)
-        given = {"boxes": boxes, **vars(choices), **kwargs}
-        check_readings(readings, image, {name: self.setting(given, name) for name in WITH_ONE_READING})
+        if readings is not None or (encoded and image.readings):
+            given = {"boxes": boxes, **vars(choices), **kwargs}
+            check_readings(readings, image, {name: self.setting(given, name) for name in WITH_ONE_READING})
         if choices.num_passes not in (None, 1):
             check_passes(self, choices, kwargs)
         elif choices.exploration is not None:
             raise refusal("exploration", 'num_passes above 1 or "auto" beside it', choices.exploration)
-        image = self._unlocked(image, password)
-        prompts = [] if is_encoding(image) else shown_by_prompts(image)
+        if password is not None:
+            image = self._unlocked(image, password)
+        prompts = [] if encoded else shown_by_prompts(image)
         if prompts:
             check_prompts(len(prompts), len(questions))
             if history != ():
                 histories(history, max(len(prompts), len(questions)))  # refused before images are encoded
-        encoding = image if is_encoding(image) else self._read(prompts, options, readings) if readings else None
+        encoding = image if encoded else self._read(prompts, options, readings) if readings else None
         batch = self._question_batch(encoding, prompts, questions, options, choices, history, kwargs)
         if boxes is not None:
             batch = replace(batch, boxes=boxes_on_images(listed, batch))
@@ -370,22 +409,23 @@ class AnswerGenerator:
             encoding = core.own(encoding)
             numbers = encoding.documents or [*range(len(encoding))]
         else:
-            encoding = encode_shown(core, self.processor.image_processor, prompts, options)
+            encoding = self.encode_shown(prompts, options)
             numbers = encoding.documents or [number for number, shown in enumerate(prompts) for _ in shown]
         if encoding.joined and len(questions) == 1:
             numbers = [0] * len(encoding)
             encoding = replace(encoding.without_prefix(), documents=encoding.documents and numbers)
-        spans = grouped(range(len(numbers)), numbers)  # the numbers of each prompt's images
+        spans = [[row for row, of in enumerate(numbers) if of == number] for number in dict.fromkeys(numbers)]  # images
         if len(questions) == 1:
             questions = questions * len(spans)
-        check_prompts(len(spans), len(questions))
+        if encoded:
+            check_prompts(len(spans), len(questions))
         images = spans * len(questions) if len(spans) == 1 else spans
         if choices.bypass is not None:
             encoding = core.with_bypass(encoding, choices.bypass)
         # As with `encode_image`, so that both round alike in bfloat16.
         alone = len(spans) == 1 < len(questions) or all(len(span) == 1 for span in spans)
         if not encoded and alone and self.cache_is_plain(settings):
-            encoding = self.prefilled(encoding)
+            encoding = self.model.prefilled(encoding)
         return QuestionBatch(encoding, images, questions, choices, history, settings, options.spread)
 
     def _inputs(self, batch: QuestionBatch) -> tuple[dict[str, Tensor], FetchChoices, int]:
@@ -398,7 +438,7 @@ class AnswerGenerator:
         shown = torch.tensor([len(images) for images in batch.images])
         budgets = torch.ones_like(shown) if batch.joint else shown  # for each prompt
         # 1. Base positions and K of one image, as in `count_vision_tokens`.
-        base = encoding.base_positions
+        base = encoding.tokens.shape[1] + (0 if encoding.closing is None else encoding.closing.shape[1])
         if choices.patches is not None:
             num_fetched = choices.patches.shape[1]
         else:
@@ -504,15 +544,30 @@ class AnswerGenerator:
         return not static and not assisted and "cache" not in kwargs and bool(self.setting(kwargs, "use_cache", True))
 
 
-# ---- arguments of a question ---------------------------------------------------------------------------------------
+# ---- images and arguments of a question ----------------------------------------------------------------------
 
 
-def grouped(values: Sequence[Any], numbers: Sequence[int]) -> list[list[Any]]:
-    """The values of each group, by the `numbers` of their groups, which ascend from 0."""
-    groups: list[list[Any]] = [[] for _ in range(numbers[-1] + 1)]
-    for value, number in zip(values, numbers, strict=True):
-        groups[number].append(value)
-    return groups
+def encode_whole(
+    core: ArrCocModel, processor: ArrCocImageProcessor, images: Sequence[Any], options: ViewOptions = AS_SEEN
+) -> ImageEncoding:
+    """Encodes images or sources that need no tiles, each by itself, and turns those that are not upright."""
+
+    def encode(sources: Sequence[Any]) -> ImageEncoding:
+        shown = [source.load() if isinstance(source, Source) else source for source in sources]
+        words = with_originals([None] * len(shown), processor, shown) if options.reread else None
+        inputs = processor(Loaded(shown), return_tensors="pt")
+        encoding = core.encode_image(inputs["pixel_values"], inputs["patch_mask"], words=words)
+        encoding.source_sizes = [(image.height, image.width) for image in shown]
+        return encoding
+
+    encoding = encode(images)
+    read = None if encoding.characters is None else encoding.characters.sum(1)
+    if read is None or bool((read[:, 1] >= UPRIGHT * read[:, 0]).all()):
+        return encoding
+    pages = list[Source]()
+    for image in images:
+        pages += [image] if isinstance(image, Source) else sources_of(image, options, processor.max_image_pixels)
+    return upright(core, processor, encoding, pages, encode)
 
 
 def take_choices(kwargs: dict[str, Any]) -> tuple[FetchChoices, dict[str, Any]]:
@@ -540,60 +595,6 @@ def within_context(model: Answering, kwargs: dict[str, Any], prompt: int) -> dic
     return kwargs | {name: end for name, end in most.items() if (generation_setting(model, kwargs, name) or 0) > end}
 
 
-WITH_ONE_READING = (
-    "boxes", "patches", "relevance", "num_passes", "streamer", "return_dict_in_generate", "num_return_sequences",
-)  # fmt: skip
-"""Arguments and settings that do not go with several readings."""
-
-
-def check_readings(readings: Any, image: Any, settings: dict[str, Any]) -> None:
-    """Raises a ValueError for a number outside 1..`READINGS`, and for `settings` of `WITH_ONE_READING` beside more."""
-    count = readings
-    if is_encoding(image):
-        count = 1 + len(image.readings)
-        if readings is not None:
-            raise ValueError(f"readings: expected with an image or in encode_image; got {readings} for an encoding")
-    elif readings is None:
-        return
-    elif isinstance(readings, bool) or not isinstance(readings, Integral) or not 1 <= int(readings) <= READINGS:
-        raise refusal("readings", f"a whole number in 1..{READINGS}", readings)
-    given = [name for name, value in settings.items() if not is_one(value)]
-    if count > 1 and given:
-        raise ValueError(f"readings: expected one reading with {', '.join(given)}; got {count}")
-
-
 def is_encoding(value: Any) -> bool:
     """Whether `value` comes from `encode_image` (by class name: remote code may load a class twice)."""
     return type(value).__name__ == "ImageEncoding"
-
-
-def boxes_on_images(boxes: Sequence[Sequence[Box]], batch: QuestionBatch) -> list[list[Box]]:
-    """The parts of the boxes of each slot that are on its image.
-
-    Raises:
-        ValueError: not one list for each slot, a prompt without a box, images of unknown size, or a box that ends
-            before it starts or is wholly outside its image.
-    """
-    if len(boxes) != len(batch.slots):
-        raise ValueError(f"boxes: expected one list per question and image ({len(batch.slots)}); got {len(boxes)}")
-    if batch.encoding.source_sizes is None:
-        raise ValueError("boxes: expected an image whose size is known; got an encoding of bare pixel_values")
-    rest = iter(boxes)
-    for number, images in enumerate(batch.images):
-        if not any([next(rest) for _ in images]):
-            raise ValueError(f"boxes: expected at least one for each question; got none for question {number + 1}")
-    sizes = [batch.encoding.source_sizes[slot] for slot in batch.slots]
-    turned = [batch.encoding.turned[slot] for slot in batch.slots]
-    return [
-        [turn_box(box, degrees, *size) for box in boxes_on_image(own, *size)]
-        for own, size, degrees in zip(boxes, sizes, turned, strict=True)
-    ]
-
-
-def relevance_of_boxes(batch: QuestionBatch, processor: ArrCocImageProcessor) -> Tensor:
-    """[I, N] 1 on the patches under the boxes of each slot."""
-    rows, encoding = [], batch.encoding
-    for slot, slot_boxes in zip(batch.slots, batch.boxes or (), strict=True):
-        mapped = processor.map_boxes(slot_boxes, *encoding.read_sizes[slot])
-        rows.append(torch.from_numpy(boxes_to_patches(mapped, encoding.side, processor.patch_size)).flatten())
-    return torch.stack(rows).float().to(encoding.tokens.device)

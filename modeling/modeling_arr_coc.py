@@ -9,7 +9,6 @@ N patches, M base tokens, K fetched tokens, D language-model width.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from types import MappingProxyType
 from typing import Any, NoReturn
 
@@ -17,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AutoTokenizer, GenerationConfig
-from transformers.cache_utils import Cache
+from transformers.cache_utils import Cache, DynamicCache
 from transformers.generation import GenerationMixin
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.utils import logging
@@ -25,7 +24,7 @@ from transformers.utils.generic import can_return_tuple
 
 from .base_model import ArrCocModel
 from .budgets import VIEW_OPTIONS
-from .checks import IMAGE_INPUTS, check_decoding, refusal
+from .checks import DECODING, IMAGE_INPUTS, refusal
 from .configuration_arr_coc import ArrCocConfig
 from .extraction import Extracted, extract
 from .fetcher import FetchChoices
@@ -33,10 +32,10 @@ from .generation import POSITIONAL, AnswerGenerator, generation_setting, take_ch
 from .image_encoding import ImageEncoding
 from .image_processing_arr_coc import ArrCocImageProcessor, Box
 from .pretrained import CACHE, ArrCocPreTrainedModel, by_either_name
-from .processing_arr_coc import ArrCocProcessor
-from .prompt import ArrCocOutput, EmbeddedPrompt, deepstack_arguments
+from .processing_arr_coc import ArrCocProcessor, check_decoding
+from .prompt import ArrCocOutput, EmbeddedPrompt, deepstack_arguments, positions_and_planes
 from .scorers import EMPTY
-from .view_encoding import encode_shown, take_view_options
+from .view_encoding import take_view_options
 from .word_sources import from_tensor, resolved_words
 
 logger = logging.get_logger(__name__)
@@ -305,13 +304,37 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
         except ValueError:  # no processor, no prompt
             return encoding
 
+    @torch.no_grad()
     def prefilled(self, encoding: ImageEncoding) -> ImageEncoding:
-        """The encoding with the language model's prefill of the prompt up to and including the base tokens.
+        """The encoding with the language model's cache of the prompt up to and including the base tokens, and, of a
+        page whose words all fit the budget, of these.
+
+        Without full attention in all layers the encoding does not change, as its cache does not keep every position.
 
         Raises:
             ValueError: the checkpoint has no processor.
         """
-        return AnswerGenerator(self, self.processor).prefilled(encoding)
+        core, before = self.model, self.processor.prefix_ids()
+        if not core.keeps_every_position:
+            return encoding
+        cache: Any = DynamicCache(config=self.config.text_config)
+        embeds = core.get_input_embeddings()(before.to(encoding.tokens.device))
+        base = encoding.tokens.to(embeds)
+        prompt = torch.cat((embeds.expand(len(base), -1, -1), base), 1)
+        ids = torch.cat((before, torch.full((base.shape[1],), self.config.image_token_id)))
+        extra: dict[str, Any] = {}
+        if core.layout.spatial or core.deepstack is not None:
+            rows = ids.to(prompt.device).expand(len(base), -1)
+            extra["position_ids"], planes = positions_and_planes(core, rows, encoding)
+            extra |= deepstack_arguments(planes)
+        core(inputs_embeds=prompt, cache=cache, use_cache=True, **extra)
+        layers = [(layer.keys, layer.values) for layer in cache.layers]
+        encoding = replace(encoding, prefix_ids=ids, prefix_cache=layers)
+        words = core.words_of_page(encoding)
+        if words is not None:
+            core(inputs_embeds=words.to(embeds), cache=cache, use_cache=True)
+            encoding.page_cache = words[0].to(embeds), [(layer.keys, layer.values) for layer in cache.layers]
+        return encoding
 
     def extract(self, image: Any, fields: Any, **options: Any) -> dict[str, Extracted]:
         """The values of named fields of an image or a document, each with its probability and place, by their names.
@@ -403,7 +426,8 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
             raise ValueError(f"budget: expected {expected}; got it beside model inputs")
         if all(kwargs.get(name) is None for name in ("pixel_values", "image_encoding", "image_sources")):
             return self.generate_tokens(**kwargs)
-        check_decoding(partial(generation_setting, self), kwargs)
+        settings = {name: generation_setting(self, kwargs, name) for name in (*DECODING, "eos_token_id")}
+        check_decoding(settings, kwargs)
         ids = [ids for name in ("inputs", "input_ids") if (ids := kwargs.pop(name, None)) is not None]
         if not ids or kwargs.get("inputs_embeds") is not None:
             received = "inputs_embeds" if kwargs.get("inputs_embeds") is not None else "none"
@@ -457,8 +481,7 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
             raise refusal("image_sources", f"{sum(counts)} values, for source_sizes beside them", pixels)
         shown = zip(pixels.cpu().split(counts), sizes.tolist(), strict=True)
         sources = [image.view(height, width, 3).numpy() for image, (height, width) in shown]
-        processor = self.processor.image_processor
-        view_options, _ = take_view_options({**processor.views, **options})
+        view_options, _ = take_view_options({**self.processor.image_processor.views, **options})
         if words is not None:
             view_options = replace(view_options, words=resolved_words(from_tensor(words), view_options.words))
         placeholders = (input_ids == self.config.image_token_id).sum(1)
@@ -468,7 +491,7 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
             raise ValueError(f"image_sources: expected {expected}; got {len(sources)}")
         remaining = iter(sources)
         prompts = [[next(remaining) for _ in range(count)] for count in counts if count]
-        return encode_shown(self.model, processor, prompts, view_options)
+        return AnswerGenerator(self, self.processor).encode_shown(prompts, view_options)
 
     def init_continuous_batching(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Refuses transformers' `generate_batch`, which takes token ids without images."""

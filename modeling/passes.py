@@ -13,6 +13,7 @@ Notation: I image slots (1 here), N patches, K fetched tokens of a pass, S promp
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -30,12 +31,12 @@ from .answers import (
     with_fetch,
 )
 from .base_model import ArrCocModel
-from .checks import is_one, refusal
+from .checks import refusal
 from .fetcher import EXPLORATION, FetchChoices, FetchResult
 from .pretrained import CACHE
 from .prompt import behind_prefix, image_places, image_planes, keeps_every_position
 from .prompt_format import NOT_ON_THE_PAGE
-from .rereading import Reading
+from .rereading import READINGS, Reading
 from .views import SelectedSlots
 
 AUTO_PASSES = 4
@@ -378,3 +379,30 @@ def _answers_on(
     answers = answer_generator.answers(replace(asked, settings={**asked.settings, **settings}), prompt, True)
     each = len(answers) // len(rows)
     return [(row, answers[at * each : (at + 1) * each]) for at, row in enumerate(rows)]
+
+
+WITH_ONE_READING = (
+    "boxes", "patches", "relevance", "num_passes", "streamer", "return_dict_in_generate", "num_return_sequences",
+)  # fmt: skip
+"""Arguments and settings that do not go with several readings."""
+
+
+def check_readings(readings: Any, image: Any, settings: dict[str, Any]) -> None:
+    """Raises a ValueError for a number outside 1..`READINGS`, and for `settings` of `WITH_ONE_READING` beside more."""
+    count = readings
+    if type(image).__name__ == "ImageEncoding":  # by name: remote code may load a class twice
+        count = 1 + len(image.readings)
+        if readings is not None:
+            raise ValueError(f"readings: expected with an image or in encode_image; got {readings} for an encoding")
+    elif readings is None:
+        return
+    elif isinstance(readings, bool) or not isinstance(readings, Integral) or not 1 <= int(readings) <= READINGS:
+        raise refusal("readings", f"a whole number in 1..{READINGS}", readings)
+    given = [name for name, value in settings.items() if not is_one(value)]
+    if count > 1 and given:
+        raise ValueError(f"readings: expected one reading with {', '.join(given)}; got {count}")
+
+
+def is_one(value: Any) -> bool:
+    """Whether an argument asks for nothing special: None, False or 1."""
+    return value is None or value is False or (isinstance(value, int) and value == 1 and value is not True)

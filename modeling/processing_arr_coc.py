@@ -3,21 +3,25 @@
 Notation: B batch, L tokens of a prompt, M base tokens and K fetched tokens of one image (M + K placeholders).
 """
 
+import inspect
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Integral
 from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image
 from torch.nn.utils.rnn import pad_sequence
+from transformers import GenerationConfig, GenerationMixin
 from transformers.image_utils import make_flat_list_of_images
 from transformers.processing_utils import ImagesKwargs, MultiModalData, ProcessingKwargs, ProcessorMixin
 from transformers.utils import logging
+from transformers.utils.generic import TransformersKwargs
 
 from .budgets import pooling
-from .checks import check_processing, refusal
+from .checks import CALLABLES, DECODING, NUMBERS, check_processing, refusal
 from .configuration_arr_coc import COMPRESSION, PROCESSOR_MAP, count_vision_tokens
 from .image_encoding import Turns
 from .image_loading import Source, document_refusal, shorten
@@ -463,6 +467,79 @@ class ArrCocProcessor(ProcessorMixin):
         return MultiModalData(num_image_tokens=[count] * len(image_sizes), num_image_patches=[1] * len(image_sizes))
 
 
+def shown_by_prompts(image: Any) -> list[list[Any]]:
+    """The images of each prompt, from one image, a list of images, or a list with lists of images.
+
+    Raises:
+        ValueError: no images, none for one of the prompts, or a list of encodings.
+    """
+    prompts = image if isinstance(image, list | tuple) else [image]
+    every = [each for shown in prompts for each in (shown if isinstance(shown, list | tuple) else [shown])]
+    if any(type(each).__name__.endswith("Encoding") for each in every):  # those of published models, too
+        received = f"a list of {len(prompts)}" if prompts is image else type(image).__name__
+        raise ValueError(
+            "image: expected images, or one result of this model's encode_image (about which generate(page, [question, "
+            "question]) asks several questions; encode_image([image, image]) and page.join(other) have several); got "
+            f"{received}"
+        )
+    prompts = [list(shown) if isinstance(shown, list | tuple) else [shown] for shown in prompts]
+    if not prompts or not all(prompts):
+        raise ValueError("images: expected at least one; got an empty list")
+    return prompts
+
+
+def check_prompts(images: int, questions: int) -> None:
+    """Raises a ValueError for a number of prompts' images that several questions cannot be about."""
+    if questions > 1 and images not in (1, questions):
+        raise ValueError(f"images: expected 1 or {questions} (one per question); got {images}")
+
+
+def check_decoding(settings: Mapping[str, Any], kwargs: dict[str, Any]) -> None:
+    """Raises a ValueError for invalid settings of `generate`, assistant models, and caches that hold tokens.
+
+    `settings`: those of `DECODING` and `eos_token_id` by name, as `generation.generation_setting` has them.
+    Fetched tokens differ between questions and come before the text, so a cache with tokens would hide them.
+    """
+    cached = kwargs.get("cache")
+    if cached is not None and (length := cached.get_seq_length()):
+        expected = "an empty cache beside images (encode_image keeps what questions share)"
+        raise ValueError(f"cache: expected {expected}; got one of {length} tokens")
+    for name, (kind, least, most) in DECODING.items():
+        value = settings[name]
+        fits = isinstance(value, kind) and isinstance(value, bool) == (kind is bool) and least <= value <= most
+        if value is not None and not fits:
+            raise refusal(name, NUMBERS[kind] + ("" if kind is bool else f" in {least:g}..{most:g}"), value)
+    answers, beams = (settings[name] or 1 for name in ("num_return_sequences", "num_beams"))
+    if answers > beams and not settings["do_sample"]:
+        raise refusal("num_return_sequences", f"do_sample=True beside it, or at most num_beams ({beams})", answers)
+    for name, (needed, expected) in CALLABLES.items():
+        value = kwargs.get(name)
+        lists = value or () if name in ("logits_processor", "stopping_criteria") else ()
+        if value is not None and not (all(hasattr(value, method) for method in needed) and all(map(callable, lists))):
+            raise refusal(name, expected, value)
+    end = () if settings["eos_token_id"] is None else settings["eos_token_id"]
+    ends = end if isinstance(end, list | tuple) else [end]
+    if not all(isinstance(token, Integral) and -1 <= int(token) < 2**31 for token in ends):
+        raise refusal("eos_token_id", "a token's number, or a list of them", end)
+    for name in ("assistant_model", "assistant_early_exit"):
+        if kwargs.get(name) is not None:
+            expected = "none, as assisted decoding does not support images: use prompt_lookup_num_tokens"
+            raise ValueError(f"{name}: expected {expected}; got {type(kwargs[name]).__name__}")
+
+
+def check_names(model: Any, kwargs: dict[str, Any]) -> None:
+    """Raises a ValueError for arguments that transformers' `generate` and the model do not know; None is ignored."""
+    if kwargs.get("custom_generate") is not None:  # it may take any
+        return
+    functions = (GenerationMixin.generate, model.prepare_inputs_for_generation, model.forward)
+    known = {name for function in functions for name in inspect.signature(function).parameters}
+    known |= {*vars(GenerationConfig()), *TransformersKwargs.__optional_keys__}
+    known |= {"cache", "tokenizer", "assistant_tokenizer", "trust_remote_code", "mm_encoder_outputs"}  # in no signature
+    if unknown := sorted(name for name, value in kwargs.items() if value is not None and name not in known):
+        expected = "arguments that help(model.generate) lists, or fields of transformers' GenerationConfig"
+        raise ValueError(f"generate: expected {expected}; got {', '.join(unknown)}")
+
+
 MAX_QUESTION = 512
 """Tokens; a longer question is taken for a document that was passed as one."""
 
@@ -475,8 +552,7 @@ def checked_questions(
     `count_tokens`: counts those of a question; None: it may have any number.
 
     Raises:
-        ValueError: no question; or one that is not text, is empty, holds only control tokens, or is longer than
-            `MAX_QUESTION`.
+        ValueError: no question; or one that is not text, is empty or only control tokens, or above `MAX_QUESTION`.
     """
     questions = list(question) if isinstance(question, list | tuple) else [question]
     if not questions:

@@ -6,7 +6,7 @@ width.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -46,8 +46,6 @@ class Core(Protocol):
     def encode_image(self, *args: Any, **kwargs: Any) -> ImageEncoding: ...
 
     def encode_words(self, words: Sequence[GivenWords], patch_mask: Tensor, *, pool: int = 1) -> ImageEncoding: ...
-
-    def words_of_page(self, encoding: ImageEncoding) -> Tensor | None: ...
 
     def place(self, selected: SelectedSlots, fetched: FetchResult, **aligned: Tensor | None) -> "EmbeddedPrompt": ...
 
@@ -241,35 +239,6 @@ def positions(attention_mask: Tensor) -> Tensor:
 def keeps_every_position(cache: Cache) -> bool:
     """Whether a cache keeps the keys and values of all positions, as that of full attention does."""
     return all(type(layer).__name__ == "DynamicLayer" for layer in cache.layers)
-
-
-@torch.no_grad()
-def prefill(core: Core, encoding: ImageEncoding, before: Tensor) -> ImageEncoding:
-    """The encoding with the language model's cache of the tokens `before` [p] an image and its base tokens, and, of a
-    page whose words all fit the budget, of these.
-
-    Without full attention in all layers the encoding does not change, as its cache does not keep every position.
-    """
-    cache: Any = DynamicCache(config=core.config.text_config)
-    if not keeps_every_position(cache):
-        return encoding
-    embeds = core.get_input_embeddings()(before.to(encoding.tokens.device))
-    base = encoding.tokens.to(embeds)
-    prompt = torch.cat((embeds.expand(len(base), -1, -1), base), 1)
-    ids = torch.cat((before, torch.full((base.shape[1],), core.config.image_token_id)))
-    extra: dict[str, Any] = {}
-    if core.layout.spatial or core.deepstack is not None:
-        rows = ids.to(prompt.device).expand(len(base), -1)
-        extra["position_ids"], planes = positions_and_planes(core, rows, encoding)
-        extra |= deepstack_arguments(planes)
-    core(inputs_embeds=prompt, cache=cache, use_cache=True, **extra)
-    layers = [(layer.keys, layer.values) for layer in cache.layers]
-    encoding = replace(encoding, prefix_ids=ids, prefix_cache=layers)
-    words = core.words_of_page(encoding)
-    if words is not None:
-        core(inputs_embeds=words.to(embeds), cache=cache, use_cache=True)
-        encoding.page_cache = words[0].to(embeds), [(layer.keys, layer.values) for layer in cache.layers]
-    return encoding
 
 
 def behind_prefix(

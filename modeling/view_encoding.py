@@ -16,15 +16,15 @@ from torch import Tensor
 from transformers.utils import logging
 
 from .budgets import AS_SEEN, SPREADS, TILING, UNPOOLED, VIEW_OPTIONS, VIEWS_AT_ONCE, ViewOptions, Window, pooling
-from .checks import refusal
 from .configuration_arr_coc import COMPRESSION
 from .documents import open_document
 from .fetcher import FetchChoices
 from .image_encoding import AHEAD, UPRIGHT, ImageEncoding, Tiles, Tiling, confidence_of, no_pixels
-from .image_loading import Encoded, Loaded, Source, check_print, load_sources
+from .image_loading import Encoded, Loaded, Source, boxes_on_image, check_print, turn_box
 from .image_processing_arr_coc import (
     ArrCocImageProcessor,
     Box,
+    boxes_to_patches,
     least_scale,
     patches_of_placement,
     plan_tiles,
@@ -445,64 +445,6 @@ def _encode_tiles(
     return parts[0].join(*parts[1:])
 
 
-def encode_shown(
-    core: Core,
-    processor: ArrCocImageProcessor,
-    prompts: Sequence[Sequence[Any]],
-    options: ViewOptions,
-    *,
-    together: bool = False,
-) -> ImageEncoding:
-    """Encodes the images of prompts, with tiles for large ones.
-
-    `together`: the encoding records which images belong to one prompt.
-    """
-    sources = [source for shown in prompts for source in shown]
-    rows, most = processor.size["height"] // processor.patch_size // COMPRESSION, options.max_base_tokens
-    pools = [pooling(rows, len(shown), most) for shown in prompts if len(shown) > 1 or most is not None]
-    for source in sources:
-        if isinstance(source, list | tuple) or getattr(source, "ndim", 0) == 4:
-            raise refusal("image", "one image, or a list of them", source)
-    images = load_sources(sources, max_image_pixels=processor.max_image_pixels, policy=processor.sources)
-    for image in images:
-        if isinstance(image, Image.Image):
-            check_print(image.height, image.width)
-    in_views = together or max(pools, default=1) > 1 or options.words not in ("auto", "network")
-    if not in_views and not processor.shrinks(images, least_scale(options.tiles, options.tile_scale)):
-        return encode_whole(core, processor, images, options)
-    documents, loaded = list[list[Source]](), iter(images)
-    for shown in prompts:
-        pages = [sources_of(next(loaded), options, processor.max_image_pixels) for _ in shown]
-        documents.append([page for own in pages for page in own])
-        if len(documents[-1]) > options.max_pages:
-            expected = f"at most {options.max_pages} in one prompt (max_pages)"
-            raise ValueError(f"images: expected {expected}; got {len(documents[-1])}")
-    return encode_sources(core, processor, documents, options)
-
-
-def encode_whole(
-    core: Core, processor: ArrCocImageProcessor, images: Sequence[Any], options: ViewOptions = AS_SEEN
-) -> ImageEncoding:
-    """Encodes images or sources that need no tiles, each by itself, and turns those that are not upright."""
-
-    def encode(sources: Sequence[Any]) -> ImageEncoding:
-        shown = [source.load() if isinstance(source, Source) else source for source in sources]
-        words = with_originals([None] * len(shown), processor, shown) if options.reread else None
-        inputs = processor(Loaded(shown), return_tensors="pt")
-        encoding = core.encode_image(inputs["pixel_values"], inputs["patch_mask"], words=words)
-        encoding.source_sizes = [(image.height, image.width) for image in shown]
-        return encoding
-
-    encoding = encode(images)
-    read = None if encoding.characters is None else encoding.characters.sum(1)
-    if read is None or bool((read[:, 1] >= UPRIGHT * read[:, 0]).all()):
-        return encoding
-    pages = list[Source]()
-    for image in images:
-        pages += [image] if isinstance(image, Source) else sources_of(image, options, processor.max_image_pixels)
-    return upright(core, processor, encoding, pages, encode)
-
-
 def sources_of(image: Image.Image | Encoded, options: ViewOptions, max_image_pixels: int) -> list[Source]:
     """The pages or frames of a loaded source; an image is its own page.
 
@@ -556,3 +498,38 @@ def select_views(
     if boxes is not None:
         context = replace(context, relevance=relevance_of(views, boxes, encoding.side).to(context.features.device))
     return replace(selected, views=views, context=context)
+
+
+# ---- ground truth -------------------------------------------------------------------------------------------------
+
+
+def boxes_on_images(boxes: Sequence[Sequence[Box]], batch: Any) -> list[list[Box]]:
+    """The parts of the boxes of each slot that are on its image.
+
+    Raises:
+        ValueError: not one list for each slot, a prompt without a box, images of unknown size, or a box that ends
+            before it starts or is wholly outside its image.
+    """
+    if len(boxes) != len(batch.slots):
+        raise ValueError(f"boxes: expected one list per question and image ({len(batch.slots)}); got {len(boxes)}")
+    if batch.encoding.source_sizes is None:
+        raise ValueError("boxes: expected an image whose size is known; got an encoding of bare pixel_values")
+    rest = iter(boxes)
+    for number, images in enumerate(batch.images):
+        if not any([next(rest) for _ in images]):
+            raise ValueError(f"boxes: expected at least one for each question; got none for question {number + 1}")
+    sizes = [batch.encoding.source_sizes[slot] for slot in batch.slots]
+    turned = [batch.encoding.turned[slot] for slot in batch.slots]
+    return [
+        [turn_box(box, degrees, *size) for box in boxes_on_image(own, *size)]
+        for own, size, degrees in zip(boxes, sizes, turned, strict=True)
+    ]
+
+
+def relevance_of_boxes(batch: Any, processor: ArrCocImageProcessor) -> Tensor:
+    """[I, N] 1 on the patches under the boxes of each slot."""
+    rows, encoding = [], batch.encoding
+    for slot, slot_boxes in zip(batch.slots, batch.boxes or (), strict=True):
+        mapped = processor.map_boxes(slot_boxes, *encoding.read_sizes[slot])
+        rows.append(torch.from_numpy(boxes_to_patches(mapped, encoding.side, processor.patch_size)).flatten())
+    return torch.stack(rows).float().to(encoding.tokens.device)

@@ -17,12 +17,20 @@ from ..files import ADAPTER, find_model
 from ..loading import find_device, load_model
 from ..modeling.answers import Answer, answer_probabilities
 from ..modeling.budgets import AS_SEEN
-from ..modeling.checks import boxes_per_slot, check_decoding, check_names, shown_by_prompts
+from ..modeling.checks import DECODING, boxes_per_slot
 from ..modeling.configuration_arr_coc import ArrCocConfig, ArrCocFetcherConfig
 from ..modeling.image_loading import MAX_IMAGE_PIXELS, Source, boxes_on_image, load_source
 from ..modeling.image_processing_arr_coc import Box
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
-from ..modeling.processing_arr_coc import History, Turn, checked_questions, histories
+from ..modeling.processing_arr_coc import (
+    History,
+    Turn,
+    check_decoding,
+    check_names,
+    checked_questions,
+    histories,
+    shown_by_prompts,
+)
 from ..modeling.view_encoding import sources_of
 from ..modeling.word_sources import PageToRead, check_words, words_of_each, words_of_page
 from .encoding import AttachedEncoding, EncodedPrompt, encode_prompts
@@ -204,7 +212,8 @@ class AttachedReader:
         questions = self.check_questions(question)
         turns = histories(history, len(questions))
         self.check_questions(questions, turns)
-        check_decoding(self.runner.setting, kwargs)
+        settings = {name: self.runner.setting(kwargs, name) for name in (*DECODING, "eos_token_id")}
+        check_decoding(settings, kwargs)
         check_names(self.model, kwargs)
         strategy = self.check_strategy(strategy, boxes)
         if image is None:

@@ -23,11 +23,12 @@ from ..attached import AttachedReader
 from ..attached.encoding import AttachedEncoding
 from ..modeling.answers import legibility_warning
 from ..modeling.budgets import COMPRESSION, ViewOptions, pooling
+from ..modeling.generation import encode_whole
 from ..modeling.image_encoding import ImageEncoding, no_pixels
 from ..modeling.image_loading import Source, shorten
 from ..modeling.image_processing_arr_coc import FAR_SHRUNK, ArrCocImageProcessor, is_blank, least_scale
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
-from ..modeling.view_encoding import encode_sources, encode_whole, take_view_options, windows_of
+from ..modeling.view_encoding import encode_sources, take_view_options, windows_of
 from ..modeling.word_sources import check_words
 from .image_workers import PreparedImage, WorkerPool, inline_content
 from .metrics import Metrics
