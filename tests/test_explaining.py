@@ -2,6 +2,7 @@
 
 import json
 import sys
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -118,12 +119,7 @@ def overlapping(figure: Any) -> list[tuple[str, str]]:
     figure.draw_without_rendering()
     renderer = figure.canvas.get_renderer()
     boxes = [(text.get_text(), text.get_window_extent(renderer)) for text in parts(figure)]
-    return [
-        (first, second)
-        for at, (first, one) in enumerate(boxes)
-        for second, other in boxes[at + 1 :]
-        if one.overlaps(other)
-    ]
+    return [(first, second) for (first, one), (second, other) in combinations(boxes, 2) if one.overlaps(other)]
 
 
 @pytest.mark.parametrize("size", [(40, 120), (120, 40)])
