@@ -2,6 +2,7 @@
 
 import json
 import sys
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ def evidence_of(model: Any, seen: SeenImage, **choices: Any) -> AnswerEvidence:
     return gather_evidence(model, seen, QUESTION, FetchChoices(**choices))
 
 
-def parts(figure: Any) -> list[Text]:
+def parts(figure: Any) -> Any:
     return [text for text in figure.findobj(Text) if text.get_text() and text.get_visible()]
 
 
@@ -108,17 +109,12 @@ def test_a_figure_says_what_was_measured(model: Any, seen: SeenImage, tmp_path: 
         assert drawn.width > 900
 
 
-def overlapping(figure: Any) -> list[tuple[str, str]]:
-    """Pairs of texts that cover one another."""
+def overlapping(figure: Any) -> list[Any]:
+    """Texts that cover one another."""
     figure.draw_without_rendering()
     renderer = figure.canvas.get_renderer()
-    boxes = [(text.get_text(), text.get_window_extent(renderer)) for text in parts(figure)]
-    return [
-        (first, second)
-        for at, (first, one) in enumerate(boxes)
-        for second, other in boxes[at + 1 :]
-        if one.overlaps(other)
-    ]
+    boxes = {text: text.get_window_extent(renderer) for text in parts(figure)}
+    return [pair for pair in combinations(boxes, 2) if boxes[pair[0]].overlaps(boxes[pair[1]])]
 
 
 @pytest.mark.parametrize("size", [(40, 120), (120, 40)])
