@@ -118,6 +118,7 @@ def test_the_scripts_train_ask_and_report(
 ) -> None:
     sizes = ("--steps", "2", "2", "2", "2", "--batch", "2", "--held-out", "2")
     called(attached_scripts["train"], monkeypatch, "--out", tmp_path, *sizes)
+    monkeypatch.setattr(attached_scripts["evaluate"], "ASKED", 2)
     predictions = tmp_path / "predictions.csv"
     options = ("--model", tmp_path, "--pages", "1", "--scorer", "2", "1", "--out", predictions)
     called(attached_scripts["evaluate"], monkeypatch, *options)
