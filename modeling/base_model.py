@@ -374,7 +374,10 @@ class ArrCocModel(ArrCocPreTrainedModel):
         tensors = {**inputs, "prompt_embeds": embeds, "prompt_planes": planes}
         if places is not None:
             tensors["position_ids"] = places
-        read = {name: tensors[name] for name in READ if tensors.get(name) is not None}
+        read = {}
+        for name in READ:
+            if (tensor := tensors.get(name)) is not None:
+                read[name] = tensor
         return EmbeddedPrompt(embeds, tokens, quality, fetched, selected.context, inputs, read, places, planes)
 
     def bridge_fetched(
@@ -500,8 +503,7 @@ class ArrCocModel(ArrCocPreTrainedModel):
         """The encoding that `forward` was given, or that of its images; `words`: `image_words` and `source_sizes`."""
         if encoding is None:
             assert pixel_values is not None
-            vision = self.config.vision_config
-            known, sizes = words
+            vision, (known, sizes) = self.config.vision_config, words
             given = None if known is None else words_on_squares(known, sizes, vision.image_size // vision.patch_size)
             encoding = self.encode_image(pixel_values, patch_mask, words=given)
         elif type(encoding).__name__ != ImageEncoding.__name__:  # by name: remote code may load a class twice
