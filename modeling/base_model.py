@@ -230,14 +230,14 @@ class ArrCocModel(ArrCocPreTrainedModel):
         closing = None
         if self.layout.adds:
             tokens, closing = self.layout(tokens, self.bridge.indicators(tokens.device))
-        own = {"tokens": tokens, "closing": closing, "quality": bridged.quality, "bypassed": bridged.failed}
-        own |= {"bypass": bypass, "bridge_cache": bridged.cache}
+        own: dict[str, Any] = {"tokens": tokens, "closing": closing, "bypassed": bridged.failed}
+        own |= {"bypass": bypass, "bridge_cache": bridged.cache, "quality": bridged.quality}
         if encoding is not None:
             return replace(encoding.without_prefix(), **own, made_by=None)
         return ImageEncoding(**fields, **own, pool=pool)
 
     def with_bypass(self, encoding: ImageEncoding, bypass: bool | None) -> ImageEncoding:
-        """The encoding with base tokens from the whole bridge (False) or its linear projection (True); None: no change."""
+        """The encoding with base tokens from the whole bridge (False) or its linear projection (True); None: as is."""
         if bypass is None or bypass == encoding.bypass:
             return encoding
         return self.encode_fields(None, None, encoding=encoding, bypass=bypass, pool=encoding.pool)
