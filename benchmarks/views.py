@@ -28,7 +28,7 @@ from arr_coc.modeling.image_encoding import ImageEncoding
 from arr_coc.modeling.image_processing_arr_coc import ArrCocImageProcessor
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from arr_coc.modeling.processing_arr_coc import ArrCocProcessor
-from arr_coc.modeling.prompt_format import query_markers
+from arr_coc.modeling.prompt import query_markers
 
 from .costs import LiveTensors
 from .second_question import QUESTIONS

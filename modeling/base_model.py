@@ -202,6 +202,7 @@ class ArrCocModel(ArrCocPreTrainedModel):
         grid: Mapping[str, Tensor | None] = MappingProxyType({}),
         *,
         given_fields: Mapping[str, Any] = MappingProxyType({}),
+        encoding: ImageEncoding | None = None,
         bypass: bool | None = None,
         pool: int = 1,
         words: Sequence[GivenWords | None] | None = None,
@@ -209,14 +210,14 @@ class ArrCocModel(ArrCocPreTrainedModel):
         """The encoding of images: through the vision tower, then base tokens through the bridge.
 
         `grid`: outputs of `encode_grid` that are known; `given_fields`: fields that the tower does not make.
+        `encoding`: has all that the tower makes, and gets other base tokens.
         """
-        fields = {**self.vision_tower(pixel_values, patch_mask, words=words, **grid), **given_fields}
+        # 1. The vision tower: features, textures and the states of base tokens.
+        fields: Mapping[str, Any] = {} if encoding is None else vars(encoding)
+        if encoding is None:
+            fields = {**self.vision_tower(pixel_values, patch_mask, words=words, **grid), **given_fields}
+        # 2. The bridge: base tokens for the language model, pooled before or behind it.
         bypass = self.config.bridge_config.bypass if bypass is None else bypass
-        return ImageEncoding(**fields, **self._base_tokens(fields, bypass, pool), pool=pool)
-
-    def _base_tokens(self, fields: Mapping[str, Any], bypass: bool, pool: int) -> dict[str, Any]:
-        """The fields of an encoding that come from the bridge, with its base tokens, by those from the vision tower."""
-        # 1. The bridge: base tokens for the language model, pooled before or behind it.
         states, projected = fields["semantic"], fields["compressed"].flatten(2).transpose(1, 2)
         if pool > 1 and self.bridge.reads_pooled:
             states, projected = pool_cells(states, pool), pool_cells(projected, pool)
@@ -225,23 +226,21 @@ class ArrCocModel(ArrCocPreTrainedModel):
             text_arguments = self._text_arguments(fields["features"], pieces)
         bridged = self.bridge(states, projected, bypass=bypass, **text_arguments)
         tokens = bridged.tokens if self.bridge.reads_pooled or pool == 1 else pool_cells(bridged.tokens, pool)
-        # 2. The layout: tokens between and around those of the image.
+        # 3. The layout: tokens between and around those of the image.
         closing = None
         if self.layout.adds:
             tokens, closing = self.layout(tokens, self.bridge.indicators(tokens.device))
-        own = {"quality": bridged.quality, "bridge_cache": bridged.cache, "bypassed": bridged.failed}
-        return {"tokens": tokens, "closing": closing, "bypass": bypass, **own}
+        own: dict[str, Any] = {"tokens": tokens, "closing": closing, "bypassed": bridged.failed}
+        own |= {"bypass": bypass, "bridge_cache": bridged.cache, "quality": bridged.quality}
+        if encoding is not None:
+            return replace(encoding.without_prefix(), **own, made_by=None)
+        return ImageEncoding(**fields, **own, pool=pool)
 
     def with_bypass(self, encoding: ImageEncoding, bypass: bool | None) -> ImageEncoding:
-        """The encoding with base tokens from the whole bridge (False) or its linear projection (True); None: no change.
-
-        Raises:
-            ValueError: a bridge without a linear projection.
-        """
+        """The encoding with base tokens from the whole bridge (False) or its linear projection (True); None: as is."""
         if bypass is None or bypass == encoding.bypass:
             return encoding
-        base = self._base_tokens(vars(encoding), bypass, encoding.pool)
-        return replace(encoding.without_prefix(), **base, made_by=None)
+        return self.encode_fields(None, None, encoding=encoding, bypass=bypass, pool=encoding.pool)
 
     def words_of_page(self, encoding: ImageEncoding) -> Tensor | None:
         """[1, W, D] the tokens of all words of one page, as each question fetches them; None if they may not fit."""
@@ -374,7 +373,10 @@ class ArrCocModel(ArrCocPreTrainedModel):
         tensors = {**inputs, "prompt_embeds": embeds, "prompt_planes": planes}
         if places is not None:
             tensors["position_ids"] = places
-        read = {name: tensors[name] for name in READ if tensors.get(name) is not None}
+        read = {}
+        for name in READ:
+            if (tensor := tensors.get(name)) is not None:
+                read[name] = tensor
         return EmbeddedPrompt(embeds, tokens, quality, fetched, selected.context, inputs, read, places, planes)
 
     def bridge_fetched(
@@ -500,8 +502,7 @@ class ArrCocModel(ArrCocPreTrainedModel):
         """The encoding that `forward` was given, or that of its images; `words`: `image_words` and `source_sizes`."""
         if encoding is None:
             assert pixel_values is not None
-            vision = self.config.vision_config
-            known, sizes = words
+            vision, (known, sizes) = self.config.vision_config, words
             given = None if known is None else words_on_squares(known, sizes, vision.image_size // vision.patch_size)
             encoding = self.encode_image(pixel_values, patch_mask, words=given)
         elif type(encoding).__name__ != ImageEncoding.__name__:  # by name: remote code may load a class twice

@@ -345,7 +345,7 @@ def span(default: Sequence[float]) -> Any:
 
 
 def markers() -> Any:
-    """A field for the markers of `prompt_format.query_markers`."""
+    """A field for the markers of `prompt.query_markers`."""
     turns, texts = ("start_id", "end_id"), ("role_ids", "newline_ids", "ignored_ids")
 
     def holds(value: dict[str, Any]) -> bool:

@@ -378,7 +378,7 @@ class ArrCocConfig(ValidatedConfig):
         vision_config, semantic_config, fetcher_config, bridge_config: the parts; dicts, configs or None for defaults.
         text_config: any causal language model's config; Qwen3 by default.
         image_token_id: the placeholder's id in the tokenizer.
-        query_markers: the tokenizer's ids that mark questions in a chat (`prompt_format.query_markers`). With them
+        query_markers: the tokenizer's ids that mark questions in a chat (`prompt.query_markers`). With them
             the model finds the question without a `query_mask`.
         relevance_loss_weight: weight of the scorers' relevance loss, if `relevance_targets` are given.
         relevance_positive_weight: weight of relevant patches in this loss, as few patches are relevant; others have 1.

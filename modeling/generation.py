@@ -375,7 +375,7 @@ class AnswerGenerator:
     def select_slots(self, batch: QuestionBatch) -> tuple[SelectedSlots, FetchChoices]:
         """The slots of the prompts, and the choices with a budget that the context holds."""
         core, processor = self.model.model, self.processor.image_processor
-        encoding, choices, slots = batch.encoding, batch.choices, batch.slots
+        encoding, choices, slots, joint = batch.encoding, batch.choices, batch.slots, batch.joint
         if encoding.unseen and not self.reads_text(choices):
             encoding = with_features(core, processor, encoding)
         shown = torch.tensor([len(images) for images in batch.images])  # images of each prompt
@@ -388,9 +388,8 @@ class AnswerGenerator:
         index = None if in_order else torch.tensor(slots)
         known: dict[str, Any] = {**inputs, "encoding": encoding, "image_index": index, "choices": choices}
         selected = core.select_slots(**known, slots=(rows, budget))
-        if batch.joint:
-            spread, boxes = batch.spread, batch.boxes
-            selected = select_views(core, selected, encoding, choices, spread=spread, boxes=boxes)
+        if joint:
+            selected = select_views(core, selected, encoding, choices, spread=batch.spread, boxes=batch.boxes)
         return selected, choices
 
     def _question_batch(
@@ -407,7 +406,7 @@ class AnswerGenerator:
         core, encoded = self.model.model, encoding is not None
         if encoding is not None:
             encoding = core.own(encoding)
-            numbers = encoding.documents or [*range(len(encoding))]
+            numbers = encoding.documents or [*range(len(encoding.features))]
         else:
             encoding = self.encode_shown(prompts, options)
             numbers = encoding.documents or [number for number, shown in enumerate(prompts) for _ in shown]
@@ -417,7 +416,7 @@ class AnswerGenerator:
         spans = [[row for row, of in enumerate(numbers) if of == number] for number in dict.fromkeys(numbers)]  # images
         if len(questions) == 1:
             questions = questions * len(spans)
-        if encoded:
+        if encoded and len(questions) > 1:
             check_prompts(len(spans), len(questions))
         images = spans * len(questions) if len(spans) == 1 else spans
         if choices.bypass is not None:
@@ -464,7 +463,8 @@ class AnswerGenerator:
             logger.warning(f'budget "all": {held}')
             choices, num_fetched = replace(choices, budget=fits), fits
             inputs = write(placeholders=base + fits)
-        inputs = {name: tensor.to(encoding.tokens.device) for name, tensor in inputs.items()}
+        for name in inputs:
+            inputs[name] = inputs[name].to(encoding.tokens.device)
         return inputs, choices, num_fetched
 
     def _count_fetched(self, patches: int, taken: int, choices: FetchChoices) -> int:

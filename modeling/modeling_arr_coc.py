@@ -9,6 +9,7 @@ N patches, M base tokens, K fetched tokens, D language-model width.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, NoReturn
 
@@ -328,12 +329,12 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
             extra["position_ids"], planes = positions_and_planes(core, rows, encoding)
             extra |= deepstack_arguments(planes)
         core(inputs_embeds=prompt, cache=cache, use_cache=True, **extra)
-        layers = [(layer.keys, layer.values) for layer in cache.layers]
-        encoding = replace(encoding, prefix_ids=ids, prefix_cache=layers)
+        pairs = attrgetter("keys", "values")  # of a layer
+        encoding = replace(encoding, prefix_ids=ids, prefix_cache=[*map(pairs, cache.layers)])
         words = core.words_of_page(encoding)
         if words is not None:
             core(inputs_embeds=words.to(embeds), cache=cache, use_cache=True)
-            encoding.page_cache = words[0].to(embeds), [(layer.keys, layer.values) for layer in cache.layers]
+            encoding.page_cache = words[0].to(embeds), [*map(pairs, cache.layers)]
         return encoding
 
     def extract(self, image: Any, fields: Any, **options: Any) -> dict[str, Extracted]:

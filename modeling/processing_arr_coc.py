@@ -26,6 +26,7 @@ from .configuration_arr_coc import COMPRESSION, PROCESSOR_MAP, count_vision_toke
 from .image_encoding import Turns
 from .image_loading import Source, document_refusal, shorten
 from .image_processing_arr_coc import ProcessorSettings
+from .prompt import find_query_tokens, query_markers, token_id
 from .prompt_format import (
     CHAT_TEMPLATE,
     IMAGE_TOKEN,
@@ -34,10 +35,7 @@ from .prompt_format import (
     TURN_START,
     VISION_END,
     VISION_START,
-    find_query_tokens,
     images_first,
-    query_markers,
-    token_id,
 )
 from .view_encoding import sources_of, take_view_options
 from .word_sources import PageToRead, check_words, read_before, to_tensor, words_of_each

@@ -20,7 +20,7 @@ from .configuration_arr_coc import ArrCocConfig
 from .fetcher import FetchResult, RunningBackFetcher
 from .image_encoding import ImageEncoding
 from .pretrained import CacheOutput
-from .prompt_format import Layout, find_query_tokens
+from .prompt_format import IMAGE_TOKEN, QUESTION_ROLE, TURN_END, TURN_START, VISION_END, VISION_START, Layout
 from .scorers import SCORERS, FetchContext, depth_grids
 from .views import JointFetch, SelectedSlots, Views
 from .vision_tower import ArrCocVisionTower, base_states, states_at
@@ -462,6 +462,80 @@ def deepstack_arguments(planes: Tensor | None) -> dict[str, Any]:
 
 
 # ---- the question's tokens ------------------------------------------------------------------------------------------
+
+
+def find_query_tokens(
+    input_ids: Tensor,
+    *,
+    start_id: int | None,
+    end_id: int | None,
+    role_ids: Sequence[int],
+    newline_ids: Sequence[int],
+    ignored_ids: Sequence[int],
+) -> Tensor:
+    """The mask of the question that decides what is fetched.
+
+    In a chat it covers the tokens between `<|im_start|>user\\n` and `<|im_end|>` of the last user turn with text. In a
+    row without any `<|im_start|>` it covers all tokens. `ignored_ids` (vision, padding, all special tokens) are never
+    part of it. Nothing is copied from the device.
+
+    Args:
+        input_ids: int64 [B, L], as the result, which is bool.
+        start_id, end_id: ids of `<|im_start|>` and `<|im_end|>`; None if the tokenizer has none.
+        role_ids, newline_ids: the ids of "user" and of its newline. A newline in one token with the question's first
+            characters counts as question.
+        ignored_ids: ids of special tokens.
+    """
+    ignored = torch.isin(input_ids, torch.tensor(list(ignored_ids), dtype=input_ids.dtype, device=input_ids.device))
+    if start_id is None or end_id is None:
+        return ~ignored
+    length = input_ids.shape[1]
+    position = torch.arange(length, device=input_ids.device).expand_as(input_ids)
+    starts = input_ids == start_id
+    last_start = torch.where(starts, position, -1).cummax(dim=1).values  # [B, L]; -1 before the first turn
+    last_end = torch.where(input_ids == end_id, position, -1).cummax(dim=1).values
+
+    short, full = [start_id, *role_ids], [start_id, *role_ids, *newline_ids]
+    header = torch.where(_begins_with(input_ids, short), len(short), 0)
+    header = torch.where(_begins_with(input_ids, full), len(full), header)  # [B, L]; its length where one begins
+    turn_header = header.gather(1, last_start.clamp(min=0))
+    in_question = (last_start >= 0) & (turn_header > 0)
+    in_question &= (position >= last_start + turn_header) & (last_end < last_start) & ~ignored
+    last_question = torch.where(in_question, last_start, -1).amax(dim=1, keepdim=True)
+    no_chat = ~starts.any(dim=1, keepdim=True)
+    return (in_question & (last_start == last_question)) | (no_chat & ~ignored)
+
+
+def _begins_with(input_ids: Tensor, pattern: Sequence[int]) -> Tensor:
+    """bool [B, L]: True at each position where `pattern` begins."""
+    begins = torch.ones_like(input_ids, dtype=torch.bool)
+    for offset, token in enumerate(pattern):
+        hit = torch.zeros_like(begins)
+        hit[:, : max(0, input_ids.shape[1] - offset)] = input_ids[:, offset:] == token
+        begins &= hit
+    return begins
+
+
+def query_markers(tokenizer: Any, image_token: str = IMAGE_TOKEN) -> dict[str, Any]:
+    """The keyword arguments of `find_query_tokens` for a tokenizer; plain numbers, for a config."""
+    special = {index for index, token in tokenizer.added_tokens_decoder.items() if token.special}
+    special.update(tokenizer.all_special_ids)
+    named = [token_id(tokenizer, token) for token in (image_token, VISION_START, VISION_END, TURN_START, TURN_END)]
+    special.update(index for index in named if index is not None)
+    return {
+        "start_id": token_id(tokenizer, TURN_START),
+        "end_id": token_id(tokenizer, TURN_END),
+        "role_ids": tokenizer.encode(QUESTION_ROLE, add_special_tokens=False),
+        "newline_ids": tokenizer.encode("\n", add_special_tokens=False),
+        "ignored_ids": sorted(special),
+    }
+
+
+def token_id(tokenizer: Any, token: str) -> int | None:
+    """The id of `token`, or None if the tokenizer splits it."""
+    ids = tokenizer.encode(token, add_special_tokens=False)
+    whole = len(ids) == 1 and tokenizer.convert_ids_to_tokens(ids[0]) == token
+    return ids[0] if whole else None
 
 
 def refuse_placeholders(input_ids: Tensor, image_token_id: int, cache: Cache | None = None) -> None:

@@ -19,7 +19,7 @@ from transformers import GenerationConfig, PreTrainedTokenizerFast
 from arr_coc import ArrCocConfig, ArrCocForConditionalGeneration, ArrCocImageProcessor, ArrCocProcessor
 from arr_coc.assembling.trained import is_complete
 from arr_coc.files import SHIPPED, cache_folder
-from arr_coc.modeling.prompt_format import query_markers
+from arr_coc.modeling.prompt import query_markers
 from arr_coc.modeling.wordpieces import CELL_COLUMNS, CLASSES, PIECE_SLOTS, TextReader
 from arr_coc.training.reader.targets import spelled
 

@@ -16,7 +16,8 @@ from arr_coc import ArrCocConfig, ArrCocImageProcessor, ArrCocProcessor
 from arr_coc.cli.evaluate import table
 from arr_coc.data.records import read_records
 from arr_coc.model_summary import count_parameters, on_meta
-from arr_coc.modeling.prompt_format import IMAGE_TOKEN, query_markers
+from arr_coc.modeling.prompt import query_markers
+from arr_coc.modeling.prompt_format import IMAGE_TOKEN
 from arr_coc.training.reader.language_model import Prompting
 
 ROOT = Path(__file__).parents[1]

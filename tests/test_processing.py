@@ -20,7 +20,8 @@ from transformers.pipelines import ImageTextToTextPipeline
 from arr_coc.modeling.configuration_arr_coc import ArrCocConfig
 from arr_coc.modeling.image_processing_arr_coc import ArrCocImageProcessor
 from arr_coc.modeling.processing_arr_coc import ArrCocProcessor, checked_questions
-from arr_coc.modeling.prompt_format import CHAT_TEMPLATE, count_vision_tokens, find_query_tokens
+from arr_coc.modeling.prompt import find_query_tokens
+from arr_coc.modeling.prompt_format import CHAT_TEMPLATE, count_vision_tokens
 
 
 # Placeholders

@@ -22,7 +22,7 @@ from ..modeling.configuration_arr_coc import ArrCocConfig
 from ..modeling.image_processing_arr_coc import ArrCocImageProcessor
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..modeling.processing_arr_coc import ArrCocProcessor
-from ..modeling.prompt_format import query_markers
+from ..modeling.prompt import query_markers
 from ..modeling.scorers import SCORERS
 from .families import EMBEDDINGS, HEAD, Mapping, PromptTokens, PublishedFamily, TensorRows, family_of
 from .published import CLIP_RECIPE, CLIP_TEXT, QUESTION, WORDS, words_in_common

@@ -18,7 +18,7 @@ from ..modeling.configuration_arr_coc import ArrCocConfig, count_vision_tokens
 from ..modeling.image_loading import Source, load_source
 from ..modeling.image_processing_arr_coc import boxes_to_patches
 from ..modeling.processing_arr_coc import ArrCocProcessor
-from ..modeling.prompt_format import query_markers
+from ..modeling.prompt import query_markers
 from ..modeling.word_sources import PageToRead, check_words, read_before, to_tensor
 from .records import Record, is_document
 
