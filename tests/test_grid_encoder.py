@@ -14,7 +14,7 @@ from worked_cases import TOLERANCE
 
 from arr_coc.modeling import grid_encoder
 from arr_coc.modeling.configuration_arr_coc import ArrCocVisionConfig
-from arr_coc.modeling.grid_encoder import SCORES_AT_ONCE, STEMS, GridAttention, GridEncoder, attend_in_blocks
+from arr_coc.modeling.grid_encoder import SCORES_AT_ONCE, STEMS, GridEncoder, attend_in_blocks
 
 STEM_CASES = {"patchify": (), "conv": (8, 12)}  # stem_channels down to patches of 8 px
 
@@ -163,21 +163,6 @@ def test_no_bias_of_n_by_n_is_ever_made() -> None:
     with LargestTensor() as seen:
         encoder(torch.randn(1, 3, 512, 512))
     assert seen.largest == SCORES_AT_ONCE == patches**2 // 16
-
-
-@torch.no_grad()
-def test_pooled_keys_are_those_of_the_means_of_squares_at_their_middles() -> None:
-    attention = randomise(GridAttention(vision(), 8, pool=4), 0.3)
-    x = torch.randn(1, 8, 8, attention.qkv.in_features)
-    means = torch.stack([x[0, 4 * i : 4 * i + 4, 4 * j : 4 * j + 4].mean((0, 1)) for i in range(2) for j in range(2)])
-    query = attention.qkv(x[0].flatten(0, 1)).chunk(3, -1)[0]
-    key, value = attention.qkv(means).chunk(3, -1)[1:]
-    query, key, value = (part.unflatten(-1, (attention.num_heads, -1)).transpose(0, 1) for part in (query, key, value))
-    away = torch.arange(8)[:, None] - torch.tensor([2, 6]) + 7
-    rows = torch.einsum("nqd,qkd->nqk", query, attention.rel_pos_h[away].repeat_interleave(8, 0))
-    columns = torch.einsum("nqd,qkd->nqk", query, attention.rel_pos_w[away].repeat(8, 1, 1))
-    out = straightforward(query * attention.head_dim**-0.5, key, value, rows, columns).float()
-    assert torch.allclose(attention(x)[0].flatten(0, 1), attention.proj(out.transpose(0, 1).flatten(1)), atol=1e-5)
 
 
 def test_every_stem_is_tested() -> None:
