@@ -254,7 +254,7 @@ class ArrCocModel(ArrCocPreTrainedModel):
             return None
         indices = filled.argsort(descending=True, stable=True)[:, :count]
         rank = torch.full_like(indices, FOREMOST)
-        return self._bridge_pieces(encoding, None, pieces[:, indices[0]], indices=indices, rank=rank).tokens
+        return self.bridge_pieces(encoding, None, pieces[:, indices[0]], indices=indices, rank=rank).tokens
 
     # ---- a question: select slots, fetch, place
 
@@ -390,19 +390,10 @@ class ArrCocModel(ArrCocPreTrainedModel):
         states, projected = self.vision_tower.fetched_states(encoding, indices, used, levels)
         return self.bridge(states, projected, base=encoding.bridge_cache or [], bypass=encoding.bypass, used=used)
 
-    def bridge_words(
-        self, encoding: ImageEncoding, fetched: FetchResult, used: Tensor | None, pieces: Tensor, **several: Tensor
-    ) -> Bridged:
-        """Wordpieces [I, K, 2, S] of fetched patches -> tokens [I, K, D] for the language model.
-
-        `several`: `ReadPatches.view` if the patches are from several views.
-        """
-        read = {"indices": fetched.indices, "rank": fetched.ranks(), "relevance": fetched.predicted_relevance()}
-        return self._bridge_pieces(encoding, used, pieces, room=fetched.room, **read, **several)
-
-    def _bridge_pieces(
+    def bridge_pieces(
         self, encoding: ImageEncoding, used: Tensor | None, pieces: Tensor, **fetched: Tensor | None
     ) -> Bridged:
+        """Wordpieces [I, K, 2, S] -> tokens [I, K, D] for the language model; `fetched`: of `ReadPatches`."""
         nothing, arguments = encoding.semantic, self._text_arguments(encoding.features, pieces, **fetched)
         return self.bridge(nothing, nothing, base=[], bypass=encoding.bypass, used=used, **arguments)
 
@@ -441,7 +432,7 @@ class ArrCocModel(ArrCocPreTrainedModel):
                 bridged = self.bridge_fetched(encoding, fetched.indices, used, fetched.levels)
             else:
                 pieces = encoding.pieces.take_along_dim(fetched.indices[..., None, None], 1)
-                bridged = self.bridge_words(encoding, fetched, used, pieces)
+                bridged = self.bridge_pieces(encoding, used, pieces, **fetched.placement())
             if bridged.failed is not None:
                 fetched.bypassed = fetched.bypassed | bridged.failed.to(fetched.bypassed.device)
             fetched_tokens, weights = bridged.tokens, fetched.weights

@@ -117,6 +117,11 @@ class FetchResult(Rows):
         relevance = self.own_relevance().masked_fill(~self.used, float("-inf"))
         return relevance.argsort(dim=1, descending=True, stable=True).argsort(dim=1)
 
+    def placement(self) -> dict[str, Any]:
+        """[B, K] what bridges that place tokens take of each: its index, rank and relevance; and `room`."""
+        relevance = self.predicted_relevance()
+        return {"indices": self.indices, "rank": self.ranks(), "relevance": relevance, "room": self.room}
+
     def regions(self) -> Tensor:
         """[B, K, 4] y0, x0, y1, x1 of each token in patches of the fine grid, ends exclusive."""
         levels = torch.zeros_like(self.indices) if self.levels is None else self.levels

@@ -19,7 +19,7 @@ from transformers.processing_utils import ImagesKwargs
 from transformers.utils import logging
 
 from .budgets import COMPRESSION, Window
-from .checks import check_processing
+from .checks import PROCESSING, check_processing
 from .config_fields import MAX_SIDE, checked_field, member, number, validated, whole
 from .configuration_arr_coc import budget_field, grid_size
 from .image_loading import MAX_IMAGE_PIXELS, POLICIES, Box, Loaded, SourcePolicy, load_image, load_source
@@ -264,7 +264,8 @@ class ArrCocImageProcessor(PilBackend):
 
     def __call__(self, images: Any, *args: Any, **kwargs: Any) -> BatchFeature:
         """See the class."""
-        check_processing(kwargs)
+        if kwargs.keys() & PROCESSING.keys():
+            check_processing(kwargs)
         return super().__call__(images, *args, **kwargs)
 
     def to_dict(self) -> dict[str, Any]:

@@ -308,7 +308,7 @@ def bridge_over_views(model: Any, encoding: ImageEncoding, fetched: JointFetch, 
             return [pieces.take_along_dim(indices[..., None, None], 1)]
 
         (pieces,) = fetched.assembled(read, used)
-        return model.bridge_words(encoding, fetched, used, pieces, view=fetched.view)
+        return model.bridge_pieces(encoding, used, pieces, view=fetched.view, **fetched.placement())
 
     def bridge(numbers: Tensor, indices: Tensor, used: Tensor, levels: Tensor | None) -> Sequence[Tensor]:
         bridged = model.bridge_fetched(_bases(model, encoding, views, numbers), indices, used, levels)
