@@ -40,22 +40,22 @@ from ..stages import Batches, Run
 from .language_model import Prompting
 from .targets import LEADS, Print, Wordpieces, pixels, printed, read_without_pixels
 
-Draw = Callable[[np.random.Generator, Split], TextPage]
+Draw = Callable[..., TextPage]
 
 PAGES: Registry[Draw] = Registry("page source")
-"""Sources of pages that need no folder: `draw(rng, split)`."""
+"""Sources of pages that need no folder: `draw(rng, split)`; generated ones take a kind too."""
 
 
 @PAGES.register("generated")
-def generated(rng: np.random.Generator, split: Split) -> TextPage:
+def generated(rng: np.random.Generator, split: Split, kind: str | None = None) -> TextPage:
     """A page of `arr_coc.pages.generator`."""
-    return _generator().draw_page(rng, split)
+    return _generator().draw_page(rng, split, kind)
 
 
 @PAGES.register("laid_out")
-def laid_out(rng: np.random.Generator, split: Split) -> TextPage:
+def laid_out(rng: np.random.Generator, split: Split, kind: str | None = None) -> TextPage:
     """The same without a picture, which is quick."""
-    return _generator().layout_page(rng, split)
+    return _generator().layout_page(rng, split, kind)
 
 
 @PAGES.register("jumble")
@@ -194,7 +194,7 @@ class Sources:
         if "pdf" in self.shares and self.pdf_folder is None:
             raise ValueError('pdf_folder: expected a folder of cached pages for the source "pdf"; got none')
         for name in self.shares:
-            if name not in PAGES:
+            if name.split(": ")[0] not in PAGES:
                 self._stored(name)
 
     def each(self) -> dict[str, "Sources"]:
@@ -212,8 +212,9 @@ class Sources:
         return wear(rng, page) if page.image is not None and rng.random() < self.worn else page
 
     def _page(self, name: str, rng: np.random.Generator) -> TextPage:
-        if name in PAGES:
-            return PAGES[name](rng, self.split)
+        source, *kind = name.split(": ")
+        if source in PAGES:
+            return PAGES[source](rng, self.split, *kind)
         pages = self._stored(name)
         number = int(rng.integers(len(pages)))
         if isinstance(pages, CachedPages):
