@@ -171,9 +171,8 @@ def schedule(maker: PageMaker) -> None:
         room = form.format(n=random.randint(1, 40), l=random.choice("ABCDEF"))
         drawn.setdefault(name.casefold(), (values.time(day), name, room))
         day += datetime.timedelta(minutes=random.choice((15, 30, 45, 60, 90)))
-    order = [
-        part for part in {"time right": (1, 2, 0), "two lines": (0, 2, 1)}.get(layout, (0, 1, 2)) if rooms or part < 2
-    ]
+    order: tuple[int, ...] = {"time right": (1, 2, 0), "two lines": (0, 2, 1)}.get(layout, (0, 1, 2))
+    order = tuple(part for part in order if rooms or part != 2)
     texts = [[entry[part] for part in order] for entry in drawn.values()]
     ruling = {"ruled": "horizontal rules", "boxed": "boxed", "dotted": "dotted"}.get(layout, "plain")
     look = TableLook(ruling, (170, 170, 170), sheet.paper, 0.4, body, body, body, leading, random.random() < 0.7)
