@@ -512,8 +512,9 @@ def check_decoding(settings: Mapping[str, Any], kwargs: dict[str, Any]) -> None:
         raise refusal("num_return_sequences", f"do_sample=True beside it, or at most num_beams ({beams})", answers)
     for name, (needed, expected) in CALLABLES.items():
         value = kwargs.get(name)
-        lists = value or () if name in ("logits_processor", "stopping_criteria") else ()
-        if value is not None and not (all(hasattr(value, method) for method in needed) and all(map(callable, lists))):
+        whole = all(hasattr(value, method) for method in needed)
+        listed = name in ("logits_processor", "stopping_criteria")
+        if value is not None and not (whole and (not listed or all(map(callable, value)))):
             raise refusal(name, expected, value)
     end = () if settings["eos_token_id"] is None else settings["eos_token_id"]
     ends = end if isinstance(end, list | tuple) else [end]

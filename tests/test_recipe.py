@@ -120,8 +120,6 @@ def test_settings_that_nothing_has_are_refused(setting: str, message: str) -> No
         ("stages: [{stage: recognition, stepz: 3}]", r"expected settings among steps.*got \['stepz'\]"),
         ("stages: [recognition]", r"stages\[0\]: expected a mapping with the stage's name; got 'recognition'"),
         ("stages: [{stage: relevance}, {stage: joint}]", "a phase first, or after a phase; got one after"),
-        (f"model: {RECIPE.parent}\naveraged: 2\nstages: [{{stage: recognition}}]", "averaged: expected a share"),
-        (f"model: {RECIPE.parent}\naveraged: 0.5\nstages: [{{stage: recognition}}]", "start"),
         ("seed: 1", "expected a mapping with a list of stages"),
         ("stages: []", "expected a mapping with a list of stages"),
         ("just words", "expected a mapping with a list of stages"),

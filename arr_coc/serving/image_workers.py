@@ -1,13 +1,17 @@
 """Processes that download and decode clients' images; a failure ends one process only.
 
-The server's `WorkerPool` starts workers and replaces those that hang or die; a worker serves one request at a time:
+There are three kinds of processes. The server has a `WorkerPool`, which replaces workers that hang or die; a worker
+serves one request at a time. Workers are forked from a nursery, which has imported their modules and gets no images:
 
     python -m arr_coc.serving.image_workers DESCRIPTOR
 
-DESCRIPTOR is one end of a socket that carries bytes only. The first message is JSON: the image processor and the
-limits; the worker answers `READY`. Then requests are "B" with an image file or "U" with its URL; answers are "I" with a
-`PreparedImage`, or "E" with an error message in UTF-8. (multiprocessing would send pickles, and run the caller's main
-module again.)
+DESCRIPTOR is one end of a socket. Its first line is JSON: the image processor and the limits. Requests follow: "F"
+with a descriptor forks a worker that uses this connection, and the reply is its process id; "K" with a process id ends
+that worker. When the other end closes, the nursery ends with its workers. (multiprocessing's fork server runs the
+caller's main module again and sends pickles.)
+
+A worker's connection carries bytes only: requests are "B" with an image file or "U" with its URL; answers are "I" with
+a `PreparedImage`, or "E" with an error message in UTF-8.
 """
 
 import asyncio
@@ -21,6 +25,7 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -38,12 +43,11 @@ from ..modeling.image_processing_arr_coc import ArrCocImageProcessor
 from ..modeling.view_encoding import sources_of, take_view_options
 from ..modeling.word_sources import from_json, to_json
 
-READY, CONTENT, URL, IMAGE, REFUSED = b"R", b"B", b"U", b"I", b"E"
+CONTENT, URL, IMAGE, REFUSED = b"B", b"U", b"I", b"E"
 
 SECONDS = 15.0  # seconds to download and decode one image; a worker that takes longer is killed
 MEMORY = 1536 * 2**20  # the most bytes of memory for decoding one image
-START = 120.0  # seconds in which a new worker imports its modules
-_LENGTH = struct.Struct("<I")  # the length of the JSON that describes the pixels behind it
+_NUMBER = struct.Struct("<I")  # a process id, or the length of the JSON that describes the pixels behind it
 
 
 @dataclass(frozen=True)
@@ -68,12 +72,12 @@ class PreparedImage:
     def to_bytes(self) -> bytes:
         pages = [(*page.pixels.shape[:2], page.page, page.second, to_json(page.layer)) for page in self.pages]
         head = json.dumps([self.key.hex(), pages]).encode()
-        return b"".join((_LENGTH.pack(len(head)), head, *(page.pixels.tobytes() for page in self.pages), self.content))
+        return b"".join((_NUMBER.pack(len(head)), head, *(page.pixels.tobytes() for page in self.pages), self.content))
 
     @classmethod
     def from_bytes(cls, message: bytes) -> "PreparedImage":
-        at = _LENGTH.size + _LENGTH.unpack_from(message)[0]
-        key, listed = json.loads(message[_LENGTH.size : at])
+        at = _NUMBER.size + _NUMBER.unpack_from(message)[0]
+        key, listed = json.loads(message[_NUMBER.size : at])
         pages = []
         for height, width, page, second, layer in listed:
             pixels = np.frombuffer(message, np.uint8, 3 * height * width, at).reshape(height, width, 3)
@@ -112,24 +116,21 @@ def prepare(content: bytes, processor: ArrCocImageProcessor, limits: ImageLimits
     return PreparedImage(hashlib.sha256(content).digest(), tuple(pages))
 
 
-def work(connection: Connection) -> None:
+def work(connection: Connection, processor: ArrCocImageProcessor, limits: ImageLimits) -> None:
     """Answers requests until the other side closes. The process has no secrets, no core file and limited memory."""
     os.environ.clear()
     torch.set_num_threads(1)
-    described, pixels, policy = json.loads(connection.recv_bytes())
-    policy |= {name: tuple(value) for name, value in policy.items() if isinstance(value, list)}
-    processor, limits = ArrCocImageProcessor.from_dict(described), ImageLimits(pixels, GuardedSources(**policy))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     statm = Path("/proc/self/statm")
     if statm.exists():  # Linux
         most = int(statm.read_text().split()[0]) * resource.getpagesize() + MEMORY
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
-    connection.send_bytes(READY)
     while True:
-        message = connection.recv_bytes()
-        signal.alarm(round(2 * (SECONDS + GRACE)))  # ends a worker that hangs, where the server has ended before
+        try:
+            message = connection.recv_bytes()
+        except (EOFError, OSError):
+            return
         connection.send_bytes(_answer(message, processor, limits))
-        signal.alarm(0)
 
 
 def _answer(message: bytes, processor: ArrCocImageProcessor, limits: ImageLimits) -> bytes:
@@ -147,6 +148,84 @@ def _answer(message: bytes, processor: ArrCocImageProcessor, limits: ImageLimits
         return REFUSED + (str(error) if isinstance(error, ValueError) else "image: expected one that decodes").encode()
 
 
+class Nursery:
+    """The nursery process, from the server's side."""
+
+    def __init__(self, processor: ArrCocImageProcessor, limits: ImageLimits) -> None:
+        self._socket, theirs = socket.socketpair()
+        command = [sys.executable, "-m", __name__, str(theirs.fileno())]
+        # A separate session, so that an interrupt at the terminal reaches the server only, which drains first.
+        with theirs:
+            self._process = subprocess.Popen(
+                command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, start_new_session=True
+            )
+        self._socket.sendall(json.dumps([processor.to_dict(), asdict(limits)]).encode() + b"\n")
+
+    def fork(self) -> tuple[int, Connection]:
+        """Forks a worker and returns its process id and the connection to it.
+
+        Raises:
+            OSError: the nursery has ended.
+        """
+        ours, theirs = socket.socketpair()
+        with theirs:
+            socket.send_fds(self._socket, [b"F" + _NUMBER.pack(0)], [theirs.fileno()])
+        reply = self._socket.recv(_NUMBER.size, socket.MSG_WAITALL)
+        if len(reply) < _NUMBER.size:
+            raise OSError("the process that image workers are forked from has ended")
+        return _NUMBER.unpack(reply)[0], Connection(ours.detach())
+
+    def kill(self, process: int) -> None:
+        """Kills a worker, busy or idle."""
+        with suppress(OSError):
+            self._socket.sendall(b"K" + _NUMBER.pack(process))
+            self._socket.recv(_NUMBER.size, socket.MSG_WAITALL)
+
+    def stop(self) -> None:
+        """Ends the nursery and its workers."""
+        self._socket.close()
+        self._process.wait()
+
+
+def _serve(control: socket.socket) -> None:
+    line = bytearray()
+    while not line.endswith(b"\n"):
+        line += control.recv(1) or sys.exit(0)
+    described, limited = json.loads(line)
+    policy: dict[str, Any] = limited["policy"]
+    policy |= {name: tuple(value) for name, value in policy.items() if isinstance(value, list)}
+    processor, limits = (
+        ArrCocImageProcessor.from_dict(described),
+        ImageLimits(limited["pixels"], GuardedSources(**policy)),
+    )
+    workers: set[int] = set()
+    while True:
+        message, descriptors, _, _ = socket.recv_fds(control, 1 + _NUMBER.size, 1)
+        if len(message) < 1 + _NUMBER.size:
+            break
+        number = _NUMBER.unpack_from(message, 1)[0]
+        if message[:1] == b"F":
+            number = os.fork()
+            if not number:
+                control.close()
+                work(Connection(descriptors[0]), processor, limits)
+                os._exit(0)
+            os.close(descriptors[0])
+            workers.add(number)
+        elif number in workers:
+            _end(number)
+            workers.remove(number)
+        control.sendall(_NUMBER.pack(number))
+    for worker in workers:
+        _end(worker)
+
+
+def _end(worker: int) -> None:
+    """Kills a worker and waits for it; until then no other process can get its id."""
+    os.kill(worker, signal.SIGKILL)
+    os.waitpid(worker, 0)
+
+
 logger = logging.getLogger(__name__)
 
 GRACE = 5.0  # extra seconds beyond the limit of one image, so that a download's timeout can return its error
@@ -157,24 +236,12 @@ class WorkerLost(Exception):
     """The worker process ended before it answered."""
 
 
+@dataclass(eq=False)
 class _Worker:
-    """One process and its connection; it starts at once, and its imports take seconds."""
+    """One process and its connection."""
 
-    def __init__(self, processor: ArrCocImageProcessor, limits: ImageLimits) -> None:
-        ours, theirs = socket.socketpair()
-        command = [sys.executable, "-m", __name__, str(theirs.fileno())]
-        with theirs:  # a session of its own: an interrupt at the terminal reaches the server only, which drains first
-            self.process = subprocess.Popen(
-                command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, start_new_session=True
-            )
-        self.connection, self._ready = Connection(ours.detach()), False
-        policy = asdict(limits.policy)
-        self.connection.send_bytes(json.dumps([processor.to_dict(), limits.pixels, policy]).encode())
-
-    def wait(self) -> None:
-        """Waits until the process takes requests; errors as in `ask`."""
-        if not self._ready:
-            self._ready = self._received(START, 1) == READY
+    process: int
+    connection: Connection
 
     def ask(self, message: bytes, seconds: float, most_bytes: int) -> bytes:
         """The answer to one request.
@@ -183,28 +250,15 @@ class _Worker:
             TimeoutError: no answer in time.
             WorkerLost: the process ended, or answered more than `most_bytes`.
         """
-        self.wait()
         try:
             self.connection.send_bytes(message)
-        except OSError as error:
-            raise WorkerLost from error
-        return self._received(seconds, most_bytes)
-
-    def _received(self, seconds: float, most_bytes: int) -> bytes:
-        try:
-            there = self.connection.poll(seconds)
-            answer = self.connection.recv_bytes(most_bytes) if there else b""
+            if not self.connection.poll(seconds):
+                raise TimeoutError
+            return self.connection.recv_bytes(most_bytes)
         except (EOFError, OSError) as error:
+            if isinstance(error, TimeoutError):
+                raise
             raise WorkerLost from error
-        if not there:
-            raise TimeoutError
-        return answer
-
-    def end(self) -> None:
-        """Kills the process, busy or idle, and waits for it: until then no other process can get its id."""
-        self.process.kill()
-        self.process.wait()
-        self.connection.close()
 
 
 class WorkerPool:
@@ -223,28 +277,28 @@ class WorkerPool:
         self._idle: asyncio.LifoQueue[_Worker] = asyncio.LifoQueue()
         self._threads = ThreadPoolExecutor(count, thread_name_prefix="image-worker")
         self._workers: set[_Worker] = set()
+        self._forking = threading.Lock()
         self._stopped = False
 
     async def start(self) -> None:
-        """Starts the processes, and waits until they take requests."""
-        for worker in [self._begin() for _ in range(self.count)]:
-            await asyncio.get_running_loop().run_in_executor(self._threads, worker.wait)
-            self._idle.put_nowait(worker)
+        """Starts the processes. Their imports take seconds."""
+        self._nursery = Nursery(self.processor, self.limits)
+        for _ in range(self.count):
+            self._idle.put_nowait(await asyncio.get_running_loop().run_in_executor(self._threads, self._begin))
 
     async def stop(self) -> None:
         """Ends the processes, busy or idle."""
         self._stopped = True
-        for worker in [*self._workers]:
-            worker.process.kill()
+        await asyncio.to_thread(self._nursery.stop)
         await asyncio.to_thread(self._threads.shutdown)
         for worker in self._workers:
-            worker.end()
+            worker.connection.close()
         self._workers.clear()
 
     @property
     def processes(self) -> list[int]:
         """Process ids, for monitoring."""
-        return [worker.process.pid for worker in self._workers]
+        return [worker.process for worker in self._workers]
 
     async def prepare(self, content: bytes) -> PreparedImage:
         """Decodes an image file. Raises ValueError: not an image, or it exceeds the limits."""
@@ -283,7 +337,8 @@ class WorkerPool:
         return REFUSED + b"image: expected one that can be decoded; got one that ends the decoder", worker
 
     def _begin(self) -> _Worker:
-        worker = _Worker(self.processor, self.limits)
+        with self._forking:
+            worker = _Worker(*self._nursery.fork())
         self._workers.add(worker)
         return worker
 
@@ -293,10 +348,11 @@ class WorkerPool:
         logger.warning("an image worker ended or hung; another takes its place")
         self.on_restart()
         self._workers.discard(worker)
-        worker.end()
+        worker.connection.close()
+        with self._forking:
+            self._nursery.kill(worker.process)
         return self._begin()
 
 
 if __name__ == "__main__":
-    with suppress(EOFError, OSError):  # the server has ended
-        work(Connection(int(sys.argv[1])))
+    _serve(socket.socket(fileno=int(sys.argv[1])))
