@@ -43,7 +43,7 @@ def command(checkpoint: Path) -> Iterator[list[str]]:
 @pytest.mark.slow
 def test_the_documented_client_asks_the_documented_command(command: list[str], picture: Path) -> None:
     with ServedProcess([*command, "--port", "0"]) as server:
-        assert len(server.descendants()) == 2 and server.memory() > 2**20
+        assert len(server.descendants()) == 3 and server.memory() > 2**20
         example = [sys.executable, "examples/ask_server.py", str(picture), "Who?", "What?", "--url", server.url]
         done = subprocess.run(example, cwd=ROOT, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stderr
