@@ -67,7 +67,7 @@ def test_a_streamed_answer_comes_in_pieces_and_is_the_same(model: Any, client: A
     *pieces, end, usage = events
     expected = model.generate(IMAGES[0], QUESTION, max_new_tokens=12)
     assert "".join(piece.choices[0].delta.content for piece in pieces) == expected
-    assert len(pieces) > 3 and end.choices[0].finish_reason == "length" and end.arr_coc["patches"]
+    assert len(pieces) > 1 and end.choices[0].finish_reason == "length" and end.arr_coc["patches"]
     assert usage.usage.completion_tokens == 12 and usage.choices == []
     assert sum(len(piece.choices[0].logprobs.content) for piece in pieces if piece.choices[0].logprobs) <= 12
 
