@@ -366,5 +366,5 @@ def _draw_legend(part: Any, legend: Legend) -> None:
     for size, behind in legend.sizes.items():
         colour, text = LEVEL_COLOURS[size], f"token of {size} patch{'' if size == 1 else 'es'}{behind}"
         levels.append(Patch(facecolor=to_rgba(colour, 0.12), edgecolor=colour, label=text))
-    look: dict[str, Any] = {"frameon": False, "fontsize": SMALL, "labelcolor": SOFT, "borderaxespad": 0}
-    part.legend(handles=levels, ncols=len(levels), loc="center left", **look)
+    look: dict[str, Any] = {"frameon": False, "fontsize": SMALL, "labelcolor": SOFT, "borderaxespad": 0, "borderpad": 0}
+    part.legend(handles=levels, ncols=len(levels), loc="center left", bbox_to_anchor=(MARGIN / WIDTH, 0.5), **look)
