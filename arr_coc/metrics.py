@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from torch import Tensor
 
 from .modeling.config_fields import Registry
 
@@ -265,13 +264,3 @@ def patch_recall(fetched: Iterable[int], boxed: np.ndarray) -> float:
     if not wanted:
         raise ValueError("boxed: expected at least one patch; got none")
     return len(wanted.intersection(fetched)) / len(wanted)
-
-
-def fetch_distances(fetched: Tensor) -> Tensor:
-    """Jaccard distances [n, n] between sets of patches, bool [n, N]: 0 equal, 1 disjoint; NaN for two empty sets.
-
-    Query dependence is the mean of these over pairs of questions about one image.
-    """
-    sets = fetched.float()
-    shared, sizes = sets @ sets.T, sets.sum(1)
-    return 1 - shared / (sizes[:, None] + sizes[None] - shared)  # 0 / 0 is NaN

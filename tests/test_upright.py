@@ -176,7 +176,6 @@ def test_the_server_tells_the_turn(model: Any, reading: Reading) -> None:
 @pytest.mark.parametrize("angle", ANGLES)
 @pytest.mark.parametrize(("kind", "seed"), [("receipt", 4), ("form", 4), ("table", 8), ("label", 4)])
 def test_the_shipped_model_reads_turned_pages_as_upright_ones(shipped: Any, kind: str, seed: int, angle: int) -> None:
-    """Not all pages: of ten drawn tables of numbers upside down it knows four."""
     faces = find_fonts("test", directories=pip_font_directories())
     page = draw_page(np.random.default_rng(seed), "test", kind, faces=faces).image
     assert page is not None
