@@ -185,6 +185,7 @@ class Answer:
             `sources` and `places` are in px of the page as it was given.
         words: where the words of each source of the prompt came from: a name in `word_sources.WORD_SOURCES`, "caller"
             or "file"; () from models without a text reader.
+        evidence: what its probability was calibrated from, see `evidence`.
         warning: in words, if `legibility` is below the model's `least_legibility`, few patches were fetched, or the
             answer was cut by `max_new_tokens`, `max_time` or `stopping_criteria`, or a page's words came from
             another source than the wanted one; else "".
@@ -202,6 +203,7 @@ class Answer:
     fetched_legibility: float | None = None
     turned: tuple[int, ...] = ()
     words: tuple[str, ...] = ()
+    evidence: Mapping[str, float] = field(default_factory=dict, repr=False, compare=False)
     warning: str = ""
 
 
@@ -211,30 +213,36 @@ SUREST = 1e-6
 """The least distance of a probability from 0 and from 1, as files keep six digits."""
 
 
-def evidence(probability: float, *, text: str, legibility: float | None) -> dict[str, float]:
-    """What `calibrated` knows of an answer, by the names of the weights; long answers are more often wrong."""
-    sure = min(max(probability, SUREST), 1 - SUREST)
+def evidence(
+    probability: float, *, text: str, legibility: float | None, found: tuple[float, float] | None = None
+) -> dict[str, float]:
+    """What `calibrated` knows of an answer, by the names of the weights; long answers are more often wrong.
+
+    `found`: of the fetched patches with the answer's words, the highest relevance and the least confidence of
+    characters; None: its words were not fetched.
+    """
+    relevance, confidence = (0.5, 1.0) if found is None else found
+    sure, relevant = (min(max(each, SUREST), 1 - SUREST) for each in (probability, relevance))
     return {
         "logit": math.log(sure / (1 - sure)),
         "legibility": 0.0 if legibility is None else legibility - 1,
+        "relevance": math.log(relevant / (1 - relevant)),
+        "characters": confidence - 1,
         "words": math.log1p(len(text.split())),
         "bias": 1.0,
     }
 
 
-def calibrated(
-    probability: float, weights: Mapping[str, float] | None, *, text: str, legibility: float | None
-) -> float:
+def calibrated(probability: float, weights: Mapping[str, float] | None, known: Mapping[str, float]) -> float:
     """The probability that an answer is right, by Platt scaling (Platt, 1999) of the probability of its tokens.
 
-    It is the sigmoid of the sum of `evidence` times weights (`ArrCocConfig.calibration`), and grows with the
-    probability of the answer's tokens, and with the legibility of what was fetched; without weights it
-    stays.
+    It is the sigmoid of the sum of what is `known` (`evidence`) times weights (`ArrCocConfig.calibration`), and grows
+    with the probability of the answer's tokens, with the legibility of what was fetched, and with the relevance and
+    the legibility of its own words; without weights it stays.
     """
     if weights is None:
         return probability
-    known = evidence(probability, text=text, legibility=legibility)
-    total = sum(weights[name] * value for name, value in known.items())
+    total = sum(weights.get(name, 0.0) * value for name, value in known.items())
     return 1 / (1 + math.exp(-min(max(total, -700.0), 700.0)))
 
 
@@ -304,10 +312,12 @@ def with_fetch(
     images: Sequence[Sequence[int]],
     output: Any,
     config: ArrCocConfig,
+    decode: Callable[[list[list[int]]], list[str]],
 ) -> list[Answer]:
     """Answers, equally many for each prompt, with the patches fetched for it.
 
-    `texts`: the whole outputs; `probabilities`: of the whole outputs; `images`: the sources of each prompt.
+    `texts`: the whole outputs; `probabilities`: of the whole outputs; `images`: the sources of each prompt; `decode`:
+    token ids of several texts -> the texts.
     """
     repeats = len(texts) // len(images)
     read = legibilities(fetch, encoding, images)
@@ -318,27 +328,28 @@ def with_fetch(
         fetched = fetch.select(rows[prompt])
         thinking, answer_text = split_thinking(text)
         page, legible = read[prompt] or (None, None)
-        sure = calibrated(probability, config.calibration, text=answer_text, legibility=legible)
+        words = FetchedWords.of(fetched, legible, encoding, shown, decode)
+        known = words.evidence(probability, answer_text)
         hard = legibility_warning(page, config.least_legibility, len(shown))
         origins = [encoding.word_sources()[row] for row in shown]
         if hard and any(source == "network" for source, _, _ in origins):
             hard += ' (words="ocr" reads it with an OCR engine)'
         warnings = (hard, "" if page == 0 else budget_warning(fetched), *(warning for _, _, warning in origins))
-        answers.append(
-            Answer(
-                answer_text,
-                sure,
-                fetched,
-                origins_of(fetched, encoding, shown),
-                output=output,
-                thinking=thinking,
-                legibility=page,
-                fetched_legibility=legible,
-                turned=tuple(encoding.turned[row] for row in shown),
-                words=() if page is None else tuple(source for source, _, _ in origins),
-                warning="; ".join(filter(None, warnings)),
-            )
+        answer = Answer(
+            answer_text,
+            calibrated(probability, config.calibration, known),
+            fetched,
+            origins_of(fetched, encoding, shown),
+            output=output,
+            thinking=thinking,
+            legibility=page,
+            fetched_legibility=legible,
+            turned=tuple(encoding.turned[row] for row in shown),
+            words=() if page is None else tuple(source for source, _, _ in origins),
+            evidence=known,
+            warning="; ".join(filter(None, warnings)),
         )
+        answers.append(with_places(answer, words.of_text(answer_text), encoding, shown))
     return answers
 
 
@@ -395,27 +406,73 @@ def _behind(tokens: Tensor, end: int | list[int] | Tensor, pad: int) -> Tensor:
 # ---- places ---------------------------------------------------------------------------------------------------------
 
 
-class _Piece(NamedTuple):
-    """A wordpiece that was read: its line in reading order, its token's number among the origins, and its relevance."""
+class Piece(NamedTuple):
+    """A wordpiece that was fetched: its line in reading order, its column, its token, the number of its patch among the
+    fetched ones, the patch's relevance, and the confidence of the patch's characters."""
 
     line: tuple[int, int, int]
     column: int
     token: int
     origin: int
     relevance: float
+    confidence: float
 
 
-def with_places(
-    answer: Answer, encoding: ImageEncoding, images: Sequence[int], decode: Callable[[list[list[int]]], list[str]]
-) -> Answer:
-    """The answer with `places`, and with `sources` that begin with those of its own words, or `blank_warning`.
+@dataclass(frozen=True)
+class FetchedWords:
+    """The wordpieces fetched for a prompt, in reading order: rows of patches, in each first the upper halves.
 
-    `images`: the sources of its prompt; `decode`: token ids of several texts -> the texts.
+    Attributes:
+        legibility: `Answer.fetched_legibility`.
+        pieces: the wordpieces; none from models without a text reader.
+        texts: of each of them.
     """
-    pieces = _pieces(answer, encoding, images)
-    texts = decode([[piece.token] for piece in pieces])
-    own = [pieces[number] for number in _words_of(answer.text, texts, [piece.relevance for piece in pieces])]
-    if not own:
+
+    legibility: float | None
+    pieces: list[Piece]
+    texts: list[str]
+
+    @classmethod
+    def of(
+        cls,
+        fetch: FetchResult,
+        legibility: float | None,
+        encoding: ImageEncoding,
+        images: Sequence[int],
+        decode: Callable[[list[list[int]]], list[str]],
+    ) -> "FetchedWords":
+        """`fetch`: of the prompt, with a row for each of its sources `images`; `decode`: see `with_fetch`."""
+        pieces = list[Piece]()
+        if fetch.levels is None and (read := _read(fetch, encoding, images)) is not None:
+            table, characters, views = read
+            relevance, side = fetch.own_relevance(), math.isqrt(table.shape[1])
+            for number, (slot, at) in enumerate((fetch.used & ~fetch.is_padding).nonzero().tolist()):
+                view, patch = int(views[slot, at]), int(fetch.indices[slot, at])
+                held, sure = characters[view, patch].tolist()
+                rest = number, float(relevance[slot, at]), sure / held if held else 1.0
+                for half, tokens in enumerate(table[view, patch].tolist()):
+                    line = (slot, view, 2 * (patch // side) + half)
+                    pieces += [Piece(line, patch % side, token, *rest) for token in tokens if token >= 0]
+        pieces.sort(key=lambda piece: piece[:2])
+        return cls(legibility, pieces, decode([[piece.token] for piece in pieces]))
+
+    def of_text(self, text: str) -> list[Piece]:
+        """Those that a text consists of; none if it is not among them."""
+        return [self.pieces[at] for at in _words_of(text, self.texts, [piece.relevance for piece in self.pieces])]
+
+    def evidence(self, probability: float, text: str) -> dict[str, float]:
+        """What `calibrated` knows of the answer `text`; `probability`: of its tokens."""
+        own = self.of_text(text)
+        found = (max(each.relevance for each in own), min(each.confidence for each in own)) if own else None
+        return evidence(probability, text=text, legibility=self.legibility, found=found)
+
+
+def with_places(answer: Answer, own: Sequence[Piece], encoding: ImageEncoding, images: Sequence[int]) -> Answer:
+    """The answer with `places`, and with `sources` that begin with those of its `own` words, or `blank_warning`.
+
+    `images`: the sources of its prompt.
+    """
+    if not own or not answer.sources:
         warnings = filter(None, (answer.warning, blank_warning(answer, encoding, images)))
         return replace(answer, warning="; ".join(warnings)) if answer.legibility != 0 else answer
     first = list(dict.fromkeys(piece.origin for piece in own))
@@ -426,23 +483,6 @@ def with_places(
         x0, y0, x1, y1 = zip(*(origin.box for origin in origins), strict=True)
         places.append(replace(origins[0], box=(min(x0), min(y0), max(x1), max(y1))))
     return replace(answer, places=tuple(places), sources=(*(answer.sources[number] for number in first), *rest))
-
-
-def _pieces(answer: Answer, encoding: ImageEncoding, images: Sequence[int]) -> list[_Piece]:
-    """The fetched wordpieces in reading order: rows of patches, in each first the upper halves."""
-    fetch = answer.fetch
-    if not answer.sources or fetch.levels is not None or (read := _read(fetch, encoding, images)) is None:
-        return []
-    table, _, views = read
-    relevance, side = fetch.own_relevance(), math.isqrt(table.shape[1])
-    pieces = []
-    for number, (slot, at) in enumerate((fetch.used & ~fetch.is_padding).nonzero().tolist()):
-        view, patch = int(views[slot, at]), int(fetch.indices[slot, at])
-        for half, tokens in enumerate(table[view, patch].tolist()):
-            line = (slot, view, 2 * (patch // side) + half)
-            found = (token for token in tokens if token >= 0)
-            pieces += [_Piece(line, patch % side, token, number, float(relevance[slot, at])) for token in found]
-    return sorted(pieces, key=lambda piece: piece[:2])
 
 
 def _words_of(text: str, texts: Sequence[str], relevance: Sequence[float]) -> list[int]:

@@ -360,13 +360,15 @@ def markers() -> Any:
 
 def calibration_weights() -> Any:
     """A field for the weights of `answers.calibrated`."""
-    lows = {"logit": 0.0, "legibility": 0.0, "words": -1e3, "bias": -1e3}
+    lows = {**dict.fromkeys(("logit", "legibility", "relevance", "characters"), 0.0), "words": -1e3, "bias": -1e3}
+    later = {"relevance", "characters"}  # not in configs of earlier versions
 
     def holds(value: dict[str, Any]) -> bool:
         numbers = all(isinstance(weight, int | float) and not isinstance(weight, bool) for weight in value.values())
-        return set(value) == set(lows) and numbers and all(low <= value[name] <= 1e3 for name, low in lows.items())
+        named = set(lows) - later <= set(value) <= set(lows)
+        return named and numbers and all(lows[name] <= weight <= 1e3 for name, weight in value.items())
 
-    expected = f"a number up to 1000 for each of {', '.join(lows)}, the first two from 0, the others from -1000"
+    expected = f"a number up to 1000 for each of {', '.join(lows)}, the first four from 0, the others from -1000"
     return checked_field(expected, holds, default=None)
 
 

@@ -14,7 +14,7 @@ from PIL import Image
 from torch import Tensor
 from transformers.utils import logging
 
-from .answers import THINKING, Answer, answer_probabilities, surest, with_cuts, with_fetch, with_places
+from .answers import THINKING, Answer, answer_probabilities, surest, with_cuts, with_fetch
 from .base_model import ArrCocModel
 from .budgets import AS_SEEN, COMPRESSION, VIEW_OPTIONS, ViewOptions, count_fetched, pooling
 from .checks import DECODING, MODEL_INPUTS, boxes_per_slot, refusal, too_long
@@ -488,12 +488,8 @@ class AnswerGenerator:
         if not with_details:
             return [THINKING.sub("", text) for text in texts]  # without thinking
         probabilities = answer_probabilities(self.model, output, *self.answer_span(inputs, settings))
-        whole_output = output if whole else None
-        answers = with_fetch(texts, probabilities, prompt.fetch, encoding, batch.images, whole_output, config)
-        decode = self.processor.tokenizer.batch_decode
-        shown = [images for images in batch.images for _ in range(len(answers) // len(batch.images))]
-        with self.processor.tokenizing.lock:
-            answers = [with_places(own, encoding, images, decode) for own, images in zip(answers, shown, strict=True)]
+        seen = encoding, batch.images, output if whole else None, config
+        answers = with_fetch(texts, probabilities, prompt.fetch, *seen, self.decode)
         return self.finished(answers, output, inputs, settings)
 
     def finished(
@@ -508,13 +504,15 @@ class AnswerGenerator:
         stopped = [name for name in ("max_time", "stopping_criteria") if settings.get(name) and not stops]
         if not full and not stopped:
             return answers
-        stops, texts = [stops] if isinstance(stops, str) else stops, self._texts(output, span[0])
+        stops, texts = [stops] if isinstance(stops, str) else stops, self.decode(output.sequences[:, span[0] :], True)
         ended = [any(stop in text for stop in stops) for text in texts]
         return with_cuts(answers, output, "max_new_tokens" if full else stopped[0], *span, stops=ended)
 
-    def _texts(self, output: Any, start: int) -> list[str]:
+    def decode(self, tokens: Any, skip_special_tokens: bool = False) -> list[str]:
+        """The texts of several lists of token ids."""
         with self.processor.tokenizing.lock:
-            return self.processor.tokenizer.batch_decode(output.sequences[:, start:], skip_special_tokens=True)
+            texts: list[str] = self.processor.tokenizer.batch_decode(tokens, skip_special_tokens)
+        return texts
 
     def generated(self, inputs: dict[str, Tensor], kwargs: dict[str, Any], *, logits: bool) -> tuple[Any, list[str]]:
         """The output of transformers' `generate` for embedded prompts, with `logits` on demand, and its texts."""
@@ -525,7 +523,7 @@ class AnswerGenerator:
         if self.setting(kwargs, "stop_strings"):
             settings.setdefault("tokenizer", self.processor.tokenizer)
         output = self.model.generate_tokens(**inputs, **settings)
-        return output, [text.strip() for text in self._texts(output, start)]
+        return output, [text.strip() for text in self.decode(output.sequences[:, start:], True)]
 
     # ---- settings of transformers' generate --------------------------------------------------------------------------
 

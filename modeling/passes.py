@@ -220,7 +220,7 @@ def ask_in_passes(
         fetched = merged([one_pass.fetch for one_pass in passes])
         found = with_fetch(
             [text], [passes[-1].probability], fetched, batch.encoding, own.images, output if whole else None,
-            answer_generator.model.config,
+            answer_generator.model.config, answer_generator.decode,
         )  # fmt: skip
         (answer,) = answer_generator.finished(found, output, reading.inputs, batch.settings)
         answers.append(replace(answer, passes=passes))

@@ -10,7 +10,7 @@ from PIL import Image
 
 from arr_coc import ArrCocConfig
 from arr_coc.evaluation.calibration import calibration, fit_calibration
-from arr_coc.modeling.answers import budget_warning, calibrated
+from arr_coc.modeling.answers import budget_warning, calibrated, evidence
 
 PROBABILITIES = np.array([0.1, 0.25, 0.35, 0.8, 0.9, 1.0, 0.2, 0.95])
 RIGHT = np.array([0, 1, 0, 1, 1, 0, 0, 1])
@@ -34,39 +34,43 @@ def test_what_is_no_probability_is_refused(probabilities: list[float]) -> None:
 
 
 # ---- the fit
-TRUE = {"logit": 0.6, "legibility": 5.0, "words": -1.0, "bias": 1.0}
+TRUE = {"logit": 0.6, "legibility": 5.0, "relevance": 0.3, "characters": 4.0, "words": -1.0, "bias": 1.0}
 
 
-def answers(seed: int, count: int = 4000) -> tuple[np.ndarray, np.ndarray, list[str], list[float]]:
-    """Probabilities, scores, texts, legibility: too sure, the more the longer and the less legible."""
+def answers(seed: int, count: int = 4000) -> tuple[np.ndarray, np.ndarray, list[dict[str, float]]]:
+    """Probabilities, scores, evidence: too sure, the more the longer, the less legible and the less relevant."""
     rng = np.random.default_rng(seed)
     told, texts = 1 / (1 + np.exp(-rng.normal(2, 2, count))), [" ".join("abc"[:n]) for n in rng.integers(1, 4, count)]
-    legibility = rng.uniform(0.3, 1, count).tolist()
-    return told, rng.random(count) < sure(TRUE, told, texts, legibility), texts, legibility
+    read = rng.uniform((0.3, 0.01, 0.4), (1, 0.99, 1), (count, 3)).tolist()
+    known = [
+        evidence(float(own), text=text, legibility=legible, found=(relevance, confidence))
+        for own, text, (legible, relevance, confidence) in zip(told, texts, read, strict=True)
+    ]
+    return told, rng.random(count) < sure(TRUE, told, known), known
 
 
-def sure(weights: dict[str, float], told: np.ndarray, texts: list[str], legibility: list[Any]) -> np.ndarray:
-    rows = zip(told.tolist(), texts, legibility, strict=True)
-    return np.array([calibrated(own, weights, text=text, legibility=read) for own, text, read in rows])
+def sure(weights: dict[str, float], told: np.ndarray, known: list[dict[str, float]]) -> np.ndarray:
+    return np.array([calibrated(own, weights, each) for own, each in zip(told.tolist(), known, strict=True)])
 
 
 def test_the_fit_finds_the_weights_and_lowers_the_error_on_other_answers() -> None:
-    told, right, texts, legibility = answers(0)
-    weights = fit_calibration(told, right, texts, legibility)
+    _, right, known = answers(0)
+    weights = fit_calibration(known, right)
     assert weights == {name: pytest.approx(value, abs=0.5) for name, value in TRUE.items()}
-    told, right, texts, legibility = answers(1)
+    told, right, known = answers(1)
     before = calibration(told, right, right)["ece"]
-    after = calibration(sure(weights, told, texts, legibility), right, right)["ece"]
+    after = calibration(sure(weights, told, known), right, right)["ece"]
     assert before > 0.1 and after < 0.03
 
 
 def test_no_calibration_changes_nothing_and_weights_are_kept_with_the_config(tmp_path: Path) -> None:
     config = tiny_config()
-    assert config.calibration is None and calibrated(0.3, None, text="", legibility=0.1) == 0.3
-    identity = {"logit": 1, "legibility": 0, "words": 0, "bias": 0}
-    assert calibrated(0.3, identity, text="", legibility=0.1) == pytest.approx(0.3)
-    tiny_config(calibration=TRUE).save_pretrained(tmp_path)
-    assert ArrCocConfig.from_pretrained(tmp_path).calibration == TRUE
+    assert config.calibration is None and calibrated(0.3, None, {}) == 0.3
+    identity = {"logit": 1, "legibility": 0, "words": 0, "bias": 0}  # of a config of an earlier version
+    assert calibrated(0.3, identity, evidence(0.3, text="", legibility=0.1, found=(0.2, 0.4))) == pytest.approx(0.3)
+    for weights in (TRUE, identity):
+        tiny_config(calibration=weights).save_pretrained(tmp_path)
+        assert ArrCocConfig.from_pretrained(tmp_path).calibration == weights
 
 
 @pytest.mark.parametrize(

@@ -138,7 +138,7 @@ def test_the_command_fits_the_calibration_into_the_models_folder(
         each.generate(first, question, return_fetch=True)
         for each in (model, ArrCocForConditionalGeneration.from_pretrained(folder))
     )
-    expected = calibrated(plain.probability, fit["weights"], text=plain.text, legibility=None)
+    expected = calibrated(plain.probability, fit["weights"], plain.evidence)
     assert fitted.text == plain.text and fitted.probability == pytest.approx(expected, rel=1e-3)
     assert main([*asked, "--json", str(tmp_path / "again.json")]) == 0  # of the probabilities of tokens, as before
     again = json.loads((tmp_path / "again.json").read_text(encoding="utf-8"))

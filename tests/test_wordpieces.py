@@ -34,7 +34,7 @@ from serving_client import IMAGES, SETTINGS, URLS, ask, serving, text_of
 from arr_coc import ArrCocForConditionalGeneration
 from arr_coc.demo.steps import answer_in_steps
 from arr_coc.modeling import answers, bridges, views
-from arr_coc.modeling.answers import calibrated
+from arr_coc.modeling.answers import FetchedWords, Piece, calibrated, evidence
 from arr_coc.modeling.bridges import word_marks
 from arr_coc.modeling.fetcher import FetchChoices
 from arr_coc.modeling.generation import AnswerGenerator, QuestionBatch
@@ -292,10 +292,14 @@ def test_the_probability_follows_from_the_calibration(model: Any, monkeypatch: p
     assert sure.text == plain.text and sure.fetched_legibility == pytest.approx(0.5)
     logit = math.log(plain.probability / (1 - plain.probability))
     assert sure.probability == pytest.approx(1 / (1 + math.exp(-(0.5 * logit - 1.5 + 0.2))), rel=1e-4)
+    found = FetchedWords(0.5, [Piece((0, 0, 0), 0, 7, 0, relevance, 0.6) for relevance in (0.2, 0.9)], ["Ha", "lf"])
+    for text, relevance, characters in (("half", 0.9, -0.4), ("ha", 0.2, -0.4), ("page", 0.5, 0.0)):
+        known = found.evidence(0.3, text)
+        assert known["relevance"] == pytest.approx(math.log(relevance / (1 - relevance)))
+        assert known["characters"] == pytest.approx(characters)
     passes = ask(num_passes=2, budget=8)
-    assert passes.probability == pytest.approx(
-        calibrated(passes.passes[-1].probability, weights, text=passes.text, legibility=passes.fetched_legibility)
-    )
+    known = evidence(passes.passes[-1].probability, text=passes.text, legibility=passes.fetched_legibility)
+    assert passes.probability == pytest.approx(calibrated(0.0, weights, known))
 
 
 def test_a_page_that_is_hard_to_read_is_said_by_the_command(tmp_path: Path, picture: Path, cli: Cli) -> None:

@@ -12,7 +12,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..modeling.answers import evidence
 from .reporting import to_text
 
 BINS = 5
@@ -45,43 +44,38 @@ def calibration(probabilities: np.ndarray, right: np.ndarray, refused: np.ndarra
 _RIDGE = 1e-4
 """Weight of the distance from `_IDENTITY` in the loss. It keeps weights finite if right and wrong are separable."""
 
-_IDENTITY = {"logit": 1.0, "legibility": 0.0, "words": 0.0, "bias": 0.0}
+_IDENTITY = {"logit": 1.0, **dict.fromkeys(("legibility", "relevance", "characters", "words", "bias"), 0.0)}
 """Weights of `answers.calibrated` that leave probabilities as they are."""
 
 
-def fit_calibration(
-    probabilities: Sequence[float], right: np.ndarray, texts: Sequence[str], legibility: Sequence[float | None]
-) -> dict[str, float]:
+def fit_calibration(known: Sequence[Mapping[str, float]], right: np.ndarray) -> dict[str, float]:
     """Fits the weights of `answers.calibrated` to n answers, by the maximum likelihood of their scores.
 
-    This is logistic regression. A higher probability or legibility must not reduce the confidence: a negative weight of
-    either becomes 0.
+    This is logistic regression. A higher probability, legibility, relevance or confidence of characters must not reduce
+    the confidence: a negative weight of one of these becomes 0.
 
     Args:
-        probabilities: probabilities of the answers' tokens, 0..1.
+        known: `Answer.evidence` of each.
         right: their scores, 0..1, or bool.
-        legibility: legibility of the fetched patches of each answer; None if unknown.
 
     Raises:
         ValueError: fewer than two answers, or all are right, or all are wrong.
     """
     if len(right) < 2 or right.min() == right.max():
         raise ValueError(f"calibration: expected right and wrong answers; got {len(right)}, alike")
-    answers = zip(probabilities, texts, legibility, strict=True)
-    known = [evidence(float(told), text=text, legibility=read) for told, text, read in answers]
     features = torch.tensor([[each[name] for name in _IDENTITY] for each in known], dtype=torch.float64)
     free = torch.ones(len(_IDENTITY), dtype=torch.bool)
     while True:
         weights = _likeliest(features, torch.tensor(right, dtype=torch.float64), free)
         below = weights < 0
-        below[2:] = False
+        below[4:] = False
         if not below.any():
             return dict(zip(_IDENTITY, weights.tolist(), strict=True))
         free &= ~below
 
 
 def _likeliest(features: Tensor, right: Tensor, free: Tensor) -> Tensor:
-    """The maximum-likelihood weights [4] of features [n, 4] for scores `right` [n]; 0 where not `free` [4]."""
+    """The maximum-likelihood weights [6] of features [n, 6] for scores `right` [n]; 0 where not `free` [6]."""
     usual = torch.tensor([*_IDENTITY.values()], dtype=torch.float64)
     weights = (usual * free).requires_grad_()
     search = torch.optim.LBFGS([weights], max_iter=500, tolerance_grad=1e-9, line_search_fn="strong_wolfe")

@@ -6,7 +6,7 @@ Notation: n questions, R runs of an arm (one per seed), N patches, G side of the
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -52,7 +52,7 @@ class Prediction:
         sources: the number of sources in the prompt.
         fetched: with several views, source, x0, y0, x1, y1 of each patch, px of its source.
         best: the source of the fetched patch with the highest relevance, or -1.
-        legibility: `Answer.fetched_legibility`.
+        evidence: `Answer.evidence`.
     """
 
     line: int
@@ -66,7 +66,7 @@ class Prediction:
     sources: int = 1
     fetched: tuple[tuple[float, ...], ...] = ()
     best: int = -1
-    legibility: float | None = None
+    evidence: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def over_views(self) -> bool:
@@ -93,7 +93,7 @@ def _prediction(
     line: int, answer: Answer, tokens: int, sizes: Sequence[tuple[int, int]], image: str, **given: Any
 ) -> Prediction:
     said, probability = answer.text, round(answer.probability, 6)
-    given |= {"image": image, "sources": len(sizes), "legibility": answer.fetched_legibility}
+    given |= {"image": image, "sources": len(sizes), "evidence": answer.evidence}
     return Prediction(line, said, probability, tokens, size=sizes[0], **given)
 
 

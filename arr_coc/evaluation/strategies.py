@@ -157,10 +157,9 @@ def fit_to_records(
     model.config.calibration = None
     scored = score_strategies(model, records, [strategy], metric=metric, **settings)[strategy]
     said, right, refused = scored.predictions[0], scored.scores[0], scored.refused[0]
-    told, read = [each.probability for each in said], [each.legibility for each in said]
-    weights = fit_calibration(told, right, [each.answer for each in said], read)
+    weights = fit_calibration([each.evidence for each in said], right)
     model.config.calibration = weights
-    fitted = [calibrated(each.probability, weights, text=each.answer, legibility=each.legibility) for each in said]
+    fitted = [calibrated(each.probability, weights, each.evidence) for each in said]
     after = calibration(np.array(fitted), right, refused)
     return {"weights": weights, "n": len(said), "before": scored.calibration, "after": after}
 

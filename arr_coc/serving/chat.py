@@ -145,8 +145,9 @@ class RunningAnswer:
 
     def _probability(self, ticket: Ticket) -> float:
         """The probability of all tokens so far, calibrated like that of an `Answer`."""
-        text, weights = self._text.text(self._latest.tokens), self.chat.engine.calibration
-        return calibrated(math.exp(sum(self._latest.logprobs)), weights, text=text, legibility=ticket.legibility)
+        text, raw = self._text.text(self._latest.tokens), math.exp(sum(self._latest.logprobs))
+        known = {} if ticket.words is None else ticket.words.evidence(raw, text)
+        return calibrated(raw, self.chat.engine.calibration, known)
 
     def _count(self, ticket: Ticket) -> None:
         metrics = self.chat.metrics

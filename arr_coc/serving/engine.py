@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from transformers.generation.continuous_batching import ContinuousBatchingManager
 
-from ..modeling.answers import legibilities
+from ..modeling.answers import FetchedWords, legibilities
 from ..modeling.fetcher import FetchChoices, FetchResult, RunningBackFetcher
 from ..modeling.generation import Answer, AnswerGenerator, QuestionBatch
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
@@ -52,8 +52,9 @@ def answer_in_passes(answer_generator: AnswerGenerator, ticket: Ticket) -> Progr
     drawn: dict[str, Any] = {"do_sample": question.temperature > 0}
     if question.temperature > 0:
         drawn |= {"temperature": question.temperature, "top_p": question.top_p, "top_k": 0}
+    encoding = first.join(*others) if others else first
     answer: Answer = answer_generator.ask(
-        first.join(*others) if others else first,
+        encoding,
         question.text,
         history=list(question.history),
         choices=question.choices,
@@ -64,7 +65,9 @@ def answer_in_passes(answer_generator: AnswerGenerator, ticket: Ticket) -> Progr
     )
     output = answer.output
     ticket.prompt_tokens = output.sequences.shape[1] - len(output.logits)
-    ticket.fetch, ticket.passes, ticket.legibility = answer.fetch, answer.passes, answer.fetched_legibility
+    ticket.fetch, ticket.passes = answer.fetch, answer.passes
+    fetched = answer.fetch, answer.fetched_legibility, encoding, range(len(encoding))
+    ticket.words = FetchedWords.of(*fetched, answer_generator.decode)
     tokens = output.sequences[0, ticket.prompt_tokens :]
     logprobs = torch.cat(list(output.logits)).float().log_softmax(-1).gather(1, tokens[:, None])[:, 0]
     return Progress(tokens.tolist(), logprobs.tolist(), finished=True)
@@ -212,7 +215,8 @@ class Engine(QuestionQueue):
         read = legibilities(prompt.fetch, asked.encoding, shown)
         for row, ticket in enumerate(batch):
             ticket.fetch, ticket.version = prompt.fetch.select(slots[row]), version
-            ticket.legibility = (read[row] or (None, None))[1]
+            fetched = ticket.fetch, (read[row] or (None, None))[1], encoding, shown[row]
+            ticket.words = FetchedWords.of(*fetched, self.answer_generator.decode)
             try:
                 self._hand_on(ticket, prompt, row)
             except Exception as error:  # the others were cancelled

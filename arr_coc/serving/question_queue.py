@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from ..learning.versions import CHECKPOINT
-from ..modeling.answers import Pass
+from ..modeling.answers import FetchedWords, Pass
 from ..modeling.fetcher import AS_CONFIGURED, FetchChoices, FetchResult
 from ..modeling.image_encoding import ImageEncoding
 from ..modeling.processing_arr_coc import Turn
@@ -98,7 +98,7 @@ class Ticket:
     cancelled: bool = False  # whether the client has stopped waiting for the answer
     version: str = ""  # version of the scorer
     passes: tuple[Pass, ...] = ()
-    legibility: float | None = None  # legibility of the fetched patches, see `Answer.fetched_legibility`
+    words: FetchedWords | None = None  # known from the first `Progress` on
     _arrived: "asyncio.Queue[Progress | Exception]" = field(default_factory=asyncio.Queue)
 
     def push(self, news: Progress | Exception) -> None:
