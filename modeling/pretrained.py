@@ -102,41 +102,29 @@ def device_of(module: nn.Module) -> torch.device:
     return torch.device("cpu")
 
 
-@contextmanager
-def _loaded(module: nn.Module) -> Iterator[None]:
-    """Loads the offloaded weights of a module, by accelerate's hook: importing accelerate would make remote code
-    require it."""
-    hook = getattr(module, "_hf_hook", None)
-    if hook is None or not getattr(hook, "offload", False):
-        yield
-        return
-    hook.pre_forward(module)
-    try:
-        yield
-    finally:
-        hook.post_forward(module, None)
-
-
 def loaded_weights(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
-    """The weights of `state_dict`, with offloaded parts loaded by accelerate while they are read.
+    """The weights of `state_dict`, with offloaded parts loaded while they are read, by accelerate's hook: importing
+    accelerate would make remote code require it.
 
     Raises:
         ValueError: a weight without values.
     """
-    with _loaded(module):
-        own = [*module._parameters.items(), *module._buffers.items()]
-        for name, tensor in own:
-            if tensor is None or name in module._non_persistent_buffers_set:
+    hook: Any = getattr(module, "_hf_hook", None)
+    offloaded = getattr(hook, "offload", False)
+    if offloaded:
+        hook.pre_forward(module)
+    try:
+        for name, tensor in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)):
+            if name in module._non_persistent_buffers_set:
                 continue
             if tensor.is_meta:
                 raise ValueError(f"{prefix}{name}: expected a weight; got one without a value (on the meta device)")
             yield f"{prefix}{name}", tensor
-        for name, part in module._modules.items():
-            if part is not None:
-                yield from loaded_weights(part, f"{prefix}{name}.")
-
-
-logger = logging.get_logger(__name__)
+        for name, part in module.named_children():
+            yield from loaded_weights(part, f"{prefix}{name}.")
+    finally:
+        if offloaded:
+            hook.post_forward(module, None)
 
 
 WEIGHTS, WEIGHTS_INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -182,15 +170,19 @@ def weight_map(index: Path) -> dict[str, str]:
     return names
 
 
-def check_names(folder: Path) -> None:
-    """Refuses two tensors for the same part: transformers accepts names with and without "model.".
+def check_folder(folder: Path) -> None:
+    """Refuses problems of a local folder's weights, if it has any, that transformers does not notice.
 
     Raises:
-        ValueError: two tensors for one part; no weights, or shards in other folders (`weight_files`).
+        ValueError: two tensors for one part, as transformers accepts names with and without "model.", or shards that
+            `weight_files` refuses.
         SafetensorError: a damaged file.
     """
+    for index in folder.glob("*.safetensors.index.json"):
+        weight_map(index)
     tensors: dict[str, str] = {}
-    for file in weight_files(folder):
+    here = any((folder / name).is_file() for name in (WEIGHTS, WEIGHTS_INDEX))
+    for file in weight_files(folder) if here else ():
         with safe_open(folder / file, framework="pt") as opened:
             for name in opened.keys():  # noqa: SIM118  not a dict
                 part = _PREFIX.sub("", name)
@@ -304,31 +296,29 @@ class ArrCocPreTrainedModel(PreTrainedModel):
                 folders.
             OSError: no such checkpoint.
         """
-        source = pretrained_model_name_or_path
+        source, load = pretrained_model_name_or_path, super().from_pretrained
         options = {**kwargs, "use_safetensors": use_safetensors, "output_loading_info": True}
-        options["ignore_mismatched_sizes"] = True  # `check_fit` refuses them
+        loaded: Any
         if not strict or source is None:  # without a name, the caller's own state dict is loaded
-            options["ignore_mismatched_sizes"] = ignore_mismatched_sizes
-            loaded: Any = super().from_pretrained(source, *model_args, **options)
-            loaded[0]._place = _place_of(kwargs)
-            return loaded if output_loading_info else loaded[0]
-        passed = ["mismatched"] * ignore_mismatched_sizes + ["missing", "unexpected"] * output_loading_info
-        folder = Path(source, kwargs.get("subfolder") or "")
-        # First without memory for weights: a wrong size in the config would fill it before the comparison.
-        places: list[dict[str, Any]] = [{"device_map": "meta"}, {}] if _loads_plainly(folder, kwargs) else [{}]
-        try:
-            _check_folder(folder)
-            for place in places:
-                with no_bar() if place else nullcontext():  # one message: that of loading the weights
-                    loaded = super().from_pretrained(source, *model_args, **{**options, **place})
-                model, report = loaded
-                if not getattr(model, "_hf_peft_config_loaded", False):  # then the report is that of the adapter
-                    check_fit(source, report, passed=passed)
-        except SafetensorError as error:
-            raise ValueError(f"{source}: expected whole .safetensors files; got {error}") from error
-        check_finite(source, model.state_dict().items())
-        model._place = _place_of(kwargs)
-        return loaded if output_loading_info else model
+            loaded = load(source, *model_args, ignore_mismatched_sizes=ignore_mismatched_sizes, **options)
+        else:
+            passed = ["mismatched"] * ignore_mismatched_sizes + ["missing", "unexpected"] * output_loading_info
+            options["ignore_mismatched_sizes"] = True  # `check_fit` refuses them
+            folder = Path(source, kwargs.get("subfolder") or "")
+            # First without memory for weights: a wrong size in the config would fill it before the comparison.
+            places: list[dict[str, Any]] = [{"device_map": "meta"}, {}] if _loads_plainly(folder, kwargs) else [{}]
+            try:
+                check_folder(folder)
+                for place in places:
+                    with no_bar() if place else nullcontext():  # one message: that of loading the weights
+                        loaded = load(source, *model_args, **{**options, **place})
+                    if not getattr(loaded[0], "_hf_peft_config_loaded", False):  # then the report is the adapter's
+                        check_fit(source, loaded[1], passed=passed)
+            except SafetensorError as error:
+                raise ValueError(f"{source}: expected whole .safetensors files; got {error}") from error
+            check_finite(source, loaded[0].state_dict().items())
+        loaded[0]._place = {name: kwargs[name] for name in _PLACE if kwargs.get(name) is not None}
+        return loaded if output_loading_info else loaded[0]
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
@@ -368,25 +358,12 @@ def _checkpoint(layer: nn.Module, checkpoint: Callable[..., Any], run: Callable[
     return checkpoint(run, *inputs)
 
 
-def _place_of(options: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: options[name] for name in _PLACE if options.get(name) is not None}
-
-
 def _loads_plainly(folder: Path, options: Mapping[str, Any]) -> bool:
     """Whether it is a local folder whose weights one process loads without conversion."""
     path = folder / "config.json"
     if any(options.get(name) is not None for name in _NOT_PLAIN) or not path.is_file() or is_deepspeed_zero3_enabled():
         return False
     return "quantization_config" not in path.read_text(encoding="utf-8", errors="replace")
-
-
-def _check_folder(folder: Path) -> None:
-    """Refuses problems of a local folder that transformers does not notice: shards elsewhere, two tensors for a
-    part."""
-    for index in folder.glob("*.safetensors.index.json"):
-        weight_map(index)
-    if any((folder / name).is_file() for name in (WEIGHTS, WEIGHTS_INDEX)):
-        check_names(folder)
 
 
 # ---- identity of weights ------------------------------------------------------------------------------------------
