@@ -70,7 +70,6 @@ FETCHING: dict[str, tuple[Any, str]] = {
     "seed": (int, f"an integer in {-SEEDS}..{SEEDS}"),
     "generator": (torch.Generator, "a torch.Generator"),
     "overlap": (str, '"exclude" or "allow"'),
-    "bypass": (bool, "True or False"),
     "patches": (Tensor, "a dense tensor [image slots, K] of integers"),
     "relevance": (Tensor, "a dense tensor [image slots, patches]"),
     "all_scores": (bool, "True or False"),

@@ -211,7 +211,6 @@ class FetchChoices:
         seed: of random relevance without a generator.
         generator: for strategy "random".
         overlap: "exclude" or "allow": whether patches that are base tokens already may be fetched again.
-        bypass: whether the bridge uses its linear projection alone; None: as configured, or as encoded.
         patches: [I, K] patches to fetch for each image slot, whatever their relevance; no scorer runs.
         relevance: [I, N] given relevance, by which strategy "oracle" fetches.
         all_scores: whether all trained scorers run, not only the strategy's.
@@ -228,7 +227,6 @@ class FetchChoices:
     seed: int | None = None
     generator: torch.Generator | None = None
     overlap: str | None = None
-    bypass: bool | None = None
     patches: Tensor | None = None
     relevance: Tensor | None = None
     all_scores: bool = False

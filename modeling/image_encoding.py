@@ -158,7 +158,6 @@ class ImageEncoding(Rows):
         closing: [P, positions, D] the layout's tokens behind the fetched tokens, or None.
         quality: [P, M] of the base tokens, from bridges that score tokens, else None.
         bridge_cache: the bridge's keys and values of base tokens, for each layer, if it attends across tokens.
-        bypass: whether `tokens` come from the bridge's linear projection alone.
         pool: base cells along each axis in one of `tokens`.
         prefix_ids: [p] the prompt's tokens up to and including the base tokens, or None without a prefill.
         prefix_cache: the language model's keys and values of this prefix, for each layer [P, heads, p, d].
@@ -201,7 +200,6 @@ class ImageEncoding(Rows):
     closing: Tensor | None = None
     quality: Tensor | None = None
     bridge_cache: list[KeyValue] | None = None
-    bypass: bool = False
     pool: int = field(default=1, metadata={"shared": True})
     prefix_ids: Tensor | None = field(default=None, metadata={"shared": True})
     prefix_cache: list[KeyValue] | None = None
@@ -430,7 +428,7 @@ def _in_views(every: list[ImageEncoding]) -> list[ImageEncoding]:
 FORMAT = "arr_coc.encoding.1"
 
 _CACHES = ("semantic_cache", "bridge_cache")
-_METADATA = ("bypass", "pool", "source_sizes", "documents", "words", "unseen", "joined")
+_METADATA = ("pool", "source_sizes", "documents", "words", "unseen", "joined")
 
 
 def check_identity(name: str, made_by: str, identity: str) -> None:
@@ -460,6 +458,7 @@ def _rebuilt(tensors: dict[str, Tensor], metadata: dict[str, Any]) -> ImageEncod
         pairs = [(tensors[f"{name}.{layer}.k"], tensors[f"{name}.{layer}.v"]) for layer in range(layers)]
         whole[name] = pairs or ([] if name == "semantic_cache" else None)
     tiles = {name.removeprefix("tiles."): tensor for name, tensor in tensors.items() if name.startswith("tiles.")}
+    metadata.pop("bypass", None)  # of files from before December 2026
     places = metadata.pop("places", None)
     if metadata["source_sizes"] is not None:
         metadata["source_sizes"] = [(height, width) for height, width in metadata["source_sizes"]]
