@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .modeling.config_fields import Registry
+from .modeling.checks import Registry
 
 _CONTRACTIONS = """
 ain't aren't can't could've couldn't couldn't've didn't doesn't don't hadn't hadn't've hasn't haven't he'd he'd've he's

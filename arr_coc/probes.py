@@ -73,7 +73,7 @@ def boundaries(core: nn.Module, head: nn.Module | None) -> dict[str, tuple[nn.Mo
     tower: Any = core.vision_tower
     parts: dict[str, tuple[Any, bool, Callable[[Any], Any]]] = {
         "pixels": (tower.grid_encoder, True, lambda passed: passed),
-        "grid encoder": (tower.grid_encoder, False, _first),
+        "grid encoder": (tower.grid_encoder, False, lambda made: made["features"]),
         "bridge": (core.bridge, False, lambda made: made.tokens),
         "relevance": (core.fetcher, False, lambda made: made.relevance),
         "prompt": (core.language_model, True, lambda passed: passed),
@@ -81,14 +81,10 @@ def boundaries(core: nn.Module, head: nn.Module | None) -> dict[str, tuple[nn.Mo
     }
     if tower.text_reader is None:
         parts["compressor"] = (tower.compressor, False, lambda made: made.compressed)
-        parts["semantic encoder"] = (tower.semantic_encoder, False, _first)
+        parts["semantic encoder"] = (tower.semantic_encoder, False, lambda made: made[0])
     if head is not None:
         parts["logits"] = (head, False, lambda made: made)
     return {name: parts[name] for name in EXPECTED if name in parts}
-
-
-def _first(made: Any) -> Any:
-    return made[0] if isinstance(made, tuple) else made
 
 
 class Probes(Mapping[str, Statistics]):

@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .config_fields import Registry
+from .checks import Registry
 from .configuration_arr_coc import TIERS, ArrCocFetcherConfig, scaled_budget
 from .grid_encoder import in_tree, out_of_tree, pool_regions
 from .scorers import FetchContext, topk
@@ -32,19 +32,14 @@ SOFTNESS = 0.02
 
 @dataclass(frozen=True)
 class Budgets:
-    """The number of fetched tokens of each item of a batch.
+    """The number of fetched tokens of each item of a batch."""
 
-    Attributes:
-        counts: [B] int64.
-        survival: [B, K] float32, the probability that the token of rank r is fetched, P(count > r); differentiable.
-        expected: [B] float32, the expected count; differentiable.
-        tier_logits: [B, T] of the classifier, or None.
-    """
-
-    counts: Tensor
-    survival: Tensor
-    expected: Tensor
-    tier_logits: Tensor | None = None
+    counts: Tensor  # [B] int64
+    survival: (
+        Tensor  # [B, K] float32, the probability that the token of rank r is fetched, P(count > r); differentiable
+    )
+    expected: Tensor  # [B] float32, the expected count; differentiable
+    tier_logits: Tensor | None = None  # [B, T] of the classifier
 
 
 def tier_sizes(patches: int, most: int, *, device: torch.device | None = None) -> Tensor:
@@ -133,12 +128,10 @@ def window(scores: Tensor, count: int, *, config: ArrCocFetcherConfig, side: int
     """Top-K with a gain for the neighbours of chosen patches: scores [B, N] -> indices [B, K], ascending.
 
     The N patches are those of one grid or, with its `side`, of several grids, one after the other, without common
-    neighbours.
-
-    Scores become ranks in 0..1, so the gain has the same effect for every scorer. A first top-K is taken. Each patch
-    then gains `window_gain` times the share of chosen patches among its neighbours in `window_size` x `window_size`,
-    and the top-K of the result is returned. Patches that come last (the lowest finite score: padding; -inf: taken)
-    gain nothing.
+    neighbours. Scores become ranks in 0..1, so the gain has the same effect for every scorer. A first top-K is taken.
+    Each patch then gains `window_gain` times the share of chosen patches among its neighbours in `window_size` x
+    `window_size`, and the top-K of the result is returned. Patches that come last (the lowest finite score: padding;
+    -inf: taken) gain nothing.
     """
     batch, patches = scores.shape
     side = round(patches**0.5) if side is None else side
@@ -163,19 +156,12 @@ _NONE = float("-inf")
 
 @dataclass(frozen=True)
 class _Tree:
-    """The patches that can be fetched, as a tree.
+    """The patches that can be fetched, as a tree."""
 
-    Attributes:
-        relevance: [B, M, 4, 4], 0 outside `real`.
-        real: bool [B, M, 4, 4], False on padding and on patches that must not be fetched.
-        padding: bool [B, M, 4, 4], True on padding that may fill a budget.
-        side: G.
-    """
-
-    relevance: Tensor
-    real: Tensor
-    padding: Tensor
-    side: int
+    relevance: Tensor  # [B, M, 4, 4], 0 outside `real`
+    real: Tensor  # bool [B, M, 4, 4], False on padding and on patches that must not be fetched
+    padding: Tensor  # bool [B, M, 4, 4], True on padding that may fill a budget
+    side: int  # G
 
     @classmethod
     def of(cls, scores: Tensor, relevance: Tensor, side: int | None) -> "_Tree":
@@ -395,18 +381,16 @@ def _undo(tokens: Tensor, way: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Allocator:
-    """A function that chooses patches by their scores, and the module that chooses their number.
+    """A function that chooses patches by their scores, and the module that chooses their number."""
 
-    Attributes:
-        choose: scores [B, N] from `ranked_scores`, a count, `config=` and the grid's `side=` -> indices
-            [B, count] of distinct patches, ascending; None: those of the highest scores, as `topk`.
-        budgeter: chooses the number of patches of each item, up to the budget; None: the budget.
-        detail: whether it chooses levels of detail: then `choose` also takes `relevance=` [B, N] in 0..1, and returns
-            indices of regions and their levels (grid_encoder.py), [B, count] each.
-    """
-
+    # Scores [B, N] from `ranked_scores`, a count, `config=` and the grid's `side=` -> indices [B, count] of distinct
+    # patches, ascending; None: those of the highest scores, as `topk`.
     choose: Callable[..., Any] | None = None
-    budgeter: type[Budgeter] | None = None
+    budgeter: type[Budgeter] | None = (
+        None  # chooses the number of patches of each item, up to the budget; None: the budget
+    )
+    # Whether it chooses levels of detail: then `choose` also takes `relevance=` [B, N] in 0..1, and returns indices of
+    # regions and their levels (grid_encoder.py), [B, count] each.
     detail: bool = False
 
 

@@ -7,6 +7,7 @@ Base tokens pass first and alone. Fetched tokens may attend to them (`Bridged.ca
 do not depend on what is fetched.
 """
 
+from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -15,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import initialization
 
-from .config_fields import Registry
+from .checks import Registry
 from .configuration_arr_coc import COMPRESSION, INDICATORS, ArrCocBridgeConfig
 from .image_encoding import KeyValue
 from .wordpieces import PIECE_SLOTS
@@ -25,64 +26,43 @@ BRIDGES: Registry[type["Bridge"]] = Registry("bridge")
 
 @dataclass(frozen=True)
 class Bridged:
-    """The output of a bridge.
+    """The output of a bridge."""
 
-    Attributes:
-        tokens: [B, S, D].
-        quality: [B, S] float32 in 0..1, 1 where the adapter left a projected token unchanged; None from bridges without
-            quality.
-        cache: keys and values of these tokens, for each layer of attention across tokens.
-        failed: [B] bool, True where an adapter failed its check and the linear projection replaced it; None from
-            bridges without an adapter.
-        source: [B, S] int64, the number of the fetched patch that each token comes from; -1 on empty tokens, which are
-            0 and do not go into the prompt. None: token and patch have the same number.
-    """
-
-    tokens: Tensor
+    tokens: Tensor  # [B, S, D]
+    # [B, S] float32 in 0..1, 1 where the adapter left a projected token unchanged; None from bridges without quality.
     quality: Tensor | None = None
-    cache: list[KeyValue] = field(default_factory=list)
+    cache: list[KeyValue] = field(default_factory=list)  # of these tokens, for each layer of attention across tokens
+    # [B] bool, True where an adapter failed its check and the linear projection replaced it; None without an adapter.
     failed: Tensor | None = None
+    # [B, S] int64, the number of the fetched patch that each token comes from; -1 on empty tokens, which are 0 and do
+    # not go into the prompt. None: token and patch have the same number.
     source: Tensor | None = None
 
 
 @dataclass(frozen=True)
 class ReadPatches:
-    """The wordpieces that were read in the patches of tokens.
+    """The wordpieces that were read in the patches of tokens."""
 
-    Attributes:
-        pieces: [B, N, 2, S] of all patches for base tokens, [B, K, 2, S] of fetched ones: wordpieces, see
-            `TextReader.read`.
-        table: [V, D] the language model's embeddings.
-        side: G.
-        opens: bool [V], True on wordpieces that begin a word; None: not known, and no token is marked.
-        indices: [B, K] numbers of fetched patches, row-major.
-        rank: [B, K] their rank by relevance, from 0.
-        relevance: [B, K] in 0..1, predicted by a trained scorer; None: not known.
-        room: [B] the most tokens of each item, at most K; None: one for each patch that is used.
-        view: [B, K] the view of each fetched patch, if there are several: their texts follow one another.
-    """
-
-    pieces: Tensor
-    table: Tensor
-    side: int
-    opens: Tensor | None = None
-    indices: Tensor | None = None
-    rank: Tensor | None = None
-    relevance: Tensor | None = None
-    room: Tensor | None = None
-    view: Tensor | None = None
+    pieces: Tensor  # [B, N, 2, S] of all patches for base tokens, [B, K, 2, S] of fetched ones, see `TextReader.read`
+    table: Tensor  # [V, D] the language model's embeddings
+    side: int  # G
+    opens: Tensor | None = None  # bool [V], True on wordpieces that begin a word; None: not known, no token is marked
+    indices: Tensor | None = None  # [B, K] numbers of fetched patches, row-major
+    rank: Tensor | None = None  # [B, K] their rank by relevance, from 0
+    relevance: Tensor | None = None  # [B, K] in 0..1, predicted by a trained scorer; None: not known
+    room: Tensor | None = None  # [B] the most tokens of each item, at most K; None: one for each patch that is used
+    view: Tensor | None = (
+        None  # [B, K] the view of each fetched patch, if there are several, whose texts follow one another
+    )
 
 
 class Bridge(nn.Module):
-    """Base class: maps base tokens, then fetched tokens, to the language model's width.
+    """Base class: maps base tokens, then fetched tokens, to the language model's width."""
 
-    Attributes:
-        reads_pooled: whether pooling averages the states of cells before the bridge; else their tokens behind it.
-        places_tokens: whether tokens are made of wordpieces (`ReadPatches`) alone, in places of their own
-            (`Bridged.source`): the model then has a text reader, and neither compressor nor semantic encoder.
-    """
-
+    # Whether pooling averages the states of cells before the bridge; else their tokens behind it.
     reads_pooled: ClassVar[bool] = True
+    # Whether tokens are made of wordpieces (`ReadPatches`) alone, in places of their own (`Bridged.source`): the model
+    # then has a text reader, and neither compressor nor semantic encoder.
     places_tokens: ClassVar[bool] = False
 
     def forward(
@@ -386,17 +366,12 @@ class WordpieceBridge(Bridge):
 # ---- planes for the language model's first layers -----------------------------------------------------------------
 
 
-class DepthMerger(nn.Module):
+class DepthMerger(nn.Sequential):
     """States of one depth of the grid encoder [..., width] -> [..., D]; starts at zero, so it adds nothing at first."""
 
     def __init__(self, width: int, text_size: int) -> None:
-        super().__init__()
-        self.norm = nn.LayerNorm(width, 1e-6)
-        self.fc1 = nn.Linear(width, width)
-        self.fc2 = Correction(width, text_size)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.fc2(F.gelu(self.fc1(self.norm(x))))
+        norm, first, second = nn.LayerNorm(width, 1e-6), nn.Linear(width, width), Correction(width, text_size)
+        super().__init__(OrderedDict(norm=norm, fc1=first, gelu=nn.GELU(), fc2=second))
 
 
 class DeepStack(nn.Module):

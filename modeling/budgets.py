@@ -131,44 +131,33 @@ VIEWS_AT_ONCE = 4
 
 @dataclass(frozen=True)
 class ViewOptions:
-    """The views of a call's sources.
+    """The views of a call's sources."""
 
-    Attributes:
-        tiles: "auto": tiles for sources that shrink below `tile_scale` and whose text cannot be read in the overview;
-            "all": the same, refused above `max_tiles`; "asked": of these, the tiles that a question asks for; a number:
-            at most so many tiles per source, whatever its size; "never": overviews only.
-        max_tiles: the most encoded tiles of one prompt; above it, "auto" becomes "asked" for all prompts of the call.
-        asked_tiles: the most tiles that one question may ask for.
-        asked_share: the least share of the overviews' relevance in each tile that a question asks for after its first.
-        spread: how the sources of a prompt share its budget. "joint": one over all views; "each": each source gets its
-            share; "ranked": the most relevant sources are asked one by one until one has an answer, together if none
-            has; "auto": "ranked" for scorers that read text, else "joint".
-        max_base_tokens: the most base tokens of all sources of a prompt; above it they are pooled; None: those of four
-            images.
-        tile_scale: px of the square per px of the source, below which a source gets tiles, and the finest scale of
-            tiles; tiles are coarser if the text is large (`print_scale`).
-        words: where the words of a page come from: a name in `word_sources.WORD_SOURCES`, the path of a file, a list of
-            (text, (x0, y0, x1, y1)) in px of the source, or a list of these, one for each source.
-        reread: whether words that the network reads with little confidence are read again from the original pixels, see
-            `rereading`.
-        dpi: px per inch at which pages of a PDF are rendered.
-        max_pages: of a document; more are refused.
-        fps, max_frames: frames of a video, per second and in all.
-    """
-
+    # "auto": tiles for sources that shrink below `tile_scale` and whose text cannot be read in the overview; "all": the
+    # same, refused above `max_tiles`; "asked": of these, the tiles that a question asks for; a number: at most so many
+    # tiles per source, whatever its size; "never": overviews only.
     tiles: str | int = "auto"
-    max_tiles: int = 64
-    asked_tiles: int = 4
+    max_tiles: int = 64  # encoded tiles of one prompt; above it, "auto" becomes "asked" for all prompts of the call
+    asked_tiles: int = 4  # the most tiles that one question may ask for
+    # The least share of the overviews' relevance in each tile that a question asks for after its first.
     asked_share: float = 0.0
+    # How the sources of a prompt share its budget. "joint": one over all views; "each": each source gets its share;
+    # "ranked": the most relevant sources are asked one by one until one has an answer, together if none has; "auto":
+    # "ranked" for scorers that read text, else "joint".
     spread: str = "auto"
+    # Of all sources of a prompt; above it base tokens are pooled; None: those of four images.
     max_base_tokens: int | None = None
+    # px of the square per px of the source, below which a source gets tiles, and the finest scale of tiles; tiles are
+    # coarser if the text is large (`print_scale`).
     tile_scale: float = 0.5
+    # Where the words of a page come from: a name in `word_sources.WORD_SOURCES`, the path of a file, a list of (text,
+    # (x0, y0, x1, y1)) in px of the source, or a list of these, one for each source.
     words: Any = "auto"
-    reread: bool = True
-    dpi: float = 150.0
-    max_pages: int = 200
-    fps: float = 1.0
-    max_frames: int = 32
+    reread: bool = True  # read words again from the original pixels where the network is not confident: see `rereading`
+    dpi: float = 150.0  # px per inch at which pages of a PDF are rendered
+    max_pages: int = 200  # of a document; more are refused
+    fps: float = 1.0  # frames of a video, per second
+    max_frames: int = 32  # and in all
 
 
 VIEW_OPTIONS = frozenset(ViewOptions.__dataclass_fields__)

@@ -24,7 +24,7 @@ from .budgets import TIERS as TIERS
 from .budgets import grid_size as grid_size
 from .budgets import resolve_budget as resolve_budget
 from .budgets import scaled_budget as scaled_budget
-from .config_fields import (
+from .checks import (
     FAMILIES,
     MAX_HEADS,
     MAX_ID,

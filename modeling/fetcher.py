@@ -13,8 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from .allocators import ALLOCATORS, Budgets, token_weights
-from .checks import FETCHING, SEEDS, refusal
-from .config_fields import Registry
+from .checks import FETCHING, SEEDS, Registry, refusal
 from .configuration_arr_coc import AUTO, ArrCocFetcherConfig
 from .grid_encoder import region_boxes, spread_regions
 from .image_encoding import Rows

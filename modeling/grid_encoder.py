@@ -8,6 +8,7 @@ DeepSeek-OCR's two-convolution compressor between them (Wei et al. 2025). Module
 transformers' SAM and CLIP.
 """
 
+from collections import OrderedDict
 from collections.abc import Collection
 from typing import Any, cast
 
@@ -18,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import initialization
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from .config_fields import Registry
+from .checks import Registry
 from .configuration_arr_coc import ArrCocVisionConfig
 
 
@@ -33,11 +34,6 @@ def resize_table(table: Tensor, side: int) -> Tensor:
     """[1, g, g, D] position table at another side: bicubic, antialiased, in float32, as DeepSeek-OCR does."""
     resized = F.interpolate(table.permute(0, 3, 1, 2).float(), (side, side), mode="bicubic", antialias=True)
     return resized.permute(0, 2, 3, 1).to(table.dtype)
-
-
-def resize_relative(table: Tensor, length: int) -> Tensor:
-    """[l, D] table of relative positions at another length: linear, in float32, as SAM does."""
-    return F.interpolate(table.float().t()[None], length, mode="linear")[0].t().to(table.dtype)
 
 
 STEMS: Registry[type[nn.Module]] = Registry("stem")
@@ -204,9 +200,13 @@ class GridAttention(nn.Module):
         initialization.zeros_(self.rel_pos_w)
 
     def _relative(self, table: Tensor, side: int) -> Tensor:
-        """Rows of `table` for each (query, key) coordinate pair: [side, side, head_dim]."""
+        """Rows of `table` for each (query, key) coordinate pair: [side, side, head_dim].
+
+        At another side it is resized linearly, in float32, as SAM does.
+        """
         if table.shape[0] != 2 * side - 1:
-            table = resize_relative(table, 2 * side - 1)
+            resized = F.interpolate(table.float().t()[None], 2 * side - 1, mode="linear")[0].t()
+            table = resized.to(table.dtype)
         at = torch.arange(side, device=table.device)
         return table[at[:, None] - at[None] + side - 1]
 
@@ -227,15 +227,11 @@ class GridAttention(nn.Module):
         return self.proj(out.transpose(1, 2).reshape(batch, side, side, width))
 
 
-class GridMLP(nn.Module):
+class GridMLP(nn.Sequential):
     def __init__(self, config: ArrCocVisionConfig) -> None:
-        super().__init__()
         assert config.mlp_dim is not None, "the config sets it"
-        self.lin1 = nn.Linear(config.hidden_size, config.mlp_dim)
-        self.lin2 = nn.Linear(config.mlp_dim, config.hidden_size)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.lin2(F.gelu(self.lin1(x)))
+        first, second = nn.Linear(config.hidden_size, config.mlp_dim), nn.Linear(config.mlp_dim, config.hidden_size)
+        super().__init__(OrderedDict(lin1=first, gelu=nn.GELU(), lin2=second))
 
 
 class GridLayer(GradientCheckpointingLayer):
@@ -268,19 +264,16 @@ class GridLayer(GradientCheckpointingLayer):
         return x + self.mlp(self.layer_norm2(x))
 
 
-class GridNeck(nn.Module):
+class GridNeck(nn.Sequential):
     """1x1 and 3x3 convolution to C channels, each followed by a norm."""
 
     def __init__(self, config: ArrCocVisionConfig) -> None:
-        super().__init__()
-        width, out = config.hidden_size, config.out_channels
-        self.conv1 = nn.Conv2d(width, out, 1, bias=False)
-        self.layer_norm1 = LayerNorm2d(out, config.layer_norm_eps)
-        self.conv2 = nn.Conv2d(out, out, 3, padding=1, bias=False)
-        self.layer_norm2 = LayerNorm2d(out, config.layer_norm_eps)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.layer_norm2(self.conv2(self.layer_norm1(self.conv1(x))))
+        out = config.out_channels
+        layers = OrderedDict[str, nn.Module](conv1=nn.Conv2d(config.hidden_size, out, 1, bias=False))
+        layers["layer_norm1"] = LayerNorm2d(out, config.layer_norm_eps)
+        layers["conv2"] = nn.Conv2d(out, out, 3, padding=1, bias=False)
+        layers["layer_norm2"] = LayerNorm2d(out, config.layer_norm_eps)
+        super().__init__(layers)
 
 
 COARSE = (0.5, 0.25)
@@ -307,8 +300,8 @@ class GridEncoder(nn.Module):
         if self.layers:
             initialization.normal_(self.pos_embed, std=std)
 
-    def forward(self, pixel_values: Tensor, also: Collection[str] = ()) -> Tensor | dict[str, Any]:
-        """Features [B, C, G, G]; with names in `also`, a dictionary of "features" and these outputs.
+    def forward(self, pixel_values: Tensor, also: Collection[str] = ()) -> dict[str, Any]:
+        """ "features" [B, C, G, G], and the outputs named in `also`.
 
         Args:
             pixel_values: [B, 3, S, S].
@@ -333,7 +326,7 @@ class GridEncoder(nn.Module):
                     images = F.interpolate(pixel_values.float(), size, mode="bilinear", antialias=True)
                     outputs["coarse"].append(stem.steps(images.to(pixel_values)))
         if not self.layers:
-            return {"features": x, **outputs} if also else x
+            return {"features": x, **outputs}
         x = x.permute(0, 2, 3, 1)
         same = self.pos_embed.shape[1] == x.shape[1]
         x = x + (self.pos_embed if same else resize_table(self.pos_embed, x.shape[1]))
@@ -342,11 +335,11 @@ class GridEncoder(nn.Module):
             x = layer(x)
             if "depths" in also:
                 states.append(x)
-        features: Tensor = self.neck(x.permute(0, 3, 1, 2))
+        outputs["features"] = self.neck(x.permute(0, 3, 1, 2))
         if "depths" in also:
             depths = [states[max(1, third * len(states) // 3) - 1] for third in (1, 2)]
             outputs["depths"] = torch.stack(depths, 1).movedim(-1, 2)
-        return {"features": features, **outputs} if also else features
+        return outputs
 
 
 LEVELS = 3

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers import initialization
 
 from .budgets import COMPRESSION, count_fetched, grid_size, pooling
-from .config_fields import Registry
+from .checks import Registry
 
 # ---- chat template --------------------------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from transformers import initialization
 from transformers.utils import logging
 
-from .config_fields import Registry
+from .checks import Registry
 from .configuration_arr_coc import ArrCocFetcherConfig
 from .image_encoding import Rows
 from .vision_tower import TEXTURE_SETS, clear_of_padding
@@ -30,41 +30,24 @@ from .wordpieces import CHARACTERS
 
 @dataclass(frozen=True)
 class FetchContext(Rows):
-    """The inputs of a scorer.
+    """The inputs of a scorer."""
 
-    Attributes:
-        features: [B, C, G, G], the grid encoder's output.
-        textures: [B, T, G, G], the channels of one of `TEXTURE_SETS`: see `texture`.
-        patch_mask: [B, N] bool, False on padding patches.
-        query: [B, L, D], the language model's embeddings of the prompt.
-        query_mask: [B, L] bool, True on the question's own tokens (never on an answer).
-        seeds: [B] int64, the seeds of random relevance without a generator.
-        relevance: [B, N] given relevance, by which strategy "oracle" fetches, or None.
-        generator: for random relevance, or None.
-        depths: [B, 2, W, G, G], the grid encoder's states, W wide, after a third and two thirds of its layers, if a
-            scorer of the checkpoint reads them; else None.
-        attention: [B, N] the language model's attention from the question to the base tokens, for strategy "attention",
-            or None.
-        pieces: [B, N, 2, S] wordpieces that begin in each patch, if the model has a `wordpieces.TextReader`; else None.
-        table: [V, D] the language model's embeddings, beside `pieces`; else None.
-        query_ids: [B, L] the tokens of `query`, where text is read.
-        spellings: [V, ...] of the vocabulary (`wordpieces.TextReader`), where text is read.
-    """
-
-    features: Tensor
-    textures: Tensor
-    patch_mask: Tensor
-    query: Tensor
-    query_mask: Tensor
-    seeds: Tensor
-    relevance: Tensor | None = None
-    generator: torch.Generator | None = None
+    features: Tensor  # [B, C, G, G], the grid encoder's output
+    textures: Tensor  # [B, T, G, G], the channels of one of `TEXTURE_SETS`: see `texture`
+    patch_mask: Tensor  # [B, N] bool, False on padding patches
+    query: Tensor  # [B, L, D], the language model's embeddings of the prompt
+    query_mask: Tensor  # [B, L] bool, True on the question's own tokens (never on an answer)
+    seeds: Tensor  # [B] int64, the seeds of random relevance without a generator
+    relevance: Tensor | None = None  # [B, N] given relevance, by which strategy "oracle" fetches
+    generator: torch.Generator | None = None  # for random relevance
+    # [B, 2, W, G, G], the grid encoder's states, W wide, after a third and two thirds of its layers, if a scorer of the
+    # checkpoint reads them.
     depths: Tensor | None = None
-    attention: Tensor | None = None
-    pieces: Tensor | None = None
-    table: Tensor | None = field(default=None, metadata={"shared": True})
-    query_ids: Tensor | None = None
-    spellings: Tensor | None = field(default=None, metadata={"shared": True})
+    attention: Tensor | None = None  # [B, N] the language model's from the question to base tokens: see `Scorer`
+    pieces: Tensor | None = None  # [B, N, 2, S] wordpieces that begin in each patch, if the model has a `TextReader`
+    table: Tensor | None = field(default=None, metadata={"shared": True})  # [V, D] embeddings, beside `pieces`
+    query_ids: Tensor | None = None  # [B, L] the tokens of `query`, where text is read
+    spellings: Tensor | None = field(default=None, metadata={"shared": True})  # [V, SPELLED] likewise: see `TextReader`
 
     @property
     def side(self) -> int:
@@ -98,24 +81,16 @@ def depth_grids(seen: Any) -> list[Tensor]:
 
 
 class Scorer(nn.Module):
-    """Base of the family.
+    """Base of the family."""
 
-    Attributes:
-        trained: has weights and returns logits.
-        fetches: False for base tokens only.
-        textures: the set of texture channels that it reads, see `TEXTURE_SETS`.
-        reads_depths: reads `FetchContext.depths`; its constructor then takes `depth_size`, their width W.
-        reads_attention: reads `FetchContext.attention`, for which the language model first reads base tokens and
-            question.
-        reads_text: reads `FetchContext.pieces`, which only models with bridge "wordpieces" have.
-    """
-
-    trained: ClassVar[bool] = False
-    fetches: ClassVar[bool] = True
-    textures: ClassVar[str] = "light"
+    trained: ClassVar[bool] = False  # has weights and returns logits
+    fetches: ClassVar[bool] = True  # False for base tokens only
+    textures: ClassVar[str] = "light"  # the set of texture channels that it reads, see `TEXTURE_SETS`
+    # Reads `FetchContext.depths`; its constructor then takes `depth_size`, their width W.
     reads_depths: ClassVar[bool] = False
+    # Reads `FetchContext.attention`, for which the language model first reads base tokens and question.
     reads_attention: ClassVar[bool] = False
-    reads_text: ClassVar[bool] = False
+    reads_text: ClassVar[bool] = False  # `FetchContext.pieces`, which only models with bridge "wordpieces" have
 
     def __init__(self, config: ArrCocFetcherConfig, *, feature_size: int, text_size: int) -> None:
         super().__init__()
@@ -133,9 +108,9 @@ class Scorer(nn.Module):
         return None
 
 
-logger = logging.get_logger(__name__)
-
 SCORERS: Registry[type[Scorer]] = Registry("strategy")
+
+logger = logging.get_logger(__name__)
 
 
 # ---- running a scorer, with saliency as the fallback -----------------------------------------------------------------
@@ -162,10 +137,7 @@ def is_uninformative(scores: Tensor, patch_mask: Tensor) -> Tensor:
 def scored(scorer: Scorer, context: FetchContext, *, fall_back: bool) -> tuple[Tensor, Tensor, Tensor]:
     """Runs a scorer; saliency replaces scores that are uninformative (`is_uninformative`).
 
-    Args:
-        scorer: the scorer.
-        context: its inputs.
-        fall_back: whether saliency may replace it; False in training, where failures must show.
+    `fall_back`: whether it may; False in training, where failures must show.
 
     Returns:
         Scores [B, N], relevance [B, N] in 0..1, and [B] bool, True where saliency replaced the scorer.

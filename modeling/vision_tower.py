@@ -4,6 +4,7 @@ Notation: P encoded images, I image slots, G side of the fine grid, N = G*G patc
 feature channels, T texture channels, D' semantic width, D language-model width.
 """
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -18,8 +19,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.models.clip.modeling_clip import CLIPMLP
 
-from .checks import refusal
-from .config_fields import Registry
+from .checks import Registry, refusal
 from .configuration_arr_coc import COMPRESSION, ArrCocSemanticConfig, ArrCocVisionConfig
 from .grid_encoder import LEVELS, ConvStem, GridEncoder, pool_regions, resize_table
 from .image_encoding import ImageEncoding, KeyValue
@@ -97,15 +97,11 @@ COMPRESSORS: Registry[type[nn.Module]] = Registry("compressor")
 
 @dataclass(frozen=True)
 class BaseTokens:
-    """The output of a compressor.
+    """The output of a compressor."""
 
-    `tokens` [B, M, D']; `compressed`: the same as [B, D', g, g]; `indices` [B, M]: their patches, ascending, or None if
-    a token represents a whole 4x4 cell.
-    """
-
-    tokens: Tensor
-    compressed: Tensor
-    indices: Tensor | None
+    tokens: Tensor  # [B, M, D']
+    compressed: Tensor  # the same as [B, D', g, g]
+    indices: Tensor | None  # [B, M] their patches, ascending; None: a token represents a whole 4x4 cell
 
 
 @COMPRESSORS.register("conv")
@@ -304,7 +300,7 @@ class ArrCocVisionTower(nn.Module):
             also += ["stem"] + ["coarse"] * reads
         grid = self.grid_encoder(pixel_values, also)
         if self.text_reader is None:
-            return grid if also else {"features": grid}
+            return grid
         stem, coarse = grid.pop("stem"), grid.pop("coarse", ())
         grid["pieces"], grid["characters"] = self.text_reader.read(stem, coarse, words, again)
         return grid
@@ -335,21 +331,11 @@ class Latent(nn.Sequential):
         super().__init__(nn.Linear(size, latent_size, bias=False), nn.LayerNorm(latent_size))
 
 
-class KeyValueProjection(nn.Module):
-    """Tokens [..., H] -> their keys and values [..., 2 H], both made of one latent."""
-
-    def __init__(self, size: int, latent_size: int) -> None:
-        super().__init__()
-        self.latent = Latent(size, latent_size)
-        self.up = nn.Linear(latent_size, 2 * size)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.up(self.latent(x))
-
-
 def key_value_projection(size: int, latent_size: int | None) -> nn.Module:
-    """A layer from tokens [..., H] to keys and values [..., 2 H]: linear, or through a latent."""
-    return nn.Linear(size, 2 * size) if latent_size is None else KeyValueProjection(size, latent_size)
+    """A layer from tokens [..., H] to keys and values [..., 2 H]: linear, or both made of one latent."""
+    if latent_size is None:
+        return nn.Linear(size, 2 * size)
+    return nn.Sequential(OrderedDict(latent=Latent(size, latent_size), up=nn.Linear(latent_size, 2 * size)))
 
 
 def eager_attention(

@@ -25,7 +25,7 @@ from PIL import Image
 from torch import Tensor
 
 from .budgets import Window
-from .config_fields import Registry
+from .checks import Registry
 from .documents import MissingPackage
 from .image_loading import Source, reaches
 from .image_processing_arr_coc import ArrCocImageProcessor, square_of

@@ -7,7 +7,7 @@ import pytest
 from helpers import refuses, tiny_checkpoint, tiny_config, tiny_model
 from lone import QUESTION, run_alone
 
-from arr_coc.modeling.config_fields import BROUGHT, FAMILIES
+from arr_coc.modeling.checks import BROUGHT, FAMILIES
 from arr_coc.publishing.building import build
 
 SCORERS = {"map_scorers.py", "relevance_maps.py", "tier_classifier.py"}

@@ -5,7 +5,7 @@ from helpers import refuses
 
 from arr_coc.modeling.allocators import ALLOCATORS
 from arr_coc.modeling.bridges import BRIDGES
-from arr_coc.modeling.config_fields import Registry
+from arr_coc.modeling.checks import Registry
 from arr_coc.modeling.grid_encoder import STEMS
 from arr_coc.modeling.prompt_format import LAYOUTS
 from arr_coc.modeling.scorers import SCORERS

@@ -85,7 +85,7 @@ def test_pushing_sends_the_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
         owner.save_pretrained(str(tmp_path / kind), push_to_hub=True, repo_id=f"me/{kind}-saved")
     for kind, place in (("model", "modeling_arr_coc.py"), ("processor", "processing_arr_coc.py")):
         for name in (f"me/{kind}", f"me/{kind}-saved"):
-            assert {place, "configuration_arr_coc.py", "config_fields.py"} <= sent[name], name
+            assert {place, "configuration_arr_coc.py", "checks.py"} <= sent[name], name
 
 
 class Card:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from safetensors import safe_open
 from torch import Tensor
 
-from ..modeling.config_fields import Registry
+from ..modeling.checks import Registry
 from ..modeling.prompt_format import IMAGE_TOKEN, TURN_END, TURN_START, VISION_END, VISION_START
 from .sources import TensorInfo, WeightsSource
 

@@ -18,7 +18,7 @@ from PIL import Image
 from torch import Tensor
 from transformers.vision_utils import get_vision_interpolation_indices_and_weights, get_vision_position_ids
 
-from ..modeling.config_fields import Registry
+from ..modeling.checks import Registry
 from ..modeling.image_processing_arr_coc import Box
 
 

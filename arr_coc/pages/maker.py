@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from random import Random
 
-from ..modeling.config_fields import Registry
+from ..modeling.checks import Registry
 from .fields import LANGUAGES, Field, FieldNames, term
 from .fonts import FontFace
 from .question_writer import QuestionWriter

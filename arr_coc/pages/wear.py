@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from PIL import Image, ImageChops, ImageDraw, ImageFilter, ImageOps
 
-from ..modeling.config_fields import Registry
+from ..modeling.checks import Registry
 from ..modeling.image_processing_arr_coc import Box
 from .homography import bounds_of, corners_of, homography, project, sample_quad
 from .page import UNKNOWN, Line, TextPage

@@ -28,7 +28,7 @@ from .. import loading, modeling
 from ..assembling.trained import complete, find_language_model, is_complete, trained_files
 from ..files import cache_folder, check_free, find_model, fresh_folder, read_json, write_json
 from ..loading import LANGUAGE_MODEL, check_checkpoint
-from ..modeling.config_fields import write_members
+from ..modeling.checks import write_members
 from ..modeling.configuration_arr_coc import AUTO_MAP, PROCESSOR_MAP, ArrCocConfig
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..modeling.pretrained import WEIGHTS, WEIGHTS_INDEX, weight_files

@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from transformers.utils import logging
 
 from ..files import check_types, write_text
-from ..modeling.config_fields import Registry
+from ..modeling.checks import Registry
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..modeling.processing_arr_coc import ArrCocProcessor
 from .attention import all_eager_attention

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from PIL import Image
 
 from ...files import parse_json
-from ...modeling.config_fields import Registry
+from ...modeling.checks import Registry
 from ..records import (
     HeldImage,
     Record,

@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 import numpy as np
 from PIL import Image
 
-from ...modeling.config_fields import Registry
+from ...modeling.checks import Registry
 from ..page import Question
 from ..splits import Split
 from .glyphs import Glyph

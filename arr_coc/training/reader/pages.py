@@ -25,7 +25,7 @@ from arr_coc.data.field_mining import type_of
 from arr_coc.data.pdf_corpus import CachedPages
 from arr_coc.data.real_pages import RealPages, moved
 from arr_coc.modeling.bridges import FOREMOST
-from arr_coc.modeling.config_fields import Registry
+from arr_coc.modeling.checks import Registry
 from arr_coc.modeling.image_processing_arr_coc import Box, boxes_to_patches, fit_square, map_boxes, patches_of_placement
 from arr_coc.modeling.modeling_arr_coc import relevance_loss
 from arr_coc.modeling.scorers import EMPTY, FetchContext
