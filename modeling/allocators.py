@@ -78,12 +78,13 @@ TIER_CHOICES: Registry[type[nn.Module] | None] = Registry("tier_choice")
 TIER_CHOICES.register("heuristic")(None)
 
 
-class Budgeter(nn.Module):
-    """Base class: decides the number of fetched tokens of each item."""
+class TierBudgeter(nn.Module):
+    """One of `TIERS`, by a network or by the heuristic: more question tokens name more things to find."""
 
     def __init__(self, config: ArrCocFetcherConfig, *, feature_size: int, text_size: int) -> None:
         super().__init__()
-        self.config = config
+        self.config, kind = config, TIER_CHOICES[config.tier_choice]
+        self.classifier = None if kind is None else kind(config, feature_size=feature_size, text_size=text_size)
 
     def forward(self, context: FetchContext, mass: Tensor, most: int) -> Budgets:
         """Budgets of at most `most`; `mass` [B, N] is the relevance, 0 on patches that must not be fetched.
@@ -91,18 +92,6 @@ class Budgeter(nn.Module):
         With several grids of the context's size it is [B, n * N], and the context has n images for each item, one after
         the other.
         """
-        raise TypeError(f"{type(self).__name__} has no forward: expected a subclass that has one")
-
-
-class TierBudgeter(Budgeter):
-    """One of `TIERS`, by a network or by the heuristic: more question tokens name more things to find."""
-
-    def __init__(self, config: ArrCocFetcherConfig, *, feature_size: int, text_size: int) -> None:
-        super().__init__(config, feature_size=feature_size, text_size=text_size)
-        kind = TIER_CHOICES[config.tier_choice]
-        self.classifier = None if kind is None else kind(config, feature_size=feature_size, text_size=text_size)
-
-    def forward(self, context: FetchContext, mass: Tensor, most: int) -> Budgets:
         sizes = tier_sizes(context.side**2, most, device=mass.device)
         images = len(context.query_mask) // len(mass)
         if self.classifier is not None:
@@ -113,8 +102,12 @@ class TierBudgeter(Budgeter):
         return budgets_from_tiers(nn.functional.one_hot(tier, len(TIERS)).float(), sizes)
 
 
-class MassBudgeter(Budgeter):
+class MassBudgeter(nn.Module):
     """The smallest number that holds `adaptive_share` of the relevance, from the first tier to the last."""
+
+    def __init__(self, config: ArrCocFetcherConfig, *, feature_size: int, text_size: int) -> None:
+        super().__init__()
+        self.config = config
 
     def forward(self, context: FetchContext, mass: Tensor, most: int) -> Budgets:
         sizes = tier_sizes(context.side**2, most)
@@ -175,10 +168,7 @@ class _Tree:
     def fill(self, worth: Tensor, levels: Tensor, count: int) -> Allocation:
         """The `count` regions of the highest worth, and padding if there are fewer.
 
-        Args:
-            worth: [B, M, 4, 4] on the first patch of each possible region; -inf elsewhere.
-            levels: [B, M, 4, 4] int64, the region's level.
-            count: K.
+        `worth`: [B, M, 4, 4] on the first patch of each possible region, -inf elsewhere; `levels`: int64 alike.
         """
         free = self.padding & worth.isneginf()
         worth = worth.masked_fill(free, torch.finfo(worth.dtype).min)
@@ -191,11 +181,8 @@ def _divide(
 ) -> Allocation:
     """Divides cells and quarters with a priority above 0, and then others by priority, until there are `count` regions.
 
-    Args:
-        tree: the patches.
-        cells, quarters: priorities [B, M] and [B, M, 4].
-        worth: of regions that are cells, quarters and patches: those of the highest worth are fetched.
-        count: K.
+    `cells`, `quarters`: priorities [B, M], [B, M, 4]; `worth`: of regions that are cells, quarters and patches: those
+    of the highest worth are fetched.
     """
     broken = ~tree.real.all(3)  # quarters that must be divided
     forced = torch.cat((broken.any(2), broken.flatten(1)), 1)
@@ -386,7 +373,7 @@ class Allocator:
     # Scores [B, N] from `ranked_scores`, a count, `config=` and the grid's `side=` -> indices [B, count] of distinct
     # patches, ascending; None: those of the highest scores, as `topk`.
     choose: Callable[..., Any] | None = None
-    budgeter: type[Budgeter] | None = (
+    budgeter: Callable[..., nn.Module] | None = (
         None  # chooses the number of patches of each item, up to the budget; None: the budget
     )
     # Whether it chooses levels of detail: then `choose` also takes `relevance=` [B, N] in 0..1, and returns indices of
@@ -451,8 +438,7 @@ def token_weights(
 
     Args:
         scores, relevance, ranked: [B, N] of the scorer, and `ranked_scores`.
-        indices, levels: [B, K] the tokens; levels None: all are patches.
-        rank: [B, K] of each token by score.
+        indices, levels, rank: [B, K] the tokens, their levels (None: all are patches) and their rank by score.
         budgets: of allocators that choose the number of patches.
         side: G.
         temperature: of gradient "soft"; None: "straight_through".

@@ -73,14 +73,10 @@ class Bridge(nn.Module):
         base: list[KeyValue] | None = None,
         used: Tensor | None = None,
     ) -> Bridged:
-        """Maps tokens to the language model's width.
+        """Semantic states and compressed features (fetched tokens: projected ones), each [B, S, D'] -> tokens.
 
-        Args:
-            semantic, compressed: semantic states and compressed features (fetched tokens: projected ones), each [B, S,
-                D'].
-            base: None for base tokens; for fetched tokens, the `cache` of their base tokens, which may be [].
-            used: [B, S] bool, False on fetched tokens that only fill the rectangle: no token attends to them. None: all
-                are used.
+        `base`: None for base tokens; for fetched tokens, the `cache` of their base tokens, which may be []; `used`: [B,
+        S] bool, False on fetched tokens that only fill the rectangle: no token attends to them; None: all are used.
         """
         raise NotImplementedError
 
@@ -243,11 +239,8 @@ def word_marks(relevance: Tensor, opens: Tensor, breaks: Tensor, question: Tenso
     of the word before it, the fourth, on the last token, those of the word behind it. So the language model sees where
     a run of relevant words begins and ends. A word at the end of a line has no neighbour there: 0.
 
-    Args:
-        relevance: [..., K] in 0..1, of each token's patch.
-        opens: bool [..., K], True on tokens that begin a word.
-        breaks: bool [..., K], see `line_breaks`.
-        question: int64 [..., K] from 0, the question of each token; None: all are of one.
+    `relevance`: [..., K] in 0..1, of each token's patch; `opens`: bool [..., K], True on tokens that begin a word;
+    `breaks`: see `line_breaks`; `question`: int64 [..., K] from 0, that of each token; None: all are of one.
     """
     first = opens | breaks
     last, ends = F.pad(first[..., 1:], (0, 1), value=True), F.pad(breaks[..., 1:], (0, 1), value=True)
@@ -270,11 +263,8 @@ def reading_order(filled: Tensor, rank: Tensor, place: Tensor, room: Tensor) -> 
     The language model reads the text as it is printed, and right before the question what is most relevant for it. If
     there is no room for all slots, those of the most relevant patches are kept.
 
-    Args:
-        filled: bool [B, K, S].
-        rank: [B, K] relevance rank of each patch, from 0.
-        place: [B, K, S] whole numbers that grow in reading order.
-        room: [B] tokens of each item, at most K.
+    `filled`: bool [B, K, S]; `rank`: [B, K] relevance rank of each patch, from 0; `place`: [B, K, S] whole numbers that
+    grow in reading order; `room`: [B] tokens of each item, at most K.
 
     Returns:
         Slots [B, K] of the flattened [K * S], bool [B, K], True on those that are filled; these come first; and bool

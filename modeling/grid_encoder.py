@@ -142,7 +142,7 @@ def _attend_block(query: Tensor, key: Tensor, value: Tensor, *terms: Tensor) -> 
 def attend_in_blocks(
     query: Tensor, key: Tensor, value: Tensor, rows: Tensor, columns: Tensor, *, recompute: bool = False
 ) -> Tensor:
-    """Attention with position terms, `SCORES_AT_ONCE` scores at a time, so that [n, Q, S*S] is never in memory.
+    """Attention with position terms, [n, Q, d]: `SCORES_AT_ONCE` scores at a time, never all [n, Q, S*S] in memory.
 
     In half precision the terms become channels (`_with_positions`): a CPU multiplies faster than it adds in half
     precision, and each score is rounded once.
@@ -151,9 +151,6 @@ def attend_in_blocks(
         query: [n, Q, d] for n heads of images or windows, scaled; key, value: [n, S*S, d].
         rows, columns: [n, Q, S] for each query, the term of a key's row and of its column.
         recompute: compute scores again in the backward pass instead of keeping them.
-
-    Returns:
-        [n, Q, d].
     """
     keys = key.shape[1]
     if query.dtype.itemsize < 4:

@@ -258,11 +258,8 @@ EMPTY = -20.0
 
 
 def patches_with_text(pieces: Tensor) -> tuple[Tensor, Tensor]:
-    """Numbers [B, n] of the patches in which a wordpiece begins, and bool [B, n], False on others that fill rows.
-
-    Args:
-        pieces: [B, N, 2, S], -1 in empty slots.
-    """
+    """Numbers [B, n] of the patches in which a wordpiece of `pieces` [B, N, 2, S] begins (-1 in empty slots), and bool
+    [B, n], False on others that fill rows."""
     held = (pieces >= 0).flatten(2).any(-1)
     if torch.compiler.is_compiling() or held.is_meta:  # no shape may depend on data
         return torch.arange(held.shape[1], device=held.device).expand_as(held), held
@@ -274,11 +271,6 @@ def patches_with_text(pieces: Tensor) -> tuple[Tensor, Tensor]:
 ROWS_APART = (0, 1, 2, 3, 4, 6, 9, 15, 31)
 COLUMNS_APART = (0, 1, 2, 3, 4, 5, 7, 10, 15, 23, 41)
 """Least distance of each bucket, in patches."""
-
-
-def _offsets(least: tuple[int, ...]) -> Tensor:
-    """The least distance of each bucket from the farthest above or left to the farthest below or right, [buckets]."""
-    return torch.tensor([*(-distance for distance in least[:0:-1]), *least])
 
 
 def _bucket(distance: Tensor, least: tuple[int, ...]) -> Tensor:
@@ -306,7 +298,9 @@ class RelativeBias(nn.Embedding):
         super().__init__((2 * len(ROWS_APART) - 1) * (2 * len(COLUMNS_APART) - 1), heads)
 
     def start_weights(self, std: float) -> None:
-        y, x = _offsets(ROWS_APART)[:, None].float(), _offsets(COLUMNS_APART)[None].float()
+        # The least distance of each bucket, from the farthest above or left to the farthest below or right.
+        rows, columns = ([*(-far for far in least[:0:-1]), *least] for least in (ROWS_APART, COLUMNS_APART))
+        y, x = torch.tensor(rows)[:, None].float(), torch.tensor(columns)[None].float()
         far_y, far_x, row = y.abs().log1p(), x.abs().log1p(), 3.0 * (y != 0)
         directions = (
             1.0 * (x > 0) - 2.0 * (x < 0) - 0.3 * far_x - row,
@@ -341,13 +335,10 @@ class WordLayer(nn.Module):
     def forward(
         self, x: Tensor, buckets: Tensor, held: Tensor, question: Tensor | None = None, mask: Tensor | None = None
     ) -> Tensor:
-        """States [B, n, H] -> their new states.
+        """States [B, n, H] of patches -> their new states; for one page, B may be 1 in `buckets` and `held`.
 
-        Args:
-            x: of patches; for one page, B = 1 in the next two and any B in the others.
-            buckets: [B, n, n], see `relative_buckets`.
-            held: bool [B, n], False on patches that nothing attends to.
-            question: [B, L, H], of which `mask` [B, L] marks what takes part.
+        `buckets`: [B, n, n], see `relative_buckets`; `held`: bool [B, n], False on patches that nothing attends to;
+        `question`: [B, L, H], of which `mask` [B, L] marks what takes part.
         """
         query, key, value = (
             t.unflatten(-1, (self.heads, -1)).transpose(1, 2) for t in self.qkv(self.layer_norm(x)).chunk(3, -1)
@@ -475,9 +466,8 @@ class WordScorer(Scorer):
 
     def _stated(self, patches: Tensor, question: Tensor, mask: Tensor) -> Tensor:
         """[B, n]: the largest cosine of each patch's state with a state of the question."""
-        of_patches = F.normalize(self.patch_match(patches), dim=-1)
-        of_question = F.normalize(self.question_match(question), dim=-1)
-        cosines = torch.matmul(of_patches, of_question.transpose(1, 2))
+        stated = F.normalize(self.patch_match(patches), dim=-1)
+        cosines = torch.matmul(stated, F.normalize(self.question_match(question), dim=-1).transpose(1, 2))
         return F.pad(cosines.masked_fill(~mask[:, None], -1.0), (0, 1), value=-1.0).amax(-1)
 
 
@@ -507,10 +497,8 @@ def spelling_match(pieces: Tensor, question_ids: Tensor, question_mask: Tensor, 
     second a match counts less the more often its letters are on the page. A patch gets the greatest value of its
     characters. In a compiled graph, whose shapes no data may decide, nothing matches.
 
-    Args:
-        pieces: [B, N, 2, S] wordpieces of a page, -1 in empty slots.
-        question_ids: [B, L] tokens of the question, where `question_mask` [B, L] is True.
-        spellings: [V, SPELLED], see `TextReader`.
+    `pieces`: [B, N, 2, S] wordpieces of a page, -1 in empty slots; `question_ids`: [B, L] tokens of the question, where
+    `question_mask` [B, L] is True; `spellings`: [V, SPELLED], see `TextReader`.
     """
     count, patches, _, slots = pieces.shape
     if torch.compiler.is_compiling() or pieces.is_meta:

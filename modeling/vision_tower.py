@@ -58,13 +58,8 @@ def textures(pixel_values: Tensor, side: int, kind: str = "light", patch_mask: T
     """The channels `TEXTURE_SETS[kind]` of each patch: [B, 3, S, S] -> [B, T, G, G], float32.
 
     "light": means over the patch's pixels, which are -1 (black) to 1 (white), of luminance and of edge_magnitude, the
-    gradient's length. For the others see families/relevance_maps.py.
-
-    Args:
-        pixel_values: normalised RGB.
-        side: G.
-        kind: a name in `TEXTURE_SETS`.
-        patch_mask: bool [B, N], the patches of the image's mean colour; None: all.
+    gradient's length. For the others see families/relevance_maps.py; they take the image's mean colour from the patches
+    in `patch_mask` [B, N].
     """
     luma = luminance(pixel_values)
     gradient = sobel(luma)
@@ -186,8 +181,8 @@ class ArrCocVisionTower(nn.Module):
         vision, semantic: their configurations.
         textures: the set of texture channels, see `TEXTURE_SETS`.
         keeps_depths: whether to keep the grid encoder's states at two depths beside its output.
-        vocabulary: rows of the language model's table, for a `TextReader` of its wordpieces, of which all tokens are
-            made, instead of compressor, semantic encoder and projection; 0: no reader.
+        vocabulary: rows of the language model's table for a `TextReader`, of whose wordpieces all tokens are made; 0:
+            no reader.
     """
 
     def __init__(
@@ -285,9 +280,7 @@ class ArrCocVisionTower(nn.Module):
         """The grid encoder's "features" [P, C, G, G]; its "depths" [P, 2, W, G, G] if they are kept; "pieces" [P, N, 2,
         S] and "characters" [P, N, 2] if there is a text reader, see `TextReader.spread`.
 
-        Args:
-            pixel_values: [P, 3, S, S].
-            words: those of each image from elsewhere, None where the text reader reads; None: it reads all.
+        `words`: those of each image from elsewhere, None where the text reader reads; None: it reads all.
         """
         pixel_values = pixel_values.to(next(self.parameters()).dtype)
         also, again = ["depths"] * self.keeps_depths, None
@@ -484,9 +477,7 @@ class SemanticEncoder(nn.Module):
             tokens: [B, M or K, D'].
             side: G of the fine grid that positions refer to.
             indices: [B, M or K] the fine patch of each token; None: one token per 4x4 cell, in order.
-            base: keys and values from the call on the base tokens.
-            used: [B, K] bool, False on fetched tokens that only fill the rectangle: no token attends to them. None: all
-                are used.
+            used: [B, K] bool, False on fetched tokens that only fill the rectangle: no token attends to them.
             levels: [B, K] the level of detail of each fetched token, see grid_encoder.py; None: all are patches.
 
         Returns:
