@@ -224,7 +224,7 @@ class ArrCocModel(ArrCocPreTrainedModel):
         closing = None
         if self.layout.adds:
             tokens, closing = self.layout(tokens, self.bridge.indicators(tokens.device))
-        made = {"bypassed": bridged.failed, "bridge_cache": bridged.cache, "quality": bridged.quality}
+        made = {"bypassed": bridged.failed, "bridge_cache": bridged.cache}
         return ImageEncoding(**fields, **made, tokens=tokens, closing=closing, pool=pool)
 
     def words_of_page(self, encoding: ImageEncoding) -> Tensor | None:
@@ -332,7 +332,7 @@ class ArrCocModel(ArrCocPreTrainedModel):
         inputs = {name: tensor for name, tensor in aligned.items() if tensor is not None}
         inputs.update(input_ids=selected.input_ids, query_mask=selected.query_mask)
         embeds, image_token = selected.embeds, self.config.image_token_id
-        tokens, quality, placed = self.image_tokens(selected.encoding, fetched)
+        tokens, placed = self.image_tokens(selected.encoding, fetched)
         if placed is not None and fetched.budget == selected.budget and torch.compiler.is_compiling():
             inputs, placed = hide_placeholders(placed, image_token_id=image_token, **inputs), None
         elif placed is not None or fetched.budget < selected.budget:
@@ -360,7 +360,7 @@ class ArrCocModel(ArrCocPreTrainedModel):
         for name in READ:
             if (tensor := tensors.get(name)) is not None:
                 read[name] = tensor
-        return EmbeddedPrompt(embeds, tokens, quality, fetched, selected.context, inputs, read, places, planes)
+        return EmbeddedPrompt(embeds, tokens, fetched, selected.context, inputs, read, places, planes)
 
     def bridge_fetched(
         self, encoding: ImageEncoding, indices: Tensor, used: Tensor | None = None, levels: Tensor | None = None
@@ -395,16 +395,14 @@ class ArrCocModel(ArrCocPreTrainedModel):
         table = self._table(pieces.device)
         return {"patches": ReadPatches(pieces, table, features.shape[-1], opens, **fetched)}
 
-    def image_tokens(
-        self, encoding: ImageEncoding, fetched: FetchResult
-    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Each image's tokens and their quality, as in `EmbeddedPrompt`, and which of them go into the prompt.
+    def image_tokens(self, encoding: ImageEncoding, fetched: FetchResult) -> tuple[Tensor, Tensor | None]:
+        """Each image's tokens, as in `EmbeddedPrompt`, and which of them go into the prompt.
 
-        The last is bool [I, positions], or None if all do. Sets `fetched.tokens`, the number of fetched tokens that go
+        These are bool [I, positions], or None if all do. Sets `fetched.tokens`, the number of fetched tokens that go
         into the prompt, and `fetched.bypassed`, True for images whose tokens come from the bridge's linear projection
         because its adapter failed.
         """
-        tokens, quality, used = encoding.tokens, encoding.quality, None
+        tokens, used = encoding.tokens, None
         if encoding.bypassed is not None:
             fetched.bypassed = encoding.bypassed
         if fetched.budget:
@@ -427,15 +425,13 @@ class ArrCocModel(ArrCocPreTrainedModel):
                 if factor is not None:
                     fetched_tokens = fetched_tokens * factor[..., None].to(fetched_tokens)
             tokens = torch.cat((tokens, fetched_tokens.to(tokens.device)), 1)
-            if quality is not None and bridged.quality is not None:
-                quality = torch.cat((quality, bridged.quality.to(quality.device)), 1)
         if encoding.closing is not None:
             tokens = torch.cat((tokens, encoding.closing.to(tokens.device)), 1)
         if used is None:
-            return tokens, quality, None
+            return tokens, None
         placed, start = used.new_ones(tokens.shape[:2]), encoding.tokens.shape[1]
         placed[:, start : start + fetched.budget] = used
-        return tokens, quality, placed.to(tokens.device)
+        return tokens, placed.to(tokens.device)
 
     def embed_images(
         self,

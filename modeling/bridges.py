@@ -29,8 +29,6 @@ class Bridged:
     """The output of a bridge."""
 
     tokens: Tensor  # [B, S, D]
-    # [B, S] float32 in 0..1, 1 where the adapter left a projected token unchanged; None from bridges without quality.
-    quality: Tensor | None = None
     cache: list[KeyValue] = field(default_factory=list)  # of these tokens, for each layer of attention across tokens
     # [B] bool, True where an adapter failed its check and the linear projection replaced it; None without an adapter.
     failed: Tensor | None = None

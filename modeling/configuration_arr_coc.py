@@ -373,7 +373,7 @@ class ArrCocConfig(ValidatedConfig):
     _auto_class = "AutoConfig"
     sub_configs = {**_PARTS, "text_config": AutoConfig}
     # Trainer gathers all other outputs over batches. These are not tensors, or differ in shape between batches.
-    keys_to_ignore_at_inference = ["cache", "fetch", "image_tokens", "token_quality", "relevance_loss", "scores"]
+    keys_to_ignore_at_inference = ["cache", "fetch", "image_tokens", "relevance_loss", "scores"]
 
     # The parts: dicts, configs or None for defaults.
     vision_config: Any = None

@@ -156,7 +156,6 @@ class ImageEncoding(Rows):
         tokens: [P, M, D], base tokens for the language model, with the layout's tokens before and between them: [P,
             positions, D].
         closing: [P, positions, D] the layout's tokens behind the fetched tokens, or None.
-        quality: [P, M] of the base tokens, from bridges that score tokens, else None.
         bridge_cache: the bridge's keys and values of base tokens, for each layer, if it attends across tokens.
         pool: base cells along each axis in one of `tokens`.
         prefix_ids: [p] the prompt's tokens up to and including the base tokens, or None without a prefill.
@@ -198,7 +197,6 @@ class ImageEncoding(Rows):
     semantic_cache: list[KeyValue]
     tokens: Tensor
     closing: Tensor | None = None
-    quality: Tensor | None = None
     bridge_cache: list[KeyValue] | None = None
     pool: int = field(default=1, metadata={"shared": True})
     prefix_ids: Tensor | None = field(default=None, metadata={"shared": True})
@@ -398,8 +396,7 @@ class ImageEncoding(Rows):
 
         Scorer and fetched tokens still use the base tokens.
         """
-        quality = None if self.quality is None else self.quality[:, :0]
-        return replace(self.without_prefix(), tokens=self.tokens[:, :0], closing=None, quality=quality)
+        return replace(self.without_prefix(), tokens=self.tokens[:, :0], closing=None)
 
 
 def confidence_of(characters: Tensor) -> float:
@@ -458,7 +455,8 @@ def _rebuilt(tensors: dict[str, Tensor], metadata: dict[str, Any]) -> ImageEncod
         pairs = [(tensors[f"{name}.{layer}.k"], tensors[f"{name}.{layer}.v"]) for layer in range(layers)]
         whole[name] = pairs or ([] if name == "semantic_cache" else None)
     tiles = {name.removeprefix("tiles."): tensor for name, tensor in tensors.items() if name.startswith("tiles.")}
-    metadata.pop("bypass", None)  # of files from before December 2026
+    for old, held in (("bypass", metadata), ("quality", whole)):  # of files from before December 2026
+        held.pop(old, None)
     places = metadata.pop("places", None)
     if metadata["source_sizes"] is not None:
         metadata["source_sizes"] = [(height, width) for height, width in metadata["source_sizes"]]

@@ -237,7 +237,6 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
             relevance_loss=relevance,
             fetch=outputs.fetch,
             image_tokens=None if prompt is None else prompt.image_tokens,
-            token_quality=None if prompt is None else prompt.token_quality,
             scores=outputs.scores,
         )
 

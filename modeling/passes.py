@@ -161,7 +161,7 @@ class CachedPrompt:
     def extend(self, core: ArrCocModel, selected: SelectedSlots, fetched: FetchResult) -> None:
         """Inserts further fetched tokens behind the last one. They attended to the base tokens and to each other."""
         base, end = selected.encoding.tokens.shape[1], self.end
-        tokens, _, standing = core.image_tokens(selected.encoding, fetched)
+        tokens, standing = core.image_tokens(selected.encoding, fetched)
 
         def standing_rows(rows: Tensor) -> Tensor:
             rows = rows if standing is None else rows[standing][None]

@@ -61,7 +61,6 @@ class EmbeddedPrompt:
         image_tokens: [I, positions, D] the tokens of each slot: base tokens (and what the layout puts between and
             around them), then K fetched tokens; 0 on entries that were not fetched (`FetchResult.used`) or that the
             bridge left empty (`Bridged.source`).
-        token_quality: [I, M + K] from bridges that score tokens, else None.
         fetch: the patches fetched for each image slot, and their scores.
         context: the scorer's inputs: features, question and masks.
         inputs: input_ids, query_mask and the tensors aligned with them, [B, S], trimmed if placeholders were removed.
@@ -72,7 +71,6 @@ class EmbeddedPrompt:
 
     embeds: Tensor
     image_tokens: Tensor
-    token_quality: Tensor | None
     fetch: FetchResult
     context: FetchContext
     inputs: dict[str, Tensor]
@@ -87,9 +85,9 @@ class ArrCocOutput(CacheOutput):
 
     `loss`: answer loss plus weighted relevance loss, as far as labels and targets are given; `relevance_loss` alone;
     `logits` [B, S, vocabulary], S without the placeholders that an allocator removed, or `last_hidden_state`; `fetch`:
-    the patches fetched for each image slot; `prompt`: the embedded prompts of a model without a head; `image_tokens`,
-    `token_quality`: see `EmbeddedPrompt`; `scores`: logits [I, N] of each trained scorer by name, if
-    `FetchChoices.all_scores` is set. Fields about images are None without them.
+    the patches fetched for each image slot; `prompt`: the embedded prompts of a model without a head; `image_tokens`:
+    see `EmbeddedPrompt`; `scores`: logits [I, N] of each trained scorer by name, if `FetchChoices.all_scores` is set.
+    Fields about images are None without them.
     """
 
     loss: Tensor | None = None
@@ -102,7 +100,6 @@ class ArrCocOutput(CacheOutput):
     fetch: FetchResult | None = None
     prompt: EmbeddedPrompt | None = None
     image_tokens: Tensor | None = None
-    token_quality: Tensor | None = None
     scores: dict[str, Tensor] | None = None
 
 
@@ -314,10 +311,10 @@ def bridge_over_views(model: Any, encoding: ImageEncoding, fetched: JointFetch, 
         bridged = model.bridge_fetched(_bases(model, encoding, views, numbers), indices, used, levels)
         if bridged.failed is not None:
             failed[views.slots[numbers].to(failed.device)[bridged.failed]] = True
-        return [part for part in (bridged.tokens, bridged.quality) if part is not None]
+        return [bridged.tokens]
 
-    tokens, *quality = fetched.assembled(bridge, used)
-    return Bridged(tokens, quality[0] if quality else None, failed=failed)
+    (tokens,) = fetched.assembled(bridge, used)
+    return Bridged(tokens, failed=failed)
 
 
 def _bases(model: Any, encoding: ImageEncoding, views: Views, numbers: Tensor) -> ImageEncoding:

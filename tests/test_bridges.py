@@ -86,8 +86,6 @@ def test_without_attention_each_token_crosses_by_itself(kind: str) -> None:
 def test_quality_weighs_the_correction_and_a_new_adapter_is_the_identity(kind: str) -> None:
     bridge = build(kind)
     base = bridge(*tokens())
-    assert base.quality.shape == (2, 5) and base.quality.dtype == torch.float32
-    assert base.quality.min() >= 0 and base.quality.max() <= 1 and base.quality.std() > 0
     projected = bridge.projection(torch.cat(tokens(), -1))
     with torch.no_grad():
         bridge.adapter.score.weight.zero_()

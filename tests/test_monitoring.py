@@ -41,27 +41,24 @@ def reference(model: ArrCocForConditionalGeneration) -> FetchReference:
 
 
 # ---- statistics
-def fetched(
-    relevance: list[float], mask: list[bool], tokens: list[list[float]], quality: list[float] | None = None
-) -> Any:
+def fetched(relevance: list[float], mask: list[bool], tokens: list[list[float]]) -> Any:
     """An embedded prompt of one image, with what statistics look at."""
     return SimpleNamespace(
         fetch=SimpleNamespace(relevance=torch.tensor([relevance]), strategy="realizer"),
         context=SimpleNamespace(patch_mask=torch.tensor([mask])),
         image_tokens=torch.tensor([tokens]),
-        token_quality=None if quality is None else torch.tensor([quality]),
     )
 
 
 def test_statistics_of_one_image() -> None:
     """Padding, and tokens that were not fetched, say nothing."""
-    prompt = fetched([0.2, 0.6, 0.9], [True, True, False], [[3.0, 4.0], [0.0, 1.0], [0.0, 0.0]], [0.5, 0.7])
+    prompt = fetched([0.2, 0.6, 0.9], [True, True, False], [[3.0, 4.0], [0.0, 1.0], [0.0, 0.0]])
     own = {name: round(value.item(), 4) for name, value in fetch_statistics(prompt).items()}
     entropy = -(0.25 * torch.tensor(0.25).log() + 0.75 * torch.tensor(0.75).log()) / torch.tensor(2.0).log()
     expected = {"relevance_mean": 0.4, "relevance_peak": 0.6, "relevance_entropy": round(entropy.item(), 4)}
-    assert own == {**expected, "token_norm": 3.0, "token_quality": 0.6}
+    assert own == {**expected, "token_norm": 3.0}
     even = fetch_statistics(fetched([0.5] * 4, [True] * 4, [[1.0, 0.0]]))
-    assert even["relevance_entropy"].item() == pytest.approx(1.0) and "token_quality" not in even
+    assert even["relevance_entropy"].item() == pytest.approx(1.0)
 
 
 def test_drift_is_small_for_the_same_and_large_for_others() -> None:

@@ -35,7 +35,6 @@ def fetch_statistics(prompt: EmbeddedPrompt) -> dict[str, Tensor]:
 
     `relevance_mean`, `relevance_peak`: over the real patches. `relevance_entropy`: entropy of relevance as a
     distribution over them, relative to equal relevance (1). `token_norm`: mean length of the bridge's tokens.
-    `token_quality`: their mean quality, only from bridges with a quality adapter.
     """
     relevance, mask = prompt.fetch.relevance.float(), prompt.context.patch_mask
     mask = mask if mask.shape == relevance.shape else torch.ones_like(relevance, dtype=torch.bool)  # several views
@@ -43,15 +42,12 @@ def fetch_statistics(prompt: EmbeddedPrompt) -> dict[str, Tensor]:
     patches = mask.sum(1)
     share = relevance / relevance.sum(1, keepdim=True).clamp(min=1e-12)
     norms = prompt.image_tokens.float().norm(dim=-1)
-    statistics = {
+    return {
         "relevance_mean": relevance.sum(1) / patches,
         "relevance_peak": relevance.amax(1),
         "relevance_entropy": torch.special.entr(share).sum(1) / patches.clamp(min=2).log(),
         "token_norm": norms.sum(1) / (norms > 0).sum(1).clamp(min=1),
     }
-    if prompt.token_quality is not None:
-        statistics["token_quality"] = prompt.token_quality.float().flatten(1).mean(1)
-    return statistics
 
 
 @dataclass(frozen=True)

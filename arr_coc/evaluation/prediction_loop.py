@@ -75,7 +75,7 @@ def as_read(arm: Arm, encoding: ImageEncoding, images: Tensor, others: Tensor) -
     if arm.rule != "other_base":
         return own.without_base() if arm.rule == "patches_only" else own
     other = encoding.select(others)
-    names = ("tokens", "closing", "quality", "prefix_ids", "prefix_cache")
+    names = ("tokens", "closing", "prefix_ids", "prefix_cache")
     return replace(own, page_cache=None, **{name: getattr(other, name) for name in names})
 
 

@@ -44,12 +44,11 @@ class QualityAdapter(nn.Module):
         self.gate = nn.Linear(width, width)
         self.correction = Correction(width, width)
 
-    def forward(self, x: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
-        """Tokens `x` and their states, each [B, S, D] -> corrected tokens [B, S, D], quality [B, S]."""
+    def forward(self, x: Tensor, states: Tensor) -> Tensor:
+        """Tokens `x` and their states, each [B, S, D] -> corrected tokens [B, S, D]."""
         hidden = F.gelu(self.hidden(self.norm(states)))
-        quality = self.score(hidden).sigmoid()
-        weight = (1 - quality) * self.gate(hidden).sigmoid()
-        return x + weight * self.correction(hidden), quality[..., 0].float()
+        weight = (1 - self.score(hidden).sigmoid()) * self.gate(hidden).sigmoid()
+        return x + weight * self.correction(hidden)
 
 
 @BRIDGES.register("quality")
@@ -78,15 +77,14 @@ class QualityBridge(LinearBridge):
     ) -> Bridged:
         projected = super().forward(semantic, compressed).tokens
         states, cache = self.states(projected, base, used)
-        tokens, quality = self.adapter(projected, states)
+        tokens = self.adapter(projected, states)
         failed = distorted(projected, tokens) & (not self.training)  # in training, failures must show
         mean, std = self.config.text_embedding_mean, self.config.text_embedding_std
         if mean is not None and std is not None:
             tokens = like_text(tokens, mean, std)
         if not (torch.compiler.is_compiling() or failed.is_meta) and failed.any():
             logger.warning_once("bridge: the adapter's output is NaN or out of scale; using the linear projection")
-        tokens = torch.where(failed[:, None, None], projected, tokens)
-        return Bridged(tokens, torch.where(failed[:, None], 1.0, quality), cache, failed)
+        return Bridged(torch.where(failed[:, None, None], projected, tokens), cache, failed)
 
 
 @BRIDGES.register("transformer")
