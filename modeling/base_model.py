@@ -299,7 +299,6 @@ class ArrCocModel(ArrCocPreTrainedModel):
             query_mask=mask,
             seeds=(encoding.seeds * 1_000_003 + question_seed + seed) % 2**31,
             relevance=choices.relevance,
-            generator=choices.generator,
             depths=encoding.depths,
             pieces=encoding.pieces,
             **text,

@@ -424,7 +424,6 @@ FETCHING: dict[str, tuple[Any, str]] = {
     "allocator": (str, "a name"),
     "budget": (int | str, "an integer or a name"),
     "seed": (int, f"an integer in {-SEEDS}..{SEEDS}"),
-    "generator": (torch.Generator, "a torch.Generator"),
     "overlap": (str, '"exclude" or "allow"'),
     "patches": (Tensor, "a dense tensor [image slots, K] of integers"),
     "relevance": (Tensor, "a dense tensor [image slots, patches]"),

@@ -171,7 +171,7 @@ class ArrCocFetcherConfig(ValidatedConfig):
     # Whether the checkpoint holds a trained policy (`TemperingPolicy`) for the share of drawn patches in each of
     # several passes; it is then the default.
     learned_exploration: bool = False
-    seed: int = whole(0, 2**32 - 1, default=0)  # for random relevance without a generator
+    seed: int = whole(0, 2**32 - 1, default=0)  # of random relevance
     initializer_range: int | float = number(0.0, 10.0, default=0.02)
 
     def __post_init__(self, **kwargs: Any) -> None:

@@ -207,8 +207,7 @@ class FetchChoices:
         strategy: the name of the scorer.
         allocator: the name of the allocator, which chooses patches by relevance.
         budget: see `resolve_budget`. In `forward` it has to agree with the placeholders of the prompts.
-        seed: of random relevance without a generator.
-        generator: for strategy "random".
+        seed: of random relevance.
         overlap: "exclude" or "allow": whether patches that are base tokens already may be fetched again.
         patches: [I, K] patches to fetch for each image slot, whatever their relevance; no scorer runs.
         relevance: [I, N] given relevance, by which strategy "oracle" fetches.
@@ -224,7 +223,6 @@ class FetchChoices:
     allocator: str | None = None
     budget: int | str | None = None
     seed: int | None = None
-    generator: torch.Generator | None = None
     overlap: str | None = None
     patches: Tensor | None = None
     relevance: Tensor | None = None

@@ -275,10 +275,10 @@ class AnswerGenerator:
             raise ValueError(f"boxes: expected {expected}; got strategy {strategy!r}")
         if strategy == "oracle" and boxes is None and choices.relevance is None and choices.patches is None:
             raise ValueError('strategy "oracle": expected boxes (or relevance) of the answer; got none')
-        seeded = next((name for name in ("seed", "generator") if getattr(choices, name) is not None), None)
-        if seeded and strategy != "random" and choices.num_passes in (None, 1) and self.setting(kwargs, "do_sample"):
+        seeded = choices.seed is not None and strategy != "random" and choices.num_passes in (None, 1)
+        if seeded and self.setting(kwargs, "do_sample"):
             expected = "strategy random, whose patches it draws; transformers.set_seed seeds the tokens of do_sample"
-            raise ValueError(f"{seeded}: expected {expected}; got strategy {strategy!r}")
+            raise ValueError(f"seed: expected {expected}; got strategy {strategy!r}")
         single = isinstance(question, str) and not isinstance(image, list | tuple)
         readings, password = kwargs.pop("readings", None), kwargs.pop("password", None)
         fixed = sorted(name for name in VIEW_OPTIONS & kwargs.keys() if kwargs[name] is not None and name != "spread")

@@ -26,16 +26,12 @@ from .vision_tower import key_value_projection
 
 @SCORERS.register("random")
 class RandomScorer(Scorer):
-    """Uniform noise: from the context's generator, else from each item's own seed."""
+    """Uniform noise, from each item's own seed."""
 
     def forward(self, context: FetchContext) -> Tensor:
         shape, device = context.patch_mask.shape, context.patch_mask.device
-        if context.generator is not None:
-            noise = torch.rand(shape, generator=context.generator, device=context.generator.device)
-        else:
-            rows = [torch.rand(shape[1], generator=torch.Generator().manual_seed(s)) for s in context.seeds.tolist()]
-            noise = torch.stack(rows) if rows else torch.zeros(shape)
-        return noise.to(device)
+        rows = [torch.rand(shape[1], generator=torch.Generator().manual_seed(s)) for s in context.seeds.tolist()]
+        return (torch.stack(rows) if rows else torch.zeros(shape)).to(device)
 
 
 @SCORERS.register("oracle")

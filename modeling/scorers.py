@@ -37,9 +37,8 @@ class FetchContext(Rows):
     patch_mask: Tensor  # [B, N] bool, False on padding patches
     query: Tensor  # [B, L, D], the language model's embeddings of the prompt
     query_mask: Tensor  # [B, L] bool, True on the question's own tokens (never on an answer)
-    seeds: Tensor  # [B] int64, the seeds of random relevance without a generator
+    seeds: Tensor  # [B] int64, the seeds of random relevance
     relevance: Tensor | None = None  # [B, N] given relevance, by which strategy "oracle" fetches
-    generator: torch.Generator | None = None  # for random relevance
     # [B, 2, W, G, G], the grid encoder's states, W wide, after a third and two thirds of its layers, if a scorer of the
     # checkpoint reads them.
     depths: Tensor | None = None

@@ -327,7 +327,7 @@ def test_the_same_call_fetches_the_same(model: Any, strategy: str) -> None:
 
 
 @torch.no_grad()
-def test_random_without_a_generator_depends_on_image_question_and_seed() -> None:
+def test_random_depends_on_image_question_and_seed() -> None:
     model = tiny_model()
 
     def fetched(model: Any, image: Any, question: str) -> list[int]:
@@ -340,13 +340,12 @@ def test_random_without_a_generator_depends_on_image_question_and_seed() -> None
 
 
 @pytest.mark.parametrize("cached", [True, False])
-def test_random_with_a_generator_is_drawn_once(model: Any, cached: bool) -> None:
+def test_random_is_drawn_once(model: Any, cached: bool) -> None:
     """Without a cache each step drew anew, so every token of an answer looked at other patches."""
     inputs = prompt(model, (PAGE, QUESTION))
 
     def tokens(seed: int, **kwargs: Any) -> torch.Tensor:
-        generator = torch.Generator().manual_seed(seed)
-        return model.generate(**inputs, strategy="random", generator=generator, **kwargs)
+        return model.generate(**inputs, strategy="random", seed=seed, **kwargs)
 
     with Calls(model.model.fetcher) as fetches, Calls(model.model.language_model) as steps:
         first = tokens(1, use_cache=cached)
