@@ -73,7 +73,7 @@ def boundaries(core: nn.Module, head: nn.Module | None) -> dict[str, tuple[nn.Mo
     tower: Any = core.vision_tower
     parts: dict[str, tuple[Any, bool, Callable[[Any], Any]]] = {
         "pixels": (tower.grid_encoder, True, lambda passed: passed),
-        "grid encoder": (tower.grid_encoder, False, lambda made: made["features"]),
+        "grid encoder": (tower.grid_encoder, False, lambda made: made),
         "bridge": (core.bridge, False, lambda made: made.tokens),
         "relevance": (core.fetcher, False, lambda made: made.relevance),
         "prompt": (core.language_model, True, lambda passed: passed),

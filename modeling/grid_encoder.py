@@ -297,8 +297,8 @@ class GridEncoder(nn.Module):
         if self.layers:
             initialization.normal_(self.pos_embed, std=std)
 
-    def forward(self, pixel_values: Tensor, also: Collection[str] = ()) -> dict[str, Any]:
-        """ "features" [B, C, G, G], and the outputs named in `also`.
+    def forward(self, pixel_values: Tensor, also: Collection[str] = ()) -> Tensor | dict[str, Any]:
+        """Features [B, C, G, G]; with names in `also`, a dictionary of "features" and these outputs.
 
         Args:
             pixel_values: [B, 3, S, S].
@@ -323,7 +323,7 @@ class GridEncoder(nn.Module):
                     images = F.interpolate(pixel_values.float(), size, mode="bilinear", antialias=True)
                     outputs["coarse"].append(stem.steps(images.to(pixel_values)))
         if not self.layers:
-            return {"features": x, **outputs}
+            return {"features": x, **outputs} if also else x
         x = x.permute(0, 2, 3, 1)
         same = self.pos_embed.shape[1] == x.shape[1]
         x = x + (self.pos_embed if same else resize_table(self.pos_embed, x.shape[1]))
@@ -332,11 +332,11 @@ class GridEncoder(nn.Module):
             x = layer(x)
             if "depths" in also:
                 states.append(x)
-        outputs["features"] = self.neck(x.permute(0, 3, 1, 2))
+        features: Tensor = self.neck(x.permute(0, 3, 1, 2))
         if "depths" in also:
             depths = [states[max(1, third * len(states) // 3) - 1] for third in (1, 2)]
             outputs["depths"] = torch.stack(depths, 1).movedim(-1, 2)
-        return outputs
+        return {"features": features, **outputs} if also else features
 
 
 LEVELS = 3

@@ -363,7 +363,7 @@ def with_features(core: Core, processor: ArrCocImageProcessor, encoding: ImageEn
         rows = []
         for square in squares:
             pixels, mask = processor(square, return_tensors="pt", readable_px=None).values()
-            features = tower.grid_encoder(pixels.to(encoding.features))["features"]
+            features = tower.grid_encoder(pixels.to(encoding.features))
             channels = textures(pixels, encoding.side, tower.texture_set, mask.bool())
             rows.append((features.to(like), channels.to(like), checksums(pixels)))
         return {name: torch.cat(parts) for name, *parts in zip(("features", "textures", "seeds"), *rows, strict=True)}

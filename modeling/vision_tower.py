@@ -293,7 +293,7 @@ class ArrCocVisionTower(nn.Module):
             also += ["stem"] + ["coarse"] * reads
         grid = self.grid_encoder(pixel_values, also)
         if self.text_reader is None:
-            return grid
+            return grid if also else {"features": grid}
         stem, coarse = grid.pop("stem"), grid.pop("coarse", ())
         grid["pieces"], grid["characters"] = self.text_reader.read(stem, coarse, words, again)
         return grid

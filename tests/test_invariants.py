@@ -282,7 +282,7 @@ def test_answers_do_not_depend_on_the_batch(model: Any, strategy: str) -> None:
 def test_none_or_all_equals_the_model_without_selection_code(model: Any, budget: int | str, allocator: str) -> None:
     inputs = prompt(model, (PAGE, QUESTION), budget=budget)
     tower, core = model.model.vision_tower, model.model
-    features = tower.grid_encoder(inputs.pixel_values)["features"]
+    features = tower.grid_encoder(inputs.pixel_values)
     side = features.shape[-1]
     compressed = tower.compressor.conv2(tower.compressor.conv1(features)).flatten(2).transpose(1, 2)
     semantic, cache = tower.semantic_encoder(compressed, side, None)
