@@ -214,9 +214,10 @@ def wave_code(at: Tensor, size: int) -> Tensor:
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, heads: int, mask: Tensor | None = None) -> Tensor:
-    """Multi-head attention of [B, Q, H] to [B, S, H]; `mask` [B, S] is True on keys that take part."""
+    """Multi-head attention of [B, Q, H] to [B, S, H]; `mask` [B, S] is True on keys that take part, [B, heads, Q, S] is
+    added to the scores."""
     query, key, value = (x.unflatten(-1, (heads, -1)).transpose(1, 2) for x in (query, key, value))
-    if mask is not None:
+    if mask is not None and mask.ndim == 2:
         mask = mask[:, None, None, :]
     return F.scaled_dot_product_attention(query, key, value, attn_mask=mask).transpose(1, 2).flatten(2)
 
@@ -339,13 +340,10 @@ class WordLayer(nn.Module):
         `buckets`: [B, n, n], see `relative_buckets`; `held`: bool [B, n], False on patches that nothing attends to;
         `question`: [B, L, H], of which `mask` [B, L] marks what takes part.
         """
-        query, key, value = (
-            t.unflatten(-1, (self.heads, -1)).transpose(1, 2) for t in self.qkv(self.layer_norm(x)).chunk(3, -1)
-        )
+        query, key, value = self.qkv(self.layer_norm(x)).chunk(3, -1)
         bias = self.relative(buckets).permute(0, 3, 1, 2).to(query)
         bias = bias.masked_fill(~held[:, None, None], torch.finfo(bias.dtype).min)
-        mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=bias)
-        x = x + self.out(mixed.transpose(1, 2).flatten(2))
+        x = x + self.out(attend(query, key, value, self.heads, bias))
         if question is not None:
             key, value = self.cross_key_value(question).chunk(2, -1)
             x = x + self.cross_out(attend(self.cross_query(self.cross_norm(x)), key, value, self.heads, mask))

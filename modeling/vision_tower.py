@@ -152,20 +152,18 @@ def check_pixels(pixel_values: Tensor, patch_mask: Tensor | None, config: ArrCoc
         sparse = isinstance(tensor, Tensor) and (tensor.layout != torch.strided or tensor.is_quantized)
         if tensor is not None and (not isinstance(tensor, Tensor) or sparse or tensor.is_complex()):
             raise refusal(name, "a dense tensor of numbers", tensor)
-    if pixel_values.ndim != 4 or pixel_values.shape[1] != config.num_channels:
-        expected = f"[images, {config.num_channels}, side, side]"
-        raise ValueError(f"pixel_values: expected {expected}; got shape {list(pixel_values.shape)}")
-    height, width = pixel_values.shape[-2:]
-    unit = COMPRESSION * config.patch_size
+    shape, unit = list(pixel_values.shape), COMPRESSION * config.patch_size
+    if len(shape) != 4 or shape[1] != config.num_channels:
+        raise ValueError(f"pixel_values: expected [images, {config.num_channels}, side, side]; got shape {shape}")
+    images, _, height, width = shape
     if height != width or height % unit or not height:
-        expected = f"square images, side a multiple of {unit} px"
-        raise ValueError(f"pixel_values: expected {expected}; got {height} x {width}")
-    if not len(pixel_values):
+        raise ValueError(f"pixel_values: expected square images, side a multiple of {unit} px; got {height} x {width}")
+    if not images:
         raise ValueError("pixel_values: expected at least one image; got none")
     meta = pixel_values.is_meta or torch.compiler.is_compiling()  # the values are not known
     if not meta and not pixel_values.detach().float().abs().amax() <= MAX_PIXEL:  # also of NaN
         raise ValueError(f"pixel_values: expected normalised numbers of at most {MAX_PIXEL:g}; got larger ones or NaN")
-    shape = [len(pixel_values), (height // config.patch_size) ** 2]
+    shape = [images, (height // config.patch_size) ** 2]
     if patch_mask is not None and list(patch_mask.shape) != shape:
         raise ValueError(f"patch_mask: expected shape {shape}; got {list(patch_mask.shape)}")
 
