@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -76,26 +77,17 @@ LANGUAGE_ADAPTER = "language_adapter"  # folder of an adapter of the language mo
 
 
 def linear_layers(model: nn.Module, part: str) -> list[str]:
-    """Full names of the linear layers of a part, in the model's order.
+    """Full names of the linear layers of a part, in the model's order; a part may have none in this model.
 
     Args:
         model: an ARR-COC model, with or without adapters, whose own layers are not named.
-        part: a name in `parts.PARTS`, or one scorer as "scorer.realizer".
+        part: a name in `PARTS`, or one scorer as "scorer.realizer".
 
     Raises:
-        ValueError: an unknown part, or one without linear layers in this model.
+        ValueError: an unknown part.
     """
-    names = _linear_layers(model, part)
-    if not names:
-        raise ValueError(f"part: expected a part with linear layers in this model; {part!r} has none")
-    return names
-
-
-def _linear_layers(model: nn.Module, part: str) -> list[str]:
+    check_parts([part], "part", scorers=True)
     name, _, member = part.partition(".")
-    if name not in PARTS or (member and name != "scorer"):
-        expected = f"one of {', '.join(PARTS)}, or a scorer as scorer.realizer"
-        raise ValueError(f"part: expected {expected}; got {part!r}")
     unwrapped = getattr(model, "get_base_model", None)
     model = model if unwrapped is None else unwrapped()
     inside = re.compile(rf"(?:^|\.)scorers\.{re.escape(member)}\." if member else "")
@@ -153,9 +145,11 @@ def scorer_lora_config(
         if name in settings:
             raise ValueError(f"{name}: expected {own} in its place; got {settings[name]!r}")
     parts = [part] if isinstance(part, str) else part
-    targets = [name for each in parts for name in linear_layers(model, each)]
+    layers = {each: linear_layers(model, each) for each in parts}
+    if empty := [each for each, names in layers.items() if not names]:
+        raise ValueError(f"part: expected a part with linear layers in this model; {empty[0]!r} has none")
     # One expression over full names: a list of last names would also match layers of the language model.
-    names = "|".join(re.escape(name) for name in dict.fromkeys(targets))
+    names = "|".join(re.escape(name) for name in dict.fromkeys(chain(*layers.values())))
     if hasattr(model, "prepare_inputs_for_generation"):  # the model without its vocabulary head has no such task
         settings.setdefault("task_type", TaskType.CAUSAL_LM)
     return LoraConfig(r=r, lora_alpha=2 * r if alpha is None else alpha, target_modules=f"(?:{names})", **settings)
@@ -175,7 +169,7 @@ def adapt(model: PreTrainedModel, parts: str | Sequence[str] = "scorer", r: int 
     from peft import get_peft_model
 
     named = [parts] if isinstance(parts, str) else parts
-    known = [part for part in named if _linear_layers(model, part)]
+    known = [part for part in named if linear_layers(model, part)]
     if not known:
         raise ValueError(f"parts: expected one with linear layers in this model; got {', '.join(named) or 'none'}")
     return get_peft_model(model, scorer_lora_config(model, r, part=known, **settings))

@@ -118,42 +118,27 @@ def normalise(text: str) -> str:
     return unicodedata.normalize("NFC", " ".join(text.split()))
 
 
-@_metric("exact_match", "exact match", graded=False)
-def exact_match(text: str, answers: Iterable[str]) -> bool:
-    """Whether `text` is one of `answers`, except for white space."""
-    return normalise(text) in {normalise(answer) for answer in answers}
-
-
-@_metric("caseless_match", "exact match but for case", graded=False)
-def caseless_match(text: str, answers: Iterable[str]) -> bool:
-    """Whether `text` is one of `answers`, except for case and white space."""
-    return normalise(text).lower() in {normalise(answer).lower() for answer in answers}
-
-
-@_metric("alnum_match", "match of letters and digits", graded=False)
-def alnum_match(text: str, answers: Iterable[str]) -> bool:
-    """Whether `text` equals one of `answers` in its letters and digits in lower case; a text without any is compared
-    whole."""
-    return _alnum(text) in {_alnum(answer) for answer in answers}
-
-
 def _alnum(text: str) -> str:
+    """Letters and digits in lower case; a text without any is compared whole."""
     plain = normalise(text).lower()
     return "".join(filter(str.isalnum, plain)) or plain
 
 
-@_metric("gqa_accuracy", "GQA accuracy", graded=False)
-def gqa_accuracy(text: str, answers: Iterable[str]) -> bool:
-    """Whether `text` is one of `answers`, except for case, white space and a full stop at its end (GQA).
-
-    The scorer (Hudson and Manning 2019) compares strings, and its answers are in lower case without a full stop;
-    published results bring a model's answer into that form first.
-    """
-    return _plain(text) in {_plain(answer) for answer in answers}
-
-
-def _plain(text: str) -> str:
+def _gqa(text: str) -> str:
+    """Lower case, without a full stop at its end: the scorer (Hudson and Manning 2019) compares strings; its answers
+    have this form, into which published results bring a model's answer."""
     return normalise(text).rstrip(".").rstrip().lower()
+
+
+def _match(form: Callable[[str], str]) -> Callable[[str, Iterable[str]], bool]:
+    """Whether a text is one of the answers, all in this form."""
+    return lambda text, answers: form(text) in {form(answer) for answer in answers}
+
+
+exact_match = _metric("exact_match", "exact match", graded=False)(_match(normalise))
+_metric("caseless_match", "exact match but for case", graded=False)(_match(lambda text: normalise(text).lower()))
+_metric("alnum_match", "match of letters and digits", graded=False)(_match(_alnum))
+gqa_accuracy = _metric("gqa_accuracy", "GQA accuracy", graded=False)(_match(_gqa))
 
 
 @_metric("vqa_accuracy", "VQA accuracy", graded=True)

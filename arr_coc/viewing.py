@@ -64,7 +64,6 @@ def draw_fetch(
     question: str = "",
     text: str | None = None,
     probability: float | None = None,
-    with_relevance: bool = True,
     boxes: Sequence[Box] | None = None,
     turned: int = 0,
 ) -> Image.Image:
@@ -74,7 +73,6 @@ def draw_fetch(
         image: the source image, in any form that `generate` takes (the padding to a square is undone here).
         fetch: the fetched patches of this image; one item (see `FetchResult.select`).
         question, text, probability: for the caption; `text` is the answer, `probability` in 0..1.
-        with_relevance: draw the heat map; without it, outlines only.
         boxes: what is outlined instead of the patches, px of the image: the places of the answer's tokens
             (`Answer.sources`), which are words for models that read text.
         turned: degrees by which the image was turned to read it (`Answer.turned`).
@@ -95,8 +93,7 @@ def draw_fetch(
     cell = math.ceil(min(max(SHORTEST, *source.size), LONGEST) / side)  # px of a patch as drawn
     placed = fit_square(source.height, source.width, cell * side)
     canvas = source.resize(placed.size[::-1], Image.Resampling.LANCZOS).convert("RGBA")
-    heated = bool(fetch.budget) and with_relevance
-    if heated:
+    if fetch.budget:
         relevance = fetch.relevance[0].float().cpu().numpy().reshape(side, side)
         layer = Image.fromarray(heat(relevance)).resize((cell * side,) * 2, Image.Resampling.NEAREST)
         canvas.alpha_composite(layer.crop(_window(placed)))
@@ -111,7 +108,7 @@ def draw_fetch(
         drawn = [tuple(map(round, box)) for box in map_boxes(boxes, source.height, source.width, cell * side)]
     canvas.alpha_composite(_lines(drawn, side, cell, placed))
     canvas = canvas.rotate(-turned, expand=True)
-    return _with_caption(canvas.convert("RGB"), fetch, question, text, probability, heated)
+    return _with_caption(canvas.convert("RGB"), fetch, question, text, probability, bool(fetch.budget))
 
 
 def colours(values: np.ndarray) -> np.ndarray:

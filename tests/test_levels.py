@@ -112,7 +112,7 @@ def test_a_fetch_says_its_levels_and_a_picture_draws_regions_of_their_size() -> 
     assert fetch.regions().tolist() == [[[0, 0, 4, 4], [0, 6, 2, 8], [3, 7, 4, 8]]]
     assert fetch.covered().sum() == 16 + 4 + 1
     assert "3 tokens (1 of 1, 1 of 4, 1 of 16 patches) of 64 patches fetched (outlined)" in describe(fetch)
-    drawn = draw_fetch(Image.new("RGB", (768, 768), "white"), fetch, with_relevance=False)
+    drawn = draw_fetch(Image.new("RGB", (768, 768), "white"), fetch)
     outline = OUTLINE_COLOUR[:3]
     assert drawn.getpixel((16 + 200, 16 + 383)) == outline, "the lower edge of the cell, 4 patches of 96 px down"
     assert drawn.getpixel((16 + 200, 16 + 95)) != outline, "and not of its first patch"
