@@ -98,15 +98,14 @@ class Metric:
 
     score: Callable[[str, Sequence[str]], float]  # (the model's answer, the right answers) -> 0..1
     title: str  # for tables
-    graded: bool  # whether scores between 0 and 1 occur; else an answer is right or wrong
 
 
 METRICS: Registry[Metric] = Registry("metric")
 
 
-def _metric(name: str, title: str, *, graded: bool) -> Callable[[Callable[..., float]], Callable[..., float]]:
+def _metric(name: str, title: str) -> Callable[[Callable[..., float]], Callable[..., float]]:
     def add(score: Callable[..., float]) -> Callable[..., float]:
-        METRICS.register(name)(Metric(score, title, graded))
+        METRICS.register(name)(Metric(score, title))
         return score
 
     return add
@@ -135,13 +134,13 @@ def _match(form: Callable[[str], str]) -> Callable[[str, Iterable[str]], bool]:
     return lambda text, answers: form(text) in {form(answer) for answer in answers}
 
 
-exact_match = _metric("exact_match", "exact match", graded=False)(_match(normalise))
-_metric("caseless_match", "exact match but for case", graded=False)(_match(lambda text: normalise(text).lower()))
-_metric("alnum_match", "match of letters and digits", graded=False)(_match(_alnum))
-gqa_accuracy = _metric("gqa_accuracy", "GQA accuracy", graded=False)(_match(_gqa))
+exact_match = _metric("exact_match", "exact match")(_match(normalise))
+_metric("caseless_match", "exact match but for case")(_match(lambda text: normalise(text).lower()))
+_metric("alnum_match", "match of letters and digits")(_match(_alnum))
+gqa_accuracy = _metric("gqa_accuracy", "GQA accuracy")(_match(_gqa))
 
 
-@_metric("vqa_accuracy", "VQA accuracy", graded=True)
+@_metric("vqa_accuracy", "VQA accuracy")
 def vqa_accuracy(text: str, answers: Sequence[str]) -> float:
     """Mean over the annotators of min(1, number of the others with the answer `text` / 3) (Antol et al. 2015).
 
@@ -156,7 +155,7 @@ def vqa_accuracy(text: str, answers: Sequence[str]) -> float:
     return _agreement(said, humans, "vqa_accuracy")
 
 
-@_metric("textvqa_accuracy", "TextVQA accuracy", graded=True)
+@_metric("textvqa_accuracy", "TextVQA accuracy")
 def textvqa_accuracy(text: str, answers: Sequence[str]) -> float:
     """As `vqa_accuracy`, by the TextVQA scorer's normalisation, always applied (Singh et al. 2019)."""
     humans = [normalise_textvqa(answer) for answer in answers]
@@ -172,7 +171,7 @@ def _agreement(said: str, humans: Sequence[str], metric: str) -> float:
     return sum(shares) / len(shares)
 
 
-@_metric("anls", "ANLS", graded=True)
+@_metric("anls", "ANLS")
 def anls(text: str, answers: Iterable[str]) -> float:
     """Similarity to the nearest answer: 1 - edit distance / length, 0 below `ANLS_THRESHOLD` (Biten et al. 2019).
 
@@ -200,7 +199,7 @@ def edit_distance(first: str, second: str) -> int:
     return row[-1]
 
 
-@_metric("relaxed_accuracy", "relaxed accuracy", graded=False)
+@_metric("relaxed_accuracy", "relaxed accuracy")
 def relaxed_accuracy(text: str, answers: Iterable[str]) -> bool:
     """Whether a number is within `RELAXED_TOLERANCE` of an answer, or a text equals one except for case (ChartQA).
 
@@ -223,7 +222,7 @@ def _number(text: str) -> float | None:
         return None
 
 
-@_metric("token_f1", "token F1", graded=True)
+@_metric("token_f1", "token F1")
 def token_f1(text: str, answers: Iterable[str]) -> float:
     """Harmonic mean of precision and recall of words, for the best answer (SQuAD 2.0, Rajpurkar et al. 2018).
 
