@@ -394,8 +394,8 @@ class ArrCocConfig(ValidatedConfig):
     # Weights of `answers.calibrated`, which computes an answer's probability from that of its tokens and from the
     # legibility of its patches; None: it is that of its tokens.
     calibration: dict[str, Any] | None = checked_field(
-        "a number up to 1000 for each of logit, legibility, relevance, characters, words, bias, the first four from 0, the "
-        "others from -1000",
+        "a number up to 1000 for each of logit, legibility, relevance, characters, words, bias, from 0 or (words, bias)"
+        " from -1000",
         are_calibration_weights,
         default=None,
     )
