@@ -289,13 +289,9 @@ class Router(nn.Module):
         order = (logits + self.load_bias.to(logits)).sort(dim=-1, descending=True, stable=True).indices
         chosen = torch.zeros_like(logits, dtype=torch.bool).scatter(-1, order[..., :CHOSEN], True)
         if self.training and torch.is_grad_enabled() and self.projection.weight.requires_grad:
-            self._balance(chosen & mask[..., None].to(chosen.device))
+            load = (chosen & mask[..., None].to(chosen.device)).float().mean((0, 1))
+            self.load_bias += BALANCE_RATE * (load.mean() - load).sign().to(self.load_bias)
         return logits.masked_fill(~chosen, float("-inf")).softmax(-1)
-
-    @torch.no_grad()
-    def _balance(self, chosen: Tensor) -> None:
-        load = chosen.float().mean((0, 1))
-        self.load_bias += BALANCE_RATE * (load.mean() - load).sign().to(self.load_bias)
 
 
 def expert_evidence(context: FetchContext) -> Tensor:

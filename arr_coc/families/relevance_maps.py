@@ -40,17 +40,11 @@ def information_score(counts: Tensor) -> Tensor:
     """Information: Shannon entropy of a histogram [..., bins] as a share of its maximum, [...] in float32.
 
     H(p) / log(bins) with p = counts / sum (Shannon 1948). Range 0..1: 0 if all counts are in one bin (a flat patch) or
-    there are none, 1 if all bins are equal.
-
-    Raises:
-        ValueError: fewer than two bins.
+    there are none, 1 if all bins, at least two, are equal.
     """
-    bins = counts.shape[-1]
-    if bins < 2:
-        raise ValueError(f"counts: expected at least 2 bins; got {bins}")
     counts = counts.float()
     share = counts / counts.sum(-1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
-    return (torch.special.entr(share).sum(-1) / math.log(bins)).clamp(0, 1)  # rounding may leave the range
+    return (torch.special.entr(share).sum(-1) / math.log(counts.shape[-1])).clamp(0, 1)  # rounding may leave the range
 
 
 def unit_range(values: Tensor, mask: Tensor) -> Tensor:
