@@ -24,8 +24,7 @@ from .configuration_arr_coc import TIERS, ArrCocFetcherConfig, scaled_budget
 from .grid_encoder import in_tree, out_of_tree, pool_regions
 from .scorers import FetchContext, topk
 
-SOFTNESS = 0.02
-"""Width of the soft edge of "adaptive", as a share of the mass; only gradients depend on it."""
+SOFTNESS = 0.02  # width of the soft edge of "adaptive", as a share of the mass; only gradients depend on it
 
 # ---- the number of patches ------------------------------------------------------------------------------------------
 
@@ -240,8 +239,7 @@ def _deviation(patches: Tensor, span: int) -> Tensor:
 _PEAK_WIDTH = 9
 """Patches: a peak is the most relevant patch in a square of this side around itself, two base cells and the patch."""
 
-_STEEPNESS = 10.0
-"""For the mapping "sigmoid": from 5 % to 95 % of the tokens between resolutions of 0.2 and 0.8."""
+_STEEPNESS = 10.0  # for the mapping "sigmoid": from 5 % to 95 % of the tokens between resolutions of 0.2 and 0.8
 
 
 def foveated(

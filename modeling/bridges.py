@@ -183,10 +183,8 @@ class CellBridge(LinearBridge):
 # ---- the language model's own wordpieces ----------------------------------------------------------------------------
 
 
-_BREAK = 6
-"""Patches between wordpieces in a line beyond which the next one begins another column of the page."""
-FOREMOST = 48
-"""The number of most relevant patches whose tokens come once more, right before the question."""
+_BREAK = 6  # patches between wordpieces in a line beyond which the next one begins another column of the page
+FOREMOST = 48  # the number of most relevant patches whose tokens come once more, right before the question
 
 
 class Places(nn.Module):

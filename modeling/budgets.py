@@ -10,8 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-COMPRESSION = 4
-"""Fine patches per base token along each axis: the compressor's two stride-2 convolutions."""
+COMPRESSION = 4  # fine patches per base token along each axis: the compressor's two stride-2 convolutions
 
 REFERENCE_PATCHES = 4096
 """The number of patches (64 x 64: 1024 px, patches of 16 px) for which named budgets are defined."""
@@ -92,8 +91,7 @@ def count_fetched(num_patches: int, budget: int | str | None, *, strategy: str |
     return 0 if strategy == "none" else resolve_budget(budget, num_patches, taken=taken)
 
 
-UNPOOLED = 4
-"""The most sources of a prompt whose base tokens are not pooled by default."""
+UNPOOLED = 4  # the most sources of a prompt whose base tokens are not pooled by default
 
 
 def pooling(rows: int, sources: int, most: int | None) -> int:

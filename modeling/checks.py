@@ -32,8 +32,7 @@ from transformers.utils import PaddingStrategy
 Part = TypeVar("Part")
 
 
-FAMILIES: dict[str, "Registry[Any]"] = {}
-"""All families by their noun, once their files are imported."""
+FAMILIES: dict[str, "Registry[Any]"] = {}  # all families by their noun, once their files are imported
 
 BROUGHT = {
     "strategy": ("compositional", "contextual", "experts", "hierarchical", "shannon_jung_vervaeke"),
@@ -282,8 +281,7 @@ MAX_SIDE, MAX_PATCHES = 8192, 2**18
 MAX_WIDTH, MAX_MLP, MAX_LAYERS, MAX_HEADS = 2**14, 2**17, 512, 1024
 """Bounds of the parts' sizes, several times those of the largest models there are."""
 
-MAX_ID = 2**31 - 1
-"""The largest id of a token, and the largest number in a language model's config."""
+MAX_ID = 2**31 - 1  # the largest id of a token, and the largest number in a language model's config
 
 # ---- the language model's config ------------------------------------------------------------------------------------
 
@@ -304,8 +302,7 @@ LIMITS: dict[str, tuple[float, float]] = {
 FLAGS = ("output_hidden_states", "output_attentions", "return_dict", "use_cache", "is_encoder_decoder")
 """Boolean fields of every config; transformers does not check the first ones."""
 
-ROPE = ("rope_theta", "factor")
-"""Numbers; transformers only notices when it computes with them."""
+ROPE = ("rope_theta", "factor")  # numbers; transformers only notices when it computes with them
 
 
 def make_text_config(value: Any) -> PretrainedConfig:
@@ -372,8 +369,7 @@ def _line(error: BaseException | None) -> str:
 
 # ---- arguments -------------------------------------------------------------------------------------------------------
 
-MAX_BEAMS = 1024
-"""The most answers at a time for one question; more is taken for a typo and would fill the memory."""
+MAX_BEAMS = 1024  # the most answers at a time for one question; more is taken for a typo and would fill the memory
 
 NUMBERS = {bool: "True or False", Integral: "an integer", Real: "a number"}
 
@@ -416,8 +412,7 @@ PROCESSING: dict[str, tuple[Any, str]] = {
 }
 """Arguments of processors."""
 
-SEEDS = 2**62
-"""Seeds are within -2^62..2^62: sums with them are int64."""
+SEEDS = 2**62  # seeds are within -2^62..2^62: sums with them are int64
 
 FETCHING: dict[str, tuple[Any, str]] = {
     "strategy": (str, "a name"),

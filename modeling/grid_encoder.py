@@ -273,8 +273,7 @@ class GridNeck(nn.Sequential):
         super().__init__(layers)
 
 
-COARSE = (0.5, 0.25)
-"""Sizes of an image at which large print is read, relative to the size at which all print is."""
+COARSE = (0.5, 0.25)  # sizes of an image at which large print is read, relative to the size at which all print is
 
 
 class GridEncoder(nn.Module):
@@ -339,8 +338,7 @@ class GridEncoder(nn.Module):
         return {"features": features, **outputs} if also else features
 
 
-LEVELS = 3
-"""Levels of detail: 1, 2x2 and 4x4 patches per token."""
+LEVELS = 3  # levels of detail: 1, 2x2 and 4x4 patches per token
 
 
 def region_boxes(indices: Tensor, levels: Tensor, side: int) -> Tensor:

@@ -368,8 +368,7 @@ def _loads_plainly(folder: Path, options: Mapping[str, Any]) -> bool:
 
 # ---- identity of weights ------------------------------------------------------------------------------------------
 
-SAMPLES = 1024
-"""Number of weights of each parameter in its part's identity, evenly spaced."""
+SAMPLES = 1024  # number of weights of each parameter in its part's identity, evenly spaced
 
 _UNRELATED = ("transformers_version", "_name_or_path", "dtype")
 """Fields about the origin of a config and its loading dtype; the identity uses the weights' own dtypes."""

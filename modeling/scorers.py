@@ -251,10 +251,8 @@ class QuestionLayer(nn.Module):
 
 # ---- models that read text -------------------------------------------------------------------------------------------
 
-PLACE_SCALE = 0.3
-"""Of the code of a patch's place in its state."""
-EMPTY = -20.0
-"""The logit of patches in which no wordpiece begins: they give no token."""
+PLACE_SCALE = 0.3  # of the code of a patch's place in its state
+EMPTY = -20.0  # the logit of patches in which no wordpiece begins: they give no token
 
 
 def patches_with_text(pieces: Tensor) -> tuple[Tensor, Tensor]:
@@ -269,8 +267,7 @@ def patches_with_text(pieces: Tensor) -> tuple[Tensor, Tensor]:
 
 
 ROWS_APART = (0, 1, 2, 3, 4, 6, 9, 15, 31)
-COLUMNS_APART = (0, 1, 2, 3, 4, 5, 7, 10, 15, 23, 41)
-"""Least distance of each bucket, in patches."""
+COLUMNS_APART = (0, 1, 2, 3, 4, 5, 7, 10, 15, 23, 41)  # least distance of each bucket, in patches
 
 
 def _bucket(distance: Tensor, least: tuple[int, ...]) -> Tensor:
@@ -482,8 +479,7 @@ def _folded() -> np.ndarray:
 
 _FOLDED = _folded()
 _CODES = 37
-_REACH = 9
-"""Characters over which matches are averaged."""
+_REACH = 9  # characters over which matches are averaged
 
 
 def spelling_match(pieces: Tensor, question_ids: Tensor, question_mask: Tensor, spellings: Tensor) -> Tensor:

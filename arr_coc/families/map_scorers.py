@@ -246,11 +246,9 @@ class HierarchicalScorer(MapScorer):
 
 EXPERTS = ("text", "graphics", "sparse", "mixed")
 
-CHOSEN = 2
-"""Experts for each patch."""
+CHOSEN = 2  # experts for each patch
 
-BALANCE_RATE = 1e-3
-"""Change of an expert's handicap in a training step."""
+BALANCE_RATE = 1e-3  # change of an expert's handicap in a training step
 
 
 class Evidence(nn.Linear):

@@ -29,8 +29,7 @@ TEXTURES: tuple[str, ...] = (*TEXTURE_SETS["full"], *(f"semantic_{number}" for n
 
 RELEVANCE_MAPS = ("information", "salience", "query_similarity")
 
-SALIENCE_WEIGHTS = (0.4, 0.4, 0.2)
-"""Of edge magnitude, local contrast and centre prior in `salience_score`."""
+SALIENCE_WEIGHTS = (0.4, 0.4, 0.2)  # of edge magnitude, local contrast and centre prior in `salience_score`
 
 CENTRE_WIDTH = 0.5
 """Standard deviation of the centre prior, as a share of the distance from the image's centre to its corner."""
@@ -97,11 +96,9 @@ def query_similarity(patches: Tensor, words: Tensor, mask: Tensor) -> Tensor:
     return ((1 + best) / 2).clamp(0, 1)
 
 
-BINS = 16
-"""Bins of the luminance histogram of a patch, from -1 to 1."""
+BINS = 16  # bins of the luminance histogram of a patch, from -1 to 1
 
-STROKE = 0.25
-"""Least step of luminance between neighbouring pixels at the edge of a stroke (black to white: 2)."""
+STROKE = 0.25  # least step of luminance between neighbouring pixels at the edge of a stroke (black to white: 2)
 
 
 def _pool(pixels: Tensor, side: int) -> Tensor:
