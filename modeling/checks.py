@@ -275,12 +275,6 @@ def make_part(name: str, kind: type[PretrainedConfig], value: Any) -> Pretrained
         raise ValueError(f"{name}.{error}") from error
 
 
-MAX_SIDE, MAX_PATCHES = 8192, 2**18
-"""Bounds of an image's side, px, and of its patches: larger values are typos that would fill the memory."""
-
-MAX_WIDTH, MAX_MLP, MAX_LAYERS, MAX_HEADS = 2**14, 2**17, 512, 1024
-"""Bounds of the parts' sizes, several times those of the largest models there are."""
-
 MAX_ID = 2**31 - 1  # the largest id of a token, and the largest number in a language model's config
 
 # ---- the language model's config ------------------------------------------------------------------------------------

@@ -19,20 +19,13 @@ from transformers.configuration_utils import PretrainedConfig
 from .budgets import AUTO as AUTO
 from .budgets import COMPRESSION as COMPRESSION
 from .budgets import NAMED_BUDGETS as NAMED_BUDGETS
-from .budgets import REFERENCE_PATCHES as REFERENCE_PATCHES
 from .budgets import TIERS as TIERS
 from .budgets import grid_size as grid_size
 from .budgets import resolve_budget as resolve_budget
 from .budgets import scaled_budget as scaled_budget
 from .checks import (
     FAMILIES,
-    MAX_HEADS,
     MAX_ID,
-    MAX_LAYERS,
-    MAX_MLP,
-    MAX_PATCHES,
-    MAX_SIDE,
-    MAX_WIDTH,
     ValidatedConfig,
     checked_field,
     choice,
@@ -47,6 +40,12 @@ from .checks import (
     write_members,
 )
 from .prompt_format import count_vision_tokens as count_vision_tokens
+
+MAX_SIDE, MAX_PATCHES = 8192, 2**18
+"""Bounds of an image's side, px, and of its patches: larger values are typos that would fill the memory."""
+
+MAX_WIDTH, MAX_MLP, MAX_LAYERS, MAX_HEADS = 2**14, 2**17, 512, 1024
+"""Bounds of the parts' sizes, several times those of the largest models there are."""
 
 SPATIAL_MODELS = ("qwen3_vl_text", "qwen3_vl_moe_text")
 """Text models that take two-dimensional positions (M-RoPE) and planes (DeepStack)."""

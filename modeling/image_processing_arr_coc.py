@@ -19,8 +19,8 @@ from transformers.processing_utils import ImagesKwargs
 from transformers.utils import logging
 
 from .budgets import COMPRESSION, Window
-from .checks import MAX_SIDE, PROCESSING, check_processing, checked_field, member, number, validated, whole
-from .configuration_arr_coc import budget_field, grid_size
+from .checks import PROCESSING, check_processing, checked_field, member, number, validated, whole
+from .configuration_arr_coc import MAX_SIDE, budget_field, grid_size
 from .image_loading import MAX_IMAGE_PIXELS, POLICIES, Box, Loaded, SourcePolicy, load_image, load_source
 
 Channels = int | float | list[Any] | tuple[Any, ...]

@@ -102,8 +102,7 @@ class MapScorer(Scorer):
     """Base class: three maps [B, 3, N] in 0..1, their shares [B, 3], and logits of the weighted sum."""
 
     trained = True
-    map_names: ClassVar[tuple[str, ...]] = RELEVANCE_MAPS
-    """The names of the maps, in order."""
+    map_names: ClassVar[tuple[str, ...]] = RELEVANCE_MAPS  # in order
     balancer: TensionBalancer
 
     def __init__(self, config: ArrCocFetcherConfig, *, feature_size: int, text_size: int) -> None:
