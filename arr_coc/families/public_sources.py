@@ -10,16 +10,12 @@ from ..modeling.image_loading import POLICIES, SourcePolicy, shorten
 
 @dataclass(frozen=True)
 class GuardedSources(SourcePolicy):
-    """A policy for other people's URLs.
+    """A policy for other people's URLs."""
 
-    Attributes:
-        private_addresses: whether downloads may come from addresses that are not public: this machine, its networks. If
-            not, each address is checked after it was looked up, for redirects too, and proxies are not used.
-        hosts: names that downloads may come from, redirects too; None: any.
-    """
-
+    # Whether downloads may come from addresses that are not public: this machine, its networks. If not, each address is
+    # checked after it was looked up, for redirects too, and proxies are not used.
     private_addresses: bool = False
-    hosts: tuple[str, ...] | None = None
+    hosts: tuple[str, ...] | None = None  # names that downloads may come from, redirects too; None: any
 
     def check_request(self, url: Any, name: str) -> None:
         super().check_request(url, name)
