@@ -47,27 +47,16 @@ def part_of_parameter(name: str) -> str:
 
 
 def in_parts(name: str, parts: Iterable[str]) -> bool:
-    """Whether a parameter belongs to one of the parts; "scorer.realizer" is one scorer.
-
-    Raises:
-        ValueError: no part has a parameter of that name.
-    """
+    """Whether a parameter belongs to one of the parts; "scorer.realizer" is one scorer. Raises ValueError: see
+    `part_of_parameter`."""
     own = part_of_parameter(name)
     member = re.search(r"fetcher\.scorers\.(\w+)\.", name)
     return not {own, *([f"{own}.{member[1]}"] if member else [])}.isdisjoint(parts)
 
 
 def check_parts(parts: Iterable[str], what: str, *, scorers: bool = False) -> None:
-    """Refuses unknown parts.
-
-    Args:
-        parts: names to check against `PARTS`.
-        what: the setting with these names, for the error.
-        scorers: whether single scorers are parts too, as "scorer.realizer".
-
-    Raises:
-        ValueError: an unknown part.
-    """
+    """Raises a ValueError for a name that is not in `PARTS`; `what`: the setting with these names; `scorers`: whether
+    single scorers are parts too, as "scorer.realizer"."""
     unknown = sorted(part for part in set(parts) - set(PARTS) if not (scorers and re.fullmatch(r"scorer\.\w+", part)))
     if unknown:
         raise ValueError(f"{what}: expected parts among {', '.join(PARTS)}; got {', '.join(unknown)}")
@@ -79,9 +68,8 @@ LANGUAGE_ADAPTER = "language_adapter"  # folder of an adapter of the language mo
 def linear_layers(model: nn.Module, part: str) -> list[str]:
     """Full names of the linear layers of a part, in the model's order; a part may have none in this model.
 
-    Args:
-        model: an ARR-COC model, with or without adapters, whose own layers are not named.
-        part: a name in `PARTS`, or one scorer as "scorer.realizer".
+    `model` is an ARR-COC model, with or without adapters, whose own layers are not named; `part` a name in `PARTS`, or
+    one scorer as "scorer.realizer".
 
     Raises:
         ValueError: an unknown part.
@@ -158,10 +146,8 @@ def scorer_lora_config(
 def adapt(model: PreTrainedModel, parts: str | Sequence[str] = "scorer", r: int = 8, **settings: Any) -> PeftModel:
     """The model with LoRA beside the parts that a phase trains; everything else is frozen.
 
-    Args:
-        model: an ARR-COC model; changed in place, as PEFT does.
-        parts: one or several, see `linear_layers`; parts without any in this model are skipped.
-        r, settings: see `scorer_lora_config`.
+    The model is changed in place, as PEFT does. Parts without linear layers in this model are skipped; for them, the
+    rank and the other settings see `scorer_lora_config`.
 
     Raises:
         ValueError: an unknown part, or no linear layer in any.

@@ -123,11 +123,7 @@ def _check_hub_answers(name: str) -> None:
 
 
 def parse_json(path: Path) -> Any:
-    """The content of a JSON file.
-
-    Raises:
-        ValueError: the file holds no JSON; the message names file, line and column.
-    """
+    """The content of a JSON file. Raises ValueError: it holds none; the message names file, line and column."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
@@ -157,11 +153,7 @@ def parse_yaml(text: str) -> Any:
 
 
 def read_yaml(path: Path) -> Any:
-    """The content of a YAML file.
-
-    Raises:
-        ValueError: the file holds no YAML; the message names file, line and column.
-    """
+    """The content of a YAML file. Raises ValueError: it holds none; the message names file, line and column."""
     try:
         return parse_yaml(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, ValueError, RecursionError) as error:
@@ -180,11 +172,7 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def check_free(out: Path, force: bool = False) -> None:
-    """Refuses an output folder that is a file, or that has files and must not be replaced.
-
-    Raises:
-        ValueError: `out` is a file, or has files without `force`.
-    """
+    """Raises a ValueError for an output folder that is a file, or that has files, without `force`."""
     if out.exists() and not out.is_dir():
         raise ValueError(f"{out}: expected a folder to make; got a file")
     if out.is_dir() and any(out.iterdir()) and not force:
@@ -299,11 +287,8 @@ def _beside(path: Path, what: str) -> Path:
 
 
 def check_types(settings: Any) -> None:
-    """Refuses values of other types than a dataclass declares. A whole number is a valid float, a list a valid tuple.
-
-    Raises:
-        ValueError: the message names the field.
-    """
+    """Raises a ValueError for a value of another type than a dataclass declares, with the name of its field. A whole
+    number is a valid float, a list a valid tuple."""
     hints = get_type_hints(type(settings))
     for field in fields(settings):
         value, hint = getattr(settings, field.name), hints[field.name]
