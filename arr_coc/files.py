@@ -267,11 +267,8 @@ def fresh_file(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def disk_faults(out: Path) -> Iterator[None]:
-    """Turns errors of PyTorch and safetensors about a full disk into an OSError.
-
-    Raises:
-        OSError: the file could not be written; the message names `out`.
-    """
+    """Turns errors of PyTorch and safetensors about a full disk into an OSError. Raises OSError: the file could not be
+    written; the message names `out`."""
     try:
         yield
     except (SafetensorError, RuntimeError) as error:

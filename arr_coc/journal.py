@@ -121,11 +121,8 @@ def journal_files(folder: Path, name: str) -> list[Path]:
 
 
 def read_journal(folder: Path, name: str) -> Iterator[JournalEntry]:
-    """The entries of a journal, the oldest file first.
-
-    Raises:
-        ValueError: no such journal, or a complete line that is not an entry.
-    """
+    """The entries of a journal, the oldest file first. Raises ValueError: no such journal, or a complete line that is
+    not an entry."""
     files = journal_files(folder, name)
     if not files:
         raise ValueError(f"{folder}: expected a folder with files {name}-*.jsonl; got none")

@@ -23,11 +23,8 @@ DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch
 
 
 def load_config(name: str) -> ArrCocConfig:
-    """The config of a folder or Hub name (see `files.find_model`).
-
-    Raises:
-        ValueError: no config.json, or one of another kind of model.
-    """
+    """The config of a folder or Hub name (see `files.find_model`). Raises ValueError: no config.json, or one of another
+    kind of model."""
     with refused(name):
         config = AutoConfig.from_pretrained(name)
     if config.model_type != ArrCocConfig.model_type:
@@ -36,11 +33,8 @@ def load_config(name: str) -> ArrCocConfig:
 
 
 def load_model(name: str | None, device: str | None = None) -> ArrCocForConditionalGeneration:
-    """The model and its processor, with this package's own classes: no code of the folder runs.
-
-    Raises:
-        ValueError: no such model, weights that are damaged or do not match the config, no processor, no such device.
-    """
+    """The model and its processor, with this package's own classes: no code of the folder runs. Raises ValueError: no
+    such model, weights that are damaged or do not match the config, no processor, no such device."""
     source = find_model(name)
     config = load_config(source)
     target = find_device(device)
@@ -81,11 +75,8 @@ def check_checkpoint(folder: Path) -> None:
 
 
 def find_device(name: str | None) -> torch.device:
-    """The device called `name`; None: CUDA if there is one, else the CPU.
-
-    Raises:
-        ValueError: this machine has no such device.
-    """
+    """The device called `name`; None: CUDA if there is one, else the CPU. Raises ValueError: this machine has no such
+    device."""
     if name is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:

@@ -75,11 +75,8 @@ def _usable(num_patches: int, candidates: int) -> str:
 
 
 def grid_size(image_size: int, patch_size: int) -> int:
-    """Side G of the fine grid of an image of `image_size` px.
-
-    Raises:
-        ValueError: the side is not a positive multiple of 4 patches.
-    """
+    """Side G of the fine grid of an image of `image_size` px. Raises ValueError: the side is not a positive multiple of
+    4 patches."""
     unit = COMPRESSION * patch_size
     if image_size <= 0 or image_size % unit:
         raise ValueError(f"image side: expected a positive multiple of {unit} px (4 patches); got {image_size}")

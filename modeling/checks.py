@@ -58,11 +58,7 @@ class Registry(dict[str, Part]):
         FAMILIES.setdefault(noun, self)
 
     def register(self, name: str) -> Callable[[Part], Part]:
-        """Decorator that adds a member.
-
-        Raises:
-            ValueError: the name is taken.
-        """
+        """Decorator that adds a member. Raises ValueError: the name is taken."""
 
         def add(part: Part) -> Part:
             if name in self:
@@ -257,11 +253,8 @@ class ValidatedConfig(PretrainedConfig):
 
 
 def make_part(name: str, kind: type[PretrainedConfig], value: Any) -> PretrainedConfig:
-    """The config of a part, from itself, from a dict of its fields, or from None: the defaults.
-
-    Raises:
-        ValueError: another type, or an invalid field, which the message names with the part's `name` in front.
-    """
+    """The config of a part, from itself, from a dict of its fields, or from None: the defaults. Raises ValueError:
+    another type, or an invalid field, which the message names with the part's `name` in front."""
     fields = {} if value is None else value
     if isinstance(fields, kind):
         return fields
@@ -300,11 +293,8 @@ ROPE = ("rope_theta", "factor")  # numbers; transformers only notices when it co
 
 
 def make_text_config(value: Any) -> PretrainedConfig:
-    """The language model's config, from itself, from a dict with `model_type` (Qwen3 by default), or from None.
-
-    Raises:
-        ValueError: another type, an unknown model, or an invalid field, which the message names.
-    """
+    """The language model's config, from itself, from a dict with `model_type` (Qwen3 by default), or from None. Raises
+    ValueError: another type, an unknown model, or an invalid field, which the message names."""
     config = value if isinstance(value, PretrainedConfig) else _from_fields({} if value is None else value)
     dtype = config.dtype
     require(dtype is None or is_dtype(dtype), "text_config.dtype", "a floating-point type of torch", dtype)
@@ -485,11 +475,8 @@ MODEL_INPUTS = ("input_ids", "inputs", "inputs_embeds", "attention_mask", *IMAGE
 
 
 def boxes_per_slot(boxes: Any) -> list[list[Any]]:
-    """A list of boxes for one slot, or a list of such lists -> one list of boxes per slot.
-
-    Raises:
-        ValueError: a box that is not four finite numbers, or no list of boxes.
-    """
+    """A list of boxes for one slot, or a list of such lists -> one list of boxes per slot. Raises ValueError: a box
+    that is not four finite numbers, or no list of boxes."""
     rows = _as_lists(boxes)
     if isinstance(rows, list) and (not rows or is_box(rows[0])):
         rows = [rows]

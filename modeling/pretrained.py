@@ -104,11 +104,7 @@ def device_of(module: nn.Module) -> torch.device:
 
 def loaded_weights(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
     """The weights of `state_dict`, with offloaded parts loaded while they are read, by accelerate's hook: importing
-    accelerate would make remote code require it.
-
-    Raises:
-        ValueError: a weight without values.
-    """
+    accelerate would make remote code require it. Raises ValueError: a weight without values."""
     hook: Any = getattr(module, "_hf_hook", None)
     offloaded = getattr(hook, "offload", False)
     if offloaded:
@@ -133,11 +129,8 @@ _PREFIX = re.compile(r"^(model\.)+")
 
 
 def weight_files(folder: Path) -> list[str]:
-    """Names of the weight files in `folder`: one file, or the shards of its index.
-
-    Raises:
-        ValueError: no weights, a missing shard, or an index of another form (`weight_map`).
-    """
+    """Names of the weight files in `folder`: one file, or the shards of its index. Raises ValueError: no weights, a
+    missing shard, or an index of another form (`weight_map`)."""
     if (folder / WEIGHTS).is_file():
         return [WEIGHTS]
     index = folder / WEIGHTS_INDEX

@@ -54,11 +54,8 @@ class FetchContext(Rows):
         return self.features.shape[-1]
 
     def texture(self, name: str) -> Tensor:
-        """The texture channel `name`, [B, G, G] in float32.
-
-        Raises:
-            ValueError: an unknown name, or a channel outside the model's set of textures.
-        """
+        """The texture channel `name`, [B, G, G] in float32. Raises ValueError: an unknown name, or a channel outside
+        the model's set of textures."""
         channels, (*_, largest) = self.textures.shape[1], TEXTURE_SETS.values()
         if name not in largest[:channels]:
             sets = [kind for kind, names in TEXTURE_SETS.items() if name in names]
@@ -68,11 +65,8 @@ class FetchContext(Rows):
 
 
 def depth_grids(seen: Any) -> list[Tensor]:
-    """The grid encoder's three depths, each [B, width, G, G], of a `FetchContext` or an `ImageEncoding`.
-
-    Raises:
-        ValueError: it holds only the last depth, its features.
-    """
+    """The grid encoder's three depths, each [B, width, G, G], of a `FetchContext` or an `ImageEncoding`. Raises
+    ValueError: it holds only the last depth, its features."""
     if seen.depths is None:
         expected = "an encoding with the grid encoder's states at three depths, made by a model that keeps them"
         raise ValueError(f"depths: expected {expected}; got features alone")

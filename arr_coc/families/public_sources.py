@@ -59,11 +59,8 @@ class _PublicTransport:
 
 
 def _public_address(host: str, port: int | None) -> str:
-    """The first address of `host`, if all of its addresses are public.
-
-    Raises:
-        ValueError: one of the addresses is not public.
-    """
+    """The first address of `host`, if all of its addresses are public. Raises ValueError: one of the addresses is not
+    public."""
     addresses = [str(entry[4][0]) for entry in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
     for address in addresses:
         parsed = ipaddress.ip_address(address.partition("%")[0])
