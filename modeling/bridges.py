@@ -7,7 +7,6 @@ Base tokens pass first and alone. Fetched tokens may attend to them (`Bridged.ca
 do not depend on what is fetched.
 """
 
-from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -356,8 +355,11 @@ class DepthMerger(nn.Sequential):
     """States of one depth of the grid encoder [..., width] -> [..., D]; starts at zero, so it adds nothing at first."""
 
     def __init__(self, width: int, text_size: int) -> None:
-        norm, first, second = nn.LayerNorm(width, 1e-6), nn.Linear(width, width), Correction(width, text_size)
-        super().__init__(OrderedDict(norm=norm, fc1=first, gelu=nn.GELU(), fc2=second))
+        super().__init__()
+        self.norm = nn.LayerNorm(width, 1e-6)
+        self.fc1 = nn.Linear(width, width)
+        self.gelu = nn.GELU()
+        self.fc2 = Correction(width, text_size)
 
 
 class DeepStack(nn.Module):

@@ -8,7 +8,6 @@ DeepSeek-OCR's two-convolution compressor between them (Wei et al. 2025). Module
 transformers' SAM and CLIP.
 """
 
-from collections import OrderedDict
 from collections.abc import Collection
 from typing import Any, cast
 
@@ -226,9 +225,11 @@ class GridAttention(nn.Module):
 
 class GridMLP(nn.Sequential):
     def __init__(self, config: ArrCocVisionConfig) -> None:
+        super().__init__()
         assert config.mlp_dim is not None, "the config sets it"
-        first, second = nn.Linear(config.hidden_size, config.mlp_dim), nn.Linear(config.mlp_dim, config.hidden_size)
-        super().__init__(OrderedDict(lin1=first, gelu=nn.GELU(), lin2=second))
+        self.lin1 = nn.Linear(config.hidden_size, config.mlp_dim)
+        self.gelu = nn.GELU()
+        self.lin2 = nn.Linear(config.mlp_dim, config.hidden_size)
 
 
 class GridLayer(GradientCheckpointingLayer):
@@ -265,12 +266,12 @@ class GridNeck(nn.Sequential):
     """1x1 and 3x3 convolution to C channels, each followed by a norm."""
 
     def __init__(self, config: ArrCocVisionConfig) -> None:
+        super().__init__()
         out = config.out_channels
-        layers = OrderedDict[str, nn.Module](conv1=nn.Conv2d(config.hidden_size, out, 1, bias=False))
-        layers["layer_norm1"] = LayerNorm2d(out, config.layer_norm_eps)
-        layers["conv2"] = nn.Conv2d(out, out, 3, padding=1, bias=False)
-        layers["layer_norm2"] = LayerNorm2d(out, config.layer_norm_eps)
-        super().__init__(layers)
+        self.conv1 = nn.Conv2d(config.hidden_size, out, 1, bias=False)
+        self.layer_norm1 = LayerNorm2d(out, config.layer_norm_eps)
+        self.conv2 = nn.Conv2d(out, out, 3, padding=1, bias=False)
+        self.layer_norm2 = LayerNorm2d(out, config.layer_norm_eps)
 
 
 COARSE = (0.5, 0.25)  # sizes of an image at which large print is read, relative to the size at which all print is
