@@ -18,8 +18,7 @@ from pathlib import Path
 import torch
 
 from arr_coc.assembling import Plan, Request, WeightsSource, make_plan, write
-from arr_coc.assembling.plan import STORED, Target
-from arr_coc.assembling.writer import part_of
+from arr_coc.assembling.plan import STORED, Target, part_of
 from arr_coc.files import run_module
 from arr_coc.loading import find_model
 

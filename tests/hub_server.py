@@ -38,15 +38,13 @@ class Refused(Exception):
 class Failure:
     """The next `times` requests of this method whose path has `path` (a pattern) in it fail.
 
-    `how`: a status code; "cut": the connection breaks within the request's body; "lost": within the answer, after the
-    request has been done.
+    `how`: a status code; "cut": the connection breaks within the request's body.
     """
 
     method: str
     path: str
     times: int
     how: int | str
-    headers: dict[str, str]
 
 
 class Hub:
@@ -65,8 +63,8 @@ class Hub:
 
     # ---- what tests ask
 
-    def fail(self, method: str, path: str, how: int | str, times: int = 1, **headers: str) -> None:
-        self.failures.append(Failure(method, path, times, how, headers))
+    def fail(self, method: str, path: str, how: int | str, times: int = 1) -> None:
+        self.failures.append(Failure(method, path, times, how))
 
     def sizes(self, name: str) -> dict[str, int]:
         """Bytes of the files at main, but for the Hub's own."""
@@ -198,11 +196,15 @@ class Handler(BaseHTTPRequestHandler):
         failure = self.hub.failure(self.command, self.path)
         if failure is not None and failure.how == "cut":
             self.rfile.read(min(1000, int(self.headers.get("Content-Length", 0))))
-            self.cut()
+            self.note(0)
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # with a reset
+            self.close_connection = True
+            self.connection.shutdown(socket.SHUT_RDWR)
+            self.connection.close()
             return
         body = self.body()
-        if failure is not None and isinstance(failure.how, int):
-            self.send(failure.how, {"error": "told to fail"}, failure.headers)
+        if failure is not None:
+            self.send(int(failure.how), {"error": "told to fail"})
             return
         try:
             with self.hub.lock:
@@ -210,10 +212,7 @@ class Handler(BaseHTTPRequestHandler):
         except Refused as refused:
             status, found = refused.status, refused.body
             headers = {"X-Error-Message": str(refused), **({"X-Error-Code": refused.code} if refused.code else {})}
-        if failure is not None:
-            self.cut()
-        else:
-            self.send(status, found, headers)
+        self.send(status, found, headers)
 
     do_GET = do_POST = do_PUT = answer
 
@@ -262,14 +261,6 @@ class Handler(BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(content)
-
-    def cut(self) -> None:
-        """Breaks the connection at once, with a reset."""
-        self.note(0)
-        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self.close_connection = True
-        self.connection.shutdown(socket.SHUT_RDWR)
-        self.connection.close()
 
     def note(self, status: int) -> None:
         self.hub.log.append((self.command, urlsplit(self.path).path, status))

@@ -153,7 +153,7 @@ def test_incomplete_sources_are_refused(checkpoint: Path, tmp_path: Path) -> Non
     refuses("got no processor_config.json", build, source("processor_config.json"), out)
     other = source()
     (other / "config.json").write_text('{"model_type": "bert"}')
-    refuses("expected model_type 'arr_coc'; got 'bert'", build, other, out)
+    refuses("expected an ARR-COC model; got a model of type 'bert'", build, other, out)
     refuses("expected a folder apart from the source", build, checkpoint, checkpoint / "out")
     assert not out.exists()
 

@@ -147,8 +147,8 @@ class PublishedFamily:
             raise ValueError(f'bridge "vet": expected {expected}; got {source}, without')
         return {}
 
-    def map(self, source: WeightsSource, roles: set[str], wanted: Shapes) -> Mapping:
-        """The mapping of the tensors of `source` in these `roles`."""
+    def map(self, mapping: Mapping, roles: set[str], wanted: Shapes) -> None:
+        """Maps the tensors of a source in these `roles`."""
         raise NotImplementedError
 
 
@@ -156,11 +156,7 @@ FAMILIES: Registry[type[PublishedFamily]] = Registry("upstream model_type")
 
 
 def family_of(source: WeightsSource) -> PublishedFamily:
-    """The family of a source, by its config's model_type.
-
-    Raises:
-        ValueError: the model_type is unknown.
-    """
+    """The family of a source, by its config's model_type. Raises ValueError: the model_type is unknown."""
     model_type = str(source.field("model_type"))
     try:
         return FAMILIES[model_type]()

@@ -102,13 +102,14 @@ def make_generation_config(source: WeightsSource, tokenizer: PreTrainedTokenizer
 STORED = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32, "F64": torch.float64}
 """Supported types of published weights, by safetensors' names."""
 
+STARTED = "the model's own random start"
 NEW = {
     r"model\.vision_tower\.saccade_projection\.weight": "the compressor's two convolutions as one matrix",
     r"model\.vision_tower\.semantic_encoder\.saccade_embedding": "zero",
     r"model\.bridge\.level\.weight": "zero",
     r"model\.bridge\.adapter\.correction\.(weight|bias)": "zero: the adapter starts as the identity",
     r"model\.deepstack\.levels\.\w+\.fc2\.(weight|bias)": "zero: nothing is added to the language model's layers",
-    r"model\.(bridge|deepstack|fetcher)\..+": "the model's own random start",
+    r"model\.(bridge|deepstack|fetcher)\..+": STARTED,
 }
 """Patterns of tensors that can be new, and their recipes; the first match counts."""
 
@@ -203,7 +204,7 @@ def make_plan(request: Request) -> Plan:
     tied = model._tied_weights_keys if config.tie_word_embeddings else {}
     wanted = {name: tuple(tensor.shape) for name, tensor in held.items() if name not in (tied or {})}
     mappings = _mappings(request, families, wanted)
-    loaded = _merge(mappings, wanted)
+    loaded = {name: rows for mapping in mappings for name, rows in mapping.loaded.items()}
     dtype = DTYPES[str(config.dtype).removeprefix("torch.")]
     targets = {
         name: _target(name, shape, dtype if held[name].is_floating_point() else held[name].dtype, loaded.get(name))
@@ -295,36 +296,27 @@ def _mappings(
     """One mapping for each distinct source.
 
     Raises:
-        ValueError: a published tensor is neither loaded nor left out, or its target does not exist.
+        ValueError: a published tensor is neither loaded nor left out; a tensor of ours has two sources, or none.
     """
-    mappings = []
+    mappings, origins = [], dict[str, WeightsSource]()
     for source in dict.fromkeys(request.sources.values()):
         roles = {role for role, origin in request.sources.items() if origin is source}
-        family = families[next(iter(sorted(roles)))]
-        mapping = family.map(source, roles, wanted)
-        homeless = [target for target in mapping.loaded if target not in wanted]
+        mapping = Mapping(source)
+        families[min(roles)].map(mapping, roles, wanted)
         placed = {rows.name for name, parts in mapping.loaded.items() if name in wanted for rows in parts}
         if unknown := sorted(source.tensors.keys() - placed - mapping.left_out.keys()):
             received = f"{len(unknown)} without, e.g. {unknown[0]}"
             raise ValueError(f"{source}: expected only tensors with a place here; got {received}")
-        assert not homeless, homeless
+        for name in mapping.loaded:
+            if name in origins:
+                raise ValueError(f"{name}: expected one source; got {origins[name]} and {source}")
+            origins[name] = source
         mappings.append(mapping)
-    return mappings
-
-
-def _merge(mappings: list[Mapping], wanted: dict[str, tuple[int, ...]]) -> dict[str, tuple[TensorRows, ...]]:
-    loaded: dict[str, tuple[TensorRows, ...]] = {}
-    for mapping in mappings:
-        for name, rows in mapping.loaded.items():
-            if name in loaded:
-                raise ValueError(f"{name}: expected one source; got {loaded[name][0].source} and {mapping.source}")
-            loaded[name] = rows
-    missing = [name for name in wanted if name not in loaded and _recipe(name) is None]
-    if missing:
+    if missing := [name for name in wanted if name not in origins and _recipe(name) is None]:
         sources = ", ".join(str(mapping.source) for mapping in mappings)
         received = f"none for {len(missing)}, e.g. {missing[0]}"
         raise ValueError(f"{sources}: expected a tensor for each of ours; got {received}")
-    return loaded
+    return mappings
 
 
 def _recipe(name: str) -> str | None:
@@ -356,20 +348,28 @@ def _target(name: str, shape: tuple[int, ...], dtype: torch.dtype, rows: tuple[T
     return Target(name, shape, dtype, rows)
 
 
-ROWS = {
-    "grid encoder": "model.vision_tower.grid_encoder.",
-    "compressor": "model.vision_tower.compressor.",
-    "semantic encoder": "model.vision_tower.semantic_encoder.",
-    "fetched-patch projection": "model.vision_tower.saccade_projection.",
-    "text reader": "model.vision_tower.text_reader.",
-    "fetcher": "model.fetcher.",
-    "bridge": "model.bridge.",
-    "layout": "model.layout.",
-    "deepstack": "model.deepstack.",
-    "language model": "model.language_model.",
-    "vocabulary head": "lm_head.",
-}
-"""TensorRows of the report, with the prefixes of their tensors' names."""
+def record(plan: Plan) -> dict[str, Any]:
+    """The sources with revisions; omitted tensors by source and reason; new tensors by recipe; without local paths."""
+    sources = {
+        role: {"name": source.published_name, "revision": source.revision}
+        for role, source in plan.request.sources.items()
+    }
+    left: dict[str, dict[str, list[str]]] = {}
+    for source, name, reason in plan.left_out:
+        left.setdefault(source.published_name, {}).setdefault(reason, []).append(name)
+    new: dict[str, list[str]] = {}
+    for name, target in plan.targets.items():
+        if target.recipe is not None:
+            new.setdefault(target.recipe, []).append(name)
+        elif target.extra_rows:
+            new.setdefault(f"{target.extra_rows} rows for added tokens: the mean of the others", []).append(name)
+    return {"sources": sources, "seed": plan.request.seed, "new": new, "left_out": left}
+
+
+def part_of(name: str) -> str:
+    """The part of the model that holds a tensor: a child of the model or of its vision tower."""
+    steps = name.split(".")
+    return ".".join(steps[: 3 if steps[1] == "vision_tower" else 2])
 
 
 def report(plan: Plan) -> str:
@@ -377,31 +377,20 @@ def report(plan: Plan) -> str:
     lines = ["sources"]
     lines += [f"  {role:<20}{source}" for role, source in plan.request.sources.items()]
     lines += ["", f"{'parts':<22}{'loaded':>8}{'new':>6}{'parameters':>17}{'bytes':>17}"]
-    for part, prefix in ROWS.items():
-        targets = [target for name, target in plan.targets.items() if name.startswith(prefix)]
-        if targets:
-            lines.append(_row(part, targets))
-    lines += [_row("total", list(plan.targets.values())), "", "new"]
-    recipes = Counter(_origin(target) for target in plan.targets.values())
-    recipes.pop(None, None)
-    lines += [f"  {count:>5} tensors: {recipe}" for recipe, count in recipes.items()] or ["  nothing"]
+    parts: dict[str, list[Target]] = {}
+    for name, target in plan.targets.items():
+        parts.setdefault(part_of(name).removesuffix(".weight").rpartition(".")[2].replace("_", " "), []).append(target)
+    for part, targets in {**parts, "total": [*plan.targets.values()]}.items():
+        new = sum(not target.rows for target in targets)
+        parameters, size = sum(target.numel for target in targets), sum(target.nbytes for target in targets)
+        lines.append(f"  {part:<20}{len(targets) - new:>8}{new:>6}{parameters:>17,}{size:>17,}")
+    made = record(plan)
+    lines += ["", "new"]
+    lines += [f"  {len(names):>5} tensors: {recipe}" for recipe, names in made["new"].items()] or ["  nothing"]
     lines += ["", "left out"]
-    reasons = Counter((str(source), reason) for source, _, reason in plan.left_out)
-    left_out = [f"  {count:>5} tensors of {source}: {reason}" for (source, reason), count in reasons.items()]
-    lines += left_out or ["  nothing"]
+    left_out = [(source, *each) for source, reasons in made["left_out"].items() for each in reasons.items()]
+    lines += [f"  {len(names):>5} tensors of {source}: {why}" for source, why, names in left_out] or ["  nothing"]
     largest = max(sum(plan.targets[name].nbytes for name in names) for names in plan.shards.values())
     dtype = str(plan.config.dtype).removeprefix("torch.")
     lines += ["", f"{len(plan.shards)} file(s) of at most {largest:,} bytes, {dtype}"]
     return "\n".join(lines)
-
-
-def _row(part: str, targets: list[Target]) -> str:
-    new = sum(not target.rows for target in targets)
-    parameters, size = sum(target.numel for target in targets), sum(target.nbytes for target in targets)
-    return f"  {part:<20}{len(targets) - new:>8}{new:>6}{parameters:>17,}{size:>17,}"
-
-
-def _origin(target: Target) -> str | None:
-    if target.extra_rows:
-        return f"{target.extra_rows} rows for added tokens, the mean of the others, in {target.name}"
-    return target.recipe

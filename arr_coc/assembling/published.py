@@ -46,13 +46,11 @@ class Clip(PublishedFamily):
 
     roles = (CLIP_TEXT,)
 
-    def map(self, source: WeightsSource, roles: set[str], wanted: Shapes) -> Mapping:
-        mapping = Mapping(source)
+    def map(self, mapping: Mapping, roles: set[str], wanted: Shapes) -> None:
         mapping.leave_out(re.escape(WORDS), "read, to fit how scorer clip_query starts")
         mapping.leave_out(r"text_model\..+|text_projection\.weight|logit_scale", "its text encoder: words are enough")
         seen = r"vision_model\..+|visual_projection\.weight"
         mapping.leave_out(seen, "its vision encoder: images are read by another")
-        return mapping
 
 
 FAMILIES.register("clip_text_model")(Clip)
@@ -113,10 +111,8 @@ class Decoder(PublishedFamily):
     def text_config(self, source: WeightsSource) -> dict[str, Any]:
         return as_text_config(source.config, source.field("model_type"))
 
-    def map(self, source: WeightsSource, roles: set[str], wanted: Shapes) -> Mapping:
-        mapping = Mapping(source)
+    def map(self, mapping: Mapping, roles: set[str], wanted: Shapes) -> None:
         map_decoder(mapping, wanted)
-        return mapping
 
 
 # ---- Qwen3-VL (Qwen/Qwen3-VL-2B-Instruct, -4B-, ...): a text model with 2-D positions (M-RoPE) and planes (DeepStack).
@@ -140,11 +136,9 @@ class Qwen3Vl(PublishedFamily):
     def bridge_config(self, source: WeightsSource, kind: str) -> dict[str, Any]:
         return {**super().bridge_config(source, kind), "layout": "qwen3_vl", "deepstack": True}
 
-    def map(self, source: WeightsSource, roles: set[str], wanted: Shapes) -> Mapping:
-        mapping = Mapping(source)
+    def map(self, mapping: Mapping, roles: set[str], wanted: Shapes) -> None:
         map_decoder(mapping, wanted, decoder="model.language_model.")
         mapping.leave_out(r"model\.visual\..+", "its own vision encoder: images are read by another")
-        return mapping
 
 
 @FAMILIES.register("qwen3_vl_moe")
@@ -153,13 +147,12 @@ class Qwen3VlMoe(Qwen3Vl):
 
     text_type: ClassVar[str] = "qwen3_vl_moe_text"
 
-    def map(self, source: WeightsSource, roles: set[str], wanted: Shapes) -> Mapping:
+    def map(self, mapping: Mapping, roles: set[str], wanted: Shapes) -> None:
         """Transposes the stacks of experts, published as [E, H, 2I] and [E, I, H]; transformers has [E, 2I, H] and
         [E, H, I]."""
-        mapping = super().map(source, roles, wanted)
+        super().map(mapping, roles, wanted)
         for target in [name for name in wanted if name.endswith((".experts.gate_up_proj", ".experts.down_proj"))]:
             mapping.take(target, target, transposed=True)
-        return mapping
 
 
 # ---- DeepSeek-OCR (deepseek-ai/DeepSeek-OCR): vision encoder, projector, and a mixture-of-experts language model.
@@ -231,8 +224,7 @@ class DeepseekOcr(PublishedFamily):
     def bridge_config(self, source: WeightsSource, kind: str) -> dict[str, Any]:
         return {**super().bridge_config(source, kind), "layout": "rows"}
 
-    def map(self, source: WeightsSource, roles: set[str], wanted: Shapes) -> Mapping:
-        mapping = Mapping(source)
+    def map(self, mapping: Mapping, roles: set[str], wanted: Shapes) -> None:
         if "vision" in roles:
             mapping.rename(VISION)
             mapping.split(FUSED, SPLIT)
@@ -249,7 +241,6 @@ class DeepseekOcr(PublishedFamily):
             names = r"model\.(embed_tokens|norm|layers)\..+|lm_head\.weight"
             mapping.leave_out(names, "its language model, which is not asked for")
             mapping.leave_out(r"model\.(image_newline|view_seperator)", "only its own language model reads it")
-        return mapping
 
 
 def _grid_config(source: WeightsSource) -> dict[str, Any]:
@@ -404,18 +395,16 @@ class Ovis(PublishedFamily):
         source.agree("rows of the visual embedding table", rows, source.field("visual_vocab_size", rows))
         return {"table_size": rows, "layout": "indicators"}
 
-    def map(self, source: WeightsSource, roles: set[str], wanted: Shapes) -> Mapping:
-        mapping = Mapping(source)
+    def map(self, mapping: Mapping, roles: set[str], wanted: Shapes) -> None:
         map_decoder(mapping, wanted, "llm.")
         if HEAD in wanted:
             mapping.take("model.bridge.table.weight", TABLE)
             mapping.rename({r"visual_tokenizer\.head\.1\.(\w+)": r"model.bridge.head.1.\1"})
             head, ours = "visual_tokenizer.head.0.weight", wanted[HEAD][1]
-            theirs = source.shape(head)[1]
+            theirs = mapping.source.shape(head)[1]
             if theirs == ours:
                 mapping.take(HEAD, head)
             mapping.leave_out(re.escape(head), f"reads {theirs} features of its own encoder, not our {ours}")
         rest = r"visual_tokenizer\.head\..+|vte\.weight"
         mapping.leave_out(rest, 'the visual table of bridge "vet", which is not asked for')
         mapping.leave_out(r"visual_tokenizer\.vit\..+", "its own vision encoder: images are read by another")
-        return mapping

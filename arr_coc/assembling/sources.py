@@ -86,11 +86,7 @@ class WeightsSource:
         return path
 
     def weight_files(self) -> list[str]:
-        """Names of the safetensors files.
-
-        Raises:
-            ValueError: the folder holds no weights, or lacks a shard.
-        """
+        """Names of the safetensors files. Raises ValueError: the folder holds no weights, or lacks a shard."""
         return weight_files(self.folder)
 
     @cached_property
@@ -119,11 +115,7 @@ class WeightsSource:
         return tensors
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """The shape of a tensor.
-
-        Raises:
-            ValueError: the checkpoint has no tensor of this name.
-        """
+        """The shape of a tensor. Raises ValueError: the checkpoint has no tensor of this name."""
         if name not in self.tensors:
             raise ValueError(f"{self}: expected tensor {name}; got none")
         return self.tensors[name].shape
@@ -144,30 +136,20 @@ class WeightsSource:
         return value
 
     def agree(self, what: str, tensors: Any, published: Any) -> Any:
-        """The value on which tensors and config.json agree.
-
-        Raises:
-            ValueError: tensors and config.json differ.
-        """
+        """The value on which tensors and config.json agree. Raises ValueError: tensors and config.json differ."""
         if tensors != published:
             expected = f"config.json and tensors to agree on {what}"
             raise ValueError(f"{self}: expected {expected}; got {published} and {tensors}")
         return tensors
 
-    def fetch(self, names: set[str]) -> None:
-        """Downloads the files of these tensors and compares them with their headers.
-
-        Raises:
-            ValueError: a file cannot be downloaded, is damaged, or has changed since its header was read.
-        """
-        wanted = {name: self.tensors[name] for name in names}
-        for file in sorted({info.file for info in wanted.values()}):
-            held = _local_header(self.file(file), file)
-            if changed := [name for name, info in wanted.items() if info.file == file and held.get(name) != info]:
-                raise ValueError(f"{self}: expected {file} as its header was; got another {changed[0]}")
-
     def _header(self, file: str) -> dict[str, TensorInfo]:
-        return _local_header(self.file(file), file)
+        path = self.file(file)
+        try:
+            with safe_open(path, framework="pt") as opened:
+                slices = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118  not a dict
+                return {name: TensorInfo(tuple(s.get_shape()), s.get_dtype(), file) for name, s in slices.items()}
+        except (SafetensorError, OSError) as error:
+            raise ValueError(f"{path}: expected a whole safetensors file; got {_reason(error)}") from error
 
 
 class HubSource(WeightsSource):
@@ -304,15 +286,6 @@ def open_source(text: str, revision: str | None = None, *, option: str) -> Weigh
     if own is not None and revision not in (None, own):
         raise ValueError(f"{option}: expected one revision; got {own!r} and {revision!r}")
     return HubSource(repo, own or revision)
-
-
-def _local_header(path: Path, file: str) -> dict[str, TensorInfo]:
-    try:
-        with safe_open(path, framework="pt") as opened:
-            slices = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118  not a dict
-            return {name: TensorInfo(tuple(s.get_shape()), s.get_dtype(), file) for name, s in slices.items()}
-    except (SafetensorError, OSError) as error:
-        raise ValueError(f"{path}: expected a whole safetensors file; got {_reason(error)}") from error
 
 
 def _reason(error: Exception) -> str:

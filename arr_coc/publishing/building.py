@@ -81,11 +81,10 @@ def completed(folder: Path, llm: str | None = None, out: Path | None = None, *, 
     trained_files(folder)  # a ValueError before any download
     check_free(out, force or out == kept)
     logger.warning(f"{folder.name} is completed with its language model, once; it is kept in {out}")
-    progress = sys.stderr.isatty()
-    source = find_language_model(folder, llm, progress=progress)
+    source = find_language_model(folder, llm, progress=sys.stderr.isatty())
     out.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as beside:
-        whole = complete(folder, source, Path(beside) / folder.name, progress=progress)
+        whole = complete(folder, source, Path(beside) / folder.name)
         return build(whole, out, force=force or out == kept)
 
 
@@ -156,12 +155,15 @@ def complete_card(
     data.tags = [*(data.tags or ()), *(tag for tag in TAGS if tag not in (data.tags or ()))]
     data.base_model = data.base_model or list(base_model) or None
     data["transformers_version"] = tested_transformers()
-    card.text = _say_tested(_OUTER.sub(r"\1", card.text), data["transformers_version"])
+    text, said = _OUTER.sub(r"\1", card.text), f"Tested with transformers `{data['transformers_version']}`."
+    end = "\r\n" if "\r\n" in text else "\n"
+    card.text = _TESTED.sub(said, text) if _TESTED.search(text) else f"{text.rstrip()}{end}{end}{said}{end}"
     if evaluation is not None:
         results = evaluation_results(evaluation, strategy)
         measured = {result.dataset_type for result in results}
         data.eval_results = [r for r in data.eval_results or () if r.dataset_type not in measured] + results
-        data.model_name = data.model_name or _title(card.text) or name
+        title = re.search(r"^# +(.+?) *\r?$", card.text, re.MULTILINE)
+        data.model_name = data.model_name or (title[1] if title else name)
     card.save(path)
     return card
 
@@ -212,12 +214,6 @@ def evaluation_results(evaluation: dict[str, Any], strategy: str) -> list[EvalRe
         raise ValueError(f"{EVALUATION}: expected what arr-coc evaluate --json writes; got {error!r}") from error
 
 
-def default_strategy(config: dict[str, Any]) -> str:
-    """The strategy in the content of a `config.json`, or the default one."""
-    named = config.get("fetcher_config", {}).get("strategy")
-    return str(named or ArrCocConfig().fetcher_config.strategy)
-
-
 def base_models(assembly: dict[str, Any]) -> list[str]:
     """The Hub names of the sources in the record that `arr-coc assemble` wrote; folders have none.
 
@@ -229,19 +225,6 @@ def base_models(assembly: dict[str, Any]) -> list[str]:
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{ASSEMBLY}: expected what arr-coc assemble writes; got {error!r}") from error
     return [name for name in names if "/" in name]
-
-
-def _say_tested(text: str, versions: str) -> str:
-    said = f"Tested with transformers `{versions}`."
-    if _TESTED.search(text):
-        return _TESTED.sub(said, text)
-    end = "\r\n" if "\r\n" in text else "\n"
-    return f"{text.rstrip()}{end}{end}{said}{end}"
-
-
-def _title(text: str) -> str | None:
-    heading = re.search(r"^# +(.+?) *\r?$", text, re.MULTILINE)
-    return heading[1] if heading else None
 
 
 CODE = Path(modeling.__file__).parent  # the folder whose files travel with the weights
@@ -263,7 +246,13 @@ def build(source: str | Path, out: str | Path, *, card: str | Path | None = None
             its config; a card or an evaluation has another form; `card` is not a file; or `out` exists.
     """
     source, out = Path(source).absolute(), Path(out).absolute()
-    _check(source, out, force)
+    if not source.is_dir():
+        raise ValueError(f"{source}: expected a folder with a model; got {'a file' if source.exists() else 'nothing'}")
+    if missing := [name for name in REQUIRED if not (source / name).is_file()]:
+        raise ValueError(f"{source}: expected {', '.join(REQUIRED)}; got no {', '.join(missing)}")
+    if out == source or out in source.parents or source in out.parents:
+        raise ValueError(f"{out}: expected a folder apart from the source; got one that holds it or lies in it")
+    check_free(out, force)
     if card is not None and not Path(card).is_file():
         raise ValueError(f"card: expected a README.md; got {str(card)!r}, which is no file")
     check_checkpoint(source)
@@ -276,32 +265,19 @@ def build(source: str | Path, out: str | Path, *, card: str | Path | None = None
         for path in sorted(CODE.glob("*.py")):
             if path.name != "__init__.py":
                 shutil.copyfile(path, beside / path.name)
-        write_members(beside, ArrCocConfig.from_pretrained(beside).members())
+        config = ArrCocConfig.from_pretrained(beside)
+        write_members(beside, config.members())
         _write_auto_maps(beside)
         if card is not None:
             shutil.copyfile(card, beside / CARD)
         complete_card(
             beside / CARD,
             source.name,
-            strategy=default_strategy(read_json(beside / "config.json")),
+            strategy=config.fetcher_config.strategy,
             evaluation=read_json(beside / EVALUATION) if (beside / EVALUATION).is_file() else None,
             base_model=base_models(read_json(beside / ASSEMBLY)) if (beside / ASSEMBLY).is_file() else (),
         )
     return out
-
-
-def _check(source: Path, out: Path, force: bool) -> None:
-    if not source.is_dir():
-        raise ValueError(f"{source}: expected a folder with a model; got {'a file' if source.exists() else 'nothing'}")
-    missing = [name for name in REQUIRED if not (source / name).is_file()]
-    if missing:
-        raise ValueError(f"{source}: expected {', '.join(REQUIRED)}; got no {', '.join(missing)}")
-    model_type = read_json(source / "config.json").get("model_type")
-    if model_type != ArrCocConfig.model_type:
-        raise ValueError(f"{source}: expected model_type {ArrCocConfig.model_type!r}; got {model_type!r}")
-    if out == source or out in source.parents or source in out.parents:
-        raise ValueError(f"{out}: expected a folder apart from the source; got one that holds it or lies in it")
-    check_free(out, force)
 
 
 def _write_auto_maps(folder: Path) -> None:

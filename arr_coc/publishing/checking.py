@@ -18,22 +18,9 @@ from safetensors import SafetensorError, safe_open
 from ..files import read_json
 from ..modeling.configuration_arr_coc import ArrCocConfig
 from ..modeling.pretrained import weight_files
-from .building import (
-    AUTO_MAP,
-    CARD,
-    EVALUATION,
-    PROCESSOR_MAP,
-    REQUIRED,
-    default_strategy,
-    evaluation_results,
-    missing_metadata,
-    read_card,
-)
+from .building import CARD, EVALUATION, REQUIRED, evaluation_results, missing_metadata, read_card
 
 PICKLES = (".bin", ".ckpt", ".joblib", ".pickle", ".pkl", ".pt", ".pt2", ".pth")  # endings of files that hold pickles
-
-TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "spiece.model")
-"""One of them holds the tokenizer's vocabulary."""
 
 VOCABULARIES = ("vocab.json", "vocab.txt", "merges.txt")
 """Files with pieces of words, which can look like paths, as can the pieces in tokenizer.json."""
@@ -95,7 +82,12 @@ def check_contents(files: dict[str, Path]) -> None:
         if path.suffix.lower() in PICKLES:
             raise ValueError(f"{name}: expected no pickles (loading one runs its code); got a {path.suffix} file")
         if path.suffix == ".safetensors":
-            if where := _find_in_json(_metadata(name, path)):
+            try:
+                with safe_open(path, framework="pt") as weights:
+                    metadata = weights.metadata() or {}
+            except (SafetensorError, OSError) as error:
+                raise ValueError(f"{name}: expected a whole .safetensors file; got {error}") from error
+            if where := _find_in_json(metadata):
                 raise ValueError(f"{name}: expected no absolute paths; got {where!r} in its metadata")
             continue
         if path.stat().st_size > _MAX_TEXT:
@@ -107,25 +99,19 @@ def check_contents(files: dict[str, Path]) -> None:
 
 
 def holds_pickle(content: bytes) -> bool:
-    """Whether `content` is a pickle of any protocol, or an archive with a pickle, as from torch.save."""
+    """Whether `content` is a pickle of any protocol, or an archive with one, as from torch.save: whether it parses as a
+    pickle, with an instruction that imports or calls, or up to the last byte."""
     if zipfile.is_zipfile(io.BytesIO(content)):
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            return any(item.filename.endswith(".pkl") or _is_pickle(archive.read(item)) for item in archive.infolist())
-    return _is_pickle(content)
-
-
-def _is_pickle(content: bytes) -> bool:
-    """Whether it parses as a pickle: with an instruction that imports or calls, or up to the last byte."""
-    opcodes = set()
+            return any(
+                item.filename.endswith(".pkl") or holds_pickle(archive.read(item)) for item in archive.infolist()
+            )
     try:
-        for opcode, _, place in pickletools.genops(content):
-            opcodes.add(opcode.name)
-            if opcode.name == "STOP":
-                whole = place is not None and place + 1 >= len(content.rstrip())
-                return whole or bool(opcodes & {"PROTO", "GLOBAL", "STACK_GLOBAL", "INST", "REDUCE", "BUILD"})
+        places = {opcode.name: place or 0 for opcode, _, place in pickletools.genops(content)}
     except Exception:  # files of other formats cause many kinds of errors
         return False
-    return False
+    calls = {"PROTO", "GLOBAL", "STACK_GLOBAL", "INST", "REDUCE", "BUILD"}
+    return places["STOP"] + 1 >= len(content.rstrip()) or bool(places.keys() & calls)
 
 
 def _check_text(name: str, content: bytes) -> None:
@@ -174,20 +160,11 @@ def _strings(held: Any, key: str) -> Iterator[tuple[str, str]]:
             yield from _strings(value, key)
 
 
-def _metadata(name: str, path: Path) -> dict[str, str]:
-    try:
-        with safe_open(path, framework="pt") as file:
-            return dict(file.metadata() or {})
-    except (SafetensorError, OSError) as error:
-        raise ValueError(f"{name}: expected a whole .safetensors file; got {error}") from error
-
-
 def check_complete(folder: Path) -> None:
     """Refuses an incomplete folder; folders from `arr-coc build` are complete.
 
     Raises:
-        ValueError: config, processor, tokenizer, chat template, generation config, weights, code, an Auto class entry
-            or card metadata are missing.
+        ValueError: config, processor, chat template, generation config, weights or card metadata are missing.
     """
     missing = [name for name in (*REQUIRED, "generation_config.json", CARD) if not (folder / name).is_file()]
     if missing:
@@ -196,10 +173,6 @@ def check_complete(folder: Path) -> None:
     if config.get("model_type") != ArrCocConfig.model_type:
         expected = f"model_type {ArrCocConfig.model_type!r}"
         raise ValueError(f"config.json: expected {expected}; got {config.get('model_type')!r}")
-    _check_auto_map(folder, "config.json", config, tuple(AUTO_MAP))
-    _check_auto_map(folder, "processor_config.json", read_json(folder / "processor_config.json"), tuple(PROCESSOR_MAP))
-    if not any((folder / name).is_file() for name in TOKENIZERS):
-        raise ValueError(f"{folder}: expected a tokenizer ({', '.join(TOKENIZERS)}); got none")
     settings = ("processor_config.json", "tokenizer_config.json")
     if not (folder / "chat_template.jinja").is_file() and not any(
         read_json(folder / name).get("chat_template") for name in settings
@@ -209,27 +182,11 @@ def check_complete(folder: Path) -> None:
     left = sorted(path.name for path in folder.glob("*.safetensors") if path.name not in weights)
     if left:
         raise ValueError(f"{folder}: expected the model's weights only; got {', '.join(left)} too")
-    _check_card(folder, default_strategy(config))
-
-
-def _check_auto_map(folder: Path, name: str, held: dict[str, Any], classes: tuple[str, ...]) -> None:
-    auto_map = held.get("auto_map")
-    auto_map = auto_map if isinstance(auto_map, dict) else {}
-    missing = [auto for auto in classes if not isinstance(auto_map.get(auto), str)]
-    if missing:
-        raise ValueError(f"{name}: expected an auto_map for {', '.join(classes)}; got none for {', '.join(missing)}")
-    for auto in classes:
-        if not (folder / f"{auto_map[auto].rpartition('.')[0]}.py").is_file():
-            received = f"{auto_map[auto]!r}, which is not there"
-            raise ValueError(f"{name}: expected {auto} in a file of the folder; got {received}")
-
-
-def _check_card(folder: Path, strategy: str) -> None:
     card = read_card(folder / CARD)
     missing = missing_metadata(card)
     if missing:
         raise ValueError(f"{CARD}: expected metadata on {', '.join(missing)}; got none")
-    evaluation = folder / EVALUATION
+    evaluation, strategy = folder / EVALUATION, ArrCocConfig.from_pretrained(folder).fetcher_config.strategy
     results = evaluation_results(read_json(evaluation), strategy) if evaluation.is_file() else []
     if results and not card.data.get("eval_results"):
         raise ValueError(f"{CARD}: expected the results of {EVALUATION} in its metadata (arr-coc build); got none")

@@ -5,28 +5,22 @@ until a commit names them, so an interrupted run is resumed by running it again.
 """
 
 import json
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, get_token
 from huggingface_hub.errors import HfHubHTTPError, HTTPError, OfflineModeIsEnabled
-from huggingface_hub.hf_api import CommitInfo
 from huggingface_hub.utils import HFValidationError, validate_repo_id
 
 from ..modeling.pretrained import WEIGHTS_INDEX
 from ..version import __version__
 from .checking import check_complete, check_contents, check_loads, files_of
 
-TRIES = 4  # attempts of a call that huggingface_hub itself makes only once (it repeats uploads, up to six times)
-_PASSING = (408, 429, 500, 502, 503, 504)  # status codes of temporary errors, as in huggingface_hub
-_MAX_WAIT = 300  # the longest accepted wait between two attempts that the Hub requests, seconds
-
 MAIN = "main"
-Result = TypeVar("Result")
+_PASSING = (408, 429, 500, 502, 503, 504)  # status codes of temporary errors, as in huggingface_hub
 
 
 @dataclass(frozen=True)
@@ -101,8 +95,8 @@ def push(
 
     Raises:
         ValueError: the folder, the name, the token, the branch or the visibility is refused.
-        ConnectionError: the Hub cannot be reached, or fails after several attempts. The repository is then unchanged or
-            complete; the next run does not upload finished weights again.
+        ConnectionError: the Hub cannot be reached, or fails. The repository is then unchanged or complete; the next run
+            does not upload finished weights again.
     """
     check_name(name)
     if get_token() is None:
@@ -111,86 +105,34 @@ def push(
     api = HfApi(library_name="arr-coc", library_version=__version__)
     branch = revision or MAIN
     with _told(name, create_pr):
-        _patiently(lambda: api.create_repo(name, private=private, exist_ok=True))
-        info = _patiently(lambda: api.model_info(name))
+        api.create_repo(name, private=private, exist_ok=True)
+        info = api.model_info(name)
     if info.private is not None and bool(info.private) != private:
         ours, theirs = ("private", "public") if private else ("public", "private")
         got = f"a {theirs} one (push with --{theirs}, or change it in its settings)"
         raise ValueError(f"{name}: expected a {ours} repository; got {got}")
     with _told(name, create_pr):
         if branch != MAIN and not create_pr and not branch.startswith("refs/"):
-            _patiently(lambda: api.create_branch(name, branch=branch, exist_ok=True))
-        before, commit, removed = _send(api, Path(folder).absolute(), checked, name, branch, create_pr, message)
-        place = commit.pr_revision or commit.oid
-        after = _patiently(lambda: api.model_info(name, revision=place, files_metadata=True))
+            api.create_branch(name, branch=branch, exist_ok=True)
+        head = api.model_info(name, revision=branch)
+        there = [sibling.rfilename for sibling in head.siblings or () if "/" not in sibling.rfilename]
+        weights = [file for file in there if file.endswith(".safetensors") or file == WEIGHTS_INDEX]
+        removed = tuple(file for file in weights if file not in checked.files)
+        additions = [CommitOperationAdd(file, str(Path(folder).absolute() / file)) for file in checked.files]
+        commit = api.create_commit(
+            name,
+            [*additions, *map(CommitOperationDelete, removed)],
+            commit_message=message or "Upload model by arr-coc push",
+            revision=branch,
+            create_pr=create_pr,
+            parent_commit=head.sha,
+        )
+        after = api.model_info(name, revision=commit.pr_revision or commit.oid, files_metadata=True)
     sizes = {sibling.rfilename: sibling.size for sibling in after.siblings or ()}
     wrong = [file for file, size in checked.files.items() if file not in sizes or sizes[file] not in (size, None)]
     if wrong:
         raise ValueError(f"{name}: expected every file to arrive; got no {', '.join(wrong)} (see its .gitignore)")
-    return Pushed(commit.pr_url or commit.commit_url, checked, removed, changed=commit.oid != before)
-
-
-def _send(
-    api: HfApi, folder: Path, checked: Checked, name: str, branch: str, create_pr: bool, message: str | None
-) -> tuple[str | None, CommitInfo, tuple[str, ...]]:
-    """Makes one commit; returns the commit before, the new one, and the removed files.
-
-    The commit names its parent, so that a repetition after a lost response cannot be made twice.
-    """
-    first: str | None = None
-    for tried in range(1, TRIES + 1):
-        head = _patiently(lambda: api.model_info(name, revision=branch))
-        first = first or head.sha
-        there = [sibling.rfilename for sibling in head.siblings or () if "/" not in sibling.rfilename]
-        weights = [file for file in there if file.endswith(".safetensors") or file == WEIGHTS_INDEX]
-        removed = tuple(file for file in weights if file not in checked.files)
-        additions = [CommitOperationAdd(file, str(folder / file)) for file in checked.files]
-        api.preupload_lfs_files(name, additions, revision=branch, create_pr=create_pr, free_memory=False)
-        try:
-            commit = api.create_commit(
-                name,
-                [*additions, *map(CommitOperationDelete, removed)],
-                commit_message=message or "Upload model by arr-coc push",
-                revision=branch,
-                create_pr=create_pr,
-                parent_commit=head.sha,
-            )
-        except (HTTPError, json.JSONDecodeError) as error:
-            # After a lost response, a repetition would open a second pull request.
-            if create_pr or tried == TRIES or not _passes(error):
-                raise
-            time.sleep(_pause(error, tried))
-        else:
-            return first, commit, removed
-    raise AssertionError("unreachable")
-
-
-def _patiently(call: Callable[[], Result]) -> Result:
-    """Returns the result of `call`, which is repeated after temporary errors and must be idempotent."""
-    for tried in range(1, TRIES):
-        try:
-            return call()
-        except HTTPError as error:
-            if not _passes(error):
-                raise
-            time.sleep(_pause(error, tried))
-    return call()
-
-
-def _passes(error: Exception) -> bool:
-    response = _response(error)
-    return response is None or response.status_code in _PASSING
-
-
-def _pause(error: Exception, tried: int) -> float:
-    """Seconds to wait after attempt number `tried`: as requested by the server, else 1, 2, 4."""
-    response = _response(error)
-    asked = "" if response is None else response.headers.get("Retry-After", "")
-    return min(float(asked), _MAX_WAIT) if asked.isdigit() else 2.0 ** (tried - 1)
-
-
-def _response(error: BaseException) -> Any:
-    return error.response if isinstance(error, HfHubHTTPError) else None
+    return Pushed(commit.pr_url or commit.commit_url, checked, removed, changed=commit.oid != head.sha)
 
 
 @contextmanager
@@ -203,7 +145,7 @@ def _told(name: str, create_pr: bool) -> Iterator[None]:
     except (HTTPError, OSError, RuntimeError, json.JSONDecodeError) as error:
         cause = error.__cause__ if isinstance(error, RuntimeError) and error.__cause__ else error
         during = f" ({_line(error).rstrip('.')})" if cause is not error else ""
-        response = _response(cause)
+        response: Any = cause.response if isinstance(cause, HfHubHTTPError) else None
         if response is not None and response.status_code not in _PASSING:
             raise ValueError(f"{name}: {_refusal(name, cause, response)}{during}") from error
         got = f"{response.status_code} {response.reason_phrase}" if response is not None else _line(cause)
