@@ -15,7 +15,7 @@ from PIL import Image
 
 from arr_coc.attached import AttachedReader
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
-from arr_coc.serving.app import DrainingServer, Server
+from arr_coc.serving.app import Server, web_server
 from arr_coc.serving.settings import ServerSettings, UseSettings
 
 
@@ -38,7 +38,7 @@ def serving(
 ) -> Iterator[tuple[Server, str, OpenAI]]:
     """A running server, its URL, and a client of it."""
     server, ready = Server(model, settings, "tiny", use or UseSettings()), threading.Event()
-    web = DrainingServer(server, ready.set)
+    web = web_server(server, ready.set)
     alone = {"Connection": "close"}  # a kept one is closed after 5 s, perhaps as the next request goes out
     with socket.create_server(("127.0.0.1", 0)) as listening:
         thread = threading.Thread(target=web.run, kwargs={"sockets": [listening]})

@@ -309,7 +309,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "another model": ({"model": "gpt"}, "model: expected 'tiny', which is served here"),
     "an unknown part": (
         {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "input_audio"}]}]},
-        "messages.0.content: part 1: expected type text, image_url, file; got input_audio",
+        "messages.0.content.1: expected type 'text', 'image_url', 'file'; got input_audio",
     ),
     "a tool": ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools: expected none: this model"),
     "too many tokens": ({"max_tokens": 1020}, "tokens, images included, the context of 1024 holds no more"),
@@ -378,7 +378,8 @@ ASKED = {"model": "tiny", "messages": chat(QUESTION, URLS[0])}
 TEXT = {"type": "text", "text": "a"}
 HALF = chat("a\ud83d", URLS[0])
 MUCH_DETAIL = {"type": "image_url", "image_url": {"url": URLS[0], "detail": "much"}}
-DETAIL = "messages.0.content.0.image_url.detail"
+IMAGE = "messages.0.content.0.image_url"
+DETAIL = f"{IMAGE}.detail"
 
 
 def says(content: Any) -> dict[str, Any]:
@@ -401,6 +402,9 @@ def says(content: Any) -> dict[str, Any]:
         (says(5), "messages.0.content: expected text or a list; got 5"),
         (says([{"type": "text"}]), "messages.0.content.0.text: expected this field; got none"),
         (says([TEXT, {**TEXT, "x": 1}]), "messages.0.content.1.x: expected no such field; got 1"),
+        (says([TEXT, 5]), "messages.0.content.1: expected an object; got 5"),
+        (says([{"x": 1}]), "messages.0.content.0: expected an object with a type; got an object"),
+        (says([{"type": "image_url", "image_url": "u"}]), f'{IMAGE}: expected an object; got "u"'),
         (says([MUCH_DETAIL]), f"{DETAIL}: expected 'auto', 'low', 'high' or 'original'; got \"much\""),
         ({**ASKED, "max_tokens": 1.5}, "max_tokens: expected an integer; got 1.5"),
         ({**ASKED, "max_tokens": 0}, "max_tokens: expected at least 1; got 0"),
@@ -506,7 +510,7 @@ def test_a_question_cancelled_early_never_runs(server: Server, client: Any, monk
     embed, cancelled = server.engine.answer_generator.embed, []
 
     def slowly(asked: Any, *args: Any, **kwargs: Any) -> Any:
-        cancelled.append(until(lambda: not server.guard.open, 5))
+        cancelled.append(until(lambda: not server.app.open, 5))
         return embed(asked, *args, **kwargs)
 
     monkeypatch.setattr(server.engine.answer_generator, "embed", slowly)

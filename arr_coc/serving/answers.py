@@ -98,8 +98,6 @@ OF_FIELDS = {*NOTES} | set(
     "const enum exclusiveMaximum exclusiveMinimum format maxLength maximum minLength minimum multipleOf type".split()
 )
 """Keywords that are obeyed. `pattern` is not: a client's expression may take for ever."""
-BOUNDS = {("minimum", "exclusiveMinimum"): ("maximum", "exclusiveMaximum"), ("minLength",): ("maxLength",)}
-"""Keywords of lower limits, and of the upper ones beside them."""
 FORMATS = Draft202012Validator.FORMAT_CHECKER
 
 
@@ -230,10 +228,6 @@ def _fields(
         values = tuple(value for value in values if value is not None and typed.is_valid(value))
     if ("enum" in schema or "const" in schema) and not values:
         raise ValueError(f"{place}: expected values of its type; got none")
-    for lower, upper in BOUNDS.items():
-        for low, high in ((low, high) for low in lower for high in upper if low in schema and high in schema):
-            if schema[low] > schema[high]:
-                raise ValueError(f"{place}: expected {low} up to {high}; got {schema[low]} and {schema[high]}")
     if (form := schema.get("format")) is not None and form not in FORMATS.checkers:
         raise ValueError(f"{place}: expected a format among {', '.join(sorted(FORMATS.checkers))}; got {form}")
     kinds += ("null",) if nullable else ()

@@ -7,7 +7,6 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import PurePath
-from types import FrameType
 from typing import Any
 
 import torch
@@ -28,14 +27,13 @@ from .attached_engine import AttachedEngine
 from .chat import Chat
 from .encodings import HANDLE, AttachedEncoder, Encoder, EncodingStore, ModelEncoder, UnknownHandle
 from .engine import Engine
-from .feedback_desk import FeedbackRequest, UnknownAnswer
 from .guard import Guard
 from .image_workers import ImageLimits, WorkerPool
 from .metrics import FetchWatch, Metrics
 from .protocol import ChatRequest, EncodingRequest, error_response, invalid_field
 from .question_queue import EngineBusy, EngineStopped, QuestionQueue
 from .settings import ServerSettings, UseSettings
-from .use import Use
+from .use import FeedbackRequest, UnknownAnswer, Use
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +48,7 @@ class Server:
 
     Attributes:
         app: the ASGI application, with the guard.
-        guard: the outermost part of `app`, which can drain the server.
+        on_ready: called when the server's threads and workers have started.
 
     Raises:
         ValueError: a model that cannot be served, or logs and versions with a published model.
@@ -88,10 +86,11 @@ class Server:
         self.use = Use(self.engine, self.store, self.metrics, use)
         self.chat = Chat(self.engine, self.store, settings, self.metrics, self.name, self.use.watch)
         self.api = _endpoints(self)
-        self.guard = self.app = Guard(self.api, settings, self.metrics)
+        self.app = Guard(self.api, settings, self.metrics)
+        self.on_ready: Callable[[], None] = lambda: None
         self.metrics.watch("arr_coc_waiting", "Questions that wait for the batch.", lambda: self.engine.waiting)
         self.metrics.watch("arr_coc_running", "Questions in the batch.", lambda: self.engine.running)
-        self.metrics.watch("arr_coc_open_requests", "Requests being read or answered.", lambda: self.guard.open)
+        self.metrics.watch("arr_coc_open_requests", "Requests being read or answered.", lambda: self.app.open)
         self.metrics.watch("arr_coc_encoding_bytes", "Bytes of encodings held.", lambda: self.store.bytes)
 
     @asynccontextmanager
@@ -100,6 +99,7 @@ class Server:
         await self.workers.start()
         await asyncio.to_thread(self.engine.start)
         self.use.start()
+        self.on_ready()
         try:
             yield
         finally:
@@ -123,12 +123,9 @@ def _endpoints(server: Server) -> FastAPI:
             )
 
     @api.get("/healthz")
-    async def healthz() -> Response:
-        return _status(server.engine.alive)
-
     @api.get("/readyz")
-    async def readyz() -> Response:
-        return _status(server.engine.alive and not server.guard.draining)
+    async def health() -> Response:
+        return JSONResponse({"ok": server.engine.alive}, 200 if server.engine.alive else 503)
 
     @api.get("/metrics")
     async def metrics() -> Response:
@@ -196,10 +193,6 @@ async def _while_there(request: Request, answer: Any) -> Any:
                 await task
 
 
-def _status(good: bool) -> JSONResponse:
-    return JSONResponse({"ok": good}, 200 if good else 503)
-
-
 def _add_errors(api: FastAPI, server: Server) -> None:
     """Returns errors in OpenAI's form; internal errors without details of the server."""
 
@@ -242,28 +235,14 @@ def _add_errors(api: FastAPI, server: Server) -> None:
         api.add_exception_handler(kind, answer)
 
 
-class DrainingServer(uvicorn.Server):
-    """uvicorn that on SIGTERM or SIGINT refuses new requests, answers the open ones and ends.
-
-    `on_ready` is called when the server accepts questions.
-    """
-
-    def __init__(self, server: Server, on_ready: Callable[[], None]) -> None:
-        seconds = int(server.settings.answer_seconds) + 1
-        config = uvicorn.Config(
-            server.app, lifespan="on", log_level="warning", server_header=False, timeout_graceful_shutdown=seconds
-        )
-        super().__init__(config)
-        self._server, self._on_ready = server, on_ready
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        if self.started:
-            self._on_ready()
-
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        self._server.guard.draining = True
-        super().handle_exit(sig, frame)
+def web_server(server: Server, on_ready: Callable[[], None]) -> uvicorn.Server:
+    """uvicorn, which on SIGTERM or SIGINT answers the open requests and ends; `on_ready` is called at the start."""
+    server.on_ready = on_ready
+    seconds = int(server.settings.answer_seconds) + 1
+    config = uvicorn.Config(
+        server.app, lifespan="on", log_level="warning", server_header=False, timeout_graceful_shutdown=seconds
+    )
+    return uvicorn.Server(config)
 
 
 def share_cores() -> None:
@@ -291,4 +270,4 @@ def run(server: Server, host: str, port: int, on_ready: Callable[[str], None]) -
     with socket.create_server((host, port), family=family, backlog=2048) as listening:
         name = f"[{host}]" if family == socket.AF_INET6 else host
         url = f"http://{name}:{listening.getsockname()[1]}/v1"
-        DrainingServer(server, lambda: on_ready(url)).run(sockets=[listening])
+        web_server(server, lambda: on_ready(url)).run(sockets=[listening])

@@ -16,7 +16,7 @@ from ..attached.reader import BUDGET
 from ..attached.runner import PreparedPrompt, count_fetched
 from .batched_model import LatestLogits
 from .protocol import ChatRequest
-from .question_queue import AttachedChoices, EngineStopped, Progress, QuestionQueue, ServedQuestion, Ticket, check_room
+from .question_queue import EngineStopped, Progress, QuestionQueue, ServedQuestion, Ticket, check_room
 from .settings import ServerSettings
 
 
@@ -41,25 +41,21 @@ class AttachedEngine(QuestionQueue):
         ends = self.generation_config.eos_token_id
         self._ends = {*(ends if isinstance(ends, list) else [ends])}
 
-    @property
-    def running(self) -> int:
-        return len(self._running)
-
-    def choices(self, request: ChatRequest) -> AttachedChoices:
+    def choices(self, request: ChatRequest) -> dict[str, Any]:
         for name in ("allocator", "num_passes"):
             if (value := getattr(request, name)) not in (None, 1):  # a published model has one pass
                 kind = self.reader.model.config.model_type
                 raise ValueError(f"{name}: expected none with a {kind} model; got {value}")
         budget = BUDGET if request.budget is None else request.budget
         count_fetched(budget, 2**30, 2**30, 1)  # refuses requests that are invalid for every image
-        return AttachedChoices(self.reader.check_strategy(request.strategy), budget)
+        return {"strategy": self.reader.check_strategy(request.strategy), "budget": budget}
 
     @property
     def _room(self) -> int:
         return self._max_running
 
     def _go_together(self, first: ServedQuestion, other: ServedQuestion) -> bool:
-        return (first.temperature, first.top_p) == (other.temperature, other.top_p)
+        return first.sampling == other.sampling
 
     def _under_way(self) -> list[Ticket]:
         return self._running
@@ -80,12 +76,12 @@ class AttachedEngine(QuestionQueue):
             self._try(group, lambda tickets: self._generate(tickets, [prepared[ticket] for ticket in tickets]))
 
     def _prepared(self, ticket: Ticket) -> PreparedPrompt:
-        question, choices = ticket.question, ticket.question.choices
-        assert isinstance(choices, AttachedChoices)
+        question = ticket.question
+        choices: Any = question.choices  # from `choices`
         (image,) = question.images
         (prompt,) = image.encoding.prompts
         self.reader.check_questions(question.text, [question.history])
-        prepared = self.reader.ask(image.encoding, prompt, question.text, question.history, **vars(choices))
+        prepared = self.reader.ask(image.encoding, prompt, question.text, question.history, **choices)
         ticket.fetch, ticket.version, ticket.prompt_tokens = prepared.fetch, self.version, len(prepared.placed.ids)
         check_room(ticket.prompt_tokens, question.max_tokens, self.longest)
         return prepared
@@ -98,16 +94,15 @@ class AttachedEngine(QuestionQueue):
             self._running = [*tickets]
         try:
             settings: dict[str, Any] = {
-                "do_sample": question.temperature > 0,
+                "do_sample": bool(question.sampling),
                 "max_new_tokens": max(ticket.question.max_tokens for ticket in tickets),
                 "num_beams": 1,
                 "num_return_sequences": 1,
                 "logits_processor": [logits],
                 "stopping_criteria": [TellTickets(tickets, logits, self._ends, lambda: self.alive)],
             }
-            if question.temperature > 0:
-                settings |= {"temperature": question.temperature, "top_p": question.top_p}
-                settings["top_k"] = self.generation_config.top_k or 0
+            if question.sampling:
+                settings |= {**question.sampling, "top_k": self.generation_config.top_k or 0}
             self.reader.runner.answers(prepared, settings, False)
         finally:
             with self._changed:

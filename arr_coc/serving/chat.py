@@ -4,7 +4,6 @@ import asyncio
 import json
 import math
 import secrets
-import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -69,8 +68,8 @@ class Chat:
         texts = [field.question for field in fields] or [text]
         checked_questions(texts, engine.control_tokens, engine.count_tokens)
         choices = engine.choices(request)
-        answers = [RunningAnswer(self, request) for _ in texts]
-        async with asyncio.timeout_at(answers[0].deadline):
+        stops, began, answers = request.stops, asyncio.get_running_loop().time(), list[RunningAnswer]()
+        async with asyncio.timeout_at(began + self.settings.answer_seconds):
             held = await self.store.get_all(images, request.words)
             question = ServedQuestion(
                 text,
@@ -82,8 +81,9 @@ class Chat:
                 self._top_p if request.top_p is None else request.top_p,
             )
             try:
-                for answer, own in zip(answers, texts, strict=True):
-                    answer.take(engine.submit(replace(question, text=own)))
+                for own in texts:
+                    ticket = engine.submit(replace(question, text=own))
+                    answers.append(RunningAnswer(self, request, stops, ticket, began))
                 for answer in answers:
                     await answer.start()
             except BaseException:
@@ -98,28 +98,25 @@ class Chat:
 
 
 class RunningAnswer:
-    """A running answer. The code that starts it must call `end`, also after errors."""
+    """The running answer to `ticket`. The code that starts it must call `end`, also after errors.
 
-    def __init__(self, chat: Chat, request: ChatRequest) -> None:
-        self.chat, self.request = chat, request
+    `stops`: strings that end it; `began`: when the request was complete, by the clock of the event loop.
+    """
+
+    def __init__(self, chat: Chat, request: ChatRequest, stops: list[str], ticket: Ticket, began: float) -> None:
+        self.chat, self.request, self.stops, self.began = chat, request, stops, began
         self.number = secrets.token_hex(12)  # unique, also across runs of the server
         self.completion = Completion(self.number, chat.name)
-        self.began = time.monotonic()
-        self.deadline = asyncio.get_running_loop().time() + chat.settings.answer_seconds
-        self._text = AnswerText(chat.engine.tokenizer, request.stops)
-        self._ticket: Ticket | None = None
+        self.deadline, self._clock = began + chat.settings.answer_seconds, asyncio.get_running_loop().time
+        self._text = AnswerText(chat.engine.tokenizer, stops)
+        self._ticket, self._progress = ticket, ticket.progress()
         self._latest = Progress([], [], False)
         self._length = ""
         self._finish = "cancelled"
-
-    def take(self, ticket: Ticket) -> None:
-        """Starts the question; `end` must be called later."""
-        self._ticket, self._progress = ticket, ticket.progress()
+        self._ended = False
 
     async def start(self) -> None:
         """Waits for the first token."""
-        assert self._ticket is not None
-        ticket = self._ticket
         try:
             self._latest = await anext(self._progress)
         except BaseException as error:
@@ -127,35 +124,35 @@ class RunningAnswer:
                 self._finish = "refused" if isinstance(error, ValueError) else "failed"
             self.end()
             raise
-        self._length = length_label(ticket.prompt_tokens)
-        self.chat.metrics.first_token.labels(self._length).observe(time.monotonic() - self.began)
+        self._length = length_label(self._ticket.prompt_tokens)
+        self.chat.metrics.first_token.labels(self._length).observe(self._clock() - self.began)
 
     def end(self) -> None:
         """Frees the answer's resources and reports its end."""
-        ticket, self._ticket = self._ticket, None
-        if ticket is None:
+        if self._ended:
             return
+        self._ended, ticket = True, self._ticket
         self.chat.engine.cancel(ticket)
-        if self._finish == "cancelled" and asyncio.get_running_loop().time() >= self.deadline:
+        if self._finish == "cancelled" and self._clock() >= self.deadline:
             self._finish = "late"
-        self._count(ticket)
+        self._count()
         text = self._text.text(self._latest.tokens)
-        answer = (text, self._probability(ticket)) if self._latest.tokens else None
-        self.chat.on_end(Ended(self.number, ticket, tuple(self.request.stops), self._finish, answer))
+        answer = (text, self._probability()) if self._latest.tokens else None
+        self.chat.on_end(Ended(self.number, ticket, tuple(self.stops), self._finish, answer))
 
-    def _probability(self, ticket: Ticket) -> float:
+    def _probability(self) -> float:
         """The probability of all tokens so far, calibrated like that of an `Answer`."""
         text, raw = self._text.text(self._latest.tokens), math.exp(sum(self._latest.logprobs))
-        known = {} if ticket.words is None else ticket.words.evidence(raw, text)
-        return calibrated(raw, self.chat.engine.calibration, known)
+        words = self._ticket.words
+        return calibrated(raw, self.chat.engine.calibration, {} if words is None else words.evidence(raw, text))
 
-    def _count(self, ticket: Ticket) -> None:
-        metrics = self.chat.metrics
+    def _count(self) -> None:
+        metrics, ticket = self.chat.metrics, self._ticket
         metrics.answers.labels(self._finish).inc()
         if ticket.fetch is not None and self._latest.tokens:
             metrics.prompt_tokens.inc(ticket.prompt_tokens)
             metrics.answer_tokens.inc(len(self._latest.tokens))
-            metrics.answer.labels(self._length).observe(time.monotonic() - self.began)
+            metrics.answer.labels(self._length).observe(self._clock() - self.began)
             for count in ticket.fetch.counts.tolist():
                 metrics.patches.labels(ticket.fetch.strategy).observe(count)
                 metrics.fetched_tokens.labels(tier_label(count, ticket.fetch.relevance.shape[1])).inc(count)
@@ -225,15 +222,14 @@ class RunningAnswer:
         yield "data: [DONE]\n\n"
 
     def _usage(self) -> dict[str, int]:
-        assert self._ticket is not None
         prompt, answer = self._ticket.prompt_tokens, len(self._latest.tokens)  # the prompt's with images
         return {"prompt_tokens": prompt, "completion_tokens": answer, "total_tokens": prompt + answer}
 
     def _fetched(self) -> dict[str, Any]:
-        assert self._ticket is not None and self._ticket.fetch is not None
+        assert self._ticket.fetch is not None
         seen = [page for image in self._ticket.question.images for page in image.seen]
         summary = fetch_summary(self._ticket.fetch, self._ticket.passes, seen)
-        return {**summary, "probability": self._probability(self._ticket)}
+        return {**summary, "probability": self._probability()}
 
 
 class JsonAnswering:

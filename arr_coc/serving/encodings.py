@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 import torch
 from PIL import Image
+from pydantic import TypeAdapter
 from torch import Tensor
 from transformers.cache_utils import Cache
 
@@ -32,6 +33,7 @@ from ..modeling.view_encoding import encode_sources, take_view_options, windows_
 from ..modeling.word_sources import check_words
 from .image_workers import PreparedImage, WorkerPool, inline_content
 from .metrics import Metrics
+from .protocol import ChatRequest, EncodingRequest
 
 Seen = tuple[dict[str, Any], ...]
 """For each page: size in px, number of views, warnings. ARR-COC models add the finest scale of the views, px of the
@@ -276,7 +278,7 @@ class EncodingStore:
                 prepared.append(replace(await self.workers.prepare(content), content=content))
             elif scheme in ("http", "https"):
                 self._check_host(source)
-                prepared.append(await self.workers.download(source))
+                prepared.append(await self.workers.prepare(source))
             else:
                 expected = "a data: or http(s) URL, or encoding: and a handle"
                 raise ValueError(f"image_url or file_data: expected {expected}; got {shorten(source, 40)!r}")
@@ -338,31 +340,23 @@ class EncodingStore:
         return held
 
 
+REQUEST: TypeAdapter[ChatRequest | EncodingRequest] = TypeAdapter(ChatRequest | EncodingRequest)
+
+
 def affinity_key(body: bytes, secret: bytes) -> str:
     """The routing key of a request's first image: the handle of its encoding, or its URL.
 
-    `body`: of /v1/chat/completions or /v1/encodings; without a readable image the key is "", as any server returns the
-    error. `secret`: the key of the handles, common to all servers.
+    `body`: of /v1/chat/completions or /v1/encodings; an invalid one has the key "", as any server returns the error.
+    `secret`: the key of the handles, common to all servers.
     """
     try:
-        url = _first_image(json.loads(body))
+        request = REQUEST.validate_json(body)
+        url = request.image if isinstance(request, EncodingRequest) else request.turns()[0][0]
         if url.startswith("data:"):
             return handle_of(hashlib.sha256(inline_content(url)).digest(), secret)
         return url.removeprefix(HANDLE)
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+    except ValueError:
         return ""
-
-
-def _first_image(request: Any) -> str:
-    if "image" in request:
-        return str(request["image"])
-    parts = (part for message in request["messages"] for part in message["content"] if isinstance(part, dict))
-    urls = (
-        part["file"]["file_data"] if part["type"] == "file" else part["image_url"]["url"]
-        for part in parts
-        if part.get("type") in ("image_url", "file")
-    )
-    return str(next(urls, ""))
 
 
 def by_affinity(key: str, names: Iterable[str]) -> list[str]:

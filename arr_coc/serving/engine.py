@@ -14,6 +14,7 @@ import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,56 +23,13 @@ from transformers.generation.continuous_batching import ContinuousBatchingManage
 
 from ..modeling.answers import FetchedWords, legibilities
 from ..modeling.fetcher import FetchChoices, FetchResult, RunningBackFetcher
-from ..modeling.generation import Answer, AnswerGenerator, QuestionBatch
+from ..modeling.generation import AnswerGenerator, QuestionBatch
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..modeling.prompt import EmbeddedPrompt
 from .batched_model import PAGE, BatchedLanguageModel, TokenRows
 from .protocol import ChatRequest
 from .question_queue import EngineStopped, Page, Progress, QuestionQueue, ServedQuestion, Ticket, check_room
 from .settings import ServerSettings
-
-
-class NobodyWaits(Exception):
-    """The question was cancelled."""
-
-
-def answer_in_passes(answer_generator: AnswerGenerator, ticket: Ticket) -> Progress:
-    """The whole answer; the ticket gets the fetched patches and the passes.
-
-    Raises:
-        ValueError: several pages in several passes, or more passes than the context holds.
-        NobodyWaits: the question was cancelled.
-    """
-    question = ticket.question
-    first, *others = (image.encoding for image in question.images)
-
-    def go_on(fetched: FetchResult) -> None:
-        if ticket.cancelled:
-            raise NobodyWaits
-
-    drawn: dict[str, Any] = {"do_sample": question.temperature > 0}
-    if question.temperature > 0:
-        drawn |= {"temperature": question.temperature, "top_p": question.top_p, "top_k": 0}
-    encoding = first.join(*others) if others else first
-    answer: Answer = answer_generator.ask(
-        encoding,
-        question.text,
-        history=list(question.history),
-        choices=question.choices,
-        on_fetch=go_on,
-        max_new_tokens=question.max_tokens,
-        return_dict_in_generate=True,
-        **drawn,
-    )
-    output = answer.output
-    ticket.prompt_tokens = output.sequences.shape[1] - len(output.logits)
-    ticket.fetch, ticket.passes = answer.fetch, answer.passes
-    fetched = answer.fetch, answer.fetched_legibility, encoding, range(len(encoding))
-    ticket.words = FetchedWords.of(*fetched, answer_generator.decode)
-    tokens = output.sequences[0, ticket.prompt_tokens :]
-    logprobs = torch.cat(list(output.logits)).float().log_softmax(-1).gather(1, tokens[:, None])[:, 0]
-    return Progress(tokens.tolist(), logprobs.tolist(), finished=True)
-
 
 logger = logging.getLogger(__name__)
 
@@ -130,7 +88,8 @@ class Engine(QuestionQueue):
         self.batched = BatchedLanguageModel(model, self.rows)
         self._fetching, self._passing = threading.Lock(), threading.Lock()
         self._embed_batch = settings.embed_batch or (4 if self.device.type == "cpu" else 8)
-        self._waiting_for_passes: deque[Ticket] = deque()
+        self._waiting_for_passes = deque[Ticket]()
+        self._queues.append(self._waiting_for_passes)
         self._running: dict[str, _Running] = {}
         self._bases: OrderedDict[Page, _Base] = OrderedDict()
         self._managers: dict[bool, ContinuousBatchingManager] = {}
@@ -141,15 +100,12 @@ class Engine(QuestionQueue):
         """Starts the batch, the thread that embeds, and the thread of questions in several passes."""
         self._manager(sampling=False)
         super().start()
-        self._begin(self._answer_in_passes, "passes")
+        passes = partial(self._take_questions, self._waiting_for_passes, self._answer_in_passes, lambda: 1)
+        self._begin(passes, "passes")
 
     def _stop_batches(self) -> None:
         for manager in self._managers.values():
             manager.stop(block=True, hard_stop=True)
-
-    @property
-    def running(self) -> int:
-        return len(self._running)
 
     def choices(self, request: ChatRequest) -> FetchChoices:
         budget: Any = request.budget  # FetchChoices refuses a share
@@ -170,10 +126,6 @@ class Engine(QuestionQueue):
         running = self._end(ticket.number)
         if running is not None:
             running.manager.cancel_request(ticket.number)
-
-    @property
-    def _queues(self) -> list[deque[Ticket]]:
-        return [self._waiting, self._waiting_for_passes]
 
     def _queue_of(self, question: ServedQuestion) -> deque[Ticket]:
         wanted: Any = question.choices  # from `choices`
@@ -202,10 +154,8 @@ class Engine(QuestionQueue):
         rows = {key: range(start, start + len(held[key].encoding)) for key, start in zip(held, starts, strict=False)}
         shown = [[row for image in question.images for row in rows[image.key]] for question in questions]
         encoding, texts = first.join(*others), [question.text for question in questions]
-        history, settings = (
-            [list(question.history) for question in questions],
-            {"max_new_tokens": questions[0].max_tokens},
-        )
+        history = [list(question.history) for question in questions]
+        settings = {"max_new_tokens": questions[0].max_tokens}
         with self._fetching:
             choices, version = self.answer_generator.model.model.fetcher.resolve(wanted), self.version
             asked = QuestionBatch(encoding, shown, texts, choices, history, settings)
@@ -242,12 +192,9 @@ class Engine(QuestionQueue):
                 return
             tokens, own = self._as_ids(ticket, ids, embeds)
             pages = [page for page, _ in ticket.question.pages]
-            manager = self._manager(sampling=ticket.question.temperature > 0)
+            manager = self._manager(sampling=bool(ticket.question.sampling))
             self._running[ticket.number] = _Running(ticket, manager, own, pages, positions)
-        drawn: dict[str, Any] = {}
-        if ticket.question.temperature > 0:
-            drawn = {"temperature": ticket.question.temperature, "top_p": ticket.question.top_p}
-        most = ticket.question.max_tokens
+        most, drawn = ticket.question.max_tokens, ticket.question.sampling
         manager.add_request(tokens, request_id=ticket.number, max_new_tokens=most, streaming=True, **drawn)
 
     def _as_ids(self, ticket: Ticket, ids: Tensor, embeds: Tensor) -> tuple[list[int], list[int]]:
@@ -282,21 +229,44 @@ class Engine(QuestionQueue):
 
     # ---- the thread of questions in several passes
 
-    def _answer_in_passes(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: not self.alive or self._waiting_for_passes)
-                if not self.alive:
-                    return
-                ticket = self._waiting_for_passes.popleft()
-            try:
-                with self._passing:
-                    ticket.version = self.version
-                    ticket.push(answer_in_passes(self.answer_generator, ticket))
-            except NobodyWaits:
-                pass
-            except Exception as error:
-                self._refuse(ticket, error)
+    def _answer_in_passes(self, batch: list[Ticket]) -> None:
+        """Answers one question, whole; `batch` has no others.
+
+        Raises:
+            ValueError: several pages in several passes, or more passes than the context holds.
+            EngineStopped: the question was cancelled.
+        """
+        (ticket,) = batch
+        question = ticket.question
+        first, *others = (image.encoding for image in question.images)
+        encoding = first.join(*others) if others else first
+
+        def go_on(fetched: FetchResult) -> None:
+            if ticket.cancelled:
+                raise EngineStopped
+
+        choices: Any = question.choices  # from `choices`
+        drawn = {"do_sample": True, "top_k": 0, **question.sampling} if question.sampling else {"do_sample": False}
+        with self._passing:
+            ticket.version = self.version
+            answer = self.answer_generator.ask(
+                encoding,
+                question.text,
+                history=list(question.history),
+                choices=choices,
+                on_fetch=go_on,
+                max_new_tokens=question.max_tokens,
+                return_dict_in_generate=True,
+                **drawn,
+            )
+        output = answer.output
+        ticket.prompt_tokens = output.sequences.shape[1] - len(output.logits)
+        ticket.fetch, ticket.passes = answer.fetch, answer.passes
+        fetched = answer.fetch, answer.fetched_legibility, encoding, range(len(encoding))
+        ticket.words = FetchedWords.of(*fetched, self.answer_generator.decode)
+        tokens = output.sequences[0, ticket.prompt_tokens :]
+        logprobs = torch.cat(list(output.logits)).float().log_softmax(-1).gather(1, tokens[:, None])[:, 0]
+        ticket.push(Progress(tokens.tolist(), logprobs.tolist(), finished=True))
 
     # ---- the batch, and the threads that read its answers
 

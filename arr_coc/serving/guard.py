@@ -30,7 +30,6 @@ class Guard:
     def __init__(self, app: ASGIApp, settings: ServerSettings, metrics: Metrics) -> None:
         self.app, self.settings, self.metrics = app, settings, metrics
         self.open = 0  # requests that are being read or answered
-        self.draining = False  # whether the server is ending; it then refuses new requests
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers one request, or passes it on."""
@@ -55,21 +54,16 @@ class Guard:
 
     def _admit(self, scope: Scope) -> None:
         headers = {name.lower(): value for name, value in scope["headers"]}
-        if self.draining:
-            raise _Refusal(503, "draining", "the server is ending; try another", retry_after=5)
-        if self.settings.api_keys and not self._knows(headers.get(b"authorization", b"")):
+        scheme, _, shown = headers.get(b"authorization", b"").partition(b" ")
+        # Compares with all keys, each in constant time, so that the time reveals nothing about them.
+        matches = [hmac.compare_digest(shown, key.encode()) for key in self.settings.api_keys]
+        if self.settings.api_keys and not (scheme.lower() == b"bearer" and any(matches)):
             raise _Refusal(401, "key", "Authorization: expected Bearer and a key of this server; got another")
         if self.open > self.settings.max_open:
             raise _Refusal(429, "busy", "too many requests are open; try again", retry_after=1)
         length = headers.get(b"content-length", b"0")
         if not length.isdigit() or int(length) > self.settings.max_body:
             raise _Refusal(413, "body_size", f"body: expected at most {self.settings.max_body} bytes; got more")
-
-    def _knows(self, header: bytes) -> bool:
-        scheme, _, shown = header.partition(b" ")
-        # Compares with all keys, each in constant time, so that the time reveals nothing about them.
-        matches = [hmac.compare_digest(shown, key.encode()) for key in self.settings.api_keys]
-        return scheme.lower() == b"bearer" and any(matches)
 
     async def _body(self, scope: Scope, receive: Receive) -> bytes:
         limit, content = self.settings.max_body, bytearray()

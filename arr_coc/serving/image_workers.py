@@ -3,10 +3,10 @@
 There are three kinds of processes. The server has a `WorkerPool`, which replaces workers that hang or die; a worker
 serves one request at a time. Workers are forked from a nursery, which has imported their modules and gets no images:
 
-    python -m arr_coc.serving.image_workers DESCRIPTOR
+    python -m arr_coc.serving.image_workers DESCRIPTOR JSON
 
-DESCRIPTOR is one end of a socket. Its first line is JSON: the image processor and the limits. Requests follow: "F"
-with a descriptor forks a worker that uses this connection, and the reply is its process id; "K" with a process id ends
+DESCRIPTOR is one end of a socket; JSON holds the image processor and the limits. Requests by the socket are: "F" with
+a descriptor forks a worker that uses this connection, and the reply is its process id; "K" with a process id ends
 that worker. When the other end closes, the nursery ends with its workers. (multiprocessing's fork server runs the
 caller's main module again and sends pickles.)
 
@@ -153,20 +153,16 @@ class Nursery:
 
     def __init__(self, processor: ArrCocImageProcessor, limits: ImageLimits) -> None:
         self._socket, theirs = socket.socketpair()
-        command = [sys.executable, "-m", __name__, str(theirs.fileno())]
+        described = json.dumps([processor.to_dict(), asdict(limits)])
+        command = [sys.executable, "-m", __name__, str(theirs.fileno()), described]
         # A separate session, so that an interrupt at the terminal reaches the server only, which drains first.
         with theirs:
             self._process = subprocess.Popen(
                 command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, start_new_session=True
             )
-        self._socket.sendall(json.dumps([processor.to_dict(), asdict(limits)]).encode() + b"\n")
 
     def fork(self) -> tuple[int, Connection]:
-        """Forks a worker and returns its process id and the connection to it.
-
-        Raises:
-            OSError: the nursery has ended.
-        """
+        """Forks a worker and returns its process id and the connection to it. Raises OSError: the nursery has ended."""
         ours, theirs = socket.socketpair()
         with theirs:
             socket.send_fds(self._socket, [b"F" + _NUMBER.pack(0)], [theirs.fileno()])
@@ -187,17 +183,10 @@ class Nursery:
         self._process.wait()
 
 
-def _serve(control: socket.socket) -> None:
-    line = bytearray()
-    while not line.endswith(b"\n"):
-        line += control.recv(1) or sys.exit(0)
-    described, limited = json.loads(line)
-    policy: dict[str, Any] = limited["policy"]
-    policy |= {name: tuple(value) for name, value in policy.items() if isinstance(value, list)}
-    processor, limits = (
-        ArrCocImageProcessor.from_dict(described),
-        ImageLimits(limited["pixels"], GuardedSources(**policy)),
-    )
+def _serve(control: socket.socket, described: str) -> None:
+    image_processor, limited = json.loads(described)
+    processor = ArrCocImageProcessor.from_dict(image_processor)
+    limits = ImageLimits(limited["pixels"], GuardedSources(**limited["policy"]))
     workers: set[int] = set()
     while True:
         message, descriptors, _, _ = socket.recv_fds(control, 1 + _NUMBER.size, 1)
@@ -232,33 +221,12 @@ GRACE = 5.0  # extra seconds beyond the limit of one image, so that a download's
 ATTEMPTS = 2  # workers that one image can crash before it is refused; the first crash can have another cause
 
 
-class WorkerLost(Exception):
-    """The worker process ended before it answered."""
-
-
 @dataclass(eq=False)
 class _Worker:
     """One process and its connection."""
 
     process: int
     connection: Connection
-
-    def ask(self, message: bytes, seconds: float, most_bytes: int) -> bytes:
-        """The answer to one request.
-
-        Raises:
-            TimeoutError: no answer in time.
-            WorkerLost: the process ended, or answered more than `most_bytes`.
-        """
-        try:
-            self.connection.send_bytes(message)
-            if not self.connection.poll(seconds):
-                raise TimeoutError
-            return self.connection.recv_bytes(most_bytes)
-        except (EOFError, OSError) as error:
-            if isinstance(error, TimeoutError):
-                raise
-            raise WorkerLost from error
 
 
 class WorkerPool:
@@ -300,15 +268,13 @@ class WorkerPool:
         """Process ids, for monitoring."""
         return [worker.process for worker in self._workers]
 
-    async def prepare(self, content: bytes) -> PreparedImage:
-        """Decodes an image file. Raises ValueError: not an image, or it exceeds the limits."""
-        return await self._prepared(CONTENT + content)
+    async def prepare(self, image: bytes | str) -> PreparedImage:
+        """Decodes an image file, or downloads the one at an http(s) URL.
 
-    async def download(self, url: str) -> PreparedImage:
-        """Downloads and decodes the image at an http(s) URL; errors as in `prepare`."""
-        return await self._prepared(URL + url.encode())
-
-    async def _prepared(self, message: bytes) -> PreparedImage:
+        Raises:
+            ValueError: not an image, or it exceeds the limits.
+        """
+        message = CONTENT + image if isinstance(image, bytes) else URL + image.encode()
         worker = await self._idle.get()
         # The thread continues if the request is cancelled, as only the thread knows when the worker is idle again.
         work_done = asyncio.get_running_loop().run_in_executor(self._threads, self._ask, worker, message)
@@ -325,15 +291,15 @@ class WorkerPool:
 
     def _ask(self, worker: _Worker, message: bytes) -> tuple[bytes, _Worker]:
         """The worker's answer, and the worker that is idle afterwards."""
+        seconds = SECONDS + GRACE * (message[:1] == URL)
         for _ in range(ATTEMPTS):
-            try:
-                return worker.ask(message, SECONDS + GRACE * (message[:1] == URL), self._most_bytes), worker
-            except TimeoutError:
-                worker = self._replaced(worker)
+            with suppress(EOFError, OSError):  # the process ended, or answered more than may be
+                worker.connection.send_bytes(message)
+                if worker.connection.poll(seconds):
+                    return worker.connection.recv_bytes(self._most_bytes), worker
                 refusal = f"image: expected one that decodes within {SECONDS:g} s; got a slower one"
-                return REFUSED + refusal.encode(), worker
-            except WorkerLost:
-                worker = self._replaced(worker)
+                return REFUSED + refusal.encode(), self._replaced(worker)
+            worker = self._replaced(worker)
         return REFUSED + b"image: expected one that can be decoded; got one that ends the decoder", worker
 
     def _begin(self) -> _Worker:
@@ -344,7 +310,7 @@ class WorkerPool:
 
     def _replaced(self, worker: _Worker) -> _Worker:
         if self._stopped:
-            raise WorkerLost
+            raise RuntimeError("the image workers have been stopped")
         logger.warning("an image worker ended or hung; another takes its place")
         self.on_restart()
         self._workers.discard(worker)
@@ -355,4 +321,4 @@ class WorkerPool:
 
 
 if __name__ == "__main__":
-    _serve(socket.socket(fileno=int(sys.argv[1])))
+    _serve(socket.socket(fileno=int(sys.argv[1])), sys.argv[2])

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, model_validator
 from starlette.responses import JSONResponse
 
 from ..attached.scoring import AttachedFetch
@@ -49,6 +49,8 @@ EXPECTED = {
     "too_short": "a length of at least {min_length}",
     "too_long": "a length of at most {max_length}",
     "string_too_long": "at most {max_length} characters",
+    "union_tag_invalid": "type {expected_tags}",
+    "union_tag_not_found": "an object with a type",
 }
 """What was expected, by pydantic's type of an error; in braces: values of its context."""
 
@@ -106,6 +108,8 @@ def _described(error: Mapping[str, Any]) -> str:
     value = error.get("input")
     if error["type"] == "missing":
         return "none"
+    if error["type"] == "union_tag_invalid":
+        return shorten(error["ctx"]["tag"], 40)
     if error["type"] == "json_invalid" or isinstance(value, bytes):
         return "other content"
     if isinstance(value, dict):
@@ -166,10 +170,6 @@ class FilePart(Strict):
     file: FileData
 
 
-PARTS = ("text", "image_url", "file")
-_SOURCES = {"image_url": "url", "file": "file_data"}  # the field of each part that names its source
-
-
 class JsonSchema(BaseModel):
     """A schema and its name; other fields have no effect."""
 
@@ -193,18 +193,6 @@ class Message(Strict):
     annotations: list[Any] | None = Field(None, max_length=0)
     tool_calls: list[Any] | None = Field(None, max_length=0)
     name: str | None = None
-
-    @field_validator("content", mode="before")
-    @classmethod
-    def _known_parts(cls, content: Any) -> Any:
-        for number, part in enumerate(content if isinstance(content, list) else []):
-            kind = part.get("type") if isinstance(part, dict) else type(part).__name__
-            if kind not in PARTS:
-                raise ValueError(f"part {number}: expected type {', '.join(PARTS)}; got {shorten(str(kind), 40)}")
-            if (name := _SOURCES.get(kind)) and not (isinstance(part.get(kind), dict) and name in part[kind]):
-                given = type(part.get(kind)).__name__ if kind in part else "none"
-                raise ValueError(f'part {number}: expected "{kind}": {{"{name}": ...}}; got {given}')
-        return content
 
     @property
     def text(self) -> str:

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,15 +25,6 @@ from .encodings import HeldEncoding
 from .protocol import ChatRequest
 from .settings import ServerSettings
 
-
-@dataclass(frozen=True)
-class AttachedChoices:
-    """How tokens of a published model are fetched: see `AttachedReader.generate`."""
-
-    strategy: str
-    budget: float | int | str
-
-
 Page = tuple[bytes, int]
 """The key of an image or document, and the row of the page in its encoding."""
 
@@ -44,10 +36,15 @@ class ServedQuestion:
     text: str
     images: tuple[HeldEncoding, ...]  # the prompt's images, in order
     history: tuple[Turn, ...] = ()  # earlier questions and answers
-    choices: FetchChoices | AttachedChoices = AS_CONFIGURED
+    choices: FetchChoices | Mapping[str, Any] = AS_CONFIGURED  # for a published model: options of its `ask`
     max_tokens: int = 64
     temperature: float = 0.0  # of sampling; 0: greedy decoding
     top_p: float = 1.0  # sampling uses the likeliest tokens up to this total probability
+
+    @property
+    def sampling(self) -> dict[str, Any]:
+        """The settings by which tokens are drawn; none where decoding is greedy."""
+        return {"temperature": self.temperature, "top_p": self.top_p} if self.temperature > 0 else {}
 
     @property
     def joint(self) -> bool:
@@ -158,7 +155,8 @@ class QuestionQueue(ABC):
         self.settings, self.device, self.on_alone = settings, device, on_alone
         self.alive, self.version = False, CHECKPOINT  # whether it answers; the version of the scorer
         self._max_running = settings.max_running or (8 if device.type == "cpu" else 64)
-        self._waiting: deque[Ticket] = deque()
+        self._waiting = deque[Ticket]()
+        self._queues = [self._waiting]
         self._threads: list[threading.Thread] = []
         self._changed = threading.Condition()
         self._numbers = itertools.count()
@@ -169,7 +167,7 @@ class QuestionQueue(ABC):
     def start(self) -> None:
         """Starts the thread that takes questions."""
         self.alive = True
-        self._begin(self._take_questions, "embedder")
+        self._begin(partial(self._take_questions, self._waiting, self._answer, lambda: self._room), "embedder")
 
     def stop(self) -> None:
         """Stops at once; unanswered questions fail with `EngineStopped`."""
@@ -187,9 +185,9 @@ class QuestionQueue(ABC):
         return sum(map(len, self._queues))
 
     @property
-    @abstractmethod
     def running(self) -> int:
         """The number of questions in a batch."""
+        return len(self._under_way())
 
     @abstractmethod
     def choices(self, request: ChatRequest) -> Any:
@@ -223,10 +221,12 @@ class QuestionQueue(ABC):
 
     # ---- the thread that takes questions
 
-    def _take_questions(self) -> None:
-        while batch := self._next_batch():
+    def _take_questions(
+        self, waiting: deque[Ticket], answer: Callable[[list[Ticket]], None], room: Callable[[], int]
+    ) -> None:
+        while batch := self._next_batch(waiting, room):
             began = time.monotonic()
-            self._try(batch, self._answer)
+            self._try(batch, answer)
             self._seconds += 0.05 * ((time.monotonic() - began) / len(batch) - self._seconds)
 
     @abstractmethod
@@ -251,17 +251,17 @@ class QuestionQueue(ABC):
             logger.error("a question failed", exc_info=error)
         ticket.push(error)
 
-    def _next_batch(self) -> list[Ticket]:
+    def _next_batch(self, waiting: deque[Ticket], room: Callable[[], int]) -> list[Ticket]:
         """Waits for room and returns the next questions that fit into one batch; empty at the end."""
         with self._changed:
-            self._changed.wait_for(lambda: not self.alive or (self._waiting and self._room > 0))
+            self._changed.wait_for(lambda: not self.alive or (waiting and room() > 0))
             if not self.alive:
                 return []
-            first = self._waiting.popleft()
-            batch, room = [first], self._room
-            for ticket in [*self._waiting]:
-                if len(batch) < room and self._go_together(first.question, ticket.question):
-                    self._waiting.remove(ticket)
+            first, free = waiting.popleft(), room()
+            batch = [first]
+            for ticket in [*waiting]:
+                if len(batch) < free and self._go_together(first.question, ticket.question):
+                    waiting.remove(ticket)
                     batch.append(ticket)
             return batch
 
@@ -275,10 +275,6 @@ class QuestionQueue(ABC):
         """Whether two questions can be in one batch."""
 
     # ---- parts of an engine
-
-    @property
-    def _queues(self) -> list[deque[Ticket]]:
-        return [self._waiting]
 
     def _queue_of(self, question: ServedQuestion) -> deque[Ticket]:
         return self._waiting

@@ -1,33 +1,39 @@
 """A server's logs of its use (examples, feedback), and the watch over its scorer's versions.
 
 `ExampleLog` keeps a sample of all answers, and all failed or improbable ones. Answers never wait for it: a thread
-writes the entries; if it is too slow, entries are dropped and counted. `VersionWatch` makes the engine fetch with the
-version of the scorer that is in use.
+writes the entries; if it is too slow, entries are dropped and counted. `FeedbackDesk` matches feedback with an answer
+and keeps it. `VersionWatch` makes the engine fetch with the version of the scorer that is in use.
 """
 
+import asyncio
 import logging
 import random
 import threading
+from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
+from pydantic import Field
 
-from ..data import feedback
+from ..data.feedback import JOURNAL as FEEDBACK
+from ..data.feedback import Feedback
+from ..data.records import boxes_of
 from ..evaluation.prediction_loop import weights_hash
 from ..files import read_json
 from ..journal import Journal
 from ..learning.versions import CHECKPOINT, DECISION, Versions, adapted_fetcher
 from ..modeling.fetcher import FetchChoices, RunningBackFetcher
-from .encodings import EncodingStore
+from .encodings import EncodingStore, HeldEncoding
 from .engine import Engine
 from .examples import JOURNAL, Hook, LoggedExample, fetched_patches, load_hook
-from .feedback_desk import FeedbackDesk
 from .metrics import Metrics
+from .protocol import Strict
 from .question_queue import FAILED, Ended, QuestionQueue
 from .settings import UseSettings
 
@@ -43,10 +49,10 @@ class ExampleLog:
     """
 
     def __init__(
-        self, journal: Journal, settings: UseSettings, weights: str, hook: Hook, registry: CollectorRegistry
+        self, folder: Path, settings: UseSettings, weights: str, hook: Hook, registry: CollectorRegistry
     ) -> None:
-        assert journal.name == JOURNAL
-        self.journal, self.settings, self.weights, self.hook = journal, settings, weights, hook
+        self.settings, self.weights, self.hook = settings, weights, hook
+        self.journal = Journal(folder, JOURNAL, limit=settings.examples_bytes, forgets=True, durable=False)
         self.draw: Callable[[], float] = random.random
         self.kept = Counter("arr_coc_examples", "Examples by what became of them.", ["outcome"], registry=registry)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="examples")
@@ -172,6 +178,113 @@ class VersionWatch:
                 self._refused = str(error)
 
 
+_ID = "chatcmpl-"
+
+
+class FeedbackRequest(Strict):
+    """The body of /v1/feedback: about the answer with an `id`, or about an `image` and a `question`.
+
+    `answer` is the right answer; `boxes` are the places of it and of its label, px of the image as sent.
+    """
+
+    right: bool
+    id: str | None = None
+    image: str | None = None
+    question: str | None = None
+    answer: str | None = Field(None, max_length=10_000)
+    boxes: list[list[float]] = Field(default_factory=list, max_length=100)
+
+
+class UnknownAnswer(ValueError):
+    """No recent answer has this id."""
+
+
+About = tuple[Feedback, tuple[int, int]]
+"""An answer that feedback is about, and the (height, width) of its image, px."""
+
+
+class FeedbackDesk:
+    """Accepts feedback, which is on disk when it is acknowledged, and remembers the latest answers for it.
+
+    Args:
+        store: encodes images that are sent with feedback.
+        hook: see `examples`.
+    """
+
+    def __init__(
+        self, folder: Path, settings: UseSettings, engine: QuestionQueue, store: EncodingStore, hook: Hook
+    ) -> None:
+        self.engine, self.store, self.hook = engine, store, hook
+        self.journal = Journal(folder, FEEDBACK, limit=settings.feedback_bytes, forgets=False, durable=True)
+        self.limit, self.bytes = settings.remembered_bytes, 0  # of images whose answers are remembered
+        self._remembered: OrderedDict[str, About] = OrderedDict()
+
+    def watch(self, ended: Ended) -> None:
+        """Remembers an answer about one image; called by the event loop."""
+        question = ended.ticket.question
+        if ended.finish not in ("stop", "length") or ended.answer is None or len(question.images) != 1:
+            return
+        if len(question.images[0].contents) != 1:  # several images share their base tokens
+            return
+        image, said = question.images[0], ended.answer[0] or None
+        own = {"said": said, "history": question.history, "version": ended.ticket.version}
+        self._remembered[_ID + ended.number] = _about(image, question.text, **own)
+        self.bytes += len(image.contents[0])
+        while self.bytes > self.limit:
+            _, oldest = self._remembered.popitem(last=False)
+            self.bytes -= len(oldest[0].image)
+
+    async def take(self, request: FeedbackRequest) -> None:
+        """Keeps feedback; it is on disk when this returns.
+
+        Raises:
+            UnknownAnswer: no recent answer has the id.
+            ValueError: the feedback names no answer, or is invalid.
+            JournalFull, OSError: the feedback cannot be kept.
+        """
+        about, (height, width) = await self._find(request)
+        answer = None if request.answer is None else request.answer.strip()
+        if answer == "" or (request.right and not (answer or about.said)):
+            raise ValueError("answer: expected one that is not blank; got none")
+        if request.right and about.said and answer not in (None, about.said):
+            raise ValueError("answer: expected none beside an answer that is right; got another one")
+        boxes = boxes_of(request.boxes)
+        for x0, y0, x1, y1 in boxes:
+            if not (0 <= x0 < x1 <= width and 0 <= y0 < y1 <= height):
+                raise ValueError(f"boxes: expected boxes inside {width} x {height} px; got {[x0, y0, x1, y1]}")
+        time = datetime.now(UTC).isoformat(timespec="milliseconds")
+        feedback = replace(about, right=request.right, answer=answer, boxes=boxes, time=time)
+        await asyncio.to_thread(self._keep, feedback)
+
+    def _keep(self, feedback: Feedback) -> None:
+        redacted = self.hook(feedback)
+        if redacted is not None:
+            self.journal.append(redacted.content())
+
+    def stop(self) -> None:
+        """Closes the journal."""
+        self.journal.close()
+
+    async def _find(self, request: FeedbackRequest) -> About:
+        asked = request.image is not None and request.question is not None
+        if (request.id is None) is not asked:
+            raise ValueError("id: expected the id of an answer, or image and question; got both, or neither")
+        if request.id is not None:
+            if request.id not in self._remembered:
+                raise UnknownAnswer("id: expected an answer that is remembered; got another: send image and question")
+            return self._remembered[request.id]
+        assert request.image is not None and request.question is not None
+        if not request.question.strip():
+            raise ValueError("question: expected one; got an empty one")
+        return _about(await self.store.get(request.image), request.question, version=self.engine.version)
+
+
+def _about(image: HeldEncoding, question: str, **others: Any) -> About:
+    """What feedback on an answer begins with; `others`: fields of `Feedback`."""
+    size = image.seen[0]["height"], image.seen[0]["width"]
+    return Feedback(image.contents[0], question, right=False, **others), size
+
+
 class Use:
     """The configured logs of one server, and the watch over its scorer's versions.
 
@@ -189,17 +302,13 @@ class Use:
         self.desk: FeedbackDesk | None = None
         self.versions: VersionWatch | None = None
         if settings.feedback is not None:
-            limit = settings.feedback_bytes
-            journal = Journal(settings.feedback, feedback.JOURNAL, limit=limit, forgets=False, durable=True)
-            self.desk = FeedbackDesk(journal, store, settings.remembered_bytes, hook, lambda: engine.version)
+            self.desk = FeedbackDesk(settings.feedback, settings, engine, store, hook)
         if settings.examples is None and settings.versions is None:
             return
         assert isinstance(engine, Engine), "of our own models alone"
         weights = weights_hash(engine.model)
         if settings.examples is not None:
-            limit = settings.examples_bytes
-            journal = Journal(settings.examples, JOURNAL, limit=limit, forgets=True, durable=False)
-            self.examples = ExampleLog(journal, settings, weights, hook, registry)
+            self.examples = ExampleLog(settings.examples, settings, weights, hook, registry)
         if settings.versions is not None:
             self.versions = VersionWatch(engine, settings.versions, settings.versions_seconds, weights, registry)
 
