@@ -4,16 +4,18 @@ import asyncio
 import json
 import math
 import secrets
+import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from ..modeling.answers import calibrated
+from ..attached.scoring import AttachedFetch
+from ..modeling.answers import budget_warning, calibrated
 from ..modeling.processing_arr_coc import checked_questions
 from .answers import AnswerText, SchemaField, as_object, fields_of, misfit
 from .encodings import EncodingStore
 from .metrics import Metrics, length_label, tier_label
-from .protocol import ChatRequest, Completion, error_body, fetch_summary
+from .protocol import ChatRequest, error_body
 from .question_queue import Ended, EngineStopped, Progress, QuestionQueue, ServedQuestion, Ticket
 from .settings import ServerSettings
 
@@ -106,7 +108,7 @@ class RunningAnswer:
     def __init__(self, chat: Chat, request: ChatRequest, stops: list[str], ticket: Ticket, began: float) -> None:
         self.chat, self.request, self.stops, self.began = chat, request, stops, began
         self.number = secrets.token_hex(12)  # unique, also across runs of the server
-        self.completion = Completion(self.number, chat.name)
+        self._head = {"id": f"chatcmpl-{self.number}", "created": int(time.time()), "model": chat.name}
         self.deadline, self._clock = began + chat.settings.answer_seconds, asyncio.get_running_loop().time
         self._text = AnswerText(chat.engine.tokenizer, stops)
         self._ticket, self._progress = ticket, ticket.progress()
@@ -165,20 +167,30 @@ class RunningAnswer:
             pass
         text = self._text.text(self._latest.tokens)
         logprobs = self._logprobs(self._text.thought(self._latest.tokens)) if self.request.logprobs else None
-        return self.completion.whole(text, self._finish, self._usage(), logprobs, self._fetched())
+        message = {"role": "assistant", "content": text, "refusal": None}
+        choice = {"index": 0, "message": message, "finish_reason": self._finish, "logprobs": logprobs}
+        told = {"choices": [choice], "usage": self._usage(), "arr_coc": self._fetched()}
+        return {**self._head, "object": "chat.completion", **told}
+
+    def event(
+        self, delta: dict[str, Any], finish: str | None = None, logprobs: dict[str, Any] | None = None, **more: Any
+    ) -> str:
+        """One event of a streamed answer."""
+        choice = {"index": 0, "delta": delta, "finish_reason": finish, "logprobs": logprobs}
+        return _event({**self._head, "object": "chat.completion.chunk", "choices": [choice], **more})
 
     async def events(self) -> AsyncIterator[str]:
         """Server-sent events; calls `end` after the last one, or when the client disconnects."""
-        completion, seen = self.completion, 0
+        seen = 0
         try:
-            yield _event(completion.chunk({"role": "assistant", "content": ""}))
+            yield self.event({"role": "assistant", "content": ""})
             async for progress in self._steps():
                 more = self._text.more(progress.tokens, progress.finished)
                 if more:
                     seen = seen or self._text.thought(progress.tokens)
                     logprobs = self._logprobs(seen) if self.request.logprobs else None
                     seen = len(progress.tokens)
-                    yield _event(completion.chunk({"content": more}, logprobs=logprobs))
+                    yield self.event({"content": more}, logprobs=logprobs)
             for event in self.last_events(self._finish, self._fetched(), self._usage()):
                 yield event
         except TimeoutError:
@@ -216,9 +228,9 @@ class RunningAnswer:
 
     def last_events(self, finish: str, fetched: dict[str, Any], used: dict[str, int]) -> Iterator[str]:
         """The events behind the text: the reason of its end, and, if the client requests it, the numbers of tokens."""
-        yield _event(self.completion.chunk({}, finish, arr_coc=fetched))
+        yield self.event({}, finish, arr_coc=fetched)
         if self.request.stream_options is not None and self.request.stream_options.include_usage:
-            yield _event({**self.completion.chunk({}), "choices": [], "usage": used})
+            yield self.event({}, choices=[], usage=used)
         yield "data: [DONE]\n\n"
 
     def _usage(self) -> dict[str, int]:
@@ -226,19 +238,29 @@ class RunningAnswer:
         return {"prompt_tokens": prompt, "completion_tokens": answer, "total_tokens": prompt + answer}
 
     def _fetched(self) -> dict[str, Any]:
-        assert self._ticket.fetch is not None
-        seen = [page for image in self._ticket.question.images for page in image.seen]
-        summary = fetch_summary(self._ticket.fetch, self._ticket.passes, seen)
-        return {**summary, "probability": self._probability()}
+        """The field `arr_coc` of an answer."""
+        ticket, fetch = self._ticket, self._ticket.fetch
+        assert fetch is not None
+        patches = fetch.by_image() if isinstance(fetch, AttachedFetch) else fetch.counts.tolist()
+        told: dict[str, Any] = {"strategy": fetch.strategy, "allocator": fetch.allocator, "patches": patches}
+        told["images"] = [page for image in ticket.question.images for page in image.seen]
+        if not isinstance(fetch, AttachedFetch) and (warning := budget_warning(fetch)):
+            told["warning"] = warning
+        if ticket.passes:
+            told["passes"] = [
+                {"text": own.text, "uncertainty": own.uncertainty, "explored": own.share, "patches": own.fetch.budget}
+                for own in ticket.passes
+            ]
+        return {**told, "probability": self._probability()}
 
 
+@dataclass
 class JsonAnswering:
     """The answers to all fields of a schema as one. The code that starts it must call `end`, also after errors."""
 
-    def __init__(
-        self, fields: Sequence[SchemaField], schema: Mapping[str, Any], answers: Sequence[RunningAnswer]
-    ) -> None:
-        self.fields, self.schema, self.answers = fields, schema, answers
+    fields: Sequence[SchemaField]
+    schema: Mapping[str, Any]
+    answers: Sequence[RunningAnswer]
 
     def end(self) -> None:
         """Frees the answers' resources."""
@@ -280,7 +302,7 @@ class JsonAnswering:
         try:
             body = await self.whole()
             choice = body["choices"][0]
-            yield _event(first.completion.chunk(choice["message"]))
+            yield first.event(choice["message"])
             for event in first.last_events(choice["finish_reason"], body["arr_coc"], body["usage"]):
                 yield event
         except (TimeoutError, EngineStopped):

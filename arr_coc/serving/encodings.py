@@ -160,8 +160,7 @@ class UnknownHandle(ValueError):
 class HeldEncoding:
     """The encoding of an image."""
 
-    key: bytes  # SHA-256 of the image file: equal images have one encoding
-    handle: str  # its name for clients; it cannot be computed from the image alone
+    handle: str  # its name for clients: equal images have one, which cannot be computed from the image alone
     encoding: Any  # the store's encoding of one image, or of several that share their base tokens
     size: int  # bytes
     seen: tuple[dict[str, Any], ...]  # the views of each of its pages, see `seen_pages`
@@ -186,11 +185,6 @@ def _worded(key: bytes, words: Any) -> bytes:
     return key if words == "auto" else hashlib.sha256(key + json.dumps(words).encode()).digest()
 
 
-def _joint_key(images: Sequence[PreparedImage | HeldEncoding]) -> bytes:
-    """The key of several images that are encoded together."""
-    return hashlib.sha256(b"".join(image.key for image in images)).digest()
-
-
 def handle_of(key: bytes, secret: bytes) -> str:
     """The handle of an image's content, an HMAC: equal images have equal handles, and clients cannot tell whether
     another client sent an image."""
@@ -211,9 +205,8 @@ class EncodingStore:
         self.encoder, self.workers, self.limit, self.metrics = encoder, workers, limit, metrics
         self.bytes = 0
         self.keeps_content = False  # whether encodings keep the image files, for logs; set before the first image
-        self._held: OrderedDict[bytes, HeldEncoding] = OrderedDict()
-        self._keys: dict[str, bytes] = {}
-        self._under_way: dict[bytes, asyncio.Task[HeldEncoding]] = {}
+        self._held: OrderedDict[str, HeldEncoding] = OrderedDict()
+        self._under_way: dict[str, asyncio.Task[HeldEncoding]] = {}
         self._secret = secret or secrets.token_bytes(32)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="encoder")
 
@@ -230,16 +223,15 @@ class EncodingStore:
         if scheme == "encoding":
             if words != "auto":
                 raise ValueError("words: expected them with a whole image; got a handle, whose words were read")
-            key = self._keys.get(source.removeprefix(HANDLE))
-            if key is None:
+            if (handle := source.removeprefix(HANDLE)) not in self._held:
                 raise UnknownHandle("encoding: expected a handle that is held; got another: encode the image again")
-            return self._hit(key)
+            return self._hit(handle)
         if scheme == "data":
             content = inline_content(source)
             key = _worded(hashlib.sha256(content).digest(), words)
-            return await self._by_key(key, [source], words)
+            return await self._by_handle(handle_of(key, self._secret), [source], words)
         prepared = await self._prepared([source], words)
-        return await self._by_key(prepared[0].key, [source], words, prepared)
+        return await self._by_handle(handle_of(prepared[0].key, self._secret), [source], words, prepared)
 
     async def get_all(self, sources: Sequence[str], words: Any = None) -> list[HeldEncoding]:
         """The encodings of a prompt's images; one encoding of all images if they cannot be encoded one by one.
@@ -253,14 +245,16 @@ class EncodingStore:
         if isinstance(self.encoder, AttachedEncoder) and len(sources) > 1:
             self._refuse_handles(sources, f"{len(sources)} images", "one")
             prepared = await self._prepared(sources, words)
-            return [await self._by_key(_joint_key(prepared), sources, words, prepared)]
+            joint = handle_of(b"".join(image.key for image in prepared), self._secret)
+            return [await self._by_handle(joint, sources, words, prepared)]
         held = [await self.get(source, words) for source in sources]  # one by one, as a request has one image worker
         encodings = [own.encoding for own in held]
         if isinstance(self.encoder, AttachedEncoder) or len(held) == 1 or self.encoder.share_a_prompt(encodings):
             return held
         pages = sum(map(len, encodings))
         self._refuse_handles(sources, f"{pages} pages, which share their base tokens", "fewer pages")
-        return [await self._by_key(_joint_key(held), sources, words)]
+        joint = handle_of(b"".join(own.handle.encode() for own in held), self._secret)
+        return [await self._by_handle(joint, sources, words)]
 
     @staticmethod
     def _refuse_handles(sources: Sequence[str], shown: str, fewer: str) -> None:
@@ -277,18 +271,16 @@ class EncodingStore:
                 content = inline_content(source)
                 prepared.append(replace(await self.workers.prepare(content), content=content))
             elif scheme in ("http", "https"):
-                self._check_host(source)
+                hosts = self.workers.limits.policy.hosts or ()
+                if (host := urlsplit(source).hostname) not in hosts:
+                    allowed = f"one at {', '.join(hosts)}" if hosts else "a data: URL, as no host is allowed here"
+                    option = "(the server's --image-host HOST allows one)"
+                    raise ValueError(f"image_url: expected {allowed} {option}; got {host}")
                 prepared.append(await self.workers.prepare(source))
             else:
                 expected = "a data: or http(s) URL, or encoding: and a handle"
                 raise ValueError(f"image_url or file_data: expected {expected}; got {shorten(source, 40)!r}")
         return [replace(image, key=_worded(image.key, words), words=words) for image in prepared]
-
-    def _check_host(self, url: str) -> None:
-        hosts = self.workers.limits.policy.hosts or ()
-        if (host := urlsplit(url).hostname) not in hosts:
-            allowed = f"one at {', '.join(hosts)}" if hosts else "a data: URL, as no host is allowed here"
-            raise ValueError(f"image_url: expected {allowed} (the server's --image-host HOST allows one); got {host}")
 
     async def stop(self) -> None:
         """Waits for the image that is being encoded, and encodes no more."""
@@ -296,30 +288,30 @@ class EncodingStore:
             task.cancel()
         await asyncio.to_thread(self._thread.shutdown, cancel_futures=True)
 
-    def _hit(self, key: bytes) -> HeldEncoding:
+    def _hit(self, handle: str) -> HeldEncoding:
         self.metrics.encodings.labels("hit").inc()
-        self._held.move_to_end(key)
-        return self._held[key]
+        self._held.move_to_end(handle)
+        return self._held[handle]
 
-    async def _by_key(
-        self, key: bytes, sources: Sequence[str], words: Any, prepared: list[PreparedImage] | None = None
+    async def _by_handle(
+        self, handle: str, sources: Sequence[str], words: Any, prepared: list[PreparedImage] | None = None
     ) -> HeldEncoding:
-        if key in self._held:
-            return self._hit(key)
-        task = self._under_way.get(key)
+        if handle in self._held:
+            return self._hit(handle)
+        task = self._under_way.get(handle)
         self.metrics.encodings.labels("miss" if task is None else "shared").inc()
         if task is None:
-            task = self._under_way[key] = asyncio.create_task(self._encode(key, sources, words, prepared))
-            task.add_done_callback(lambda done: self._ended(key, done))
+            task = self._under_way[handle] = asyncio.create_task(self._encode(handle, sources, words, prepared))
+            task.add_done_callback(lambda done: self._ended(handle, done))
         return await asyncio.shield(task)  # a disconnected client does not cancel it for others
 
-    def _ended(self, key: bytes, task: "asyncio.Task[HeldEncoding]") -> None:
-        del self._under_way[key]
+    def _ended(self, handle: str, task: "asyncio.Task[HeldEncoding]") -> None:
+        del self._under_way[handle]
         if not task.cancelled():
             task.exception()  # all clients may have disconnected
 
     async def _encode(
-        self, key: bytes, sources: Sequence[str], words: Any, prepared: list[PreparedImage] | None
+        self, handle: str, sources: Sequence[str], words: Any, prepared: list[PreparedImage] | None
     ) -> HeldEncoding:
         prepared = prepared or await self._prepared(sources, words)
         with self.metrics.encode_seconds.time():
@@ -327,15 +319,14 @@ class EncodingStore:
             encoding, seen = await encoded
         contents = tuple(image.content for image in prepared) if self.keeps_content else ()
         size = size_of(encoding) + sum(map(len, contents))
-        held = HeldEncoding(key, handle_of(key, self._secret), encoding, size, seen, contents)
+        held = HeldEncoding(handle, encoding, size, seen, contents)
         if size > self.limit:
             self.metrics.fallbacks.labels("not_held").inc()
             return held
-        self._held[key], self._keys[held.handle] = held, key
+        self._held[handle] = held
         self.bytes += size
         while self.bytes > self.limit:
             _, oldest = self._held.popitem(last=False)
-            del self._keys[oldest.handle]
             self.bytes -= oldest.size
         return held
 

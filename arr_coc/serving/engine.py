@@ -148,11 +148,11 @@ class Engine(QuestionQueue):
         """Scores, fetches and places for all questions of the batch, and passes them to the language model."""
         questions = [ticket.question for ticket in batch]
         wanted: Any = questions[0].choices  # from `choices`
-        held = {image.key: image for question in questions for image in question.images}
+        held = {image.handle: image for question in questions for image in question.images}
         first, *others = encodings = [image.encoding for image in held.values()]
         starts = itertools.accumulate(map(len, encodings), initial=0)
-        rows = {key: range(start, start + len(held[key].encoding)) for key, start in zip(held, starts, strict=False)}
-        shown = [[row for image in question.images for row in rows[image.key]] for question in questions]
+        rows = {name: range(at, at + len(held[name].encoding)) for name, at in zip(held, starts, strict=False)}
+        shown = [[row for image in question.images for row in rows[image.handle]] for question in questions]
         encoding, texts = first.join(*others), [question.text for question in questions]
         history = [list(question.history) for question in questions]
         settings = {"max_new_tokens": questions[0].max_tokens}

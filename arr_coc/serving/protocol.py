@@ -4,16 +4,12 @@ Unsupported fields that would change the answer are refused, not ignored.
 """
 
 import json
-import time
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, model_validator
 from starlette.responses import JSONResponse
 
-from ..attached.scoring import AttachedFetch
-from ..modeling.answers import Pass, budget_warning
-from ..modeling.fetcher import FetchResult
 from ..modeling.image_loading import shorten
 from ..modeling.processing_arr_coc import Turn
 
@@ -322,41 +318,3 @@ def error_response(status: int, message: str, *, seconds: int | None = None, **m
     kind = "invalid_request_error" if status < 429 else "server_error"
     headers = None if seconds is None else {"Retry-After": str(seconds)}
     return JSONResponse(error_body(message, kind, **more), status, headers)
-
-
-class Completion:
-    """The answer `number` to one request, whole or in chunks; `model`: its name for clients."""
-
-    def __init__(self, number: str, model: str) -> None:
-        self.head = {"id": f"chatcmpl-{number}", "created": int(time.time()), "model": model}
-
-    def whole(
-        self, text: str, finish: str, usage: dict[str, int], logprobs: dict[str, Any] | None, fetched: dict[str, Any]
-    ) -> dict[str, Any]:
-        """The body of an answer that is not streamed."""
-        message = {"role": "assistant", "content": text, "refusal": None}
-        choice = {"index": 0, "message": message, "finish_reason": finish, "logprobs": logprobs}
-        return {**self.head, "object": "chat.completion", "choices": [choice], "usage": usage, "arr_coc": fetched}
-
-    def chunk(
-        self, delta: dict[str, Any], finish: str | None = None, logprobs: dict[str, Any] | None = None, **more: Any
-    ) -> dict[str, Any]:
-        """One event of a streamed answer."""
-        choice = {"index": 0, "delta": delta, "finish_reason": finish, "logprobs": logprobs}
-        return {**self.head, "object": "chat.completion.chunk", "choices": [choice], **more}
-
-
-def fetch_summary(
-    fetch: FetchResult, passes: Sequence[Pass] = (), seen: Sequence[Mapping[str, Any]] = ()
-) -> dict[str, Any]:
-    """The fetched patches: strategy, allocator, patches and views of each page; with several passes, for each pass."""
-    patches = fetch.by_image() if isinstance(fetch, AttachedFetch) else fetch.counts.tolist()
-    summary: dict[str, Any] = {"strategy": fetch.strategy, "allocator": fetch.allocator, "patches": patches}
-    summary["images"] = list(seen)
-    if not isinstance(fetch, AttachedFetch) and (warning := budget_warning(fetch)):
-        summary["warning"] = warning
-    history = [
-        {"text": own.text, "uncertainty": own.uncertainty, "explored": own.share, "patches": own.fetch.budget}
-        for own in passes
-    ]
-    return {**summary, "passes": history} if passes else summary

@@ -25,8 +25,8 @@ from .encodings import HeldEncoding
 from .protocol import ChatRequest
 from .settings import ServerSettings
 
-Page = tuple[bytes, int]
-"""The key of an image or document, and the row of the page in its encoding."""
+Page = tuple[str, int]
+"""The handle of an image or document, and the row of the page in its encoding."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class ServedQuestion:
     @property
     def pages(self) -> list[tuple[Page, ImageEncoding]]:
         """The page in each slot of the prompt, and its encoding."""
-        return [((image.key, row), image.encoding) for image in self.images for row in range(len(image.encoding))]
+        return [((image.handle, row), image.encoding) for image in self.images for row in range(len(image.encoding))]
 
 
 @dataclass(frozen=True)
