@@ -187,7 +187,7 @@ def test_render_refuses_unknown_domains_and_names_missing_fonts_before_it_writes
         assert "apt-get install fonts-liberation fonts-freefont-ttf " in capsys.readouterr().err
     assert main(["render", str(tmp_path / "pages"), "--size", "1"]) == 2
     assert main(["render", str(tmp_path / "pages"), "--pages", "0"]) == 2
-    assert "pages: expected at least 1; got 0" in capsys.readouterr().err
+    assert "pages: expected a number of at least 1; got 0" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 

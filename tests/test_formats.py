@@ -50,7 +50,7 @@ def test_every_format_gives_records_that_its_metric_scores(name: str) -> None:
     for record in pickle.loads(pickle.dumps(list(records))):
         assert load_image(record.picture).size == ((128, 128) if name == "rendered" else (WIDTH, HEIGHT))
     again = open_records(spec)
-    assert list(again) == list(records) and open_source(spec).digest(again) == source.digest(records)
+    assert list(again) == list(records)
     assert list(open_records(spec, limit=1)) == [records[0]]
 
 

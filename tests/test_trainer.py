@@ -159,7 +159,7 @@ def moved(checkpoint: Path, folder: Path, weight: float) -> float:
     trainer = make_trainer(adapt(model, ("scorer",), r=4), processor, phase, folder, device=CPU, root=folder)
     trainer.train()
     adapted = trainer.model.eval()
-    collate = QuestionCollator(processor, model.config, padding_side="left")
+    collate = QuestionCollator(processor, model.config)
     batch = collate(list(open_records(OTHER, folder=folder)))
     with torch.no_grad():
         after = trainer._run(adapted, batch, "realizer", None).scores["realizer"]

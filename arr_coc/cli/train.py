@@ -100,12 +100,10 @@ def render_command(args: argparse.Namespace) -> None:
         arr-coc render out/mixed --domain document,form,browser --size 768
         arr-coc render out/photos --domain browser --photo 1 --absent 0.2 --turns 0.3
     """
+    from arr_coc.data.formats import Rendered
     from arr_coc.data.writing import write_questions
-    from arr_coc.pages.domains import Variations
 
     if args.unheard and not args.absent:
         raise ValueError(f"--unheard: expected --absent above 0, of which it is a share; got {args.absent:g}")
-    same = {name: getattr(args, name) for name in ("pages", "questions", "seed", "size", "split", "force")}
-    domains = [name.strip() for name in args.domain.split(",")]
-    variations = Variations(**{name: getattr(args, name) for name in VARIATIONS})
-    print(write_questions(Path(args.out), domains=domains, variations=variations, **same))
+    same = {name: getattr(args, name) for name in ("pages", "questions", "seed", "size", "split", *VARIATIONS)}
+    print(write_questions(Path(args.out), Rendered(domains=args.domain, **same), force=args.force))

@@ -3,10 +3,9 @@
 Notation: B records, S their longest sequence, P distinct images, I = B image slots, N patches.
 """
 
-from collections.abc import Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Hashable, Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,9 +19,7 @@ from ..modeling.image_processing_arr_coc import boxes_to_patches
 from ..modeling.processing_arr_coc import ArrCocProcessor
 from ..modeling.prompt import query_markers
 from ..modeling.word_sources import PageToRead, check_words, read_before, to_tensor
-from .records import Record, is_document
-
-Side = Literal["left", "right"]
+from .records import Record, is_document, of_line
 
 IGNORED = -100
 """Label of tokens that are not predicted, which transformers' losses ignore."""
@@ -45,7 +42,7 @@ class QuestionCollator:
         words: where the words of images come from, a name in `word_sources.WORD_SOURCES`.
 
     Raises:
-        ValueError: an unknown side, a bad budget, a tokenizer without a token that ends an answer.
+        ValueError: a bad budget, a tokenizer without a token that ends an answer.
     """
 
     def __init__(
@@ -53,14 +50,11 @@ class QuestionCollator:
         processor: ArrCocProcessor,
         config: ArrCocConfig,
         *,
-        padding_side: Side = "right",
         budget: int | str | None = None,
         words: str = "network",
     ) -> None:
-        if padding_side not in get_args(Side):
-            raise ValueError(f"padding_side: expected {' or '.join(get_args(Side))}; got {padding_side!r}")
         check_words(words)
-        self.processor, self.padding_side, self.words = processor, padding_side, words
+        self.processor, self.words = processor, words
         self.side, self.patch_size = processor.image_processor.size["height"], processor.image_processor.patch_size
         spent = config.fetcher_config.budget if budget is None else budget
         prompt: dict[str, Any] = {"excludes_base": config.excludes_base, "layout": config.bridge_config.layout}
@@ -94,10 +88,7 @@ class QuestionCollator:
             raise ValueError("records: expected at least one; got none")
         rows = [self._sequence(record) for record in records]
         fills = {"input_ids": self.processor.tokenizer.pad_token_id, "labels": IGNORED}
-        batch = {
-            name: pad_sequence([row[name] for row in rows], True, fills.get(name, 0), self.padding_side)
-            for name in rows[0]
-        }
+        batch = {name: pad_sequence([row[name] for row in rows], True, fills.get(name, 0), "left") for name in rows[0]}
         return batch | self._images(records)
 
     def check(self, records: Sequence[Record]) -> None:
@@ -113,7 +104,7 @@ class QuestionCollator:
         for record in records:
             _check_single(record)
             if files[record.image] is record and isinstance(record.image, Path):
-                with _named(record):
+                with of_line(record.line):
                     if is_document(record.image):
                         raise ValueError(f"image: {SINGLE}; got a document")
             told = [record.question, *record.answers, *(text for turn in record.history for text in turn)]
@@ -186,17 +177,8 @@ def _check_single(record: Record) -> None:
         raise ValueError(f"line {record.line}: images: {SINGLE}; got {len(record.images)}")
 
 
-@contextmanager
-def _named(record: Record) -> Iterator[None]:
-    """Errors name the record's line."""
-    try:
-        yield
-    except (ValueError, OSError) as error:
-        raise ValueError(f"line {record.line}: {error}") from error
-
-
 def _loaded(record: Record, limit: int) -> Image.Image:
-    with _named(record):
+    with of_line(record.line):
         loaded = load_source(record.picture, max_image_pixels=limit)
         if not isinstance(loaded, Image.Image):
             raise ValueError(f"image: {SINGLE}; got a document")

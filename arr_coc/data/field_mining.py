@@ -10,7 +10,7 @@ from __future__ import annotations
 import calendar
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ..modeling.image_processing_arr_coc import Box
@@ -139,31 +139,25 @@ def mine(pages: Sequence[tuple[str, Sequence[TextLine]]], *, under: bool = True)
 
     `under`: whether values may stand under their labels.
     """
-    lines_in, begins_in = _counts(pages)
-    documents = len({group for group, _ in pages})
-    static = {text for text, groups in lines_in.items() if len(groups) >= max(3, STATIC * documents)}
-    candidates = {text for text, groups in begins_in.items() if len(groups) >= LEAST_DOCUMENTS}
-    found = [each for number, page in enumerate(pages) for each in _found(number, *page, candidates, static, under)]
-    by_label: defaultdict[str, list[_Found]] = defaultdict(list)
-    for each in found:
-        by_label[normal(each.field.label)].append(each)
-    kept: list[list[MinedField]] = [[] for _ in pages]
-    for label, those in by_label.items():
-        for each in _sifted(those, len(begins_in[label])):
-            kept[each.page].append(each.field)
-    return [_single(fields) for fields in kept]
-
-
-def _counts(pages: Sequence[tuple[str, Sequence[TextLine]]]) -> tuple[Mapping[str, set[str]], Mapping[str, set[str]]]:
-    """The documents of each line, and of each beginning of a line, in normal form."""
-    lines_in: defaultdict[str, set[str]] = defaultdict(set)
-    begins_in: defaultdict[str, set[str]] = defaultdict(set)
+    # The documents of each line, and of each beginning of a line, in normal form.
+    lines_in, begins_in = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)
     for group, lines in pages:
         for line in lines:
             lines_in[normal(line[0])].add(group)
             for prefix, *_ in _prefixes(line):
                 begins_in[prefix].add(group)
-    return lines_in, begins_in
+    documents = len({group for group, _ in pages})
+    static = {text for text, groups in lines_in.items() if len(groups) >= max(3, STATIC * documents)}
+    candidates = {text for text, groups in begins_in.items() if len(groups) >= LEAST_DOCUMENTS}
+    by_label: defaultdict[str, list[_Found]] = defaultdict(list)
+    for number, page in enumerate(pages):
+        for each in _found(number, *page, candidates, static, under):
+            by_label[normal(each.field.label)].append(each)
+    kept: list[list[MinedField]] = [[] for _ in pages]
+    for label, those in by_label.items():
+        for each in _sifted(those, len(begins_in[label])):
+            kept[each.page].append(each.field)
+    return [_single(fields) for fields in kept]
 
 
 def _found(

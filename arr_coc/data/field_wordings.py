@@ -8,7 +8,6 @@ of its own, with what it means in words that no label has. Names, questions and 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -118,15 +117,3 @@ class FieldAsker:
             return self.random.choice(share(questions, self.split, f"{part} questions", CORE)).format(name=name)
         told = self.random.choice(share(names, self.split, f"{part} names", 1)).format(name=name)
         return self.writer.named(told, "date")
-
-
-def wordings(split: Split) -> Iterator[str]:
-    """Every wording of a split about known concepts: what `FieldAsker` chooses from."""
-    for concept in concepts().values():
-        yield from concept.questions_of(split)
-        kind = {"phone": "contact", "email": "contact"}.get(concept.kind, concept.kind)
-        pools = [pool for pool in ("any", kind) if pool in WORDINGS]
-        for name in concept.names_of(split):
-            for pool in pools:
-                for template in share(WORDINGS[pool], split, pool, min(4, len(WORDINGS[pool]) - 4)):
-                    yield template.format(name=name, Name=name[0].upper() + name[1:], label=name)

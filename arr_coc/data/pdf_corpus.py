@@ -88,17 +88,6 @@ def is_readable(page: TextPage) -> bool:
     return len(latin) > _LATIN_SHARE * len(letters) and _VOWEL_SHARE[0] < vowels < _VOWEL_SHARE[1]
 
 
-def count_pdf_pages(path: str | Path) -> int:
-    """The number of a PDF's pages.
-
-    Raises:
-        MissingPackage: pypdfium2 is not installed.
-        ValueError: the file is not a PDF.
-    """
-    with _opened(path) as pdf:
-        return len(pdf)
-
-
 def _opened(path: str | Path) -> Any:
     try:
         import pypdfium2
@@ -275,7 +264,8 @@ def _turns(files: Iterable[Path], folder: Path) -> list[tuple[Path, int]]:
     rounds: defaultdict[int, list[tuple[Path, int]]] = defaultdict(list)
     for path in files:
         try:
-            count = count_pdf_pages(path)
+            with _opened(path) as pdf:
+                count = len(pdf)
         except ValueError:  # a few are damaged or encrypted
             continue
         name = str(path.relative_to(folder))

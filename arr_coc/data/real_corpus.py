@@ -77,10 +77,6 @@ class _Page:
     lines: list[TextLine]
     questions: list[dict[str, Any]]
 
-    def written(self) -> str:
-        lines = [[text, *(round(edge, 1) for edge in box)] for text, *box in self.lines]
-        return json.dumps({"group": self.group, "size": self.size, "lines": lines, "questions": self.questions})
-
 
 def letters(text: str, most: int = 14) -> str:
     """The first letters of a name: those of one company, however it is written."""
@@ -246,30 +242,27 @@ def filings(repository: Repository, folder: str, pages_name: str, out: set[str])
 def sheets(
     repository: Repository, names: Iterable[str], out: set[str]
 ) -> Iterator[tuple[str, str, Any, list[TextLine]]]:
-    """The first pages with a text layer of PDFs: name, group (registrant or document), page and lines."""
+    """The first pages with a text layer of PDFs: name, group (registrant or document), page and lines, hidden text of
+    scans included; pages that are turned not."""
+    import pypdfium2
+
     for name in names:
         stem = Path(name).stem
         if not name.lower().endswith(".pdf") or stem in out:
             continue
         parts = stem.split("_")
         group = letters(parts[1]) if len(parts) > 2 and parts[0].isdigit() else stem
-        for sheet, lines in _text_layers(repository.read(name) or b""):
+        try:
+            document = pypdfium2.PdfDocument(repository.read(name) or b"")
+        except pypdfium2.PdfiumError:  # a few are damaged
+            continue
+        for number in range(min(PAGES_OF_DOCUMENT, len(document))):
+            sheet = document[number]
+            if sheet.get_rotation():
+                continue
+            lines = list(_lines(sheet.get_textpage(), sheet.get_height()))
             if len(lines) >= FEWEST_LINES and not lines[0][0].startswith("Document Metadata"):
                 yield name, group, sheet, lines
-
-
-def _text_layers(data: bytes) -> Iterator[tuple[Any, list[TextLine]]]:
-    """The first pages of a PDF and their lines, hidden text of scans included; pages that are turned not."""
-    import pypdfium2
-
-    try:
-        document = pypdfium2.PdfDocument(data)
-    except pypdfium2.PdfiumError:  # a few are damaged
-        return
-    for number in range(min(PAGES_OF_DOCUMENT, len(document))):
-        page = document[number]
-        if not page.get_rotation():
-            yield page, list(_lines(page.get_textpage(), page.get_height()))
 
 
 def _lines(text: Any, height: float) -> Iterator[TextLine]:
@@ -313,20 +306,29 @@ def write(pages: Sequence[_Page], path: Path, bare: bool = False) -> None:
     asked = [page for page in pages if page.questions or bare]
     path.parent.mkdir(parents=True, exist_ok=True)
     with gzip.GzipFile(path, "wb", mtime=0) as stream:  # the same bytes each time
-        stream.writelines((page.written() + "\n").encode() for page in asked)
+        for page in asked:
+            lines = [[text, *(round(edge, 1) for edge in box)] for text, *box in page.lines]
+            row = {"group": page.group, "size": page.size, "lines": lines, "questions": page.questions}
+            stream.write(f"{json.dumps(row)}\n".encode())
     print(f"{path}: {len(asked)} pages, {sum(len(page.questions) for page in asked)} questions")
+
+
+def parser_of(description: str, out: str) -> argparse.ArgumentParser:
+    """A parser with the arguments that name repositories, pages to leave out, and the folder `out`."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--receipts", type=Path, metavar="GIT", help="clone of zzzDavid/ICDAR-2019-SROIE")
+    parser.add_argument("--filings", type=Path, metavar="GIT", help="clone of google-research-datasets/vrdu")
+    parser.add_argument("--keep-out", type=Path, metavar="LIST", help="pages and documents to leave out, one a line")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help=out)
+    return parser
 
 
 def main() -> None:
     """Writes `receipts.jsonl.gz`, `orders.jsonl.gz`, `registrations.jsonl.gz`, `manuals.jsonl.gz`, and scans."""
-    parser = argparse.ArgumentParser(description="Make files of real pages as text from public repositories.")
-    parser.add_argument("--receipts", type=Path, metavar="GIT", help="clone of zzzDavid/ICDAR-2019-SROIE")
-    parser.add_argument("--filings", type=Path, metavar="GIT", help="clone of google-research-datasets/vrdu")
+    parser = parser_of("Make files of real pages as text from public repositories.", "folder of the files")
     parser.add_argument("--manuals", type=Path, metavar="DIR", help="folder of arr_coc.data.pdf_corpus")
-    parser.add_argument("--keep-out", type=Path, metavar="LIST", help="pages and documents to leave out, one a line")
     told = "also write validation's receipts as a data set of scans, to calibrate on"
     parser.add_argument("--scans", action="store_true", help=told)
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the files")
     arguments = parser.parse_args()
     out = kept_out(arguments.keep_out)
     if arguments.receipts:

@@ -9,13 +9,11 @@ painted over, so that nothing is to be read where nothing is known. Needs the ex
 
 from __future__ import annotations
 
-import argparse
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from itertools import groupby
-from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageDraw
@@ -29,7 +27,7 @@ from ..pages.page import TextPage
 from . import real_corpus
 from .field_mining import TextLine
 from .pdf_corpus import store_page
-from .real_corpus import Repository, kept_out
+from .real_corpus import Repository, kept_out, parser_of
 from .real_pages import split_of_group
 
 AGREED = 0.6
@@ -116,11 +114,7 @@ def filings(repository: Repository, folder: str, out: set[str]) -> Iterator[Scan
 
 def main() -> None:
     """Writes the folders `train` and `validation`; pages that are there are kept."""
-    parser = argparse.ArgumentParser(description="Make pages to learn reading from, of real scans.")
-    parser.add_argument("--receipts", type=Path, metavar="GIT", help="clone of zzzDavid/ICDAR-2019-SROIE")
-    parser.add_argument("--filings", type=Path, metavar="GIT", help="clone of google-research-datasets/vrdu")
-    parser.add_argument("--keep-out", type=Path, metavar="LIST", help="pages and documents to leave out, one a line")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the splits")
+    parser = parser_of("Make pages to learn reading from, of real scans.", "folder of the splits")
     parser.add_argument("--limit", type=int, default=600, help="pages of each kind (default: 600)")
     arguments = parser.parse_args()
     out = kept_out(arguments.keep_out)

@@ -16,8 +16,8 @@ import json
 import os
 import sys
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -40,15 +40,6 @@ class HeldImage:
 
     key: Hashable
     make: Callable[[], Any] = field(compare=False, repr=False)
-
-
-def _same(image: Image.Image) -> Image.Image:
-    return image
-
-
-def held(image: Image.Image) -> HeldImage:
-    """Holds an image in memory; the same object is the same image."""
-    return HeldImage(("memory", id(image)), partial(_same, image))  # kept alive, as its identity is the key
 
 
 def opened(image: Path | HeldImage) -> Any:
@@ -220,7 +211,7 @@ class Record:
 
     def __post_init__(self) -> None:
         if isinstance(self.image, Image.Image):
-            object.__setattr__(self, "image", held(self.image))
+            object.__setattr__(self, "image", HeldImage(("memory", id(self.image)), self.image.copy))
 
     @property
     def located(self) -> bool:
@@ -241,6 +232,17 @@ class Record:
     def picture(self) -> Any:
         """The image in a form that `load_image` accepts."""
         return opened(self.image)
+
+
+@contextmanager
+def of_line(line: int | None) -> Iterator[None]:
+    """A context whose errors name a record's line, if it is known."""
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        if line is None:
+            raise
+        raise ValueError(f"line {line}: {error}") from error
 
 
 class Row(NamedTuple):
@@ -360,9 +362,9 @@ def parse(row: Row, folder: Path) -> Record:
     count = len(others) + 1 if others else None
     boxed = numbers_in(content, _SOURCES[0], count, len(boxes))
     labelled = numbers_in(content, _SOURCES[1], count, len(labels))
-    answering, several = numbers_in(content, _SOURCES[2], count), tuple(others)
-    told = Record(image, question, answers, boxes, row.number, labels, tags, absent, history, several)
-    return replace(told, box_sources=boxed, label_sources=labelled, answer_sources=answering)
+    answering = numbers_in(content, _SOURCES[2], count)
+    told = (image, question, answers, boxes, row.number, labels, tags, absent, history)
+    return Record(*told, tuple(others), boxed, labelled, answering)
 
 
 def _images_of(content: dict[str, Any], folder: Path) -> list[Path]:

@@ -270,7 +270,7 @@ def make_trainer(
             expected = "a bridge whose tokens tell of one patch each"
             raise ValueError(f'distillation: expected {expected}; got "{config.bridge_config.kind}"')
         budget = max(budget, config.vision_tokens(budget=phase.distillation_budget, strategy="saliency")[1])
-    collator = QuestionCollator(processor, config, padding_side="left", budget=budget)
+    collator = QuestionCollator(processor, config, budget=budget)
     records = open_records(phase.data, folder=root)
     held_out = None if phase.held_out is None else open_records(phase.held_out, folder=root)
     for opened in (records, held_out):

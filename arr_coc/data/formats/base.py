@@ -1,7 +1,6 @@
 """The base classes of formats: fields are a user's settings of a source, rows become records."""
 
 import csv
-import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -48,35 +47,9 @@ class Format(ABC):
     def title(self) -> str:
         """The source's name in reports and errors."""
 
-    @property
-    def files(self) -> list[Path]:
-        """The files of the records, without images; empty if records are not from files."""
-        return []
-
-    @property
-    def filed(self) -> bool:
-        """Whether all records come from `files`."""
-        return bool(self.files)
-
     @abstractmethod
     def read(self, *, limit: int | None = None, **errors: Any) -> Sequence[Record]:
         """All records; arguments and errors as in `gather`. A source without records is an error."""
-
-    def digest(self, records: Sequence[Record]) -> str:
-        """SHA-256 of the files, or of the records if there are none; equal data has equal digests."""
-        content = hashlib.sha256()
-        for path in self.files:
-            content.update(path.read_bytes())
-        if not self.filed:
-            for record in records:
-                answer = record.answers, record.boxes, record.label_boxes, record.tags
-                said: tuple[Any, ...] = (record.question, *answer)
-                if record.absent or record.history:  # added only if set, to keep digests of other records
-                    said += (record.absent, record.history)
-                if record.others:
-                    said += (record.box_sources, record.label_sources, record.answer_sources)
-                content.update(repr(said).encode())
-        return content.hexdigest()
 
 
 class RowFormat(Format):
@@ -104,23 +77,13 @@ class RowFormat(Format):
 
 @dataclass(frozen=True)
 class FileFormat(RowFormat):
-    """A source in files: `path` is the first file, or a folder of JSON files.
-
-    Attributes:
-        listed: the fields that are such files; others are folders of images.
-    """
-
-    listed: ClassVar[tuple[str, ...]] = ("path",)
+    """A source in files: `path` is the first file, or a folder of JSON files."""
 
     path: Path
 
     @property
     def title(self) -> str:
         return str(self.path)
-
-    @property
-    def files(self) -> list[Path]:
-        return [file for name in self.listed if getattr(self, name) is not None for file in parts(getattr(self, name))]
 
 
 def parts(path: Path) -> list[Path]:
@@ -135,12 +98,12 @@ def read_json(path: Path) -> Any:
     return parse_json(path)
 
 
-def list_in(path: Path, *keys: str) -> list[Any]:
-    """The list in a JSON file: the whole content, or under the first of `keys`; a ValueError if there is none."""
+def list_in(path: Path, key: str | None = None) -> list[Any]:
+    """The list in a JSON file: the whole content, or what is under `key`; a ValueError if there is none."""
     content = read_json(path)
-    entries = content.get(keys[0]) if keys and isinstance(content, dict) else content
+    entries = content.get(key) if key and isinstance(content, dict) else content
     if not isinstance(entries, list):
-        place = f"a list under {keys[0]!r}" if keys else "a list"
+        place = f"a list under {key!r}" if key else "a list"
         raise ValueError(f"{path}: expected {place}; got {shorten(content)}")
     return entries
 
@@ -260,15 +223,14 @@ class Columns(RowFormat):
     def record(self, row: Row) -> Record:
         content = row.content
         question = text_of({"question": content[self._column("question")]}, "question")
-        answers = _answers(self._named(content[self._column("answers")]))
+        said, name_of = content[self._column("answers")], self._dataset.features[self._column("answers")]
+        if said is not None and hasattr(name_of, "int2str"):  # a class that is stored as a number
+            said = name_of.int2str(said)
+        single = isinstance(said, str | int | float) and not isinstance(said, bool)
+        answers = answers_of([str(said)]) if single else said_by_people(said)
         boxes = boxes_of(content[self._column("boxes")]) if "boxes" in self.columns else ()
         tags = tags_of(content, *self._tags)
         return Record(self._image(row), question, answers, boxes, row.number, tags=tags)
-
-    def _named(self, answer: Any) -> Any:
-        """An answer, or the name of a class that is stored as a number."""
-        name_of = getattr(self._dataset.features[self._column("answers")], "int2str", None)
-        return answer if name_of is None or answer is None else name_of(answer)
 
     def _image(self, row: Row) -> Path | HeldImage:
         name = self._column("image")
@@ -288,12 +250,6 @@ def _decoded(data: Any, column: str, row: int) -> Any:
     if image is None:
         raise ValueError(f"row {row + 1}: {column}: expected an image; got none")
     return image
-
-
-def _answers(value: Any) -> tuple[str, ...]:
-    if isinstance(value, str | int | float) and not isinstance(value, bool):
-        return answers_of([str(value)])
-    return said_by_people(value)
 
 
 def _as_written(path: Path) -> dict[str, Any]:

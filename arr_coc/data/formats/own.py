@@ -1,5 +1,6 @@
 """Our own formats: JSON lines, feedback of a server's users, alternating sources, rendered pages."""
 
+import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -14,7 +15,6 @@ from ...pages.domains import DOMAINS, Page, Variations, draw_page
 from ...pages.splits import Split, check_split
 from ..feedback import JOURNAL, Part, read_feedback
 from ..records import HeldImage, Record, Row, check_limit, lines, parse
-from ..writing import tags_of_page
 from .base import FORMATS, FileFormat, Format
 
 
@@ -54,9 +54,9 @@ class FeedbackLog(Format):
     def title(self) -> str:
         return f"{self.path} ({self.part})"
 
-    @property
-    def files(self) -> list[Path]:
-        return journal_files(self.path, JOURNAL)
+    def digest(self) -> str:
+        """SHA-256 of the journal's files."""
+        return hashlib.sha256(b"".join(path.read_bytes() for path in journal_files(self.path, JOURNAL))).hexdigest()
 
     def read(self, *, limit: int | None = None, **errors: Any) -> Sequence[Record]:
         """The records. Entries are written atomically, so a damaged entry is an error."""
@@ -91,14 +91,6 @@ class Mixed(Format):
     @property
     def title(self) -> str:
         return " and ".join(source.title for source in self.sources)
-
-    @property
-    def files(self) -> list[Path]:
-        return [path for source in self.sources for path in source.files]
-
-    @property
-    def filed(self) -> bool:
-        return all(source.filed for source in self.sources)
 
     def read(self, *, limit: int | None = None, **errors: Any) -> Sequence[Record]:
         """The records of all sources in turn, renumbered."""
@@ -202,7 +194,8 @@ class Rendered(Format):
         page = self.page(page_number)
         asked = page.questions[place % len(page.questions)]
         image = HeldImage((self, page_number), partial(_image, self, page_number))
-        tags = tags_of_page(self.domains[page_number % len(self.domains)], page, asked)
+        tags = {"domain": self.domains[page_number % len(self.domains)], "kind": asked.kind}
+        tags |= {"difficulty": asked.difficulty, "layout": page.layout, "font": page.font, **page.told}
         tags |= {"turn": asked.turn} if self.turns else {}
         told = asked.label_boxes, tuple(tags.items()), asked.absent, asked.history
         return Record(image, asked.text, asked.answers, asked.boxes, number + 1, *told)

@@ -113,7 +113,7 @@ class ChartQa(FileFormat):
     def rows(self) -> Iterator[Row]:
         check_folder(self._folder, "images")
         number = 1
-        for path in self.files:
+        for path in parts(self.path):
             questions = list_in(path)
             for row in numbered(path, questions, number):
                 yield row._replace(content=(path.stem, row.content))
@@ -136,7 +136,6 @@ class DocVqa(FileFormat):
 
     metric = "anls"
     places = ("path", "images", "ocr")
-    listed = ("path", "ocr")
 
     images: Path | None = None
     ocr: Path | None = None
@@ -180,7 +179,6 @@ class Gqa(FileFormat):
 
     metric = "gqa_accuracy"
     places = ("path", "images", "scene_graphs")
-    listed = ("path", "scene_graphs")
 
     images: Path
     scene_graphs: Path | None = None
@@ -246,7 +244,6 @@ class TextVqa(FileFormat):
 
     metric = "textvqa_accuracy"
     places = ("path", "images", "ocr")
-    listed = ("path", "ocr")
 
     images: Path
     ocr: Path | None = None
@@ -303,7 +300,6 @@ class VqaV2(FileFormat):
 
     metric = "vqa_accuracy"
     places = ("path", "annotations", "images")
-    listed = ("path", "annotations")
 
     annotations: Path
     images: Path
