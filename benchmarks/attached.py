@@ -177,7 +177,7 @@ def calls(
 @torch.no_grad()
 def plain(reader: AttachedReader, image: Image.Image, **settings: Any) -> object:
     """Generates the first token of the plain model, with its own processor."""
-    text = reader.writer.chat(1, QUESTIONS[0])
+    text = reader.runner.chat(1, QUESTIONS[0])
     inputs = reader.processor(text=[text], images=[[image]], return_tensors="pt")
     return reader.model.generate(**inputs, **settings)
 
@@ -255,7 +255,7 @@ def run(args: argparse.Namespace) -> None:
     for side in args.sides:
         image = resized(side)
         timed = calls(reader, image, args.budgets, args.strategy, args.ways)
-        grid = reader.processor(text=[reader.writer.chat(1, "?")], images=[[image]], return_tensors="pt")["input_ids"]
+        grid = reader.processor(text=[reader.runner.chat(1, "?")], images=[[image]], return_tensors="pt")["input_ids"]
         tokens = int((grid == reader.model.config.image_token_id).sum())
         seconds = alternate(timed, args.rounds, CLOCKS[args.clock], warm_up=not args.warm_up)
         print(f"\n{image.width} x {image.height} px, {tokens} image tokens, {args.rounds} rounds")

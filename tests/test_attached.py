@@ -251,7 +251,7 @@ def test_the_base_is_a_small_copy_at_its_cells_places(reader: AttachedReader) ->
         seen = reader.model.base_model.get_image_features(**small)
     torch.testing.assert_close(prompt.base, seen.pooler_output[0])
     torch.testing.assert_close(prompt.base_planes[2], seen.deepstack_features[2][0])
-    asked = reader.writer.plain(prompt, "What?")
+    asked = reader.runner.plain(prompt, "What?")
     placed = reader.runner.place(prompt, asked, torch.tensor([0, 79]))
     base, fetched = placed.positions[:, placed.kinds == 1], placed.positions[:, placed.kinds == 2]
     first = asked.positions[:, asked.is_image][:, :1]

@@ -108,8 +108,8 @@ def test_attention_is_the_last_tokens_beyond_the_firsts(reader: AttachedReader, 
     received = reader.runner.attention(page, prompt, "xyz", to_all=to_all)
     with torch.no_grad():
         kept = None if to_all else torch.zeros(0, dtype=torch.long)
-        placed = reader.runner.place(prompt, reader.writer.plain(prompt, "xyz"), kept)
-        inputs = reader.runner._inputs(page, reader.runner._batch([placed]))
+        placed = reader.runner.place(prompt, reader.runner.plain(prompt, "xyz"), kept)
+        inputs = reader.runner._inputs(page, [placed])
         model.set_attn_implementation("eager")
         try:
             layers = model.base_model(**inputs, output_attentions=True).attentions

@@ -42,9 +42,8 @@ class EncodedPrompt:
         tokens: [N, D], and `planes` [N, D]; None: they are encoded on demand, from `pixels`.
         pixels: the vision tower's inputs, by name; empty if there are `tokens`.
         inputs: the inputs of positions, see `Family.of_prompt`.
-        prefix_ids: [p] the prompt up to the last base token, whose keys and values are in `prefix`.
-        image_ids: [i] the prompt up to the last of all image tokens. Its keys and values are in `image`, for the layers
-            that strategy "attention" needs.
+        prefix: the prompt [p] up to the last base token, and the cache of its keys and values.
+        image: likewise up to the last of all image tokens, for the layers that strategy "attention" needs.
         words: of each image, for strategy "words".
     """
 
@@ -63,14 +62,17 @@ class EncodedPrompt:
     planes: list[Tensor]
     pixels: dict[str, Tensor]
     inputs: dict[str, Tensor]
-    prefix_ids: Tensor | None = None
-    prefix: Cache | None = field(default=None, repr=False)
-    image_ids: Tensor | None = None
-    image: Cache | None = field(default=None, repr=False)
+    prefix: tuple[Tensor, Cache] | None = field(default=None, repr=False)
+    image: tuple[Tensor, Cache] | None = field(default=None, repr=False)
     words: list[PageWords] = field(default_factory=list, repr=False)
 
     def __len__(self) -> int:
         return len(self.places)
+
+    @property
+    def owners(self) -> tuple[int, ...]:
+        """The number of each view's image in the prompt."""
+        return tuple(view.image for view in self.views)
 
     @property
     def is_place(self) -> Tensor:
@@ -95,7 +97,7 @@ class AttachedEncoding:
 
 
 def encode_prompts(
-    family: AttachedFamily,
+    family: Any,
     sources: Sequence[list[Source]],
     images: Sequence[Sequence[Image.Image]],
     texts: Sequence[list[str]],
@@ -106,6 +108,7 @@ def encode_prompts(
     """Runs the vision tower once over the images of all prompts.
 
     Args:
+        family: an `AttachedFamily`.
         texts: the processor's text for each image.
         inputs: the processor's outputs for all images.
         pool, way: see `AttachedReader.encode_image`.
@@ -118,9 +121,8 @@ def encode_prompts(
         known = family.of_prompt(inputs, first, first + len(shown))
         pixels = family.pixels(tower, first, first + len(shown)) if way == "pixels" else {}
         views = _views(family, own, written, known)
-        places, boxes = places_of(views)
         grids = [(-(-view.rows // pool), -(-view.cols // pool)) if pool else (0, 0) for view in views]
-        cells = cells_of(places, views, grids) if pool else torch.full((len(places),), -1)
+        places, boxes, cells = places_of(views, grids)
         where = (places, boxes, saliency_of(shown, views), cells, grids)
         none = torch.zeros(0)  # until the tower has encoded the images
         prompts.append(EncodedPrompt(own, written, views, *where, none, [], none, None, [], pixels, known))
@@ -134,8 +136,15 @@ def encode_prompts(
     if sum(counts) != len(tokens):
         raise ValueError(f"processor: expected {len(tokens)} image tokens, as the model makes; got {sum(counts)}")
     parts = zip(*(values.split(counts) for values in (tokens, *planes)), strict=True)
-    for prompt, part in zip(prompts, parts, strict=True):
-        _see(prompt, *part)
+    for prompt, (part, *layers) in zip(prompts, parts, strict=True):
+        if prompt.pixels:  # an overview
+            prompt.base, prompt.base_planes, prompt.seen = part, layers, part[prompt.cells.to(part.device)]
+            continue
+        count = sum(rows * cols for rows, cols in prompt.base_grids)
+        means = [mean_over_cells(values, prompt.cells, count).to(values) for values in (part, *layers)]
+        prompt.base, prompt.base_planes = means[0], means[1:]
+        prompt.tokens = prompt.seen = part
+        prompt.planes = layers
     kept = {name: outputs[name] for name in ("visual_indicator_features",) if name in outputs}
     return AttachedEncoding(prompts, family.model, lambda **own: {"image": type(outputs)(**own, **kept)})
 
@@ -163,42 +172,20 @@ def _views(
     return views
 
 
-def _see(prompt: EncodedPrompt, tokens: Tensor, *planes: Tensor) -> None:
-    """Adds the tower's outputs to a prompt: all tokens, with means as base tokens; or an overview as base tokens."""
-    if prompt.pixels:
-        prompt.base, prompt.base_planes = tokens, list(planes)
-        prompt.seen = tokens[prompt.cells.to(tokens.device)]
-        return
-    count = sum(rows * cols for rows, cols in prompt.base_grids)
-    prompt.base, *prompt.base_planes = (
-        mean_over_cells(values, prompt.cells, count).to(values) for values in (tokens, *planes)
-    )
-    prompt.seen = prompt.tokens = tokens
-    prompt.planes = list(planes)
+def places_of(views: Sequence[View], grids: Sequence[tuple[int, int]]) -> tuple[Tensor, Tensor, Tensor]:
+    """View, y, x [N, 3], the box [N, 4] in px and the base token [N] of every token of consecutive views.
 
-
-def places_of(views: Sequence[View]) -> tuple[Tensor, Tensor]:
-    """View, y, x [N, 3] and the box [N, 4] in px of every token of consecutive views."""
-    places, boxes = [], []
-    for number, view in enumerate(views):
-        own = torch.full((len(view), 3), -1)
-        y, x = torch.meshgrid(torch.arange(view.rows), torch.arange(view.cols), indexing="ij")
-        at = view.numbers().flatten()
-        own[at] = torch.stack((torch.full_like(y, number), y, x), -1).flatten(0, 1)
-        places.append(own)
-        boxes.append(torch.zeros(len(view), 4).index_copy(0, at, view.boxes()))
-    return torch.cat(places), torch.cat(boxes)
-
-
-def cells_of(places: Tensor, views: Sequence[View], grids: Sequence[tuple[int, int]]) -> Tensor:
-    """[N] the base token over each token; the base tokens of a view form a grid of (rows, cols); -1: none."""
-    cells, first = torch.full((len(places),), -1), 0
+    The base tokens of a view form a grid of (rows, cols), which may be empty. -1: no place, no base token.
+    """
+    places, boxes, cells, first = [], [], [], 0
     for number, (view, (rows, cols)) in enumerate(zip(views, grids, strict=True)):
-        inside = (places[:, 0] == number).nonzero().flatten()
-        y, x = places[inside, 1], places[inside, 2]
-        cells[inside] = first + (y * rows // view.rows) * cols + x * cols // view.cols
+        at = torch.cartesian_prod(torch.arange(view.rows), torch.arange(view.cols))
+        below = first + (at[:, 0] * rows // view.rows) * cols + at[:, 1] * cols // view.cols
+        places.append(view.spread(torch.nn.functional.pad(at, (1, 0), value=number), -1))
+        boxes.append(view.spread(view.boxes()))
+        cells.append(view.spread(below if rows else torch.full_like(below, -1), -1))
         first += rows * cols
-    return cells
+    return torch.cat(places), torch.cat(boxes), torch.cat(cells)
 
 
 def mean_over_cells(values: Tensor, cells: Tensor, count: int) -> Tensor:
@@ -217,5 +204,5 @@ def saliency_of(images: Sequence[Image.Image], views: Sequence[View]) -> Tensor:
         part = images[view.image].convert("RGB").resize(size, Image.Resampling.BILINEAR, box=view.box)
         pixels = torch.from_numpy(np.array(part)).permute(2, 0, 1)[None].float() / 127.5 - 1
         edges = torch.nn.functional.avg_pool2d(magnitude(sobel(luminance(pixels))), TOKEN_PX).flatten()
-        found.append(torch.zeros(len(view)).index_copy(0, view.numbers().flatten(), edges))
+        found.append(view.spread(edges))
     return torch.cat(found)

@@ -48,6 +48,12 @@ class View:
         """[rows, cols] the number of each token within the view."""
         return torch.arange(self.rows)[:, None] * (self.cols + self.row_ends) + torch.arange(self.cols)
 
+    def spread(self, values: Tensor, fill: float = 0.0) -> Tensor:
+        """Values [rows * cols, ...] on all tokens of the view, with `fill` on those without a place."""
+        tokens = values.new_full((len(self), *values.shape[1:]), fill)
+        tokens[self.numbers().flatten().to(values.device)] = values
+        return tokens
+
     def boxes(self) -> Tensor:
         """[rows * cols, 4] x0, y0, x1, y1 of each token, px of the image."""
         x0, y0, x1, y1 = self.box
@@ -99,21 +105,6 @@ class AttachedFamily:
         """Further inputs; `blocks` [B, S] is True on image tokens that attend to each other in both directions."""
         return {}
 
-    # For families that can encode single cells:
-
-    def overviews(self, images: Sequence[Image.Image], grids: Sequence[tuple[int, int]]) -> dict[str, Tensor]:
-        """The tower's inputs for small copies of images, each of (rows, cols) tokens."""
-        raise NotImplementedError
-
-    def pixels(self, tower: Mapping[str, Tensor], first: int, last: int) -> dict[str, Tensor]:
-        """The tower's inputs for images `first` to `last`."""
-        raise NotImplementedError
-
-    def encode_cells(self, pixels: Mapping[str, Tensor], cells: Tensor) -> Any:
-        """The outputs of `get_image_features` for the patches of the image tokens `cells` [K] alone, at their
-        places."""
-        raise NotImplementedError
-
 
 FAMILIES: Registry[type[AttachedFamily]] = Registry("model_type")
 
@@ -159,6 +150,7 @@ class Qwen3VL(QwenVL):
     encodes_cells = True
 
     def overviews(self, images: Sequence[Image.Image], grids: Sequence[tuple[int, int]]) -> dict[str, Tensor]:
+        """The tower's inputs for small copies of images, each of (rows, cols) tokens."""
         config = self.model.config.vision_config
         side = config.patch_size * config.spatial_merge_size
         sizes = [(cols * side, rows * side) for rows, cols in grids]
@@ -166,11 +158,13 @@ class Qwen3VL(QwenVL):
         return self.processor.image_processor(small, do_resize=False, return_tensors="pt").to(self.model.device)
 
     def pixels(self, tower: Mapping[str, Tensor], first: int, last: int) -> dict[str, Tensor]:
+        """The tower's inputs for images `first` to `last`."""
         starts = F.pad(tower["image_grid_thw"].prod(-1).cumsum(0), (1, 0))
         patches = tower["pixel_values"][starts[first] : starts[last]]
         return {"pixel_values": patches, "image_grid_thw": tower["image_grid_thw"][first:last]}
 
     def encode_cells(self, pixels: Mapping[str, Tensor], cells: Tensor) -> Any:
+        """The outputs of `get_image_features` for the patches of the image tokens `cells` [K], at their places."""
         tower, grids = self.model.base_model.visual, pixels["image_grid_thw"]
         merge = tower.spatial_merge_size
         places = get_vision_position_ids(grids, merge)

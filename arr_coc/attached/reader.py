@@ -4,16 +4,18 @@ Notation: B questions, N image tokens of a prompt as the plain model has them, M
 question tokens, S prompt length, D width of the language model.
 """
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor
 from transformers.models.auto.processing_auto import PROCESSOR_MAPPING_NAMES
 
-from ..files import ADAPTER, find_model
+from ..files import ADAPTER, find_model, fresh_file
 from ..loading import find_device, load_model
 from ..modeling.answers import Answer, answer_probabilities
 from ..modeling.budgets import AS_SEEN
@@ -27,30 +29,17 @@ from ..modeling.processing_arr_coc import (
     Turn,
     check_decoding,
     check_names,
+    check_prompts,
     checked_questions,
     histories,
     shown_by_prompts,
 )
 from ..modeling.view_encoding import sources_of
 from ..modeling.word_sources import PageToRead, check_words, words_of_each, words_of_page
+from . import scoring
 from .encoding import AttachedEncoding, EncodedPrompt, encode_prompts
 from .families import FAMILIES
-from .runner import ModelRunner, PreparedPrompt, PromptWriter, count_fetched
-from .scoring import (
-    ALL,
-    STRATEGIES,
-    TrainedScorer,
-    base_of,
-    between_cells,
-    fetch_result,
-    load_scorer,
-    most_relevant,
-    origins,
-    relevance_of_boxes,
-    relevance_of_words,
-    save_scorer,
-    score,
-)
+from .runner import ModelRunner, PreparedPrompt, count_fetched
 
 BUDGET = 0.25
 """Default share of the plain model's image tokens."""
@@ -61,15 +50,17 @@ POOL = 4
 WAYS = ("tokens", "pixels")
 
 
-def attach(model: Any, processor: Any) -> "AttachedReader":
-    """Attaches running back to a published vision-language model: it then reads only the image tokens for each
-    question.
+class AttachedReader:
+    """Running back attached to a published vision-language model: it reads only the image tokens for each question.
 
-    The reader uses the model's own public methods and does not change it.
+    The reader uses the model's own public methods and does not change it. `arr_coc.attach` is another name of it.
 
     Args:
         model: of one of the families in `FAMILIES`, as `AutoModelForImageTextToText` loads it.
         processor: the model's, as `AutoProcessor` loads it.
+
+    Attributes:
+        scorer: the trained scorer of strategy "realizer", or None.
 
     Raises:
         ValueError: a model of another family, or a processor of another model.
@@ -79,14 +70,6 @@ def attach(model: Any, processor: Any) -> "AttachedReader":
         >>> page = reader.encode_image("invoice.jpg")
         >>> reader.generate(page, "What is the total?", budget=0.25, return_fetch=True)
     """
-    return AttachedReader(model, processor)
-
-
-class AttachedReader:
-    """Answers questions about images with a published model: see `attach`.
-
-    `scorer`: the trained scorer of strategy "realizer", or None.
-    """
 
     def __init__(self, model: Any, processor: Any) -> None:
         kind, model_type = FAMILIES[model.config.model_type], model.config.model_type
@@ -94,9 +77,8 @@ class AttachedReader:
         if expected not in [base.__name__ for base in type(processor).__mro__]:
             raise ValueError(f"processor: expected a {expected}, as {model_type} has; got {type(processor).__name__}")
         self.model, self.processor, self.family = model, processor, kind(model, processor)
-        self.writer = PromptWriter(self.family)
-        self.runner = ModelRunner(self.writer)
-        self.scorer: TrainedScorer | None = None
+        self.runner = ModelRunner(self.family)
+        self.scorer: scoring.TrainedScorer | None = None
 
     @property
     def width(self) -> int:
@@ -156,15 +138,15 @@ class AttachedReader:
             [words_of_page(next(each), PageToRead(*page)) for page in zip(*shown, strict=True)]
             for shown in zip(sources, images, strict=True)
         ]
-        inputs, texts = self.writer.processed(images)
+        inputs, texts = self.runner.processed(images)
         encoding = encode_prompts(self.family, sources, images, texts, inputs, pool, way)
         for prompt, own in zip(encoding.prompts, said, strict=True):
             prompt.words = own
         for prompt in encoding.prompts if prefix else ():
             if pool:
-                self.runner.read_prefix(encoding, prompt)
+                prompt.prefix = self.runner.prefilled(encoding, prompt, whole=False)
             if way == "tokens" and self.scorer is None:  # "attention" is then the default strategy
-                self.runner.read_image(encoding, prompt)
+                prompt.image = self.runner.prefilled(encoding, prompt, whole=True)
         return encoding
 
     # ---- ask ------------------------------------------------------------------------------------------------------
@@ -229,7 +211,10 @@ class AttachedReader:
                 raise ValueError(f"encoding: expected one that this model made; got one of {made}")
             else:
                 encoding = image
-            prompts, said = _paired(encoding.prompts, [*zip(questions, turns, strict=True)])
+            check_prompts(len(encoding), len(questions))
+            several = max(len(encoding), len(questions))
+            prompts = encoding.prompts * (several // len(encoding))
+            said = [*zip(questions, turns, strict=True)] * (several // len(questions))
             prepared = [
                 self.ask(encoding, prompt, *own, budget=budget, strategy=strategy, boxes=listed, seed=seed)
                 for prompt, own, listed in zip(prompts, said, _boxes_of(prompts, boxes), strict=True)
@@ -248,7 +233,7 @@ class AttachedReader:
         probabilities = answer_probabilities(self.model, output, start, end, padding)
         whole = output if setting(kwargs, "return_dict_in_generate") else None
         each = len(texts) // len(prepared)
-        sources = [origins(own.prompt, own.fetch.indices[0]) for own in prepared]
+        sources = [scoring.origins(own.prompt, own.fetch.indices[0]) for own in prepared]
         return [
             Answer(text, probability, prepared[row // each].fetch, sources[row // each], output=whole)
             for row, (text, probability) in enumerate(zip(texts, probabilities, strict=True))
@@ -264,20 +249,34 @@ class AttachedReader:
         """
         if self.scorer is None:
             raise ValueError("save_adapter: expected a trained scorer (load_adapter, or arr-coc train); got none")
-        save_scorer(self.scorer, path, self.model.config.model_type, self.model.config._name_or_path)
+        scorer, config = self.scorer, self.model.config
+        weights = {name: tensor.detach().cpu().contiguous() for name, tensor in scorer.state_dict().items()}
+        about = {"model_type": config.model_type, "width": str(scorer.width), "base": config._name_or_path}
+        about["config"] = json.dumps(scorer.config.to_dict())
+        with fresh_file(Path(path)) as beside:
+            save_file(weights, beside, metadata=about)
 
     def load_adapter(self, path: str | Path) -> None:
         """Reads a scorer that `save_adapter` wrote; strategy "realizer" is then the default.
 
         Raises:
+            FileNotFoundError: no such file.
             ValueError: another kind of file, or a scorer of another family or width.
         """
-        self.scorer = load_scorer(path, self.model.config.model_type, self.width).to(self.model.device)
+        about, weights = scoring.read_scorer(path)
+        expected, received = (self.model.config.model_type, str(self.width)), (about["model_type"], about["width"])
+        if expected != received:
+            wanted = f"a scorer for {expected[0]} with tokens {expected[1]} wide"
+            raise ValueError(f"{path}: expected {wanted}; got one for {received[0]}, {received[1]} wide")
+        config = ArrCocFetcherConfig.from_dict(json.loads(about["config"]))
+        scorer = scoring.TrainedScorer(config, feature_size=self.width, text_size=self.width)
+        scorer.load_state_dict(weights)
+        self.scorer = scorer.eval().to(self.model.device)
 
     @torch.no_grad()
     def query(self, question: str) -> Tensor:
         """[L, D] embeddings of a question, the scorers' input."""
-        return self.model.get_input_embeddings()(self.writer.words(question))
+        return self.model.get_input_embeddings()(self.runner.words(question))
 
     # ---- checks before work ----------------------------------------------------------------------------------------
 
@@ -315,8 +314,8 @@ class AttachedReader:
         """
         if strategy is None:
             strategy = "attention" if self.scorer is None else "realizer"
-        if strategy not in STRATEGIES:
-            raise ValueError(f"strategy: expected one of {', '.join(sorted(STRATEGIES))}; got {strategy!r}")
+        if strategy not in scoring.STRATEGIES:
+            raise ValueError(f"strategy: expected one of {', '.join(sorted(scoring.STRATEGIES))}; got {strategy!r}")
         if strategy == "realizer" and self.scorer is None:
             expected = "a trained scorer (load_adapter, or arr-coc train)"
             raise ValueError(f'strategy "realizer": expected {expected}; got none')
@@ -348,38 +347,32 @@ class AttachedReader:
         count = count_fetched(budget, len(prompt), int(prompt.is_place.sum()), len(prompt.base))
         if count is None:
             every, none = torch.arange(len(prompt), device=prompt.base.device), torch.zeros(len(prompt))
-            fetch = fetch_result(prompt, every, none, torch.ones(len(prompt)), ALL, failed=False)
+            fetch = scoring.fetch_result(prompt, every, none, torch.ones(len(prompt)), scoring.ALL, failed=False)
         elif not count:
             none = torch.zeros(len(prompt))
-            fetch = fetch_result(prompt, torch.zeros(0, dtype=torch.long), none, none, "none", failed=False)
+            fetch = scoring.fetch_result(prompt, torch.zeros(0, dtype=torch.long), none, none, "none", failed=False)
         else:
             given: dict[str, Any] = {"seed": seed}
             if strategy == "attention":
                 to_all = prompt.tokens is not None
                 paid = self.runner.attention(encoding, prompt, question, history, to_all=to_all)
-                given["attention"] = paid if to_all else between_cells(paid, prompt)
+                given["attention"] = paid if to_all else scoring.between_cells(paid, prompt)
             if boxes is not None:
-                given["relevance"] = relevance_of_boxes(prompt, boxes)
+                given["relevance"] = scoring.relevance_of_boxes(prompt, boxes)
             if strategy == "words":
-                given["relevance"] = relevance_of_words(prompt, question)
+                given["relevance"] = scoring.relevance_of_words(prompt, question)
             sizes = {"feature_size": self.width, "text_size": self.width}
             trained = self.scorer if strategy == "realizer" else None
-            scorer = trained or STRATEGIES[strategy](ArrCocFetcherConfig(), **sizes)
-            scores, relevance, failed = score(scorer, prompt, self.query(question), **given)
-            chosen = most_relevant(scores, prompt.is_place, count)
-            fetch = fetch_result(prompt, chosen, scores, relevance, strategy, failed=failed)
+            scorer = trained or scoring.STRATEGIES[strategy](ArrCocFetcherConfig(), **sizes)
+            scores, relevance, failed = scoring.score(scorer, prompt, self.query(question), **given)
+            chosen = scoring.most_relevant(scores, prompt.is_place, count)
+            fetch = scoring.fetch_result(prompt, chosen, scores, relevance, strategy, failed=failed)
         kept = None if count is None else fetch.indices[0]
-        placed = self.runner.place(prompt, self.writer.plain(prompt, question, history), kept)
+        placed = self.runner.place(prompt, self.runner.plain(prompt, question, history), kept)
         return PreparedPrompt(encoding, prompt, placed, fetch)
 
 
-def _paired(prompts: list[EncodedPrompt], questions: list[Any]) -> tuple[list[EncodedPrompt], list[Any]]:
-    """The images of a prompt for each question, and a question for the images of each prompt."""
-    if len(questions) == 1:
-        return prompts, questions * len(prompts)
-    if len(prompts) not in (1, len(questions)):
-        raise ValueError(f"images: expected 1 or {len(questions)} (one per question); got {len(prompts)}")
-    return prompts * len(questions) if len(prompts) == 1 else prompts, questions
+attach = AttachedReader
 
 
 def _boxes_of(prompts: Sequence[EncodedPrompt], boxes: Any) -> list[Any]:
@@ -406,7 +399,7 @@ def load_reader(name: str | None, device: str | None = None) -> AttachedReader |
         return None
     source = find_model(name)
     if (adapter := Path(source) / ADAPTER).is_file():
-        reader = load_reader(base, device) if (base := base_of(adapter)) else None
+        reader = load_reader(base, device) if (base := scoring.read_scorer(adapter)[0].get("base", "")) else None
         if reader is None:
             raise ValueError(f"{adapter}: expected a scorer of a published model; got one of {base!r}")
         reader.load_adapter(adapter)
@@ -422,7 +415,7 @@ def load_reader(name: str | None, device: str | None = None) -> AttachedReader |
         raise ValueError(f"{source}: expected an ARR-COC model, or a model of type {known}; got {model_type!r}")
     target, kind = find_device(device), AutoModelForImageTextToText
     model, processor = (_loaded(part, source) for part in (kind, AutoProcessor))
-    return attach(model.to(target).eval(), processor)
+    return AttachedReader(model.to(target).eval(), processor)
 
 
 def load_model_or_reader(

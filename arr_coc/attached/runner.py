@@ -1,7 +1,7 @@
 """Prompts of published models with base and fetched tokens, and the model that runs on them.
 
-`PromptWriter` writes a prompt as the model's own processor does; `place` keeps its base tokens and fetched tokens;
-`ModelRunner` runs the model.
+`ModelRunner` writes a prompt as the model's own processor does, keeps its base tokens and fetched tokens (`place`), and
+runs the model.
 
 Notation: S tokens of the plain prompt, N image tokens among them, S' tokens that are kept, L tokens of a question, M
 base tokens, K fetched tokens, B prompts, T image tokens. Positions are [axes, S]: one axis, or time, y and x.
@@ -9,7 +9,7 @@ base tokens, K fetched tokens, B prompts, T image tokens. Positions are [axes, S
 
 import copy
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -51,7 +51,8 @@ class PlacedPrompt:
 
     Attributes:
         ids: [S'].
-        positions: [axes, S'], the plain model's positions of the same places; a base token has its cell's mean.
+        positions: [axes, S'], the plain model's positions of the same places; a base token has its cell's mean;
+            floating-point if tokens were left out.
         kinds: [S'] `TEXT`, `BASE` or `FETCHED`.
         tokens, planes: [T, D] its image tokens in their order.
         prefix: the number of tokens that do not depend on the question: those up to the last base token.
@@ -63,11 +64,6 @@ class PlacedPrompt:
     tokens: Tensor
     planes: list[Tensor]
     prefix: int
-
-    @property
-    def has_gaps(self) -> bool:
-        """Whether tokens of the plain model's prompt were left out."""
-        return self.positions.is_floating_point()
 
 
 def count_fetched(budget: float | int | str, tokens: int, places: int, base: int) -> int | None:
@@ -133,7 +129,9 @@ def place(
     count = len(prompt.base)
     base_positions = mean_over_cells(positions[:, columns].T, prompt.cells, count).T
     behind = columns[-1].expand(len(own)) if count else own
-    keys = torch.cat((text, columns[_first_of_view(prompt)], behind))
+    starts = torch.tensor([0, *map(len, prompt.views)]).cumsum(0)[:-1]
+    firsts = starts.repeat_interleave(torch.tensor([rows * cols for rows, cols in prompt.base_grids]))
+    keys = torch.cat((text, columns[firsts.to(columns.device)], behind))
     order = keys.argsort(stable=True)
     counts = ids.new_tensor([len(text), count, len(own)])
     kinds = ids.new_tensor([TEXT, BASE, FETCHED]).repeat_interleave(counts)[order]
@@ -145,79 +143,47 @@ def place(
     return PlacedPrompt(every[order], at[:, order], kinds, image_tokens, image_planes, prefix)
 
 
-def _first_of_view(prompt: EncodedPrompt) -> Tensor:
-    """[M] the number of the first token of each base token's view."""
-    firsts, start = [], 0
-    for view, (rows, cols) in zip(prompt.views, prompt.base_grids, strict=True):
-        firsts += [start] * (rows * cols)
-        start += len(view)
-    return torch.tensor(firsts, dtype=torch.long)
+ATTENTION_LAYERS = (0.25, 0.75)
+"""Interval of the language model's depth whose attention is read."""
+
+NEW_TOKENS = 128
+"""The most tokens of an answer, if neither the call nor the model's generation config gives it."""
 
 
-@dataclass
-class Batch:
-    """A batch of prompts: [prefix][padding][rest]; all begin with the same prefix of p tokens, or p = 0.
+class PreparedPrompt(NamedTuple):
+    """A question about the images of a prompt, ready for the language model: `placed`, with the fetched tokens."""
+
+    encoding: AttachedEncoding
+    prompt: EncodedPrompt
+    placed: PlacedPrompt
+    fetch: AttachedFetch
+
+
+class _Enough(Exception):
+    """Ends the forward pass when the wanted layers have run."""
+
+
+class _FirstLayers(AttentionRecorder):
+    """Records the attention of one prompt's last token in the first `count` layers, then raises `_Enough`.
 
     Attributes:
-        ids, mask: [B, S'].
-        positions: [axes, B, S'].
-        kinds: [B, S'].
-        tokens: [B, T, D], or a list of [T, D]; `planes` likewise, for each layer.
+        layers: [S] for each layer: how much more the last token attends to each position than the token `first` does,
+            mean over heads.
     """
 
-    ids: Tensor
-    mask: Tensor
-    positions: Tensor
-    kinds: Tensor
-    tokens: list[Tensor]
-    planes: list[list[Tensor]]
+    def __init__(self, count: int, first: int = 0) -> None:
+        super().__init__(torch.zeros(0, dtype=torch.bool))
+        self.count, self.first = count, first
+
+    def _record(self, weights: Tensor) -> None:
+        heads = weights[0].float()
+        self.layers.append((heads[:, -1] - heads[:, self.first]).clamp(min=0).mean(0))
+        if len(self.layers) == self.count:
+            raise _Enough
 
 
-def pad(
-    prompts: Sequence[PlacedPrompt], image_id: int, pad_id: int, *, prefix: int = 0, level: bool = False, spare: int = 0
-) -> Batch:
-    """Pads prompts on the left, or behind a common prefix.
-
-    Args:
-        prefix: p.
-        level: whether all get equally many image tokens; the padding is zeros that no token attends to.
-        spare: padding in every prompt.
-    """
-    most = max(len(prompt.tokens) for prompt in prompts)
-    extra = [most - len(prompt.tokens) if level else 0 for prompt in prompts]
-    length = spare + max(len(prompt.ids) + more for prompt, more in zip(prompts, extra, strict=True))
-    rows = []
-    for prompt, more in zip(prompts, extra, strict=True):
-        fill = prompt.ids.new_full((length - len(prompt.ids),), pad_id)
-        fill[len(fill) - more :] = image_id
-        rows.append((prompt, fill, _behind(prompt.tokens, more, prefix, prompt)))
-
-    def join(parts: Tensor, padding: Tensor) -> Tensor:
-        return torch.cat((parts[..., :prefix], padding, parts[..., prefix:]), -1)
-
-    return Batch(
-        ids=torch.stack([join(prompt.ids, fill) for prompt, fill, _ in rows]),
-        mask=torch.stack([join(torch.ones_like(prompt.ids), torch.zeros_like(fill)) for prompt, fill, _ in rows]),
-        positions=torch.stack(
-            [join(p.positions, p.positions.new_zeros(len(p.positions), len(fill))) for p, fill, _ in rows], 1
-        ),
-        kinds=torch.stack([join(prompt.kinds, torch.full_like(fill, TEXT)) for prompt, fill, _ in rows]),
-        tokens=[tokens for _, _, tokens in rows],
-        planes=[
-            [_behind(plane, more, prefix, prompt) for prompt, more, plane in zip(prompts, extra, layer, strict=True)]
-            for layer in zip(*(prompt.planes for prompt in prompts), strict=True)
-        ],
-    )
-
-
-def _behind(tokens: Tensor, more: int, prefix: int, prompt: PlacedPrompt) -> Tensor:
-    """Image tokens [T, D] behind the prefix, and `more` zeros in front of them."""
-    known = int((prompt.kinds[:prefix] != TEXT).sum())
-    return torch.cat((tokens.new_zeros(more, tokens.shape[1]), tokens[known:]))
-
-
-class PromptWriter:
-    """Questions about images -> token ids; `tokenizing` holds the lock of the tokenizer."""
+class ModelRunner:
+    """Writes the prompts of a published model, and runs it on them; `tokenizing` holds the lock of its tokenizer."""
 
     def __init__(self, family: AttachedFamily) -> None:
         self.family, self.processor, self.model = family, family.processor, family.model
@@ -266,53 +232,6 @@ class PromptWriter:
             ids = self.processor.tokenizer(text, add_special_tokens=special).input_ids
         return torch.tensor(ids, dtype=torch.long, device=self.model.device)
 
-
-ATTENTION_LAYERS = (0.25, 0.75)
-"""Interval of the language model's depth whose attention is read."""
-
-NEW_TOKENS = 128
-"""The most tokens of an answer, if neither the call nor the model's generation config gives it."""
-
-
-class PreparedPrompt(NamedTuple):
-    """A question about the images of a prompt, ready for the language model: `placed`, with the fetched tokens."""
-
-    encoding: AttachedEncoding
-    prompt: EncodedPrompt
-    placed: PlacedPrompt
-    fetch: AttachedFetch
-
-
-class _Enough(Exception):
-    """Ends the forward pass when the wanted layers have run."""
-
-
-class _FirstLayers(AttentionRecorder):
-    """Records the attention of one prompt's last token in the first `count` layers, then raises `_Enough`.
-
-    Attributes:
-        layers: [S] for each layer: how much more the last token attends to each position than the token `first` does,
-            mean over heads.
-    """
-
-    def __init__(self, count: int, first: int = 0) -> None:
-        super().__init__(torch.zeros(0, dtype=torch.bool))
-        self.count, self.first = count, first
-
-    def _record(self, weights: Tensor) -> None:
-        heads = weights[0].float()
-        self.layers.append((heads[:, -1] - heads[:, self.first]).clamp(min=0).mean(0))
-        if len(self.layers) == self.count:
-            raise _Enough
-
-
-class ModelRunner:
-    """Runs a published model on prompts."""
-
-    def __init__(self, writer: PromptWriter) -> None:
-        self.writer, self.family = writer, writer.family
-        self.model, self.processor = writer.model, writer.processor
-
     def place(self, prompt: EncodedPrompt, plain: PlainPrompt, fetched: Tensor | None) -> PlacedPrompt:
         """The prompt with base tokens and fetched tokens; None: with all tokens."""
         tokens, planes = prompt.tokens, prompt.planes
@@ -329,28 +248,25 @@ class ModelRunner:
             return flat(self.model.base_model.get_image_features(**prompt.pixels, return_dict=True))
         if not len(cells):
             return prompt.base[:0], [plane[:0] for plane in prompt.base_planes]
-        return flat(self.family.encode_cells(prompt.pixels, cells.to(prompt.base.device)))
+        family: Any = self.family
+        return flat(family.encode_cells(prompt.pixels, cells.to(prompt.base.device)))
 
-    def read_prefix(self, encoding: AttachedEncoding, prompt: EncodedPrompt) -> None:
-        """Prefills the language model with the prompt up to its last base token."""
-        placed = self.place(prompt, self.writer.plain(prompt, "?"), torch.zeros(0, dtype=torch.long))
-        cache = DynamicCache(config=self.model.config.get_text_config())
-        inputs = self._inputs(encoding, self._batch([placed]), end=placed.prefix)
-        self.model.base_model(**inputs, **{CACHE: cache}, use_cache=True)
-        prompt.prefix_ids, prompt.prefix = placed.ids[: placed.prefix], cache
+    def prefilled(self, encoding: AttachedEncoding, prompt: EncodedPrompt, *, whole: bool) -> tuple[Tensor, Any] | None:
+        """The prompt up to its last base token, and the cache of the language model that read it.
 
-    def read_image(self, encoding: AttachedEncoding, prompt: EncodedPrompt) -> None:
-        """Prefills the layers whose attention strategy "attention" reads with the prompt up to its last image token,
-        of all; nothing where the model's cache drops positions."""
-        placed = self.place(prompt, self.writer.plain(prompt, "?"), None)
+        `whole`: up to the last of all image tokens, by the layers whose attention strategy "attention" reads; None
+        where the model's cache drops positions.
+        """
+        placed = self.place(prompt, self.plain(prompt, "?"), None if whole else torch.zeros(0, dtype=torch.long))
         cache = DynamicCache(config=self.model.config.get_text_config())
-        if not keeps_every_position(cache):
-            return
+        if whole and not keeps_every_position(cache):
+            return None
         end = int((placed.kinds != TEXT).nonzero()[-1]) + 1
-        inputs = self._inputs(encoding, self._batch([placed]), end=end)
-        with suppress(_Enough), _FirstLayers(self._attention_layers[1]):
+        inputs = self._inputs(encoding, [placed], end=end)
+        layers: Any = _FirstLayers(self._attention_layers[1]) if whole else nullcontext()
+        with suppress(_Enough), layers:
             self.model.base_model(**inputs, **{CACHE: cache}, use_cache=True)
-        prompt.image_ids, prompt.image = placed.ids[:end], cache
+        return placed.ids[:end], cache
 
     @property
     def _attention_layers(self) -> tuple[int, int]:
@@ -379,21 +295,21 @@ class ModelRunner:
         by a second, general question. The mean over heads and layers is taken.
 
         The language model reads base tokens and question, behind the cached prefix if there is one; with `to_all` it
-        reads all image tokens and the question, behind what `read_image` cached: [N], with the mean of its neighbours
+        reads all image tokens and the question, behind those in `prompt.image`: [N], with the mean of its neighbours
         added to each token (`with_neighbours`). Its layers behind the middle ones do not run.
 
         Raises:
             ValueError: an attention implementation without weights.
         """
-        plain = self.writer.plain(prompt, question, history)
+        plain = self.plain(prompt, question, history)
         placed = self.place(prompt, plain, None if to_all else torch.zeros(0, dtype=torch.long))
         behind = int((placed.kinds != TEXT).nonzero()[-1]) + 1
         cache, start = (None, 0) if to_all else self._prefix([prompt], [placed])
-        if to_all and prompt.image_ids is not None and torch.equal(placed.ids[:behind], prompt.image_ids):
-            cache, start = copy.deepcopy(prompt.image), behind
+        if to_all and prompt.image is not None and torch.equal(placed.ids[:behind], prompt.image[0]):
+            cache, start = copy.deepcopy(prompt.image[1]), behind
         low, high = self._attention_layers
         with suppress(_Enough), _FirstLayers(high, first=behind - start) as recorder:
-            inputs = self._inputs(encoding, self._batch([placed], start), start=start)
+            inputs = self._inputs(encoding, [placed], start, skip=start)
             self.model.base_model(**inputs, **{CACHE: cache}, use_cache=cache is not None)
         if not recorder.layers:
             received = self.model.config.get_text_config()._attn_implementation
@@ -412,10 +328,9 @@ class ModelRunner:
         plain = repeats == 1 and self._cache_is_plain(kwargs)
         cache, start = self._prefix([own.prompt for own in prepared], placed) if plain else (None, 0)
         # `generate` drops a mask of ones; without mask and cache, a gap in positions starts another sequence.
-        spare = int(not self.setting(kwargs, "use_cache", True) and any(own.has_gaps for own in placed))
-        batch = self._batch(placed, start, level=repeats > 1 and not self.family.by_prompt, spare=spare)
-        inputs = self._inputs(prepared[0].encoding, batch, stacked=repeats > 1)
-        inputs["input_ids"] = batch.ids
+        gaps = any(own.positions.is_floating_point() for own in placed)
+        spare = int(gaps and not self.setting(kwargs, "use_cache", True))
+        inputs = self._inputs(prepared[0].encoding, placed, start, stacked=repeats > 1, spare=spare)
         if cache is not None:
             inputs[CACHE] = cache
         return self._decoded(inputs, kwargs, with_logits)
@@ -424,8 +339,8 @@ class ModelRunner:
         self, questions: Sequence[str], turns: Sequence[Sequence[Turn]], kwargs: dict[str, Any]
     ) -> list[str]:
         """The plain model's answer to text."""
-        texts = [self.writer.chat(0, text, before) for text, before in zip(questions, turns, strict=True)]
-        with self.writer.tokenizing.lock:
+        texts = [self.chat(0, text, before) for text, before in zip(questions, turns, strict=True)]
+        with self.tokenizing.lock:
             inputs = self.processor(text=texts, padding=True, padding_side="left", return_tensors="pt")
         return self._decoded(inputs.to(self.model.device), kwargs, False)[2]
 
@@ -450,17 +365,12 @@ class ModelRunner:
         others = [self.setting(kwargs, name) for name in ("cache_implementation", "prompt_lookup_num_tokens")]
         return others == [None, None] and "cache" not in kwargs and bool(self.setting(kwargs, "use_cache", True))
 
-    def _batch(self, placed: Sequence[PlacedPrompt], prefix: int = 0, level: bool = False, spare: int = 0) -> Batch:
-        padding = self.setting({}, "pad_token_id", self.processor.tokenizer.pad_token_id)
-        image = self.model.config.image_token_id
-        return pad(placed, image, padding or 0, prefix=prefix, level=level, spare=spare)
-
     def _prefix(self, prompts: Sequence[EncodedPrompt], placed: Sequence[PlacedPrompt]) -> tuple[Any, int]:
         """The cache of the prompts' common prefix, and its length; None and 0 without one."""
         first = prompts[0]
-        known, cache = first.prefix_ids, first.prefix
-        if known is None or cache is None or any(prompt is not first for prompt in prompts):
+        if first.prefix is None or any(prompt is not first for prompt in prompts):
             return None, 0
+        known, cache = first.prefix
         start = len(known)
         if not all(own.prefix == start and torch.equal(own.ids[:start], known) for own in placed):
             return None, 0
@@ -471,17 +381,53 @@ class ModelRunner:
         return cache, start
 
     def _inputs(
-        self, encoding: AttachedEncoding, batch: Batch, *, start: int = 0, end: int | None = None, stacked: bool = False
+        self,
+        encoding: AttachedEncoding,
+        placed: Sequence[PlacedPrompt],
+        prefix: int = 0,
+        *,
+        skip: int = 0,
+        end: int | None = None,
+        stacked: bool = False,
+        spare: int = 0,
     ) -> dict[str, Any]:
-        """The model's inputs for the tokens from `start` to `end`; `stacked`: in the form for beams."""
-        kinds, tokens = batch.kinds[:, :end], batch.tokens
-        has_base = bool((kinds == BASE).any())
-        joined = tokens if self.family.by_prompt else torch.stack(tokens) if stacked else torch.cat(tokens)
-        planes = {"deepstack_features": batch.planes} if batch.planes else {}
+        """The model's inputs for a batch of prompts, [prefix][padding][rest].
+
+        Args:
+            prefix: the number of tokens with which all begin, and which a cache holds: their image tokens are left out.
+            skip, end: the first token, and the one behind the last.
+            stacked: in the form for beams: all prompts get equally many image tokens; no token attends to those added.
+            spare: padding in every prompt.
+        """
+        most = max(len(prompt.tokens) for prompt in placed)
+        extra = [most - len(own.tokens) if stacked and not self.family.by_prompt else 0 for own in placed]
+        length = spare + max(len(prompt.ids) + more for prompt, more in zip(placed, extra, strict=True))
+        pad_id = self.setting({}, "pad_token_id", self.processor.tokenizer.pad_token_id) or 0
+        rows = []
+        for prompt, more in zip(placed, extra, strict=True):
+            fill = prompt.ids.new_full((length - len(prompt.ids),), pad_id)
+            fill[len(fill) - more :] = self.model.config.image_token_id
+            parts = (
+                (prompt.ids, fill),
+                (torch.ones_like(prompt.ids), torch.zeros_like(fill)),
+                (prompt.positions, prompt.positions.new_zeros(len(prompt.positions), len(fill))),
+                (prompt.kinds, torch.full_like(fill, TEXT)),
+            )
+            joined = [torch.cat((own[..., :prefix], added, own[..., prefix:]), -1) for own, added in parts]
+            known = int((prompt.kinds[:prefix] != TEXT).sum())
+            values = (prompt.tokens, *prompt.planes)
+            rows.append((*joined, [torch.cat((own.new_zeros(more, own.shape[1]), own[known:])) for own in values]))
+        ids, mask, positions, kinds, features = zip(*rows, strict=True)
+        tokens, *planes = ([*layer] for layer in zip(*features, strict=True))
+        output = tokens if self.family.by_prompt else torch.stack(tokens) if stacked else torch.cat(tokens)
+        whole, shown = torch.stack(mask), torch.stack(kinds)[:, :end]
+        blocks = shown == (BASE if bool((shown == BASE).any()) else FETCHED)
         return {
-            "input_ids": batch.ids[:, start:end],
-            "attention_mask": batch.mask[:, :end],
-            "position_ids": self.family.position_ids(batch.positions, batch.mask)[..., start:end],
-            "mm_encoder_outputs": encoding.outputs(pooler_output=joined, **planes),
-            **self.family.token_types(kinds == (BASE if has_base else FETCHED)),
+            "input_ids": torch.stack(ids)[:, skip:end],
+            "attention_mask": whole[:, :end],
+            "position_ids": self.family.position_ids(torch.stack(positions, 1), whole)[..., skip:end],
+            "mm_encoder_outputs": encoding.outputs(
+                pooler_output=output, **({"deepstack_features": planes} if planes else {})
+            ),
+            **self.family.token_types(blocks),
         }

@@ -7,7 +7,6 @@ Notation: N image tokens of a prompt, V views of one size, G the longer side of 
 model, L question tokens, M base tokens, K fetched tokens.
 """
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import isqrt
@@ -17,10 +16,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
-from ..files import fresh_file
 from ..modeling.answers import Origin
 from ..modeling.configuration_arr_coc import ArrCocFetcherConfig
 from ..modeling.fetcher import FetchResult
@@ -36,6 +33,7 @@ from ..modeling.scorers import (
     is_uninformative,
     masked_mean,
     spelling_match,
+    topk,
     unit_range,
     warn_of_fallback,
 )
@@ -163,8 +161,7 @@ def score(scorer: Scorer, prompt: EncodedPrompt, query: Tensor, **given: Any) ->
 
 def most_relevant(scores: Tensor, is_place: Tensor, count: int) -> Tensor:
     """[count] the tokens with the highest scores [N], ascending; ties break by lower index."""
-    ranked = scores.masked_fill(~is_place.to(scores.device), float("-inf"))
-    return ranked.argsort(descending=True, stable=True)[:count].sort().values
+    return topk(scores.masked_fill(~is_place.to(scores.device), float("-inf"))[None], count)[0]
 
 
 def relevance_of_boxes(prompt: EncodedPrompt, boxes: Sequence[Sequence[Box]]) -> Tensor:
@@ -175,10 +172,10 @@ def relevance_of_boxes(prompt: EncodedPrompt, boxes: Sequence[Sequence[Box]]) ->
     Raises:
         ValueError: not one list for each image, or a box that ends before it starts.
     """
-    images = 1 + max(view.image for view in prompt.views)
+    images = 1 + max(prompt.owners)
     if len(boxes) != images:
         raise ValueError(f"boxes: expected one list per image of a prompt ({images}); got {len(boxes)}")
-    owner = torch.tensor([view.image for view in prompt.views])[prompt.places[:, 0].clamp(min=0)]
+    owner = torch.tensor(prompt.owners)[prompt.places[:, 0].clamp(min=0)]
     x0, y0, x1, y1 = prompt.boxes.unbind(-1)
     covered = torch.zeros(len(prompt))
     for image, listed in enumerate(boxes):
@@ -212,7 +209,7 @@ def relevance_of_words(prompt: EncodedPrompt, question: str) -> Tensor:
         )
         received = "; ".join(page.warning for page in prompt.words if page.warning) or "images without words"
         raise ValueError(f'strategy "words": expected {expected}; got {received}')
-    owner = torch.tensor([view.image for view in prompt.views])[prompt.places[:, 0].clamp(min=0)]
+    owner = torch.tensor(prompt.owners)[prompt.places[:, 0].clamp(min=0)]
     relevance = torch.zeros(len(prompt))
     for image, page in enumerate(prompt.words):
         runs = (run for line in page.lines or () for run in line.words())
@@ -247,12 +244,10 @@ def with_neighbours(values: Tensor, prompt: EncodedPrompt) -> Tensor:
 
     A word has several tokens, and its name is beside it. Outside the view all values are 0.
     """
-    spread, first = values.clone(), 0
-    for view in prompt.views:
-        at = first + view.numbers().to(values.device)
-        spread[at] += F.avg_pool2d(values[at][None], 3, stride=1, padding=1)[0]
-        first += len(view)
-    return spread
+    parts = values.split([len(view) for view in prompt.views])
+    grids = [own[view.numbers().to(own.device)] for view, own in zip(prompt.views, parts, strict=True)]
+    means = [F.avg_pool2d(grid[None], 3, stride=1, padding=1).flatten() for grid in grids]
+    return values + torch.cat([view.spread(own) for view, own in zip(prompt.views, means, strict=True)])
 
 
 def between_cells(values: Tensor, prompt: EncodedPrompt) -> Tensor:
@@ -261,14 +256,10 @@ def between_cells(values: Tensor, prompt: EncodedPrompt) -> Tensor:
     The result is relative to the maximum, rounded to four digits, so that rounding errors do not order equal tokens.
     """
     values = values.float() / values.max().clamp(min=1e-12)
-    spread, first = [], 0
-    for view, (rows, cols) in zip(prompt.views, prompt.base_grids, strict=True):
-        grid = values[first : first + rows * cols].view(1, 1, rows, cols)
-        fine = F.interpolate(grid, (view.rows, view.cols), mode="bilinear", align_corners=False)
-        fine = fine.flatten().round(decimals=4)
-        at = view.numbers().flatten().to(fine.device)
-        spread.append(torch.zeros(len(view), device=fine.device).index_copy(0, at, fine))
-        first += rows * cols
+    parts, spread = values.split([rows * cols for rows, cols in prompt.base_grids]), []
+    for view, grid, own in zip(prompt.views, prompt.base_grids, parts, strict=True):
+        fine = F.interpolate(own.view(1, 1, *grid), (view.rows, view.cols), mode="bilinear", align_corners=False)
+        spread.append(view.spread(fine.flatten().round(decimals=4)))
     return torch.cat(spread)
 
 
@@ -322,7 +313,7 @@ def fetch_result(
         allocator="topk",
         fell_back=torch.tensor([failed]),
         places=places,
-        owners=tuple(view.image for view in prompt.views),
+        owners=prompt.owners,
         base=0 if strategy == ALL else len(prompt.base),
     )
 
@@ -331,51 +322,18 @@ def origins(prompt: EncodedPrompt, indices: Tensor) -> tuple[Origin, ...]:
     """The places of the tokens `indices` [K] of a prompt in its images; none for tokens without a place."""
     numbers = indices.cpu()
     numbers = numbers[prompt.is_place[numbers]]
-    owners = [prompt.views[view].image for view in prompt.places[numbers, 0].tolist()]
-    found = []
-    for image, (x0, y0, x1, y1) in zip(owners, prompt.boxes[numbers].tolist(), strict=True):
-        source = prompt.sources[image]
-        found.append(Origin(image, source.page, source.second, (x0, y0, x1, y1)))
-    return tuple(found)
+    owners = [prompt.owners[view] for view in prompt.places[numbers, 0].tolist()]
+    placed = zip(owners, map(tuple, prompt.boxes[numbers].tolist()), strict=True)
+    return tuple(Origin(at, prompt.sources[at].page, prompt.sources[at].second, box) for at, box in placed)
 
 
 POSITIVE_WEIGHT = 4.0
 """Weight of a token under a box in the loss, relative to another token: the default of our own models."""
 
 
-def save_scorer(scorer: TrainedScorer, path: str | Path, model_type: str, base: str) -> None:
-    """Writes a scorer to a safetensors file, with its configuration, its family and its model."""
-    weights = {name: tensor.detach().cpu().contiguous() for name, tensor in scorer.state_dict().items()}
-    about = {"model_type": model_type, "width": str(scorer.width), "config": json.dumps(scorer.config.to_dict())}
-    about["base"] = base
-    with fresh_file(Path(path)) as beside:
-        save_file(weights, beside, metadata=about)
-
-
-def load_scorer(path: str | Path, model_type: str, width: int) -> TrainedScorer:
-    """Reads a scorer that `save_scorer` wrote.
-
-    Raises:
-        FileNotFoundError: no such file.
-        ValueError: another kind of file, or a scorer of another family or another width.
-    """
-    about, weights = _read(path)
-    expected, received = (model_type, str(width)), (about["model_type"], about["width"])
-    if expected != received:
-        wanted = f"a scorer for {model_type} with tokens {width} wide"
-        raise ValueError(f"{path}: expected {wanted}; got one for {received[0]}, {received[1]} wide")
-    config = ArrCocFetcherConfig.from_dict(json.loads(about["config"]))
-    scorer = TrainedScorer(config, feature_size=width, text_size=width)
-    scorer.load_state_dict(weights)
-    return scorer.eval()
-
-
-def base_of(path: Path) -> str:
-    """The folder or Hub name of the model that a scorer was trained on. It raises the errors of `load_scorer`."""
-    return _read(path)[0].get("base", "")
-
-
-def _read(path: str | Path) -> tuple[dict[str, str], dict[str, Tensor]]:
+def read_scorer(path: str | Path) -> tuple[dict[str, str], dict[str, Tensor]]:
+    """What `AttachedReader.save_adapter` wrote about a scorer ("model_type", "width", "config" as JSON, and "base", the
+    model that it was trained on), and its weights. Another kind of file is a ValueError."""
     try:
         with safe_open(path, framework="pt") as opened:
             about = opened.metadata() or {}

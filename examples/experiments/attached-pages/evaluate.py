@@ -112,15 +112,15 @@ def read_all(reader: AttachedReader, encoding: Any, prompt: EncodedPrompt, quest
     """The language model's first layers on the prompt with all image tokens, in their M-RoPE places, as the re-created
     rules see it: see `arr_coc.evaluation.peers.Question`."""
     runner, language_model = reader.runner, reader.model.model.language_model
-    placed = runner.place(prompt, reader.writer.plain(prompt, question), None)
+    placed = runner.place(prompt, reader.runner.plain(prompt, question), None)
     image = placed.ids == reader.model.config.image_token_id
     places, text = image.nonzero()[:, 0], (~image).nonzero()[:, 0]
     embeds = reader.model.get_input_embeddings()(placed.ids).clone()
     embeds[places] = placed.tokens.to(embeds)
     behind = text[text > places[-1]]
-    asked = behind[0] + _find(placed.ids[behind], reader.writer.words(question))
+    asked = behind[0] + _find(placed.ids[behind], reader.runner.words(question))
     with first_layers(language_model, LAYER) as tensors:
-        reader.model.base_model(**runner._inputs(encoding, runner._batch([placed])), use_cache=False)
+        reader.model.base_model(**runner._inputs(encoding, [placed]), use_cache=False)
     hidden = tensors["hidden"]
     reading = EarlyStates(tensors["attention"], tensors["keys"], hidden[0], language_model.norm(hidden)[0])
     return SimpleNamespace(embeds=embeds, places=places, asked=asked, behind=behind, reading=reading)
@@ -137,7 +137,7 @@ def chosen_otherwise(
     yield "attention to base", based, most_relevant(paid, prompt.is_place, count - len(prompt.base))
     asked = read_all(reader, bare, bare.prompts[0], record.question)
     for name in RULES:
-        yield name, bare, PEERS[name].rule(asked, count).places.sort().values
+        yield name, bare, PEERS[name].rule(asked, count).sort().values
     boxes = relevance_of_boxes(prompt, [all_boxes(record, 0)])
     paid = reader.runner.attention(bare, bare.prompts[0], record.question, to_all=True)
     for name, others in (("saliency", prompt.saliency), ("attention", paid)):
@@ -170,7 +170,7 @@ def arms(
     for name, own, chosen in chosen_otherwise(reader, encodings, record):
         (prompt,) = own.prompts
         fetch = fetch_result(prompt, chosen, *[torch.zeros(GRID**2)] * 2, name, failed=False)
-        placed = reader.runner.place(prompt, reader.writer.plain(prompt, record.question), chosen)
+        placed = reader.runner.place(prompt, reader.runner.plain(prompt, record.question), chosen)
         yield name, SHARE, PreparedPrompt(own, prompt, placed, fetch)
 
 
