@@ -17,7 +17,8 @@ from arr_coc.attached import AttachedReader
 from arr_coc.attached.reader import load_reader
 from arr_coc.data.records import read_records
 from arr_coc.evaluation import evaluate
-from arr_coc.evaluation.strategies import attached_arms, predict_attached, score_attached, usable_strategies
+from arr_coc.evaluation.arms import Arm
+from arr_coc.evaluation.strategies import predict_attached, score_strategies, usable_strategies
 
 PAGES = [picture(150, 220), picture(200, 120, seed=1), picture(150, 220, seed=2)]
 BOX = (10.0, 20.0, 60.0, 50.0)
@@ -73,7 +74,7 @@ def test_what_the_reader_says_alone_is_what_evaluation_counts(reader: AttachedRe
 
 def test_what_was_fetched_is_kept(reader: AttachedReader, tmp_path: Path) -> None:
     data = read_records(write(tmp_path, rows(reader, strategy="attention")))
-    arms = attached_arms(reader, ["attention"], None, data)
+    arms = [Arm("attention", "ladder", "attention", 0.25, "topk", side=0, tokens=0)]
     said: dict[int, Any] = {}
     for name, part in predict_attached(reader, arms, data, batch_size=8, progress=False):
         assert name == "attention"
@@ -91,7 +92,7 @@ def test_random_draws_for_each_question(reader: AttachedReader, tmp_path: Path) 
     data = read_records(write(tmp_path, rows(reader)))
 
     def fetched(size: int, seed: int | None) -> list[Any]:
-        scored = score_attached(reader, data, ["random"], batch_size=size, seed=seed, budget=4, progress=False)
+        scored = score_strategies(reader, data, ["random"], batch_size=size, seed=seed, budget=4, progress=False)
         return [own.fetched for own in scored["random"].predictions[0]]
 
     first = fetched(8, None)

@@ -19,19 +19,6 @@ from arr_coc.evaluation import peers
 from arr_coc.evaluation.answers import PeerChoices, ask, encode, lattice
 from arr_coc.evaluation.arms import BASELINES, BOUNDS, GROUPS, LADDER, make_arms
 from arr_coc.evaluation.deciding import default_rules
-from arr_coc.evaluation.peers import (
-    PEERS,
-    choose,
-    cls_attention,
-    conditional_dpp,
-    least_duplicated,
-    merge,
-    raters,
-    read_prompt,
-    received,
-    relevance,
-    targets,
-)
 
 SIZES = [(60, 90), (80, 40), (50, 50)]  # height, width
 QUESTIONS = ["What is it?", "Why?", "How many of them are there in all?"]
@@ -48,49 +35,34 @@ def test_fastv_ranks_by_attention_dart_keeps_pivots_and_cdpruner_scales_relevanc
     """Patches at places 1 and 2: the first is looked at by many, the second by the last position."""
     attention = torch.tensor([[1.0, 0, 0, 0], [0.1, 0.9, 0, 0], [0.0, 0.8, 0.2, 0], [0.2, 0.0, 0.5, 0.3]])
     places = torch.tensor([1, 2])
-    assert_close(received(attention, places), torch.tensor([1.7 / 4, 0.7 / 4]))
-    assert_close(received(attention, places, slice(-1, None)), torch.tensor([0.0, 0.5]))
+    assert_close(peers.received(attention, places), torch.tensor([1.7 / 4, 0.7 / 4]))
+    assert_close(peers.received(attention, places, slice(-1, None)), torch.tensor([0.0, 0.5]))
     east, north, up = torch.eye(3)
     states = torch.stack((east, 2 * east, north, east + 0.1 * up, up, north + 0.1 * east))
     pivots = torch.tensor([0])
-    assert least_duplicated(states, pivots, torch.empty(0, 3), 3).tolist() == [0, 2, 4]
+    assert peers.least_duplicated(states, pivots, torch.empty(0, 3), 3).tolist() == [0, 2, 4]
     # A pivot of the text: what is like it is duplicated too. Each pivot adds one in its turn.
-    assert least_duplicated(states, pivots, -up[None], 3).tolist() == [0, 2, 4]
-    assert least_duplicated(states, pivots, up[None], 3).tolist() == [0, 2, 1]
-    assert sorted(least_duplicated(states, pivots, up[None], 6).tolist()) == list(range(6))
+    assert peers.least_duplicated(states, pivots, -up[None], 3).tolist() == [0, 2, 4]
+    assert peers.least_duplicated(states, pivots, up[None], 3).tolist() == [0, 2, 1]
+    assert sorted(peers.least_duplicated(states, pivots, up[None], 6).tolist()) == list(range(6))
     text = torch.tensor([[1.0, 0], [1.0, 0]])
     patches = torch.tensor([[2.0, 0], [0, 3], [1, 1]])
-    assert_close(relevance(patches, text, turned=False), torch.tensor([1.0, 0.0, 0.5**0.5]))
-    assert_close(relevance(patches, text), torch.tensor([0.0, 1.0, 1 - 0.5**0.5]))  # the authors' sign
-    assert relevance(patches, text).min() > 0 and relevance(patches[:1], text).tolist() == [1.0]
+    assert_close(peers.relevance(patches, text, turned=False), torch.tensor([1.0, 0.0, 0.5**0.5]))
+    assert_close(peers.relevance(patches, text), torch.tensor([0.0, 1.0, 1 - 0.5**0.5]))  # the authors' sign
+    assert peers.relevance(patches, text).min() > 0 and peers.relevance(patches[:1], text).tolist() == [1.0]
 
 
 def test_sparsevlm_lets_the_words_about_the_image_rate() -> None:
     patches = torch.tensor([[4.0, 0, 0], [3.0, 0, 0]])
     text = torch.tensor([[0.0, 0, 1], [1.0, 0, 0], [0.0, 1, 0]])  # the second word is what the patches show
-    assert raters(patches, text).tolist() == [False, True, False]
-    assert raters(patches, text[:1].expand(3, -1)).tolist() == [True] * 3  # nobody stands out: all rate
+    assert peers.raters(patches, text).tolist() == [False, True, False]
+    assert peers.raters(patches, text[:1].expand(3, -1)).tolist() == [True] * 3  # nobody stands out: all rate
     # Shares of 2/3, 1/3 and next to nothing: the second word's is the mean itself, so it does not rate.
     shares = torch.tensor([[2 / 3], [1 / 3], [1e-9]])
-    assert raters(torch.ones(1, 1), shares.log()).tolist() == [True, False, False]
+    assert peers.raters(torch.ones(1, 1), shares.log()).tolist() == [True, False, False]
     attention = torch.zeros(6, 6)
     attention[4, 1], attention[5, 1], attention[5, 2], attention[3, 2] = 0.2, 0.4, 0.3, 9.0
-    assert_close(received(attention, torch.tensor([1, 2]), torch.tensor([4, 5])), torch.tensor([0.3, 0.15]))
-
-
-def test_visionzip_attends_with_every_head_and_merges_the_rest_into_evenly_spaced_targets() -> None:
-    query = torch.tensor([[2.0], [0.0]])  # the second head looks everywhere alike
-    keys = torch.tensor([[[0.0], [1.0]], [[5.0], [-5.0]]])
-    first = 1 / (1 + np.exp(2))
-    assert_close(cls_attention(query, keys), torch.tensor([(first + 0.5) / 2, (1 - first + 0.5) / 2]).float())
-    assert targets(torch.tensor([1, 3, 4, 6, 8, 9]), 2).tolist() == [1, 6]
-    assert targets(torch.tensor([1, 3, 4, 6, 8]), 3).tolist() == [1, 3, 4]  # steps of 5 / 3, rounded down
-    features = torch.tensor([[0.0], [10.0], [2.0], [4.0], [20.0]])
-    keys = torch.tensor([[1.0, 0], [0, 1], [5, 0.1], [3, 0.2], [0.1, 2]])
-    merged = merge(features, keys, torch.tensor([0, 1]), torch.tensor([2, 3, 4]))
-    assert_close(merged, torch.tensor([[0.0 + 3.0], [10.0 + 20.0]]))  # plus the mean of 2, 4; of 20
-    merged = merge(features, keys, torch.tensor([0, 1]), torch.tensor([2, 3]))
-    assert_close(merged, torch.tensor([[3.0], [10.0]]))  # nothing went to the second
+    assert_close(peers.received(attention, torch.tensor([1, 2]), torch.tensor([4, 5])), torch.tensor([0.3, 0.15]))
 
 
 def test_greedy_steps_maximise_the_determinant() -> None:
@@ -103,7 +75,7 @@ def test_greedy_steps_maximise_the_determinant() -> None:
     for _ in range(5):
         rest = [i for i in range(12) if i not in chosen]
         chosen.append(max(rest, key=lambda i: float(torch.linalg.det(kernel[[*chosen, i]][:, [*chosen, i]]))))
-    assert conditional_dpp(weight, states, 5).tolist() == chosen
+    assert peers.conditional_dpp(weight, states, 5).tolist() == chosen
 
 
 # ---- reading
@@ -118,7 +90,7 @@ def test_reading_is_what_the_model_itself_computes() -> None:
         language_model = AutoModel.from_config(config, attn_implementation="sdpa").eval()
         embeds = torch.randn(7, 16)
     with torch.no_grad():
-        found = read_prompt(language_model, embeds, 2)
+        found = peers.read_prompt(language_model, embeds, 2)
         assert config._attn_implementation == "sdpa"
         language_model.set_attn_implementation("eager")
         expected = language_model(inputs_embeds=embeds[None], output_attentions=True, output_hidden_states=True)
@@ -127,7 +99,9 @@ def test_reading_is_what_the_model_itself_computes() -> None:
     assert_close(found.normed, language_model.norm(expected.hidden_states[2])[0])
     assert found.keys.shape == (7, 16)
     with torch.no_grad():
-        whole = read_prompt(language_model, embeds, 9)  # no more layers than there are: what the last one puts out
+        whole = peers.read_prompt(
+            language_model, embeds, 9
+        )  # no more layers than there are: what the last one puts out
     assert_close(whole.normed, expected.last_hidden_state[0])
     assert_close(language_model.norm(whole.hidden), whole.normed)
 
@@ -135,9 +109,11 @@ def test_reading_is_what_the_model_itself_computes() -> None:
 def test_prompts_that_a_model_cannot_read_are_refused() -> None:
     embeds = torch.zeros(9, 16)
     gpt = AutoModel.from_config(GPT2Config(vocab_size=8, n_embd=16, n_head=4, n_layer=2, n_positions=8)).eval()
-    refuses("prompt: expected at most 8 tokens, all patches among them; got 9", read_prompt, gpt, embeds, 2)
+    refuses("prompt: expected at most 8 tokens, all patches among them; got 9", peers.read_prompt, gpt, embeds, 2)
     bloom = AutoModel.from_config(BloomConfig(vocab_size=8, hidden_size=16, n_head=4, n_layer=2)).eval()
-    refuses("language model: expected attention by transformers' interface; got bloom", read_prompt, bloom, embeds, 2)
+    refuses(
+        "language model: expected attention by transformers' interface; got bloom", peers.read_prompt, bloom, embeds, 2
+    )
 
 
 # ---- as arms
@@ -146,7 +122,7 @@ def fetched(model: Any, arm: Any, images: list[Image.Image], questions: list[str
     return ask(model, arm, records, encode(model, images, arm.side), max_new_tokens=2)
 
 
-@pytest.mark.parametrize("name", PEERS)
+@pytest.mark.parametrize("name", peers.PEERS)
 def test_a_peer_keeps_exactly_k_and_batch_is_single(model: Any, images: list[Image.Image], name: str) -> None:
     (arm,) = make_arms(model.config, [name])
     together = fetched(model, arm, images, QUESTIONS)
@@ -155,23 +131,22 @@ def test_a_peer_keeps_exactly_k_and_batch_is_single(model: Any, images: list[Ima
         assert alone.fetch.indices.tolist() == answer.fetch.indices.tolist() and alone.text == answer.text
         assert answer.fetch.indices.unique().numel() == 17 and not answer.fetch.is_padding.any()
         encoding = encode(model, images[number : number + 1], 128)
-        (kept,) = choose(model, [(PEERS[name], 17)], encoding, QUESTIONS[number])
-        assert kept.patches.tolist() == answer.fetch.indices[0].tolist()  # what the rule chose is what is fetched
+        kept = peers.PeerQuestion(model, encoding, QUESTIONS[number]).kept(peers.PEERS[name], 17)
+        assert kept.tolist() == answer.fetch.indices[0].tolist()  # what the rule chose is what is fetched
 
 
 def test_peers_share_what_is_read(model: Any, images: list[Image.Image], monkeypatch: pytest.MonkeyPatch) -> None:
     """All patches through the model once per question, whatever asks first; the choices are those made alone."""
-    arms = make_arms(model.config, ["peers", "dart@5", "visionzip@40"])
+    arms = make_arms(model.config, ["peers", "dart@5", "cdpruner@40"])
     records = [Record(Path("-"), question, ("?",), line=number) for number, question in enumerate(QUESTIONS)]
     encoding = encode(model, images, 128)
     alone = {arm.name: PeerChoices(model, [arm]).of(arm, records, encoding) for arm in arms}
-    read: list[int] = []
+    read, read_prompt = list[int](), peers.read_prompt
     monkeypatch.setattr(peers, "read_prompt", lambda *given: read.append(1) or read_prompt(*given))
     shared = PeerChoices(model, [*make_arms(model.config, ["none"]), *arms])
     for arm in arms:
         for ours, theirs in zip(shared.of(arm, records, encoding), alone[arm.name], strict=True):
-            assert ours.patches.equal(theirs.patches) and (ours.features is None) == (theirs.features is None)
-            assert ours.features is None or ours.features.equal(theirs.features)
+            assert ours.equal(theirs)
     assert len(read) == len(records)
 
 

@@ -190,7 +190,7 @@ def test_a_lucky_answer_of_random_changes_no_decision() -> None:
         arms = {name: scored_arm(name, [row.astype(float).tolist()]) for name, row in answers.items()}
         arms["random"] = scored_arm("random", [[1.0] * lucky + [0.0] * (60 - lucky)])
         pairs = [pair for pair in default_rules("realizer").compared if set(pair) <= set(arms)]
-        known = dict(zip(pairs, compare_all([(arms[a], arms[b]) for a, b in pairs], {}), strict=True))
+        known = dict(zip(pairs, compare_all([(arms[a], arms[b]) for a, b in pairs]), strict=True))
         decisions.append(decide(default_rules("realizer"), list(arms), lambda a, b: known[a, b], images=60)["decision"])  # noqa: B023
     assert decisions == ["GO", "GO"]
 
@@ -226,7 +226,6 @@ def test_more_points_than_asked_but_within_chance_are_not_enough() -> None:
     assert outcome == {
         "decision": "NO",
         "text": "No rule holds. Open: realizer against b, +5.0 [+1.0, +9.0] points.",
-        "because": [("realizer", "b")],
         "notes": ["realizer is not above c by more than 2 points: -1.5 [-5.0, +2.0]."],
     }
 

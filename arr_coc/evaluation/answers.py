@@ -18,7 +18,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from ..data.records import HeldImage, Record, is_document, opened
+from ..data.records import HeldImage, Record, is_document, of_line, opened
 from ..modeling.answers import Answer
 from ..modeling.budgets import ViewOptions
 from ..modeling.fetcher import FetchChoices
@@ -30,7 +30,7 @@ from ..modeling.scorers import SCORERS, topk
 from ..modeling.view_encoding import encode_sources, sources_of, take_view_options
 from ..modeling.views import JointFetch
 from .arms import Arm
-from .peers import PEERS, Kept, choose, merged
+from .peers import PEERS, PeerQuestion
 from .scores import Prediction, prediction_in_views
 
 
@@ -41,22 +41,18 @@ def load_images(model: ArrCocForConditionalGeneration, images: Sequence[Path | H
 
 
 @torch.no_grad()
-def encode(
-    model: ArrCocForConditionalGeneration, images: Sequence[Image.Image], side: int, *, prefill: bool = True
-) -> ImageEncoding:
-    """`encode_image` for images fitted into a square of `side` px.
+def encode(model: ArrCocForConditionalGeneration, images: Sequence[Image.Image], side: int) -> ImageEncoding:
+    """`encode_image` for images fitted into a square of `side` px, prefilled for several questions.
 
     Args:
         model: with a processor.
         images: from `load_images`.
         side: px, a multiple of 4 patches.
-        prefill: whether to prefill the language model with the base tokens, for several questions.
     """
     size = {"height": side, "width": side}
     inputs = model.processor.image_processor(list(images), size=size, return_tensors="pt")
     pixels, mask = inputs["pixel_values"].to(model.device), inputs["patch_mask"].to(model.device)
-    encoder: Any = model if prefill else model.model
-    encoding = encoder.encode_image(pixel_values=pixels, patch_mask=mask)
+    encoding = model.encode_image(pixel_values=pixels, patch_mask=mask)
     return replace(encoding, source_sizes=[(image.height, image.width) for image in images])
 
 
@@ -76,12 +72,20 @@ def ask(
     An item's random draws depend on its pixels, its question and `seed`, never on the batch, so an interrupted run
     resumes with the same answers. `choices` is shared by peers with the same questions.
     """
-    fetching = FetchChoices(strategy=arm.strategy, allocator=arm.allocator, budget=arm.budget)
-    if encoding.documents is None:
-        encoding, fetching = _choose(model, arm, records, encoding, fetching, choices or PeerChoices(model, [arm]))
+    fetching = FetchChoices(
+        arm.strategy, arm.allocator, arm.budget, seed, overlap=arm.overlap or None, num_passes=arm.passes
+    )
+    if encoding.documents is not None:
+        if arm.strategy == "oracle":
+            settings["boxes"] = [all_boxes(record, source) for record in records for source in range(len(encoding))]
+    elif arm.rule == "uniform" or arm.rule in PEERS:
+        if arm.rule == "uniform":
+            patches: Sequence[Any] = _lattices(encoding, arm.budget)
+        else:
+            patches = (choices or PeerChoices(model, [arm])).of(arm, records, encoding)
+        fetching = replace(fetching, patches=_filled(encoding, patches, arm.budget))
     elif arm.strategy == "oracle":
-        settings["boxes"] = [all_boxes(record, source) for record in records for source in range(len(encoding))]
-    fetching = replace(fetching, seed=seed, overlap=arm.overlap or None, num_passes=arm.passes)
+        fetching = replace(fetching, relevance=_boxed(model, records, encoding))
     questions, history = [record.question for record in records], [record.history for record in records]
     return model.generate(
         encoding, questions, choices=fetching, history=history, return_fetch=True, do_sample=False, **settings
@@ -99,37 +103,16 @@ class PeerChoices:
     def __init__(self, model: ArrCocForConditionalGeneration, arms: Sequence[Arm]) -> None:
         self.model = model
         self.wanted = {arm.name: (PEERS[arm.rule], arm.budget) for arm in arms if arm.rule in PEERS}
-        self._kept: dict[tuple[Path | HeldImage, str], dict[str, Kept]] = {}
+        self._kept: dict[tuple[Path | HeldImage, str], dict[str, Tensor]] = {}
 
-    def of(self, arm: Arm, records: Sequence[Record], encoding: ImageEncoding) -> list[Kept]:
+    def of(self, arm: Arm, records: Sequence[Record], encoding: ImageEncoding) -> list[Tensor]:
         """The patches that `arm` keeps for each record; `encoding` holds one image per record."""
         asked = [(record.image, record.question) for record in records]
         for number, key in enumerate(asked):
             if key not in self._kept:
-                image = encoding.select(torch.tensor([number]))
-                choices = choose(self.model, list(self.wanted.values()), image, key[1])
-                self._kept[key] = dict(zip(self.wanted, choices, strict=True))
+                question = PeerQuestion(self.model, encoding.select(torch.tensor([number])), key[1])
+                self._kept[key] = {name: question.kept(*wanted) for name, wanted in self.wanted.items()}
         return [self._kept[key][arm.name] for key in asked]
-
-
-def _choose(
-    model: ArrCocForConditionalGeneration,
-    arm: Arm,
-    records: Sequence[Record],
-    encoding: ImageEncoding,
-    fetching: FetchChoices,
-    choices: PeerChoices,
-) -> tuple[ImageEncoding, FetchChoices]:
-    """The encoding, changed by peers that merge tokens, and the fetch choices with the patches that the arm chooses."""
-    if arm.rule == "uniform":
-        return encoding, replace(fetching, patches=_filled(encoding, _lattices(encoding, arm.budget), arm.budget))
-    if arm.rule in PEERS:
-        kept_patches = choices.of(arm, records, encoding)
-        patches = _filled(encoding, [choice.patches.tolist() for choice in kept_patches], arm.budget)
-        return merged(encoding, kept_patches), replace(fetching, patches=patches)
-    if arm.strategy == "oracle":
-        return encoding, replace(fetching, relevance=_boxed(model, records, encoding))
-    return encoding, fetching
 
 
 def _boxed(model: ArrCocForConditionalGeneration, records: Sequence[Record], encoding: ImageEncoding) -> Tensor:
@@ -142,11 +125,11 @@ def _boxed(model: ArrCocForConditionalGeneration, records: Sequence[Record], enc
     return torch.stack(rows).float().to(encoding.tokens.device)
 
 
-def _filled(encoding: ImageEncoding, patches: Sequence[Sequence[int]], budget: int) -> Tensor:
+def _filled(encoding: ImageEncoding, patches: Sequence[Any], budget: int) -> Tensor:
     """[I, K]: the patches of each image, filled up to K with the real patches of the lowest index."""
     wanted = encoding.patch_mask.float()
     for row, chosen in zip(wanted, patches, strict=True):
-        row[list(chosen)] = 2.0
+        row[chosen] = 2.0
     return topk(wanted, budget)
 
 
@@ -232,11 +215,9 @@ def encode_document(
     Raises:
         ValueError: sources that cannot be read, or too many; the message names the record's line.
     """
-    try:
+    with of_line(record.line):
         sources, options = open_sources(model, record, tiles)
         encoding = encode_sources(model.model, model.processor.image_processor, [sources], options)
-    except (ValueError, OSError) as error:
-        raise ValueError(f"line {record.line}: {error}") from error
     if len(sources) == 1:  # a prefill covers the base tokens of the prompt's first source only
         encoding = model.prefilled(encoding)
     return encoding, digest_of(record.images)
@@ -275,19 +256,11 @@ def all_boxes(record: Record, source: int) -> list[Box]:
 def view_prediction(line: int, answer: Answer, encoding: ImageEncoding, digest: str) -> Prediction:
     """The prediction for an answer about a document."""
     assert encoding.source_sizes is not None, "sources were given"
-    tokens = len(encoding) * encoding.base_positions + int(answer.fetch.tokens.sum())
-    best = _best_source(answer)
-    return prediction_in_views(line, answer, tokens, encoding.source_sizes, digest, best=best, grid=encoding.side)
-
-
-def _best_source(answer: Answer) -> int:
-    """The source of the fetched patch with the highest relevance; -1 without fetched patches."""
     fetch = answer.fetch
-    real = fetch.used & ~fetch.is_padding
-    if not bool(real.any()):
-        return -1
+    tokens, real = len(encoding) * encoding.base_positions + int(fetch.tokens.sum()), fetch.used & ~fetch.is_padding
     if isinstance(fetch, JointFetch):
         relevance = fetch.seen.relevance[fetch.view, fetch.indices]
     else:
-        relevance = fetch.relevance.gather(1, fetch.indices)
-    return int(relevance.masked_fill(~real, -1.0).amax(1).argmax())
+        relevance = fetch.own_relevance()
+    best = int(relevance.masked_fill(~real, -1.0).amax(1).argmax()) if bool(real.any()) else -1
+    return prediction_in_views(line, answer, tokens, encoding.source_sizes, digest, best=best, grid=encoding.side)

@@ -59,7 +59,7 @@ class Arm:
             `make_arms`.
         role: "ladder", "baseline", "half", "bound", "peer" or "ablation".
         strategy, budget, allocator: arguments of `generate`. `budget` is K of each pass, or its maximum if K depends on
-            the item.
+            the item; of a reader, the argument of its `generate`.
         side: side of the square that the image is fitted into, px.
         tokens: positions of the image in the prompt: M + K, and those of the layout.
         seeds: seeds of random relevance, one run each. Other arms run once, with the config's seed.
@@ -72,7 +72,7 @@ class Arm:
     name: str
     role: str
     strategy: str
-    budget: int
+    budget: Any
     allocator: str
     side: int
     tokens: int
@@ -137,18 +137,15 @@ def make_arms(
     if "random" in rules and not seeds:
         raise ValueError('seeds: expected at least one for "random"; got none')
     make = _Maker(config, budget, config.fetcher_config.allocator if allocator is None else allocator, room)
-    arms = [make.arm(name, *parts, tuple(seeds)) for name, parts in parsed.items() if parts is not None]
-    return [_with_training(arm) for arm in arms if arm is not None]
-
-
-def _with_training(arm: Arm) -> Arm:
-    """The arm, with a note if it is fair only for weights that were trained on its prompts or those of its rule."""
-    peer = PEERS.get(arm.rule)
-    if not (arm.rule in TRAINABLE or (peer and peer.reads_all)):
-        return arm
-    what = "all patches at once, as the rule needs" if peer else "such prompts"
-    note = f"fair only if the weights were trained on {what}"
-    return replace(arm, note=f"{arm.note}; {note}" if arm.note else note)
+    made = [make.arm(name, *parts, tuple(seeds)) for name, parts in parsed.items() if parts is not None]
+    arms = [arm for arm in made if arm is not None]
+    for number, arm in enumerate(arms):
+        peer = PEERS.get(arm.rule)
+        if arm.rule in TRAINABLE or (peer and peer.reads_all):
+            what = "all patches at once, as the rule needs" if peer else "such prompts"
+            note = f"fair only if the weights were trained on {what}"
+            arms[number] = replace(arm, note=f"{arm.note}; {note}" if arm.note else note)
+    return arms
 
 
 def _members(config: ArrCocConfig, group: str, boxed: bool, several: bool) -> list[str]:

@@ -266,6 +266,8 @@ def score_bench(bench: Bench, answers: Sequence[BenchAnswer]) -> dict[str, Any]:
         ValueError: scipy is not installed.
     """
     require_extra("scipy.stats", "intervals")
+    from scipy.stats import mannwhitneyu
+
     sources, right, first = dict[str, dict[str, Any]](), list[bool](), 0
     for name, records in bench.items():
         own = answers[first : first + len(records)]
@@ -287,7 +289,10 @@ def score_bench(bench: Bench, answers: Sequence[BenchAnswer]) -> dict[str, Any]:
     mean = {name: asdict(mean_of_intervals([Interval(**row[name]) for row in rows])) for name in ("exact", "anls")}
     lost = {step: statistics.mean(row["lost"].get(step, 0) for row in rows) for step in LOST}
     counts = {name: sum(row[name] for row in rows) for name in ("questions", "pages")}
-    probabilities = np.array([answer.probability for answer in answers])
+    probabilities, is_good = np.array([answer.probability for answer in answers]), np.array(right)
+    sure, unsure = probabilities[is_good], probabilities[~is_good]
+    pairs = len(sure) * len(unsure)
+    auroc = float(mannwhitneyu(sure, unsure).statistic) / pairs if pairs else None
     refused = np.array([says_absent(answer.answer) for answer in answers])
     return {
         "sources": sources,
@@ -298,8 +303,8 @@ def score_bench(bench: Bench, answers: Sequence[BenchAnswer]) -> dict[str, Any]:
             **counts,
             "seconds": _seconds(answers),
         },
-        "confidence": _confidence(probabilities, np.array(right)),
-        "calibration": calibration(probabilities, np.array(right), refused),
+        "confidence": {"auroc": auroc, "right": len(sure), "wrong": len(unsure)},
+        "calibration": calibration(probabilities, is_good, refused),
     }
 
 
@@ -342,15 +347,6 @@ def _seconds(answers: Sequence[BenchAnswer]) -> dict[str, float | None]:
         "next": statistics.median(later) if later else None,
         "mean": statistics.mean(answer.seconds for answer in answers),
     }
-
-
-def _confidence(probabilities: np.ndarray, right: np.ndarray) -> dict[str, Any]:
-    from scipy.stats import mannwhitneyu
-
-    sure, unsure = probabilities[right], probabilities[~right]
-    both = len(sure) and len(unsure)
-    auroc = float(mannwhitneyu(sure, unsure).statistic) / (len(sure) * len(unsure)) if both else None
-    return {"auroc": auroc, "right": len(sure), "wrong": len(unsure)}
 
 
 def bench_text(result: Mapping[str, Any]) -> str:

@@ -110,11 +110,6 @@ class Rules:
         """The distinct pairs of arms that rules and notes compare."""
         return list(dict.fromkeys(pair for condition in (*self.conditions, *self.notes) for pair in condition.pairs))
 
-    @property
-    def margins(self) -> dict[tuple[str, str], float]:
-        """By pair of arms, the share by which rules require the first to exceed the second."""
-        return {pair: each.by / 100 for each in self.conditions if each.above for pair in each.pairs}
-
     def missing(self, arms: Sequence[str]) -> list[str]:
         """Arms that the rules need and that are not among `arms`."""
         return sorted({name for each in self.conditions for name in (each.arm, *each.others)} - set(arms))
@@ -176,7 +171,7 @@ def _condition(rule: Any, place: str) -> Condition:
 
 
 def decide(rules: Rules, arms: Sequence[str], compare: Compare, *, images: int) -> dict[str, Any]:
-    """The decision, its text, the comparisons behind it, and the notes that hold.
+    """The decision, its text, and the notes that hold.
 
     Args:
         rules: none of their arms is missing.
@@ -186,17 +181,15 @@ def decide(rules: Rules, arms: Sequence[str], compare: Compare, *, images: int) 
     """
     if images < FEWEST_IMAGES:
         text = f"A verdict needs at least {FEWEST_IMAGES} different images; these questions are about {images}."
-        return {"decision": NO_VERDICT, "text": text, "because": [], "notes": []}
-    rests_on: list[tuple[str, str]] = []
+        return {"decision": NO_VERDICT, "text": text, "notes": []}
     outcome = {"decision": rules.otherwise, "text": _undecided(rules.conditions, compare)}
     for decision, condition in rules.rules:
-        rests_on += condition.pairs
         if not condition.failing(compare):
             outcome = {"decision": decision, "text": condition.finding(compare)}
             break
     noted = [note for note in rules.notes if {note.arm, *note.others} <= set(arms)]
     notes = [note.finding(compare) for note in noted if not note.failing(compare)]
-    return {**outcome, "because": list(dict.fromkeys(rests_on)), "notes": notes}
+    return {**outcome, "notes": notes}
 
 
 def _undecided(conditions: Sequence[Condition], compare: Compare) -> str:
@@ -225,7 +218,7 @@ def judge(scored: Sequence[Scored], items: Items, rules: Rules) -> dict[str, Any
     pairs += compared_halves([of_arm.arm for of_arm in scored])
     pairs += [(rungs[-1], name) for name in fixed if name != rungs[-1]] if rungs else []
     named = [(by_name[first], by_name[second]) for first, second in dict.fromkeys(pairs)]
-    comparisons = compare_all(named, rules.margins)
+    comparisons = compare_all(named)
     known = {(comparison["first"], comparison["second"]): comparison for comparison in comparisons}
     decided = {}
     if rules.rules:

@@ -3,9 +3,8 @@
 Notation: I image slots, N patches, D language-model width.
 """
 
-import math
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from pathlib import Path
@@ -76,13 +75,8 @@ class Distribution:
         It is the sum over bins of (q - p) ln(q / p), with half a value added to each bin, so that empty bins can be
         compared.
         """
-        reference, other = _shares(self.counts), _shares(counts)
-        return sum((q - p) * math.log(q / p) for p, q in zip(reference, other, strict=True))
-
-
-def _shares(counts: Sequence[int]) -> list[float]:
-    total = sum(counts) + 0.5 * len(counts)
-    return [(count + 0.5) / total for count in counts]
+        p, q = ((np.array(own) + 0.5) / (sum(own) + 0.5 * len(own)) for own in (self.counts, counts))
+        return float(((q - p) * np.log(q / p)).sum())
 
 
 @dataclass(frozen=True)
@@ -151,24 +145,18 @@ def measure_reference(model: ArrCocForConditionalGeneration, records: Sequence[R
     if not records:
         raise ValueError("data: expected at least one question; got none")
     values: dict[str, list[float]] = {}
+    answer_generator, choices = AnswerGenerator(model, model.processor), model.model.fetcher.resolve(AS_CONFIGURED)
     was_training = model.training
     model.eval()
     try:
-        for prompt in _prompts(model, records):
+        for shown, group in groupby(records, key=lambda record: record.images):  # a batch for the same images
+            asked = list(group)
+            encoding = answer_generator.encode([[opened(image) for image in shown]], prefix=False)
+            questions, histories = [record.question for record in asked], [list(record.history) for record in asked]
+            images = [[*range(len(encoding))]] * len(asked)
+            prompt = answer_generator.embed(QuestionBatch(encoding, images, questions, choices, histories))
             for name, own in fetch_statistics(prompt).items():
                 values.setdefault(name, []).extend(own.tolist())
     finally:
         model.train(was_training)
     return FetchReference.of(prompt.fetch.strategy, values)
-
-
-def _prompts(model: ArrCocForConditionalGeneration, records: Sequence[Record]) -> Iterator[EmbeddedPrompt]:
-    """Embeds the prompts of all records; consecutive records about the same images are one batch."""
-    answer_generator = AnswerGenerator(model, model.processor)
-    choices = model.model.fetcher.resolve(AS_CONFIGURED)
-    for shown, group in groupby(records, key=lambda record: record.images):
-        asked = list(group)
-        encoding = answer_generator.encode([[opened(image) for image in shown]], prefix=False)
-        questions, histories = [record.question for record in asked], [list(record.history) for record in asked]
-        images = [[*range(len(encoding))]] * len(asked)
-        yield answer_generator.embed(QuestionBatch(encoding, images, questions, choices, histories))

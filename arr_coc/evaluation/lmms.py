@@ -9,7 +9,8 @@ If `pretrained` is a published model, running back is attached to it (see `arr_c
     lmms-eval --model arr_coc --model_args pretrained=Qwen/Qwen3-VL-2B-Instruct,budget=0.25 --tasks docvqa_val
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from itertools import groupby
 from typing import Any
 
 from lmms_eval.api.instance import Instance
@@ -62,9 +63,11 @@ class ArrCoc(lmms):
         """The answers in the order of the requests, each cut before its first `until` string."""
         answers = []
         with tqdm(total=len(requests), unit="answer", disable=True if self.rank else None) as bar:
-            for batch in _alike(requests, self.batch_size):
-                answers += self._answer(batch)
-                bar.update(len(batch))
+            for _, alike in groupby(requests, key=lambda request: request.args[1]):  # of the same settings
+                whole = list(alike)
+                for start in range(0, len(whole), self.batch_size):
+                    answers += self._answer(whole[start : start + self.batch_size])
+                    bar.update(min(self.batch_size, len(whole) - start))
         return answers
 
     def _answer(self, batch: Sequence[Instance]) -> list[str]:
@@ -79,7 +82,9 @@ class ArrCoc(lmms):
         length = wanted.get("max_new_tokens") or new_tokens(self.model)
         said = self.asked.generate(images, questions, max_new_tokens=length, do_sample=False, **self.choices)
         ends = wanted.get("until") or []
-        return [_until(answer, [ends] if isinstance(ends, str) else ends) for answer in said]
+        for end in filter(None, [ends] if isinstance(ends, str) else ends):
+            said = [answer.split(end)[0] for answer in said]
+        return [answer.strip() for answer in said]
 
     def loglikelihood(self, requests: Sequence[Instance]) -> list[tuple[float, bool]]:
         """Unsupported: use tasks that generate."""
@@ -88,24 +93,6 @@ class ArrCoc(lmms):
     def generate_until_multi_round(self, requests: Sequence[Instance]) -> list[str]:
         """Unsupported: a prompt is one question."""
         raise ValueError("arr_coc: expected tasks of output_type generate_until; got generate_until_multi_round")
-
-
-def _alike(requests: Sequence[Instance], size: int) -> Iterator[list[Instance]]:
-    """Yields batches of at most `size` requests with the same generation settings."""
-    batch: list[Instance] = []
-    for request in requests:
-        if batch and (len(batch) == size or batch[0].args[1] != request.args[1]):
-            yield batch
-            batch = []
-        batch.append(request)
-    if batch:
-        yield batch
-
-
-def _until(answer: str, ends: Sequence[str]) -> str:
-    for end in ends:
-        answer = answer.split(end)[0] if end else answer
-    return answer.strip()
 
 
 def manifest() -> ModelManifest:

@@ -8,9 +8,9 @@ Notation: n candidates (real patches that are not base tokens), K chosen of them
 tokens, T text tokens after the image, D language-model width, C feature channels, H heads, d head width.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
@@ -126,33 +126,20 @@ LAYER = 2
 
 
 @dataclass(frozen=True)
-class Choice:
-    """A choice of K among n candidates.
-
-    Attributes:
-        places: [K] int64, distinct places among the candidates.
-        merged: features [K, C] that replace those of the chosen patches, for rules that merge; None: unchanged.
-    """
-
-    places: Tensor
-    merged: Tensor | None = None
-
-
-@dataclass(frozen=True)
 class Peer:
     """A rule, its source, and how this re-creation differs.
 
     Attributes:
         title, arxiv: of the paper.
         differs: the differences in words, for the report.
-        rule: maps a `PeerQuestion` and K <= n to a `Choice`.
+        rule: maps a `PeerQuestion` and K <= n to [K] int64, distinct places among the n candidates.
         reads_all: whether the rule uses the language model's states for a prompt with all patches.
     """
 
     title: str
     arxiv: str
     differs: str
-    rule: Callable[["PeerQuestion", int], Choice]
+    rule: Callable[["PeerQuestion", int], Tensor]
     reads_all: bool = True
 
     @property
@@ -182,11 +169,6 @@ class PeerQuestion:
         if self.encoding.base_indices is not None and self.model.config.excludes_base:
             free[self.encoding.base_indices[0]] = False
         return free.nonzero()[:, 0]
-
-    @cached_property
-    def features(self) -> Tensor:
-        """[n, C]: the grid encoder's features of the candidates."""
-        return self.encoding.features[0].flatten(1).T[self.candidates]
 
     @cached_property
     def prompt(self) -> Any:
@@ -227,84 +209,45 @@ class PeerQuestion:
         """The tensors of the prompt with all candidates after `LAYER` layers of the language model."""
         return read_prompt(self.model.model.language_model, self.embeds, LAYER)
 
+    @torch.no_grad()
+    def kept(self, peer: Peer, budget: int) -> Tensor:
+        """The patches [K] that a rule keeps, ascending; all if the image has fewer candidates."""
+        count = min(budget, len(self.candidates))
+        places = peer.rule(self, count) if count else self.candidates[:0]
+        assert len(places.unique()) == len(places) == count, "exactly K patches"
+        return self.candidates[places].sort().values
+
 
 def best_places(scores: Tensor, count: int) -> Tensor:
     """Places [K] of the highest scores [n]; of equal scores, the lower place wins."""
     return scores.sort(descending=True, stable=True).indices[:count]
 
 
-@dataclass(frozen=True)
-class Kept:
-    """The patches of an image that a rule keeps.
-
-    Attributes:
-        patches: [K] int64, ascending.
-        features: [C, K], features that replace the patches' own, for rules that merge; None: their own.
-    """
-
-    patches: Tensor
-    features: Tensor | None = None
-
-
-@torch.no_grad()
-def choose(
-    model: ArrCocForConditionalGeneration, wanted: Sequence[tuple[Peer, int]], encoding: ImageEncoding, text: str
-) -> list[Kept]:
-    """The patches that each rule keeps for one question; all rules share one `EarlyStates` of it.
-
-    Args:
-        model: with a processor.
-        wanted: peers, each with its K; if the image has fewer candidates, all are kept.
-    """
-    question, kept = PeerQuestion(model, encoding, text), []
-    for peer, budget in wanted:
-        count = min(budget, len(question.candidates))
-        choice = peer.rule(question, count) if count else Choice(question.candidates[:0])
-        assert len(choice.places.unique()) == len(choice.places) == count, "exactly K patches"
-        patches, order = question.candidates[choice.places].sort()
-        kept.append(Kept(patches, None if choice.merged is None else choice.merged[order].T))
-    return kept
-
-
-def merged(encoding: ImageEncoding, choices: Sequence[Kept]) -> ImageEncoding:
-    """The encoding with the features of merged patches; `choices` has one entry per image."""
-    if all(choice.features is None for choice in choices):
-        return encoding
-    features = encoding.features.clone()
-    for image, choice in zip(features, choices, strict=True):
-        if choice.features is not None:
-            image.flatten(1)[:, choice.patches] = choice.features.to(features)
-    return replace(encoding, features=features)
-
-
 PEERS: Registry[Peer] = Registry("peer")
 """The rules by name."""
 
 
+TINY = 1e-6
+"""Numbers that differ by no more than this are equal up to rounding (float32)."""
+
+
 # ---- CDPruner: the most diverse subset, conditioned on the question, by a determinantal point process.
 #
-# Qizhe Zhang et al., "Beyond Attention or Similarity: Maximizing Conditional Diversity for Token Pruning in MLLMs",
-# arXiv 2506.10967: the kernel is the cosine of the projected tokens i and j times the relevance of both; its MAP subset
-# is found greedily (Laming Chen et al., "Fast Greedy MAP Inference for Determinantal Point Process", arXiv 1709.05135).
-# Relevance is the cosine to the question, scaled to 0..1. The authors' code flips its sign first, since CLIP's patches
-# are least similar to the words for their content. In other embedding spaces the flip reverses the ranking, so there is
+# Qizhe Zhang et al., "Beyond Attention or Similarity: Maximizing Conditional Diversity for Token Pruning in MLLMs":
+# the kernel is the cosine of the projected tokens i and j times the relevance of both; its MAP subset is found greedily
+# (Laming Chen et al., "Fast Greedy MAP Inference for Determinantal Point Process", arXiv 1709.05135). Relevance is the
+# cosine to the question, scaled to 0..1. The authors' code flips its sign first, since CLIP's patches are least similar
+# to the words for their content. In other embedding spaces the flip reverses the ranking, so there is
 # `cdpruner_unturned` besides `cdpruner`.
-
-EXHAUSTED = 1e-6
-"""A token's squared length after projecting out the chosen tokens counts as 0 below this (float32)."""
-LEAST = 1e-6
-"""Added to the difference from the smallest relevance, so that no relevance is 0."""
-
-
 def relevance(patches: Tensor, text: Tensor, *, turned: bool = True) -> Tensor:
     """[n] in 0..1: mean cosine of patches [n, D] to the question's tokens [L, D], scaled by its minimum and maximum.
 
-    `turned`: flips the sign, so that the least similar patch is the most relevant.
+    `turned`: flips the sign, so that the least similar patch is the most relevant. No relevance is 0.
     """
     cosine = (F.normalize(patches.float(), dim=-1) @ F.normalize(text.float(), dim=-1).T).mean(-1)
     relevant = -cosine if turned else cosine
     low, high = relevant.min(), relevant.max()
-    return (relevant - low + LEAST) / (high - low).clamp(min=LEAST)
+    return (relevant - low + TINY) / (high - low).clamp(min=TINY)
 
 
 def conditional_dpp(weight: Tensor, states: Tensor, count: int) -> Tensor:
@@ -319,7 +262,7 @@ def conditional_dpp(weight: Tensor, states: Tensor, count: int) -> Tensor:
     chosen: list[int] = []
     for step in range(count):
         best = int(gain.argmax())
-        if gain[best] <= EXHAUSTED:
+        if gain[best] <= TINY:  # its squared length after projecting out the chosen tokens
             break
         chosen.append(best)
         along = rows @ rows[best] - basis[:step].T @ basis[:step, best]
@@ -331,35 +274,17 @@ def conditional_dpp(weight: Tensor, states: Tensor, count: int) -> Tensor:
     return torch.cat((taken, rest))
 
 
-def _cdpruner(question: PeerQuestion, count: int, *, turned: bool) -> Choice:
+def _cdpruner(question: PeerQuestion, count: int, *, turned: bool) -> Tensor:
     patches, text = question.embeds[question.places], question.embeds[question.asked]
-    return Choice(conditional_dpp(relevance(patches, text, turned=turned), patches, count))
-
-
-for _name, _turned, _sign in (
-    ("cdpruner", True, "its sign turned as in the authors' code, where it is CLIP's cosine that needs it"),
-    ("cdpruner_unturned", False, "without the authors' turn of its sign, which undoes what only CLIP does"),
-):
-    PEERS.register(_name)(
-        Peer(
-            "CDPruner: Maximizing Conditional Diversity for Token Pruning in MLLMs",
-            "2506.10967",
-            "relevance is the mean cosine to the question's tokens in the language model's embedding space, for want "
-            f"of CLIP's text encoder, {_sign}; once no token adds to the determinant, the rest are those of the "
-            "largest relevance",
-            partial(_cdpruner, turned=_turned),
-            reads_all=False,
-        )
-    )
+    return conditional_dpp(relevance(patches, text, turned=turned), patches, count)
 
 
 # ---- DART: a few pivots, and the tokens that duplicate them least.
 #
-# Zichen Wen et al., "Stop Looking for Important Tokens in Multimodal Language Models: Duplication Matters More",
-# arXiv 2502.11494: pivots are the tokens of the largest key norm in the second layer, some from the image and some
-# from the text after it. The rule also keeps the tokens with the lowest cosine to the pivots, by the hidden states
-# after that layer and the language model's last normalisation.
-
+# Zichen Wen et al., "Stop Looking for Important Tokens in Multimodal Language Models: Duplication Matters More": pivots
+# are the tokens of the largest key norm in the second layer, some from the image and some from the text after it. The
+# rule also keeps the tokens with the lowest cosine to the pivots, by the hidden states after that layer and the
+# language model's last normalisation.
 IMAGE_PIVOTS, TEXT_PIVOTS = 4, 4
 """Numbers of pivots from image and text: eight in all, for every K."""
 
@@ -387,166 +312,80 @@ def least_duplicated(states: Tensor, pivots: Tensor, text: Tensor, count: int) -
     return torch.cat(places)
 
 
-def _dart(question: PeerQuestion, count: int) -> Choice:
+def _dart(question: PeerQuestion, count: int) -> Tensor:
     reading, places, behind = question.reading, question.places, question.behind
     norms = reading.keys.abs().sum(-1)
     pivots = best_places(norms[places], min(IMAGE_PIVOTS, count))
     text = behind[best_places(norms[behind], TEXT_PIVOTS)]
-    return Choice(least_duplicated(reading.normed[places], pivots, reading.normed[text], count))
+    return least_duplicated(reading.normed[places], pivots, reading.normed[text], count)
 
 
-PEERS.register("dart")(
-    Peer(
-        "DART: Stop Looking for Important Tokens in Multimodal Language Models",
-        "2502.11494",
-        f"{IMAGE_PIVOTS} pivots of the image and {TEXT_PIVOTS} of the text, which take their turns by norm (the "
-        "authors': in no order); exactly K, the pivots among them (the authors add them); what is kept is read anew by "
-        "all layers",
-        _dart,
-    )
-)
-
-
-# ---- FastV: attention received in an early layer of the language model, with all patches in the prompt.
+# ---- FastV and SparseVLM: attention received in an early layer of the language model, with all patches in the prompt.
 #
 # Liang Chen et al., "An Image is Worth 1/2 Tokens After Layer 2: Plug-and-Play Inference Acceleration for Large
-# Vision-Language Models", arXiv 2403.06764: after layer K = 2, image tokens are ranked by the mean attention that they
-# receive from all tokens, and the lowest are dropped. `fastv` follows that description. `fastv_last` follows the
-# authors' code, which ranks by the attention of the last position, the only one that sees every token of a causal
-# model.
-
-
+# Vision-Language Models": after layer K = 2, image tokens are ranked by the mean attention that they receive from all
+# tokens, and the lowest are dropped. `fastv` follows that description. `fastv_last` follows the authors' code, which
+# ranks by the attention of the last position, the only one that sees every token of a causal model.
+#
+# Yuan Zhang et al., "SparseVLM: Visual Token Sparsification for Efficient Vision-Language Model Inference": raters are
+# the text tokens after the image whose similarity to its tokens (softmax over the text, mean over the image) is above
+# the mean. An image token's significance is the raters' mean attention to it.
 def received(attention: Tensor, places: Tensor, rows: Tensor | slice = slice(None)) -> Tensor:
     """Mean attention [n] that the columns `places` of weights [S, S] receive from `rows`, by default all."""
     return attention[rows][:, places].mean(0)
 
 
-def _fastv(question: PeerQuestion, count: int, *, rows: slice) -> Choice:
-    return Choice(best_places(received(question.reading.attention, question.places, rows), count))
-
-
-for _name, _rows, _origin in (
-    ("fastv", slice(None), "from all positions, as the paper says"),
-    ("fastv_last", slice(-1, None), "from the last position, as the authors' code does"),
-):
-    PEERS.register(_name)(
-        Peer(
-            "FastV's ranking: An Image is Worth 1/2 Tokens After Layer 2",
-            "2403.06764",
-            f"ranked by the second layer's attention {_origin}, with all patches in the prompt however long it gets; "
-            "what is kept is read anew by all layers",
-            partial(_fastv, rows=_rows),
-        )
-    )
-
-
-# ---- SparseVLM: the question's tokens that are similar to the image rate the patches by their attention.
-#
-# Yuan Zhang et al., "SparseVLM: Visual Token Sparsification for Efficient Vision-Language Model Inference", arXiv
-# 2410.04417: raters are the text tokens after the image whose similarity to its tokens (softmax over the text, mean
-# over the image) is above the mean. An image token's significance is the raters' mean attention to it.
-
-ALIKE = 1e-6
-"""Shares that differ by no more than this are equal up to rounding (float32)."""
-
-
 def raters(patches: Tensor, text: Tensor) -> Tensor:
     """bool [T]: True on the text tokens [T, D] that rate the patches [n, D]; all True if none is above the mean."""
     share = (patches.float() @ text.float().T).softmax(-1).mean(0)
-    above = share > share.mean() + ALIKE
+    above = share > share.mean() + TINY
     return above if above.any() else torch.ones_like(above)
 
 
-def _sparsevlm(question: PeerQuestion, count: int) -> Choice:
+def _fastv(question: PeerQuestion, count: int, *, rows: Tensor | slice = slice(None)) -> Tensor:
+    return best_places(received(question.reading.attention, question.places, rows), count)
+
+
+def _sparsevlm(question: PeerQuestion, count: int) -> Tensor:
     embeds, behind = question.embeds, question.behind
-    rows = behind[raters(embeds[question.places], embeds[behind])]
-    return Choice(best_places(received(question.reading.attention, question.places, rows), count))
+    return _fastv(question, count, rows=behind[raters(embeds[question.places], embeds[behind])])
 
 
-PEERS.register("sparsevlm")(
-    Peer(
-        "SparseVLM's text raters",
-        "2410.04417",
-        "pruned once, by the second layer's attention (the authors begin at the third's), to exactly K: no further "
-        "pruning in later layers, no recycling of what is dropped; what is kept is read anew by all layers",
-        _sparsevlm,
-    )
+_CDPRUNER = (
+    "CDPruner: Maximizing Conditional Diversity for Token Pruning in MLLMs",
+    "2506.10967",
+    "relevance is the mean cosine to the question's tokens in the language model's embedding space, for want of CLIP's "
+    "text encoder, {}; once no token adds to the determinant, the rest are those of the largest relevance",
 )
-
-
-# ---- VisionZip: dominant tokens by CLS attention, and contextual tokens that the other tokens are merged into.
-#
-# Senqiao Yang et al., "VisionZip: Longer is Better but Not Necessary in Vision Language Models", arXiv 2412.04467:
-# dominant tokens have the highest CLS attention in the vision encoder's last layer but one. Of the others, evenly
-# spaced ones are targets; each remaining token is merged into the target whose key (mean over heads) is the most
-# similar to its own. The mean of the tokens merged into a target is added to it.
-
-CONTEXTUAL = 10 / 64
-"""Share of the kept tokens that are contextual: 54 dominant and 10 contextual make 64."""
-
-
-def cls_attention(query: Tensor, keys: Tensor) -> Tensor:
-    """Attention weights [S] of one query [H, d] over keys [H, S, d], averaged over heads."""
-    logits = torch.einsum("hd,hsd->hs", query.float(), keys.float()) * query.shape[-1] ** -0.5
-    return logits.softmax(-1).mean(0)
-
-
-def targets(rest: Tensor, count: int) -> Tensor:
-    """`count` of the places `rest` [r], from the first in steps of r / count, rounded down."""
-    return rest[torch.arange(count, device=rest.device) * (len(rest) // max(1, count))]
-
-
-def merge(features: Tensor, keys: Tensor, into: Tensor, rest: Tensor) -> Tensor:
-    """Features [c, C] of the targets; each has the mean of the tokens of `rest` with the most similar keys added.
-
-    Features [n, C] and keys [n, d] are those of all tokens; `into` [c] and `rest` are places among them.
-    """
-    unit = F.normalize(keys.float(), dim=-1)
-    nearest = (unit[rest] @ unit[into].T).argmax(-1)
-    total = features.new_zeros(len(into), features.shape[1]).float().index_add(0, nearest, features[rest].float())
-    count = nearest.bincount(minlength=len(into)).clamp(min=1)
-    return features[into].float() + total / count[:, None]
-
-
-def _cls_query(question: PeerQuestion, layer: int) -> Tensor:
-    """The CLS token's query [H, d] in layer number `layer` of the semantic encoder."""
-    encoder, encoding = question.model.model.vision_tower.semantic_encoder, question.encoding
-    attention = encoder.layers[layer].self_attn
-    queries: list[Tensor] = []
-    handle = attention.q_proj.register_forward_hook(lambda module, args, output: queries.append(output[0, 0]))
-    try:
-        encoder(encoding.compressed.flatten(2).transpose(1, 2), encoding.side, encoding.base_indices)
-    finally:
-        handle.remove()
-    return queries[0].unflatten(-1, (attention.num_heads, -1))
-
-
-def _visionzip(question: PeerQuestion, count: int) -> Choice:
-    tower, encoding, patches = question.model.model.vision_tower, question.encoding, question.candidates[None]
-    layer = max(0, len(tower.semantic_encoder.layers) - 2)
-    projected = tower.saccade_projection(question.features[None])
-    _, own = tower.semantic_encoder(projected, encoding.side, patches, encoding.semantic_cache)
-    keys, base = own[layer][0][0], encoding.semantic_cache[layer][0][0]
-    weights = cls_attention(_cls_query(question, layer), torch.cat((base, keys), 1))[base.shape[1] :]
-    contextual = round(CONTEXTUAL * count)
-    dominant = best_places(weights, count - contextual)
-    rest = torch.ones(len(weights), dtype=torch.bool, device=weights.device).index_fill(0, dominant, False)
-    into = targets(rest.nonzero()[:, 0], contextual)
-    others = rest.index_fill(0, into, False).nonzero()[:, 0]
-    features = question.features.float()
-    merged = features[into]
-    if contextual and len(others):
-        merged = merge(features, keys.float().mean(0), into, others)
-    return Choice(torch.cat((dominant, into)), torch.cat((features[dominant], merged)))
-
-
-PEERS.register("visionzip")(
-    Peer(
-        "VisionZip's dominant and contextual tokens",
-        "2412.04467",
-        "patches are fetched tokens in the encoder, so CLS attention is that to all of them beside the base; they are "
-        "merged before the semantic encoder, not behind it; CLS itself is not kept",
-        _visionzip,
-        reads_all=False,
-    )
+_FASTV = (
+    "FastV's ranking: An Image is Worth 1/2 Tokens After Layer 2",
+    "2403.06764",
+    "ranked by the second layer's attention {}, with all patches in the prompt however long it gets; what is kept is "
+    "read anew by all layers",
 )
+_DART = (
+    "DART: Stop Looking for Important Tokens in Multimodal Language Models",
+    "2502.11494",
+    f"{IMAGE_PIVOTS} pivots of the image and {TEXT_PIVOTS} of the text, which take their turns by norm (the authors': "
+    "in no order); exactly K, the pivots among them (the authors add them); what is kept is read anew by all layers",
+)
+_SPARSEVLM = (
+    "SparseVLM's text raters",
+    "2410.04417",
+    "pruned once, by the second layer's attention (the authors begin at the third's), to exactly K: no further pruning "
+    "in later layers, no recycling of what is dropped; what is kept is read anew by all layers",
+)
+_TURNED = "its sign turned as in the authors' code, where it is CLIP's cosine that needs it"
+_UNTURNED = "without the authors' turn of its sign, which undoes what only CLIP does"
+_RULES: tuple[tuple[str, tuple[str, str, str], str, Callable[[PeerQuestion, int], Tensor]], ...] = (
+    ("cdpruner", _CDPRUNER, _TURNED, partial(_cdpruner, turned=True)),
+    ("cdpruner_unturned", _CDPRUNER, _UNTURNED, partial(_cdpruner, turned=False)),
+    ("dart", _DART, "", _dart),
+    ("fastv", _FASTV, "from all positions, as the paper says", _fastv),
+    ("fastv_last", _FASTV, "from the last position, as the authors' code does", partial(_fastv, rows=slice(-1, None))),
+    ("sparsevlm", _SPARSEVLM, "", _sparsevlm),
+)
+for _name, (_title, _arxiv, _differs), _how, _rule in _RULES:
+    PEERS.register(_name)(
+        Peer(_title, _arxiv, _differs.format(_how), _rule, reads_all=not _name.startswith("cdpruner"))
+    )

@@ -1,16 +1,12 @@
-"""From questions to predictions: the loop that batches, encodes and generates for all evaluations.
-
-`OtherPages` chooses the page whose base tokens an arm gets in place of its own.
-"""
+"""From questions to predictions: the loop that batches, encodes and generates for all evaluations."""
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 from PIL import Image
@@ -18,7 +14,8 @@ from torch import Tensor
 from tqdm import tqdm
 from transformers.utils import cached_file
 
-from ..data.records import HeldImage, Record
+from ..data.records import HeldImage, Record, of_line
+from ..modeling.answers import Answer
 from ..modeling.fetcher import RunningBackFetcher
 from ..modeling.image_encoding import ImageEncoding
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
@@ -39,31 +36,26 @@ from .arms import Arm
 from .scores import Prediction, boxed_patches, image_digest, prediction
 
 
-class OtherPages:
-    """For each image of the data, the next image with other pixels.
+def other_pages(
+    model: ArrCocForConditionalGeneration, images: Sequence[Path | HeldImage]
+) -> Callable[[Path | HeldImage], Path | HeldImage]:
+    """A function that gives for each image of the data the next image with other pixels.
 
     Images are in the order of their first use in the data; the first follows the last. Images with the same pixels are
-    one page, so a copy is not another page. The choice depends on the data alone, not on batches.
-
-    Args:
-        model: with a processor.
+    one page, so a copy is not another page. The choice depends on the data alone, not on batches. The function raises a
+    ValueError if all pages are the same.
     """
+    distinct = list(dict.fromkeys(images))
+    digest = cache(lambda image: image_digest(*load_images(model, [image])))
 
-    def __init__(self, model: ArrCocForConditionalGeneration, images: Sequence[Path | HeldImage]) -> None:
-        self.images = list(dict.fromkeys(images))
-        self._digest = cache(lambda image: image_digest(*load_images(model, [image])))
-
-    def after(self, image: Path | HeldImage) -> Path | HeldImage:
-        """The other page of `image`.
-
-        Raises:
-            ValueError: all pages are the same.
-        """
-        place = self.images.index(image)
-        for other in (*self.images[place + 1 :], *self.images[:place]):
-            if self._digest(other) != self._digest(image):
+    def after(image: Path | HeldImage) -> Path | HeldImage:
+        place = distinct.index(image)
+        for other in (*distinct[place + 1 :], *distinct[:place]):
+            if digest(other) != digest(image):
                 return other
         raise ValueError('arms: expected more than one page for "other_base"; got one')
+
+    return after
 
 
 def as_read(arm: Arm, encoding: ImageEncoding, images: Tensor, others: Tensor) -> ImageEncoding:
@@ -103,12 +95,9 @@ def by_image(records: Sequence[Record]) -> list[list[Item]]:
     return list(groups.values())
 
 
-AnyArm = TypeVar("AnyArm", bound=Arm)
-
-
 def parts(
-    arms: Sequence[AnyArm], items: Sequence[Item], size: Callable[[AnyArm], int]
-) -> Iterator[tuple[AnyArm, str, int | None, Sequence[Item]]]:
+    arms: Sequence[Arm], items: Sequence[Item], size: Callable[[Arm], int]
+) -> Iterator[tuple[Arm, str, int | None, Sequence[Item]]]:
     """Each arm with the name and seed of each of its runs and each part of the items, of at most `size(arm)`."""
     for arm in arms:
         count = max(1, size(arm))
@@ -143,17 +132,24 @@ def predict_all(
     """
     processor = model.processor
     for record in records:
-        with _of_line(record.line):
+        with of_line(record.line):
             checked_questions(record.question, processor.control_tokens, processor.count_tokens)
-    pages = OtherPages(model, [record.image for record in records])
-    groups = by_image(records)
-    in_views = [needs_views([item.record for item in group], tiles) for group in groups]
-    if any(in_views):
+    other_page = other_pages(model, [record.image for record in records])
+    documents, images = list[list[Item]](), list[list[Item]]()
+    for group in by_image(records):
+        (documents if needs_views([item.record for item in group], tiles) else images).append(group)
+    if documents:
         check_arms(arms, model.config.vision_config.image_size)
-    for group, views in zip(groups, in_views, strict=True):
-        _check_sources(model, group, views, tiles)
-    documents = [group for group, views in zip(groups, in_views, strict=True) if views]
-    images = [group for group, views in zip(groups, in_views, strict=True) if not views]
+    for group in documents:
+        with of_line(group[0].record.line):
+            sizes = [(source.height, source.width) for source in open_sources(model, group[0].record, tiles)[0]]
+        for _, own in group:
+            check_record(own, sizes)
+    for group in images:
+        if isinstance(source := group[0].record.image, Path):  # others are in memory, or drawn: they are read later
+            with of_line(group[0].record.line):
+                (image,) = load_images(model, [source])
+            _check_boxes(model, group, {source: image})
     total = len(records) * sum(len(arm.runs) for arm in arms)
     was_training = model.training
     model.eval()
@@ -161,7 +157,7 @@ def predict_all(
         with tqdm(total=total, unit="answer", disable=None if progress else True) as bar:
             common = (batch_size, fetchers or {})
             for run, predictions in chain(
-                *(_predict_batch(model, arms, batch, pages, *common) for batch in _batches(images, batch_size)),
+                *(_predict_batch(model, arms, batch, other_page, *common) for batch in _batches(images, batch_size)),
                 *(_predict_document(model, arms, group, tiles, *common) for group in documents),
             ):
                 yield run, predictions
@@ -170,40 +166,20 @@ def predict_all(
         model.train(was_training)
 
 
-def _check_sources(
-    model: ArrCocForConditionalGeneration, group: Sequence[Item], views: bool, tiles: str | int | None
-) -> None:
-    """Opens what the questions of a group are about; images that are held in memory, or drawn, are read later."""
-    record = group[0].record
-    if views:
-        with _of_line(record.line):
-            sizes = [(source.height, source.width) for source in open_sources(model, record, tiles)[0]]
-        for _, own in group:
-            check_record(own, sizes)
-    elif isinstance(record.image, Path):
-        with _of_line(record.line):
-            (image,) = load_images(model, [record.image])
-        _check_boxes(model, group, {record.image: image})
-
-
-@contextmanager
-def _of_line(line: int | None) -> Iterator[None]:
-    """A context whose errors name a record's line, if it is known."""
-    try:
-        yield
-    except (ValueError, OSError) as error:
-        if line is None:
-            raise
-        raise ValueError(f"line {line}: {error}") from error
-
-
-@contextmanager
-def _fetching_by(model: ArrCocForConditionalGeneration, fetcher: RunningBackFetcher | None) -> Iterator[None]:
-    """A context in which the model uses another fetcher; None: its own."""
+def _answers(
+    model: ArrCocForConditionalGeneration,
+    arm: Arm,
+    items: Sequence[Item],
+    encoding: ImageEncoding,
+    fetcher: RunningBackFetcher | None,
+    **settings: Any,
+) -> list[Answer]:
+    """The answers of `ask` with another fetcher than the model's own; None: its own."""
     own = model.model.fetcher
     model.model.fetcher = own if fetcher is None else fetcher
     try:
-        yield
+        asked = [item.record for item in items]
+        return ask(model, arm, asked, encoding, max_new_tokens=new_tokens(model), **settings)
     finally:
         model.model.fetcher = own
 
@@ -224,19 +200,19 @@ def _predict_batch(
     model: ArrCocForConditionalGeneration,
     arms: Sequence[Arm],
     batch: Sequence[Item],
-    pages: OtherPages,
+    other_page: Callable[[Path | HeldImage], Path | HeldImage],
     batch_size: int,
     fetchers: Mapping[str, RunningBackFetcher],
 ) -> Iterator[tuple[str, dict[int, Prediction]]]:
     """All runs' predictions for a few images. Images are loaded once, and encoded once per size."""
     sources = list(dict.fromkeys(item.record.image for item in batch))
     swapped = any(arm.rule == "other_base" for arm in arms)
-    others = {image: pages.after(image) if swapped else image for image in sources}
+    others = {image: other_page(image) if swapped else image for image in sources}
     sources = list(dict.fromkeys((*sources, *others.values())))
     lines = {item.record.image: item.record.line for item in batch}
     images: list[Image.Image] = []
     for source in sources:
-        with _of_line(lines.get(source)):  # another page may be of another batch
+        with of_line(lines.get(source)):  # another page may be of another batch
             images += load_images(model, [source])
     _check_boxes(model, batch, dict(zip(sources, images, strict=True)))
     encodings: dict[int, ImageEncoding] = {}
@@ -247,9 +223,7 @@ def _predict_batch(
         slots = [sources.index(item.record.image) for item in part]
         beside = [sources.index(others[item.record.image]) for item in part]
         encoding = as_read(arm, encodings[arm.side], torch.tensor(slots), torch.tensor(beside))
-        asked, limit = [item.record for item in part], new_tokens(model)
-        with _fetching_by(model, fetchers.get(arm.name)):
-            answers = ask(model, arm, asked, encoding, seed=seed, choices=choices, max_new_tokens=limit)
+        answers = _answers(model, arm, part, encoding, fetchers.get(arm.name), seed=seed, choices=choices)
         answered = zip(part, answers, slots, strict=True)
         yield run, {at: prediction(own.line, said, encoding, images[slot]) for (at, own), said, slot in answered}
 
@@ -264,12 +238,8 @@ def _predict_document(
 ) -> Iterator[tuple[str, dict[int, Prediction]]]:
     """All runs' predictions for one document, whose sources are encoded once."""
     encoding, digest = encode_document(model, group[0].record, tiles)
-    for _, record in group:
-        check_record(record, encoding.source_sizes or ())
     for arm, run, seed, part in parts(arms, group, lambda arm: batch_size // len(encoding)):  # each uses all sources
-        asked, limit = [item.record for item in part], new_tokens(model)
-        with _fetching_by(model, fetchers.get(arm.name)):
-            answers = ask(model, arm, asked, encoding, seed=seed, max_new_tokens=limit)
+        answers = _answers(model, arm, part, encoding, fetchers.get(arm.name), seed=seed)
         answered = zip(part, answers, strict=True)
         yield run, {at: view_prediction(own.line, said, encoding, digest) for (at, own), said in answered}
 
@@ -321,6 +291,5 @@ def hash_files(paths: Iterable[Path]) -> str:
     digest = hashlib.sha256()
     for path in paths:
         with path.open("rb") as stream:
-            while block := stream.read(1 << 20):
-                digest.update(block)
+            hashlib.file_digest(stream, lambda: digest)
     return digest.hexdigest()

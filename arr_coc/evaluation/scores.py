@@ -6,7 +6,7 @@ Notation: n questions, R runs of an arm (one per seed), N patches, G side of the
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -22,17 +22,7 @@ from ..modeling.image_encoding import ImageEncoding
 from ..modeling.image_processing_arr_coc import Box, boxes_to_patches, map_boxes
 from .arms import HALVES, Arm
 from .calibration import calibration
-from .statistics import (
-    Interval,
-    bootstrap_mean,
-    clustered_error,
-    detectable_difference,
-    holm,
-    is_significant,
-    paired_difference,
-    score_interval,
-    sign_flip,
-)
+from .statistics import Interval, bootstrap_mean, holm, is_significant, paired_difference, score_interval, sign_flip
 
 _ACROSS = 16
 """Sample points along each side of a box, which measure its fetched share."""
@@ -78,7 +68,8 @@ def prediction(line: int, answer: Answer, encoding: ImageEncoding, image: Image.
     """The prediction for an answer about one image of `encoding`, whose images have one size."""
     patches = tuple(answer.fetch.covered()[0].nonzero()[:, 0].tolist())
     tokens, size = encoding.base_positions + int(answer.fetch.tokens.sum()), (image.height, image.width)
-    return _prediction(line, answer, tokens, [size], image_digest(image), grid=encoding.side, patches=patches)
+    said = prediction_in_views(line, answer, tokens, [size], image_digest(image), best=-1, grid=encoding.side)
+    return replace(said, patches=patches, fetched=())
 
 
 def prediction_in_views(
@@ -86,15 +77,8 @@ def prediction_in_views(
 ) -> Prediction:
     """The prediction for an answer about sources of `sizes`, with the place of each patch in px of its source."""
     fetched = tuple((origin.source, *(round(edge, 1) for edge in origin.box)) for origin in answer.sources)
-    return _prediction(line, answer, tokens, sizes, image, grid=grid, patches=None, fetched=fetched, best=best)
-
-
-def _prediction(
-    line: int, answer: Answer, tokens: int, sizes: Sequence[tuple[int, int]], image: str, **given: Any
-) -> Prediction:
-    said, probability = answer.text, round(answer.probability, 6)
-    given |= {"image": image, "sources": len(sizes), "evidence": answer.evidence}
-    return Prediction(line, said, probability, tokens, size=sizes[0], **given)
+    said = (line, answer.text, round(answer.probability, 6), tokens)
+    return Prediction(*said, grid, sizes[0], None, image, len(sizes), fetched, best, answer.evidence)
 
 
 def image_digest(image: Image.Image) -> str:
@@ -305,28 +289,6 @@ class Scored:
         """Mean score; its interval is drawn by images."""
         return score_interval(self.mean_scores, self.images)
 
-    @property
-    def recall(self) -> Interval | None:
-        """Mean recall of the questions with boxes; its interval is drawn by images. None without boxes."""
-        recalls = self.recalls.mean(0)
-        boxed = ~np.isnan(recalls)
-        if not boxed.any():
-            return None
-        drawn = score_interval if self.arm.budget else bootstrap_mean  # if nothing is fetched it is exactly 0
-        return drawn(recalls[boxed], groups=self.images[boxed])
-
-    @property
-    def right_pages(self) -> dict[str, Interval] | None:
-        """Share of the questions whose best patch, and whose most patches, came from a page with the answer.
-
-        Intervals are drawn by documents. None if no question has a known source of the answer.
-        """
-        if self.pages is None or not (known := ~np.isnan(self.pages[0]).any(0)).any():
-            return None
-        best, most = self.pages.mean(1)[:, known]
-        images = self.images[known]
-        return {"best": score_interval(best, images), "most": score_interval(most, images)}
-
     @cached_property
     def refused(self) -> np.ndarray:
         """bool [R, n]: True on answers "not on the page"."""
@@ -338,21 +300,35 @@ class Scored:
         probabilities = np.array([[prediction.probability for prediction in row] for row in self.predictions])
         return calibration(probabilities.ravel(), self.scores.ravel(), self.refused.ravel())
 
-    @property
-    def refusals(self) -> dict[str, Interval | None] | None:
-        """Precision of the answers "not on the page", and their recall over the questions about absent fields.
+    def measures(self) -> dict[str, Any]:
+        """{metric: interval, "recall": interval or None without boxes, "tokens": mean, "n", "calibration"}.
 
-        Intervals are drawn by images. None without questions about absent fields; the precision is None without answers
-        "not on the page".
+        With questions about absent fields also "not_on_the_page": the "precision" of the answers "not on the page"
+        (None without any) and their "recall" over these questions. With questions whose source of the answer is known
+        also "pages": the share of these whose "best" patch, and whose "most" patches, came from a page with the answer.
+        Intervals are drawn by images or documents.
         """
-        if not self.absent.any():
-            return None
-        absent, images = (np.broadcast_to(values, self.refused.shape) for values in (self.absent, self.images))
-        right = self.refused & absent
-        return {
-            name: score_interval(right[among].astype(float), images[among]) if among.any() else None
-            for name, among in (("precision", self.refused), ("recall", absent))
+        recalls, images = self.recalls.mean(0), self.images
+        boxed = ~np.isnan(recalls)
+        drawn = score_interval if self.arm.budget else bootstrap_mean  # if nothing is fetched it is exactly 0
+        measured: dict[str, Any] = {
+            self.metric: asdict(self.score),
+            "recall": asdict(drawn(recalls[boxed], groups=images[boxed])) if boxed.any() else None,
+            "tokens": float(self.tokens.mean()),
+            "n": self.scores.shape[1],
+            "calibration": self.calibration,
         }
+        if self.absent.any():
+            absent, own = (np.broadcast_to(values, self.refused.shape) for values in (self.absent, images))
+            right, among = (self.refused & absent).astype(float), {"precision": self.refused, "recall": absent}
+            measured["not_on_the_page"] = {
+                name: asdict(score_interval(right[those], own[those])) if those.any() else None
+                for name, those in among.items()
+            }
+        if self.pages is not None and (known := ~np.isnan(self.pages[0]).any(0)).any():
+            shares = zip(("best", "most"), self.pages.mean(1)[:, known], strict=True)
+            measured["pages"] = {name: asdict(score_interval(share, images[known])) for name, share in shares}
+        return measured
 
 
 def score_arm(arm: Arm, rows: Sequence[Sequence[Prediction]], items: Items, metric: str, patch_size: int) -> Scored:
@@ -390,20 +366,12 @@ def compare(first: Scored, second: Scored) -> dict[str, Any]:
     }
 
 
-def compare_all(
-    pairs: Sequence[tuple[Scored, Scored]], wanted: Mapping[tuple[str, str], float]
-) -> list[dict[str, Any]]:
-    """Compares all pairs as one family, with Holm's p, significance and the detectable difference.
-
-    `wanted`: by pair of names, the share by which a criterion requires the first arm to exceed the second.
-    """
+def compare_all(pairs: Sequence[tuple[Scored, Scored]]) -> list[dict[str, Any]]:
+    """Compares all pairs as one family, with Holm's p and significance."""
     comparisons = [compare(first, second) for first, second in pairs]
     adjusted = holm([comparison["p"] for comparison in comparisons])
-    for comparison, (first, second), p in zip(comparisons, pairs, adjusted, strict=True):
+    for comparison, (first, _), p in zip(comparisons, pairs, adjusted, strict=True):
         difference, images = Interval(**comparison["difference"]), len(np.unique(first.images))
-        error = clustered_error(first.mean_scores, second.mean_scores, groups=first.images)
-        beyond = wanted.get((first.arm.name, second.arm.name), 0.0)
         comparison["p_holm"] = p
         comparison["significant"] = is_significant(difference, p, images)
-        comparison["detectable"] = detectable_difference(error, comparisons=len(pairs), beyond=beyond)
     return comparisons

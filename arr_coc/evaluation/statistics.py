@@ -25,10 +25,6 @@ FEWEST_IMAGES = 20
 ROUNDING = 1e-9
 """A smaller spread is rounding error: 0.9 - 0.3, summed in two ways, is not always the same number."""
 
-POWER = 0.8
-"""The probability with which a detectable difference is detected (the power of the test)."""
-
-
 Values = Sequence[float] | np.ndarray
 """Scores of items."""
 
@@ -76,15 +72,21 @@ def bootstrap_mean(values: Values, *, groups: Groups = None) -> Interval:
     return Interval(float(items.mean()), float(low), float(high))
 
 
-def score_interval(values: Values, groups: Groups) -> Interval:
-    """`bootstrap_mean` of scores in 0..1; if all scores are 0 or all are 1, Wilson's interval for the number of images.
+def score_interval(values: Values, groups: Groups, bounds: tuple[float, float] = (0.0, 1.0)) -> Interval:
+    """`bootstrap_mean` of values within `bounds`; if all are equal, it is widened by what remains open after as many
+    equal groups: of scores that are all 0 or all 1, Wilson's interval for the number of images.
 
     Equal scores give resamples no spread, though other images could differ.
 
     Raises:
         ValueError: no values, or scipy is needed and not installed.
     """
-    return _with_spread(values, groups, (0.0, 1.0))
+    interval = bootstrap_mean(values, groups=groups)
+    if interval.high - interval.low > ROUNDING:
+        return interval
+    number = len(values) if groups is None else len(np.unique(np.asarray(groups)))
+    open_share, (least, most), value = wilson(0, number).high, bounds, interval.value
+    return Interval(value, max(least, value - open_share), min(most, value + open_share))
 
 
 def mean_of_intervals(intervals: Sequence[Interval]) -> Interval:
@@ -99,17 +101,6 @@ def mean_of_intervals(intervals: Sequence[Interval]) -> Interval:
     below = math.hypot(*(each.value - each.low for each in intervals)) / len(intervals)
     above = math.hypot(*(each.high - each.value for each in intervals)) / len(intervals)
     return Interval(value, value - below, value + above)
-
-
-def _with_spread(values: Values, groups: Groups, bounds: tuple[float, float]) -> Interval:
-    """`bootstrap_mean`; an interval of zero width is widened by what remains open after as many equal groups."""
-    interval = bootstrap_mean(values, groups=groups)
-    if interval.high - interval.low > ROUNDING:
-        return interval
-    number = len(values) if groups is None else len(np.unique(np.asarray(groups)))
-    open_share, (least, most) = wilson(0, number).high, bounds
-    value = interval.value
-    return Interval(value, max(least, value - open_share), min(most, value + open_share))
 
 
 def _by_group(values: np.ndarray, groups: Groups) -> tuple[np.ndarray, np.ndarray]:
@@ -130,7 +121,7 @@ def paired_difference(first: Values, second: Values, *, groups: Groups = None) -
     Raises:
         ValueError: unequal numbers of items, none, or scipy is needed and not installed.
     """
-    return _with_spread(_paired(first, second), groups, (-1.0, 1.0))
+    return score_interval(_paired(first, second), groups, (-1.0, 1.0))
 
 
 def _paired(first: Values, second: Values) -> np.ndarray:
@@ -187,18 +178,3 @@ def clustered_error(first: Values, second: Values, *, groups: Groups = None) -> 
     residuals = sums - differences.mean() * counts
     error = math.sqrt(float((residuals**2).sum()) * len(sums) / max(1, len(sums) - 1)) / len(differences)
     return error if error > ROUNDING else wilson(0, len(sums)).high / NormalDist().inv_cdf(0.975)
-
-
-def detectable_difference(image_error: float, *, comparisons: int = 1, beyond: float = 0.0) -> float:
-    """The smallest true difference that would be significant with a probability of `POWER`.
-
-    It uses the normal approximation.
-
-    Args:
-        image_error: standard error of the mean difference, see `clustered_error`.
-        comparisons: the number of comparisons, by which `SIGNIFICANCE` is divided (Holm's first step).
-        beyond: the difference that a criterion requires; the 95 % interval must also be above it.
-    """
-    quantile = NormalDist().inv_cdf
-    significant = (quantile(1 - SIGNIFICANCE / (2 * comparisons)) + quantile(POWER)) * image_error
-    return max(significant, beyond + (quantile(0.975) + quantile(POWER)) * image_error) if beyond else significant

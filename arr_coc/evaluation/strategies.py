@@ -3,8 +3,8 @@
 The model is one of our own, or a reader of a published one.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from ..attached.encoding import AttachedEncoding
 from ..attached.reader import BUDGET
 from ..attached.runner import count_fetched, share_or_number
 from ..attached.scoring import STRATEGIES
-from ..data.records import Record, opened
+from ..data.records import Record, of_line, opened
 from ..modeling.allocators import ALLOCATORS
 from ..modeling.answers import Answer, calibrated
 from ..modeling.configuration_arr_coc import resolve_budget
@@ -26,10 +26,9 @@ from ..modeling.scorers import SCORERS
 from .answers import all_boxes, check_record, digest_of
 from .arms import Arm
 from .calibration import calibration, fit_calibration
-from .prediction_loop import Item, by_image, new_tokens, parts, predict_all
+from .prediction_loop import by_image, new_tokens, parts, predict_all
 from .reporting import environment, p_value, percent, points, require_extra, shown
 from .scores import Items, Prediction, Scored, check_answers, compare, distinct_items, prediction_in_views, score_arm
-from .statistics import Interval
 
 
 def evaluate(
@@ -44,16 +43,16 @@ def evaluate(
 
     Args:
         model: a model with a processor, or a reader of a published model. Readers have no allocators, passes or tiles;
-            their strategies are in `attached.attached_arms`.
+            their strategies are STRATEGY or STRATEGY@BUDGET, of `attached.scoring.STRATEGIES`, and `FIXED`.
         records: the questions. "oracle" needs boxes in all of them; it fetches the patches under these and the labels'
             boxes.
         strategies: names of scorers, or STRATEGY+ALLOCATOR; see `with_allocators`.
         data: the origin of the records, for the report.
-        **settings: see `score_strategies`; for readers `score_attached`.
+        **settings: see `score_strategies`.
 
     Returns:
         {"strategies": {name: {metric: {"value", "low", "high"}, "recall": likewise or None, "tokens": mean image tokens
-        per question, "n": questions, "answers": see `Scored.told`}, and more, see `measures`}, "metric",
+        per question, "n": questions, "answers": see `Scored.told`}, and more, see `Scored.measures`}, "metric",
         "model", "data", "budget", "allocator", "seed", "num_passes", "date", "versions", "machine"}. Intervals are
         95 %, by a bootstrap over whole images or documents; if no answer or every answer is right, Wilson's interval
         for the number of images. A copy of a question (same pixels, question, answers and history) is asked, but does
@@ -67,23 +66,18 @@ def evaluate(
         >>> report = evaluate(model, read_records(Path("data.jsonl")), ["none", "realizer"])
         >>> report["strategies"]["realizer"]["exact_match"]["value"]
     """
+    scored = score_strategies(model, records, strategies, **settings)
     told: dict[str, Any] = {"metric": settings.get("metric", "exact_match"), "seed": settings.get("seed")}
-    budget = settings.get("budget")
+    budget, network = settings.get("budget"), model.model if isinstance(model, AttachedReader) else model
     if isinstance(model, AttachedReader):
-        without = {"allocator": None, "num_passes": 1, "tiles": None}
-        for name, plain in without.items():
-            if (value := settings.pop(name, plain)) != plain:
-                raise ValueError(f"{name}: expected none with a {model.model.config.model_type} model; got {value}")
-        scored, network = score_attached(model, records, strategies, **settings), model.model
         told["budget"] = BUDGET if budget is None else budget
     else:
-        scored, network = score_strategies(model, records, strategies, **settings), model
         fetcher, passes, tiles = model.config.fetcher_config, settings.get("num_passes", 1), settings.get("tiles")
         told["budget"] = resolve_budget(budget, model.config.vision_config.num_patches, fetcher.budget)
         told |= {"allocator": settings.get("allocator") or fetcher.allocator, "num_passes": passes}
         told |= {} if tiles is None else {"tiles": tiles}
     return {
-        "strategies": {name: {**measures(own), "answers": own.told} for name, own in scored.items()},
+        "strategies": {name: {**own.measures(), "answers": own.told} for name, own in scored.items()},
         **told,
         "model": shown(network.config._name_or_path),
         "data": None if data is None else str(data),
@@ -92,12 +86,12 @@ def evaluate(
 
 
 def score_strategies(
-    model: ArrCocForConditionalGeneration,
+    model: ArrCocForConditionalGeneration | AttachedReader,
     records: Sequence[Record],
     strategies: Sequence[str],
     *,
     batch_size: int = 32,
-    budget: int | str | None = None,
+    budget: float | int | str | None = None,
     allocator: str | None = None,
     seed: int | None = None,
     num_passes: int | str = 1,
@@ -117,15 +111,30 @@ def score_strategies(
     """
     strategies = list(dict.fromkeys(strategies))
     _check_sizes(records, strategies, batch_size)
-    arms = []
-    for name in strategies:
-        strategy, plus, own = name.partition("+")
-        choices = FetchChoices(strategy, own if plus else allocator, budget, seed, num_passes=num_passes)
-        arms.append(_arm(model, name, choices))
-    if any(arm.strategy == "oracle" for arm in arms):
-        check_located(records)
+    arms, settings = list[Arm](), dict[str, Any](batch_size=batch_size, progress=progress)
+    if isinstance(model, AttachedReader):
+        for name, value, plain in (
+            ("allocator", allocator, None),
+            ("num_passes", num_passes, 1),
+            ("tiles", tiles, None),
+        ):
+            if value != plain:
+                raise ValueError(f"{name}: expected none with a {model.model.config.model_type} model; got {value}")
+        arms = [_attached_arm(model, name, BUDGET if budget is None else budget) for name in strategies]
+        settings["seed"] = seed
+    else:
+        for name in strategies:
+            strategy, plus, own = name.partition("+")
+            spent: Any = budget
+            choices = FetchChoices(strategy, own if plus else allocator, spent, seed, num_passes=num_passes)
+            arms.append(_arm(model, name, choices))
+        settings["tiles"] = tiles
+    bare = [record.line for record in records if not record.located]
+    if bare and any(arm.strategy == "oracle" for arm in arms):
+        expected = 'strategy "oracle": expected boxes in every record'
+        raise ValueError(f"{expected}; got {len(bare)} without, e.g. line {bare[0]}")
     check_answers(records, metric)
-    return score_arms(model, records, arms, metric, batch_size=batch_size, tiles=tiles, progress=progress)[0]
+    return score_arms(model, records, arms, metric, **settings)[0]
 
 
 def _arm(model: ArrCocForConditionalGeneration, name: str, choices: FetchChoices) -> Arm:
@@ -164,25 +173,6 @@ def fit_to_records(
     return {"weights": weights, "n": len(said), "before": scored.calibration, "after": after}
 
 
-def score_attached(
-    reader: AttachedReader,
-    records: Sequence[Record],
-    strategies: Sequence[str],
-    *,
-    batch_size: int = 32,
-    budget: float | int | str | None = None,
-    seed: int | None = None,
-    metric: str = "exact_match",
-    progress: bool = True,
-) -> dict[str, Scored]:
-    """`score_strategies` for a reader of a published model. Arguments and errors are those of `evaluate`."""
-    _check_sizes(records, strategies, batch_size)
-    arms = attached_arms(reader, strategies, budget, records)
-    check_answers(records, metric)
-    predictions = predict_attached(reader, arms, records, batch_size=batch_size, seed=seed, progress=progress)
-    return _scored(arms, records, predictions, metric, 0)[0]
-
-
 def score_fetchers(
     model: ArrCocForConditionalGeneration, records: Sequence[Record], fetchers: Mapping[str, RunningBackFetcher]
 ) -> dict[str, Scored]:
@@ -197,22 +187,18 @@ def score_fetchers(
 
 
 def score_arms(
-    model: ArrCocForConditionalGeneration, records: Sequence[Record], arms: Sequence[Arm], metric: str, **settings: Any
-) -> tuple[dict[str, Scored], Items]:
-    """Each arm's answers and scores by its name, and the questions that count. Settings are as in `predict_all`."""
-    patch = model.config.vision_config.patch_size
-    return _scored(arms, records, predict_all(model, arms, records, **settings), metric, patch)
-
-
-def _scored(
-    arms: Sequence[Arm],
+    model: ArrCocForConditionalGeneration | AttachedReader,
     records: Sequence[Record],
-    predictions: Iterable[tuple[str, dict[int, Prediction]]],
+    arms: Sequence[Arm],
     metric: str,
-    patch: int,
+    **settings: Any,
 ) -> tuple[dict[str, Scored], Items]:
+    """Each arm's answers and scores by its name, and the questions that count. Settings are as in `predict_all` or
+    `predict_attached`."""
+    patch = 0 if isinstance(model, AttachedReader) else model.config.vision_config.patch_size
     answers: dict[str, dict[int, Prediction]] = {run: {} for arm in arms for run in arm.runs}
-    for run, part in predictions:
+    predict: Any = predict_attached if isinstance(model, AttachedReader) else predict_all
+    for run, part in predict(model, arms, records, **settings):
         answers[run].update(part)
     rows = {arm.name: [[answers[run][place] for place in range(len(records))] for run in arm.runs] for arm in arms}
     items = distinct_items(records, rows[arms[0].name][0])
@@ -231,29 +217,6 @@ def with_allocators(strategies: Sequence[str], allocators: Sequence[str]) -> lis
     return [name for own in pairs for name in own]
 
 
-def measures(scored: Scored) -> dict[str, Any]:
-    """{metric: interval, "recall": interval or None without boxes, "tokens", "n", "calibration": see
-    `calibration.calibration`}.
-
-    With questions about absent fields also "not_on_the_page": {"precision", "recall"}, see `Scored.refusals`. With
-    questions whose source of the answer is known also "pages": {"best", "most"}, see `Scored.right_pages`.
-    """
-    recall, refusals, pages = scored.recall, scored.refusals, scored.right_pages
-    return {
-        scored.metric: asdict(scored.score),
-        "recall": None if recall is None else asdict(recall),
-        "tokens": float(scored.tokens.mean()),
-        "n": scored.scores.shape[1],
-        "calibration": scored.calibration,
-        **({} if refusals is None else {"not_on_the_page": _listed(refusals)}),
-        **({} if pages is None else {"pages": _listed(pages)}),
-    }
-
-
-def _listed(intervals: Mapping[str, Interval | None]) -> dict[str, Any]:
-    return {name: None if interval is None else asdict(interval) for name, interval in intervals.items()}
-
-
 def _check_sizes(records: Sequence[Record], strategies: Sequence[str], batch_size: int) -> None:
     require_extra("scipy.stats", "intervals")
     if not records or not strategies:
@@ -264,7 +227,7 @@ def _check_sizes(records: Sequence[Record], strategies: Sequence[str], batch_siz
 
 def describe(scored: Scored) -> str:
     """ "exact match 43.1 [40.2, 46.0] %, recall 61.0 [58.1, 63.9] %, 107.0 tokens, n = 160"."""
-    measured = measures(scored)
+    measured = scored.measures()
     text = f"{scored.metric.replace('_', ' ')} {percent(measured[scored.metric])} %"
     if measured["recall"] is not None:
         text += f", recall {percent(measured['recall'])} %"
@@ -288,51 +251,24 @@ FIXED: Mapping[str, tuple[str, int | str]] = {"none": ("saliency", 0), "keep_all
 """Names besides those of strategies: base tokens only, and all tokens, as in the plain model."""
 
 
-@dataclass(frozen=True)
-class AttachedArm(Arm):
-    """A strategy and `spent`, the budget of `AttachedReader.generate`; `budget` is 0 if nothing is fetched."""
-
-    spent: float | int | str = BUDGET
-
-    @classmethod
-    def of(cls, name: str, strategy: str, spent: float | int | str) -> "AttachedArm":
-        """The arm; the size of the prompt depends on the question."""
-        return cls(name, "ladder", strategy, int(spent != 0), "topk", side=0, tokens=0, spent=spent)
-
-
-def attached_arms(
-    reader: AttachedReader, names: Sequence[str], budget: float | int | str | None, records: Sequence[Record]
-) -> list[AttachedArm]:
-    """The arms called NAME or NAME@BUDGET; NAME is a strategy or one of `FIXED`.
+def _attached_arm(reader: AttachedReader, name: str, budget: float | int | str) -> Arm:
+    """The arm called NAME or NAME@BUDGET; NAME is a strategy or one of `FIXED`. Its prompts' size is the question's.
 
     Raises:
-        ValueError: an unknown name or budget, "realizer" without a trained scorer, or "oracle" with records without
-            boxes.
+        ValueError: an unknown name or budget, or "realizer" without a trained scorer.
     """
-    arms = []
-    for name in dict.fromkeys(names):
-        rule, at, own = name.partition("@")
-        if rule in FIXED:
-            if at:
-                raise ValueError(f"strategies: expected {rule} without a budget; got {name}")
-            arms.append(AttachedArm.of(name, *FIXED[rule]))
-            continue
-        if rule not in STRATEGIES:
-            raise ValueError(f"strategies: expected names among {', '.join([*STRATEGIES, *FIXED])}; got {rule!r}")
+    rule, at, own = name.partition("@")
+    if rule in FIXED:
+        if at:
+            raise ValueError(f"strategies: expected {rule} without a budget; got {name}")
+        rule, budget = FIXED[rule]
+    elif rule not in STRATEGIES:
+        raise ValueError(f"strategies: expected names among {', '.join([*STRATEGIES, *FIXED])}; got {rule!r}")
+    else:
         reader.check_strategy(rule, () if rule == "oracle" else None)
-        spent = share_or_number(own) if at else BUDGET if budget is None else budget
-        count_fetched(spent, 2**30, 2**30, 1)
-        arms.append(AttachedArm.of(name, rule, spent))
-    if any(arm.strategy == "oracle" for arm in arms):
-        check_located(records)
-    return arms
-
-
-def check_located(records: Sequence[Record]) -> None:
-    """Raises a ValueError if strategy "oracle" does not know what to fetch for some records."""
-    if bare := [record.line for record in records if not record.located]:
-        expected = 'strategy "oracle": expected boxes in every record'
-        raise ValueError(f"{expected}; got {len(bare)} without, e.g. line {bare[0]}")
+        budget = share_or_number(own) if at else budget
+        count_fetched(budget, 2**30, 2**30, 1)
+    return Arm(name, "ladder", rule, budget, "topk", side=0, tokens=0)
 
 
 def usable_strategies(model: ArrCocForConditionalGeneration | AttachedReader, *, oracle: bool) -> list[str]:
@@ -349,7 +285,7 @@ def usable_strategies(model: ArrCocForConditionalGeneration | AttachedReader, *,
 
 def predict_attached(
     reader: AttachedReader,
-    arms: Sequence[AttachedArm],
+    arms: Sequence[Arm],
     records: Sequence[Record],
     *,
     batch_size: int,
@@ -363,51 +299,35 @@ def predict_attached(
     Raises:
         ValueError: an image that cannot be read, or boxes outside it; the message names the record's line.
     """
+    decoding: dict[str, Any] = {"do_sample": False, "max_new_tokens": new_tokens(reader.model), "return_fetch": True}
     with tqdm(total=len(arms) * len(records), unit="answer", disable=None if progress else True) as bar:
         for group in by_image(records):
-            encoding = _encoded(reader, group)
-            digest = digest_of(group[0].record.images)
+            first = group[0].record
+            with of_line(first.line):
+                encoding = reader.encode_image([[opened(image) for image in first.images]])
+            sizes = [(source.height, source.width) for source in encoding.prompts[0].sources]
+            for item in group:
+                check_record(item.record, sizes)
+            digest = digest_of(first.images)
             for arm, run, _, part in parts(arms, group, lambda arm: 1 if arm.strategy == "random" else batch_size):
+                asked = [item.record for item in part]
                 drawn = part[0].place if seed is None else seed * len(records) + part[0].place
-                asked = zip(part, _ask(reader, arm, encoding, part, drawn), strict=True)
-                yield run, {at: _prediction(own.line, said, encoding, digest) for (at, own), said in asked}
+                fetching: dict[str, Any] = {"strategy": arm.strategy, "budget": arm.budget, "seed": drawn}
+                if arm.strategy == "oracle":
+                    fetching["boxes"] = [all_boxes(own, source) for own in asked for source in range(len(sizes))]
+                fetching["history"] = [list(own.history) for own in asked]
+                answers = reader.generate(encoding, [own.question for own in asked], **fetching, **decoding)
+                said = zip(part, answers, strict=True)
+                yield run, {at: _in_views(own.line, each, encoding, sizes, digest) for (at, own), each in said}
                 bar.update(len(part))
 
 
-def _encoded(reader: AttachedReader, group: Sequence[Item]) -> AttachedEncoding:
-    """Encodes the images of a group of questions."""
-    record = group[0].record
-    try:
-        encoding = reader.encode_image([[opened(image) for image in record.images]])
-    except (ValueError, OSError) as error:
-        raise ValueError(f"line {record.line}: {error}") from error
-    sizes = [(source.height, source.width) for source in encoding.prompts[0].sources]
-    for item in group:
-        check_record(item.record, sizes)
-    return encoding
-
-
-def _ask(
-    reader: AttachedReader, arm: AttachedArm, encoding: AttachedEncoding, part: Sequence[Item], seed: int
-) -> list[Answer]:
-    records, sources = [item.record for item in part], range(len(encoding.prompts[0].sources))
-    fetching: dict[str, Any] = {"strategy": arm.strategy, "budget": arm.spent, "seed": seed}
-    if arm.strategy == "oracle":
-        fetching["boxes"] = [all_boxes(record, source) for record in records for source in sources]
-    decoding: dict[str, Any] = {"do_sample": False, "max_new_tokens": new_tokens(reader.model), "return_fetch": True}
-    questions, history = [record.question for record in records], [list(record.history) for record in records]
-    return reader.generate(encoding, questions, history=history, **fetching, **decoding)
-
-
-def _prediction(line: int, answer: Answer, encoding: AttachedEncoding, digest: str) -> Prediction:
-    """The prediction for an answer, as over views."""
-    (prompt,) = encoding.prompts
+def _in_views(
+    line: int, answer: Answer, encoding: AttachedEncoding, sizes: Sequence[tuple[int, int]], digest: str
+) -> Prediction:
+    """The prediction for an answer of a reader about sources of `sizes`."""
     fetch: Any = answer.fetch
     indices = fetch.indices[0].cpu()
-    indices, tokens = indices[prompt.is_place[indices]], len(indices) + fetch.base
-    best = -1
-    if len(indices):
-        first = indices[int(fetch.relevance[0].cpu()[indices].argmax())]
-        best = prompt.views[int(prompt.places[first, 0])].image
-    sizes = [(source.height, source.width) for source in prompt.sources]
-    return prediction_in_views(line, answer, tokens, sizes, digest, best=best)
+    placed = indices[encoding.prompts[0].is_place[indices]]
+    best = answer.sources[int(fetch.relevance[0].cpu()[placed].argmax())].source if len(placed) else -1
+    return prediction_in_views(line, answer, len(indices) + fetch.base, sizes, digest, best=best)

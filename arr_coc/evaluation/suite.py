@@ -30,9 +30,9 @@ from .calibration import calibration_text
 from .deciding import Rules, default_rules, judge, read_rules
 from .prediction_loop import new_tokens
 from .reporting import environment, p_value, percent, points, shown, to_text
-from .scores import Scored, check_answers, compare, kinds_table, swapped_pairs
+from .scores import check_answers, compare, kinds_table, swapped_pairs
 from .statistics import score_interval
-from .strategies import measures, score_arms
+from .strategies import score_arms
 
 _SETTINGS = ("data", "arms", "by", "tiles", "metric", "rules")
 _EXTRA = {
@@ -137,7 +137,7 @@ def measure_suite(
         **errors: what to do about bad records, see `Format.read`.
 
     Returns:
-        {"sets": {name: {"data", "metric", "images", "arms": {arm: see `measures`}, "by": [see `kinds_table`],
+        {"sets": {name: {"data", "metric", "images", "arms": {arm: see `Scored.measures`}, "by": [see `kinds_table`],
         "swaps": [{"arm", "changed", "difference"}], and with rules what `judge` returns}}, "model", "date", "versions",
         "machine"}. A swap compares an arm
         with its own base tokens and with those of another page ("other_base"): the share of changed answers and the
@@ -156,7 +156,7 @@ def measure_suite(
         except ValueError as error:
             raise ValueError(f"{each.name}: {error}") from error
     settings: dict[str, Any] = {"batch_size": batch_size, "progress": progress}
-    results = {ready_set[0].name: _measured(model, *ready_set, **settings) for ready_set in ready}
+    results = {each.name: _measured(model, (each, *own), **settings) for each, *own in ready}
     return {"sets": results, "model": shown(model.config._name_or_path), **environment(model.device)}
 
 
@@ -191,96 +191,60 @@ def _prepared(
     return each, records, arms, rules
 
 
-def _measured(
-    model: ArrCocForConditionalGeneration,
-    each: DataSet,
-    records: list[Record],
-    arms: list[Arm],
-    rules: Rules | None,
-    **settings: Any,
-) -> dict[str, Any]:
+def _measured(model: ArrCocForConditionalGeneration, ready: Any, **settings: Any) -> dict[str, Any]:
+    """The results of a set that `_prepared` made ready."""
+    each, records, arms, rules = ready
     scored, items = score_arms(model, records, arms, each.metric, tiles=each.tiles, **settings)
     tags, rows = [dict(record.tags) for record in items.records], list(scored.values())
-    judged = {} if rules is None else judge(rows, items, rules)
+    judged, swaps = {} if rules is None else judge(rows, items, rules), []
+    for own, other in ((scored[own.name], scored[other.name]) for own, other in swapped_pairs(arms)):
+        pairs = zip(own.predictions[0], other.predictions[0], strict=True)
+        changed = score_interval([float(first.answer != second.answer) for first, second in pairs], own.images)
+        told = {"changed": asdict(changed), "difference": compare(own, other)["difference"]}
+        swaps.append({"arm": own.arm.name, "other": other.arm.name, **told})
     return {
         "data": each.source.title,
         "metric": each.metric,
         "images": items.number_of_images,
-        "arms": {name: measures(of_arm) for name, of_arm in scored.items()},
-        "by": [kinds_table(by, [own.get(by, "") for own in tags], rows) for by in each.by],
-        "swaps": [_swap(scored[own.name], scored[other.name]) for own, other in swapped_pairs(arms)],
+        "arms": {name: of_arm.measures() for name, of_arm in scored.items()},
+        "by": [kinds_table(by, [tag.get(by, "") for tag in tags], rows) for by in each.by],
+        "swaps": swaps,
         **judged,
     }
 
 
-def _swap(own: Scored, other: Scored) -> dict[str, Any]:
-    """The effect of base tokens of another page."""
-    pairs = zip(own.predictions[0], other.predictions[0], strict=True)
-    changed = score_interval([float(first.answer != second.answer) for first, second in pairs], own.images)
-    difference = compare(own, other)["difference"]
-    return {"arm": own.arm.name, "other": other.arm.name, "changed": asdict(changed), "difference": difference}
-
-
 def suite_text(result: Mapping[str, Any]) -> str:
     """Formats the result of `measure_suite` as tables: sets and arms, kinds of questions, base tokens of other pages,
-    confidence."""
-    tables = (_overall(result), _kinds(result), _swaps(result), _compared(result))
-    texts = [to_text(head, rows) for head, rows in tables if rows]
-    measured = [(name, arm, row) for name, own in result["sets"].items() for arm, row in own["arms"].items()]
-    rows = [([name, arm], row["calibration"]) for name, arm, row in measured]
-    confidence = calibration_text(rows, ["data", "arm"])
-    return "\n\n".join([*texts, "In brackets: 95 % intervals.", confidence, *_decisions(result)])
-
-
-Table = tuple[list[str], list[list[str]]]
-"""A head and rows of text cells, see `to_text`."""
-
-
-def _compared(result: Mapping[str, Any]) -> Table:
-    rows = []
-    for name, row in ((name, row) for name, own in result["sets"].items() for row in own.get("comparisons", ())):
-        difference = points(row["difference"]) + ("*" if row["significant"] else "")
-        found = [difference, p_value(row["p_holm"]), f"{100 * row['detectable']:.1f}"]
-        rows.append([name, f"{row['first']} - {row['second']}", *found])
-    return ["data", "difference", "points (* significant)", "p (Holm)", "detectable, points"], rows
-
-
-def _decisions(result: Mapping[str, Any]) -> list[str]:
-    """The decision about each set with rules, with what it rests on and the notes that hold."""
-    found = {name: of["decision"] for name, of in result["sets"].items() if "decision" in of}
-    lines = [" ".join([f"{name}: {of['decision']}.", of["text"], *of["notes"]]) for name, of in found.items()]
-    notes = {arm: note for of in result["sets"].values() for arm, note in of.get("notes", {}).items() if note}
-    return [*lines, "\n".join(f"{arm}: {note}." for arm, note in notes.items())] if notes else lines
-
-
-def _overall(result: Mapping[str, Any]) -> Table:
-    rows = []
-    for name, measured in result["sets"].items():
-        for arm, row in measured["arms"].items():
+    comparisons, confidence; then decisions, with the notes that hold, and notes about arms."""
+    overall, kinds, swaps, compared = (list[list[str]]() for _ in range(4))
+    confidence, decisions, notes = list[tuple[list[str], Any]](), list[str](), dict[str, str]()
+    for name, of in result["sets"].items():
+        for arm, row in of["arms"].items():
             found = {**row.get("not_on_the_page", {}), **row.get("pages", {})}
-            cells = [name, arm, percent(row[measured["metric"]]), percent(row["recall"]), f"{row['tokens']:g}"]
-            rows.append([*cells, str(row["n"]), str(measured["images"]), *(percent(found.get(key)) for key in _EXTRA)])
-    head = ["data", "arm", "right, %", "recall, %", "tokens", "questions", "images", *_EXTRA.values()]
-    first = len(head) - len(_EXTRA)
-    kept = [at for at in range(len(head)) if at < first or any(row[at] != "-" for row in rows)]
-    return [head[at] for at in kept], [[row[at] for at in kept] for row in rows]
-
-
-def _kinds(result: Mapping[str, Any]) -> Table:
-    rows = []
-    for name, measured in result["sets"].items():
-        for by, row in ((table["by"], row) for table in measured["by"] for row in table["rows"]):
+            cells = [name, arm, percent(row[of["metric"]]), percent(row["recall"]), f"{row['tokens']:g}"]
+            overall.append([*cells, str(row["n"]), str(of["images"]), *(percent(found.get(key)) for key in _EXTRA)])
+            confidence.append(([name, arm], row["calibration"]))
+        for by, row in ((table["by"], row) for table in of["by"] for row in table["rows"]):
             tokens = {arm: f"{mean:.0f}" for arm, mean in row.get("tokens", {}).items()}  # that depend on the question
             for arm, score in row["scores"].items():
-                cells = [name, by, row["bucket"], arm, percent(score), tokens.get(arm, "-"), str(row["n"])]
-                rows.append(cells)
-    return ["data", "by", "kind", "arm", "right, %", "tokens", "questions"], rows
-
-
-def _swaps(result: Mapping[str, Any]) -> Table:
-    rows = [
-        [name, swap["arm"], percent(swap["changed"]), points(swap["difference"])]
-        for name, measured in result["sets"].items()
-        for swap in measured["swaps"]
-    ]
-    return ["base of another page", "arm", "answers changed, %", "own base ahead by, points"], rows
+                kinds.append([name, by, row["bucket"], arm, percent(score), tokens.get(arm, "-"), str(row["n"])])
+        for row in of["swaps"]:
+            swaps.append([name, row["arm"], percent(row["changed"]), points(row["difference"])])
+        for row in of.get("comparisons", ()):
+            difference = points(row["difference"]) + ("*" if row["significant"] else "")
+            compared.append([name, f"{row['first']} - {row['second']}", difference, p_value(row["p_holm"])])
+        if decided := of.get("decision"):
+            decisions.append(" ".join([f"{name}: {decided['decision']}.", decided["text"], *decided["notes"]]))
+        notes |= {arm: note for arm, note in of.get("notes", {}).items() if note}
+    head = ["data", "arm", "right, %", "recall, %", "tokens", "questions", "images", *_EXTRA.values()]
+    first = len(head) - len(_EXTRA)
+    kept = [at for at in range(len(head)) if at < first or any(row[at] != "-" for row in overall)]
+    tables = (
+        ([head[at] for at in kept], [[row[at] for at in kept] for row in overall]),
+        (["data", "by", "kind", "arm", "right, %", "tokens", "questions"], kinds),
+        (["base of another page", "arm", "answers changed, %", "own base ahead by, points"], swaps),
+        (["data", "difference", "points (* significant)", "p (Holm)"], compared),
+    )
+    texts = [to_text(titles, rows) for titles, rows in tables if rows]
+    texts += ["In brackets: 95 % intervals.", calibration_text(confidence, ["data", "arm"]), *decisions]
+    return "\n\n".join([*texts, "\n".join(f"{arm}: {note}." for arm, note in notes.items())] if notes else texts)

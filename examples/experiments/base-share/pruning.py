@@ -78,7 +78,7 @@ def keep(task: ArmTask, page: StoredPage, rules: tuple[str, ...], count: int) ->
             if rule in own:
                 found[rule][number] = most(own[rule], count)
             else:
-                places = PEERS[rule].rule(question, min(count, len(relevance))).places
+                places = PEERS[rule].rule(question, min(count, len(relevance)))
                 found[rule][number] = places.sort().values.cpu().numpy()
     return found
 
