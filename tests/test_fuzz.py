@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.fuzz.apart import run_apart
 from tests.fuzz.disks import small_disk
-from tests.fuzz.parts import PARTS, fuzz
+from tests.fuzz.parts import PARTS, fuzz, run_apart
 from tests.fuzz.tally import EXAMPLES, FAULTS, Tally
 from tests.fuzz.workbench import Bench, finish, jobs, start
 

@@ -9,8 +9,7 @@ import sys
 import time
 from functools import partial
 
-from tests.fuzz.apart import run_apart
-from tests.fuzz.parts import PARTS, fuzz
+from tests.fuzz.parts import PARTS, fuzz, run_apart
 from tests.fuzz.tally import FAULTS, OUTCOMES, Tally
 
 MAX_MEMORY = 2**30

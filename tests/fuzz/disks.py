@@ -5,42 +5,28 @@ Every other try has a real small disk where one can be mounted; the others have 
 
 import random
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from tests.fuzz.tally import Tally
-from tests.fuzz.workbench import Bench, Job, finish, jobs, leftovers, put_old
+from tests.fuzz.workbench import Job, finish, fuzz_jobs, leftovers, put_old
 
 SPARE = 64 * 1024
 """Bytes of a small disk beyond those of the files: folders, blocks that are not full."""
 
 
 def fuzz(count: int, seed: int) -> Tally:
-    with tempfile.TemporaryDirectory() as folder:
-        bench = Bench(Path(folder))
-        undisturbed: dict[str, Path] = {}
-        listed, tally = jobs(bench), Tally()
-        for try_seed in range(seed, seed + count):
-            job = listed[try_seed % len(listed)]
-            if job.name not in undisturbed:
-                undisturbed[job.name] = bench.root / f"expected-{job.name}"
-                ended = finish(job.arguments(undisturbed[job.name]))
-                assert ended.status == 0, ended.text
-            place = bench.root / f"try{try_seed}"
-            place.mkdir()
-            tally.add(*_one_disk(job, place, undisturbed[job.name], try_seed))
-        return tally
+    return fuzz_jobs(count, seed, _one_disk)
 
 
-def _one_disk(job: Job, place: Path, expected: Path, seed: int) -> tuple[str, int, str]:
+def _one_disk(job: Job, out: Path, expected: Path, _: float, seed: int) -> tuple[str, int, str]:
     """One try, as `Tally.add` takes it."""
-    drawn, sizes = random.Random(seed), _sizes(expected)
-    out = place / job.name
+    files = [expected] if expected.is_file() else [file for file in expected.rglob("*") if file.is_file()]
+    drawn, sizes = random.Random(seed), [file.stat().st_size for file in files]
     try:
         if seed % 2:
-            with small_disk(place, drawn.randrange(4096, sum(sizes) + SPARE)) as mounted:
+            with small_disk(out.parent, drawn.randrange(4096, sum(sizes) + SPARE)) as mounted:
                 return _one_run(job, out, expected, seed, None if mounted else drawn.randrange(max(sizes)))
         return _one_run(job, out, expected, seed, drawn.randrange(max(sizes)))
     except TimeoutError as error:
@@ -68,11 +54,6 @@ def _one_run(job: Job, out: Path, expected: Path, seed: int, file_bytes: int | N
         if fault:
             return "wrong", seed, f"{where}with room then: {fault}"
     return outcome, seed, ""
-
-
-def _sizes(path: Path) -> list[int]:
-    files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
-    return [file.stat().st_size for file in files]
 
 
 @contextmanager

@@ -2,29 +2,14 @@
 as if nothing had been."""
 
 import random
-import tempfile
 from pathlib import Path
 
 from tests.fuzz.tally import Tally
-from tests.fuzz.workbench import Bench, Job, finish, jobs, leftovers, put_old, start
+from tests.fuzz.workbench import Job, finish, fuzz_jobs, leftovers, put_old, start
 
 
 def fuzz(count: int, seed: int) -> Tally:
-    with tempfile.TemporaryDirectory() as folder:
-        bench = Bench(Path(folder))
-        undisturbed: dict[str, tuple[Path, float]] = {}
-        listed, tally = jobs(bench), Tally()
-        for try_seed in range(seed, seed + count):
-            job = listed[try_seed % len(listed)]
-            if job.name not in undisturbed:
-                expected = bench.root / f"expected-{job.name}"
-                ended = finish(job.arguments(expected))
-                assert ended.status == 0, ended.text
-                undisturbed[job.name] = expected, ended.seconds
-            place = bench.root / f"try{try_seed}"
-            place.mkdir()
-            tally.add(*_one_kill(job, place / job.name, *undisturbed[job.name], try_seed))
-        return tally
+    return fuzz_jobs(count, seed, _one_kill)
 
 
 def _one_kill(job: Job, out: Path, expected: Path, seconds: float, seed: int) -> tuple[str, int, str]:

@@ -10,21 +10,9 @@ from typing import Any
 import yaml
 
 ODD: tuple[Any, ...] = (
-    None,
-    True,
-    0,
-    -1,
-    1,
-    2**31,
-    2**63,
-    1e308,
-    float("nan"),
-    float("inf"),
-    0.5,
-    "",
-    "x",
-    "../../etc/passwd",
-) + ("/dev/zero", "\ud800", [], [[]], [None], [0, 1], {}, {"a": {}}, {"": None})
+    *(None, True, 0, -1, 1, 2**31, 2**63, 1e308, float("nan"), float("inf"), 0.5, "", "x", "../../etc/passwd"),
+    *("/dev/zero", "\ud800", [], [[]], [None], [0, 1], {}, {"a": {}}, {"": None}),
+)
 """Values that a setting seldom has."""
 
 

@@ -43,27 +43,23 @@ def header_size(path: Path) -> int:
         return int.from_bytes(file.read(8), "little")
 
 
-def truncate(draw: Draw, folder: Path) -> bool:
-    path = one_file(draw, folder)
-    content = path.read_bytes()
-    path.write_bytes(content[: draw.choice((0, 7, 8, draw.randrange(len(content)), len(content) - 1))])
-    return True
-
-
-def lengthen(draw: Draw, folder: Path) -> bool:
-    with one_file(draw, folder).open("ab") as file:
-        file.write(bytes(draw.randrange(1, 100)))
-    return False
-
-
-def flip_bits(draw: Draw, folder: Path) -> bool:
-    """In the header: those of weights would make other weights, which nobody could tell."""
+def change_bytes(draw: Draw, folder: Path) -> bool:
+    """Cuts a file or makes it longer; flips bits of its header (of weights they would make others, which nobody could
+    tell); or names another length of its header."""
     path = one_file(draw, folder)
     content = bytearray(path.read_bytes())
-    for _ in range(draw.choice((1, 1, 2, 8))):
-        content[draw.randrange(8 + header_size(path))] ^= 1 << draw.randrange(8)
+    kind = draw.choice(("cut", "longer", "flipped", "flipped", "long header"))
+    if kind == "cut":
+        del content[draw.choice((0, 7, 8, draw.randrange(len(content)), len(content) - 1)) :]
+    elif kind == "longer":
+        content += bytes(draw.randrange(1, 100))
+    elif kind == "flipped":
+        for _ in range(draw.choice((1, 1, 2, 8))):
+            content[draw.randrange(8 + header_size(path))] ^= 1 << draw.randrange(8)
+    else:
+        content[:8] = draw.choice((2**64 - 1, 2**63, 10**9, len(content), 0)).to_bytes(8, "little")
     path.write_bytes(content)
-    return False
+    return kind in ("cut", "long header")
 
 
 def forge_header(draw: Draw, folder: Path) -> bool:
@@ -86,13 +82,6 @@ def forge_header(draw: Draw, folder: Path) -> bool:
     return True
 
 
-def claim_a_long_header(draw: Draw, folder: Path) -> bool:
-    path = one_file(draw, folder)
-    content = path.read_bytes()
-    path.write_bytes(draw.choice((2**64 - 1, 2**63, 10**9, len(content), 0)).to_bytes(8, "little") + content[8:])
-    return True
-
-
 def pickle(draw: Draw, folder: Path) -> bool:
     """Pickles beside, or under the name of, what has to be safetensors."""
     state = {}
@@ -105,66 +94,43 @@ def pickle(draw: Draw, folder: Path) -> bool:
 
 
 # ---- damage to tensors
-def with_tensors(change: Callable[[Draw, dict[str, torch.Tensor], str], bool | None]) -> Damage:
-    """Damage to one tensor of a file by its name."""
-
-    def damage(draw: Draw, folder: Path) -> bool | None:
-        path = one_file(draw, folder)
-        tensors = {name: tensor.clone() for name, tensor in load_file(path).items()}  # not those in the file itself
-        must = change(draw, tensors, draw.choice(sorted(tensors)))
-        save_file(tensors, path, metadata={"format": "pt"})
-        return must
-
-    damage.__name__ = change.__name__
-    return damage
-
-
-@with_tensors
-def drop(draw: Draw, tensors: dict[str, torch.Tensor], name: str) -> bool:
-    del tensors[name]
-    return True
-
-
-@with_tensors
-def add(draw: Draw, tensors: dict[str, torch.Tensor], name: str) -> bool:
-    tensors[draw.choice(("extra", f"{name}.extra", f"model.{name}", name.replace("0", "9") + "s"))] = torch.ones(3)
-    return True
+def change_tensors(draw: Draw, folder: Path, kind: str = "") -> bool | None:
+    """Leaves a tensor out, adds one, or gives one another name, shape, type, or a value that is none."""
+    path = one_file(draw, folder)
+    tensors = {name: tensor.clone() for name, tensor in load_file(path).items()}  # not those in the file itself
+    name = draw.choice(sorted(tensors))
+    tensor, kind = tensors[name], kind or draw.choice(("dropped", "added", "renamed", "reshaped", "retyped"))
+    if kind in ("dropped", "renamed"):
+        del tensors[name]
+    if kind == "added":
+        tensors[draw.choice(("extra", f"{name}.extra", f"model.{name}", name.replace("0", "9") + "s"))] = torch.ones(3)
+    elif kind == "renamed":
+        tensors[draw.choice((name[:-1], name.upper(), "x", f"module.{name}"))] = tensor
+    elif kind == "reshaped":
+        others = (tensor[None], torch.cat((tensor, tensor)), tensor.new_zeros(0), tensor.new_zeros(70_000))
+        tensors[name] = draw.choice(others).contiguous()
+    elif kind == "retyped":
+        dtypes = (torch.float16, torch.bfloat16, torch.float64, torch.int64, torch.int8, torch.bool)
+        tensors[name] = tensor.to(draw.choice(dtypes))
+    elif kind == "spoilt":
+        tensor.reshape(-1)[draw.randrange(tensor.numel())] = draw.choice((float("nan"), float("inf"), -float("inf")))
+    save_file(tensors, path, metadata={"format": "pt"})
+    return None if kind == "retyped" else True
 
 
-@with_tensors
-def rename(draw: Draw, tensors: dict[str, torch.Tensor], name: str) -> bool:
-    tensors[draw.choice((name[:-1], name.upper(), "x", f"module.{name}"))] = tensors.pop(name)
-    return True
-
-
-@with_tensors
-def reshape(draw: Draw, tensors: dict[str, torch.Tensor], name: str) -> bool:
-    tensor = tensors[name]
-    changed = draw.choice((tensor[None], torch.cat((tensor, tensor)), tensor.new_zeros(0), tensor.new_zeros(70_000)))
-    tensors[name] = changed.contiguous()
-    return True
-
-
-@with_tensors
-def retype(draw: Draw, tensors: dict[str, torch.Tensor], name: str) -> None:
-    dtypes = (torch.float16, torch.bfloat16, torch.float64, torch.int64, torch.int8, torch.bool)
-    tensors[name] = tensors[name].to(draw.choice(dtypes))
-
-
-@with_tensors
-def spoil(draw: Draw, tensors: dict[str, torch.Tensor], name: str) -> bool:
-    value = draw.choice((float("nan"), float("inf"), -float("inf")))
-    flat = tensors[name].reshape(-1)
-    flat[draw.randrange(len(flat))] = value
-    return True
+def spoil(draw: Draw, folder: Path) -> bool | None:
+    return change_tensors(draw, folder, "spoilt")
 
 
 # ---- damage to the index of shards, and to the config
 def forge_index(draw: Draw, folder: Path) -> bool:
-    """An index of another form, or one that names shards elsewhere; in a folder of shards."""
+    """An index of another form, or one that names shards elsewhere or a missing one; in a folder of shards."""
     index = folder / WEIGHTS_INDEX
     if not index.is_file():
-        return truncate(draw, folder)
+        return change_bytes(draw, folder)
+    if draw.random() < 0.25:
+        one_file(draw, folder).unlink()
+        return True
     content = json.loads(index.read_text())
     shards = content["weight_map"]
     name, shard = draw.choice(sorted(shards.items()))
@@ -188,11 +154,6 @@ def forge_index(draw: Draw, folder: Path) -> bool:
     return True
 
 
-def lose_a_shard(draw: Draw, folder: Path) -> bool:
-    one_file(draw, folder).unlink()
-    return True
-
-
 def change_config(draw: Draw, folder: Path) -> bool:
     """A config of another model than the weights'."""
     path = folder / "config.json"
@@ -212,9 +173,8 @@ def change_config(draw: Draw, folder: Path) -> bool:
 
 
 DAMAGES: tuple[Damage, ...] = (
-    (truncate, lengthen, flip_bits, flip_bits, forge_header, claim_a_long_header, pickle, drop, add, rename)
-    + (reshape, retype, spoil, spoil, forge_index, forge_index, forge_index, lose_a_shard, change_config)
-    + (change_config,)
+    *([change_bytes] * 5 + [change_tensors] * 5 + [forge_index] * 4),
+    *(forge_header, pickle, spoil, spoil, change_config, change_config),
 )
 
 

@@ -2,12 +2,14 @@
 
 import fcntl
 import hashlib
+import importlib
 import json
 import os
 import resource
 import select
 import signal
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -20,6 +22,7 @@ import yaml
 from PIL import Image
 from tqdm import tqdm
 
+from tests.fuzz.tally import Tally
 from tests.helpers import tiny_checkpoint, tiny_tokenizer
 from tests.published import write_published
 
@@ -84,17 +87,8 @@ class Bench:
 
 def import_commands() -> None:
     """Imports what the commands import, so that a forked process need not."""
-    from arr_coc import (
-        assembling,  # noqa: F401
-        data,  # noqa: F401
-        evaluation,  # noqa: F401
-        model_summary,  # noqa: F401
-        publishing,  # noqa: F401
-        training,  # noqa: F401
-    )
-    from arr_coc.data import writing  # noqa: F401
-    from arr_coc.publishing import pushing  # noqa: F401
-    from arr_coc.training import recipe  # noqa: F401
+    for name in ("assembling", "data.writing", "evaluation", "model_summary", "publishing.pushing", "training.recipe"):
+        importlib.import_module(f"arr_coc.{name}")
 
 
 @dataclass
@@ -237,6 +231,29 @@ def jobs(bench: Bench) -> list[Job]:
         Job("assemble", bench.assemble, old_or_new, equal),
         Job("train", bench.train, whole_training, same_model),
     ]
+
+
+Try = Callable[[Job, Path, Path, float, int], tuple[str, int, str]]
+"""A job, its output, what an undisturbed run makes and in how many seconds, a seed -> what `Tally.add` takes."""
+
+
+def fuzz_jobs(count: int, seed: int, attempt: Try) -> Tally:
+    """Tries that disturb the commands in turn."""
+    with tempfile.TemporaryDirectory() as folder:
+        bench = Bench(Path(folder))
+        undisturbed: dict[str, tuple[Path, float]] = {}
+        listed, tally = jobs(bench), Tally()
+        for try_seed in range(seed, seed + count):
+            job = listed[try_seed % len(listed)]
+            if job.name not in undisturbed:
+                expected = bench.root / f"expected-{job.name}"
+                ended = finish(job.arguments(expected))
+                assert ended.status == 0, ended.text
+                undisturbed[job.name] = expected, ended.seconds
+            place = bench.root / f"try{try_seed}"
+            place.mkdir()
+            tally.add(*attempt(job, place / job.name, *undisturbed[job.name], try_seed))
+        return tally
 
 
 def put_old(job: Job, out: Path) -> None:
