@@ -213,21 +213,16 @@ SUREST = 1e-6
 """The least distance of a probability from 0 and from 1, as files keep six digits."""
 
 
-def evidence(
-    probability: float, *, text: str, legibility: float | None, found: tuple[float, float] | None = None
-) -> dict[str, float]:
+def evidence(probability: float, *, text: str, legibility: float | None, characters: float = 1.0) -> dict[str, float]:
     """What `calibrated` knows of an answer, by the names of the weights; long answers are more often wrong.
 
-    `found`: of the fetched patches with the answer's words, the highest relevance and the least confidence of
-    characters; None: its words were not fetched.
+    `characters`: of the fetched patches with the answer's words, the least confidence of their characters, 0..1.
     """
-    relevance, confidence = (0.5, 1.0) if found is None else found
-    sure, relevant = (min(max(each, SUREST), 1 - SUREST) for each in (probability, relevance))
+    sure = min(max(probability, SUREST), 1 - SUREST)
     return {
         "logit": math.log(sure / (1 - sure)),
         "legibility": 0.0 if legibility is None else legibility - 1,
-        "relevance": math.log(relevant / (1 - relevant)),
-        "characters": confidence - 1,
+        "characters": characters - 1,
         "words": math.log1p(len(text.split())),
         "bias": 1.0,
     }
@@ -237,8 +232,8 @@ def calibrated(probability: float, weights: Mapping[str, float] | None, known: M
     """The probability that an answer is right, by Platt scaling (Platt, 1999) of the probability of its tokens.
 
     It is the sigmoid of the sum of what is `known` (`evidence`) times weights (`ArrCocConfig.calibration`), and grows
-    with the probability of the answer's tokens, with the legibility of what was fetched, and with the relevance and
-    the legibility of its own words; without weights it stays.
+    with the probability of the answer's tokens, with the legibility of what was fetched, and with that of its own
+    words; without weights it stays.
     """
     if weights is None:
         return probability
@@ -462,9 +457,8 @@ class FetchedWords:
 
     def evidence(self, probability: float, text: str) -> dict[str, float]:
         """What `calibrated` knows of the answer `text`; `probability`: of its tokens."""
-        own = self.of_text(text)
-        found = (max(each.relevance for each in own), min(each.confidence for each in own)) if own else None
-        return evidence(probability, text=text, legibility=self.legibility, found=found)
+        least = min((piece.confidence for piece in self.of_text(text)), default=1.0)
+        return evidence(probability, text=text, legibility=self.legibility, characters=least)
 
 
 def with_places(answer: Answer, own: Sequence[Piece], encoding: ImageEncoding, images: Sequence[int]) -> Answer:

@@ -58,7 +58,10 @@ from .word_sources import words_on_squares
 from .wordpieces import SPACE, GivenWords
 
 _IGNORED = [r"^lm_head\."]
-EARLIER = [r"vision_tower\.(compressor|semantic_encoder|saccade_projection)\.", r"(^|\.)bridge\.rest\."]
+EARLIER = [
+    r"vision_tower\.(compressor|semantic_encoder|saccade_projection|grid_encoder\.patch_embed\.projection)\.",
+    r"(^|\.)bridge\.rest\.",
+]
 """Weights without effect (`rest` was zero) that earlier versions gave to models that read text."""
 
 

@@ -238,6 +238,9 @@ class ArrCocVisionConfig(ValidatedConfig):
             strides = 2 ** (len(self.stem_channels) + 1)
             expected = f"one entry fewer than the stride-2 steps to a patch of {self.patch_size} px"
             require(strides == self.patch_size, "stem_channels", expected, self.stem_channels)
+            expected = f"hidden_size ({self.hidden_size}) last, as no layer is behind the stem"
+            fits = layers > 0 or [*self.stem_channels][-1:] == [self.hidden_size]
+            require(fits, "stem_channels", expected, self.stem_channels)
         require(len(self.compressed_channels) == 2, "compressed_channels", "two entries", self.compressed_channels)
 
     @property
@@ -358,9 +361,9 @@ def are_markers(value: dict[str, Any]) -> bool:
 
 def are_calibration_weights(value: dict[str, Any]) -> bool:
     """Whether they are the weights of `answers.calibrated`; earlier versions had none of relevance and characters."""
-    lows = {**dict.fromkeys(("logit", "legibility", "relevance", "characters"), 0.0), "words": -1e3, "bias": -1e3}
+    lows = {**dict.fromkeys(("logit", "legibility", "characters"), 0.0), "words": -1e3, "bias": -1e3}
     numbers = all(isinstance(weight, int | float) and not isinstance(weight, bool) for weight in value.values())
-    named = set(lows) - {"relevance", "characters"} <= set(value) <= set(lows)
+    named = set(lows) - {"characters"} <= set(value) <= set(lows)
     return named and numbers and all(lows[name] <= weight <= 1e3 for name, weight in value.items())
 
 

@@ -85,7 +85,8 @@ class WideBlock(nn.Module):
 class ConvStem(nn.Module):
     """Stride-2 3x3 convolutions down to a patch; needs far fewer samples than "patchify" to learn to read.
 
-    With wide blocks, which read whole words, the last convolution has a 2x2 kernel, so patches do not overlap.
+    With wide blocks, which read whole words, the last convolution has a 2x2 kernel, so patches do not overlap. Without
+    layers behind the stem a patch is the mean of its cells.
     """
 
     def __init__(self, config: ArrCocVisionConfig) -> None:
@@ -98,10 +99,13 @@ class ConvStem(nn.Module):
         steps += [WideBlock(config, widths[-1]) for _ in range(config.stem_wide_blocks)]
         self.steps = nn.Sequential(*steps)
         kernel, padding = (2, 0) if config.stem_wide_blocks else (3, 1)
-        self.projection = nn.Conv2d(widths[-1], config.hidden_size, kernel, 2, padding)
+        self.projection: nn.Module = nn.AvgPool2d(2)
+        if config.num_hidden_layers:
+            self.projection = nn.Conv2d(widths[-1], config.hidden_size, kernel, 2, padding)
 
     def forward(self, pixel_values: Tensor) -> Tensor:
-        return self.projection(self.steps(pixel_values))
+        patches: Tensor = self.projection(self.steps(pixel_values))
+        return patches
 
 
 SCORES_AT_ONCE = 2**20

@@ -34,17 +34,17 @@ def test_what_is_no_probability_is_refused(probabilities: list[float]) -> None:
 
 
 # ---- the fit
-TRUE = {"logit": 0.6, "legibility": 5.0, "relevance": 0.3, "characters": 4.0, "words": -1.0, "bias": 1.0}
+TRUE = {"logit": 0.6, "legibility": 5.0, "characters": 4.0, "words": -1.0, "bias": 1.0}
 
 
 def answers(seed: int, count: int = 4000) -> tuple[np.ndarray, np.ndarray, list[dict[str, float]]]:
-    """Probabilities, scores, evidence: too sure, the more the longer, the less legible and the less relevant."""
+    """Probabilities, scores, evidence: too sure, the more the longer and the less legible."""
     rng = np.random.default_rng(seed)
     told, texts = 1 / (1 + np.exp(-rng.normal(2, 2, count))), [" ".join("abc"[:n]) for n in rng.integers(1, 4, count)]
-    read = rng.uniform((0.3, 0.01, 0.4), (1, 0.99, 1), (count, 3)).tolist()
+    read = rng.uniform((0.3, 0.4), 1, (count, 2)).tolist()
     known = [
-        evidence(float(own), text=text, legibility=legible, found=(relevance, confidence))
-        for own, text, (legible, relevance, confidence) in zip(told, texts, read, strict=True)
+        evidence(float(own), text=text, legibility=legible, characters=characters)
+        for own, text, (legible, characters) in zip(told, texts, read, strict=True)
     ]
     return told, rng.random(count) < sure(TRUE, told, known), known
 
@@ -67,7 +67,7 @@ def test_no_calibration_changes_nothing_and_weights_are_kept_with_the_config(tmp
     config = tiny_config()
     assert config.calibration is None and calibrated(0.3, None, {}) == 0.3
     identity = {"logit": 1, "legibility": 0, "words": 0, "bias": 0}  # of a config of an earlier version
-    assert calibrated(0.3, identity, evidence(0.3, text="", legibility=0.1, found=(0.2, 0.4))) == pytest.approx(0.3)
+    assert calibrated(0.3, identity, evidence(0.3, text="", legibility=0.1, characters=0.4)) == pytest.approx(0.3)
     for weights in (TRUE, identity):
         tiny_config(calibration=weights).save_pretrained(tmp_path)
         assert ArrCocConfig.from_pretrained(tmp_path).calibration == weights

@@ -44,15 +44,15 @@ def calibration(probabilities: np.ndarray, right: np.ndarray, refused: np.ndarra
 _RIDGE = 1e-4
 """Weight of the distance from `_IDENTITY` in the loss. It keeps weights finite if right and wrong are separable."""
 
-_IDENTITY = {"logit": 1.0, **dict.fromkeys(("legibility", "relevance", "characters", "words", "bias"), 0.0)}
+_IDENTITY = {"logit": 1.0, **dict.fromkeys(("legibility", "characters", "words", "bias"), 0.0)}
 """Weights of `answers.calibrated` that leave probabilities as they are."""
 
 
 def fit_calibration(known: Sequence[Mapping[str, float]], right: np.ndarray) -> dict[str, float]:
     """Fits the weights of `answers.calibrated` to n answers, by the maximum likelihood of their scores.
 
-    This is logistic regression. A higher probability, legibility, relevance or confidence of characters must not reduce
-    the confidence: a negative weight of one of these becomes 0.
+    This is logistic regression. A higher probability, legibility or confidence of characters must not reduce the
+    confidence: a negative weight of one of these becomes 0.
 
     Args:
         known: `Answer.evidence` of each.
@@ -68,14 +68,14 @@ def fit_calibration(known: Sequence[Mapping[str, float]], right: np.ndarray) -> 
     while True:
         weights = _likeliest(features, torch.tensor(right, dtype=torch.float64), free)
         below = weights < 0
-        below[4:] = False
+        below[3:] = False
         if not below.any():
             return dict(zip(_IDENTITY, weights.tolist(), strict=True))
         free &= ~below
 
 
 def _likeliest(features: Tensor, right: Tensor, free: Tensor) -> Tensor:
-    """The maximum-likelihood weights [6] of features [n, 6] for scores `right` [n]; 0 where not `free` [6]."""
+    """The maximum-likelihood weights [5] of features [n, 5] for scores `right` [n]; 0 where not `free` [5]."""
     usual = torch.tensor([*_IDENTITY.values()], dtype=torch.float64)
     weights = (usual * free).requires_grad_()
     search = torch.optim.LBFGS([weights], max_iter=500, tolerance_grad=1e-9, line_search_fn="strong_wolfe")
