@@ -2,19 +2,23 @@
 
     python -m benchmarks.extracting ICDAR-2019-SROIE receipts.jsonl.gz --split validation --write-calibration cells.json
     python -m benchmarks.extracting ICDAR-2019-SROIE receipts.jsonl.gz --split test --calibration cells.json
+    python -m benchmarks.extracting BENCH/sroie/data.jsonl --calibration cells.json
 
 The pages are those of `arr_coc.data.real_corpus`, of companies that are held out of training; validation ones give the
 threshold, test ones the numbers. Eight fields are extracted of each receipt; a cell counts where it is known what it
-should be: a value, or none. Seconds are compared with one question for the whole receipt, and with one call for each
+should be: a value, or none; receipts of a bench (`arr-coc evaluate --bench`) tell values alone. Seconds are compared with one question for the whole receipt, and with one call for each
 field, on the first `--singly` receipts.
 """
 
 import argparse
+import json
 import statistics
 import time
 from collections.abc import Iterator
 from functools import partial
 from io import BytesIO
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +37,8 @@ CONCEPTS = {
     "company": "shop", "date": "receipt date", "address": "address", "total": "total", "invoice number":
     "invoice number", "cashier": "cashier", "phone number": "phone", "tax": "tax",
 }  # fmt: skip
+OF_BENCH = {"company": "company", "store": "company", "date": "date", "address": "address", "total": "total", "tel":
+            "phone number", "tax": "tax"}  # fmt: skip
 FIELDS = "company, date: date, address, total: money, invoice number, cashier, phone number, tax: money"
 
 
@@ -46,6 +52,14 @@ def receipts(repository: Repository, pages: RealPages) -> Iterator[tuple[str, Im
             if answers or pages.lacks(page, {"concept": concept}):
                 truth[field] = answers
         yield name, Image.open(BytesIO(picture)), truth
+
+
+def bench_receipts(data: Path) -> Iterator[tuple[str, Image.Image, dict[str, list[str]]]]:
+    """As `receipts`, of a source of a bench: lines with "image", "field" and "answers"."""
+    lines = map(json.loads, data.read_text(encoding="utf-8").splitlines())
+    for name, own in groupby(lines, key=itemgetter("image")):
+        truth = {OF_BENCH[line["field"]]: line["answers"] for line in own if line["field"] in OF_BENCH}
+        yield name, Image.open(data.parent / name), truth
 
 
 def is_right(found: Extracted, answers: list[str], kind: str) -> bool:
@@ -104,8 +118,8 @@ def report(cells: list[tuple[Extracted, list[str], bool]], seconds: dict[str, li
 def main() -> None:
     """Measures from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("repository", type=Path, help="a clone of ICDAR-2019-SROIE")
-    parser.add_argument("pages", type=Path, help="receipts.jsonl.gz from arr_coc.data.real_corpus")
+    parser.add_argument("repository", type=Path, help="a clone of ICDAR-2019-SROIE, or data.jsonl of a bench")
+    parser.add_argument("pages", type=Path, nargs="?", help="receipts.jsonl.gz from arr_coc.data.real_corpus")
     parser.add_argument("--split", choices=("validation", "test"), default="test")
     parser.add_argument("--model", help="a folder or a name on the Hub (default: arr-coc-135m)")
     parser.add_argument("--words", default="network", help="where words come from (default: network)")
@@ -116,7 +130,9 @@ def main() -> None:
     parser.add_argument("--precision", type=float, default=0.95)
     args = parser.parse_args()
     least = None if args.calibration is None else threshold_for(args.precision, read_calibration(args.calibration))
-    documents = receipts(Repository(args.repository), RealPages(args.pages, args.split))
+    documents = bench_receipts(args.repository)
+    if args.pages is not None:
+        documents = receipts(Repository(args.repository), RealPages(args.pages, args.split))
     cells, seconds = measure(load_model(args.model), documents, args.limit, args.singly, args.words)
     if args.write_calibration is not None:
         known = [[round(own.probability, 4), right] for own, _, right in cells if own.value is not None]

@@ -58,7 +58,7 @@ def test_every_folder_without_weights_is_a_variant() -> None:
 
 def test_the_reader_has_its_published_geometry_and_the_vocabulary_of_smollm2() -> None:
     config, processor = config_of(READER), ArrCocProcessor.from_pretrained(ROOT / "hub_configs" / READER)
-    assert config.vision_config.num_patches == 4096 and config.vision_tokens() == (256, 273)
+    assert config.vision_config.num_patches == 4096 and config.vision_tokens() == (0, 273)
     sizes = count_parameters(on_meta(config))
     assert 1e6 < sizes["grid encoder"] < 12e6 and sizes["language model"] == 134_515_008
     tokenizer = processor.tokenizer
