@@ -6,8 +6,8 @@
 
 The pages are those of `arr_coc.data.real_corpus`, of companies that are held out of training; validation ones give the
 threshold, test ones the numbers. Eight fields are extracted of each receipt; a cell counts where it is known what it
-should be: a value, or none; receipts of a bench (`arr-coc evaluate --bench`) tell values alone. Seconds are compared with one question for the whole receipt, and with one call for each
-field, on the first `--singly` receipts.
+should be: a value, or none; receipts of a bench (`arr-coc evaluate --bench`) tell values alone. Seconds are compared
+with one question for the whole receipt, and with one call for each field, on the first `--singly` receipts.
 """
 
 import argparse
