@@ -310,8 +310,9 @@ def test_told_apart_are_questions_that_one_page_alone_answers() -> None:
     assert not any(each.answers == ("7.50",) for _, each in told_apart(pages)), "the answer is on both"
 
 
-def test_the_recipe_on_real_pages_is_one_command() -> None:
-    recipe = load_recipe(Path(__file__).parents[1] / "hub_configs" / "arr-coc-135m" / "real_pages.yaml")
+@pytest.mark.parametrize("name", ["real_pages", "without_base"])
+def test_a_recipe_on_real_pages_is_one_command(name: str) -> None:
+    recipe = load_recipe(Path(__file__).parents[1] / "hub_configs" / "arr-coc-135m" / f"{name}.yaml")
     finding, answering = recipe.stages
     assert isinstance(finding, RelevanceStage) and isinstance(answering, QuestionAnsweringStage)
     assert finding.pages == answering.pages and finding.real_folder == answering.real_folder
