@@ -40,6 +40,7 @@ from benchmarks.assembling import LIMIT
 from benchmarks.encoder import encoder_costs
 from benchmarks.families import family_cells, updated
 from benchmarks.fetching import ENCODER, FIRST, fetching_costs
+from benchmarks.parts import add_noise, parts_of
 from benchmarks.path import question_traces
 from benchmarks.placing import WAYS, Asked, place
 from benchmarks.qwen3_vl import first_token as first_tokens
@@ -379,6 +380,18 @@ def test_the_time_to_the_first_token_is_that_of_both_models() -> None:
     assert our_inputs(config, 128, 16)["input_ids"].shape == (1, sum(config.vision_tokens(128)) + 16)
     seconds = first_tokens(config, rival, torch.float32, rounds=1)
     assert [len(of.taken) for of in seconds.values()] == [1, 1] and "qwen3-vl" in table(seconds, "arr-coc")
+
+
+def test_noise_in_a_part_is_of_its_size_and_stays_in_it() -> None:
+    model = tiny_model(**READS_WORDS)
+    parts = parts_of(model)
+    assert sum(weight.numel() for own in parts.values() for weight in own) == model.num_parameters()
+    assert {"vision_tower.text_reader.line_head", "language_model.layers.mlp"} < parts.keys()
+    kept = {name: weight.detach().clone() for name, weight in model.named_parameters()}
+    add_noise(parts["language_model.layers.mlp"])
+    changed = {name: (weight - kept[name]).std() / kept[name].std() for name, weight in model.named_parameters()}
+    assert all((".layers." in name and ".mlp." in name) == (share > 0) for name, share in changed.items())
+    assert all(0.5 < share < 2 for name, share in changed.items() if ".mlp." in name)
 
 
 def test_calls_take_turns_and_ratios_are_those_of_rounds() -> None:
