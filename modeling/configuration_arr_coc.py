@@ -360,7 +360,7 @@ def are_markers(value: dict[str, Any]) -> bool:
 
 
 def are_calibration_weights(value: dict[str, Any]) -> bool:
-    """Whether they are the weights of `answers.calibrated`; earlier versions had none of relevance and characters."""
+    """Whether they are the weights of `answers.calibrated`; earlier versions had none of characters."""
     lows = {**dict.fromkeys(("logit", "legibility", "characters"), 0.0), "words": -1e3, "bias": -1e3}
     numbers = all(isinstance(weight, int | float) and not isinstance(weight, bool) for weight in value.values())
     named = set(lows) - {"characters"} <= set(value) <= set(lows)
