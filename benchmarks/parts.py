@@ -38,7 +38,7 @@ def add_noise(weights: Sequence[torch.nn.Parameter], seed: int = 0) -> None:
     generator = torch.Generator().manual_seed(seed)
     for weight in weights:
         spread = weight.float().std() if weight.numel() > 1 else weight.float().abs().mean()
-        weight += (torch.randn(weight.shape, generator=generator) * spread.cpu()).to(weight)
+        weight.add_((torch.randn(weight.shape, generator=generator) * spread.cpu()).to(weight))
 
 
 def answers(model: Any, records: Sequence[Record]) -> list[str]:

@@ -205,30 +205,45 @@ class ArrCocModel(ArrCocPreTrainedModel):
         grid: Mapping[str, Tensor | None] = MappingProxyType({}),
         *,
         given_fields: Mapping[str, Any] = MappingProxyType({}),
+        encoding: ImageEncoding | None = None,
+        bypass: bool | None = None,
         pool: int = 1,
         words: Sequence[GivenWords | None] | None = None,
     ) -> ImageEncoding:
         """The encoding of images: through the vision tower, then base tokens through the bridge.
 
         `grid`: outputs of `encode_grid` that are known; `given_fields`: fields that the tower does not make.
+        `encoding`: has all that the tower makes, and gets other base tokens.
         """
         # 1. The vision tower: features, textures and the states of base tokens.
-        fields = {**self.vision_tower(pixel_values, patch_mask, words=words, **grid), **given_fields}
+        fields: Mapping[str, Any] = {} if encoding is None else vars(encoding)
+        if encoding is None:
+            fields = {**self.vision_tower(pixel_values, patch_mask, words=words, **grid), **given_fields}
         # 2. The bridge: base tokens for the language model, pooled before or behind it.
+        bypass = self.config.bridge_config.bypass if bypass is None else bypass
         states, projected = fields["semantic"], fields["compressed"].flatten(2).transpose(1, 2)
         if pool > 1 and self.bridge.reads_pooled:
             states, projected = pool_cells(states, pool), pool_cells(projected, pool)
         pieces, text_arguments = fields.get("pieces"), {}
         if pieces is not None:
             text_arguments = self._text_arguments(fields["features"], pieces)
-        bridged = self.bridge(states, projected, **text_arguments)
+        bridged = self.bridge(states, projected, bypass=bypass, **text_arguments)
         tokens = bridged.tokens if self.bridge.reads_pooled or pool == 1 else pool_cells(bridged.tokens, pool)
         # 3. The layout: tokens between and around those of the image.
         closing = None
         if self.layout.adds:
             tokens, closing = self.layout(tokens, self.bridge.indicators(tokens.device))
-        made = {"bypassed": bridged.failed, "bridge_cache": bridged.cache}
-        return ImageEncoding(**fields, **made, tokens=tokens, closing=closing, pool=pool)
+        own: dict[str, Any] = {"tokens": tokens, "closing": closing, "bypassed": bridged.failed}
+        own |= {"bypass": bypass, "bridge_cache": bridged.cache}
+        if encoding is not None:
+            return replace(encoding.without_prefix(), **own, made_by=None)
+        return ImageEncoding(**fields, **own, pool=pool)
+
+    def with_bypass(self, encoding: ImageEncoding, bypass: bool | None) -> ImageEncoding:
+        """The encoding with base tokens from the whole bridge (False) or its linear projection (True); None: as is."""
+        if bypass is None or bypass == encoding.bypass:
+            return encoding
+        return self.encode_fields(None, None, encoding=encoding, bypass=bypass, pool=encoding.pool)
 
     def words_of_page(self, encoding: ImageEncoding) -> Tensor | None:
         """[1, W, D] the tokens of all words of one page, as each question fetches them; None if they may not fit."""
@@ -273,6 +288,8 @@ class ArrCocModel(ArrCocPreTrainedModel):
         """
         text_ids = input_ids.masked_fill(input_ids == self.config.image_token_id, 0)  # placeholders get any embedding
         embeds, prefix = self.get_input_embeddings()(text_ids), None
+        if choices.bypass is not None:
+            encoding = self.with_bypass(encoding, choices.bypass)
         if image_index is not None:
             prefix, every = encoding, torch.arange(len(encoding.features))
             encoding = replace(encoding, prefix_ids=None, prefix_cache=None)  # no copy of the cache
@@ -373,14 +390,14 @@ class ArrCocModel(ArrCocPreTrainedModel):
         `levels` [I, K]: levels of detail of regions (grid_encoder.py).
         """
         states, projected = self.vision_tower.fetched_states(encoding, indices, used, levels)
-        return self.bridge(states, projected, base=encoding.bridge_cache or [], used=used)
+        return self.bridge(states, projected, base=encoding.bridge_cache or [], bypass=encoding.bypass, used=used)
 
     def bridge_pieces(
         self, encoding: ImageEncoding, used: Tensor | None, pieces: Tensor, **fetched: Tensor | None
     ) -> Bridged:
         """Wordpieces [I, K, 2, S] -> tokens [I, K, D] for the language model; `fetched`: of `ReadPatches`."""
         nothing, arguments = encoding.semantic, self._text_arguments(encoding.features, pieces, **fetched)
-        return self.bridge(nothing, nothing, base=[], used=used, **arguments)
+        return self.bridge(nothing, nothing, base=[], bypass=encoding.bypass, used=used, **arguments)
 
     def _table(self, device: torch.device) -> Tensor:
         """[V, D] the table of the language model's embeddings."""

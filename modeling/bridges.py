@@ -68,12 +68,17 @@ class Bridge(nn.Module):
         compressed: Tensor,
         *,
         base: list[KeyValue] | None = None,
+        bypass: bool = False,
         used: Tensor | None = None,
     ) -> Bridged:
         """Semantic states and compressed features (fetched tokens: projected ones), each [B, S, D'] -> tokens.
 
-        `base`: None for base tokens; for fetched tokens, the `cache` of their base tokens, which may be []; `used`: [B,
-        S] bool, False on fetched tokens that only fill the rectangle: no token attends to them; None: all are used.
+        `base`: None for base tokens; for fetched tokens, the `cache` of their base tokens, which may be []; `bypass`:
+        use the linear projection alone; `used`: [B, S] bool, False on fetched tokens that only fill the rectangle: no
+        token attends to them; None: all are used.
+
+        Raises:
+            ValueError: `bypass` for a bridge without a linear projection.
         """
         raise NotImplementedError
 
@@ -127,7 +132,9 @@ class VisualTableBridge(Bridge):
         self.head = nn.Sequential(nn.Linear(2 * vision_size, words, bias=False), nn.LayerNorm(words))
         self.table = VisualEmbeddingTable(config.table_size, text_size)
 
-    def forward(self, semantic: Tensor, compressed: Tensor, **_: Any) -> Bridged:
+    def forward(self, semantic: Tensor, compressed: Tensor, *, bypass: bool = False, **_: Any) -> Bridged:
+        if bypass:
+            raise ValueError('bridge_bypass: expected a bridge with a linear projection; got "vet"')
         logits = self.head(torch.cat((semantic, compressed), -1))
         return Bridged(self.table(logits.softmax(-1, dtype=torch.float32)))
 
@@ -170,9 +177,10 @@ class CellBridge(LinearBridge):
         compressed: Tensor,
         *,
         base: list[KeyValue] | None = None,
+        bypass: bool = False,
         **_: Any,
     ) -> Bridged:
-        if base is not None:
+        if bypass or base is not None:
             return super().forward(semantic, compressed)
         words = self.words(semantic, compressed).split(self.place_words, -1)
         mixture = torch.cat([logits.softmax(-1, dtype=torch.float32) for logits in words], -1)
@@ -301,9 +309,12 @@ class WordpieceBridge(Bridge):
         compressed: Tensor,
         *,
         base: list[KeyValue] | None = None,
+        bypass: bool = False,
         used: Tensor | None = None,
         patches: ReadPatches | None = None,
     ) -> Bridged:
+        if bypass:
+            raise ValueError('bridge_bypass: expected a bridge with a linear projection; got "wordpieces"')
         assert patches is not None, "bridges that place tokens take patches"
         if base is None:
             cells = patches.side // COMPRESSION

@@ -404,6 +404,7 @@ FETCHING: dict[str, tuple[Any, str]] = {
     "budget": (int | str, "an integer or a name"),
     "seed": (int, f"an integer in {-SEEDS}..{SEEDS}"),
     "overlap": (str, '"exclude" or "allow"'),
+    "bypass": (bool, "True or False"),
     "patches": (Tensor, "a dense tensor [image slots, K] of integers"),
     "relevance": (Tensor, "a dense tensor [image slots, patches]"),
     "all_scores": (bool, "True or False"),

@@ -295,7 +295,7 @@ class ArrCocBridgeConfig(ValidatedConfig):
 
     model_type = "arr_coc_bridge"
     base_config_key = "bridge_config"
-    retired = MappingProxyType({"lookup": "soft", "fetched_words": False, "bypass": False})
+    retired = MappingProxyType({"lookup": "soft", "fetched_words": False})
 
     # "linear": DeepSeek's projector; "quality": the projector, with a correction of each token by its quality;
     # "transformer": the same with attention across tokens; "vet": Ovis' visual embedding table; "cells": such a table
@@ -312,6 +312,7 @@ class ArrCocBridgeConfig(ValidatedConfig):
     # at three depths to image tokens; to fetched tokens only the depths with the highest score from scorer
     # "hierarchical", or all three with another scorer. Adds `model.deepstack.levels.{low,mid,high}.{norm,fc1,fc2}`.
     deepstack: bool = False
+    bypass: bool = False  # whether "quality", "transformer" and "cells" use their linear projection alone by default
     # Of the attention in "transformer", and the width of its latent for keys and values; None: no latent.
     num_layers: int = whole(1, MAX_LAYERS, default=4)
     num_heads: int = whole(1, MAX_HEADS, default=8)
@@ -331,6 +332,7 @@ class ArrCocBridgeConfig(ValidatedConfig):
         super().__post_init__(**kwargs)
         vet = self.kind == "vet"
         require(vet or self.layout != "indicators", "layout", '"indicators" with bridge "vet" only', self.layout)
+        require(not (vet and self.bypass), "bypass", 'a bridge with a linear projection, not "vet"', self.bypass)
         require(len(self.place_words) > 0, "place_words", "at least one vocabulary", self.place_words)
         mean, std = self.text_embedding_mean, self.text_embedding_std
         both = (mean is None) == (std is None)

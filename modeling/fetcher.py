@@ -209,6 +209,7 @@ class FetchChoices:
         budget: see `resolve_budget`. In `forward` it has to agree with the placeholders of the prompts.
         seed: of random relevance.
         overlap: "exclude" or "allow": whether patches that are base tokens already may be fetched again.
+        bypass: whether the bridge uses its linear projection alone; None: as configured, or as encoded.
         patches: [I, K] patches to fetch for each image slot, whatever their relevance; no scorer runs.
         relevance: [I, N] given relevance, by which strategy "oracle" fetches.
         all_scores: whether all trained scorers run, not only the strategy's.
@@ -224,6 +225,7 @@ class FetchChoices:
     budget: int | str | None = None
     seed: int | None = None
     overlap: str | None = None
+    bypass: bool | None = None
     patches: Tensor | None = None
     relevance: Tensor | None = None
     all_scores: bool = False

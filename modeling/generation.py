@@ -403,9 +403,9 @@ class AnswerGenerator:
         settings: dict[str, Any],
     ) -> QuestionBatch:
         """The questions, one for each prompt, about an `encoding`, or about the images of `prompts`."""
-        encoded = encoding is not None
+        core, encoded = self.model.model, encoding is not None
         if encoding is not None:
-            encoding = self.model.model.own(encoding)
+            encoding = core.own(encoding)
             numbers = encoding.documents or [*range(len(encoding.features))]
         else:
             encoding = self.encode_shown(prompts, options)
@@ -419,6 +419,8 @@ class AnswerGenerator:
         if encoded and len(questions) > 1:
             check_prompts(len(spans), len(questions))
         images = spans * len(questions) if len(spans) == 1 else spans
+        if choices.bypass is not None:
+            encoding = core.with_bypass(encoding, choices.bypass)
         # As with `encode_image`, so that both round alike in bfloat16.
         alone = len(spans) == 1 < len(questions) or all(len(span) == 1 for span in spans)
         if not encoded and alone and self.cache_is_plain(settings):

@@ -157,6 +157,7 @@ class ImageEncoding(Rows):
             positions, D].
         closing: [P, positions, D] the layout's tokens behind the fetched tokens, or None.
         bridge_cache: the bridge's keys and values of base tokens, for each layer, if it attends across tokens.
+        bypass: whether `tokens` come from the bridge's linear projection alone.
         pool: base cells along each axis in one of `tokens`.
         prefix_ids: [p] the prompt's tokens up to and including the base tokens, or None without a prefill.
         prefix_cache: the language model's keys and values of this prefix, for each layer [P, heads, p, d].
@@ -198,6 +199,7 @@ class ImageEncoding(Rows):
     tokens: Tensor
     closing: Tensor | None = None
     bridge_cache: list[KeyValue] | None = None
+    bypass: bool = False
     pool: int = field(default=1, metadata={"shared": True})
     prefix_ids: Tensor | None = field(default=None, metadata={"shared": True})
     prefix_cache: list[KeyValue] | None = None
@@ -425,7 +427,7 @@ def _in_views(every: list[ImageEncoding]) -> list[ImageEncoding]:
 FORMAT = "arr_coc.encoding.1"
 
 _CACHES = ("semantic_cache", "bridge_cache")
-_METADATA = ("pool", "source_sizes", "documents", "words", "unseen", "joined")
+_METADATA = ("bypass", "pool", "source_sizes", "documents", "words", "unseen", "joined")
 
 
 def check_identity(name: str, made_by: str, identity: str) -> None:
@@ -455,8 +457,7 @@ def _rebuilt(tensors: dict[str, Tensor], metadata: dict[str, Any]) -> ImageEncod
         pairs = [(tensors[f"{name}.{layer}.k"], tensors[f"{name}.{layer}.v"]) for layer in range(layers)]
         whole[name] = pairs or ([] if name == "semantic_cache" else None)
     tiles = {name.removeprefix("tiles."): tensor for name, tensor in tensors.items() if name.startswith("tiles.")}
-    for old, held in (("bypass", metadata), ("quality", whole)):  # of files from before December 2026
-        held.pop(old, None)
+    whole.pop("quality", None)  # of files from before December 2026
     places = metadata.pop("places", None)
     if metadata["source_sizes"] is not None:
         metadata["source_sizes"] = [(height, width) for height, width in metadata["source_sizes"]]

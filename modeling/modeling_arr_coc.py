@@ -387,7 +387,7 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
                 for several questions.
             return_fetch: return `Answer` objects (text, probability, fetched patches) in place of strings; so does
                 `return_dict_in_generate=True`, with transformers' output object as `Answer.output`.
-            **kwargs: other fields of `FetchChoices` (`seed`, `overlap`, `patches`), `history`
+            **kwargs: other fields of `FetchChoices` (`seed`, `overlap`, `bypass`, `patches`), `history`
                 (earlier (question, answer) pairs, which the language model reads as text; for several questions also
                 one list each), `on_fetch` (called with the `FetchResult` of all prompts before the first token is
                 generated; where pages are ranked, with that of each page alone), fields of `budgets.ViewOptions`

@@ -305,10 +305,11 @@ def check_passes(answer_generator: Any, choices: FetchChoices, kwargs: dict[str,
 
 def ask_again(answer_generator: Any, batch: Any, reading: Reading, numbers: list[int]) -> list[Answer]:
     """The answers to some of the questions from another reading, as answers about the pages themselves."""
-    sources, encoding = batch.encoding.sources or [], reading.encoding
+    part, sources = batch.part(numbers), batch.encoding.sources or []
+    encoding = reading.encoding
     if batch.encoding.prefix_cache is None:  # of another model, perhaps
         encoding = encoding.without_prefix()
-    part = replace(batch.part(numbers), encoding=encoding)
+    part = replace(part, encoding=answer_generator.model.model.with_bypass(encoding, batch.choices.bypass))
     answers: list[Answer] = answer_generator.answers(part, answer_generator.embed(part), True)
     return [
         on_page(answer, [sources[number] for number in own], reading.places[own])

@@ -297,7 +297,7 @@ def bridge_over_views(model: Any, encoding: ImageEncoding, fetched: JointFetch, 
     place tokens, the texts of a slot's views follow one another.
     """
     views, failed = fetched.seen.views, torch.zeros_like(fetched.counts, dtype=torch.bool)
-    if model.bridge.places_tokens:
+    if model.bridge.places_tokens and not encoding.bypass:
 
         def read(numbers: Tensor, indices: Tensor, used: Tensor, levels: Tensor | None) -> Sequence[Tensor]:
             assert encoding.pieces is not None, "encodings for bridges that place tokens have wordpieces"
@@ -323,7 +323,7 @@ def _bases(model: Any, encoding: ImageEncoding, views: Views, numbers: Tensor) -
         return encoding.select(numbers)
     features, mask = (views.pick(getattr(encoding, name), name, numbers) for name in ("features", "patch_mask"))
     unread = {"textures": features[:, :0], "seeds": mask.new_zeros(len(features), dtype=torch.int64)}
-    return model.encode_fields(None, mask, {"features": features}, given_fields=unread)
+    return model.encode_fields(None, mask, {"features": features}, given_fields=unread, bypass=encoding.bypass)
 
 
 # ---- positions and planes, beside embeddings ------------------------------------------------------------------------

@@ -86,18 +86,19 @@ def test_without_attention_each_token_crosses_by_itself(kind: str) -> None:
 def test_quality_weighs_the_correction_and_a_new_adapter_is_the_identity(kind: str) -> None:
     bridge = build(kind)
     base = bridge(*tokens())
-    projected = bridge.projection(torch.cat(tokens(), -1))
+    projected = bridge(*tokens(), bypass=True)
+    assert torch.equal(projected.tokens, bridge.projection(torch.cat(tokens(), -1)))
     with torch.no_grad():
         bridge.adapter.score.weight.zero_()
         bridge.adapter.score.bias.fill_(200.0)  # a quality of 1: nothing to correct
-    assert torch.equal(bridge(*tokens()).tokens, projected)
-    assert not torch.allclose(base.tokens, projected)
+    assert torch.equal(bridge(*tokens()).tokens, projected.tokens)
+    assert not torch.allclose(base.tokens, projected.tokens)
     # An assembled checkpoint must begin with its projector's own tokens, whatever bridge is around it.
     bridge = ArrCocForConditionalGeneration(tiny_config(bridge={"kind": kind})).model.bridge
     assert not bridge.adapter.correction.weight.any() and bridge.adapter.gate.weight.any()
     given = (torch.randn(1, 5, 32), torch.randn(1, 5, 32))
     base = bridge(*given)
-    assert torch.equal(base.tokens, bridge.projection(torch.cat(given, -1)))
+    assert torch.equal(base.tokens, bridge(*given, bypass=True).tokens)
     fetched = bridge(*given, base=base.cache)
     assert torch.equal(fetched.tokens, base.tokens)
 
@@ -111,6 +112,7 @@ def test_tokens_keep_within_the_statistics_of_text(kind: str) -> None:
         assert torch.allclose(out.mean(-1), torch.tensor(0.01), atol=1e-6)
         assert torch.allclose(out.std(-1, correction=0), torch.tensor(0.03), atol=1e-6)
     assert torch.allclose(base.tokens, like_text(plain(*tokens()).tokens, 0.01, 0.03))
+    assert torch.equal(bridge(*tokens(), bypass=True).tokens, plain(*tokens(), bypass=True).tokens)
 
 
 def test_statistics_of_small_and_constant_tokens_are_finite() -> None:
@@ -129,6 +131,8 @@ def test_vet_is_softmax_times_table() -> None:
     by_hand = torch.cat((logits.softmax(-1), torch.zeros(2, 5, 4)), -1) @ bridge.table.weight
     assert linear.bias is None and torch.allclose(bridge(*tokens()).tokens, by_hand, atol=1e-6)
     assert torch.equal(bridge.indicators(torch.device("cpu")), bridge.table.weight[-4:])
+    with pytest.raises(ValueError, match=r"^bridge_bypass: expected a bridge with a linear projection; got \"vet\""):
+        build("vet")(*tokens(), bypass=True)
 
 
 def test_probabilities_are_in_float32() -> None:

@@ -47,7 +47,7 @@ def test_what_is_loaded_is_what_was_saved(case: str, bridge: str, tmp_path: Path
         held, again = flat(getattr(encoding, part.name)), flat(getattr(loaded, part.name))
         assert len(held) == len(again), part.name
         assert all(torch.equal(*pair) and pair[0].dtype == pair[1].dtype for pair in zip(held, again, strict=True))
-    for name in ("documents", "source_sizes", "pool"):
+    for name in ("documents", "source_sizes", "pool", "bypass"):
         assert getattr(loaded, name) == getattr(encoding, name)
     answers = [model.generate(seen, QUESTION, return_fetch=True) for seen in (encoding, loaded)]
     single = [answer if isinstance(answer, list) else [answer] for answer in answers]

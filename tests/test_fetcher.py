@@ -165,10 +165,7 @@ def test_the_projection_stands_in_for_an_adapter_that_fails(kind: str, value: fl
         model.model.bridge.adapter.correction.bias.fill_(value)
         model.model.bridge.adapter.correction.bias[::2] = 0.0
     answer = model.generate(PAGE, QUESTION, return_fetch=True)
-    with torch.no_grad():
-        for weight in model.model.bridge.adapter.correction.parameters():
-            weight.zero_()
-    plain = model.generate(PAGE, QUESTION, return_fetch=True)
+    plain = model.generate(PAGE, QUESTION, return_fetch=True, bypass=True)
     assert answer.fetch.fallbacks == {"scorer": 0, "bridge": 1} and plain.fetch.fallbacks["bridge"] == 0
     assert (answer.text, answer.probability) == (plain.text, plain.probability)
     assert any(said.startswith("bridge: ") for said in warnings)

@@ -195,3 +195,24 @@ def test_offloaded_to_disk_the_answers_are_the_same(name: str, models: dict[str,
         tmp_path / "model", device_map=placed, offload_folder=tmp_path / "offload"
     )
     assert again.generate(PAGE, QUESTION) == model.generate(PAGE, QUESTION)
+
+
+# ---- bypass and quality
+def test_bypass_by_call_by_encoding_and_by_config_answer_alike(models: dict[str, Any]) -> None:
+    """An encoding holds the base tokens, and a prefix of them, as they crossed the whole bridge."""
+    model = models["qwen3, transformer"]
+    config, encoding = model.config.bridge_config, model.encode_image(PAGE)
+    usual = model.generate(PAGE, QUESTION)
+    called = model.generate(PAGE, QUESTION, bypass=True)
+    assert model.generate(encoding, QUESTION, bypass=True) == called != usual
+    assert model.generate(PAGE, [QUESTION, QUESTION], bypass=True) == [called, called]
+    inputs = prompt(model, (PAGE, QUESTION))
+    tokens = model.generate(**inputs, bypass=True)[:, inputs.input_ids.shape[1] :]
+    assert model.processor.tokenizer.batch_decode(tokens, skip_special_tokens=True)[0].strip() == called
+    try:
+        config.bypass = True
+        assert model.generate(PAGE, QUESTION) == called
+        assert model.generate(PAGE, QUESTION, bypass=False) == usual
+    finally:
+        config.bypass = False
+    assert model.generate(encoding, QUESTION) == usual

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import READS_WORDS, reads, refuses, tiny_model
+from helpers import READS_WORDS, loud_model, reads, refuses, tiny_model
 from PIL import Image
 from transformers import GenerationConfig, TextStreamer
 
@@ -61,6 +61,15 @@ def test_the_answer_is_one_that_the_readings_agree_on(model: Any, count: int) ->
         assert answer.probability == pytest.approx(expected.probability, rel=1e-3)
     assert model.generate(PAGE, QUESTIONS[-1], readings=count) == answer.text
     assert count == 1 or len(found) > 1  # else nothing was chosen
+
+
+def test_every_reading_bypasses_the_bridge() -> None:
+    """The first alone answered: the encoding with other base tokens had lost its readings."""
+    model = loud_model()
+    each = [model.generate(page, "?", bypass=True, return_fetch=True) for page in (PAGE, sheet(PAGE, 1))]
+    assert each[0].text != each[1].text
+    answer = model.generate(PAGE, "?", readings=2, bypass=True, return_fetch=True)
+    assert answer.text == agreed(each).text and answer.probability == pytest.approx(agreed(each).probability, rel=1e-3)
 
 
 def test_every_reading_is_asked_with_the_present_model(model: Any) -> None:

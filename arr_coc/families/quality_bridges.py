@@ -72,10 +72,13 @@ class QualityBridge(LinearBridge):
         compressed: Tensor,
         *,
         base: list[KeyValue] | None = None,
+        bypass: bool = False,
         used: Tensor | None = None,
         **_: Any,
     ) -> Bridged:
         projected = super().forward(semantic, compressed).tokens
+        if bypass:
+            return Bridged(projected)
         states, cache = self.states(projected, base, used)
         tokens = self.adapter(projected, states)
         failed = distorted(projected, tokens) & (not self.training)  # in training, failures must show

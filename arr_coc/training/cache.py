@@ -36,7 +36,7 @@ _SUFFIX, _BESIDE = ".safetensors", ".tmp"
 _ABANDONED = 3600.0
 """Age in seconds at which an unfinished file is that of a killed process."""
 _PAIRED = ("semantic_cache", "bridge_cache")
-_NOT_KEPT = ("prefix_ids", "prefix_cache", "source_sizes")
+_NOT_KEPT = ("bypass", "prefix_ids", "prefix_cache", "source_sizes")
 
 
 class CachedEncoder:
@@ -91,7 +91,7 @@ class CachedEncoder:
                 held[path] = tensors
         device = core.get_input_embeddings().weight.device
         joined = {name: torch.cat([held[path][name] for path in paths]).to(device) for name in held[paths[0]]}
-        return _unpacked(joined)
+        return _unpacked(joined, bypass=core.config.bridge_config.bypass)
 
     @torch.no_grad()
     def _made(self, pixel_values: Tensor, patch_mask: Tensor | None) -> list[dict[str, Tensor]]:
@@ -246,11 +246,11 @@ def _packed(encoding: ImageEncoding) -> dict[str, Tensor]:
     return packed
 
 
-def _unpacked(packed: dict[str, Tensor]) -> ImageEncoding:
+def _unpacked(packed: dict[str, Tensor], *, bypass: bool) -> ImageEncoding:
     """The encoding that `_packed` took apart."""
     tensors: dict[str, Any] = {name: tensor for name, tensor in packed.items() if "." not in name}
     for name in _PAIRED:
         layers = sum(key.startswith(f"{name}.") for key in packed) // 2
         pairs = [(packed[f"{name}.{layer}.key"], packed[f"{name}.{layer}.value"]) for layer in range(layers)]
         tensors[name] = pairs
-    return ImageEncoding(**{"base_indices": None, **tensors})
+    return ImageEncoding(**{"base_indices": None, **tensors}, bypass=bypass)

@@ -27,7 +27,7 @@ QUESTION = "What is the total?"
 Draw = random.Random
 Arguments = dict[str, Any]
 
-CHOICES = tuple("strategy allocator budget seed overlap patches relevance num_passes exploration".split())
+CHOICES = tuple("strategy allocator budget seed overlap bypass patches relevance num_passes exploration".split())
 
 DECODING = tuple(
     "do_sample temperature top_k top_p num_beams num_return_sequences repetition_penalty min_new_tokens eos_token_id "

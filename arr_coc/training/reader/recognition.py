@@ -277,10 +277,10 @@ def start_encoder(encoder: GridEncoder) -> None:
     last = [part for layer in layers for part in (layer.attn.proj, layer.mlp.lin2)]
     if isinstance(stem := encoder.patch_embed, ConvStem):
         last += [block.pwconv2 for block in stem.steps if isinstance(block, WideBlock)]
-        if stem.projection.kernel_size == (2, 2):
-            nn.init.orthogonal_(stem.projection.weight)
-            assert stem.projection.bias is not None
-            nn.init.zeros_(stem.projection.bias)
+        if isinstance(patches := stem.projection, nn.Conv2d) and patches.kernel_size == (2, 2):
+            nn.init.orthogonal_(patches.weight)
+            assert patches.bias is not None
+            nn.init.zeros_(patches.bias)
     for part in last:
         nn.init.zeros_(part.weight)
         nn.init.zeros_(part.bias)
