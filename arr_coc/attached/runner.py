@@ -110,39 +110,6 @@ def share_or_number(text: str) -> float | int | str:
         return text
 
 
-def place(
-    plain: PlainPrompt, prompt: EncodedPrompt, fetched: Tensor | None, tokens: Tensor, planes: list[Tensor]
-) -> PlacedPrompt:
-    """Places base tokens at their view, and fetched tokens behind all base tokens.
-
-    Args:
-        fetched: [K] numbers of tokens, ascending; None: all, each in its own place, without base tokens.
-        tokens, planes: [K, D] the fetched tokens, or all.
-    """
-    ids, is_image, positions = plain
-    columns = is_image.nonzero().flatten()
-    text = (~is_image).nonzero().flatten()
-    if fetched is None:
-        kinds = torch.where(is_image, FETCHED, TEXT)
-        return PlacedPrompt(ids, positions, kinds, tokens, planes, 0)
-    own = columns[fetched.to(columns.device)]
-    count = len(prompt.base)
-    base_positions = mean_over_cells(positions[:, columns].T, prompt.cells, count).T
-    behind = columns[-1].expand(len(own)) if count else own
-    starts = torch.tensor([0, *map(len, prompt.views)]).cumsum(0)[:-1]
-    firsts = starts.repeat_interleave(torch.tensor([rows * cols for rows, cols in prompt.base_grids]))
-    keys = torch.cat((text, columns[firsts.to(columns.device)], behind))
-    order = keys.argsort(stable=True)
-    counts = ids.new_tensor([len(text), count, len(own)])
-    kinds = ids.new_tensor([TEXT, BASE, FETCHED]).repeat_interleave(counts)[order]
-    every = torch.cat((ids[text], ids[columns[:1]].expand(count + len(own))))
-    at = torch.cat((positions[:, text].float(), base_positions, positions[:, own].float()), 1)
-    prefix = int((kinds == BASE).nonzero()[-1]) + 1 if count else 0
-    image_tokens = torch.cat((prompt.base, tokens))
-    image_planes = [torch.cat(pair) for pair in zip(prompt.base_planes, planes, strict=True)]
-    return PlacedPrompt(every[order], at[:, order], kinds, image_tokens, image_planes, prefix)
-
-
 ATTENTION_LAYERS = (0.25, 0.75)
 """Interval of the language model's depth whose attention is read."""
 
@@ -233,14 +200,38 @@ class ModelRunner:
         return torch.tensor(ids, dtype=torch.long, device=self.model.device)
 
     def place(self, prompt: EncodedPrompt, plain: PlainPrompt, fetched: Tensor | None) -> PlacedPrompt:
-        """The prompt with base tokens and fetched tokens; None: with all tokens."""
+        """The prompt with base tokens at their view, and fetched tokens behind all base tokens.
+
+        `fetched`: [K] numbers of tokens, ascending; None: all, each in its own place, without base tokens.
+        """
         tokens, planes = prompt.tokens, prompt.planes
         if tokens is None:
             tokens, planes = self._encode_cells(prompt, fetched)
         elif fetched is not None:
             at = fetched.to(tokens.device)
             tokens, planes = tokens[at], [plane[at] for plane in planes]
-        return place(plain, prompt, fetched, tokens, planes)
+        ids, is_image, positions = plain
+        columns = is_image.nonzero().flatten()
+        text = (~is_image).nonzero().flatten()
+        if fetched is None:
+            kinds = torch.where(is_image, FETCHED, TEXT)
+            return PlacedPrompt(ids, positions, kinds, tokens, planes, 0)
+        own = columns[fetched.to(columns.device)]
+        count = len(prompt.base)
+        base_positions = mean_over_cells(positions[:, columns].T, prompt.cells, count).T
+        behind = columns[-1].expand(len(own)) if count else own
+        starts = torch.tensor([0, *map(len, prompt.views)]).cumsum(0)[:-1]
+        firsts = starts.repeat_interleave(torch.tensor([rows * cols for rows, cols in prompt.base_grids]))
+        keys = torch.cat((text, columns[firsts.to(columns.device)], behind))
+        order = keys.argsort(stable=True)
+        counts = ids.new_tensor([len(text), count, len(own)])
+        kinds = ids.new_tensor([TEXT, BASE, FETCHED]).repeat_interleave(counts)[order]
+        every = torch.cat((ids[text], ids[columns[:1]].expand(count + len(own))))
+        at = torch.cat((positions[:, text].float(), base_positions, positions[:, own].float()), 1)
+        prefix = int((kinds == BASE).nonzero()[-1]) + 1 if count else 0
+        image_tokens = torch.cat((prompt.base, tokens))
+        image_planes = [torch.cat(pair) for pair in zip(prompt.base_planes, planes, strict=True)]
+        return PlacedPrompt(every[order], at[:, order], kinds, image_tokens, image_planes, prefix)
 
     def _encode_cells(self, prompt: EncodedPrompt, cells: Tensor | None) -> tuple[Tensor, list[Tensor]]:
         """The tokens `cells` [K] of a prompt, and their planes, encoded from its pixels; None: all tokens."""

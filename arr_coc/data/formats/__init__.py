@@ -73,7 +73,11 @@ def open_source(spec: Mapping[str, Any], *, folder: str | Path = ".") -> Format:
         if options.get(place) is not None:
             options[place] = _path(options[place], place, Path(folder))
     for name in kind.nested:
-        options[name] = _sources(options[name], name, folder)
+        if not isinstance(sources := options[name], list | tuple) or not sources:
+            raise ValueError(f"{name}: expected a list of sources; got {sources!r}")
+        options[name] = tuple(
+            each if isinstance(each, Format) else open_source(each, folder=folder) for each in sources
+        )
     if "path" in options and "path" not in kind.places and (Path(folder) / str(options["path"])).exists():
         options["path"] = str(Path(folder) / options["path"])  # else a name on the Hub
     return kind(**options)
@@ -96,12 +100,6 @@ def check_files(spec: Any, folder: Path) -> None:
             raise ValueError(f"data: expected a {place} that exists; got {str(path)!r}, which does not")
     if set(spec) - {"format"}:  # else it is a stage's default
         open_source(spec, folder=folder)
-
-
-def _sources(specs: Any, name: str, folder: str | Path) -> tuple[Format, ...]:
-    if not isinstance(specs, list | tuple) or not specs:
-        raise ValueError(f"{name}: expected a list of sources; got {specs!r}")
-    return tuple(spec if isinstance(spec, Format) else open_source(spec, folder=folder) for spec in specs)
 
 
 def _path(value: Any, name: str, folder: Path) -> Path:
