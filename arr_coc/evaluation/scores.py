@@ -100,14 +100,6 @@ def boxed_patches(record: Record, size: tuple[int, int], grid: int, patch_size: 
     return boxed
 
 
-def recall(prediction: Prediction, record: Record, patch_size: int) -> float:
-    """Share of the record's boxed patches that were fetched, for a single view; NaN without boxes."""
-    if not record.boxes:
-        return float("nan")
-    boxed = boxed_patches(record, prediction.size, prediction.grid, patch_size)
-    return patch_recall(prediction.patches or (), boxed)
-
-
 def right_source(said: Prediction, record: Record) -> tuple[float, float]:
     """Whether a source with the answer holds the patch of the highest relevance, and whether it holds the most patches.
 
@@ -120,13 +112,15 @@ def right_source(said: Prediction, record: Record) -> tuple[float, float]:
     return float(said.best in record.answer_sources), float(counts.argmax() in record.answer_sources)
 
 
-def view_recall(said: Prediction, record: Record) -> float:
-    """Fetched share of the area of the record's boxes; if several sources have the answer, that of the best source.
+def recall(said: Prediction, record: Record, patch_size: int) -> float:
+    """Fetched share of what the record's boxes cover: of patches for a single view, else of the boxes' area.
 
-    NaN without boxes.
+    If several sources have the answer, that of the best source. NaN without boxes.
     """
     if not record.boxes:
         return float("nan")
+    if not said.over_views:
+        return patch_recall(said.patches or (), boxed_patches(record, said.size, said.grid, patch_size))
     sources = record.answer_sources
     groups = [[source] for source in sources] if len(sources) > 1 else [list(range(said.sources))]
     return max(_covered(said, [(box, source) for source in own for box in record.boxes_on(source)]) for own in groups)
@@ -341,9 +335,7 @@ def score_arm(arm: Arm, rows: Sequence[Sequence[Prediction]], items: Items, metr
     counted = [[row[place] for place in items.places] for row in rows]
     pairs = [list(zip(row, items.records, strict=True)) for row in counted]
     scores = [[float(score(said.answer, record.answers)) for said, record in row] for row in pairs]
-    recalls = [
-        [view_recall(*pair) if pair[0].over_views else recall(*pair, patch_size) for pair in row] for row in pairs
-    ]
+    recalls = [[recall(*pair, patch_size) for pair in row] for row in pairs]
     pages = np.moveaxis(np.array([[right_source(said, record) for said, record in row] for row in pairs]), -1, 0)
     absent = np.array([record.absent for record in items.records])
     return Scored(arm, metric, counted, np.array(scores), np.array(recalls), items.images, absent, pages)
