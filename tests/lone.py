@@ -7,15 +7,9 @@ from pathlib import Path
 
 QUESTION = "What is the total?"
 LONE = f"""
-import importlib.abc, sys, warnings
+import sys, warnings
 warnings.simplefilter("error", UserWarning)
-
-class Absent(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] == "arr_coc":
-            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
-
-sys.meta_path.insert(0, Absent())
+sys.modules["arr_coc"] = None  # its import fails
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForImageTextToText, AutoProcessor
 from transformers import AutoImageProcessor, AutoModelForMultimodalLM, pipeline
 

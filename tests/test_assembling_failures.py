@@ -1,10 +1,7 @@
-"""Assembling from damaged, missing or unfitting weights, and interrupted: one clear error, nothing half-written."""
+"""Assembling from damaged, missing or unfitting weights: one clear error, nothing half-written."""
 
 import json
 import shutil
-import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,61 +11,14 @@ import pytest
 import torch
 from helpers import tiny_tokenizer
 from huggingface_hub.errors import GatedRepoError
-from published import DEEPSEEK, VISION, command, fits_deepseek, load, refused
+from published import DEEPSEEK, VISION, command, fits_deepseek, refused
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from arr_coc.assembling import sources as sources_module
-from arr_coc.assembling import writer
 from arr_coc.cli import main
 from benchmarks import upstream
 from benchmarks.upstream import write_upstream
-
-
-def test_a_failed_write_leaves_nothing_and_can_be_started_again(
-    published: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    written = []
-
-    def full(tensors: dict[str, Tensor], path: Path, **kwargs: Any) -> None:
-        written.append(path)
-        if len(written) > 2:
-            raise OSError(28, "No space left on device")
-        save_file(tensors, path, **kwargs)
-
-    monkeypatch.setattr(writer, "save_file", full)
-    assert "No space left on device" in refused(capsys, *command(published, tmp_path / "out"))
-    assert list(tmp_path.iterdir()) == [] and len(written) == 3
-
-
-KILLED = """
-import os, signal, sys
-from arr_coc.assembling import writer
-from arr_coc.cli import main
-
-save, written = writer.save_file, []
-
-def killed_at_the_third(tensors, path, **kwargs):
-    written.append(path)
-    if len(written) == 3:
-        path.write_bytes(b"half")
-        os.kill(os.getpid(), signal.SIGKILL)
-    save(tensors, path, **kwargs)
-
-writer.save_file = killed_at_the_third
-main(["assemble", *sys.argv[1:]])
-"""
-
-
-def test_a_killed_run_leaves_no_checkpoint_and_can_be_started_again(published: Path, tmp_path: Path) -> None:
-    asked = [str(argument) for argument in command(published, tmp_path / "out")]
-    done = subprocess.run([sys.executable, "-c", KILLED, *asked], capture_output=True, timeout=300)
-    assert done.returncode == -signal.SIGKILL, done.stderr
-    (left,) = (path for path in tmp_path.iterdir() if path.suffix != ".lock")
-    assert left.name != "out" and len(list(left.glob("*.safetensors"))) == 3
-    assert main(["assemble", *asked]) == 0
-    assert [path.name for path in tmp_path.iterdir() if path.suffix != ".lock"] == ["out"]
-    load(tmp_path / "out")
 
 
 # ---- bad input

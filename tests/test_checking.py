@@ -14,7 +14,7 @@ import torch
 from helpers import refuses
 from safetensors.torch import load_file, save_file
 
-from arr_coc.publishing import alone, build, check, checking, pushing
+from arr_coc.publishing import alone, build, check, pushing
 
 
 @pytest.fixture(scope="module")
@@ -121,9 +121,9 @@ def test_what_only_looks_like_a_pickle_or_a_path_is_let_through(folder: Path, tm
         (tmp_path / name).write_bytes(content)
     (tmp_path / ".cache").mkdir()
     (tmp_path / ".cache" / "notes").write_bytes(b"not published")
-    found = checking.files_of(tmp_path)
+    found = pushing.files_of(tmp_path)
     assert sorted(found) == sorted(files)
-    checking.check_contents(found)
+    pushing.check_contents(found)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from huggingface_hub import split_state_dict_into_shards_factory
 from transformers import AddedToken, GenerationConfig, PreTrainedTokenizerFast
 
 from ..files import read_json
-from ..loading import DTYPES
+from ..loading import DTYPES, refused
 from ..modeling.configuration_arr_coc import ArrCocConfig
 from ..modeling.image_processing_arr_coc import ArrCocImageProcessor
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
@@ -47,11 +47,8 @@ def load_tokenizer(source: WeightsSource, prompting: PromptTokens) -> PreTrained
             path = source.optional(name)
             if path is not None:
                 shutil.copyfile(path, Path(folder) / name)
-        try:
+        with refused(str(source), "a tokenizer that can be read"):
             tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
-        except Exception as error:  # the tokenizers library raises bare Exceptions
-            reason = " ".join(str(error).split())
-            raise ValueError(f"{source}: expected a tokenizer that can be read; got {reason}") from error
     tokenizer.name_or_path = ""
     for name in ("is_local", "local_files_only"):  # arguments of loading, which transformers would save
         tokenizer.init_kwargs.pop(name, None)

@@ -247,11 +247,11 @@ def _grid_config(source: WeightsSource) -> dict[str, Any]:
     """Sizes of the grid encoder and compressor: window and grid from the position tables, heads from their width."""
     published = "vision_config.width.sam_vit_b."
     prefix = "model.sam_model."
-    _, side, other, width = _ranked(source, prefix + "pos_embed", 4)
+    _, side, other, width = source.shape(prefix + "pos_embed", 4)
     source.agree("the sides of pos_embed", side, other)
-    patch = _ranked(source, prefix + "patch_embed.proj.weight", 4)[-1]
+    patch = source.shape(prefix + "patch_embed.proj.weight", 4)[-1]
     layers = _count(source, prefix + "blocks.{}.attn.qkv.weight")
-    tables = [_ranked(source, f"{prefix}blocks.{i}.attn.rel_pos_h", 2) for i in range(layers)]
+    tables = [source.shape(f"{prefix}blocks.{i}.attn.rel_pos_h", 2) for i in range(layers)]
     whole = [int(i) for i in source.field(published + "global_attn_indexes")]
     reach = {(rows + 1) // 2 for i, (rows, _) in enumerate(tables) if i in whole}
     source.agree("the side of the grid (relative position tables)", sorted(reach), [side] * bool(whole))
@@ -259,7 +259,7 @@ def _grid_config(source: WeightsSource) -> dict[str, Any]:
     if len(windows) > 1:
         raise ValueError(f"{source}: expected one window size in the relative position tables; got {sorted(windows)}")
     head = tables[0][1]
-    channels = [_ranked(source, f"{prefix}{name}.weight", 4)[0] for name in ("net_2", "net_3")]
+    channels = [source.shape(f"{prefix}{name}.weight", 4)[0] for name in ("net_2", "net_3")]
     heads = source.agree("grid encoder heads", width / head, source.field(published + "heads"))
     return {
         "image_size": source.agree("image size", side * patch, source.field("vision_config.image_size")),
@@ -267,10 +267,10 @@ def _grid_config(source: WeightsSource) -> dict[str, Any]:
         "hidden_size": source.agree("grid encoder width", width, source.field(published + "width")),
         "num_hidden_layers": source.agree("grid encoder layers", layers, source.field(published + "layers")),
         "num_attention_heads": int(heads),
-        "mlp_dim": _ranked(source, prefix + "blocks.0.mlp.lin1.weight", 2)[0],
+        "mlp_dim": source.shape(prefix + "blocks.0.mlp.lin1.weight", 2)[0],
         "window_size": windows.pop() if windows else side,
         "global_attn_indexes": whole,
-        "out_channels": _ranked(source, prefix + "neck.0.weight", 4)[0],
+        "out_channels": source.shape(prefix + "neck.0.weight", 4)[0],
         "compressed_channels": source.agree(
             "compressor channels", channels, list(source.field(published + "downsample_channels"))
         ),
@@ -283,13 +283,13 @@ def _semantic_config(source: WeightsSource) -> dict[str, Any]:
     """Sizes of the semantic encoder; only the number of heads cannot be derived from its tensors."""
     published = "vision_config.width.clip-l-14-224."
     prefix = "model.vision_model."
-    rows, width = _ranked(source, prefix + "embeddings.position_embedding.weight", 2)
+    rows, width = source.shape(prefix + "embeddings.position_embedding.weight", 2)
     layers = _count(source, prefix + "transformer.layers.{}.self_attn.qkv_proj.weight")
     side = source.field(published + "image_size") // source.field(published + "patch_size")
     source.agree("rows of the semantic position table (a square and a class token)", rows, side * side + 1)
     return {
         "hidden_size": source.agree("semantic encoder width", width, source.field(published + "width")),
-        "intermediate_size": _ranked(source, prefix + "transformer.layers.0.mlp.fc1.weight", 2)[0],
+        "intermediate_size": source.shape(prefix + "transformer.layers.0.mlp.fc1.weight", 2)[0],
         "num_hidden_layers": source.agree("semantic encoder layers", layers, source.field(published + "layers")),
         "num_attention_heads": source.field(published + "heads"),
         "position_grid": isqrt(rows - 1),
@@ -350,13 +350,6 @@ def _map_experts(mapping: Mapping, wanted: Shapes) -> None:
         parts = ("gate_proj", "up_proj") if kind == "gate_up_proj" else ("down_proj",)
         experts = range(wanted[target][0])
         mapping.take(target, *(f"model.{path}.{i}.{part}.weight" for i in experts for part in parts))
-
-
-def _ranked(source: WeightsSource, name: str, rank: int) -> tuple[int, ...]:
-    shape = source.shape(name)
-    if len(shape) != rank:
-        raise ValueError(f"{source}: expected {name} with {rank} axes; got shape {list(shape)}")
-    return shape
 
 
 def _count(source: WeightsSource, pattern: str) -> int:

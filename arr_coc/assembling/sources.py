@@ -25,10 +25,11 @@ from huggingface_hub.errors import (
     RevisionNotFoundError,
     SafetensorsParsingError,
 )
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
 from ..files import cache_folder, fresh_folder, read_json
+from ..loading import refused
 from ..modeling.pretrained import WEIGHTS, WEIGHTS_INDEX, weight_files, weight_map
 
 _GGUF = b"GGUF"
@@ -114,11 +115,18 @@ class WeightsSource:
                 raise ValueError(f"{self}: expected {name} in {file}, as {WEIGHTS_INDEX} says; got {where}")
         return tensors
 
-    def shape(self, name: str) -> tuple[int, ...]:
-        """The shape of a tensor. Raises ValueError: the checkpoint has no tensor of this name."""
+    def shape(self, name: str, axes: int | None = None) -> tuple[int, ...]:
+        """The shape of a tensor.
+
+        Raises:
+            ValueError: the checkpoint has no tensor of this name, or not with this number of axes.
+        """
         if name not in self.tensors:
             raise ValueError(f"{self}: expected tensor {name}; got none")
-        return self.tensors[name].shape
+        shape = self.tensors[name].shape
+        if axes not in (None, len(shape)):
+            raise ValueError(f"{self}: expected {name} with {axes} axes; got shape {list(shape)}")
+        return shape
 
     def field(self, path: str, default: Any = ...) -> Any:
         """A field of config.json, with dots for nested fields.
@@ -144,12 +152,9 @@ class WeightsSource:
 
     def _header(self, file: str) -> dict[str, TensorInfo]:
         path = self.file(file)
-        try:
-            with safe_open(path, framework="pt") as opened:
-                slices = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118  not a dict
-                return {name: TensorInfo(tuple(s.get_shape()), s.get_dtype(), file) for name, s in slices.items()}
-        except (SafetensorError, OSError) as error:
-            raise ValueError(f"{path}: expected a whole safetensors file; got {_reason(error)}") from error
+        with refused(str(path), "a whole safetensors file"), safe_open(path, framework="pt") as opened:
+            slices = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118  not a dict
+            return {name: TensorInfo(tuple(s.get_shape()), s.get_dtype(), file) for name, s in slices.items()}
 
 
 class HubSource(WeightsSource):

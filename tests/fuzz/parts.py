@@ -33,7 +33,7 @@ PARTS: dict[str, Part] = {
     "configs": Part(30, 5000, "odd values in every field of configs and processors"),
     "weights": Part(8, 600, "damaged and forged weights: ask, build, from_pretrained, assemble"),
     "threads": Part(24, 1000, "calls on one model at the same time"),
-    "kills": Part(3, 100, "kill -9 at a random moment of a command that writes; the same command then ends"),
+    "kills": Part(5, 100, "kill -9 at a random moment of a command that writes; the same command then ends"),
     "disks": Part(3, 100, "commands that write, where the disk takes only so much"),
     "commands": Part(6, 1000, "every command with a damaged file among its inputs"),
 }
