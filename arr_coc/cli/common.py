@@ -36,8 +36,7 @@ DEVICES = ("cpu", "cuda", "mps", "xpu", "npu", "hpu", "mtia")
 """Kinds of devices that a model can run on, as PyTorch names them."""
 
 FOLDERS = {"log": "LOG", "source": "SOURCE", "bench": "--bench"}
-FILES = {"data": "DATA", "suite": "SUITE", "config": "CONFIG.yaml", "recipe": "RECIPE.yaml", "api_keys": "--api-keys"}
-FILES |= {"password_file": "--password-file"}
+FILES = {"data": "DATA", "recipe": "RECIPE.yaml", "api_keys": "--api-keys", "password_file": "--password-file"}
 """Arguments that name a folder, or a file or folder, to read, as errors call them."""
 
 
@@ -337,21 +336,6 @@ def split_names(text: str, option: str) -> list[str]:
     return names
 
 
-def writable_folder(name: str, option: str) -> Path:
-    """The path of a folder to write files to, checked before the work starts; it may not exist yet.
-
-    Raises:
-        ValueError: it or a part of its path is a file, or nothing may be written there.
-    """
-    path = Path(name).expanduser()
-    there = next(part for part in (path.absolute(), *path.absolute().parents) if part.exists())
-    if not there.is_dir():
-        raise ValueError(f"{option}: expected a folder; got a file: {name if path.exists() else there}")
-    if not os.access(there, os.W_OK):
-        raise ValueError(f"{option}: expected a folder that may be written; got no permission: {name!r}")
-    return path
-
-
 def writable(name: str, option: str, endings: tuple[str, ...] | None = None) -> Path:
     """The path of a file to write, checked before the work starts.
 
@@ -371,25 +355,22 @@ def writable(name: str, option: str, endings: tuple[str, ...] | None = None) -> 
     return path
 
 
-def find_source(data: Any, kind: str | None, settings: Sequence[str] | None) -> Format:
+def find_source(data: str | None, kind: str | None, settings: Sequence[str] | None) -> Format:
     """The source that the arguments name.
 
     Args:
-        data: a path; a YAML file with format, path and other fields, its paths relative to it; or a source.
+        data: a path; or a YAML file with format, path and other fields, its paths relative to it.
         kind: the format's name.
         settings: NAME=VALUE, see `SHARED`.
 
     Raises:
         ValueError: see `open_source`; or a YAML file together with options that it replaces.
     """
-    from arr_coc.data.formats import DEFAULT_FORMAT, FORMATS, Format, open_source
+    from arr_coc.data.formats import DEFAULT_FORMAT, FORMATS, open_source
 
-    whole = isinstance(data, Format) or (data is not None and Path(data).suffix in (".yaml", ".yml"))
-    if whole and (kind is not None or settings):
-        raise ValueError("--data: expected a YAML file, or --format and --with; got both")
-    if isinstance(data, Format):
-        return data
-    if whole:
+    if data is not None and Path(data).suffix in (".yaml", ".yml"):
+        if kind is not None or settings:
+            raise ValueError("--data: expected a YAML file, or --format and --with; got both")
         return read_source(Path(data))
     name = DEFAULT_FORMAT if kind is None else kind
     places = FORMATS[name].places

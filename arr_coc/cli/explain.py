@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .common import add_options, command, split_names, writable_folder
+from .common import add_options, command, split_names
 
 if TYPE_CHECKING:
     from arr_coc.modeling.image_encoding import ImageEncoding
@@ -48,13 +48,13 @@ def look_command(args: argparse.Namespace) -> None:
     from arr_coc.publishing.building import load_model
 
     require_extra("matplotlib", "figures")
-    out = writable_folder(args.out, "--out")
+    out = Path(args.out).expanduser()
+    out.mkdir(parents=True, exist_ok=True)  # before the work, which would be lost
     image = load_source(args.image)  # before the model: it may be a URL
     model = load_model(args.model, args.device)
     encoding = model.encode_image(image)
     if encoding.documents is not None and args.box:
         raise ValueError(f"--box: expected an image without tiles; got several views: {args.image}")
-    out.mkdir(parents=True, exist_ok=True)
     content: dict[str, Any] = {
         "image": args.image if len(args.image) < 1000 else f"{args.image[:80]}...",
         "model": shown(model.config._name_or_path),

@@ -259,11 +259,8 @@ def run(server: Server, host: str, port: int, on_ready: Callable[[str], None]) -
     `on_ready` is called with the URL when the server accepts questions.
 
     Raises:
-        ValueError: an invalid port.
         OSError: the address is in use, or does not belong to this machine.
     """
-    if not 0 <= port < 2**16:
-        raise ValueError(f"port: expected 0 to {2**16 - 1}; got {port}")
     if server.engine.device.type == "cpu":
         share_cores()
     family = socket.AF_INET6 if ":" in host else socket.AF_INET

@@ -21,6 +21,8 @@ from ray.serve.config import AutoscalingConfig, RequestRouterConfig
 from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 from ray.serve.request_router import PendingRequest, RequestRouter, RunningReplica
+from starlette.applications import Starlette
+from starlette.routing import Mount
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..attached.reader import load_model_or_reader
@@ -121,15 +123,8 @@ class Gateway:
         self.settings, self.secret = settings, secret
 
     def __serve_build_asgi_app__(self) -> ASGIApp:
-        guard = Guard(self._hand_on, self.settings, Metrics())
-
-        async def application(scope: Scope, receive: Receive, send: Send) -> None:
-            if scope["type"] == "lifespan":
-                await _live(receive, send)
-            else:
-                await guard(scope, receive, send)
-
-        return application
+        # Starlette answers the lifespan events of ASGI.
+        return Starlette(routes=[Mount("/", app=Guard(self._hand_on, self.settings, Metrics()))])
 
     async def _hand_on(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Sends a request to replicas until one answers."""
@@ -161,15 +156,6 @@ class Gateway:
                 answer.cancel()
         message = "the servers end before they answer; try again"
         await error_response(503, message, seconds=5)(scope, receive, send)
-
-
-async def _live(receive: Receive, send: Send) -> None:
-    """Answers the lifespan events of ASGI; there is nothing to do."""
-    while True:
-        message = await receive()
-        await send({"type": f"{message['type']}.complete"})
-        if message["type"] == "lifespan.shutdown":
-            return
 
 
 class RayArguments(BaseModel):
