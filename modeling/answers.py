@@ -401,7 +401,7 @@ def _behind(tokens: Tensor, end: int | list[int] | Tensor, pad: int) -> Tensor:
 # ---- places ---------------------------------------------------------------------------------------------------------
 
 
-class Piece(NamedTuple):
+class FetchedPiece(NamedTuple):
     """A wordpiece that was fetched: its line in reading order, its column, its token, the number of its patch among the
     fetched ones, the patch's relevance, and the confidence of the patch's characters."""
 
@@ -424,7 +424,7 @@ class FetchedWords:
     """
 
     legibility: float | None
-    pieces: list[Piece]
+    pieces: list[FetchedPiece]
     texts: list[str]
 
     @classmethod
@@ -437,7 +437,7 @@ class FetchedWords:
         decode: Callable[[list[list[int]]], list[str]],
     ) -> "FetchedWords":
         """`fetch`: of the prompt, with a row for each of its sources `images`; `decode`: see `with_fetch`."""
-        pieces = list[Piece]()
+        pieces = list[FetchedPiece]()
         if fetch.levels is None and (read := _read(fetch, encoding, images)) is not None:
             table, characters, views = read
             relevance, side = fetch.own_relevance(), math.isqrt(table.shape[1])
@@ -447,11 +447,11 @@ class FetchedWords:
                 rest = number, float(relevance[slot, at]), sure / held if held else 1.0
                 for half, tokens in enumerate(table[view, patch].tolist()):
                     line = (slot, view, 2 * (patch // side) + half)
-                    pieces += [Piece(line, patch % side, token, *rest) for token in tokens if token >= 0]
+                    pieces += [FetchedPiece(line, patch % side, token, *rest) for token in tokens if token >= 0]
         pieces.sort(key=lambda piece: piece[:2])
         return cls(legibility, pieces, decode([[piece.token] for piece in pieces]))
 
-    def of_text(self, text: str) -> list[Piece]:
+    def of_text(self, text: str) -> list[FetchedPiece]:
         """Those that a text consists of; none if it is not among them."""
         return [self.pieces[at] for at in _words_of(text, self.texts, [piece.relevance for piece in self.pieces])]
 
@@ -461,7 +461,7 @@ class FetchedWords:
         return evidence(probability, text=text, legibility=self.legibility, characters=least)
 
 
-def with_places(answer: Answer, own: Sequence[Piece], encoding: ImageEncoding, images: Sequence[int]) -> Answer:
+def with_places(answer: Answer, own: Sequence[FetchedPiece], encoding: ImageEncoding, images: Sequence[int]) -> Answer:
     """The answer with `places`, and with `sources` that begin with those of its `own` words, or `blank_warning`.
 
     `images`: the sources of its prompt.

@@ -34,7 +34,7 @@ from serving_client import IMAGES, SETTINGS, URLS, ask, serving, text_of
 from arr_coc import ArrCocForConditionalGeneration
 from arr_coc.demo.steps import answer_in_steps
 from arr_coc.modeling import answers, bridges, views
-from arr_coc.modeling.answers import FetchedWords, Piece, calibrated, evidence
+from arr_coc.modeling.answers import FetchedPiece, FetchedWords, calibrated, evidence
 from arr_coc.modeling.bridges import word_marks
 from arr_coc.modeling.fetcher import FetchChoices
 from arr_coc.modeling.generation import AnswerGenerator, QuestionBatch
@@ -292,7 +292,7 @@ def test_the_probability_follows_from_the_calibration(model: Any, monkeypatch: p
     assert sure.text == plain.text and sure.fetched_legibility == pytest.approx(0.5)
     logit = math.log(plain.probability / (1 - plain.probability))
     assert sure.probability == pytest.approx(1 / (1 + math.exp(-(0.5 * logit - 1.5 + 0.2))), rel=1e-4)
-    found = FetchedWords(0.5, [Piece((0, 0, 0), 0, 7, 0, 0.5, read) for read in (0.6, 0.9)], [" Ha", "lf"])
+    found = FetchedWords(0.5, [FetchedPiece((0, 0, 0), 0, 7, 0, 0.5, read) for read in (0.6, 0.9)], [" Ha", "lf"])
     least = [found.evidence(0.3, text)["characters"] for text in ("half", "lf", "page")]
     assert least == pytest.approx([-0.4, -0.1, 0.0])
     passes = ask(num_passes=2, budget=8)
