@@ -101,7 +101,7 @@ def count_flops(
 
     pixels = _empty(model, config.vision_config.num_channels, image_size, image_size)
     grid = counted("grid encoder", lambda: body.vision_tower.encode_grid(pixels))
-    encoding = counted("base tokens", lambda: body.encode_image(pixels, grid=grid))
+    encoding = counted("base tokens", lambda: body.encode_image(pixels, **grid))
     selected = _selected_slots(model, encoding, question_tokens, num_fetched)
     strategy = config.fetcher_config.strategy
     fetched = counted("fetcher", _fetching(model, selected, strategy, base))

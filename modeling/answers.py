@@ -348,30 +348,6 @@ def with_fetch(
     return answers
 
 
-def with_cuts(
-    answers: Sequence[Answer],
-    output: Any,
-    cause: str,
-    start: int,
-    end: int | list[int] | Tensor,
-    pad: int,
-    stops: Sequence[bool],
-) -> list[Answer]:
-    """The answers from `start` of a generation that `cause` stopped; those that did not end have a warning.
-
-    `stops`: whether each was ended by a stop string.
-    """
-    tokens = output.sequences[:, start:]
-    ends = torch.as_tensor(end, dtype=tokens.dtype, device=tokens.device).reshape(-1)
-    ended = torch.isin(tokens, ends).any(1) | (tokens[:, -1] == pad)
-    count = tokens.shape[1]
-    cut = f"the answer is cut after {count} token{'s' * (count > 1)} ({cause})"
-    return [
-        answer if whole or stop else replace(answer, warning="; ".join(filter(None, (answer.warning, cut))))
-        for answer, whole, stop in zip(answers, ended.tolist(), stops, strict=True)
-    ]
-
-
 def answer_probabilities(model: Any, output: Any, start: int, end: int | list[int] | Tensor, pad: int) -> list[float]:
     """[answers] the product of the model's own token probabilities from `start` to the first end token, inclusive."""
     tokens, beams = output.sequences[:, start:], getattr(output, "beam_indices", None)
@@ -536,18 +512,6 @@ def agreed(answers: Sequence[Answer]) -> Answer:
     best = max(by_text.values(), key=lambda own: sum(answer.probability for answer in own))
     first, share = max(best, key=lambda answer: answer.probability), sum(answer.probability for answer in best)
     return replace(first, probability=(first.probability + share / len(answers)) / 2)
-
-
-def of_document(answer: Answer, slot: int, fetch: JointFetch, encoding: ImageEncoding, images: Sequence[int]) -> Answer:
-    """An answer about one of a prompt's `images` as one about all of them.
-
-    `slot`: the number of that image among them; `fetch`: from each of them alone.
-    """
-    sources, places = (tuple(replace(o, source=slot) for o in own) for own in (answer.sources, answer.places))
-    turned, words = tuple(encoding.turned[row] for row in images), encoding.word_sources()
-    own = tuple(words[row][0] for row in images) if answer.words else ()
-    seen = fetch.only(slot, answer.fetch.counts, answer.fetch.tokens)
-    return replace(answer, fetch=seen, sources=sources, places=places, turned=turned, words=own)
 
 
 def on_page(answer: Answer, sources: Sequence[Source], places: Tensor) -> Answer:

@@ -15,8 +15,8 @@ language model width. Positions are (y, x), row-major.
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from secrets import token_hex
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -26,10 +26,10 @@ from transformers.cache_utils import Cache, DynamicCache
 from transformers.modeling_utils import PreTrainedModel
 from transformers.utils.generic import TransformersKwargs, can_return_tuple
 
-from .bridges import BRIDGES, FOREMOST, Bridged, DeepStack, ReadPatches
+from .bridges import BRIDGES, FOREMOST, DeepStack, ReadPatches
 from .checks import check_inputs, refusal
 from .configuration_arr_coc import ArrCocConfig
-from .fetcher import AS_CONFIGURED, FetchChoices, FetchResult, RunningBackFetcher
+from .fetcher import AS_CONFIGURED, FetchChoices, FetchResult, RunningBackFetcher, fetch_over_views
 from .image_encoding import ImageEncoding, check_identity
 from .patch_scorers import attention_relevance
 from .pretrained import CACHE, ArrCocPreTrainedModel, by_either_name, device_of, model_identity
@@ -37,7 +37,7 @@ from .prompt import (
     READ,
     ArrCocOutput,
     EmbeddedPrompt,
-    bridge_over_views,
+    bridge_states,
     deepstack_arguments,
     find_slots,
     hide_placeholders,
@@ -51,8 +51,7 @@ from .prompt import (
 )
 from .prompt_format import LAYOUTS
 from .scorers import FetchContext, scorer_inputs
-from .view_encoding import select_views
-from .views import JointFetch, SelectedSlots, fetch_over_views
+from .views import SelectedSlots, select_views
 from .vision_tower import ArrCocVisionTower, pool_cells
 from .word_sources import words_on_squares
 from .wordpieces import SPACE, GivenWords
@@ -165,73 +164,54 @@ class ArrCocModel(ArrCocPreTrainedModel):
 
     def encode_image(
         self,
-        pixel_values: Tensor,
+        pixel_values: Tensor | None,
         patch_mask: Tensor | None = None,
         *,
         pool: int = 1,
         words: Sequence[GivenWords | None] | None = None,
-        grid: Mapping[str, Tensor | None] = MappingProxyType({}),
+        encoding: ImageEncoding | None = None,
+        bypass: bool | None = None,
+        **known: Tensor,
     ) -> ImageEncoding:
         """Encodes images: everything that does not depend on a question.
 
         Args:
-            pixel_values: [P, 3, S, S], normalised; S a multiple of 4 patches.
+            pixel_values: [P, 3, S, S], normalised; S a multiple of 4 patches. None: `features` are among the `known`.
             patch_mask: [P, N], False (0) on padding patches; None: there are none.
             pool: base cells along each axis that become one base token of the language model.
             words: those of each image from elsewhere, None where the text reader reads; None: it reads all.
-            grid: the outputs of `ArrCocVisionTower.encode_grid`, if it ran before.
+            encoding: has all that the vision tower makes, and gets other base tokens.
+            bypass: whether these come from the bridge's linear projection alone; None: as configured.
+            known: fields that are known by name: outputs of `ArrCocVisionTower.encode_grid`, textures and seeds.
 
         Raises:
             ValueError: images that are not square, or a side that is not a multiple of 4 patches.
         """
+        # 1. The vision tower: features, textures and the states of base tokens.
         pixels, mask = (
             tensor.to(self.input_device) if isinstance(tensor, Tensor) and not tensor.is_meta else tensor
             for tensor in (pixel_values, patch_mask)
         )
-        return self.encode_fields(pixels, mask, grid, pool=pool, words=words)
-
-    def encode_words(self, words: Sequence[GivenWords], patch_mask: Tensor, *, pool: int = 1) -> ImageEncoding:
-        """Encodes images whose words are all known, without their pixels; `patch_mask` and `pool` as `encode_image`."""
-        fields = self.vision_tower.unseen_fields(words, patch_mask.shape[1])
-        unread = {name: fields.pop(name) for name in ("textures", "seeds")}
-        encoding = self.encode_fields(None, patch_mask.to(self.input_device), fields, given_fields=unread, pool=pool)
-        encoding.unseen = True
-        return encoding
-
-    def encode_fields(
-        self,
-        pixel_values: Tensor | None,
-        patch_mask: Tensor | None,
-        grid: Mapping[str, Tensor | None] = MappingProxyType({}),
-        *,
-        given_fields: Mapping[str, Any] = MappingProxyType({}),
-        encoding: ImageEncoding | None = None,
-        bypass: bool | None = None,
-        pool: int = 1,
-        words: Sequence[GivenWords | None] | None = None,
-    ) -> ImageEncoding:
-        """The encoding of images: through the vision tower, then base tokens through the bridge.
-
-        `grid`: outputs of `encode_grid` that are known; `given_fields`: fields that the tower does not make.
-        `encoding`: has all that the tower makes, and gets other base tokens.
-        """
-        # 1. The vision tower: features, textures and the states of base tokens.
+        vocabulary = None if self.vision_tower.text_reader is None else self._vocabulary()
         fields: Mapping[str, Any] = {} if encoding is None else vars(encoding)
         if encoding is None:
-            fields = {**self.vision_tower(pixel_values, patch_mask, words=words, **grid), **given_fields}
+            fields = self.vision_tower(pixels, mask, words=words, **known)
         # 2. The bridge: base tokens for the language model, pooled before or behind it.
         bypass = self.config.bridge_config.bypass if bypass is None else bypass
         states, projected = fields["semantic"], fields["compressed"].flatten(2).transpose(1, 2)
         if pool > 1 and self.bridge.reads_pooled:
             states, projected = pool_cells(states, pool), pool_cells(projected, pool)
-        pieces, text_arguments = fields.get("pieces"), {}
-        if pieces is not None:
-            text_arguments = self._text_arguments(fields["features"], pieces)
-        bridged = self.bridge(states, projected, bypass=bypass, **text_arguments)
+        pieces, read = fields.get("pieces"), {}
+        if pieces is not None and vocabulary is not None:
+            table, opens = vocabulary[0].to(pieces.device), vocabulary[1].to(pieces.device)
+            read["patches"] = ReadPatches(pieces, table, fields["features"].shape[-1], opens)
+        bridged = self.bridge(states, projected, bypass=bypass, **read)
         tokens = bridged.tokens if self.bridge.reads_pooled or pool == 1 else pool_cells(bridged.tokens, pool)
-        # 3. The layout: tokens between and around those of the image.
+        # 3. The layout: which base tokens are shown, and tokens between and around them.
         closing = None
-        if self.layout.adds:
+        if not self.layout.shows_base:
+            tokens = tokens[:, :0]
+        elif self.layout.adds:
             tokens, closing = self.layout(tokens, self.bridge.indicators(tokens.device))
         own: dict[str, Any] = {"tokens": tokens, "closing": closing, "bypassed": bridged.failed}
         own |= {"bypass": bypass, "bridge_cache": bridged.cache}
@@ -243,21 +223,51 @@ class ArrCocModel(ArrCocPreTrainedModel):
         """The encoding with base tokens from the whole bridge (False) or its linear projection (True); None: as is."""
         if bypass is None or bypass == encoding.bypass:
             return encoding
-        return self.encode_fields(None, None, encoding=encoding, bypass=bypass, pool=encoding.pool)
+        return self.encode_image(None, encoding=encoding, bypass=bypass, pool=encoding.pool)
 
-    def words_of_page(self, encoding: ImageEncoding) -> Tensor | None:
+    def prefilled(self, encoding: ImageEncoding, before: Tensor) -> ImageEncoding:
+        """The encoding with the language model's cache of the prompt up to and including the base tokens, and, of a
+        page whose words all fit the budget, of these.
+
+        Without full attention in all layers the encoding does not change, as its cache does not keep every position.
+        `before`: int64 [n], the prompt's tokens before an image.
+        """
+        if not self.keeps_every_position:
+            return encoding
+        cache: Any = DynamicCache(config=self.config.text_config)
+        embeds = self.language_model.get_input_embeddings()(before.to(encoding.tokens.device))
+        base = encoding.tokens.to(embeds)
+        prompt = torch.cat((embeds.expand(len(base), -1, -1), base), 1)
+        ids = torch.cat((before, torch.full((base.shape[1],), self.config.image_token_id)))
+        extra: dict[str, Any] = {}
+        if self.layout.spatial or self.deepstack is not None:
+            rows = ids.to(prompt.device).expand(len(base), -1)
+            extra["position_ids"], planes = positions_and_planes(self, rows, encoding)
+            extra |= deepstack_arguments(planes)
+        self(inputs_embeds=prompt, cache=cache, use_cache=True, **extra)
+        pairs = attrgetter("keys", "values")  # of a layer
+        encoding = replace(encoding, prefix_ids=ids, prefix_cache=[*map(pairs, cache.layers)])
+        words = self._words_of_page(encoding)
+        if words is not None:
+            self(inputs_embeds=words.to(embeds), cache=cache, use_cache=True)
+            encoding.page_cache = words[0].to(embeds), [*map(pairs, cache.layers)]
+        return encoding
+
+    def _words_of_page(self, encoding: ImageEncoding) -> Tensor | None:
         """[1, W, D] the tokens of all words of one page, as each question fetches them; None if they may not fit."""
         pieces = encoding.pieces
-        framed = self.layout.adds and encoding.tokens.shape[1] > 0
-        if pieces is None or len(pieces) > 1 or encoding.tiles is not None or framed or self.deepstack:
+        if pieces is None or len(pieces) > 1 or encoding.tiles is not None or self.layout.adds or self.deepstack:
             return None
         filled = (pieces >= 0).flatten(2).sum(2) * encoding.patch_mask
         count = int(filled.sum())
         if not 0 < count < self.budget:
             return None
         indices = filled.argsort(descending=True, stable=True)[:, :count]
-        rank = torch.full_like(indices, FOREMOST)
-        return self.bridge_pieces(encoding, None, pieces[:, indices[0]], indices=indices, rank=rank).tokens
+        placed = {"indices": indices, "rank": torch.full_like(indices, FOREMOST)}
+        table, opens = self._vocabulary(pieces.device)
+        read = ReadPatches(pieces[:, indices[0]], table, encoding.features.shape[-1], opens, **placed)
+        nothing = encoding.semantic
+        return self.bridge(nothing, nothing, base=[], bypass=encoding.bypass, patches=read).tokens
 
     # ---- a question: select slots, fetch, place
 
@@ -307,7 +317,7 @@ class ArrCocModel(ArrCocPreTrainedModel):
         query, mask = pack_questions(embeds, query_mask, rows)
         text: dict[str, Tensor] = {}  # what a scorer needs to compare the text of a page with the question
         if encoding.pieces is not None and (reader := self.vision_tower.text_reader) is not None:
-            text = {"table": self._table(encoding.pieces.device), "spellings": reader.spellings}
+            text = {"table": self._vocabulary(encoding.pieces.device)[0], "spellings": reader.spellings}
             text["query_ids"] = pack_questions(input_ids[..., None], query_mask, rows)[0][..., 0]
         seed = fetcher.seed if choices.seed is None else choices.seed
         question_seed = (input_ids * query_mask).sum(1)[rows].to(encoding.seeds.device)
@@ -331,7 +341,7 @@ class ArrCocModel(ArrCocPreTrainedModel):
     def fetch(self, selected: SelectedSlots, choices: FetchChoices = AS_CONFIGURED) -> FetchResult:
         """The patches for the question: see `RunningBackFetcher.forward` and `fetch_over_views`."""
         scorer = self.fetcher.scorer(choices.strategy or self.config.fetcher_config.strategy)
-        whole = selected.views is None or selected.views.whole
+        whole = selected.views is None or not len(selected.views.tile_rows)
         if scorer.reads_attention and choices.patches is None and whole:
             context = replace(selected.context, attention=attention_relevance(self, selected))
             selected = replace(selected, context=context)
@@ -379,40 +389,17 @@ class ArrCocModel(ArrCocPreTrainedModel):
         for name in READ:
             if (tensor := tensors.get(name)) is not None:
                 read[name] = tensor
-        return EmbeddedPrompt(embeds, tokens, fetched, selected.context, inputs, read, places, planes)
+        return EmbeddedPrompt(embeds, tokens, fetched, selected.context, inputs, read)
 
-    def bridge_fetched(
-        self, encoding: ImageEncoding, indices: Tensor, used: Tensor | None = None, levels: Tensor | None = None
-    ) -> Bridged:
-        """Fetched patches [I, K], one row for each encoded image -> tokens [I, K, D] for the language model.
-
-        `used` [I, K]: False on entries that only fill the rectangle: no token attends to them; None: all are used.
-        `levels` [I, K]: levels of detail of regions (grid_encoder.py).
-        """
-        states, projected = self.vision_tower.fetched_states(encoding, indices, used, levels)
-        return self.bridge(states, projected, base=encoding.bridge_cache or [], bypass=encoding.bypass, used=used)
-
-    def bridge_pieces(
-        self, encoding: ImageEncoding, used: Tensor | None, pieces: Tensor, **fetched: Tensor | None
-    ) -> Bridged:
-        """Wordpieces [I, K, 2, S] -> tokens [I, K, D] for the language model; `fetched`: of `ReadPatches`."""
-        nothing, arguments = encoding.semantic, self._text_arguments(encoding.features, pieces, **fetched)
-        return self.bridge(nothing, nothing, base=[], bypass=encoding.bypass, used=used, **arguments)
-
-    def _table(self, device: torch.device) -> Tensor:
-        """[V, D] the table of the language model's embeddings."""
+    def _vocabulary(self, device: torch.device | None = None) -> tuple[Tensor, Tensor]:
+        """[V, D] the table of the language model's embeddings, and bool [V], True on wordpieces that begin a word."""
+        assert self.vision_tower.text_reader is not None, "encodings with wordpieces come from a text reader"
+        opens = self.vision_tower.text_reader.spellings[:, 0] == SPACE
         embed, rows = self.language_model.get_input_embeddings(), self.config.text_config.vocab_size
         if type(embed) is nn.Embedding and not embed.weight.is_meta:  # subclasses scale or quantise
-            return embed.weight[:rows].to(device)
+            return embed.weight[:rows].to(device), opens.to(device)
         table: Tensor = embed(torch.arange(rows, device=self.input_device))
-        return table.to(device)
-
-    def _text_arguments(self, features: Tensor, pieces: Tensor, **fetched: Tensor | None) -> dict[str, ReadPatches]:
-        """The argument `patches` of a bridge that places tokens."""
-        assert self.vision_tower.text_reader is not None, "encodings with wordpieces come from a text reader"
-        opens = (self.vision_tower.text_reader.spellings[:, 0] == SPACE).to(pieces.device)  # words begin with a space
-        table = self._table(pieces.device)
-        return {"patches": ReadPatches(pieces, table, features.shape[-1], opens, **fetched)}
+        return table.to(device), opens.to(device)
 
     def image_tokens(self, encoding: ImageEncoding, fetched: FetchResult) -> tuple[Tensor, Tensor | None]:
         """Each image's tokens, as in `EmbeddedPrompt`, and which of them go into the prompt.
@@ -425,14 +412,15 @@ class ArrCocModel(ArrCocPreTrainedModel):
         if encoding.bypassed is not None:
             fetched.bypassed = encoding.bypassed
         if fetched.budget:
+            pieces, nothing, side = encoding.pieces, encoding.semantic, encoding.features.shape[-1]
+            vocabulary = None if pieces is None else self._vocabulary(pieces.device)
             used = fetched.used if fetched.is_ragged else None
-            if isinstance(fetched, JointFetch):
-                bridged = bridge_over_views(self, encoding, fetched, used)
-            elif encoding.pieces is None:
-                bridged = self.bridge_fetched(encoding, fetched.indices, used, fetched.levels)
+            if pieces is None or vocabulary is None:
+                bridged = bridge_states(self, encoding, fetched, used)
             else:
-                pieces = encoding.pieces.take_along_dim(fetched.indices[..., None, None], 1)
-                bridged = self.bridge_pieces(encoding, used, pieces, **fetched.placement())
+                table, opens = vocabulary
+                read = ReadPatches(fetched.pieces(pieces, used), table, side, opens, **fetched.placement())
+                bridged = self.bridge(nothing, nothing, base=[], bypass=encoding.bypass, used=used, patches=read)
             if bridged.failed is not None:
                 fetched.bypassed = fetched.bypassed | bridged.failed.to(fetched.bypassed.device)
             fetched_tokens, weights = bridged.tokens, fetched.weights
@@ -482,7 +470,7 @@ class ArrCocModel(ArrCocPreTrainedModel):
         if joint and not torch.compiler.is_compiling():  # a document, or several images of one prompt
             several = choices.patches is None and len(selected.rows) > len(selected.rows.unique())
             if several or encoding.documents is not None:
-                selected = select_views(self, selected, encoding, choices)
+                selected = select_views(self, selected, encoding, choices.strategy)
         return self.place(selected, self.fetch(selected, choices), **aligned)
 
     def _encoding_for(
@@ -543,11 +531,9 @@ class ArrCocModel(ArrCocPreTrainedModel):
                 attention_mask=attention_mask, position_ids=position_ids, labels=labels,
             )  # fmt: skip
             inputs_embeds = prompt.embeds
-            attention_mask, position_ids = (prompt.inputs.get(name) for name in ("attention_mask", "position_ids"))
-            kwargs.update(deepstack_arguments(prompt.planes))
-            if prompt.positions is not None:
-                position_ids = prompt.positions
-            elif position_ids is None and attention_mask is not None and prompt.inputs["input_ids"] is not input_ids:
+            attention_mask, position_ids = (prompt.read.get(name) for name in ("attention_mask", "position_ids"))
+            kwargs.update(deepstack_arguments(prompt.read.get("prompt_planes")))
+            if position_ids is None and attention_mask is not None and prompt.inputs["input_ids"] is not input_ids:
                 position_ids = positions(attention_mask)  # the padding changed: a token's position is not its column
         elif inputs_embeds is None:
             assert input_ids is not None

@@ -8,6 +8,7 @@ Notation: N = G*G patches, M = (G/4)^2 base tokens, K fetched tokens.
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 COMPRESSION = 4  # fine patches per base token along each axis: the compressor's two stride-2 convolutions
@@ -153,6 +154,11 @@ class ViewOptions:
     max_pages: int = 200  # of a document; more are refused
     fps: float = 1.0  # frames of a video, per second
     max_frames: int = 32  # and in all
+
+    @cached_property
+    def least_scale(self) -> float:
+        """px of the square per px of a source, below which the source gets tiles; 0: never."""
+        return {"never": 0.0}.get(str(self.tiles), 1.0 if isinstance(self.tiles, int) else self.tile_scale)
 
 
 VIEW_OPTIONS = frozenset(ViewOptions.__dataclass_fields__)

@@ -547,3 +547,8 @@ def check_inputs(inputs: Mapping[str, Any], relevance: Tensor | None, encoding: 
             if not least <= low <= high < vocabulary:
                 expected = f"numbers of tokens, {least} to {vocabulary - 1}"
                 raise ValueError(f"{name}: expected {expected}; got {low} to {high}")
+
+
+def is_one(value: Any) -> bool:
+    """Whether an argument asks for nothing special: None, False or 1."""
+    return value is None or value is False or (isinstance(value, int) and value == 1 and value is not True)

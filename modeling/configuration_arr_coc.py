@@ -6,12 +6,15 @@ row-major.
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import torch
+from torch import Tensor
 from transformers import AutoConfig
 from transformers.activations import ACT2FN
 from transformers.configuration_utils import PretrainedConfig
@@ -25,7 +28,9 @@ from .budgets import resolve_budget as resolve_budget
 from .budgets import scaled_budget as scaled_budget
 from .checks import (
     FAMILIES,
+    FETCHING,
     MAX_ID,
+    SEEDS,
     ValidatedConfig,
     checked_field,
     choice,
@@ -33,6 +38,7 @@ from .checks import (
     make_text_config,
     member,
     number,
+    refusal,
     require,
     validated,
     whole,
@@ -513,3 +519,73 @@ class ArrCocConfig(ValidatedConfig):
         overlap = self.fetcher_config.overlap if overlap is None else overlap
         excludes = self.vision_config.compressor == "mask" and overlap == "exclude"
         return count_vision_tokens(side, patch, budget, strategy=strategy, excludes_base=excludes, layout=layout)
+
+
+# ---- how one call fetches --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class FetchChoices:
+    """How one call fetches. None leaves a choice to the configuration.
+
+    Attributes:
+        strategy: the name of the scorer.
+        allocator: the name of the allocator, which chooses patches by relevance.
+        budget: see `resolve_budget`. In `forward` it has to agree with the placeholders of the prompts.
+        seed: of random relevance.
+        overlap: "exclude" or "allow": whether patches that are base tokens already may be fetched again.
+        bypass: whether the bridge uses its linear projection alone; None: as configured, or as encoded.
+        patches: [I, K] patches to fetch for each image slot, whatever their relevance; no scorer runs.
+        relevance: [I, N] given relevance, by which strategy "oracle" fetches.
+        all_scores: whether all trained scorers run, not only the strategy's.
+        num_passes: runs back for each question (default 1), or "auto": up to 4, while the answer is unsure.
+        exploration: with several passes, the policy for the share of drawn patches: a name in `fetcher.EXPLORATION`.
+
+    Example:
+        >>> model.generate("receipt.png", "What is the total?", choices=FetchChoices(strategy="saliency", budget=64))
+    """
+
+    strategy: str | None = None
+    allocator: str | None = None
+    budget: int | str | None = None
+    seed: int | None = None
+    overlap: str | None = None
+    bypass: bool | None = None
+    patches: Tensor | None = None
+    relevance: Tensor | None = None
+    all_scores: bool = False
+    num_passes: int | str | None = None
+    exploration: str | None = None
+
+    def __post_init__(self) -> None:
+        for name, (kinds, expected) in FETCHING.items():
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, kinds) or isinstance(value, bool) != (kinds is bool)):
+                raise refusal(name, expected, value)
+        if self.seed is not None and not -SEEDS <= self.seed <= SEEDS:
+            raise refusal("seed", FETCHING["seed"][1], self.seed)
+        for name in ("patches", "relevance"):
+            tensor = getattr(self, name)
+            if tensor is not None and (tensor.ndim != 2 or tensor.layout != torch.strided or tensor.is_quantized):
+                raise refusal(name, FETCHING[name][1], tensor)
+
+    @classmethod
+    def of(cls, choices: "FetchChoices | Mapping[str, Any] | None") -> "FetchChoices":
+        """`FetchChoices` from themselves, from a mapping of their fields, or from None: as configured.
+
+        Raises:
+            ValueError: an unknown field.
+        """
+        if type(choices).__name__ == cls.__name__:  # by name: remote code may load a class twice
+            return choices  # type: ignore[return-value]
+        if choices is None:
+            return AS_CONFIGURED
+        if not isinstance(choices, Mapping):
+            raise refusal("choices", "FetchChoices, or a mapping of their names", choices)
+        field_names = [*cls.__dataclass_fields__]
+        if unknown := sorted(map(str, set(choices) - set(field_names))):
+            raise ValueError(f"choices: expected names among {', '.join(field_names)}; got {', '.join(unknown)}")
+        return cls(**choices)
+
+
+AS_CONFIGURED = FetchChoices()

@@ -6,7 +6,7 @@ page of a document is asked about alone; a field's value comes from the page tha
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from decimal import Decimal
@@ -14,11 +14,16 @@ from difflib import get_close_matches
 from itertools import product
 from typing import Any
 
+import torch
+from PIL import Image
+
 from .answers import Answer, wordpieces_read
 from .generation import AnswerGenerator, is_encoding
 from .image_encoding import ImageEncoding
+from .image_loading import load_sources
 from .image_processing_arr_coc import Box
 from .prompt_format import NOT_ON_THE_PAGE
+from .view_encoding import sources_of
 
 # ---- what a printed text means --------------------------------------------------------------------------------------
 #
@@ -279,7 +284,7 @@ def extract(
         raise ValueError(f"min_probability: expected 0 to 1; got {min_probability}")
     encodings: Iterable[ImageEncoding] = [image]
     if not is_encoding(image):
-        encodings = answers.encode_pages(image, **options)
+        encodings = encode_pages(answers, image, **options)
     elif options or len(image) > 1:
         raise ValueError(f"image: expected an encoding of one page, without options; got {len(image)} pages")
     pages = [_page(answers, page, asked, distinct, alternatives, budget) for page in encodings]
@@ -287,6 +292,23 @@ def extract(
     return {
         name: replace(each, value=None) if each.probability < min_probability else each for name, each in found.items()
     }
+
+
+@torch.no_grad()
+def encode_pages(answers: AnswerGenerator, image: Any, **options: Any) -> Iterator[ImageEncoding]:
+    """Encodes each page of an image or a document alone, one after the other; see `AnswerGenerator.encode`."""
+    image, view_options = answers.opened(image, **options)
+    processor = answers.processor.image_processor
+    if isinstance(image, list | tuple):
+        raise ValueError(f"image: expected one image or document; got {type(image).__name__}")
+    (loaded,) = load_sources([image], max_image_pixels=processor.max_image_pixels, policy=processor.sources)
+    if isinstance(loaded, Image.Image):
+        yield answers.read([[loaded]], view_options)
+        return
+    for page in sources_of(loaded, view_options, processor.max_image_pixels):
+        encoding = answers.encode_sheets([[page]], view_options)
+        encoding.made_by = answers.model.model.maker()
+        yield encoding
 
 
 def _page(

@@ -5,7 +5,7 @@ number of any item), T tiers. Positions are (y, x), row-major.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
@@ -13,11 +13,25 @@ import torch
 from torch import Tensor, nn
 
 from .allocators import ALLOCATORS, Budgets, token_weights
-from .checks import FETCHING, SEEDS, Registry, refusal
+from .budgets import VIEWS_AT_ONCE
+from .checks import FETCHING, Registry, refusal
+from .configuration_arr_coc import AS_CONFIGURED as AS_CONFIGURED
 from .configuration_arr_coc import AUTO, ArrCocFetcherConfig
+from .configuration_arr_coc import FetchChoices as FetchChoices
 from .grid_encoder import region_boxes, spread_regions
 from .image_encoding import Rows
-from .scorers import SCORERS, FetchContext, Scorer, scored
+from .scorers import (
+    EMPTY,
+    SCORERS,
+    FetchContext,
+    SaliencyScorer,
+    Scorer,
+    is_uninformative,
+    saliency,
+    scored,
+    unit_range,
+    warn_of_fallback,
+)
 
 # ---- the result of a fetch ------------------------------------------------------------------------------------------
 
@@ -25,20 +39,19 @@ PatchesOf = Callable[[FetchContext, Tensor, Tensor | None], Tensor]
 """A function of a context [n], patches [n, k] of its grids and their levels (or None), which returns [n, k, ...]."""
 
 
-@dataclass
+@dataclass(kw_only=True)
 class FetchResult(Rows):
     """The fetched patches, and the scores that chose them.
 
     Attributes:
         indices: [B, K] int64, distinct in each item. The first `counts` of an item are fetched, ascending; the next
             most relevant patches behind them only fill the rectangle and give no token. A region has its first patch.
-        positions: [B, K, 2] int64, (y, x) of each index in the fine grid of the page as it was read.
         scores: [B, N] float32, the scorer's output (logits for trained scorers).
         relevance: [B, N] float32 in 0..1: sigmoid of logits; fixed scorers: scaled to each item's own range.
         is_padding: [B, K] bool, True on fetched padding patches.
         budget: K.
         strategy, allocator: their names; "given" if the call gave the patches.
-        counts: [B] int64, the number of fetched patches of each item (default: K).
+        counts: [B] int64, the number of fetched patches of each item.
         wanted: [B] int64, the number that evaluation would fetch: in training, allocators that choose fetch more.
         weights: [B, K] the factor of each token, or None: see `ArrCocFetcherConfig.gradient`.
         expected_tokens: [B] float32, differentiable: the expected number of tokens from an allocator that chooses it
@@ -56,41 +69,40 @@ class FetchResult(Rows):
     """
 
     indices: Tensor
-    positions: Tensor
     scores: Tensor
     relevance: Tensor
     is_padding: Tensor
     budget: int
     strategy: str
     allocator: str
-    counts: Tensor = None  # type: ignore[assignment]  # set by __post_init__
-    wanted: Tensor = None  # type: ignore[assignment]
+    counts: Tensor
+    wanted: Tensor
+    tokens: Tensor
+    fell_back: Tensor
+    bypassed: Tensor
     weights: Tensor | None = None
     expected_tokens: Tensor | None = None
     tier_logits: Tensor | None = None
     survival: Tensor | None = None
     is_ragged: bool = False
     levels: Tensor | None = None
-    fell_back: Tensor = None  # type: ignore[assignment]
-    bypassed: Tensor = None  # type: ignore[assignment]
-    tokens: Tensor = None  # type: ignore[assignment]
     source: Tensor | None = None
     room: Tensor | None = None
 
-    PER_TOKEN: ClassVar[tuple[str, ...]] = (
-        "indices", "positions", "is_padding", "weights", "survival", "levels", "source",
-    )  # fmt: skip
+    PER_TOKEN: ClassVar[tuple[str, ...]] = ("indices", "is_padding", "weights", "survival", "levels", "source")
 
-    def __post_init__(self) -> None:
-        if self.counts is None:
-            self.counts = self.indices.new_full((len(self.indices),), self.budget)
-        if self.wanted is None:
-            self.wanted = self.counts
-        if self.tokens is None:
-            self.tokens = self.counts
-        none = self.indices.new_zeros(len(self.indices), dtype=torch.bool)
-        self.fell_back = none if self.fell_back is None else self.fell_back
-        self.bypassed = none if self.bypassed is None else self.bypassed
+    @classmethod
+    def of(cls, counts: Tensor, **fields: Any) -> Self:
+        """The result of a fetch of `counts` patches; nothing failed, unless other `fields` say so."""
+        never = torch.zeros_like(counts, dtype=torch.bool)
+        known = {"wanted": counts, "tokens": counts, "fell_back": never, "bypassed": never, **fields}
+        return cls(counts=counts, **known)
+
+    @property
+    def positions(self) -> Tensor:
+        """[B, K, 2] int64, (y, x) of each index in the fine grid of the page as it was read."""
+        side = math.isqrt(self.scores.shape[1])
+        return torch.stack((self.indices // side, self.indices % side), -1)
 
     @property
     def fallbacks(self) -> dict[str, int]:
@@ -120,6 +132,10 @@ class FetchResult(Rows):
         """[B, K] what bridges that place tokens take of each: its index, rank and relevance; and `room`."""
         relevance = self.predicted_relevance()
         return {"indices": self.indices, "rank": self.ranks(), "relevance": relevance, "room": self.room}
+
+    def pieces(self, pieces: Tensor, used: Tensor | None = None) -> Tensor:
+        """[B, K, 2, S] the wordpieces of fetched patches, of those of all patches [B, N, 2, S]."""
+        return pieces.take_along_dim(self.indices[..., None, None], 1)
 
     def regions(self) -> Tensor:
         """[B, K, 4] y0, x0, y1, x1 of each token in patches of the fine grid, ends exclusive."""
@@ -161,9 +177,7 @@ class FetchResult(Rows):
         return replace(rows, **cut, budget=most, is_ragged=bool((rows.counts < most).any()), room=room)
 
 
-def positions_of(indices: Tensor, side: int) -> Tensor:
-    """(y, x) of patches on a grid of `side`: [B, K] -> [B, K, 2]."""
-    return torch.stack((indices // side, indices % side), -1)
+# ---- the fetcher ----------------------------------------------------------------------------------------------------
 
 
 def ranked_scores(scores: Tensor, patch_mask: Tensor, hidden: Tensor | None) -> Tensor:
@@ -195,75 +209,6 @@ def most_relevant_first(scores: Tensor, indices: Tensor, counts: Tensor) -> tupl
     front = (rank >= counts[:, None]).int().sort(dim=-1, stable=True).indices
     return indices.gather(1, front), rank.gather(1, front)
 
-
-# ---- the fetcher ----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class FetchChoices:
-    """How one call fetches. None leaves a choice to the configuration.
-
-    Attributes:
-        strategy: the name of the scorer.
-        allocator: the name of the allocator, which chooses patches by relevance.
-        budget: see `resolve_budget`. In `forward` it has to agree with the placeholders of the prompts.
-        seed: of random relevance.
-        overlap: "exclude" or "allow": whether patches that are base tokens already may be fetched again.
-        bypass: whether the bridge uses its linear projection alone; None: as configured, or as encoded.
-        patches: [I, K] patches to fetch for each image slot, whatever their relevance; no scorer runs.
-        relevance: [I, N] given relevance, by which strategy "oracle" fetches.
-        all_scores: whether all trained scorers run, not only the strategy's.
-        num_passes: runs back for each question (default 1), or "auto": up to 4, while the answer is unsure.
-        exploration: with several passes, the policy for the share of drawn patches: a name in `passes.EXPLORATION`.
-
-    Example:
-        >>> model.generate("receipt.png", "What is the total?", choices=FetchChoices(strategy="saliency", budget=64))
-    """
-
-    strategy: str | None = None
-    allocator: str | None = None
-    budget: int | str | None = None
-    seed: int | None = None
-    overlap: str | None = None
-    bypass: bool | None = None
-    patches: Tensor | None = None
-    relevance: Tensor | None = None
-    all_scores: bool = False
-    num_passes: int | str | None = None
-    exploration: str | None = None
-
-    def __post_init__(self) -> None:
-        for name, (kinds, expected) in FETCHING.items():
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, kinds) or isinstance(value, bool) != (kinds is bool)):
-                raise refusal(name, expected, value)
-        if self.seed is not None and not -SEEDS <= self.seed <= SEEDS:
-            raise refusal("seed", FETCHING["seed"][1], self.seed)
-        for name in ("patches", "relevance"):
-            tensor = getattr(self, name)
-            if tensor is not None and (tensor.ndim != 2 or tensor.layout != torch.strided or tensor.is_quantized):
-                raise refusal(name, FETCHING[name][1], tensor)
-
-    @classmethod
-    def of(cls, choices: "FetchChoices | Mapping[str, Any] | None") -> "FetchChoices":
-        """`FetchChoices` from themselves, from a mapping of their fields, or from None: as configured.
-
-        Raises:
-            ValueError: an unknown field.
-        """
-        if type(choices).__name__ == cls.__name__:  # by name: remote code may load a class twice
-            return choices  # type: ignore[return-value]
-        if choices is None:
-            return AS_CONFIGURED
-        if not isinstance(choices, Mapping):
-            raise refusal("choices", "FetchChoices, or a mapping of their names", choices)
-        field_names = [*cls.__dataclass_fields__]
-        if unknown := sorted(map(str, set(choices) - set(field_names))):
-            raise ValueError(f"choices: expected names among {', '.join(field_names)}; got {', '.join(unknown)}")
-        return cls(**choices)
-
-
-AS_CONFIGURED = FetchChoices()
 
 EXPLORATION: Registry[Callable[..., Any]] = Registry("exploration")
 """Policies: the passes so far, and the model -> the share of the next pass's patches that are drawn at random, 0..1.
@@ -433,16 +378,15 @@ class RunningBackFetcher(nn.Module):
             parts = (scores, relevance, ranked, indices, levels, rank, budgets)
             temperature = self.temperature if config.gradient == "soft" else None
             weights = token_weights(*parts, side=side, temperature=temperature)
-        return FetchResult(
+        return FetchResult.of(
+            counts,
             indices=indices,
-            positions=positions_of(indices, side),
             scores=scores,
             relevance=relevance,
             is_padding=~patch_mask.gather(1, indices),
             budget=budget,
             strategy=choices.strategy or config.strategy,
             allocator=allocator,
-            counts=counts,
             wanted=counts if budgets is None else budgets.counts,
             weights=weights,
             expected_tokens=None if budgets is None else budgets.expected,
@@ -477,9 +421,9 @@ def _given(context: FetchContext, budget: int, patches: Tensor) -> FetchResult:
     if indices.numel() and not (distinct and int(indices.min()) >= 0 and int(indices.max()) < total):
         raise ValueError(f"patches: expected distinct numbers of {total} patches, from 0; got {patches.tolist()}")
     relevance = torch.zeros(items, total, device=indices.device).scatter(1, indices, 1.0)
-    return FetchResult(
+    return FetchResult.of(
+        indices.new_full((items,), budget),
         indices=indices,
-        positions=positions_of(indices, context.features.shape[-1]),
         scores=relevance,
         relevance=relevance,
         is_padding=~context.patch_mask.gather(1, indices),
@@ -487,3 +431,127 @@ def _given(context: FetchContext, budget: int, patches: Tensor) -> FetchResult:
         strategy="given",
         allocator="given",
     )
+
+
+# ---- one budget over all views of a prompt --------------------------------------------------------------------------
+
+GroupFetch = tuple[list[int], Tensor, FetchResult]
+"""Slots that share a budget, the numbers of their views, and what was fetched from all of these."""
+
+FOCUS = 3.0
+"""The factor of a view's highest score that is added to all of its scores, when views compete.
+
+A scorer that was trained on single pages finds something on each page: at 0, patches of other tiles come between those
+of the answer; 3 and 8 are about equal (42 questions about A4 pages, an earlier model).
+"""
+
+
+def fetch_over_views(fetcher: RunningBackFetcher, scorer: Scorer, selected: Any, choices: FetchChoices) -> FetchResult:
+    """`RunningBackFetcher.forward` for slots with several views: `selected.budget` fetched tokens for each prompt.
+
+    `selected`: `views.SelectedSlots`; the result is a `views.JointFetch`.
+
+    Raises:
+        ValueError: what `RunningBackFetcher.forward` refuses; `patches`, which are those of one grid; and `relevance`
+            of overviews alone.
+    """
+    assert selected.views is not None
+    if choices.patches is not None:
+        received = f"{len(selected.views.slots)} views"
+        raise ValueError(f"patches: expected them of images, not of documents or of images in tiles; got {received}")
+    views, side = selected.views, selected.context.features.shape[-1]
+    given = selected.context.relevance
+    if given is not None and len(given) != len(views.slots):
+        received = f"{len(given)} for {len(views.slots)} views"
+        raise ValueError(f"relevance: expected that of images without tiles; got {received}")
+    tiles = len(views.tile_rows)
+    if scorer.reads_attention and tiles:
+        expected, strategy = 'images without tiles (tiles="never")', choices.strategy or fetcher.config.strategy
+        raise ValueError(f'strategy "{strategy}": expected {expected}; got {tiles} tiles')
+    parts = torch.arange(len(views.slots)).split(VIEWS_AT_ONCE)
+    contexts = [selected.context]
+    if tiles or len(parts) > 1:
+        contexts = [views.context_of(selected.context, numbers) for numbers in parts]
+    predicted, masks, texts = list[Tensor](), list[Tensor](), list[Tensor]()
+    for context in contexts:
+        predicted.append(scorer(context))
+        masks.append(context.patch_mask)
+        if (text := scorer.begun(context)) is not None:
+            texts.append(text)
+    scores, mask = torch.cat(predicted).to(selected.context.features.device), torch.cat(masks)
+    begun = torch.cat(texts).to(scores.device) if texts else None
+    failed = _failed(scores, mask, is_uninformative(scores, mask), views, selected.rows)
+    if fetcher.training or not scorer.fetches or isinstance(scorer, SaliencyScorer):
+        failed = torch.zeros_like(failed)
+    if failed.any():
+        salient = torch.cat([saliency(context) for context in contexts])
+        scores = torch.where(failed[:, None], salient.to(scores), scores)
+        warn_of_fallback(scorer)
+    shown = scores.detach().masked_fill(~mask, float("-inf"))
+    evidence = shown.amax(1)
+    hidden = views.seen_before(evidence.cpu(), side).to(mask.device) if tiles else torch.zeros_like(mask)
+    if selected.taken is not None:
+        hidden[: len(selected.rows)].scatter_(1, selected.taken, True)
+    raised = scores + FOCUS * torch.where(evidence.isfinite(), evidence, 0.0)[:, None]
+    raised = raised.masked_fill(scores <= EMPTY, (1 + FOCUS) * EMPTY)  # below the text of all views
+    method = ALLOCATORS[choices.allocator or fetcher.config.allocator]
+    relevance = scores.sigmoid()
+    if not scorer.trained or failed.any():
+        in_range = _in_prompts(scores, views, selected.rows)
+        relevance = torch.where(failed[:, None], in_range, relevance) if scorer.trained else in_range
+    fetches = list[GroupFetch]()
+    for slots, budget in _groups(views, selected):
+        numbers = torch.cat([(views.slots == slot).nonzero()[:, 0] for slot in slots])
+        context = selected.context
+        if method.budgeter is not None and len(slots) < len(selected.rows):  # which reads the question
+            context = context.select(torch.tensor(slots))
+        rows = (raised, relevance, mask, hidden)
+        competing, relevant, real, gone = (tensor[numbers].flatten()[None] for tensor in rows)
+        candidates = int((~gone).sum())
+        if budget > candidates:
+            expected = f"at most {candidates} patches that are not fetched already"
+            raise ValueError(f"budget: expected {expected}; got {budget}")
+        if method.detail:  # which goes by relevance itself: in views, as they compete; the best one is unchanged
+            most = torch.where(evidence[numbers].isfinite(), evidence[numbers], 0.0).amax()
+            learned = scorer.trained and not failed[numbers].any()
+            relevant = (competing - FOCUS * most).sigmoid() if learned else unit_range(competing)
+        text = None if begun is None else begun[numbers].flatten()[None]
+        chosen = fetcher.choose(context, competing, relevant, real, budget, choices, gone, text)
+        fetches.append((slots, numbers, chosen))
+    fetched: FetchResult = views.by_slot(fetches, scores, relevance, hidden, mask=mask, begun=begun, failed=failed)
+    return fetched
+
+
+def _failed(scores: Tensor, mask: Tensor, nothing: Tensor, views: Any, rows: Tensor) -> Tensor:
+    """[V] bool: the views of prompts with a score [V, N] that is not finite, or with `nothing` [V] but flat views.
+
+    A single flat view beside others is valid: it has nothing relevant.
+    """
+    prompts, failed = rows.cpu()[views.slots].to(scores.device), torch.zeros_like(mask[:, 0])
+    infinite = (mask & ~scores.isfinite()).any(1)
+    for prompt in prompts.unique():
+        own = prompts == prompt
+        failed[own] = infinite[own].any() | nothing[own].all()
+    return failed
+
+
+def _groups(views: Any, selected: Any) -> list[tuple[list[int], int]]:
+    """Slots that share a budget, and that budget."""
+    rows = selected.rows.tolist()
+    prompts = [[slot for slot, row in enumerate(rows) if row == prompt] for prompt in dict.fromkeys(rows)]
+    if views.spread != "each":
+        return [(slots, selected.budget) for slots in prompts]
+    shares = []
+    for slots in prompts:
+        share, rest = divmod(selected.budget, len(slots))
+        shares += [([slot], share + (number < rest)) for number, slot in enumerate(slots)]
+    return shares
+
+
+def _in_prompts(scores: Tensor, views: Any, rows: Tensor) -> Tensor:
+    """Scores [V, N] of a fixed rule in 0..1, over the range of all views of a prompt; `rows` [I]: prompts of slots."""
+    prompts, relevance = rows.cpu()[views.slots].to(scores.device), torch.zeros_like(scores)
+    for prompt in prompts.unique():
+        own = scores[prompts == prompt]
+        relevance[prompts == prompt] = unit_range(own.flatten()[None]).view_as(own)
+    return relevance

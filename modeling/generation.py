@@ -4,26 +4,32 @@ Notation: B questions, P encoded images, I image slots, S prompt length, N patch
 width.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache, partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from PIL import Image
 from torch import Tensor
 from transformers.utils import logging
 
-from .answers import THINKING, Answer, answer_probabilities, surest, with_cuts, with_fetch
+from .answers import THINKING, Answer, answer_probabilities, surest, with_fetch
 from .base_model import ArrCocModel
 from .budgets import AS_SEEN, COMPRESSION, VIEW_OPTIONS, ViewOptions, count_fetched, pooling
 from .checks import DECODING, MODEL_INPUTS, boxes_per_slot, refusal, too_long
-from .configuration_arr_coc import ArrCocConfig
 from .fetcher import AS_CONFIGURED, FetchChoices, FetchResult
-from .image_encoding import UPRIGHT, ImageEncoding
+from .image_encoding import ImageEncoding
 from .image_loading import Loaded, Source, check_print, load_sources
-from .image_processing_arr_coc import ArrCocImageProcessor, Box, least_scale
-from .passes import WITH_ONE_READING, ask_again, ask_in_passes, ask_pages, check_passes, check_readings
+from .image_processing_arr_coc import ArrCocImageProcessor, Box
+from .passes import (
+    WITH_ONE_READING,
+    ask_again,
+    ask_in_passes,
+    check_choices,
+    check_readings,
+    further_reading,
+)
 from .patch_scorers import SCORERS
 from .processing_arr_coc import (
     ArrCocProcessor,
@@ -36,18 +42,17 @@ from .processing_arr_coc import (
     shown_by_prompts,
 )
 from .prompt import EmbeddedPrompt, behind_prefix
-from .rereading import Reading, on_sheets, with_originals
 from .view_encoding import (
+    UPRIGHT,
     boxes_on_images,
     encode_sources,
     relevance_of_boxes,
-    select_views,
     sources_of,
     take_view_options,
     upright,
     with_features,
 )
-from .views import SelectedSlots
+from .views import SelectedSlots, ask_pages, select_views
 
 logger = logging.get_logger(__name__)
 
@@ -67,7 +72,7 @@ class QuestionBatch:
         images: for each prompt the numbers of its images, in order.
         questions: the question of each prompt.
         choices: how patches are fetched, from `RunningBackFetcher.resolve`.
-        history: the turns before the questions, see `histories`.
+        history: the turns before each question, see `histories`; (): none.
         settings: arguments of transformers' `generate`.
         spread: how the images of a prompt share one budget, see `budgets.ViewOptions`.
         boxes: ground-truth boxes of each slot, or None.
@@ -102,33 +107,16 @@ class QuestionBatch:
 
     def part(self, numbers: Sequence[int]) -> "QuestionBatch":
         """The questions with these numbers; boxes only of prompts with one image each."""
-        turns = histories(self.history, len(self.questions))
-        return replace(
-            self,
-            images=[self.images[number] for number in numbers],
-            questions=[self.questions[number] for number in numbers],
-            history=[turns[number] for number in numbers],
-            boxes=None if self.boxes is None else [self.boxes[number] for number in numbers],
-        )
-
-
-class Answering(Protocol):
-    """The part of `ArrCocForConditionalGeneration` that generates answers."""
-
-    model: ArrCocModel
-    config: ArrCocConfig
-    generation_config: Any
-
-    def prefilled(self, encoding: ImageEncoding) -> ImageEncoding: ...
-
-    def generate_tokens(self, **kwargs: Any) -> Any: ...
+        rows = (getattr(self, name) for name in ("images", "questions", "history", "boxes"))
+        images, questions, history, boxes = ([own[n] for n in numbers] if own else own for own in rows)
+        return replace(self, images=images, questions=questions, history=history, boxes=boxes)
 
 
 class AnswerGenerator:
     """Answers questions about images: encodes images, writes prompts, generates tokens and decodes answers.
 
     Args:
-        model: the model.
+        model: an `ArrCocForConditionalGeneration`.
         processor: its processor.
 
     Example:
@@ -136,7 +124,7 @@ class AnswerGenerator:
         >>> answers.ask(answers.encode("receipt.png"), ["What is the total?", "What is the tax?"])
     """
 
-    def __init__(self, model: Answering, processor: ArrCocProcessor) -> None:
+    def __init__(self, model: Any, processor: ArrCocProcessor) -> None:
         self.model = model
         self.processor = processor
 
@@ -153,12 +141,12 @@ class AnswerGenerator:
             ValueError: an image that cannot be read, or a number of readings outside 1..`READINGS`.
         """
         check_readings(readings, None, {})
-        image, view_options = self._opened(image, options)
-        return self._read(shown_by_prompts(image), view_options, readings or 1, prefix)
+        image, view_options = self.opened(image, **options)
+        return self.read(shown_by_prompts(image), view_options, readings or 1, prefix)
 
-    def _opened(self, image: Any, options: dict[str, Any]) -> tuple[Any, ViewOptions]:
+    def opened(self, image: Any, password: str | None = None, **options: Any) -> tuple[Any, ViewOptions]:
         """An image, loaded if there is a password, and how its views are encoded; all other options are refused."""
-        image = self._unlocked(image, options.pop("password", None))
+        image = self._unlocked(image, password)
         view_options, unknown = self._view_options(options)
         if unknown:
             known = ", ".join(sorted(VIEW_OPTIONS))
@@ -174,40 +162,17 @@ class AnswerGenerator:
             raise ValueError(f"password: expected a string, beside an image that is not encoded; got {received}")
         return self.processor.image_processor.fetch_images(image, documents=True, password=password)
 
-    @torch.no_grad()
-    def encode_pages(self, image: Any, **options: Any) -> Iterator[ImageEncoding]:
-        """Encodes each page of an image or a document alone, one after the other; see `encode`."""
-        image, view_options = self._opened(image, options)
-        processor = self.processor.image_processor
-        if isinstance(image, list | tuple):
-            raise ValueError(f"image: expected one image or document; got {type(image).__name__}")
-        (loaded,) = load_sources([image], max_image_pixels=processor.max_image_pixels, policy=processor.sources)
-        if isinstance(loaded, Image.Image):
-            yield self._read([[loaded]], view_options)
-            return
-        for page in sources_of(loaded, view_options, processor.max_image_pixels):
-            encoding = self._encode_sheets([[page]], view_options)
-            encoding.made_by = self.model.model.maker()
-            yield encoding
-
-    def _read(
+    def read(
         self, prompts: Sequence[Sequence[Any]], options: ViewOptions, readings: int = 1, prefix: bool = True
     ) -> ImageEncoding:
         together = readings > 1 or any(len(shown) > 1 for shown in prompts)
         encoding = self.encode_shown(prompts, options, together)
         encoding.made_by = self.model.model.maker()
-        encoding.readings = tuple(self._reading(encoding, options, prefix, number) for number in range(1, readings))
+        encode = partial(self.encode_sheets, options=options, prefix=prefix)
+        encoding.readings = tuple(further_reading(encoding, encode, number) for number in range(1, readings))
         return self.model.prefilled(encoding) if prefix else encoding
 
-    def _reading(self, encoding: ImageEncoding, options: ViewOptions, prefix: bool, number: int) -> Reading:
-        """A further reading of the encoding's sources, from 1."""
-        assert encoding.sources is not None and encoding.documents is not None
-        sheets, places = on_sheets(encoding.sources, number)
-        own = [*zip(sheets, encoding.documents, strict=True)]
-        documents = [[sheet for sheet, of in own if of == number] for number in dict.fromkeys(encoding.documents)]
-        return Reading(partial(self._encode_sheets, documents, options, prefix), places)
-
-    def _encode_sheets(
+    def encode_sheets(
         self, documents: Sequence[Sequence[Source]], options: ViewOptions, prefix: bool = True
     ) -> ImageEncoding:
         encoding = encode_sources(self.model.model, self.processor.image_processor, documents, options)
@@ -232,19 +197,24 @@ class AnswerGenerator:
             if isinstance(source, list | tuple) or getattr(source, "ndim", 0) == 4:
                 raise refusal("image", "one image, or a list of them", source)
         images = load_sources(sources, max_image_pixels=processor.max_image_pixels, policy=processor.sources)
-        for image in images:
-            if isinstance(image, Image.Image):
-                check_print(image.height, image.width)
         in_views = together or max(pools, default=1) > 1 or options.words not in ("auto", "network")
-        if not in_views and not processor.shrinks(images, least_scale(options.tiles, options.tile_scale)):
+        for image in images:
+            if isinstance(image, Image.Image):  # all else are documents: remote code may load a class twice
+                check_print(image.height, image.width)
+                in_views |= processor.size["height"] < options.least_scale * max(image.size)
+            else:
+                in_views = True
+        if not in_views:
             return encode_whole(core, processor, images, options)
         documents, loaded = list[list[Source]](), iter(images)
         for shown in prompts:
-            pages = [sources_of(next(loaded), options, processor.max_image_pixels) for _ in shown]
-            documents.append([page for own in pages for page in own])
-            if len(documents[-1]) > options.max_pages:
+            pages = list[Source]()
+            for _ in shown:
+                pages += sources_of(next(loaded), options, processor.max_image_pixels)
+            if len(pages) > options.max_pages:
                 expected = f"at most {options.max_pages} in one prompt (max_pages)"
-                raise ValueError(f"images: expected {expected}; got {len(documents[-1])}")
+                raise ValueError(f"images: expected {expected}; got {len(pages)}")
+            documents.append(pages)
         return encode_sources(core, processor, documents, options)
 
     # ---- ask ------------------------------------------------------------------------------------------------------
@@ -270,15 +240,8 @@ class AnswerGenerator:
         choices, kwargs = take_choices(kwargs)
         choices = self.resolved(choices)
         strategy = choices.strategy or self.model.config.fetcher_config.strategy
-        if boxes is not None and strategy != "oracle":
-            expected = "strategy oracle beside them, which fetches what is in them"
-            raise ValueError(f"boxes: expected {expected}; got strategy {strategy!r}")
-        if strategy == "oracle" and boxes is None and choices.relevance is None and choices.patches is None:
-            raise ValueError('strategy "oracle": expected boxes (or relevance) of the answer; got none')
-        seeded = choices.seed is not None and strategy != "random" and choices.num_passes in (None, 1)
-        if seeded and self.setting(kwargs, "do_sample"):
-            expected = "strategy random, whose patches it draws; transformers.set_seed seeds the tokens of do_sample"
-            raise ValueError(f"seed: expected {expected}; got strategy {strategy!r}")
+        if boxes is not None or choices is not AS_CONFIGURED or strategy == "oracle":
+            check_choices(self, choices, strategy, boxes, kwargs)
         single = isinstance(question, str) and not isinstance(image, list | tuple)
         readings, password = kwargs.pop("readings", None), kwargs.pop("password", None)
         fixed = sorted(name for name in VIEW_OPTIONS & kwargs.keys() if kwargs[name] is not None and name != "spread")
@@ -295,10 +258,6 @@ class AnswerGenerator:
         if readings is not None or (encoded and image.readings):
             given = {"boxes": boxes, **vars(choices), **kwargs}
             check_readings(readings, image, {name: self.setting(given, name) for name in WITH_ONE_READING})
-        if choices.num_passes not in (None, 1):
-            check_passes(self, choices, kwargs)
-        elif choices.exploration is not None:
-            raise refusal("exploration", 'num_passes above 1 or "auto" beside it', choices.exploration)
         if password is not None:
             image = self._unlocked(image, password)
         prompts = [] if encoded else shown_by_prompts(image)
@@ -306,7 +265,7 @@ class AnswerGenerator:
             check_prompts(len(prompts), len(questions))
             if history != ():
                 histories(history, max(len(prompts), len(questions)))  # refused before images are encoded
-        encoding = image if encoded else self._read(prompts, options, readings) if readings else None
+        encoding = image if encoded else self.read(prompts, options, readings) if readings else None
         batch = self._question_batch(encoding, prompts, questions, options, choices, history, kwargs)
         if boxes is not None:
             batch = replace(batch, boxes=boxes_on_images(listed, batch))
@@ -315,7 +274,7 @@ class AnswerGenerator:
         elif self.ranks_pages(batch):
             answers = ask_pages(self, batch, return_fetch, on_fetch)
         else:
-            prompt = self.embed(batch)
+            prompt = self.embed(batch, cached=True)
             if on_fetch is not None:
                 on_fetch(prompt.fetch)
             again = batch.encoding.readings
@@ -359,7 +318,7 @@ class AnswerGenerator:
         return choices
 
     @torch.no_grad()
-    def embed(self, batch: QuestionBatch) -> EmbeddedPrompt:
+    def embed(self, batch: QuestionBatch, cached: bool = False) -> EmbeddedPrompt:
         """Embeds questions about encoded images as left-padded prompts; `inputs` has attention_mask.
 
         `ask` calls it before it generates; engines that generate by themselves call it alone, with those settings that
@@ -368,9 +327,21 @@ class AnswerGenerator:
         Raises:
             ValueError: a prompt that the context does not hold.
         """
+        core, rows = self.model.model, self._cached_rows(batch) if cached else None
         selected, choices = self.select_slots(batch)
-        core = self.model.model
-        return core.place(selected, core.fetch(selected, choices), attention_mask=selected.attention_mask)
+        prompt: EmbeddedPrompt = core.place(
+            selected, core.fetch(selected, choices), attention_mask=selected.attention_mask
+        )
+        if rows is not None:
+            prompt.read, prompt.cache = behind_prefix(core.config.text_config, batch.encoding, prompt.read, rows)
+        return prompt
+
+    def _cached_rows(self, batch: QuestionBatch) -> Tensor | None:
+        """The image of each row of a cache that the encoding holds; None: the generation has no use for it."""
+        if batch.encoding.prefix_cache is None or not self.cache_is_plain(batch.settings):
+            return None
+        repeats = max(self.setting(batch.settings, name, 1) for name in ("num_beams", "num_return_sequences"))
+        return torch.tensor([images[0] for images in batch.images]).repeat_interleave(repeats)
 
     def select_slots(self, batch: QuestionBatch) -> tuple[SelectedSlots, FetchChoices]:
         """The slots of the prompts, and the choices with a budget that the context holds."""
@@ -389,7 +360,7 @@ class AnswerGenerator:
         known: dict[str, Any] = {**inputs, "encoding": encoding, "image_index": index, "choices": choices}
         selected = core.select_slots(**known, slots=(rows, budget))
         if joint:
-            selected = select_views(core, selected, encoding, choices, spread=batch.spread, boxes=batch.boxes)
+            selected = select_views(core, selected, encoding, choices.strategy, spread=batch.spread, boxes=batch.boxes)
         return selected, choices
 
     def _question_batch(
@@ -403,17 +374,21 @@ class AnswerGenerator:
         settings: dict[str, Any],
     ) -> QuestionBatch:
         """The questions, one for each prompt, about an `encoding`, or about the images of `prompts`."""
-        core, encoded = self.model.model, encoding is not None
+        core, encoded, plain = self.model.model, encoding is not None, self.cache_is_plain(settings)
         if encoding is not None:
             encoding = core.own(encoding)
             numbers = encoding.documents or [*range(len(encoding.features))]
         else:
+            numbers = [number for number, shown in enumerate(prompts) for _ in shown]
             encoding = self.encode_shown(prompts, options)
-            numbers = encoding.documents or [number for number, shown in enumerate(prompts) for _ in shown]
+            numbers = encoding.documents or numbers
         if encoding.joined and len(questions) == 1:
             numbers = [0] * len(encoding)
             encoding = replace(encoding.without_prefix(), documents=encoding.documents and numbers)
-        spans = [[row for row, of in enumerate(numbers) if of == number] for number in dict.fromkeys(numbers)]  # images
+        rows = dict[int, list[int]]()
+        for row, number in enumerate(numbers):
+            rows.setdefault(number, []).append(row)
+        spans = list(rows.values())  # the images of each document
         if len(questions) == 1:
             questions = questions * len(spans)
         if encoded and len(questions) > 1:
@@ -422,10 +397,11 @@ class AnswerGenerator:
         if choices.bypass is not None:
             encoding = core.with_bypass(encoding, choices.bypass)
         # As with `encode_image`, so that both round alike in bfloat16.
-        alone = len(spans) == 1 < len(questions) or all(len(span) == 1 for span in spans)
-        if not encoded and alone and self.cache_is_plain(settings):
-            encoding = self.model.prefilled(encoding)
-        return QuestionBatch(encoding, images, questions, choices, history, settings, options.spread)
+        alone = len(spans) == 1 < len(questions) or max(map(len, spans)) == 1
+        if not encoded and alone and plain:
+            encoding = core.prefilled(encoding, self.processor.prefix_ids())
+        turns = histories(history, len(questions)) if history else ()
+        return QuestionBatch(encoding, images, questions, choices, turns, settings, options.spread)
 
     def _inputs(self, batch: QuestionBatch) -> tuple[dict[str, Tensor], FetchChoices, int]:
         """input_ids, attention_mask and query_mask [B, S], left-padded, with placeholders for all vision tokens.
@@ -473,40 +449,54 @@ class AnswerGenerator:
         count, budget = (_kept_count, fetcher.budget) if choices.budget is None else (count_fetched, choices.budget)
         return count(patches, budget, strategy=choices.strategy or fetcher.strategy, taken=taken)
 
-    def answers(self, batch: QuestionBatch, prompt: EmbeddedPrompt, with_details: bool) -> list[Any]:
-        """The answers to a batch of questions whose prompts are embedded: `Answer`s, or texts without details."""
+    def answers(
+        self, batch: QuestionBatch, prompt: EmbeddedPrompt, with_details: bool, rows: Tensor | None = None
+    ) -> list[Any]:
+        """The answers to a batch of questions whose prompts are embedded: `Answer`s, or texts without details.
+
+        `rows`: those of the embedded prompts that the batch asks, in order; None: all.
+        """
         encoding, settings = batch.encoding, batch.settings
-        inputs, config = dict(prompt.read), self.model.config
+        inputs, cache, config = dict(prompt.read), prompt.cache, self.model.config
         whole = bool(self.setting(settings, "return_dict_in_generate"))
-        repeats = max(self.setting(settings, name, 1) for name in ("num_beams", "num_return_sequences"))
-        first = torch.tensor([images[0] for images in batch.images]).repeat_interleave(repeats)
-        if encoding.prefix_cache is not None and self.cache_is_plain(settings):
-            inputs, cache = behind_prefix(config.text_config, encoding, inputs, first)
-            settings = settings if cache is None else {**settings, "cache": cache}
+        if rows is not None:
+            inputs, first = _prompts_at(inputs, rows), self._cached_rows(batch)
+            if first is not None:
+                inputs, cache = behind_prefix(config.text_config, encoding, inputs, first)
+        settings = settings if cache is None else {**settings, "cache": cache}
         with_details = with_details or whole
         output, texts = self.generated(inputs, settings, logits=with_details)
         if not with_details:
             return [THINKING.sub("", text) for text in texts]  # without thinking
         probabilities = answer_probabilities(self.model, output, *self.answer_span(inputs, settings))
         seen = encoding, batch.images, output if whole else None, config
-        answers = with_fetch(texts, probabilities, prompt.fetch, *seen, self.decode)
+        fetch = prompt.fetch if rows is None else prompt.fetch.select(rows)
+        answers = with_fetch(texts, probabilities, fetch, *seen, self.decode)
         return self.finished(answers, output, inputs, settings)
 
     def finished(
         self, answers: list[Answer], output: Any, inputs: dict[str, Tensor], settings: dict[str, Any]
     ) -> list[Answer]:
         """The answers of a generation; those that were cut have a warning."""
-        span = self.answer_span(inputs, settings)
-        limited = within_context(self.model, settings, span[0])
-        new = self.setting(limited, "max_new_tokens")
-        full = output.sequences.shape[1] >= (self.setting(limited, "max_length", 0) if new is None else span[0] + new)
+        start, end, pad = self.answer_span(inputs, settings)
+        limited, tokens = within_context(self.model, settings, start), output.sequences[:, start:]
+        new, count = self.setting(limited, "max_new_tokens"), tokens.shape[1]
+        full = start + count >= (self.setting(limited, "max_length", 0) if new is None else start + new)
         stops = self.setting(settings, "stop_strings") or []
+        stops = [stops] if isinstance(stops, str) else stops
         stopped = [name for name in ("max_time", "stopping_criteria") if settings.get(name) and not stops]
         if not full and not stopped:
             return answers
-        stops, texts = [stops] if isinstance(stops, str) else stops, self.decode(output.sequences[:, span[0] :], True)
-        ended = [any(stop in text for stop in stops) for text in texts]
-        return with_cuts(answers, output, "max_new_tokens" if full else stopped[0], *span, stops=ended)
+        cause = "max_new_tokens" if full else stopped[0]
+        cut = f"the answer is cut after {count} token{'s' * (count > 1)} ({cause})"
+        ends = torch.as_tensor(end, dtype=tokens.dtype, device=tokens.device).reshape(-1)
+        ended = torch.isin(tokens, ends).any(1) | (tokens[:, -1] == pad)
+        said = []
+        for answer, whole, text in zip(answers, ended.tolist(), self.decode(tokens, True), strict=True):
+            whole = whole or any(stop in text for stop in stops)
+            warning = answer.warning if whole else "; ".join(filter(None, (answer.warning, cut)))
+            said.append(replace(answer, warning=warning))
+        return said
 
     def decode(self, tokens: Any, skip_special_tokens: bool = False) -> list[str]:
         """The texts of several lists of token ids."""
@@ -552,10 +542,11 @@ def encode_whole(
 
     def encode(sources: Sequence[Any]) -> ImageEncoding:
         shown = [source.load() if isinstance(source, Source) else source for source in sources]
-        words = with_originals([None] * len(shown), processor, shown) if options.reread else None
+        sizes = [(image.height, image.width) for image in shown]
+        words = processor.with_originals([None] * len(shown), shown) if options.reread else None
         inputs = processor(Loaded(shown), return_tensors="pt")
         encoding = core.encode_image(inputs["pixel_values"], inputs["patch_mask"], words=words)
-        encoding.source_sizes = [(image.height, image.width) for image in shown]
+        encoding.source_sizes = sizes
         return encoding
 
     encoding = encode(images)
@@ -566,6 +557,17 @@ def encode_whole(
     for image in images:
         pages += [image] if isinstance(image, Source) else sources_of(image, options, processor.max_image_pixels)
     return upright(core, processor, encoding, pages, encode)
+
+
+def _prompts_at(read: dict[str, Tensor], rows: Tensor) -> dict[str, Tensor]:
+    """Some of left-padded prompts (`EmbeddedPrompt.read`), without the padding that all of them have."""
+    some = {}
+    padding = int((read["attention_mask"][rows.to(read["attention_mask"].device)] == 0).sum(1).min())
+    for name, values in read.items():
+        axis = 1 if name == "position_ids" and values.ndim == 3 else 0  # [3, B, S]: time, row, column
+        own = values.index_select(axis, rows.to(values.device))
+        some[name] = own.narrow(axis + 1, padding, own.shape[axis + 1] - padding)
+    return some
 
 
 def take_choices(kwargs: dict[str, Any]) -> tuple[FetchChoices, dict[str, Any]]:
@@ -579,14 +581,14 @@ def take_choices(kwargs: dict[str, Any]) -> tuple[FetchChoices, dict[str, Any]]:
     return replace(choices, **named) if named else choices, others
 
 
-def generation_setting(model: Answering, kwargs: dict[str, Any], name: str, default: Any = None) -> Any:
+def generation_setting(model: Any, kwargs: dict[str, Any], name: str, default: Any = None) -> Any:
     """A setting of a generation as transformers resolves it: from the call, its GenerationConfig, or the model."""
     configs = (kwargs.get("generation_config"), model.generation_config)
     values = (kwargs.get(name), *(getattr(config, name, None) for config in configs))
     return next((value for value in values if value is not None), default)
 
 
-def within_context(model: Answering, kwargs: dict[str, Any], prompt: int) -> dict[str, Any]:
+def within_context(model: Any, kwargs: dict[str, Any], prompt: int) -> dict[str, Any]:
     """The settings, limited so that an answer to a prompt of `prompt` tokens ends within the context."""
     limit = getattr(model.config.text_config, "max_position_embeddings", None) or 2**31  # BLOOM has none
     most = {"max_new_tokens": max(1, limit - prompt), "max_length": limit}

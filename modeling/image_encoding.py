@@ -24,14 +24,6 @@ READ_WELL = 0.7
 """Legibility of an overview from which on it is read well: arr-coc-135m has medians of 0.98 with lines of 9 px, 0.91 of
 7 px, 0.68 of 5 px, and 0.7 to 0.8 with worn print of 40 px and more (14 pages of PDFs, 2026-11-26)."""
 
-UPRIGHT, AHEAD, FEWEST = 0.85, 0.1, 4
-"""The least legibility of an upright page; by how much a turned page has to exceed its own; the fewest characters."""
-
-LARGE, LEAST_OF_LARGE = 1.25, 0.5
-"""Characters in a patch with text, at most, of large print, and its least legibility when worn. On the same pages:
-1.0 to 1.1 characters with lines of 30 px, 1.2 to 1.5 of 16 to 20 px, 2.3 of 9 px; print of 3 px, which is not seen as
-text, has 1.0 to 1.8 with a legibility of 0.1 to 0.3."""
-
 KeyValue = tuple[Tensor, Tensor]
 """Keys and values of tokens in one layer."""
 
@@ -240,11 +232,6 @@ class ImageEncoding(Rows):
         """Degrees, counterclockwise, by which each source was turned before it was read."""
         return [source.turned for source in self.sources or ()] or [0] * len(self)
 
-    @property
-    def read_sizes(self) -> list[tuple[int, int]]:
-        """(height, width) of each source as it was read, in px; empty if they are not known."""
-        return [(source.height, source.width) for source in self.known_sources() or ()]
-
     def __len__(self) -> int:
         return self.features.shape[0]
 
@@ -363,23 +350,6 @@ class ImageEncoding(Rows):
                 views = self.tiles.characters[own.to(views.device)] if len(own) else views
             total += views.sum((0, 1))
         return confidence_of(total)
-
-    def reads_well(self, row: int) -> bool:
-        """Whether a text reader read the overview of a source well, or large print."""
-        legibility = self.legibility([row])
-        if legibility is None or self.characters is None:
-            return False
-        counts = self.characters[row, :, 0]
-        large = float(counts.sum()) <= LARGE * int((counts > 0).sum())
-        return legibility >= (LEAST_OF_LARGE if large else READ_WELL)
-
-    def may_be_turned(self, row: int) -> bool:
-        """Whether the network read a source, and less well than an upright page."""
-        if self.characters is None or self.word_sources()[row][0] != "network":
-            return False
-        if self.tiling is not None and self.tiling.windows[row]:  # the overview does not show the print
-            return False
-        return bool(self.characters[row, :, 0].sum() >= FEWEST) and (self.legibility([row]) or 0.0) < UPRIGHT
 
     def check_fits(self, config: Any) -> None:
         """Raises a ValueError if a model of another width made the encoding: `config` is an `ArrCocConfig`."""

@@ -6,7 +6,7 @@ are (y, x), row-major; boxes alone are x first, as in data sets: see `Box`.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -21,7 +21,9 @@ from transformers.utils import logging
 from .budgets import COMPRESSION, Window
 from .checks import PROCESSING, check_processing, checked_field, member, number, validated, whole
 from .configuration_arr_coc import MAX_SIDE, budget_field, grid_size
+from .image_encoding import READ_WELL
 from .image_loading import MAX_IMAGE_PIXELS, POLICIES, Box, Loaded, SourcePolicy, load_image, load_source
+from .wordpieces import COLUMNS, GivenWords
 
 Channels = int | float | list[Any] | tuple[Any, ...]
 
@@ -107,6 +109,23 @@ class Placement(NamedTuple):
     size: tuple[int, int]
 
 
+class Original(NamedTuple):
+    """What a view's unsure words are read from again, see `rereading`.
+
+    Attributes:
+        image: the view, RGB.
+        placement: its place in the square of `side` px.
+        as_pixels: the image processor's, a sheet uint8 [H, W, 3] -> float32 [3, H, W].
+        least: the confidence of all words below which none is read again, as the view gets tiles then.
+    """
+
+    image: Image.Image
+    placement: Placement
+    side: int
+    as_pixels: Callable[[np.ndarray], np.ndarray]
+    least: float = 0.0
+
+
 def fit_square(height: int, width: int, side: int) -> Placement:
     """Placement of a `height` x `width` image in a square of `side` px: longer side fills it, undistorted, centred.
 
@@ -149,11 +168,6 @@ BLANK = 16
 def is_blank(image: Image.Image) -> bool:
     """Whether an RGB image is blank: the pixels of each channel are within `BLANK` levels."""
     return all(high - low <= BLANK for low, high in image.getextrema())  # type: ignore[misc]
-
-
-def least_scale(tiles: str | int, tile_scale: float) -> float:
-    """px of the square per px of a source, below which the source gets tiles (see `ViewOptions`); 0: never."""
-    return {"never": 0.0}.get(str(tiles), 1.0 if isinstance(tiles, int) else tile_scale)
 
 
 def patches_of_placement(placement: Placement, grid: int, patch_size: int) -> np.ndarray:
@@ -359,6 +373,28 @@ class ArrCocImageProcessor(PilBackend):
             pixel_values.append(np.ascontiguousarray(square, dtype=np.float32))
             patch_masks.append(patches_of_placement(placed, grid, patch_size).reshape(-1))
         return BatchFeature({"pixel_values": pixel_values, "patch_mask": patch_masks}, tensor_type=return_tensors)
+
+    def with_originals(
+        self,
+        words: Sequence[GivenWords | None],
+        images: Sequence[Image.Image],
+        tiled: Sequence[bool] | None = None,
+    ) -> list[GivenWords | None]:
+        """The given words of views; where a text reader reads, it reads unsure words again from the view's own pixels.
+
+        `tiled`: whether an image gets tiles if its overview is not read well; then only these are read again.
+        """
+        if self.patch_size != COLUMNS:
+            return list(words)
+        known, side = list[GivenWords | None](), self.size["height"]
+        for at, (given, image) in enumerate(zip(words, images, strict=True)):
+            if given is None or given.partial:
+                place = self.place((image.height, image.width), side, bool(self.do_resize))
+                least = READ_WELL if tiled is not None and tiled[at] else 0.0
+                original = Original(image, place, side, self.as_pixels, least)
+                given = replace(given or GivenWords([], partial=True), original=original)
+            known.append(given)
+        return known
 
     def as_pixels(self, sheet: np.ndarray) -> np.ndarray:
         """A sheet uint8 [H, W, 3] -> float32 [3, H, W], its values as in `pixel_values`."""

@@ -9,7 +9,6 @@ N patches, M base tokens, K fetched tokens, D language-model width.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, NoReturn
 
@@ -17,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AutoTokenizer, GenerationConfig
-from transformers.cache_utils import Cache, DynamicCache
+from transformers.cache_utils import Cache
 from transformers.generation import GenerationMixin
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.utils import logging
@@ -34,9 +33,9 @@ from .image_encoding import ImageEncoding
 from .image_processing_arr_coc import ArrCocImageProcessor, Box
 from .pretrained import CACHE, ArrCocPreTrainedModel, by_either_name
 from .processing_arr_coc import ArrCocProcessor, check_decoding
-from .prompt import ArrCocOutput, EmbeddedPrompt, deepstack_arguments, positions_and_planes
+from .prompt import ArrCocOutput, EmbeddedPrompt, deepstack_arguments
 from .scorers import EMPTY
-from .view_encoding import take_view_options
+from .view_encoding import may_be_turned, take_view_options
 from .word_sources import from_tensor, resolved_words
 
 logger = logging.get_logger(__name__)
@@ -306,35 +305,12 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
 
     @torch.no_grad()
     def prefilled(self, encoding: ImageEncoding) -> ImageEncoding:
-        """The encoding with the language model's cache of the prompt up to and including the base tokens, and, of a
-        page whose words all fit the budget, of these.
-
-        Without full attention in all layers the encoding does not change, as its cache does not keep every position.
+        """`ArrCocModel.prefilled` with the processor's prompt.
 
         Raises:
             ValueError: the checkpoint has no processor.
         """
-        core, before = self.model, self.processor.prefix_ids()
-        if not core.keeps_every_position:
-            return encoding
-        cache: Any = DynamicCache(config=self.config.text_config)
-        embeds = core.get_input_embeddings()(before.to(encoding.tokens.device))
-        base = encoding.tokens.to(embeds)
-        prompt = torch.cat((embeds.expand(len(base), -1, -1), base), 1)
-        ids = torch.cat((before, torch.full((base.shape[1],), self.config.image_token_id)))
-        extra: dict[str, Any] = {}
-        if core.layout.spatial or core.deepstack is not None:
-            rows = ids.to(prompt.device).expand(len(base), -1)
-            extra["position_ids"], planes = positions_and_planes(core, rows, encoding)
-            extra |= deepstack_arguments(planes)
-        core(inputs_embeds=prompt, cache=cache, use_cache=True, **extra)
-        pairs = attrgetter("keys", "values")  # of a layer
-        encoding = replace(encoding, prefix_ids=ids, prefix_cache=[*map(pairs, cache.layers)])
-        words = core.words_of_page(encoding)
-        if words is not None:
-            core(inputs_embeds=words.to(embeds), cache=cache, use_cache=True)
-            encoding.page_cache = words[0].to(embeds), [*map(pairs, cache.layers)]
-        return encoding
+        return self.model.prefilled(encoding, self.processor.prefix_ids())
 
     def extract(self, image: Any, fields: Any, **options: Any) -> dict[str, Extracted]:
         """The values of named fields of an image or a document, each with its probability and place, by their names.
@@ -460,7 +436,7 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
             raise ValueError(f"max_base_tokens: expected {expected}; got it beside model inputs")
         if encoding is None and not in_views:
             encoding = self.model.encode_image(images["pixel_values"], images["patch_mask"])
-            if sources is not None and any(map(encoding.may_be_turned, range(len(encoding)))):
+            if sources is not None and any(may_be_turned(encoding, row) for row in range(len(encoding))):
                 encoding, in_views = None, True
         if encoding is None:
             encoding = self._encode_slots(input_ids, sources, sizes, images["image_words"], options)
@@ -517,7 +493,7 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
     ) -> dict[str, Any]:
         """Replaces the ids of prompts by their embeddings with images, `prompt_embeds` [B, S, D].
 
-        `prompt_planes` [B, S, levels, D] go with them: the first layers add them (`EmbeddedPrompt.planes`).
+        `prompt_planes` [B, S, levels, D] go with them: the first layers add them (`EmbeddedPrompt.read`).
         `inputs_embeds` are transformers' argument for prompts without images and ids.
 
         Only tokens outside the cache need embeddings: in the first pass, or in each pass without a cache. `input_ids`

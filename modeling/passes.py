@@ -1,4 +1,4 @@
-"""Questions that are asked several times: in passes, page by page, and about several readings of their pages.
+"""Questions that are asked several times: in passes, and about several readings of their pages.
 
 A pass answers, measures the uncertainty of the answer, and the next one runs back for other patches. The image is
 encoded once. Between passes the language model's cache is cut behind the fetched tokens: a further pass reads its own
@@ -25,18 +25,17 @@ from .answers import (
     Pass,
     answer_probabilities,
     answer_uncertainties,
-    of_document,
     on_page,
     split_thinking,
     with_fetch,
 )
 from .base_model import ArrCocModel
-from .checks import refusal
+from .checks import is_one, refusal
 from .fetcher import EXPLORATION, FetchChoices, FetchResult
+from .image_encoding import ImageEncoding
 from .pretrained import CACHE
 from .prompt import behind_prefix, image_places, image_planes, keeps_every_position
-from .prompt_format import NOT_ON_THE_PAGE
-from .rereading import READINGS, Reading
+from .rereading import READINGS, Reading, on_sheets
 from .views import SelectedSlots
 
 AUTO_PASSES = 4
@@ -98,7 +97,7 @@ def fetch_for_pass(
 def merged(parts: Sequence[FetchResult]) -> FetchResult:
     """One result from the fetches of several passes for one item, patches ascending; scores, relevance and names are
     those of the first pass."""
-    names = ("indices", "positions", "is_padding")
+    names = ("indices", "is_padding")
     joined: dict[str, Any] = {name: torch.cat([getattr(part, name) for part in parts], 1) for name in names}
     if any(part.levels is not None for part in parts):
         levels = [torch.zeros_like(part.indices) if part.levels is None else part.levels for part in parts]
@@ -202,7 +201,7 @@ def ask_in_passes(
 ) -> list[Any]:
     """`AnswerGenerator.ask` with `batch.choices.num_passes`: an integer, or "auto".
 
-    `on_fetch` is called with the result of each pass of each question. `check_passes` comes before.
+    `on_fetch` is called with the result of each pass of each question. `check_choices` comes before.
 
     Raises:
         ValueError: more passes than the context holds, or several images or views in one prompt.
@@ -280,9 +279,24 @@ def _most_passes(answer_generator: Any, selected: SelectedSlots, choices: FetchC
     return min(fits, wanted)
 
 
-def check_passes(answer_generator: Any, choices: FetchChoices, kwargs: dict[str, Any]) -> None:
-    """Raises a ValueError for settings that do not go with several passes."""
+def check_choices(
+    answer_generator: Any, choices: FetchChoices, strategy: str, boxes: Any, kwargs: dict[str, Any]
+) -> None:
+    """Raises a ValueError for choices that do not go with the `strategy` or with the settings `kwargs`."""
+    if boxes is not None and strategy != "oracle":
+        expected = "strategy oracle beside them, which fetches what is in them"
+        raise ValueError(f"boxes: expected {expected}; got strategy {strategy!r}")
+    if strategy == "oracle" and boxes is None and choices.relevance is None and choices.patches is None:
+        raise ValueError('strategy "oracle": expected boxes (or relevance) of the answer; got none')
+    once, samples = choices.num_passes in (None, 1), answer_generator.setting(kwargs, "do_sample")
+    if choices.seed is not None and strategy != "random" and once and samples:
+        expected = "strategy random, whose patches it draws; transformers.set_seed seeds the tokens of do_sample"
+        raise ValueError(f"seed: expected {expected}; got strategy {strategy!r}")
     passes = choices.num_passes
+    if once:
+        if choices.exploration is not None:
+            raise refusal("exploration", 'num_passes above 1 or "auto" beside it', choices.exploration)
+        return
     if passes != "auto" and (not isinstance(passes, int) or passes < 1):
         raise refusal("num_passes", 'an integer from 1, or "auto"', passes)
     if choices.exploration == "learned" and answer_generator.model.model.fetcher.tempering is None:
@@ -300,85 +314,30 @@ def check_passes(answer_generator: Any, choices: FetchChoices, kwargs: dict[str,
             raise ValueError(f"{name}: expected 1 beside num_passes; got {answer_generator.setting(kwargs, name)}")
 
 
-# ---- about other readings, and page by page -------------------------------------------------------------------------
+# ---- about other readings ------------------------------------------------------------------------------------------
+
+
+def further_reading(encoding: ImageEncoding, encode: Callable[..., ImageEncoding], number: int) -> Reading:
+    """A further reading of the encoding's sources, from 1; `encode` encodes documents of sheets."""
+    assert encoding.sources is not None and encoding.documents is not None
+    sheets, places = on_sheets(encoding.sources, number)
+    own = [*zip(sheets, encoding.documents, strict=True)]
+    documents = [[sheet for sheet, of in own if of == number] for number in dict.fromkeys(encoding.documents)]
+    return Reading(partial(encode, documents), places)
 
 
 def ask_again(answer_generator: Any, batch: Any, reading: Reading, numbers: list[int]) -> list[Answer]:
     """The answers to some of the questions from another reading, as answers about the pages themselves."""
-    part, sources = batch.part(numbers), batch.encoding.sources or []
-    encoding = reading.encoding
+    sources, encoding = batch.encoding.sources or [], reading.encoding
     if batch.encoding.prefix_cache is None:  # of another model, perhaps
         encoding = encoding.without_prefix()
-    part = replace(part, encoding=answer_generator.model.model.with_bypass(encoding, batch.choices.bypass))
-    answers: list[Answer] = answer_generator.answers(part, answer_generator.embed(part), True)
+    encoding = answer_generator.model.model.with_bypass(encoding, batch.choices.bypass)
+    part = replace(batch.part(numbers), encoding=encoding)
+    answers: list[Answer] = answer_generator.answers(part, answer_generator.embed(part, cached=True), True)
     return [
         on_page(answer, [sources[number] for number in own], reading.places[own])
         for answer, own in zip(answers, part.images, strict=True)
     ]
-
-
-PAGES_ALONE = 3
-"""The most pages of a prompt that are asked one by one."""
-
-GREEDILY = {"do_sample": False, "streamer": None, "num_return_sequences": 1, "num_beams": 1}
-"""What is off while pages are asked one by one: only the last answer is sampled, streamed, or one of several."""
-
-
-def ask_pages(
-    answer_generator: Any, batch: Any, return_fetch: bool, on_fetch: Callable[[FetchResult], Any] | None
-) -> list[Any]:
-    """The answer to each question from the most relevant page that has one, or from all pages if none has."""
-    # 1. Each page is a prompt of its own, from which patches are fetched as if it were the only one.
-    encoding, setting = batch.encoding, partial(answer_generator.setting, batch.settings)
-    owners = [number for number, images in enumerate(batch.images) for _ in images]
-    with_views = replace(encoding, documents=encoding.documents or [0] * len(encoding))
-    pages = replace(batch.part(owners), encoding=with_views, images=[[page] for page in batch.slots])
-    selected, choices = answer_generator.select_slots(pages)
-    fetch: Any = answer_generator.model.model.fetch(selected, choices)
-    if on_fetch is not None:
-        on_fetch(fetch)
-    # 2. The most relevant page answers; where it has no answer, the next one.
-    slots, relevance = torch.arange(len(owners)).split([*map(len, batch.images)]), fetch.most_relevant().cpu()
-    ranked = [own[relevance[own].argsort(descending=True, stable=True)].tolist() for own in slots]
-    read = partial(_answers_on, answer_generator, pages, selected, fetch)
-    found = dict[int, tuple[int, list[Answer]]]()
-    for rank in range(PAGES_ALONE):
-        at = [own[rank] for number, own in enumerate(ranked) if number not in found and rank < len(own)]
-        for page, (answer,) in read(at, GREEDILY):
-            if answer.text.casefold() not in ("", NOT_ON_THE_PAGE):
-                found[owners[page]] = page, [answer]
-    outputs = len(batch.images) > 1 and setting("return_dict_in_generate")  # one for all questions
-    if outputs or not all(is_one(setting(name)) for name in GREEDILY):
-        again = read([page for _, (page, _) in sorted(found.items())], {})
-        found = {owners[page]: (page, own) for page, own in again}
-    # 3. All pages together, for questions that none of these answers.
-    answers = list[Answer]()
-    for number, images in enumerate(batch.images):
-        if number in found:
-            page, own = found[number]
-            seen, slot = fetch.select(slots[number]), page - int(slots[number][0])
-            answers += [of_document(answer, slot, seen, encoding, images) for answer in own]
-        else:
-            alone = batch.part([number])
-            answers += answer_generator.answers(alone, answer_generator.embed(alone), True)
-    with_details = return_fetch or setting("return_dict_in_generate")
-    return answers if with_details else [answer.text for answer in answers]
-
-
-def _answers_on(
-    answer_generator: Any, pages: Any, selected: SelectedSlots, fetch: FetchResult, rows: list[int],
-    settings: dict[str, Any],
-) -> list[tuple[int, list[Answer]]]:  # fmt: skip
-    """The answers to some questions of a batch about single pages, whose patches are fetched."""
-    if not rows:
-        return []
-    index = torch.tensor(rows)
-    part = selected.select(index)
-    prompt = answer_generator.model.model.place(part, fetch.select(index), attention_mask=part.attention_mask)
-    asked = pages.part(rows)
-    answers = answer_generator.answers(replace(asked, settings={**asked.settings, **settings}), prompt, True)
-    each = len(answers) // len(rows)
-    return [(row, answers[at * each : (at + 1) * each]) for at, row in enumerate(rows)]
 
 
 WITH_ONE_READING = (
@@ -401,8 +360,3 @@ def check_readings(readings: Any, image: Any, settings: dict[str, Any]) -> None:
     given = [name for name, value in settings.items() if not is_one(value)]
     if count > 1 and given:
         raise ValueError(f"readings: expected one reading with {', '.join(given)}; got {count}")
-
-
-def is_one(value: Any) -> bool:
-    """Whether an argument asks for nothing special: None, False or 1."""
-    return value is None or value is False or (isinstance(value, int) and value == 1 and value is not True)

@@ -18,7 +18,7 @@ from transformers import initialization
 from .configuration_arr_coc import ArrCocFetcherConfig
 from .fetcher import FetchChoices
 from .pretrained import CACHE
-from .prompt import Core, behind_prefix, deepstack_arguments, positions
+from .prompt import behind_prefix, deepstack_arguments, positions
 from .scorers import SCORERS, FeedForward, FetchContext, QuestionLayer, Scorer, attend, masked_mean, wave_code
 from .views import SelectedSlots
 from .vision_tower import key_value_projection
@@ -283,7 +283,7 @@ def attention_weights(
 
 
 @torch.no_grad()
-def attention_relevance(model: Core, selected: SelectedSlots) -> Tensor:
+def attention_relevance(model: Any, selected: SelectedSlots) -> Tensor:
     """Relevance [I, N], float32, from one pass of the language model over the prompts without fetched tokens.
 
     Where the encoding holds the keys and values of the prompt up to the base tokens, it reads only the question.

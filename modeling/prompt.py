@@ -7,49 +7,22 @@ width.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers.cache_utils import Cache, DynamicCache
 from transformers.configuration_utils import PretrainedConfig
-from transformers.modeling_utils import PreTrainedModel
 
-from .bridges import Bridge, Bridged, DeepStack
+from .bridges import Bridged
 from .configuration_arr_coc import ArrCocConfig
-from .fetcher import FetchResult, RunningBackFetcher
+from .fetcher import FetchResult
 from .image_encoding import ImageEncoding
 from .pretrained import CacheOutput
-from .prompt_format import IMAGE_TOKEN, QUESTION_ROLE, TURN_END, TURN_START, VISION_END, VISION_START, Layout
+from .prompt_format import IMAGE_TOKEN, QUESTION_ROLE, TURN_END, TURN_START, VISION_END, VISION_START
 from .scorers import SCORERS, FetchContext, depth_grids
-from .views import JointFetch, SelectedSlots, Views
-from .vision_tower import ArrCocVisionTower, base_states, states_at
-from .wordpieces import GivenWords
-
-
-class Core(Protocol):
-    """The part of `ArrCocModel` that the steps of a question in other files use."""
-
-    config: ArrCocConfig
-    vision_tower: ArrCocVisionTower
-    fetcher: RunningBackFetcher
-    bridge: Bridge
-    layout: Layout
-    deepstack: DeepStack | None
-    language_model: PreTrainedModel
-
-    @property
-    def input_device(self) -> torch.device: ...
-
-    def get_input_embeddings(self) -> nn.Module: ...
-
-    def encode_image(self, *args: Any, **kwargs: Any) -> ImageEncoding: ...
-
-    def encode_words(self, words: Sequence[GivenWords], patch_mask: Tensor, *, pool: int = 1) -> ImageEncoding: ...
-
-    def place(self, selected: SelectedSlots, fetched: FetchResult, **aligned: Tensor | None) -> "EmbeddedPrompt": ...
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+from .views import JointFetch, Views
+from .vision_tower import base_states, states_at
 
 
 @dataclass
@@ -64,9 +37,10 @@ class EmbeddedPrompt:
         fetch: the patches fetched for each image slot, and their scores.
         context: the scorer's inputs: features, question and masks.
         inputs: input_ids, query_mask and the tensors aligned with them, [B, S], trimmed if placeholders were removed.
-        read: the arguments of `generate_tokens`, by the names in `READ`.
-        positions: [3, B, S] from layouts with two-dimensional positions (`spatial_positions`), else None.
-        planes: [B, S, levels, D] that the first layers add to the embeddings (`DeepStack`), 0 on text; or None.
+        read: the arguments of `generate_tokens`, by the names in `READ`. With layouts of two-dimensional positions
+            `position_ids` are [3, B, S] (`spatial_positions`). `prompt_planes` [B, S, levels, D] are what the first
+            layers add to the embeddings (`DeepStack`), 0 on text.
+        cache: of the tokens that `read` begins with, see `behind_prefix`; None: the language model reads all.
     """
 
     embeds: Tensor
@@ -75,8 +49,7 @@ class EmbeddedPrompt:
     context: FetchContext
     inputs: dict[str, Tensor]
     read: dict[str, Tensor]
-    positions: Tensor | None = None
-    planes: Tensor | None = None
+    cache: Cache | None = None
 
 
 @dataclass
@@ -290,30 +263,29 @@ def _pads_behind(values: Tensor, pads: Tensor, length: int) -> Tensor:
 # ---- from patches of views to tokens ------------------------------------------------------------------------------
 
 
-def bridge_over_views(model: Any, encoding: ImageEncoding, fetched: JointFetch, used: Tensor | None) -> Bridged:
-    """`ArrCocModel.bridge_fetched` for tokens from several views; `used` [I, K] is that of it.
+def bridge_states(model: Any, encoding: ImageEncoding, fetched: FetchResult, used: Tensor | None) -> Bridged:
+    """Fetched patches -> tokens for the language model, by a bridge from states.
 
-    Each fetched token attends to the base tokens of its own view and to the tokens fetched from it. With bridges that
-    place tokens, the texts of a slot's views follow one another.
+    Each token attends to the base tokens of its own view and to the tokens fetched from it. `used` [I, K]: False on
+    entries that only fill the rectangle: no token attends to them; None: all are used.
     """
+
+    def bridge(of: ImageEncoding, indices: Tensor, used: Tensor | None, levels: Tensor | None) -> Bridged:
+        states, projected = model.vision_tower.fetched_states(of, indices, used, levels)
+        bridged: Bridged = model.bridge(states, projected, base=of.bridge_cache or [], bypass=of.bypass, used=used)
+        return bridged
+
+    if not isinstance(fetched, JointFetch):
+        return bridge(encoding, fetched.indices, used, fetched.levels)
     views, failed = fetched.seen.views, torch.zeros_like(fetched.counts, dtype=torch.bool)
-    if model.bridge.places_tokens and not encoding.bypass:
 
-        def read(numbers: Tensor, indices: Tensor, used: Tensor, levels: Tensor | None) -> Sequence[Tensor]:
-            assert encoding.pieces is not None, "encodings for bridges that place tokens have wordpieces"
-            pieces = views.pick(encoding.pieces, "pieces", numbers)
-            return [pieces.take_along_dim(indices[..., None, None], 1)]
-
-        (pieces,) = fetched.assembled(read, used)
-        return model.bridge_pieces(encoding, used, pieces, view=fetched.view, **fetched.placement())
-
-    def bridge(numbers: Tensor, indices: Tensor, used: Tensor, levels: Tensor | None) -> Sequence[Tensor]:
-        bridged = model.bridge_fetched(_bases(model, encoding, views, numbers), indices, used, levels)
+    def bridge_views(numbers: Tensor, indices: Tensor, used: Tensor, levels: Tensor | None) -> Sequence[Tensor]:
+        bridged = bridge(_bases(model, encoding, views, numbers), indices, used, levels)
         if bridged.failed is not None:
             failed[views.slots[numbers].to(failed.device)[bridged.failed]] = True
         return [bridged.tokens]
 
-    (tokens,) = fetched.assembled(bridge, used)
+    (tokens,) = fetched.assembled(bridge_views, used)
     return Bridged(tokens, failed=failed)
 
 
@@ -323,14 +295,15 @@ def _bases(model: Any, encoding: ImageEncoding, views: Views, numbers: Tensor) -
         return encoding.select(numbers)
     features, mask = (views.pick(getattr(encoding, name), name, numbers) for name in ("features", "patch_mask"))
     unread = {"textures": features[:, :0], "seeds": mask.new_zeros(len(features), dtype=torch.int64)}
-    return model.encode_fields(None, mask, {"features": features}, given_fields=unread, bypass=encoding.bypass)
+    bases: ImageEncoding = model.encode_image(None, mask, features=features, **unread, bypass=encoding.bypass)
+    return bases
 
 
 # ---- positions and planes, beside embeddings ------------------------------------------------------------------------
 
 
 def positions_and_planes(
-    core: Core,
+    core: Any,
     input_ids: Tensor,
     encoding: ImageEncoding,
     fetched: FetchResult | None = None,
@@ -339,7 +312,7 @@ def positions_and_planes(
     placed: Tensor | None = None,
     attention_mask: Tensor | None = None,
 ) -> tuple[Tensor | None, Tensor | None]:
-    """`EmbeddedPrompt.positions` and `EmbeddedPrompt.planes` of prompts [B, S]; None for models without them.
+    """`position_ids` and `prompt_planes` (`EmbeddedPrompt.read`) of prompts [B, S]; None for models without them.
 
     `encoding`: the image of each slot; `fetched`: from `image_tokens`, None: the prompts hold base tokens alone;
     `context`: the inputs of its scorer; `placed`, `attention_mask`: see `spatial_positions`.
@@ -373,7 +346,7 @@ def image_places(encoding: ImageEncoding, fetched: FetchResult | None = None) ->
 
 
 def image_planes(
-    core: Core, encoding: ImageEncoding, fetched: FetchResult | None = None, context: FetchContext | None = None
+    core: Any, encoding: ImageEncoding, fetched: FetchResult | None = None, context: FetchContext | None = None
 ) -> Tensor:
     """[I, positions, 3, D]: the states that the language model's first layers add to each image's tokens (`DeepStack`).
 
@@ -393,7 +366,7 @@ def image_planes(
     return planes
 
 
-def _fetched_planes(core: Core, context: FetchContext, fetched: FetchResult) -> Tensor:
+def _fetched_planes(core: Any, context: FetchContext, fetched: FetchResult) -> Tensor:
     """[I, K, 3, D]: the planes of fetched tokens, see `image_planes`."""
     scorer = core.fetcher.scorer(fetched.strategy) if fetched.strategy in SCORERS else None  # none for "given" patches
     stack = core.deepstack

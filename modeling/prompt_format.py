@@ -122,11 +122,13 @@ class Layout(nn.Module):
     """The tokens that a language model expects around an image's tokens [M + K, D], here none; `width`: D.
 
     Attributes:
-        adds: whether there are such tokens, or base tokens are left out.
+        adds: whether there are such tokens.
+        shows_base: whether prompts hold base tokens.
         spatial: whether a token's position is its place in the image (`prompt.spatial_positions`), not its number.
     """
 
     adds: ClassVar[bool] = False
+    shows_base: ClassVar[bool] = True
     spatial: ClassVar[bool] = False
 
     def __init__(self, width: int) -> None:
@@ -203,7 +205,7 @@ class IndicatorLayout(Layout):
 class FetchedLayout(Layout):
     """Fetched tokens alone: the prompt has no base tokens."""
 
-    adds = True
+    shows_base = False
 
     @staticmethod
     def positions(rows: int) -> tuple[int, int]:
@@ -212,9 +214,6 @@ class FetchedLayout(Layout):
     @staticmethod
     def base_places(tokens: int) -> Tensor:
         return torch.arange(0)
-
-    def forward(self, base: Tensor, indicators: Tensor | None) -> Framed:
-        return base[:, :0], None
 
 
 @LAYOUTS.register("qwen3_vl")

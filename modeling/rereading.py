@@ -18,10 +18,10 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from .image_encoding import READ_WELL, ImageEncoding
+from .image_encoding import ImageEncoding
 from .image_loading import Source
-from .image_processing_arr_coc import ArrCocImageProcessor, Placement
-from .wordpieces import COLUMNS, GivenWords, Word
+from .image_processing_arr_coc import Original, Placement
+from .wordpieces import GivenWords, Word
 
 SURE = 0.95
 """The confidence below which a word is read again."""
@@ -83,46 +83,6 @@ class Crop(NamedTuple):
     y: int
     width: int
     height: int
-
-
-class Original(NamedTuple):
-    """What a view's unsure words are read from again.
-
-    Attributes:
-        image: the view, RGB.
-        placement: its place in the square of `side` px.
-        as_pixels: the image processor's, a sheet uint8 [H, W, 3] -> float32 [3, H, W].
-        least: the confidence of all words below which none is read again, as the view gets tiles then.
-    """
-
-    image: Image.Image
-    placement: Placement
-    side: int
-    as_pixels: Callable[[np.ndarray], np.ndarray]
-    least: float = 0.0
-
-
-def with_originals(
-    words: Sequence[GivenWords | None],
-    processor: ArrCocImageProcessor,
-    images: Sequence[Image.Image],
-    tiled: Sequence[bool] | None = None,
-) -> list[GivenWords | None]:
-    """The given words of views; where a text reader reads, it reads unsure words again from the view's own pixels.
-
-    `tiled`: whether an image gets tiles if its overview is not read well; then only these are read again.
-    """
-    if processor.patch_size != COLUMNS:
-        return list(words)
-    known = list[GivenWords | None]()
-    for number, (given, image) in enumerate(zip(words, images, strict=True)):
-        if given is None or given.partial:
-            place = processor.place((image.height, image.width), processor.size["height"], bool(processor.do_resize))
-            least = READ_WELL if tiled is not None and tiled[number] else 0.0
-            original = Original(image, place, processor.size["height"], processor.as_pixels, least)
-            given = replace(given or GivenWords([], partial=True), original=original)
-        known.append(given)
-    return known
 
 
 def reread(

@@ -18,14 +18,12 @@ from transformers.utils import logging
 from .budgets import AS_SEEN, SPREADS, TILING, UNPOOLED, VIEW_OPTIONS, VIEWS_AT_ONCE, ViewOptions, Window, pooling
 from .configuration_arr_coc import COMPRESSION
 from .documents import open_document
-from .fetcher import FetchChoices
-from .image_encoding import AHEAD, UPRIGHT, ImageEncoding, Tiles, Tiling, confidence_of, no_pixels
+from .image_encoding import READ_WELL, ImageEncoding, Tiles, Tiling, confidence_of, no_pixels
 from .image_loading import Encoded, Loaded, Source, boxes_on_image, check_print, turn_box
 from .image_processing_arr_coc import (
     ArrCocImageProcessor,
     Box,
     boxes_to_patches,
-    least_scale,
     patches_of_placement,
     plan_tiles,
     print_scale,
@@ -33,12 +31,17 @@ from .image_processing_arr_coc import (
 )
 from .pretrained import device_of
 from .printed_lines import TextLayer
-from .prompt import Core
-from .rereading import with_originals
-from .views import SelectedSlots, arrange, ask_tiles, relevance_of
 from .vision_tower import checksums, textures
 from .word_sources import PageToRead, PageWords, check_words, given_words, read_strips, words_of_each, words_of_page
 from .wordpieces import GivenWords
+
+UPRIGHT, AHEAD, FEWEST = 0.85, 0.1, 4
+"""The least legibility of an upright page; by how much a turned page has to exceed its own; the fewest characters."""
+
+LARGE, LEAST_OF_LARGE = 1.25, 0.5
+"""Characters in a patch with text, at most, of large print, and its least legibility when worn. On the pages of
+`READ_WELL`: 1.0 to 1.1 characters with lines of 30 px, 1.2 to 1.5 of 16 to 20 px, 2.3 of 9 px; print of 3 px, which is
+not seen as text, has 1.0 to 1.8 with a legibility of 0.1 to 0.3."""
 
 PATIENCE = 2.0
 """Seconds of encoding after which a progress bar is shown."""
@@ -79,7 +82,7 @@ def _is_number(value: Any, *, whole: bool = False) -> bool:
 
 
 def encode_sources(
-    core: Core, processor: ArrCocImageProcessor, documents: Sequence[Sequence[Source]], options: ViewOptions
+    core: Any, processor: ArrCocImageProcessor, documents: Sequence[Sequence[Source]], options: ViewOptions
 ) -> ImageEncoding:
     """Encodes the overviews of all sources, and the tiles of large ones, in chunks of bounded memory.
 
@@ -92,7 +95,7 @@ def encode_sources(
     sources = [source for document in documents for source in document]
     vision = core.config.vision_config
     grid = processor.size["height"] // vision.patch_size
-    scale, pools = least_scale(options.tiles, options.tile_scale), list[int]()
+    scale, pools = options.least_scale, list[int]()
     for document in documents:
         many = len(document) > UNPOOLED or options.max_base_tokens is not None
         pools.append(pooling(grid // COMPRESSION, len(document), options.max_base_tokens) if many else 1)
@@ -105,7 +108,7 @@ def encode_sources(
             f"max_base_tokens: expected base tokens in rows to pool them; got compressor {vision.compressor!r}"
         )
     most, rows = max(map(len, documents)), math.ceil(grid // COMPRESSION / pool)
-    base = most * (rows**2 + sum(core.layout.positions(rows)))
+    base = most * (rows**2 * core.layout.shows_base + (sum(core.layout.positions(rows)) if core.layout.adds else 0))
     limit = getattr(core.config.text_config, "max_position_embeddings", None)
     if limit is not None and base >= limit:
         expected = f"sources whose base tokens leave room in {limit} tokens of context"
@@ -130,7 +133,7 @@ def encode_sources(
     del read
     if not isinstance(options.tiles, int):
         for row, page in enumerate(pages):
-            if page.lines is None and encoding.reads_well(row):  # tiles would show nothing new
+            if page.lines is None and _reads_well(encoding.characters, row):  # tiles would show nothing new
                 windows[row] = []
     if any(page != PageWords() for page in pages):
         encoding.words = [(page.source, page.engine, page.warning) for page in pages]
@@ -152,8 +155,31 @@ def encode_sources(
     return upright(core, processor, encoding, sources, again)
 
 
+def _reads_well(characters: Tensor | None, row: int) -> bool:
+    """Whether a text reader read the overview of a source well, or large print."""
+    if characters is None:
+        return False
+    count, total = characters[row].sum(0).tolist()
+    large = count <= LARGE * int((characters[row, :, 0] > 0).sum())
+    return bool(count and total >= (LEAST_OF_LARGE if large else READ_WELL) * count)
+
+
+def may_be_turned(encoding: ImageEncoding, row: int) -> bool:
+    """Whether the network read a source, and less well than an upright page."""
+    if encoding.characters is None or (encoding.words is not None and encoding.words[row][0] != "network"):
+        return False
+    if encoding.tiling is not None and encoding.tiling.windows[row]:  # the overview does not show the print
+        return False
+    views, tiles = encoding.characters[row : row + 1], encoding.tiles
+    if tiles is not None and tiles.characters is not None and (tiles.sources == row).any():
+        views = tiles.characters[(tiles.sources == row).to(tiles.characters.device)]
+    count, total = views.sum((0, 1)).tolist()
+    enough = encoding.characters[row, :, 0].sum() >= FEWEST
+    return bool(enough and (not count or total < UPRIGHT * count))
+
+
 def upright(
-    core: Core,
+    core: Any,
     processor: ArrCocImageProcessor,
     encoding: ImageEncoding,
     sources: Sequence[Source],
@@ -166,10 +192,10 @@ def upright(
     given_sizes = encoding.source_sizes = [(source.height, source.width) for source in sources]
     if core.vision_tower.text_reader is None or any(source.turned for source in sources):
         return encoding
-    known, turned = encoding.word_sources(), [*sources]
+    known, turned = encoding.words or [("network", "", "")] * len(sources), [*sources]
     words, turns = [*known], False
     for row, source in enumerate(sources):
-        if source.second is None and encoding.may_be_turned(row):
+        if source.second is None and may_be_turned(encoding, row):
             degrees, warning = _turn_of(core, processor, encoding, row, source)
             turned[row], turns = source.turn(degrees), turns or degrees != 0
             words[row] = (*words[row][:2], "; ".join(filter(None, (words[row][2], warning))))
@@ -182,7 +208,7 @@ def upright(
 
 
 def _turn_of(
-    core: Core, processor: ArrCocImageProcessor, encoding: ImageEncoding, row: int, source: Source
+    core: Any, processor: ArrCocImageProcessor, encoding: ImageEncoding, row: int, source: Source
 ) -> tuple[int, str]:
     """The degrees by which a source has to be turned, as its view with the most text reads best, and a warning."""
     assert encoding.characters is not None
@@ -220,7 +246,7 @@ def _most_tiles(windows: Sequence[Sequence[Window]], documents: Sequence[Sequenc
 
 
 def windows_of(source: Source, options: ViewOptions, processor: ArrCocImageProcessor, scale: float) -> list[Window]:
-    """The tiles that a source can have at the `least_scale`; reads its pixels only if its size asks for tiles."""
+    """The tiles that a source can have at the `scale`; reads its pixels only if its size asks for tiles."""
     side = processor.size["height"]
     if side >= scale * max(source.height, source.width):
         return []
@@ -236,7 +262,7 @@ def windows_of(source: Source, options: ViewOptions, processor: ArrCocImageProce
 
 
 def _encode_overviews(
-    core: Core,
+    core: Any,
     processor: ArrCocImageProcessor,
     sources: Sequence[Source],
     seen: Sequence[bool],
@@ -246,7 +272,7 @@ def _encode_overviews(
 ) -> ImageEncoding:
     """Overviews [P]; with several sources, without the states for fetched tokens, which are computed on demand.
 
-    `tiled`: see `with_originals`; None: no words are read again.
+    `tiled`: see `ArrCocImageProcessor.with_originals`; None: no words are read again.
     """
     parts = []
     for start in _starts(len(sources), "page"):
@@ -256,24 +282,25 @@ def _encode_overviews(
             words.append(_given(core, page, (0, 0, source.width, source.height)))
         if _need_no_pixels(words, core):
             mask = patch_masks(processor, [(source.height, source.width) for source in some])
-            parts.append(core.encode_words(words, mask, pool=pool))
+            known = core.vision_tower.unseen_fields(words, mask.shape[1])
+            parts.append(replace(core.encode_image(None, mask, pool=pool, **known), unseen=True))
             continue
         images = [source.load() for source in some]
         _warn(processor, images, seen[chunk], alone=len(sources) == 1)
         if tiled is not None:
-            words = with_originals(words, processor, images, tiled[chunk])
+            words = processor.with_originals(words, images, tiled[chunk])
         inputs = processor(Loaded(images), return_tensors="pt", readable_px=None)
         parts.append(core.encode_image(inputs["pixel_values"], inputs["patch_mask"], pool=pool, words=words))
     if len(sources) > 1:
         parts = [replace(part, semantic_cache=[], bridge_cache=None) for part in parts]
-    return replace(parts[0].join(*parts[1:]), joined=False)
+    return parts[0] if len(parts) == 1 else replace(parts[0].join(*parts[1:]), joined=False)
 
 
 # ---- words from elsewhere -----------------------------------------------------------------------------------------
 
 
 def words_of_sources(
-    core: Core, processor: ArrCocImageProcessor, sources: Sequence[Source], words: Any
+    core: Any, processor: ArrCocImageProcessor, sources: Sequence[Source], words: Any
 ) -> list[PageWords]:
     """The words of each source by the option `words` (see `ViewOptions`); the network's from models that read no text.
 
@@ -306,13 +333,13 @@ def words_of_sources(
     return pages
 
 
-def _need_no_pixels(words: Sequence[GivenWords | None], core: Core) -> TypeGuard[list[GivenWords]]:
+def _need_no_pixels(words: Sequence[GivenWords | None], core: Any) -> TypeGuard[list[GivenWords]]:
     """Whether all words of views are known, and the model by itself reads nothing else."""
     known = not core.vision_tower.keeps_depths and not any(each is None or each.partial for each in words)
     return known and core.bridge.places_tokens
 
 
-def _given(core: Core, page: PageWords, window: Window) -> GivenWords | None:
+def _given(core: Any, page: PageWords, window: Window) -> GivenWords | None:
     if page.lines is None:
         return None
     vision = core.config.vision_config
@@ -326,7 +353,7 @@ CROWDED = 0.005
 """The largest share of a view's wordpieces that find no slot."""
 
 
-def _windows_of_words(core: Core, page: PageWords, source: Source) -> list[Window]:
+def _windows_of_words(core: Any, page: PageWords, source: Source) -> list[Window]:
     """The tiles of a source with known words: the fewest in which each wordpiece finds a slot; none if the overview
     is enough."""
     vision, reader = core.config.vision_config, core.vision_tower.text_reader
@@ -348,7 +375,7 @@ def _windows_of_words(core: Core, page: PageWords, source: Source) -> list[Windo
 
 
 @torch.no_grad()
-def with_features(core: Core, processor: ArrCocImageProcessor, encoding: ImageEncoding) -> ImageEncoding:
+def with_features(core: Any, processor: ArrCocImageProcessor, encoding: ImageEncoding) -> ImageEncoding:
     """The encoding with the features of pages that were not looked at, for scorers that read them.
 
     Raises:
@@ -408,7 +435,7 @@ def _starts(views: int, unit: str) -> Iterator[int]:
 
 
 def _encode_tiles(
-    core: Core,
+    core: Any,
     processor: ArrCocImageProcessor,
     sources: Sequence[Source],
     pages: Sequence[PageWords],
@@ -431,7 +458,7 @@ def _encode_tiles(
                     row, image = number, sources[number].load()
                 squares.append(image.crop(window))
             if reread:
-                words = with_originals(words, processor, squares)
+                words = processor.with_originals(words, squares)
             inputs = processor(Loaded(squares), return_tensors="pt", readable_px=None)
             mask, fields = inputs["patch_mask"].bool(), tower.tile_features(inputs["pixel_values"].to(device), words)
         parts.append(
@@ -464,42 +491,6 @@ def _itself(value: Any, *_: Any) -> Any:
     return value
 
 
-# ---- running back to the pixels -----------------------------------------------------------------------------------
-
-
-def select_views(
-    core: Core,
-    selected: SelectedSlots,
-    encoding: ImageEncoding,
-    choices: FetchChoices,
-    *,
-    spread: str = "joint",
-    boxes: Sequence[Sequence[Box]] | None = None,
-) -> SelectedSlots:
-    """Extends slots of overviews to all views; encodes tiles that the question asks for.
-
-    Args:
-        encoding: of the sources, before slots were selected.
-        choices: how patches are fetched; `relevance` [I, N] is that of the overviews.
-        spread: see `ViewOptions`.
-        boxes: of each slot, for strategy "oracle", px of the source.
-    """
-    index = torch.arange(len(encoding)) if selected.image_index is None else selected.image_index.cpu()
-    rows: list[list[int]] | None = None
-    if encoding.tiling is not None:
-        rows = [[] for _ in index]
-        if selected.budget:
-            counts = selected.rows.bincount(minlength=len(selected.input_ids)).tolist()
-            shown = [sources.tolist() for sources in index.split(counts)]  # by each prompt
-            scores = core.fetcher.scorer(choices.strategy or core.config.fetcher_config.strategy)(selected.context)
-            rows = ask_tiles(encoding, shown, scores.sigmoid().masked_fill(~selected.context.patch_mask, 0.0))
-    views = arrange(encoding, index, rows, spread)
-    context = selected.context
-    if boxes is not None:
-        context = replace(context, relevance=relevance_of(views, boxes, encoding.side).to(context.features.device))
-    return replace(selected, views=views, context=context)
-
-
 # ---- ground truth -------------------------------------------------------------------------------------------------
 
 
@@ -529,7 +520,8 @@ def boxes_on_images(boxes: Sequence[Sequence[Box]], batch: Any) -> list[list[Box
 def relevance_of_boxes(batch: Any, processor: ArrCocImageProcessor) -> Tensor:
     """[I, N] 1 on the patches under the boxes of each slot."""
     rows, encoding = [], batch.encoding
+    sources = encoding.known_sources() or []
     for slot, slot_boxes in zip(batch.slots, batch.boxes or (), strict=True):
-        mapped = processor.map_boxes(slot_boxes, *encoding.read_sizes[slot])
+        mapped = processor.map_boxes(slot_boxes, sources[slot].height, sources[slot].width)
         rows.append(torch.from_numpy(boxes_to_patches(mapped, encoding.side, processor.patch_size)).flatten())
     return torch.stack(rows).float().to(encoding.tokens.device)

@@ -1,4 +1,4 @@
-"""The views that a question fetches from, one budget over all of them, what was fetched, and its tokens.
+"""The views that a question fetches from, its image slots, and what was fetched.
 
 Notation: B prompts, S their length, I image slots, V views (the overviews of all slots, then their tiles), R tiles of
 an encoding, G side of the fine grid, N = G*G patches, M base tokens, K fetched tokens (the largest number of any slot),
@@ -8,6 +8,7 @@ D language-model width. Windows are x0, y0, x1, y1 in px of the source, ends exc
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, ClassVar, Self
 
 import torch
@@ -15,23 +16,15 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from .allocators import ALLOCATORS
 from .bridges import FOREMOST
 from .budgets import VIEWS_AT_ONCE, Window
-from .fetcher import FetchChoices, FetchResult, PatchesOf, RunningBackFetcher, positions_of
+from .checks import is_one
+from .fetcher import FetchResult, GroupFetch, PatchesOf
 from .grid_encoder import spread_regions
 from .image_encoding import ImageEncoding, Tiles, Tiling
 from .image_processing_arr_coc import Box, boxes_to_patches, square_of
-from .scorers import (
-    EMPTY,
-    FetchContext,
-    SaliencyScorer,
-    Scorer,
-    is_uninformative,
-    saliency,
-    unit_range,
-    warn_of_fallback,
-)
+from .prompt_format import NOT_ON_THE_PAGE
+from .scorers import FetchContext
 
 
 @dataclass(frozen=True)
@@ -88,6 +81,103 @@ class Views:
         start, end = (windows[:, :2] + corner.cpu().flip(-1) * size for corner in regions.split(2, -1))
         return torch.cat((start, end), -1)
 
+    def context_of(self, context: FetchContext, numbers: Tensor) -> FetchContext:
+        """The scorer's inputs for the views `numbers` [n]; `context` is that of the overviews [I]."""
+        of_slots = context.select(self.slots[numbers])
+        picked: dict[str, Any] = {}
+        for name in ("features", "textures", "patch_mask", "seeds", "depths", "pieces"):
+            overviews = getattr(context, name)  # depths and pieces were not kept in encodings of earlier versions
+            known = overviews is not None and (self.tiles is None or getattr(self.tiles, name) is not None)
+            picked[name] = self.pick(overviews, name, numbers) if known else None
+        seeds = picked["seeds"]
+        tile = (numbers >= self.overviews).to(seeds.device)
+        picked["seeds"] = torch.where(tile, (seeds * 1_000_003 + of_slots.seeds) % 2**31, seeds)
+        picked["relevance"] = None if context.relevance is None else context.relevance[numbers]
+        # The language model has not read tiles; scorers that need its attention raise an error.
+        return replace(of_slots, **picked, attention=of_slots.attention if self.whole else None)
+
+    def seen_before(self, evidence: Tensor, side: int) -> Tensor:
+        """[V, N] bool: patches whose centre is in an earlier view of the same source.
+
+        Tiles come before overviews, which are coarser; of tiles, those with more `evidence` [V], ties by number.
+        """
+        count, first = len(self.slots), self.overviews
+        ranks = evidence.clone()
+        ranks[:first] = float("-inf")
+        order = ranks.sort(descending=True, stable=True).indices
+        place = torch.empty_like(order)
+        place[order] = torch.arange(count)
+        centres, hidden = self.centres(side), torch.zeros(count, side * side, dtype=torch.bool)
+        for view in range(first, count):
+            later = ((self.slots == self.slots[view]) & (place > place[view])).nonzero()[:, 0]
+            hidden[later] |= _within(centres[later], self.windows[view].tolist())
+        return hidden
+
+    def by_slot(
+        self,
+        groups: Sequence[GroupFetch],
+        scores: Tensor,
+        relevance: Tensor,
+        hidden: Tensor,
+        *,
+        mask: Tensor,
+        begun: Tensor | None,
+        failed: Tensor,
+    ) -> "JointFetch":
+        """The result for each slot, from those of groups of slots over their views.
+
+        `scores`, `relevance`, `hidden`, `mask`, `begun`: [V, N] of all views, see `RunningBackFetcher.choose`;
+        `failed`: [V] bool, where a simpler scorer replaced the strategy's.
+        """
+        slots, patches = self.slots, scores.shape[1]
+        parts: dict[int, dict[str, Tensor]] = {}
+        rooms: dict[int, int] = {}
+        ranks = [fetched.ranks()[0] for _, _, fetched in groups]
+        for (group, numbers, fetched), rank in zip(groups, ranks, strict=True):
+            flat = fetched.indices[0, : int(fetched.counts[0])]
+            rows = {"view": numbers.to(flat.device)[flat // patches], "indices": flat % patches}
+            rows["order"] = rank[: len(flat)]
+            for name in ("weights", "levels"):
+                if (row := getattr(fetched, name)) is not None:
+                    rows[name] = row[0, : len(flat)]
+            wanted: list[int] = []
+            for slot in group:
+                own = slots.to(flat.device)[rows["view"]] == slot
+                part = parts[slot] = {name: row[own] for name, row in rows.items()}
+                if begun is not None:
+                    twice = 1 + (part["order"] < FOREMOST).long()
+                    wanted.append(int((begun[part["view"], part["indices"]] * twice).sum()))
+            if fetched.room is not None:
+                rooms.update(zip(group, _shared(int(fetched.room[0]), wanted), strict=True))
+        count = len(slots) - len(self.tile_rows)
+        counts = torch.tensor([len(parts[slot]["view"]) for slot in range(count)], device=scores.device)
+        room = torch.tensor([rooms[slot] for slot in range(count)], device=scores.device) if rooms else None
+        budget = int((counts if room is None else torch.maximum(counts, room)).max())
+        whole = dict[str, Tensor]()
+        for name in parts[0]:
+            own_rows = [parts[slot][name] for slot in range(count)]
+            whole[name] = pad_sequence([F.pad(row, (0, budget - len(row))) for row in own_rows], True)
+        used = torch.arange(budget, device=counts.device) < counts[:, None]
+        whole["order"] = whole["order"].masked_fill(~used, budget)
+        first = groups[0][2]
+        return JointFetch(
+            **whole,
+            scores=scores[:count],
+            relevance=relevance[:count],
+            is_padding=~mask[whole["view"], whole["indices"]] & used,
+            budget=budget,
+            strategy=first.strategy,
+            allocator=first.allocator,
+            counts=counts,
+            wanted=counts,
+            tokens=counts,
+            fell_back=failed[:count],
+            bypassed=torch.zeros_like(counts, dtype=torch.bool),
+            is_ragged=bool((counts < budget).any()),
+            room=room,
+            seen=Seen(self, relevance, hidden),
+        )
+
 
 def arrange(
     encoding: ImageEncoding, image_index: Tensor, rows: Sequence[Sequence[int]] | None, spread: str = "joint"
@@ -103,7 +193,9 @@ def arrange(
     slots = [*range(len(shown)), *(slot for slot, own in enumerate(rows) for _ in own)]
     flat = [row for own in rows for row in own]
     side = encoding.features.shape[-1]
-    sizes = encoding.read_sizes or [(side, side)] * len(encoding.features)
+    sizes = encoding.source_sizes or [(side, side)] * len(encoding.features)
+    if encoding.sources is not None:  # turned upright
+        sizes = [(source.height, source.width) for source in encoding.sources]
     windows: list[Any] = [(0, 0, sizes[number][1], sizes[number][0]) for number in shown]
     if tiles is not None:
         windows += [tuple(tiles.windows[row].tolist()) for row in flat]
@@ -111,7 +203,7 @@ def arrange(
     return Views(torch.tensor(slots), squares, torch.tensor(flat, dtype=torch.int64), tiles, spread)
 
 
-def ask_tiles(encoding: ImageEncoding, shown: Sequence[Sequence[int]], relevance: Tensor) -> list[list[int]]:
+def _ask_tiles(encoding: ImageEncoding, shown: Sequence[Sequence[int]], relevance: Tensor) -> list[list[int]]:
     """The tiles that questions ask for, encoded if they were not yet: rows of `encoding.tiles` for each slot.
 
     `shown`: the sources that each prompt shows; `relevance`: [I, N] of their overviews, 0 on padding.
@@ -197,40 +289,45 @@ class SelectedSlots:
     image_index: Tensor | None = None
     views: Views | None = None
 
-    def select(self, index: Tensor) -> "SelectedSlots":
-        """The prompts at `index`, of prompts with one slot each."""
-        index = index.to(self.input_ids.device)
-        names = ("input_ids", "query_mask", "embeds", "taken", "attention_mask", "image_index")
-        rows = {name: getattr(self, name) for name in names}
-        own: dict[str, Any] = {name: None if value is None else value[index] for name, value in rows.items()}
-        encoding, context = self.encoding.select(index), self.context.select(index)
-        return replace(self, **own, encoding=encoding, context=context, rows=torch.arange(len(index)), views=None)
 
+def select_views(
+    core: Any,
+    selected: SelectedSlots,
+    encoding: ImageEncoding,
+    strategy: str | None,
+    *,
+    spread: str = "joint",
+    boxes: Sequence[Sequence[Box]] | None = None,
+) -> SelectedSlots:
+    """Extends slots of overviews to all views; encodes tiles that the question asks for.
 
-def context_of(views: Views, context: FetchContext, numbers: Tensor) -> FetchContext:
-    """The scorer's inputs for the views `numbers` [n]; `context` is that of the overviews [I]."""
-    of_slots = context.select(views.slots[numbers])
-    picked: dict[str, Any] = {}
-    for name in ("features", "textures", "patch_mask", "seeds", "depths", "pieces"):
-        overviews = getattr(context, name)  # depths and pieces were not kept in encodings of earlier versions
-        known = overviews is not None and (views.tiles is None or getattr(views.tiles, name) is not None)
-        picked[name] = views.pick(overviews, name, numbers) if known else None
-    seeds = picked["seeds"]
-    tile = (numbers >= views.overviews).to(seeds.device)
-    picked["seeds"] = torch.where(tile, (seeds * 1_000_003 + of_slots.seeds) % 2**31, seeds)
-    picked["relevance"] = None if context.relevance is None else context.relevance[numbers]
-    # The language model has not read tiles; scorers that need its attention raise an error.
-    return replace(of_slots, **picked, attention=of_slots.attention if views.whole else None)
-
-
-def relevance_of(views: Views, boxes: Sequence[Sequence[Box]], side: int) -> Tensor:
-    """[V, N] float32: 1 on the patches of each view under the `boxes` of its slot, px of the source."""
-    rows = []
+    Args:
+        core: an `ArrCocModel`.
+        encoding: of the sources, before slots were selected.
+        strategy: the scorer that asks for tiles; None: as configured.
+        spread: see `ViewOptions`.
+        boxes: of each slot, for strategy "oracle", px of the source.
+    """
+    index = torch.arange(len(encoding.features)) if selected.image_index is None else selected.image_index.cpu()
+    rows: list[list[int]] | None = None
+    if encoding.tiling is not None:
+        rows = [[] for _ in index]
+        if selected.budget:
+            counts = selected.rows.bincount(minlength=len(selected.input_ids)).tolist()
+            shown = [sources.tolist() for sources in index.split(counts)]  # by each prompt
+            scores = core.fetcher.scorer(strategy or core.config.fetcher_config.strategy)(selected.context)
+            rows = _ask_tiles(encoding, shown, scores.sigmoid().masked_fill(~selected.context.patch_mask, 0.0))
+    views = arrange(encoding, index, rows, spread)
+    if boxes is None:
+        return replace(selected, views=views)
+    relevance = []  # [V, N]: 1 on the patches of each view under the boxes of its slot
     for slot, (x0, y0, x1, _) in zip(views.slots.tolist(), views.windows.tolist(), strict=True):
-        unit = side / (x1 - x0)  # patches per px
+        unit = encoding.side / (x1 - x0)  # patches per px
         mapped = [((a - x0) * unit, (b - y0) * unit, (c - x0) * unit, (d - y0) * unit) for a, b, c, d in boxes[slot]]
-        rows.append(torch.from_numpy(boxes_to_patches(mapped, side, 1)).flatten())
-    return torch.stack(rows).float()
+        relevance.append(torch.from_numpy(boxes_to_patches(mapped, encoding.side, 1)).flatten())
+    device = selected.context.features.device
+    context = replace(selected.context, relevance=torch.stack(relevance).float().to(device))
+    return replace(selected, views=views, context=context)
 
 
 # ---- of several views -------------------------------------------------------------------------------------------
@@ -255,7 +352,7 @@ TokensOfViews = Callable[[Tensor, Tensor, Tensor, Tensor | None], Sequence[Tenso
 """Numbers of views [n], indices of tokens [n, k], bool [n, k], False on padding, levels or None -> [n, k, ...] each."""
 
 
-@dataclass
+@dataclass(kw_only=True)
 class JointFetch(FetchResult):
     """The fetched patches of several views; `scores` and `relevance` are those of the overviews.
 
@@ -265,9 +362,9 @@ class JointFetch(FetchResult):
         seen: the views.
     """
 
-    view: Tensor = None  # type: ignore[assignment]  # fields behind those with defaults need one
-    order: Tensor = None  # type: ignore[assignment]
-    seen: Seen = field(default=None, metadata={"shared": True})  # type: ignore[assignment]
+    view: Tensor
+    order: Tensor
+    seen: Seen = field(metadata={"shared": True})
 
     PER_TOKEN: ClassVar[tuple[str, ...]] = (*FetchResult.PER_TOKEN, "view", "order")
 
@@ -324,7 +421,15 @@ class JointFetch(FetchResult):
     def of_patches(self, make: PatchesOf, context: FetchContext) -> Tensor:
         """As `FetchResult.of_patches`, each token in its own view; 0 on entries that only fill the rectangle."""
         views = self.seen.views
-        return self.assembled(lambda own, at, _, levels: [make(context_of(views, context, own), at, levels)])[0]
+        return self.assembled(lambda own, at, _, levels: [make(views.context_of(context, own), at, levels)])[0]
+
+    def pieces(self, pieces: Tensor, used: Tensor | None = None) -> Tensor:
+        """As `FetchResult.pieces`, each token in its own view; `used` [I, K]: True on fetched tokens, or None."""
+        pick = partial(self.seen.views.pick, pieces, "pieces")
+        return self.assembled(lambda own, at, *_: [pick(own).take_along_dim(at[..., None, None], 1)], used)[0]
+
+    def placement(self) -> dict[str, Any]:
+        return {**super().placement(), "view": self.view}
 
     def assembled(self, make: TokensOfViews, used: Tensor | None = None) -> list[Tensor]:
         """Tensors [I, K, ...] of all fetched tokens, made for some views at a time; 0 on entries that fill a row.
@@ -364,202 +469,6 @@ class JointFetch(FetchResult):
         return slots, places, self.view[slots, places], self.indices[slots, places], levels
 
 
-# ---- one budget over all views of a prompt --------------------------------------------------------------------------
-
-FOCUS = 3.0
-"""The factor of a view's highest score that is added to all of its scores, when views compete.
-
-A scorer that was trained on single pages finds something on each page: at 0, patches of other tiles come between those
-of the answer; 3 and 8 are about equal (42 questions about A4 pages, an earlier model).
-"""
-
-
-def fetch_over_views(
-    fetcher: RunningBackFetcher, scorer: Scorer, selected: SelectedSlots, choices: FetchChoices
-) -> JointFetch:
-    """`RunningBackFetcher.forward` for slots with several views: `selected.budget` fetched tokens for each prompt.
-
-    Raises:
-        ValueError: what `RunningBackFetcher.forward` refuses; `patches`, which are those of one grid; and `relevance`
-            of overviews alone.
-    """
-    assert selected.views is not None
-    if choices.patches is not None:
-        received = f"{len(selected.views.slots)} views"
-        raise ValueError(f"patches: expected them of images, not of documents or of images in tiles; got {received}")
-    views, side = selected.views, selected.context.features.shape[-1]
-    given = selected.context.relevance
-    if given is not None and len(given) != len(views.slots):
-        received = f"{len(given)} for {len(views.slots)} views"
-        raise ValueError(f"relevance: expected that of images without tiles; got {received}")
-    tiles = len(views.tile_rows)
-    if scorer.reads_attention and tiles:
-        expected, strategy = 'images without tiles (tiles="never")', choices.strategy or fetcher.config.strategy
-        raise ValueError(f'strategy "{strategy}": expected {expected}; got {tiles} tiles')
-    parts = torch.arange(len(views.slots)).split(VIEWS_AT_ONCE)
-    contexts = [selected.context]
-    if tiles or len(parts) > 1:
-        contexts = [context_of(views, selected.context, numbers) for numbers in parts]
-    scored, masks, texts = list[Tensor](), list[Tensor](), list[Tensor]()
-    for context in contexts:
-        scored.append(scorer(context))
-        masks.append(context.patch_mask)
-        if (text := scorer.begun(context)) is not None:
-            texts.append(text)
-    scores, mask = torch.cat(scored).to(selected.context.features.device), torch.cat(masks)
-    begun = torch.cat(texts).to(scores.device) if texts else None
-    failed = _failed(scores, mask, is_uninformative(scores, mask), views, selected.rows)
-    if fetcher.training or not scorer.fetches or isinstance(scorer, SaliencyScorer):
-        failed = torch.zeros_like(failed)
-    if failed.any():
-        salient = torch.cat([saliency(context) for context in contexts])
-        scores = torch.where(failed[:, None], salient.to(scores), scores)
-        warn_of_fallback(scorer)
-    shown = scores.detach().masked_fill(~mask, float("-inf"))
-    evidence = shown.amax(1)
-    hidden = seen_before(views, evidence.cpu(), side).to(mask.device) if tiles else torch.zeros_like(mask)
-    if selected.taken is not None:
-        hidden[: len(selected.rows)].scatter_(1, selected.taken, True)
-    raised = scores + FOCUS * torch.where(evidence.isfinite(), evidence, 0.0)[:, None]
-    raised = raised.masked_fill(scores <= EMPTY, (1 + FOCUS) * EMPTY)  # below the text of all views
-    method = ALLOCATORS[choices.allocator or fetcher.config.allocator]
-    relevance = scores.sigmoid()
-    if not scorer.trained or failed.any():
-        in_range = _in_prompts(scores, views, selected.rows)
-        relevance = torch.where(failed[:, None], in_range, relevance) if scorer.trained else in_range
-    fetches = list[GroupFetch]()
-    for slots, budget in _groups(views, selected):
-        numbers = torch.cat([(views.slots == slot).nonzero()[:, 0] for slot in slots])
-        context = selected.context
-        if method.budgeter is not None and len(slots) < len(selected.rows):  # which reads the question
-            context = context.select(torch.tensor(slots))
-        rows = (raised, relevance, mask, hidden)
-        competing, relevant, real, gone = (tensor[numbers].flatten()[None] for tensor in rows)
-        candidates = int((~gone).sum())
-        if budget > candidates:
-            expected = f"at most {candidates} patches that are not fetched already"
-            raise ValueError(f"budget: expected {expected}; got {budget}")
-        if method.detail:  # which goes by relevance itself: in views, as they compete; the best one is unchanged
-            most = torch.where(evidence[numbers].isfinite(), evidence[numbers], 0.0).amax()
-            learned = scorer.trained and not failed[numbers].any()
-            relevant = (competing - FOCUS * most).sigmoid() if learned else unit_range(competing)
-        text = None if begun is None else begun[numbers].flatten()[None]
-        chosen = fetcher.choose(context, competing, relevant, real, budget, choices, gone, text)
-        fetches.append((slots, numbers, chosen))
-    fetched = _by_slot(fetches, scores, Seen(views, relevance, hidden), side, mask, begun)
-    fetched.fell_back = failed[: len(selected.rows)]
-    return fetched
-
-
-def _failed(scores: Tensor, mask: Tensor, nothing: Tensor, views: Views, rows: Tensor) -> Tensor:
-    """[V] bool: the views of prompts with a score [V, N] that is not finite, or with `nothing` [V] but flat views.
-
-    A single flat view beside others is valid: it has nothing relevant.
-    """
-    prompts, failed = rows.cpu()[views.slots].to(scores.device), torch.zeros_like(mask[:, 0])
-    infinite = (mask & ~scores.isfinite()).any(1)
-    for prompt in prompts.unique():
-        own = prompts == prompt
-        failed[own] = infinite[own].any() | nothing[own].all()
-    return failed
-
-
-def seen_before(views: Views, evidence: Tensor, side: int) -> Tensor:
-    """[V, N] bool: patches whose centre is in an earlier view of the same source.
-
-    Tiles come before overviews, which are coarser; tiles with more `evidence` [V] come before others, ties by number.
-    """
-    count, first = len(views.slots), views.overviews
-    ranks = evidence.clone()
-    ranks[:first] = float("-inf")
-    order = ranks.sort(descending=True, stable=True).indices
-    place = torch.empty_like(order)
-    place[order] = torch.arange(count)
-    centres, hidden = views.centres(side), torch.zeros(count, side * side, dtype=torch.bool)
-    for view in range(first, count):
-        later = ((views.slots == views.slots[view]) & (place > place[view])).nonzero()[:, 0]
-        hidden[later] |= _within(centres[later], views.windows[view].tolist())
-    return hidden
-
-
-def _groups(views: Views, selected: SelectedSlots) -> list[tuple[list[int], int]]:
-    """Slots that share a budget, and that budget."""
-    rows = selected.rows.tolist()
-    prompts = [[slot for slot, row in enumerate(rows) if row == prompt] for prompt in dict.fromkeys(rows)]
-    if views.spread != "each":
-        return [(slots, selected.budget) for slots in prompts]
-    shares = []
-    for slots in prompts:
-        share, rest = divmod(selected.budget, len(slots))
-        shares += [([slot], share + (number < rest)) for number, slot in enumerate(slots)]
-    return shares
-
-
-def _in_prompts(scores: Tensor, views: Views, rows: Tensor) -> Tensor:
-    """Scores [V, N] of a fixed rule in 0..1, over the range of all views of a prompt; `rows` [I]: prompts of slots."""
-    prompts, relevance = rows.cpu()[views.slots].to(scores.device), torch.zeros_like(scores)
-    for prompt in prompts.unique():
-        own = scores[prompts == prompt]
-        relevance[prompts == prompt] = unit_range(own.flatten()[None]).view_as(own)
-    return relevance
-
-
-GroupFetch = tuple[list[int], Tensor, FetchResult]
-"""Slots that share a budget, the numbers of their views, and what was fetched from all of these."""
-
-
-def _by_slot(
-    fetches: list[GroupFetch], scores: Tensor, seen: Seen, side: int, mask: Tensor, begun: Tensor | None
-) -> JointFetch:
-    """The result for each slot, from those of groups of slots over their views."""
-    slots, patches = seen.views.slots, side * side
-    parts: dict[int, dict[str, Tensor]] = {}
-    rooms: dict[int, int] = {}
-    for group, numbers, fetched in fetches:
-        flat = fetched.indices[0, : int(fetched.counts[0])]
-        rows = {"view": numbers.to(flat.device)[flat // patches], "indices": flat % patches}
-        rows["order"] = fetched.ranks()[0, : len(flat)]
-        for name in ("weights", "levels"):
-            if (row := getattr(fetched, name)) is not None:
-                rows[name] = row[0, : len(flat)]
-        wanted: list[int] = []
-        for slot in group:
-            own = slots.to(flat.device)[rows["view"]] == slot
-            part = parts[slot] = {name: row[own] for name, row in rows.items()}
-            if begun is not None:
-                twice = 1 + (part["order"] < FOREMOST).long()
-                wanted.append(int((begun[part["view"], part["indices"]] * twice).sum()))
-        if fetched.room is not None:
-            rooms.update(zip(group, _shared(int(fetched.room[0]), wanted), strict=True))
-    count = len(slots) - len(seen.views.tile_rows)
-    counts = torch.tensor([len(parts[slot]["view"]) for slot in range(count)], device=scores.device)
-    room = torch.tensor([rooms[slot] for slot in range(count)], device=scores.device) if rooms else None
-    budget = int((counts if room is None else torch.maximum(counts, room)).max())
-
-    def padded(name: str) -> Tensor:
-        rows = [parts[slot][name] for slot in range(count)]
-        return pad_sequence([F.pad(row, (0, budget - len(row))) for row in rows], True)
-
-    whole = {name: padded(name) for name in parts[0]}
-    used = torch.arange(budget, device=counts.device) < counts[:, None]
-    whole["order"] = whole["order"].masked_fill(~used, budget)
-    first = fetches[0][2]
-    return JointFetch(
-        **whole,
-        positions=positions_of(whole["indices"], side),
-        scores=scores[:count],
-        relevance=seen.relevance[:count],
-        is_padding=~mask[whole["view"], whole["indices"]] & used,
-        budget=budget,
-        strategy=first.strategy,
-        allocator=first.allocator,
-        counts=counts,
-        is_ragged=bool((counts < budget).any()),
-        room=room,
-        seen=seen,
-    )
-
-
 def _shared(total: int, wanted: list[int]) -> list[int]:
     """`total` tokens among slots that want some; in proportion to what they want if that is more."""
     if sum(wanted) <= total:
@@ -569,3 +478,81 @@ def _shared(total: int, wanted: list[int]) -> list[int]:
     for slot in sorted(range(len(wanted)), key=lambda slot: given[slot] - exact[slot])[: total - sum(given)]:
         given[slot] += 1
     return given
+
+
+# ---- page by page ---------------------------------------------------------------------------------------------------
+
+PAGES_ALONE = 3
+"""The most pages of a prompt that are asked one by one."""
+
+GREEDILY = {"do_sample": False, "streamer": None, "num_return_sequences": 1, "num_beams": 1}
+"""What is off while pages are asked one by one: only the last answer is sampled, streamed, or one of several."""
+
+
+def ask_pages(
+    answer_generator: Any, batch: Any, return_fetch: bool, on_fetch: Callable[[FetchResult], Any] | None
+) -> list[Any]:
+    """The answer to each question from the most relevant page that has one, or from all pages if none has.
+
+    `answer_generator`: a `generation.AnswerGenerator`; `batch`: a `generation.QuestionBatch`.
+    """
+    # 1. Each page is a prompt of its own, from which patches are fetched as if it were the only one.
+    core, encoding = answer_generator.model.model, batch.encoding
+    setting = partial(answer_generator.setting, batch.settings)
+    owners = [number for number, images in enumerate(batch.images) for _ in images]
+    with_views = replace(encoding, documents=encoding.documents or [0] * len(encoding.features))
+    slots = [[page] for images in batch.images for page in images]
+    pages = replace(batch.part(owners), encoding=with_views, images=slots)
+    selected, choices = answer_generator.select_slots(pages)
+    fetch: Any = core.fetch(selected, choices)
+    if on_fetch is not None:
+        on_fetch(fetch)
+    rows, relevance = torch.arange(len(owners)).split([*map(len, batch.images)]), fetch.most_relevant().cpu()
+    ranked = [own[relevance[own].argsort(descending=True, stable=True)].tolist() for own in rows]
+    prompts = core.place(selected, replace(fetch), attention_mask=selected.attention_mask)
+
+    def read(at: list[int], settings: dict[str, Any]) -> list[tuple[int, list[Any]]]:
+        """The answers from pages."""
+        if not at:
+            return []
+        asked = pages.part(at)
+        asked = replace(asked, settings={**asked.settings, **settings})
+        answers = answer_generator.answers(asked, prompts, True, torch.tensor(at))
+        each = len(answers) // len(at)
+        return [(row, answers[number * each : (number + 1) * each]) for number, row in enumerate(at)]
+
+    # 2. The most relevant page answers; where it has no answer, the next one.
+    found = dict[int, tuple[int, list[Any]]]()
+    for rank in range(PAGES_ALONE):
+        next_ones = [own[rank] for number, own in enumerate(ranked) if number not in found and rank < len(own)]
+        for page, (answer,) in read(next_ones, GREEDILY):
+            if answer.text.casefold() not in ("", NOT_ON_THE_PAGE):
+                found[owners[page]] = page, [answer]
+    outputs = len(batch.images) > 1 and setting("return_dict_in_generate")  # one for all questions
+    if outputs or not all(is_one(setting(name)) for name in GREEDILY):
+        again = read([page for _, (page, _) in sorted(found.items())], {})
+        found = {owners[page]: (page, own) for page, own in again}
+    # 3. All pages together, for questions that none of these answers.
+    answers = list[Any]()
+    for number, images in enumerate(batch.images):
+        if number in found:
+            page, own = found[number]
+            seen, slot = fetch.select(rows[number]), page - int(rows[number][0])
+            answers += [_of_document(answer, slot, seen, encoding, images) for answer in own]
+        else:
+            alone = batch.part([number])
+            answers += answer_generator.answers(alone, answer_generator.embed(alone, cached=True), True)
+    with_details = return_fetch or setting("return_dict_in_generate")
+    return answers if with_details else [answer.text for answer in answers]
+
+
+def _of_document(answer: Any, slot: int, fetch: JointFetch, encoding: ImageEncoding, images: Sequence[int]) -> Any:
+    """An answer about one of a prompt's `images` as one about all of them.
+
+    `slot`: the number of that image among them; `fetch`: from each of them alone.
+    """
+    sources, places = (tuple(replace(o, source=slot) for o in own) for own in (answer.sources, answer.places))
+    turned, words = tuple(encoding.turned[row] for row in images), encoding.word_sources()
+    own = tuple(words[row][0] for row in images) if answer.words else ()
+    seen = fetch.only(slot, answer.fetch.counts, answer.fetch.tokens)
+    return replace(answer, fetch=seen, sources=sources, places=places, turned=turned, words=own)

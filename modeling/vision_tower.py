@@ -219,24 +219,28 @@ class ArrCocVisionTower(nn.Module):
             features: [P, C, G, G] of the grid encoder, if it ran before; `kept`: the other outputs of `encode_grid`.
             words: see `encode_grid`.
         """
+        images, side = features, 0 if features is None else features.shape[-1]
         if pixel_values is not None:
             check_pixels(pixel_values, patch_mask, self.config)
+            images, side = pixel_values, pixel_values.shape[-1] // self.config.patch_size
+        assert images is not None
+        patch_mask = (images.new_ones(len(images), side**2) if patch_mask is None else patch_mask).bool()
+        if pixel_values is not None:
+            kept["textures"] = textures(pixel_values, side, self.texture_set, patch_mask)
+            kept["seeds"] = checksums(pixel_values)
         if features is None:
             assert pixel_values is not None
-            kept = dict(self.encode_grid(pixel_values, words))
+            kept |= self.encode_grid(pixel_values, words)
             features = kept.pop("features")
             assert features is not None
-        if patch_mask is None:
-            patch_mask = features.new_ones(len(features), features.shape[-1] ** 2)
-        patch_mask = patch_mask.bool()
         if self.text_reader is None:
             base = self.compressor(features, patch_mask)
-            semantic, cache = self.semantic_encoder(base.tokens, features.shape[-1], base.indices)
+            semantic, cache = self.semantic_encoder(base.tokens, side, base.indices)
         else:
-            cells = features.shape[-1] // COMPRESSION
+            cells = side // COMPRESSION
             semantic, cache = features.new_zeros(len(features), cells**2, 0), []
             base = BaseTokens(semantic, features.new_zeros(len(features), 0, cells, cells), None)
-        seen = {
+        return {
             "features": features,
             "patch_mask": patch_mask,
             "compressed": base.compressed,
@@ -245,10 +249,6 @@ class ArrCocVisionTower(nn.Module):
             "semantic_cache": cache,
             **kept,
         }
-        if pixel_values is None:
-            return seen
-        channels = textures(pixel_values, features.shape[-1], self.texture_set, patch_mask)
-        return {**seen, "textures": channels, "seeds": checksums(pixel_values)}
 
     def unseen_fields(self, words: Sequence[GivenWords], patches: int) -> dict[str, Tensor]:
         """The fields of R views of N = `patches` whose words are all known: "pieces" and "characters"; "features",

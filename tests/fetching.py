@@ -4,10 +4,11 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from arr_coc.modeling.allocators import ALLOCATORS
 from arr_coc.modeling.configuration_arr_coc import ArrCocFetcherConfig
-from arr_coc.modeling.fetcher import RunningBackFetcher
+from arr_coc.modeling.fetcher import FetchResult, RunningBackFetcher
 from arr_coc.modeling.scorers import SCORERS, FetchContext
 from arr_coc.modeling.vision_tower import TEXTURE_SETS
 from arr_coc.modeling.wordpieces import PIECE_SLOTS
@@ -61,3 +62,10 @@ def complete(given: FetchContext) -> FetchContext:
         pieces=pieces.masked_fill(torch.rand(pieces.shape, generator=words) < 0.9, -1),
         table=torch.randn(30, D, generator=words),
     )
+
+
+def fetch_of(indices: Tensor, relevance: Tensor, **fields: Any) -> FetchResult:
+    """The fetch of patches [B, K] by their relevance [B, N], none of them padding."""
+    counts = torch.full((len(indices),), indices.shape[1])
+    known = {"budget": indices.shape[1], "is_padding": torch.zeros_like(indices, dtype=torch.bool), **fields}
+    return FetchResult.of(counts, indices=indices, scores=relevance, relevance=relevance, **known)

@@ -40,6 +40,7 @@ class Told:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *pages: dict[str, list[Answer]], text: str = "") -> None:
         monkeypatch.setattr(extraction, "wordpieces_read", lambda *_: ([], []))
+        monkeypatch.setattr(extraction, "encode_pages", lambda told, image: told.encode_pages(image))
         self.pages, self.asked = pages, list[tuple[int, int]]()
         self.processor = SimpleNamespace(tokenizer=SimpleNamespace(decode=lambda _: text))
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from fetching import fetch_of
 from helpers import CARD, prompt, tiny_checkpoint, tiny_model
 from helpers import SCAN as TALL
 from PIL import Image
@@ -101,10 +102,8 @@ def test_one_budget_of_regions_over_several_views(model: Any, allocator: str) ->
 # ---- what is said and drawn
 def regions(levels: list[int], indices: list[int]) -> FetchResult:
     """A fetch of regions on a grid of 8."""
-    at, nothing = torch.tensor([indices]), torch.zeros(1, 64)
-    said = {"budget": len(indices), "strategy": "oracle", "allocator": "knapsack", "levels": torch.tensor([levels])}
-    places = {"indices": at, "positions": torch.stack((at // 8, at % 8), -1), "is_padding": torch.zeros_like(at).bool()}
-    return FetchResult(**places, **said, scores=nothing, relevance=nothing)
+    said = {"strategy": "oracle", "allocator": "knapsack", "levels": torch.tensor([levels])}
+    return fetch_of(torch.tensor([indices]), torch.zeros(1, 64), **said)
 
 
 def test_a_fetch_says_its_levels_and_a_picture_draws_regions_of_their_size() -> None:

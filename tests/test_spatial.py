@@ -18,7 +18,7 @@ from arr_coc.evaluation.peers import PeerQuestion
 from arr_coc.modeling.fetcher import FetchChoices, FetchResult
 from arr_coc.modeling.image_encoding import ImageEncoding
 from arr_coc.modeling.prompt import image_places, image_planes
-from arr_coc.modeling.view_encoding import select_views
+from arr_coc.modeling.views import select_views
 from arr_coc.publishing.building import export_language_model
 from arr_coc.serving.engine import Engine
 from arr_coc.serving.settings import ServerSettings
@@ -170,10 +170,10 @@ def test_all_patches_in_order_stand_where_qwen3_vl_puts_them(model: Any) -> None
     found, _ = upstream.get_rope_index(
         ids, (ids == image).int(), torch.tensor([[1, side, side]] * 2), attention_mask=mask.long()
     )
-    assert placed.positions is not None and placed.positions.dtype == torch.float32
-    assert torch.equal(placed.positions[:, mask], found[:, mask].float())
+    positions, added = placed.read["position_ids"], placed.read["prompt_planes"]
+    assert positions.dtype == torch.float32 and torch.equal(positions[:, mask], found[:, mask].float())
     upstream.language_model.load_state_dict(model.model.language_model.state_dict())
-    planes = [placed.planes[ids == image, level] for level in range(3)]  # type: ignore[index]
+    planes = [added[ids == image, level] for level in range(3)]
     text = upstream.language_model(
         inputs_embeds=placed.embeds,
         attention_mask=mask,
@@ -225,8 +225,8 @@ def test_the_hierarchical_scorers_levels_choose_the_depths_of_fetched_tokens() -
     placed = model.model.place(selected, fetched)
     expected = reference_planes(model, encoding, 0, fetched.indices[0].tolist(), chosen)
     image = selected.input_ids[0] == model.config.image_token_id
-    assert torch.allclose(placed.planes[0, image].movedim(1, 0), expected, atol=1e-5)  # type: ignore[index]
-    assert not placed.planes[0, ~image].any()  # type: ignore[index]
+    planes = placed.read["prompt_planes"][0]
+    assert torch.allclose(planes[image].movedim(1, 0), expected, atol=1e-5) and not planes[~image].any()
     out = model(**inputs)
     reference = reference_logits(model, encoding, inputs["input_ids"][0], out.fetch, [0], out.image_tokens, chosen)
     assert torch.allclose(out.logits[0], reference, atol=1e-5)
@@ -270,7 +270,7 @@ def test_patches_of_tiles_stand_where_the_overview_shows_them_with_their_own_dep
         assert fetch.centres()[0, number].tolist() == pytest.approx(fetch.positions[0, number].tolist(), abs=1e-3)
 
     asked = model.model.select_slots(**question_of(model, encoding, 30))
-    selected = select_views(model.model, asked, encoding, FetchChoices())
+    selected = select_views(model.model, asked, encoding, None)
     fetched = model.model.fetch(selected)
     planes = image_planes(model.model, encoding, fetched, selected.context)
     for number, (view, patch) in enumerate(zip(fetched.view[0].tolist(), fetched.indices[0].tolist(), strict=True)):
@@ -290,7 +290,7 @@ def test_what_a_layout_puts_around_an_image_gets_no_planes(bridge: dict[str, Any
     model = spatial_model({**bridge, "deepstack": True})
     inputs = prompt(model, (PAGE, QUESTION), budget=9)
     out = model.model(**inputs)
-    planes = out.prompt.planes[0, out.prompt.inputs["input_ids"][0] == model.config.image_token_id]
+    planes = out.prompt.read["prompt_planes"][0, out.prompt.inputs["input_ids"][0] == model.config.image_token_id]
     encoding = model.model.encode_image(**pixels_of(inputs))
     base = model.model.layout.base_places(16)
     fetched = encoding.tokens.shape[1] + torch.arange(9)
@@ -332,7 +332,7 @@ def test_a_cache_by_hand_needs_positions(model: Any) -> None:
     token = torch.tensor([[65]])
     with pytest.raises(ValueError, match=rf"^position_ids: expected them \[3, B, S\] behind the {length} tokens"):
         model(input_ids=token, cache=begun.cache)
-    place = whole.prompt.positions[:, :, -1:] + 1
+    place = whole.prompt.read["position_ids"][:, :, -1:] + 1
     step = model(input_ids=token, cache=begun.cache, position_ids=place).logits[0, -1]
     longer = {**inputs, "input_ids": torch.cat((inputs["input_ids"], token), 1)}
     longer |= {

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fetching import fetch_of
 from helpers import LARGE_TEXT, Cli, refuses, tiny_model
 from PIL import Image
 from tiny_pdf import paged
@@ -20,12 +21,7 @@ def fetch(indices: list[int], side: int = 8, **changes: Any) -> FetchResult:
     """One item in which the fetched patches are relevant and no others."""
     index = torch.tensor([indices], dtype=torch.long)
     relevance = torch.zeros(1, side * side).scatter(1, index, 1.0)
-    values = (
-        {"indices": index, "positions": torch.stack((index // side, index % side), -1), "scores": relevance}
-        | {"relevance": relevance, "is_padding": torch.zeros_like(index, dtype=torch.bool), "budget": len(indices)}
-        | {"strategy": "realizer", "allocator": "topk"}
-    )
-    return FetchResult(**{**values, **changes})
+    return fetch_of(index, relevance, **{"strategy": "realizer", "allocator": "topk", **changes})
 
 
 def outlined(picture: Image.Image) -> np.ndarray:

@@ -33,13 +33,12 @@ from serving_client import IMAGES, SETTINGS, URLS, ask, serving, text_of
 
 from arr_coc import ArrCocForConditionalGeneration
 from arr_coc.demo.steps import answer_in_steps
-from arr_coc.modeling import answers, bridges, views
+from arr_coc.modeling import answers, bridges, fetcher, views
 from arr_coc.modeling.answers import FetchedPiece, FetchedWords, calibrated, evidence
 from arr_coc.modeling.bridges import word_marks
 from arr_coc.modeling.fetcher import FetchChoices
 from arr_coc.modeling.generation import AnswerGenerator, QuestionBatch
 from arr_coc.modeling.image_encoding import confidence_of
-from arr_coc.modeling.prompt import bridge_over_views
 from arr_coc.modeling.scorers import spelling_match
 from arr_coc.modeling.wordpieces import (
     CHARACTERS,
@@ -148,11 +147,11 @@ def test_wordpieces_of_several_views_stand_view_by_view(model: Any, tiles: str, 
     choices = model.model.fetcher.resolve(FetchChoices(budget=40))
     selected, choices = answer_generator.select_slots(QuestionBatch(encoding, [[0, 1]], [QUESTION], choices))
     fetched = model.model.fetch(selected, choices)
-    bridged = bridge_over_views(model.model, selected.encoding, fetched, fetched.used)
-    filled = bridged.source >= 0
+    tokens = model.model.image_tokens(selected.encoding, fetched)[0][:, encoding.tokens.shape[1] :]
+    filled = fetched.source >= 0
     assert fetched.counts.sum() == 40 and 0 < filled.sum() < 40
-    assert not bridged.tokens[~filled].any() and bridged.tokens[filled].any(-1).all()
-    for slot, own in enumerate(bridged.source):
+    assert not tokens[~filled].any() and tokens[filled].any(-1).all()
+    for slot, own in enumerate(fetched.source):
         places = own[own >= 0]
         back = (fetched.view[slot, places].diff() < 0).nonzero()[:, 0] + 1
         assert (places < fetched.counts[slot]).all() and len(back) <= 1  # where what comes once more begins
@@ -173,8 +172,8 @@ def test_the_most_relevant_patches_come_once_more_behind_all_views(monkeypatch: 
     choices = model.model.fetcher.resolve(FetchChoices(budget=40))
     selected, choices = answer_generator.select_slots(QuestionBatch(encoding, [[0, 1]], [QUESTION], choices))
     fetched = model.model.fetch(selected, choices)
-    asked = (model.model, selected.encoding, fetched, fetched.used)
-    source, ranks = bridge_over_views(*asked).source, fetched.ranks()
+    model.model.image_tokens(selected.encoding, fetched)
+    source, ranks = fetched.source, fetched.ranks()
     assert sorted(ranks[fetched.used].tolist()) == list(range(40))  # all slots share the budget
     for slot, own in enumerate(source):
         sources, count = own[own >= 0], int(fetched.counts[slot])
@@ -193,7 +192,7 @@ def test_views_of_one_budget_have_room_for_words(focus: float, budget: int, monk
     model = reads(tiny_model(**WORDPIECES, fetcher=SCORES_WORDS), 2, 2)
     for module in (bridges, views):
         monkeypatch.setattr(module, "FOREMOST", 5)
-    monkeypatch.setattr(views, "FOCUS", focus)
+    monkeypatch.setattr(fetcher, "FOCUS", focus)
     encoding = model.encode_image([[SCAN, PAGE]], tiles="never")
     text = encoding.patch_mask & (torch.arange(256) % 5 == 0)
     encoding.pieces[~text] = -1

@@ -267,7 +267,7 @@ ALL = "all"
 """The strategy of an answer with all tokens kept, each in its place, without base tokens."""
 
 
-@dataclass
+@dataclass(kw_only=True)
 class AttachedFetch(FetchResult):
     """`FetchResult` of one prompt, with views of any shape: indices number the prompt's tokens, over all its views.
 
@@ -277,9 +277,14 @@ class AttachedFetch(FetchResult):
         base: M, the base tokens beside the fetched tokens.
     """
 
-    places: Tensor = None  # type: ignore[assignment]  # always given
-    owners: tuple[int, ...] = ()
-    base: int = 0
+    places: Tensor
+    owners: tuple[int, ...]
+    base: int
+
+    @property
+    def positions(self) -> Tensor:
+        """[1, K, 2] (y, x) of each token on the grid of its view."""
+        return self.places[self.indices, 1:]
 
     def by_image(self) -> list[int]:
         """The number of fetched tokens with a place in each image of the prompt."""
@@ -302,9 +307,9 @@ def fetch_result(
     """The result for the tokens `indices` [K] of a prompt, chosen by scores [N]; `failed`: saliency replaced the
     scorer."""
     places = prompt.places.to(indices.device)
-    return AttachedFetch(
+    return AttachedFetch.of(
+        indices.new_full((1,), len(indices)),
         indices=indices[None],
-        positions=places[indices][None, :, 1:],
         scores=scores[None],
         relevance=relevance[None],
         is_padding=~prompt.is_place.to(indices.device)[indices][None],

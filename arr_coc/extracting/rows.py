@@ -21,7 +21,7 @@ import torch
 
 from ..files import fault_of_input
 from ..journal import Journal, journal_files, read_journal
-from ..modeling.extraction import Extracted, FieldToExtract
+from ..modeling.extraction import Extracted, FieldToExtract, encode_pages
 from ..modeling.generation import AnswerGenerator
 from ..publishing.building import load_model
 
@@ -151,7 +151,7 @@ class _Reader:
                 found = [extract(path, self.job.fields, **options)]
             else:
                 views = {name: options.pop(name) for name in ("words", "password") if name in options}
-                pages = AnswerGenerator(self.model, self.model.processor).encode_pages(path, **views)
+                pages = encode_pages(AnswerGenerator(self.model, self.model.processor), path, **views)
                 found = [extract(page, self.job.fields, **options) for page in pages]
             error = ""
         except Exception as problem:  # a bad file must not end the run

@@ -27,7 +27,7 @@ from ..modeling.budgets import COMPRESSION, ViewOptions, pooling
 from ..modeling.generation import encode_whole
 from ..modeling.image_encoding import ImageEncoding, no_pixels
 from ..modeling.image_loading import Source, shorten
-from ..modeling.image_processing_arr_coc import FAR_SHRUNK, ArrCocImageProcessor, is_blank, least_scale
+from ..modeling.image_processing_arr_coc import FAR_SHRUNK, ArrCocImageProcessor, is_blank
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..modeling.view_encoding import encode_sources, take_view_options, windows_of
 from ..modeling.word_sources import check_words
@@ -57,7 +57,7 @@ class ModelEncoder:
             options = replace(options, words=prepared[0].words)
         several = len(prepared) > 1 or any(source.page is not None or source.second is not None for source in sources)
         several |= options.words not in ("auto", "network")
-        if several or processor.shrinks(images, least_scale(options.tiles, options.tile_scale)):
+        if several or processor.shrinks(images, options.least_scale):
             encoding = encode_sources(self.model, processor, [sources], options)
         else:
             encoding = encode_whole(self.model, processor, sources)
@@ -120,7 +120,7 @@ def bounded_tiles(sources: Sequence[Source], processor: ArrCocImageProcessor, op
     if options.tiles == "never":
         return options
     options = replace(options, tiles="auto") if options.tiles == "asked" else options
-    scale = least_scale(options.tiles, options.tile_scale)
+    scale = options.least_scale
     count = sum(len(windows_of(source, options, processor, scale)) for source in sources)
     return options if count <= options.max_tiles else replace(options, tiles=max(1, options.max_tiles // len(sources)))
 
