@@ -14,7 +14,6 @@ import numpy as np
 from ...modeling.prompt_format import NOT_ON_THE_PAGE
 from ..page import ABSENT, Question
 from ..splits import Split
-from .document import draw_fields
 from .domain import DOMAINS, Page
 from .glyphs import Glyph, check_page
 from .photo import photograph
@@ -145,5 +144,5 @@ def draw_page(
         raise ValueError(f"fields: expected domain document; got {domain!r}")
     if variations.photo and not kind.square:
         raise ValueError(f"photo: expected a domain of square pages; got {domain!r}")
-    page = kind.draw(rng, size, split) if fields is None else draw_fields(rng, size, split, fields)
+    page = kind.draw(rng, size, split, **({} if fields is None else {"fields": fields}))
     return variations.apply(page, entropy, split)
