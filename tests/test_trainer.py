@@ -121,7 +121,7 @@ def test_training_lowers_the_loss_and_logs(checkpoint: Path, tmp_path: Path, cap
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"steps": 0}, "steps: expected a whole number of at least 1; got 0"),
+        ({"steps": 0}, "steps: expected at least 1; got 0"),
         ({"learning_rate": "fast"}, "learning_rate: expected float; got 'fast'"),
         ({"rates": {"elbow": 1e-3}}, "rates: expected parts among scorer, .*; got elbow"),
         ({"trained": ["elbow"]}, "trained: expected parts among scorer, .*; got elbow"),

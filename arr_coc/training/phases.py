@@ -118,9 +118,7 @@ class Phase(Stage):
         if self.report_to not in ("none", "tensorboard"):
             raise ValueError(f"report_to: expected tensorboard or none; got {self.report_to!r}")
         self._check_gradient()
-        for name in ("steps", "batch_size", "accumulation", "evaluate_every", "log_every", "keep"):
-            if (value := getattr(self, name)) < 1:
-                raise ValueError(f"{name}: expected a whole number of at least 1; got {value}")
+        self.check_counts("steps", "batch_size", "accumulation", "evaluate_every", "log_every", "keep")
 
     def _check_gradient(self) -> None:
         reinforced = self.loss_weights()["reinforcement"] > 0

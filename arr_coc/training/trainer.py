@@ -15,12 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Sampler
+from torch.utils.data import Sampler
 from transformers import Trainer
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, TrainOutput, rotate_checkpoints
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalPrediction, TrainOutput, rotate_checkpoints
 
 from ..files import disk_faults
 from ..loading import refused
@@ -137,10 +136,14 @@ class ArrCocTrainer(Trainer):
     model: Any
 
     def __init__(self, *args: Any, phase: "Phase", cached: CachedEncoder | None = None, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+        self.weights = phase.loss_weights()
+
+        def metrics(rows: EvalPrediction) -> dict[str, float]:
+            return summary(torch.from_numpy(rows.predictions), self.weights)
+
+        super().__init__(*args, compute_metrics=metrics, **kwargs)
         self.cached = cached
         self.phase = phase
-        self.weights = phase.loss_weights()
         if self.is_fsdp_enabled or self.is_deepspeed_enabled:
             for name, used in (("cache", cached is not None), ("reinforcement", self.weights["reinforcement"] > 0)):
                 if used:
@@ -328,32 +331,16 @@ class ArrCocTrainer(Trainer):
 
     # ---- evaluation
 
-    def evaluation_loop(
-        self,
-        dataloader: DataLoader,
-        description: str,
-        prediction_loss_only: bool | None = None,
-        ignore_keys: list[str] | None = None,
-        metric_key_prefix: str = "eval",
-    ) -> EvalLoopOutput:
-        """Measures every item once, whatever the number of processes: see `measures.item_measures`."""
-        model = self.model_wrapped
-        if model is self.model and not self.is_in_train:
-            model = self.accelerator.prepare_model(model, evaluation_mode=True)
-        model.eval()
-        config, rows = base_model(self.model).config, []
-        draw = Draw(config.fetcher_config.strategy, config.vision_tokens()[1])  # the model's own
-        for inputs in dataloader:
-            inputs = self._prepare_inputs(inputs)
-            batch = self._trimmed(inputs, draw.num_fetched)
-            with torch.no_grad(), self.compute_loss_context_manager():
-                output = self._run(model, batch, draw.strategy, self.phase.allocator)
-                measures = item_measures(output, batch, positive_weight=config.relevance_positive_weight)
-            rows.append(self.accelerator.gather_for_metrics(measures))
-            self.control = self.callback_handler.on_prediction_step(self.args, self.state, self.control)
-        measures = torch.cat(rows).cpu()
-        metrics = {f"{metric_key_prefix}_{name}": value for name, value in summary(measures, self.weights).items()}
-        return EvalLoopOutput(predictions=np.empty(0), label_ids=None, metrics=metrics, num_samples=len(measures))
+    def prediction_step(
+        self, model: nn.Module, inputs: dict[str, Any], prediction_loss_only: bool, ignore_keys: Any = None
+    ) -> tuple[None, Tensor, Tensor]:
+        """The measurements of each item of a batch, in place of logits: see `losses.item_measures`."""
+        config, inputs = base_model(self.model).config, self._prepare_inputs(inputs)
+        batch = self._trimmed(inputs, config.vision_tokens()[1])  # strategy and budget are the model's own
+        with torch.no_grad(), self.compute_loss_context_manager():
+            output = self._run(model, batch, config.fetcher_config.strategy, self.phase.allocator)
+            measures = item_measures(output, batch, positive_weight=config.relevance_positive_weight)
+        return None, measures, measures[:, 0]
 
     # ---- checkpoints
 
