@@ -15,7 +15,6 @@ from arr_coc.data.formats import open_records
 from arr_coc.training.losses import loss_weights, retention_loss
 from arr_coc.training.optimizers import train_only
 from arr_coc.training.phases import AllocatorPhase, JointPhase, Phase, SemanticPhase, make_trainer
-from arr_coc.training.trainer import Mix
 
 
 # ---- data and draws
@@ -26,18 +25,18 @@ def checkpoint(tiered_checkpoint: Path) -> Path:
 
 def test_draws_depend_on_seed_and_step_alone(checkpoint: Path) -> None:
     config = loaded(checkpoint)[0].config
-    mix = Mix({"realizer": 3.0, "none": 1.0}, {"standard": 1.0, 5: 1.0})
-    turned = Mix({"none": 1.0, "realizer": 3.0}, {5: 1.0, "standard": 1.0})
-    draws = [mix.draw(0, step, config) for step in range(400)]
-    assert draws == [turned.draw(0, step, config) for step in range(400)]
-    share = sum(draw.strategy == "none" for draw in draws) / len(draws)
-    assert 0.18 < share < 0.32 and {d.num_fetched for d in draws if d.strategy == "none"} == {0}
-    assert {d.num_fetched for d in draws if d.strategy == "realizer"} == {5, 17} and mix.largest(config) == 17
+    phase = replace(PHASE, strategies={"realizer": 3.0, "none": 1.0}, budgets={"standard": 1.0, 5: 1.0})
+    turned = replace(PHASE, strategies={"none": 1.0, "realizer": 3.0}, budgets={5: 1.0, "standard": 1.0})
+    draws = [phase.draw(step, config) for step in range(400)]
+    assert draws == [turned.draw(step, config) for step in range(400)]
+    share = sum(strategy == "none" for strategy, _ in draws) / len(draws)
+    assert 0.18 < share < 0.32 and {fetched for strategy, fetched in draws if strategy == "none"} == {0}
+    assert {fetched for strategy, fetched in draws if strategy == "realizer"} == {5, 17}
 
 
 @pytest.mark.parametrize("weights", [{}, {"realizer": -1.0}, {"realizer": 0.0}, {"realizer": "often"}, ["realizer"]])
 def test_mixes_that_draw_nothing_are_refused(weights: Any) -> None:
-    refuses("strategies: expected a mapping of names to weights, one above 0; got", Mix, weights, {"standard": 1.0})
+    refuses("strategies: expected .*; got", replace, PHASE, strategies=weights)
 
 
 # ---- parts

@@ -11,7 +11,6 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +23,6 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalPrediction, Tr
 from ..files import disk_faults
 from ..loading import refused
 from ..modeling.allocators import tier_sizes
-from ..modeling.configuration_arr_coc import ArrCocConfig
 from ..modeling.fetcher import FetchChoices
 from ..modeling.image_encoding import ImageEncoding
 from ..modeling.modeling_arr_coc import ArrCocOutput
@@ -72,51 +70,6 @@ class StepSampler(Sampler[int]):
         for start in range(0, self.draws, self.items):
             generator = torch.Generator().manual_seed((self.seed * 1_000_003 + start // self.items) % 2**63)
             yield from torch.randperm(self.items, generator=generator)[: self.draws - start].tolist()
-
-
-@dataclass(frozen=True)
-class Draw:
-    """How a step fetches: `strategy`, and K as `num_fetched` per image slot."""
-
-    strategy: str
-    num_fetched: int
-
-
-@dataclass(frozen=True)
-class Mix:
-    """Probabilities of strategies (None: the model's own) and budgets; weights need not sum to 1.
-
-    Raises:
-        ValueError: no weights, or one that is not positive.
-    """
-
-    strategies: Mapping[str, float] | None
-    budgets: Mapping[str | int, float]
-
-    def __post_init__(self) -> None:
-        given: dict[str, Mapping[Any, float]] = {} if self.strategies is None else {"strategies": self.strategies}
-        for name, weights in {**given, "budgets": self.budgets}.items():
-            numbers = isinstance(weights, Mapping) and all(isinstance(w, int | float) for w in weights.values())
-            if not numbers or not weights or min(weights.values()) < 0 or sum(weights.values()) <= 0:
-                raise ValueError(f"{name}: expected a mapping of names to weights, one above 0; got {weights!r}")
-
-    def draw(self, seed: int, step: int, config: ArrCocConfig) -> Draw:
-        """The draw of step `step` of a run with this seed."""
-        generator = torch.Generator().manual_seed((seed * 1_000_003 + step) % 2**63)
-        strategies = self.strategies or {config.fetcher_config.strategy: 1.0}
-        strategy, budget = _drawn(strategies, generator), _drawn(self.budgets, generator)
-        return Draw(strategy, config.vision_tokens(budget=budget, strategy=strategy)[1])
-
-    def largest(self, config: ArrCocConfig) -> int:
-        """The largest K that may be drawn: each batch needs as many placeholders."""
-        return max(config.vision_tokens(budget=budget, strategy="random")[1] for budget in self.budgets)
-
-
-def _drawn(weights: Mapping[Any, float], generator: torch.Generator) -> Any:
-    """A key, drawn by weight, from the sorted keys, so that the mapping's order has no effect."""
-    names = sorted(weights, key=str)
-    shares = torch.tensor([float(weights[name]) for name in names])
-    return names[int(torch.multinomial(shares, 1, generator=generator))]
 
 
 _ALIGNED = ("attention_mask", "query_mask", "position_ids", "labels")
@@ -195,13 +148,13 @@ class ArrCocTrainer(Trainer):
     ) -> Any:
         """The weighted sum of the losses, each divided by its count over the whole step."""
         config = base_model(self.model).config
-        draw = self.phase.mix.draw(self.args.seed, self.state.global_step, config)
+        strategy, num_fetched = self.phase.draw(self.state.global_step, config)
         learns = any(parameter.requires_grad for parameter in base_model(self.model).model.fetcher.scorers.parameters())
         attended = self._attended(model, inputs) if learns and self.weights["distillation"] else None
-        batch = self._trimmed(inputs, draw.num_fetched)
-        before = self._before(model, batch, draw.strategy) if learns and self.weights["retention"] else None
+        batch = self._trimmed(inputs, num_fetched)
+        before = self._before(model, batch, strategy) if learns and self.weights["retention"] else None
         compared = learns and any(self.weights[name] for name in ("relevance", "distillation", "retention"))
-        output = self._run(model, batch, draw.strategy, self.phase.allocator, scores=compared)
+        output = self._run(model, batch, strategy, self.phase.allocator, scores=compared)
         terms = loss_terms(
             output,
             batch,
@@ -210,7 +163,7 @@ class ArrCocTrainer(Trainer):
             target_tokens=config.vision_tokens()[1] if self.phase.target_tokens is None else self.phase.target_tokens,
             text_statistics=self.text_statistics,
             attended=attended,
-            by_tier=self._answer_by_tier(model, inputs, draw) if self.weights["tiers"] else None,
+            by_tier=self._answer_by_tier(model, inputs, strategy, num_fetched) if self.weights["tiers"] else None,
             before=before,
         )
         if self.weights["reinforcement"]:
@@ -290,13 +243,13 @@ class ArrCocTrainer(Trainer):
             return self._run(model, batch, strategy, self.phase.allocator).scores
 
     @torch.no_grad()
-    def _answer_by_tier(self, model: nn.Module, inputs: Mapping[str, Any], draw: Draw) -> Tensor:
+    def _answer_by_tier(self, model: nn.Module, inputs: Mapping[str, Any], strategy: str, num_fetched: int) -> Tensor:
         """[I, T] summed cross-entropy of each answer with the fetched tokens of each tier, none more than drawn."""
-        sizes = tier_sizes(base_model(self.model).config.vision_config.num_patches, draw.num_fetched).tolist()
+        sizes = tier_sizes(base_model(self.model).config.vision_config.num_patches, num_fetched).tolist()
         losses = {}
         for size in sorted(set(sizes)):
             batch = self._trimmed(inputs, size)
-            output = self._run(model, batch, draw.strategy, "topk", scores=False)
+            output = self._run(model, batch, strategy, "topk", scores=False)
             assert output.logits is not None
             losses[size] = token_losses(output.logits, batch["labels"])[0].sum(1)
         return torch.stack([losses[size] for size in sizes], 1)
