@@ -2,7 +2,7 @@
 
 There is one file for each image and state of the weights: FOLDER/<weights>/<image>.pt. The names are hashes of the
 weights and the configuration, and of the pixels (so of the image and its preprocessing). Changed inputs get another
-name; unused files are evicted.
+name. Nothing deletes files, and they may be deleted at any time.
 
 Notation: P images, N patches.
 """
@@ -10,9 +10,7 @@ Notation: P images, N patches.
 import hashlib
 import json
 import os
-import time
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from pickle import UnpicklingError
@@ -31,11 +29,7 @@ from .optimizers import base_model
 
 logger = logging.get_logger(__name__)
 
-LIMIT = 10 * 2**30
-"""Bytes of all files in a folder beyond which the least recently used are deleted."""
-_SUFFIX, _BESIDE = ".pt", ".tmp"
-_ABANDONED = 3600.0
-"""Age in seconds at which an unfinished file is that of a killed process."""
+torch.serialization.add_safe_globals([ImageEncoding])  # the only class in a cached file
 
 
 class CachedEncoder:
@@ -54,7 +48,6 @@ class CachedEncoder:
         self.hits = self.misses = 0
         self._stamp: object = None
         self._weights = ""
-        self._size = sum(size for _, size, _ in self._files())
 
     def encode(self, pixel_values: Tensor, patch_mask: Tensor | None = None) -> ImageEncoding:
         """`ArrCocModel.encode_image` for pixel_values [P, 3, S, S] and patch_mask [P, N].
@@ -65,7 +58,7 @@ class CachedEncoder:
         core: Any = self.model.model
         folder = self.folder / self._weights_hash(_frozen_parts(core))
         masks = [None] * len(pixel_values) if patch_mask is None else patch_mask
-        paths = [folder / (_image_hash(*row) + _SUFFIX) for row in zip(pixel_values, masks, strict=True)]
+        paths = [folder / (_image_hash(*row) + ".pt") for row in zip(pixel_values, masks, strict=True)]
         distinct = list(dict.fromkeys(paths))
         held = {path: encoding for path in distinct if (encoding := self._load(path)) is not None}
         missing = [path for path in distinct if path not in held]
@@ -95,11 +88,9 @@ class CachedEncoder:
     # ---- files
 
     def _load(self, path: Path) -> ImageEncoding | None:
-        """The encoding in a file, which becomes the most recently used; None without a complete file."""
+        """The encoding in a file; None without a complete file."""
         try:
-            with torch.serialization.safe_globals([ImageEncoding]):
-                encoding = torch.load(path, map_location=self.model.device, weights_only=True)
-            os.utime(path)
+            encoding: ImageEncoding = torch.load(path, map_location=self.model.device, weights_only=True)
         except FileNotFoundError:
             return None
         except (OSError, ValueError, RuntimeError, EOFError, UnpicklingError) as error:
@@ -110,39 +101,14 @@ class CachedEncoder:
     def _keep(self, path: Path, encoding: ImageEncoding) -> None:
         """Writes a file beside its place and moves it there, so that no reader gets a part of it."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        with NamedTemporaryFile(dir=path.parent, suffix=_BESIDE, delete=False) as stream:
+        with NamedTemporaryFile(dir=path.parent, suffix=".tmp", delete=False) as stream:
             beside = Path(stream.name)
         try:
             with disk_faults(path), beside.open("wb") as stream:
                 torch.save(encoding, stream)
-            self._size += beside.stat().st_size
             os.replace(beside, path)
         finally:
             beside.unlink(missing_ok=True)
-        if self._size > LIMIT:
-            self._evict()
-
-    def _files(self, suffix: str = _SUFFIX) -> list[tuple[float, int, Path]]:
-        """Time of last use in s, bytes and path of every file in the cache, by time; of other writers too."""
-        found = []
-        for path in self.folder.glob(f"*/*{suffix}"):
-            with suppress(FileNotFoundError):
-                status = path.stat()
-                found.append((status.st_mtime_ns / 1e9, status.st_size, path))
-        return sorted(found)
-
-    def _evict(self) -> None:
-        """Deletes the least recently used files until a tenth of the limit is free, and files of killed writers."""
-        for used, _, path in self._files(_BESIDE):
-            if used < time.time() - _ABANDONED:
-                path.unlink(missing_ok=True)
-        files = self._files()
-        self._size = sum(size for _, size, _ in files)
-        for _, size, path in files:
-            if self._size <= LIMIT - LIMIT // 10:
-                break
-            path.unlink(missing_ok=True)
-            self._size -= size
 
 
 def _frozen_parts(core: Any) -> dict[str, nn.Module]:
