@@ -9,14 +9,13 @@ Notation: B prompts, S their length, I image slots (one per prompt here), N patc
 import logging
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import Sampler
 from transformers import Trainer
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalPrediction, TrainOutput, rotate_checkpoints
 
@@ -49,27 +48,6 @@ if TYPE_CHECKING:
     from .phases import Phase
 
 logger = logging.getLogger(__name__)
-
-
-class StepSampler(Sampler[int]):
-    """Numbers of `items` records for a whole run: epoch after epoch, each in an order drawn from (seed, epoch).
-
-    Trainer sees a run as one epoch of this length, so the place in the data follows from the step alone, and processes
-    that share these numbers take the same records per step as a single process.
-    """
-
-    def __init__(self, items: int, *, draws: int, seed: int) -> None:
-        if items < 1:
-            raise ValueError(f"data: expected at least 1 record to train on; got {items}")
-        self.items, self.draws, self.seed = items, draws, seed
-
-    def __len__(self) -> int:
-        return self.draws
-
-    def __iter__(self) -> Iterator[int]:
-        for start in range(0, self.draws, self.items):
-            generator = torch.Generator().manual_seed((self.seed * 1_000_003 + start // self.items) % 2**63)
-            yield from torch.randperm(self.items, generator=generator)[: self.draws - start].tolist()
 
 
 _ALIGNED = ("attention_mask", "query_mask", "position_ids", "labels")
@@ -116,10 +94,21 @@ class ArrCocTrainer(Trainer):
 
     # ---- data and optimiser
 
-    def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[int]:
+    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
+        """Numbers of records for a whole run: epoch after epoch, each in an order drawn from (seed, epoch).
+
+        Trainer sees a run as one epoch of this length, so the place in the data follows from the step alone, and
+        processes that share these numbers take the same records per step as a single process.
+        """
         data: Any = self.train_dataset if train_dataset is None else train_dataset
+        if not len(data):
+            raise ValueError("data: expected at least 1 record to train on; got 0")
         per_step = self.args.train_batch_size * self.args.gradient_accumulation_steps * self.args.world_size
-        return StepSampler(len(data), draws=per_step * self.args.max_steps, seed=self.args.seed)
+        draws, numbers = per_step * self.args.max_steps, list[int]()
+        for epoch in range(-(-draws // len(data))):
+            generator = torch.Generator().manual_seed((self.args.seed * 1_000_003 + epoch) % 2**63)
+            numbers += torch.randperm(len(data), generator=generator).tolist()
+        return numbers[:draws]
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         """The configured optimiser over one group per trained part: see `optimizers.parameter_groups`."""
