@@ -241,13 +241,13 @@ def test_questions_in_a_batch_are_answered_as_alone() -> None:
     model = tiny_model()
     batch = batch_of(model)
     drawn = draw_orders(torch.zeros(2, 3, 256), 17, generator=torch.Generator().manual_seed(0))
-    together = DrawnQuestions.of(model, batch).correctness(drawn)
+    together = DrawnQuestions(model, batch).correctness(drawn)
     kept: list[Tensor] = []
     hook = model.model.fetcher.register_forward_hook
     hook(lambda _m, _i, fetch: kept.extend(row.sort().values for row in fetch.indices))
     for b in range(2):
         alone = {name: batch[name][b : b + 1] for name in ("input_ids", "attention_mask", "labels", "query_mask")}
-        one = DrawnQuestions.of(model, {**batch, **alone, "image_index": torch.zeros(1, dtype=torch.long)})
+        one = DrawnQuestions(model, {**batch, **alone, "image_index": torch.zeros(1, dtype=torch.long)})
         for g in range(3):
             kept.clear()
             assert one.correctness(drawn[b : b + 1, g : g + 1]).item() == pytest.approx(together[b, g].item())

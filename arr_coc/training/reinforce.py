@@ -30,7 +30,6 @@ from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration, ImageEnc
 from ..modeling.passes import AUTO_PASSES
 from ..modeling.prompt import default_query_mask
 from ..modeling.scorers import Scorer
-from ..modeling.views import SelectedSlots
 from .losses import answer_positions, token_losses
 from .optimizers import adamw, base_model
 from .stages import STAGES, Loop, Run, Stage, check_names
@@ -108,35 +107,26 @@ def group_advantages(rewards: Tensor, *, normalise: bool = False) -> Tensor:
     return advantages
 
 
-@dataclass(frozen=True)
 class DrawnQuestions:
     """Prompts about encoded images with their right answers, and the inputs for drawing their patches.
 
-    Attributes:
+    Args:
         model: answers them.
-        batch: `input_ids` (with as many placeholders for fetched tokens as patches are drawn), `attention_mask`,
-            `labels`, `query_mask` [B, S] and `image_index` [I].
-        encoding: the images.
+        batch: of `QuestionCollator`, with as many placeholders for fetched tokens as patches are drawn.
+        encoding: the batch's images; None: they are encoded.
+
+    Attributes:
         selected: the image slots of the questions.
         mask: bool [I, N], True on patches that may be drawn.
+
+    Raises:
+        ValueError: no labels, or prompts without room for fetched tokens.
     """
 
-    model: ArrCocForConditionalGeneration
-    batch: dict[str, Tensor]
-    encoding: ImageEncoding
-    selected: SelectedSlots
-    mask: Tensor
-
-    @classmethod
     @torch.no_grad()
-    def of(
-        cls, model: ArrCocForConditionalGeneration, batch: Mapping[str, Tensor], encoding: ImageEncoding | None = None
-    ) -> "DrawnQuestions":
-        """From a batch of `QuestionCollator`; encodes its images unless `encoding` is given.
-
-        Raises:
-            ValueError: no labels, or prompts without room for fetched tokens.
-        """
+    def __init__(
+        self, model: ArrCocForConditionalGeneration, batch: Mapping[str, Tensor], encoding: ImageEncoding | None = None
+    ) -> None:
         needed = ("input_ids", "attention_mask", "labels")
         if missing := [name for name in needed if batch.get(name) is None]:
             raise ValueError(f"batch: expected input_ids, attention_mask and labels; got none of {', '.join(missing)}")
@@ -147,13 +137,14 @@ class DrawnQuestions:
             encoding = model.model.encode_image(batch["pixel_values"], batch.get("patch_mask"))
         if index is None:
             index = torch.arange(len(encoding), device=ids.device)
-        selected = model.model.select_slots(ids, encoding, query_mask=query.bool(), image_index=index)
-        if not selected.budget:
+        self.selected = model.model.select_slots(ids, encoding, query_mask=query.bool(), image_index=index)
+        if not self.selected.budget:
             raise ValueError("batch: expected prompts with room for fetched patches; got a budget of 0")
-        mask = selected.context.patch_mask
-        mask = mask if selected.taken is None else mask.scatter(1, selected.taken, False)
-        own = {**{name: batch[name] for name in needed}, "query_mask": query.bool(), "image_index": index}
-        return cls(model, own, encoding, selected, mask)
+        mask, taken = self.selected.context.patch_mask, self.selected.taken
+        self.mask = mask if taken is None else mask.scatter(1, taken, False)
+        self.model, self.labels = model, batch["labels"]
+        self.prompts: dict[str, Any] = {name: batch[name] for name in ("input_ids", "attention_mask")}
+        self.prompts |= {"query_mask": query.bool(), "image_index": index, "image_encoding": encoding}
 
     @torch.no_grad()
     def correctness(self, drawn: Tensor) -> Tensor:
@@ -163,11 +154,10 @@ class DrawnQuestions:
         mistake. One pass suffices, as greedy decoding sees the same tokens up to there. Later tokens do not count: even
         without relevant patches a model guesses the ends of words.
         """
-        labels, correct = self.batch["labels"], []
-        prompts: dict[str, Any] = {name: tensor for name, tensor in self.batch.items() if name != "labels"}
-        prompts |= {"image_encoding": self.encoding, "logits_to_keep": answer_positions(labels), "use_cache": False}
+        labels, correct = self.labels, []
         for patches in drawn.unbind(1):
-            output = self.model(**prompts, choices=FetchChoices(patches=patches))
+            kept, choices = answer_positions(labels), FetchChoices(patches=patches)
+            output = self.model(**self.prompts, choices=choices, logits_to_keep=kept, use_cache=False)
             right = token_losses(output.logits, labels)[1]
             asked = labels[:, -right.shape[1] :] != -100
             correct.append(((right.logical_not().cumsum(1) == 0) & asked).sum(1) / asked.sum(1).clamp(min=1))
@@ -266,7 +256,7 @@ def reinforcement_loss(
     strategy = base.config.fetcher_config.strategy if fetch is None else fetch.strategy
     if not base.model.fetcher.check_strategy(strategy).trained:
         raise ValueError(f"strategy: expected a scorer with weights, to be trained; got {strategy!r}")
-    asked = DrawnQuestions.of(base, batch, encoding)
+    asked = DrawnQuestions(base, batch, encoding)
     if fetch is None:
         fetch = base.model.fetch(asked.selected, FetchChoices(strategy=strategy))
     if fetch.survival is not None:
