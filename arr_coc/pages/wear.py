@@ -111,10 +111,10 @@ def wear(rng: np.random.Generator, page: TextPage, *, kinds: Iterable[str] | Non
         rng.random()  # the pages of a seed stay as they were when the number of kinds was drawn
         weights = np.array([_WEIGHTS[name] for name in WEARS])
         kinds = rng.choice(list(WEARS), size=_KINDS, replace=False, p=weights / weights.sum()).tolist()
-    chosen = sorted((name for name in kinds if WEARS[name]), key=list(WEARS).index)
+    chosen = {name: WEARS[name] for name in kinds}
     sheet = WornSheet(_without_colours(page.image), _unit(page.lines), np.eye(3), page.lines)
-    for name in chosen:
-        WEARS[name](rng, sheet)
+    for name in sorted(chosen, key=list(WEARS).index):
+        chosen[name](rng, sheet)
     if (sheet.matrix == np.eye(3)).all():
         return replace(page, image=sheet.image.convert("RGB"), lines=sheet.lines)
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 from transformers import Trainer
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalPrediction, TrainOutput, rotate_checkpoints
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput, rotate_checkpoints
 
 from ..files import disk_faults
 from ..loading import refused
@@ -67,12 +67,9 @@ class ArrCocTrainer(Trainer):
     model: Any
 
     def __init__(self, *args: Any, phase: "Phase", cached: CachedEncoder | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         self.weights = phase.loss_weights()
-
-        def metrics(rows: EvalPrediction) -> dict[str, float]:
-            return summary(torch.from_numpy(rows.predictions), self.weights)
-
-        super().__init__(*args, compute_metrics=metrics, **kwargs)
+        self.compute_metrics = lambda rows: summary(torch.from_numpy(rows.predictions), self.weights)
         self.cached = cached
         self.phase = phase
         if self.is_fsdp_enabled or self.is_deepspeed_enabled:

@@ -23,7 +23,7 @@ from .chromium import shared_browser
 from .document import Document, Entry, ask_each
 from .domain import Page, layouts_of, register
 from .glyphs import CONTRAST, MAX_FONT, MIN_FONT, Glyph, check_page, text_unit
-from .rasterising import Colour, Palette, degrade, sample_palette
+from .rasterising import Palette, degrade, sample_palette
 from .values import FIELDS, made_up_word, pick, sample_pairs
 
 Arrangement = Literal["table", "spread", "inline", "stacked"]
@@ -152,12 +152,12 @@ def _variables(layout: HtmlLayout, style: HtmlStyle, pixels: float) -> dict[str,
     """The variables of page.css."""
     palette, (above, beside) = style.palette, style.padding
     paper, rule = np.array(palette.paper), np.array(palette.rule)
-    colours = {"paper": paper, "ink": palette.label, "value": palette.value, "rule": rule}
-    colours["shade"] = paper + 0.12 * (rule - paper)
+    shade = paper + 0.12 * (rule - paper)
+    colours = {"paper": paper, "ink": palette.label, "value": palette.value, "rule": rule, "shade": shade}
     rem = {"margin": style.margin, "above": above, "beside": beside, "gap": style.gap, "radius": style.radius}
     rem |= {"heading-size": style.heading_size, "label-size": style.label_size}
     return {
-        **{name: _css(colour) for name, colour in colours.items()},
+        **{name: _css(np.array(colour)) for name, colour in colours.items()},
         **{name: f"{length}rem" for name, length in rem.items()},
         "label-spacing": f"{style.label_spacing}em",
         "value-spacing": f"{style.value_spacing}em",
@@ -168,7 +168,7 @@ def _variables(layout: HtmlLayout, style: HtmlStyle, pixels: float) -> dict[str,
     }
 
 
-def _css(colour: Colour | np.ndarray) -> str:
+def _css(colour: np.ndarray) -> str:
     return f"rgb({','.join(str(min(255, max(0, round(part)))) for part in colour)})"
 
 
